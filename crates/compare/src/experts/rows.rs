@@ -104,8 +104,8 @@ impl ExpertRows {
 /// may contradict the other.
 pub fn rights(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
     let of_group = |group: usize| {
-        let members = (0..groups.len()).filter(|&at| groups[at] == group);
-        let mut all = votes.get(group)?.without_rows();
+        let mut members = (0..groups.len()).filter(|&at| groups[at] == group).peekable();
+        let mut all = votes[*members.peek()?].without_rows();
         members.for_each(|at| all.extend(at << 32, &votes[at]));
         all.right()
     };
@@ -127,6 +127,20 @@ impl SiteRows {
     /// For each reading the first that takes the same rows.
     pub fn alike(&self) -> &[usize] {
         &self.alike
+    }
+
+    /// For each reading the first that takes the same rows for each expert, in whichever order.
+    pub fn alike_in_any_order(&self) -> Vec<usize> {
+        let rows = |reading: &Reading| -> Vec<BTreeSet<usize>> {
+            reading
+                .pieces
+                .values()
+                .flat_map(BTreeMap::values)
+                .map(|piece| piece.rows.iter().copied().collect())
+                .collect()
+        };
+        let all: Vec<_> = self.readings.iter().map(rows).collect();
+        (0..all.len()).map(|one| (0..one).find(|&other| all[one] == all[other]).unwrap_or(one)).collect()
     }
 
     /// The reading that was taken; `None` where each tensor was left as it is.

@@ -9,7 +9,7 @@ use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
 use crate::program::held::{ExpertRowsFound, Held, Part, array, tensor};
-use crate::program::rows::Sorted;
+use crate::program::rows::{Sorted, order};
 use crate::program::{Candidate, Recording};
 use crate::replay::ReplayError;
 
@@ -27,11 +27,11 @@ pub(crate) fn settle(
     let taps: HashMap<_, usize> = (0..program.taps().len()).map(|tap| (held.place(tap), tap)).collect();
     let sorted = Sorted::of(program);
     let tap_of = |piece: &ExpertPiece<'_>| taps.get(&piece.place).copied();
+    let is_in_order_of_sort = |tap: usize| sorted.holds(program.taps()[tap].op);
+    let is_sorted = |site: &SiteRows| site.pieces(0).iter().any(|piece| tap_of(piece).is_some_and(is_in_order_of_sort));
     // Where a program sorts rows any order is right that all of an expert's have: `rows` sees to that.
-    let is_free = |site: &SiteRows| {
-        let is_sorted = |piece: &ExpertPiece<'_>| tap_of(piece).is_some_and(|tap| sorted.holds(program.taps()[tap].op));
-        !site.is_of_all_experts() && site.pieces(0).iter().any(is_sorted)
-    };
+    let is_free = |site: &SiteRows| !site.is_of_all_experts() && is_sorted(site);
+    let alike = |site: &SiteRows| if is_sorted(site) { site.alike_in_any_order() } else { site.alike().to_vec() };
     let is_open = |site: &SiteRows| site.alike().iter().any(|&first| first > 0);
     let open: Vec<usize> = (0..sites.len()).filter(|&at| is_open(&sites[at])).collect();
     if !open.is_empty() {
@@ -40,7 +40,10 @@ pub(crate) fn settle(
             .flat_map(|site| (0..site.alike().len()).flat_map(|reading| site.pieces(reading)))
             .filter_map(|piece| tap_of(&piece))
             .collect();
-        let mut rows = OpenRows { recording, candidate, held, of_experts, found: HashMap::new() };
+        let alike = open.iter().map(|&at| (at, alike(&sites[at]))).collect();
+        let is_in_order_of_sort = &is_in_order_of_sort;
+        let mut rows =
+            OpenRows { recording, candidate, held, of_experts, found: HashMap::new(), alike, is_in_order_of_sort };
         for &at in &open {
             rows.read(at, &sites[at], &tap_of)?;
         }
@@ -49,7 +52,16 @@ pub(crate) fn settle(
             let own = rows.decided(&open, sites);
             open.iter().zip(own).for_each(|(&at, own)| taken[at] = taken[at].or(own));
         }
-        let OpenRows { found, .. } = rows;
+        let OpenRows { found, alike, .. } = rows;
+        // Of readings that are alike all sites have one, so that an expert's rows have one order.
+        for &at in &open {
+            let is_as_here = |&other: &usize| {
+                let both = taken[at].zip(taken[other]);
+                sites[other].group() == sites[at].group()
+                    && both.is_some_and(|(own, first)| alike[&at][own] == alike[&at][first])
+            };
+            taken[at] = open.iter().copied().find(is_as_here).and_then(|first| taken[first]);
+        }
         for &at in &open {
             let of_site = |reading: usize| found.get(&(at, reading)).into_iter().flatten();
             match taken[at] {
@@ -79,6 +91,9 @@ struct OpenRows<'r, 'a> {
     of_experts: BTreeSet<usize>,
     /// The rows of each expert by site and reading: the tap that they are, and their values.
     found: HashMap<(usize, usize), Vec<(usize, ExpertRowsFound)>>,
+    /// For each reading of a site the first that takes the same rows: in any order, where the program sorts them.
+    alike: HashMap<usize, Vec<usize>>,
+    is_in_order_of_sort: &'r dyn Fn(usize) -> bool,
 }
 
 impl OpenRows<'_, '_> {
@@ -158,7 +173,7 @@ impl OpenRows<'_, '_> {
 
     /// How far each reading of a site is from what the values above the experts make.
     fn by_what_is_above(&self, at: usize, site: &SiteRows) -> RowVotes {
-        let mut votes = RowVotes::new(site.alike().to_vec());
+        let mut votes = RowVotes::new(self.alike[&at].clone());
         let differing: BTreeSet<Place> = site.differing().into_iter().collect();
         let found = (0..site.alike().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap);
         let taps: BTreeSet<usize> = found.filter(|&tap| differing.contains(&self.held.place(tap))).collect();
@@ -168,7 +183,7 @@ impl OpenRows<'_, '_> {
             let Some(due) = self.due(tap, &HashMap::new()) else { continue };
             let off = |reading: usize| {
                 let rows = self.found[&(at, reading)].iter().find(|(own, _)| *own == tap).map(|(_, rows)| rows);
-                rows.map_or_else(Vec::new, |rows| distances(rows, &due))
+                rows.map_or_else(Vec::new, |rows| self.distances(tap, rows, &due))
             };
             add(&mut votes, tap, (0..site.alike().len()).map(off).collect());
         }
@@ -198,19 +213,38 @@ impl OpenRows<'_, '_> {
                 }
                 let Some(due) = self.due(tap, &with) else { continue };
                 let here = match (of_sites.get(&tap), with.get(&tap)) {
-                    (Some(rows), _) => distances(rows, &due),
-                    (None, Some(values)) => distances(&ExpertRowsFound::All((*values).clone()), &due),
-                    (None, None) => self
-                        .held
-                        .readable(tap)
-                        .map_or_else(Vec::new, |values| distances(&ExpertRowsFound::All(values.clone()), &due)),
+                    (Some(rows), _) => self.distances(tap, rows, &due),
+                    (None, Some(values)) => self.distances(tap, &ExpertRowsFound::All((*values).clone()), &due),
+                    (None, None) => self.held.readable(tap).map_or_else(Vec::new, |values| {
+                        self.distances(tap, &ExpertRowsFound::All(values.clone()), &due)
+                    }),
                 };
                 off.entry(tap).or_insert_with(|| vec![Vec::new(); readings])[reading] = here;
             }
         }
-        let mut votes = RowVotes::new(first.alike().to_vec());
+        let mut votes = RowVotes::new(self.alike[&sites[0]].clone());
         off.into_iter().for_each(|(tap, off)| add(&mut votes, tap, off));
         votes
+    }
+
+    /// How far each row that is due is from the candidate's; `None` where it has none.
+    fn distances(&self, tap: usize, rows: &ExpertRowsFound, due: &ArrayD<f64>) -> Vec<Option<f64>> {
+        let row =
+            |values: &ArrayD<f64>, at: usize| values.index_axis(Axis(0), at).iter().copied().collect::<Vec<f64>>();
+        let count = due.shape().first().copied().unwrap_or(0);
+        match rows {
+            ExpertRowsFound::All(values) => {
+                let values = array(values);
+                let is_alike = values.shape() == due.shape();
+                let order = if (self.is_in_order_of_sort)(tap) { order(&values, due) } else { None };
+                let own = |at: usize| order.as_ref().map_or(at, |order| order[at]);
+                (0..count).map(|at| is_alike.then(|| row_distance(&row(&values, own(at)), &row(due, at)))?).collect()
+            }
+            ExpertRowsFound::Some(part) => {
+                let own = |at: usize| part.rows.iter().position(|&row| row == at);
+                (0..count).map(|at| row_distance(&row(&part.values, own(at)?), &row(due, at))).collect()
+            }
+        }
     }
 
     fn is_held(&self, tap: usize, with: &HashMap<usize, &Tensor<'static>>) -> bool {
@@ -226,22 +260,5 @@ fn add(votes: &mut RowVotes, tap: usize, off: Vec<Vec<Option<f64>>>) {
     let count = off.iter().map(Vec::len).max().unwrap_or(0);
     for row in 0..count {
         votes.add(tap, off.iter().map(|rows| rows.get(row).copied().flatten()).collect());
-    }
-}
-
-/// How far each row that is due is from the candidate's; `None` where it has none.
-fn distances(rows: &ExpertRowsFound, due: &ArrayD<f64>) -> Vec<Option<f64>> {
-    let row = |values: &ArrayD<f64>, at: usize| values.index_axis(Axis(0), at).iter().copied().collect::<Vec<f64>>();
-    let count = due.shape().first().copied().unwrap_or(0);
-    match rows {
-        ExpertRowsFound::All(values) => {
-            let values = array(values);
-            let is_alike = values.shape() == due.shape();
-            (0..count).map(|at| is_alike.then(|| row_distance(&row(&values, at), &row(due, at)))?).collect()
-        }
-        ExpertRowsFound::Some(part) => {
-            let own = |at: usize| part.rows.iter().position(|&row| row == at);
-            (0..count).map(|at| row_distance(&row(&part.values, own(at)?), &row(due, at))).collect()
-        }
     }
 }
