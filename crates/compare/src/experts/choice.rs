@@ -12,8 +12,10 @@ use crate::taps::choice::CHOICE;
 pub(super) enum Order {
     /// The order of the tokens.
     Token,
-    /// First those whose first choice it is.
+    /// First those whose first choice it is: where a token goes to the reference's experts, by the reference's places.
     Place,
+    /// The same by the places that the run itself recorded.
+    OwnPlace,
 }
 
 /// The experts that the tokens of a block are sent to.
@@ -61,8 +63,11 @@ impl Choice {
     /// Token and place of every row of an expert.
     pub(super) fn rows_of(&self, expert: usize, order: Order) -> Vec<(usize, usize)> {
         let mut rows = self.rows.get(&expert).cloned().unwrap_or_default();
-        if order == Order::Place {
-            rows.sort_by_key(|&(token, place)| (self.ranks.get(&(token, place)).copied().unwrap_or(place), token));
+        let rank = |at: &(usize, usize)| self.ranks.get(at).copied().unwrap_or(at.1);
+        match order {
+            Order::Token => {}
+            Order::Place => rows.sort_by_key(|at| (rank(at), at.0)),
+            Order::OwnPlace => rows.sort_by_key(|&(token, place)| (place, token)),
         }
         rows
     }

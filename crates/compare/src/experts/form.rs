@@ -26,16 +26,18 @@ pub(super) enum Form {
     Sorted(Order),
 }
 
-const OWN: [Form; 3] = [Form::Own(Order::Token), Form::Own(Order::Place), Form::OwnOfAll];
-const TOGETHER: [Form; 8] = [
+const OWN: [Form; 4] = [Form::Own(Order::Token), Form::Own(Order::Place), Form::Own(Order::OwnPlace), Form::OwnOfAll];
+const TOGETHER: [Form; 10] = [
     Form::ByExpert,
     Form::ByToken,
     Form::Padded(Order::Token),
     Form::Padded(Order::Place),
+    Form::Padded(Order::OwnPlace),
     Form::ByPlace,
     Form::PlacesFirst,
     Form::Sorted(Order::Token),
     Form::Sorted(Order::Place),
+    Form::Sorted(Order::OwnPlace),
 ];
 
 impl Form {
@@ -43,15 +45,22 @@ impl Form {
         match self {
             Form::Own(Order::Token) => "an expert's own rows, in the order of the tokens",
             Form::Own(Order::Place) => "an expert's own rows, by place of the choice",
+            Form::Own(Order::OwnPlace) => "an expert's own rows, by place of the choice as the candidate recorded it",
             Form::OwnOfAll => "all tokens for each expert",
             Form::ByExpert => "[experts, tokens, ..]",
             Form::ByToken => "[tokens, experts, ..]",
             Form::Padded(Order::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
             Form::Padded(Order::Place) => "[experts, capacity, ..], padded, by place of the choice",
+            Form::Padded(Order::OwnPlace) => {
+                "[experts, capacity, ..], padded, by place of the choice as the candidate recorded it"
+            }
             Form::ByPlace => "[tokens, places, ..]",
             Form::PlacesFirst => "[places, tokens, ..]",
             Form::Sorted(Order::Token) => "[tokens * places, ..], sorted by expert and token",
             Form::Sorted(Order::Place) => "[tokens * places, ..], sorted by expert, place and token",
+            Form::Sorted(Order::OwnPlace) => {
+                "[tokens * places, ..], sorted by expert, place as the candidate recorded it, and token"
+            }
         }
     }
 
