@@ -1,7 +1,7 @@
 //! What does a wrong operation compute instead, where no mistake of the catalogue gives its numbers? The law that its inputs and outputs show.
 
 use firstdiff_compare::Place;
-use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, Proof, measured};
+use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, OtherWeight, Proof, measured};
 use firstdiff_model::Profile;
 use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
@@ -47,8 +47,10 @@ impl Wrong {
 
 /// Weights of the model beside an operation's own, by what they are called from each of its places.
 pub(crate) trait OtherWeights {
-    /// Matrices that read as many columns.
-    fn matrices(&self, place: usize) -> Vec<String>;
+    /// How many columns the operation's own matrix has.
+    fn columns(&self, place: usize) -> Option<usize>;
+    /// Other matrices, and how many rows and columns each has.
+    fn matrices(&self, place: usize) -> Vec<(String, [usize; 2])>;
     /// One of those.
     fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>>;
     /// Vectors of this length, the operation's own among them.
@@ -294,12 +296,24 @@ impl Operation for Asked<'_> {
         (self.apply)(place, &inputs).map(|x| self.seen(x))
     }
 
-    fn other_weights(&self, place: usize) -> Vec<String> {
-        self.weights.map(|weights| weights.matrices(place)).unwrap_or_default()
+    fn other_weights(&self, place: usize) -> Vec<OtherWeight> {
+        let Some(weights) = self.weights else { return Vec::new() };
+        let columns = weights.columns(place);
+        let both = |(name, extents): (String, [usize; 2])| {
+            let read = move |is_transposed: bool| {
+                let fits = columns == Some(extents[usize::from(!is_transposed)]);
+                fits.then(|| OtherWeight { name: name.clone(), is_transposed })
+            };
+            [false, true].into_iter().filter_map(read).collect::<Vec<_>>()
+        };
+        let mut all: Vec<OtherWeight> = weights.matrices(place).into_iter().flat_map(both).collect();
+        all.sort_by_key(|weight| weight.is_transposed);
+        all
     }
 
-    fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
-        self.weights?.matrix(place, name)
+    fn other_weight(&self, place: usize, weight: &OtherWeight) -> Option<Array2<f64>> {
+        let matrix = self.weights?.matrix(place, &weight.name)?;
+        Some(if weight.is_transposed { matrix.reversed_axes() } else { matrix })
     }
 
     fn experts(&self, place: usize) -> usize {

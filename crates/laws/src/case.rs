@@ -131,6 +131,21 @@ impl Place {
     }
 }
 
+/// A weight of the model beside an operation's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherWeight {
+    /// What it is called from the operation's place.
+    pub name: String,
+    /// Whether it is read with rows for columns.
+    pub is_transposed: bool,
+}
+
+impl std::fmt::Display for OtherWeight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.name, if self.is_transposed { ", transposed" } else { "" })
+    }
+}
+
 /// The right operation, as the model has it.
 pub trait Operation {
     /// What it gives for other inputs than the recorded ones; `None` where that cannot be computed.
@@ -139,15 +154,15 @@ pub trait Operation {
     /// Whether the candidate's value is this prediction but for rounding, by the judge that found it wrong.
     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool;
 
-    /// What other weights of the weight's extents are called from this place ("k", "q of layer +1").
-    fn other_weights(&self, place: usize) -> Vec<String> {
+    /// Other weights that read as many columns, by what they are called from this place ("k", "q of layer +1").
+    fn other_weights(&self, place: usize) -> Vec<OtherWeight> {
         let _ = place;
         Vec::new()
     }
 
     /// One of those.
-    fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
-        let _ = (place, name);
+    fn other_weight(&self, place: usize, weight: &OtherWeight) -> Option<Array2<f64>> {
+        let _ = (place, weight);
         None
     }
 

@@ -33,14 +33,21 @@ impl ByPlace<'_> {
         }
         all
     }
+
+    fn extents(&self, weight: WeightRef) -> Option<[usize; 2]> {
+        self.model.weights.shape(weight)?.try_into().ok()
+    }
 }
 
 impl OtherWeights for ByPlace<'_> {
-    fn matrices(&self, place: usize) -> Vec<String> {
-        let Some(&own) = self.steps.get(place).and_then(|step| step.weights.first()) else { return Vec::new() };
-        let shape = |weight| self.model.weights.shape(weight);
-        let fits = |weight: WeightRef| weight != own && shape(weight).map(|s| s[1]) == shape(own).map(|s| s[1]);
-        self.nearby(place, 2).into_iter().filter(|(_, weight)| fits(*weight)).map(|(name, _)| name).collect()
+    fn columns(&self, place: usize) -> Option<usize> {
+        Some(self.extents(*self.steps.get(place)?.weights.first()?)?[1])
+    }
+
+    fn matrices(&self, place: usize) -> Vec<(String, [usize; 2])> {
+        let own = self.steps.get(place).and_then(|step| step.weights.first());
+        let others = self.nearby(place, 2).into_iter().filter(|(_, weight)| Some(weight) != own);
+        others.filter_map(|(name, weight)| Some((name, self.extents(weight)?))).collect()
     }
 
     fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>> {

@@ -67,13 +67,15 @@ impl ByPlace<'_> {
 }
 
 impl OtherWeights for ByPlace<'_> {
-    fn matrices(&self, place: usize) -> Vec<String> {
-        let Some(own) = self.places.get(place).map(|place| place.tap) else { return Vec::new() };
-        let Some(columns) = self.known.iter().find(|k| k.tap == own && k.shape.len() == 2).map(|k| k.shape[1]) else {
-            return Vec::new();
-        };
-        let fits = |known: &Known| known.tap != own && known.shape[1] == columns;
-        self.nearby(place, 2).filter(|(_, known)| fits(known)).map(|(name, _)| name).collect()
+    fn columns(&self, place: usize) -> Option<usize> {
+        let own = self.places.get(place)?.tap;
+        Some(self.known.iter().find(|known| known.tap == own && known.shape.len() == 2)?.shape[1])
+    }
+
+    fn matrices(&self, place: usize) -> Vec<(String, [usize; 2])> {
+        let own = self.places.get(place).map(|place| place.tap);
+        let others = self.nearby(place, 2).filter(|(_, known)| Some(known.tap) != own);
+        others.map(|(name, known)| (name, [known.shape[0], known.shape[1]])).collect()
     }
 
     fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>> {

@@ -139,7 +139,20 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     let Some(routed) = Routed::of(case, case.fitted).filter(|routed| routed.experts <= MOST_EXPERTS) else {
         return Vec::new();
     };
-    let mut laws = counted(case, &routed);
+    let subject = Subject::output(case);
+    let wrong = output::wrong_parts(&subject, case);
+    let [tokens, channels] = &wrong[..] else { return Vec::new() };
+    let wrong_channels: Vec<usize> = (0..channels.has.len()).filter(|c| channels.has[*c]).collect();
+    let found = coefficients(case, &routed, &wrong_channels);
+    let counted = |tokens: Set| {
+        let found = found.as_ref()?;
+        Some(counted(case, &routed, found, &subject, &[tokens, channels.clone()]))
+    };
+    // Of all tokens, or of those alone that are wrong.
+    let mut laws = counted(Set::all(tokens.has.len())).unwrap_or_default();
+    if laws.is_empty() && !tokens.is_all() {
+        laws = counted(tokens.clone()).unwrap_or_default();
+    }
     if laws.is_empty() {
         let mut offers = Offers::of(case);
         routed_otherwise(&mut offers);
@@ -181,16 +194,16 @@ fn coefficients(case: &Case<'_>, routed: &Routed, channels: &[usize]) -> Option<
     Some(all)
 }
 
-/// Laws of how often parts are counted.
-fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
-    let subject = Subject::output(case);
-    let mut parts = output::wrong_parts(&subject, case);
-    if parts.len() != 2 {
-        return Vec::new();
-    }
-    parts[0] = Set::all(parts[0].has.len());
-    let channels: Vec<usize> = (0..parts[1].has.len()).filter(|c| parts[1].has[*c]).collect();
-    let Some(found) = coefficients(case, routed, &channels) else { return Vec::new() };
+/// Laws of how often parts are counted, on these tokens and channels.
+fn counted(
+    case: &Case<'_>,
+    routed: &Routed,
+    found: &Array2<Measured>,
+    subject: &Subject,
+    parts: &[Set; 2],
+) -> Vec<Law> {
+    let on = &parts[0].has;
+    let slots = || routed.all().filter(|(t, _)| on[*t]);
     let mut laws = Vec::new();
     let mut say = |words: String, bits: f64, terms: Terms| {
         let made = own();
@@ -199,7 +212,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
     // Each chosen expert stands for another one.
     let others: Option<Vec<Option<usize>>> = (0..routed.experts)
         .map(|expert| {
-            let mut places = routed.all().filter(|at| routed.chosen[*at] == expert).peekable();
+            let mut places = slots().filter(|at| routed.chosen[*at] == expert).peekable();
             if places.peek().is_none() {
                 return Some(None);
             }
@@ -221,7 +234,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
     }
     // What is not chosen is not counted, or it is another choice.
     let is_chosen = |t: usize, expert: usize| (0..routed.slots()).any(|s| routed.chosen[[t, s]] == expert);
-    let is_of_choice = found.indexed_iter().all(|((t, expert), m)| is_chosen(t, expert) || m.may_be(0.0));
+    let is_of_choice = found.indexed_iter().all(|((t, expert), m)| !on[t] || is_chosen(t, expert) || m.may_be(0.0));
     if is_of_choice {
         let count = |at: (usize, usize)| found[[at.0, routed.chosen[at]]];
         let factor = |at: (usize, usize)| {
@@ -229,9 +242,9 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
             Measured::new(m.value / w, m.error / w.abs().max(f64::MIN_POSITIVE))
         };
         let mean = |is: &dyn Fn(Slot) -> bool| {
-            Measured::mean(routed.all().filter(|at| is(*at)).map(factor).collect::<Vec<_>>().into_iter())
+            Measured::mean(slots().filter(|at| is(*at)).map(factor).collect::<Vec<_>>().into_iter())
         };
-        let fits = |by: &dyn Fn(Slot) -> f64| routed.all().all(|at| factor(at).may_be(by(at)));
+        let fits = |by: &dyn Fn(Slot) -> f64| slots().all(|at| factor(at).may_be(by(at)));
         // By expert, by slot, by token.
         let by_expert: Vec<Measured> = (0..routed.experts).map(|e| mean(&|at| routed.chosen[at] == e)).collect();
         let by_slot: Vec<Measured> = (0..routed.slots()).map(|s| mean(&|at| at.1 == s)).collect();
@@ -255,8 +268,8 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
             say(words, table.bits + 4.0, terms);
         }
         // A function of the weight.
-        let due: Vec<f64> = routed.all().map(|at| routed.weights[at]).collect();
-        let measured: Vec<Measured> = routed.all().map(count).collect();
+        let due: Vec<f64> = slots().map(|at| routed.weights[at]).collect();
+        let measured: Vec<Measured> = slots().map(count).collect();
         if let Some(function) = describe_function(&due, &measured) {
             let f = function.f.clone();
             let terms = of_slots(move |routed, at| Some((routed.chosen[at], f(routed.weights[at]))));
@@ -288,7 +301,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
                 let same = due.iter().filter(|((token, _), term)| *token == t && term.expert == expert);
                 found[[t, expert]].may_be(same.map(|(_, term)| term.weight).sum())
             };
-            if due.iter().all(is_counted) {
+            if parts[0].is_all() && due.iter().all(is_counted) {
                 let words = format!(
                     "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
                 );
@@ -296,7 +309,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
             }
         }
     }
-    match OnPart::of(&subject, &parts) {
+    match OnPart::of(subject, parts) {
         Some(on) => laws.into_iter().map(|law| on.put(law)).collect(),
         None => laws,
     }

@@ -165,13 +165,15 @@ impl Sample {
     /// Other weights of the model, and the weight read otherwise.
     fn weights(&self, case: &Case<'_>) -> Vec<Law> {
         let mut laws = Vec::new();
-        for name in case.operation.other_weights(case.fitted) {
-            let Some(other) = case.operation.other_weight(case.fitted, &name) else { continue };
+        for weight in case.operation.other_weights(case.fitted) {
+            let (Some(other), name) = (case.operation.other_weight(case.fitted, &weight), weight.to_string()) else {
+                continue;
+            };
             if other.ncols() != self.x.ncols() || self.rows.iter().any(|row| *row >= other.nrows()) {
                 continue;
             }
             if self.is_near(&self.x.dot(&other.select(Dimension(0), &self.rows).t())) {
-                let known = name.clone();
+                let known = weight.clone();
                 let law = of_weight(format!("the weight is that of {name}"), 8.0, move |case, at| {
                     case.operation.other_weight(at, &known)
                 });
@@ -197,7 +199,7 @@ impl Sample {
             }
             let [a, b] = [fit.coefficients[0].number(), fit.coefficients[1].number()];
             let (known, words) = (
-                name.clone(),
+                weight.clone(),
                 format!("the weight is {} times the right one plus {} times that of {name}", a.words, b.words),
             );
             let law = of_weight(words, 8.0 + a.bits + b.bits, move |case, at| {

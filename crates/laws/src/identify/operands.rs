@@ -221,24 +221,71 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if case.kind == Kind::Gate && count == 2 && offers.laws.is_empty() {
         activated(&mut offers);
     }
+    if !matches!(case.kind, Kind::Norm | Kind::Linear) && offers.laws.is_empty() {
+        both_recorded(case, &mut offers);
+    }
     offers.laws
 }
 
-/// Another recorded tensor in an operand's place.
-fn recorded(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
-    let first = case.first();
-    let shape = first.inputs[operand].shape();
-    for (other, _) in first.around.iter().filter(|(_, x)| x.shape() == shape) {
-        let known = other.clone();
-        let law = offers.offer(Form::OperationInput, format!("{name} read from {other}"), 8.0, move |case, place| {
-            let here = &case.places[place];
-            let mut inputs = here.inputs.clone();
-            inputs[operand] = here.around.iter().find(|(name, _)| *name == known)?.1.clone();
-            case.operation.apply(place, &inputs)
-        });
-        if let Some(law) = law {
+/// What may stand in an operand's place, by what it is called: another operand, or another recorded tensor.
+fn instead<'a>(case: &'a Case<'_>, place: usize, operand: usize) -> impl Iterator<Item = (String, ArrayD<f64>)> + 'a {
+    let here = &case.places[place];
+    let count = here.inputs.len();
+    let others = here.inputs.iter().enumerate().filter(move |(other, _)| *other != operand);
+    let others = others.map(move |(other, x)| (called(case.kind, count, other).to_owned(), x));
+    let all = others.chain(here.around.iter().map(|(name, x)| (name.clone(), x)));
+    let due = here.inputs[operand].shape();
+    all.filter(move |(_, x)| x.len() == due.iter().product::<usize>() && x.shape().first() == due.first())
+        .filter_map(move |(name, x)| Some((name, x.to_shape(due).ok()?.into_owned())))
+}
+
+/// The operation with these operands read from elsewhere.
+fn offer_instead(offers: &mut Offers<'_>, bits: f64, read: Vec<(usize, &'static str, String)>) -> bool {
+    let said: Vec<String> = read.iter().map(|(_, name, other)| format!("{name} read from {other}")).collect();
+    let known: Vec<(usize, String)> = read.iter().map(|(operand, _, other)| (*operand, other.clone())).collect();
+    let law = offers.offer(Form::OperationInput, said.join(" and "), bits, move |case, place| {
+        let mut inputs = case.places[place].inputs.clone();
+        for (operand, other) in &known {
+            inputs[*operand] = instead(case, place, *operand).find(|(name, _)| name == other)?.1;
+        }
+        case.operation.apply(place, &inputs)
+    });
+    law.map(|law| {
+        for (_, name, other) in read {
             law.parameters.push(("operand", name.into()));
-            law.parameters.push(("reading", other.clone().into()));
+            law.parameters.push(("reading", other.into()));
+        }
+    })
+    .is_some()
+}
+
+/// Another tensor in an operand's place.
+fn recorded(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+    let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
+    for other in others {
+        offer_instead(offers, 8.0, vec![(operand, name, other)]);
+    }
+}
+
+/// Tensors that are tried in the place of each of two operands.
+const MOST_INSTEAD: usize = 12;
+
+/// Other tensors in the places of two operands.
+fn both_recorded(case: &Case<'_>, offers: &mut Offers<'_>) {
+    let count = case.first().inputs.len();
+    let others = |operand: usize| -> Vec<String> {
+        instead(case, case.fitted, operand).map(|(other, _)| other).take(MOST_INSTEAD).collect()
+    };
+    for (one, other) in (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other))) {
+        let [of_one, of_other] = [one, other].map(|operand| called(case.kind, count, operand));
+        let second = others(other);
+        for first in others(one) {
+            for second in &second {
+                let read = vec![(one, of_one, first.clone()), (other, of_other, second.clone())];
+                if offer_instead(offers, 14.0, read) {
+                    return;
+                }
+            }
         }
     }
 }

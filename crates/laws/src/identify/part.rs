@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
-use crate::case::{Axis, Case, Kind, Operation, Place};
+use crate::case::{Axis, Case, Kind, Operation, OtherWeight, Place};
 use crate::describe::set::describe as describe_set;
 use crate::identify::DEAR;
 use crate::identify::subject::Subject;
@@ -127,12 +127,12 @@ impl Operation for Part<'_> {
         false
     }
 
-    fn other_weights(&self, place: usize) -> Vec<String> {
+    fn other_weights(&self, place: usize) -> Vec<OtherWeight> {
         self.of.other_weights(place)
     }
 
-    fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
-        self.of.other_weight(place, name)
+    fn other_weight(&self, place: usize, weight: &OtherWeight) -> Option<Array2<f64>> {
+        self.of.other_weight(place, weight)
     }
 
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {

@@ -4,7 +4,7 @@ use ndarray::{Array1, Array2, ArrayView1};
 
 use super::inputs::bias_of;
 use super::{ROOM, Sample, flat, weight_of};
-use crate::case::{Axis, Case};
+use crate::case::{Axis, Case, OtherWeight};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe as describe_source;
@@ -15,7 +15,7 @@ use crate::law::{Form, Law};
 #[derive(Clone)]
 struct Piece {
     /// `None`: the right one.
-    name: Option<String>,
+    name: Option<OtherWeight>,
     /// Which outputs.
     has: Vec<bool>,
     /// For each of them the row.
@@ -31,7 +31,7 @@ const FEWEST: usize = 4;
 
 /// What each row of a weight gives, less its mean over the positions: a bias is not told from it.
 struct Given {
-    name: Option<String>,
+    name: Option<OtherWeight>,
     /// `[T,R]`
     of: Array2<f64>,
     rows: usize,
@@ -105,7 +105,7 @@ impl Sample {
                     };
                     let bias = match is_biased {
                         false => None,
-                        true => Some(bias_by_name(case, at, piece.name.as_deref(), other.nrows())?),
+                        true => Some(bias_by_name(case, at, piece.name.as_ref(), other.nrows())?),
                     };
                     (piece.has.len() == due.nrows() && other.ncols() == due.ncols()).then_some(())?;
                     for output in (0..due.nrows()).filter(|&output| piece.has[output]) {
@@ -132,7 +132,7 @@ impl Sample {
 }
 
 /// What the product of a weight adds to its outputs; the right one where it has no name.
-fn bias_by_name(case: &Case<'_>, at: usize, name: Option<&str>, rows: usize) -> Option<Vec<f64>> {
+fn bias_by_name(case: &Case<'_>, at: usize, name: Option<&OtherWeight>, rows: usize) -> Option<Vec<f64>> {
     let Some(name) = name else { return Some(bias_of(case, at)?.row(0).to_vec()) };
     let named = format!("the bias of {name}");
     Some(case.operation.vectors(at, rows).into_iter().find(|(known, _)| *known == named)?.1)
@@ -152,7 +152,7 @@ fn described(all: &[Given], found: &[Option<(usize, usize)>], outputs: usize) ->
             found.iter().map(|at| at.filter(|(which, _)| *which == of).map(|(_, row)| row)).collect();
         let source = describe_source(&from, given.rows.max(outputs), Axis::Row);
         let is_right = of == 0 && source.is_itself;
-        let whose = given.name.as_deref().unwrap_or("the right weight");
+        let whose = given.name.as_ref().map_or_else(|| "the right weight".to_owned(), OtherWeight::to_string);
         let on = set.words.clone().map_or_else(|| "all outputs".to_owned(), |words| words.replace("channel", "output"));
         bits += set.bits + if is_right { 0.0 } else { source.bits + choice(all.len()) };
         if !is_right {

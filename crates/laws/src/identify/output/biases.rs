@@ -106,8 +106,7 @@ fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Meas
         let words = format!("{} is the right one plus {times}{called}", subject.label);
         let (by, name) = (number.value, called.clone());
         let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-            let all = case.operation.vectors(place, right.shape()[axis]);
-            let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+            let vector = vector_called(case, place, right.shape()[axis], &name)?;
             by_slice(right, axis, &vector, |x, plus| x + by * plus)
         };
         laws.push(
@@ -122,30 +121,43 @@ fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Meas
     laws
 }
 
-/// A vector of the key heads, which each head of their group has.
+/// A vector of the model by its name from a place.
+fn vector_called(case: &Case<'_>, place: usize, length: usize, name: &str) -> Option<Vec<f64>> {
+    Some(case.operation.vectors(place, length).into_iter().find(|(other, _)| other == name)?.1)
+}
+
+/// A vector of the key heads, which each head of their group has; that, or any other one, in place of the right one.
 fn spread_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
     let n = numbers.len();
     let mut laws = Vec::new();
-    let dims = case.first().right.shape().last().copied().filter(|d| *d > 0 && n.is_multiple_of(*d) && *d < n);
+    let dims = case.first().right.shape().last().copied().filter(|d| *d > 0 && n.is_multiple_of(*d) && *d <= n);
     let Some(d) = dims else { return laws };
     let heads = n / d;
-    for group in (2..=heads).filter(|group| heads.is_multiple_of(*group)) {
+    let replaced = case.operation.vectors(case.fitted, n);
+    for group in (1..=heads).filter(|group| heads.is_multiple_of(*group)) {
         let from = move |i: usize| i / d / group * d + i % d;
+        let whose = if group > 1 { ", that of each head's key head" } else { "" };
+        let mut offer = |words: String, by: f64, called: &str, instead_of: Option<&str>| {
+            let (name, own) = (called.to_owned(), instead_of.map(str::to_owned));
+            let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+                let added = vector_called(case, place, n / group, &name)?;
+                let own = own.as_ref().map_or_else(|| Some(vec![0.0; n]), |own| vector_called(case, place, n, own))?;
+                let plus: Vec<f64> = (0..n).map(|i| by * added[from(i)] - own[i]).collect();
+                by_slice(right, axis, &plus, |x, plus| x + plus)
+            };
+            laws.push(subject.law_of_place(Form::OutputBias, words, 11.0, made).with("bias", called));
+        };
         for (called, vector) in case.operation.vectors(case.fitted, n / group) {
-            for (by, words) in [(1.0, "plus"), (-1.0, "less")] {
-                if !numbers.iter().enumerate().all(|(i, m)| m.may_be(by * vector[from(i)])) {
-                    continue;
+            for (by, words) in [(1.0, "plus"), (-1.0, "less")].into_iter().filter(|_| group > 1) {
+                if numbers.iter().enumerate().all(|(i, m)| m.may_be(by * vector[from(i)])) {
+                    offer(format!("{} is the right one {words} {called}{whose}", subject.label), by, &called, None);
                 }
-                let words =
-                    format!("{} is the right one {words} {called}, that of each head's key head", subject.label);
-                let name = called.clone();
-                let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-                    let all = case.operation.vectors(place, n / group);
-                    let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
-                    let spread: Vec<f64> = (0..n).map(|i| by * vector[from(i)]).collect();
-                    by_slice(right, axis, &spread, |x, plus| x + plus)
-                };
-                laws.push(subject.law_of_place(Form::OutputBias, words, 11.0, made).with("bias", called.clone()));
+            }
+            for (own, instead_of) in replaced.iter().filter(|(own, _)| *own != called) {
+                if numbers.iter().enumerate().all(|(i, m)| m.plus(instead_of[i]).may_be(vector[from(i)])) {
+                    let words = format!("{} has {called}{whose} in place of {own}", subject.label);
+                    offer(words, 1.0, &called, Some(own));
+                }
             }
         }
     }
@@ -181,8 +193,7 @@ fn read_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measu
             }
             let (name, from) = (called.clone(), from.clone());
             let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-                let all = case.operation.vectors(place, right.shape()[axis]);
-                let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+                let vector = vector_called(case, place, right.shape()[axis], &name)?;
                 let off: Vec<f64> = vector.iter().zip(&from).map(|(v, from)| vector[*from] - v).collect();
                 by_slice(right, axis, &off, |x, plus| x + plus)
             };
