@@ -45,14 +45,48 @@ pub struct Inner {
     pub up: usize,
     /// Whose down matrix.
     pub down: usize,
-    /// Whether gate and up are taken for each other.
-    pub swapped: bool,
+    /// How gate and up are taken from what the two matrices give.
+    pub taken: Taken,
+}
+
+/// Which of the outputs of a gate and an up matrix, F each, are taken as the gate and as the up of an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Taken {
+    /// Each its own.
+    Right,
+    /// Each the other's.
+    Exchanged,
+    /// Both the gate's.
+    GateTwice,
+    /// Both the up's.
+    UpTwice,
+    /// The even and the odd outputs of both, side by side.
+    InTurn,
+    /// The first and the second half of both, output by output in turn.
+    Halves,
+}
+
+impl Taken {
+    /// Where output i of the gate (0) or of the up (1) is found among the 2F outputs of both, side by side.
+    pub fn from(self, which: usize, i: usize, f: usize) -> usize {
+        match self {
+            Taken::Right => which * f + i,
+            Taken::Exchanged => (1 - which) * f + i,
+            Taken::GateTwice => i,
+            Taken::UpTwice => f + i,
+            Taken::InTurn => 2 * i + which,
+            Taken::Halves => {
+                let at = which * f + i;
+                at % 2 * f + at / 2
+            }
+        }
+    }
 }
 
 impl Inner {
     /// One expert as it is.
     pub fn of(expert: usize) -> Inner {
-        Inner { layer: 0, gate: expert, up: expert, down: expert, swapped: false }
+        Inner { layer: 0, gate: expert, up: expert, down: expert, taken: Taken::Right }
     }
 }
 

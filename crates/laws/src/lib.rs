@@ -13,6 +13,6 @@ mod law;
 mod number;
 mod proof;
 
-pub use case::{Axis, Case, Inner, Kind, Operation, OtherWeight, Place};
+pub use case::{Axis, Case, Inner, Kind, Operation, OtherWeight, Place, Taken};
 pub use law::{Form, Law, Parameters, Proof, Status, Support};
 pub use proof::{holds, measured};

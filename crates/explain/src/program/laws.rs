@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
 use firstdiff_laws::Kind;
+use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, Bench, DType, Slice, Tensor, Values};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
@@ -14,8 +15,9 @@ use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::held::{Held, array};
 use crate::program::mixture::Mixture;
 use crate::program::other_weights::{self, ByPlace, Known};
-use crate::program::{Candidate, Recording};
+use crate::program::{Candidate, Recording, arithmetic};
 use crate::replay::Replay;
+use crate::replay::right::distance;
 
 /// Measures the laws of the faults that no mistake of the catalogue explains.
 pub(crate) fn measure(
@@ -70,7 +72,8 @@ fn continued(
     if !sites(decoded).is_subset(&sites(known)) {
         return None;
     }
-    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, decoded.shown_at.iter().copied())?;
+    let Wrongs { site, kind, wrong, steps } =
+        wrongs(recording, held, replay, candidate.profile, decoded.shown_at.iter().copied())?;
     // A law speaks of axes and operands: it is asked of the same ones.
     if wrong.iter().any(|wrong| wrong.axes() != *axes) {
         return None;
@@ -121,7 +124,7 @@ fn of_finding(
     finding: &Finding,
 ) -> Option<Measured> {
     let places = finding.shown_at.iter().copied().filter(|place| place.step == 0 || finding.is_decoded());
-    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, places)?;
+    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, candidate.profile, places)?;
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
@@ -152,9 +155,11 @@ fn wrongs<'r>(
     recording: &Recording<'r>,
     held: &Held,
     replay: &Replay,
+    profile: Profile,
     places: impl Iterator<Item = Place>,
 ) -> Option<Wrongs<'r>> {
     let program = recording.program;
+    let half = arithmetic(profile).filter(|arithmetic| matches!(arithmetic, Arithmetic::Half(_)));
     let (mut wrong, mut steps) = (Vec::new(), Vec::new());
     let mut common: Option<Site> = None;
     for place in places {
@@ -186,9 +191,15 @@ fn wrongs<'r>(
         let (taps, inputs) = of_steps(held, &inputs);
         let step = Step { slice, bench, inputs: taps };
         let right = step.value(held, program, &inputs)?;
+        // A law says what is due before anything is rounded: it may leave what the operation's own roundings make.
+        let of_roundings = half.and_then(|half| {
+            let bench = Bench::new(program, half, recording.weights);
+            let value = |tap: usize| held.readable(tap).map(Tensor::view);
+            Some(distance(site, &right, &array(&step.slice.evaluate(&bench, &value, &[]).ok()?)))
+        });
         // A choice is the same, or it is another.
         let is_choice = program.taps()[tap].view.dtype.kind() == firstdiff_program::Kind::Int;
-        let allowed = allowed_at(replay, place).or(is_choice.then_some(0.0))?;
+        let allowed = allowed_at(replay, place).or(is_choice.then_some(0.0))? + of_roundings.unwrap_or(0.0);
         let own = array(held.get(tap)?);
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use firstdiff_compare::Place;
-use firstdiff_laws::Inner;
+use firstdiff_laws::{Inner, Taken};
 use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice, Tensor, Values};
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, Axis, concatenate};
 
 use crate::program::Recording;
 
@@ -77,11 +77,16 @@ impl<'r> Mixture<'r> {
         let name = |expert: usize, of: &str| format!("layers.{layer}.experts.{expert}.{of}");
         let of = |expert: usize, of: &str, known: &Known<'_>| self.value(layer, expert, &name(expert, of), known);
         let read = Known::from([(input, x)]);
-        if inner.gate == inner.up && inner.up == inner.down && !inner.swapped {
+        if inner.gate == inner.up && inner.up == inner.down && inner.taken == Taken::Right {
             return of(inner.down, "ffn_out", &read)?.into_dimensionality().ok();
         }
         let (gate, up) = (of(inner.gate, "ffn_gate", &read)?, of(inner.up, "ffn_up", &read)?);
-        let (gate, up) = if inner.swapped { (up, gate) } else { (gate, up) };
+        let joined = concatenate(Axis(1), &[gate.view(), up.view()]).ok()?;
+        let f = gate.shape()[1];
+        let taken = |which: usize| -> ArrayD<f64> {
+            joined.select(Axis(1), &(0..f).map(|i| inner.taken.from(which, i, f)).collect::<Vec<_>>())
+        };
+        let (gate, up) = (taken(0), taken(1));
         let both = Known::from([(name(inner.gate, "ffn_gate"), &gate), (name(inner.gate, "ffn_up"), &up)]);
         let act = of(inner.gate, "ffn_act", &both)?;
         of(inner.down, "ffn_out", &Known::from([(name(inner.down, "ffn_act"), &act)]))?.into_dimensionality().ok()

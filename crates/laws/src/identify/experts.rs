@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-use crate::case::{Axis, Case, Inner};
+use crate::case::{Axis, Case, Inner, Taken};
 use crate::describe::choice;
 use crate::describe::function::describe as describe_function;
 use crate::describe::set::Set;
@@ -455,8 +455,16 @@ fn made_otherwise(offers: &mut Offers<'_>) {
             offer(offers, format!("each expert has the {what} of {whose}"), 9.0, as_chosen(), made);
         }
     }
-    let exchanged: Made = Arc::new(|expert, _| Inner { swapped: true, ..Inner::of(expert) });
-    offer(offers, "gate and up are exchanged in every expert".into(), 6.0, as_chosen(), exchanged);
+    for (words, taken) in [
+        ("gate and up are exchanged", Taken::Exchanged),
+        ("up is the gate", Taken::GateTwice),
+        ("the gate is up", Taken::UpTwice),
+        ("gate and up are the even and the odd outputs of both matrices, side by side", Taken::InTurn),
+        ("gate and up are the halves of the outputs of both matrices, in turn", Taken::Halves),
+    ] {
+        let made: Made = Arc::new(move |expert, _| Inner { taken, ..Inner::of(expert) });
+        offer(offers, format!("{words} in every expert"), 6.0, as_chosen(), made);
+    }
     for (by, whose) in [(-1, "the layer before"), (1, "the next layer")] {
         let made: Made = Arc::new(move |expert, _| Inner { layer: by, ..Inner::of(expert) });
         offer(offers, format!("the experts are those of {whose}"), 7.0, as_chosen(), made);
