@@ -235,7 +235,7 @@ impl<'a> Bench<'a> {
         reads.filter(|view| !slice.program.flow.is_written(view.buffer)).try_for_each(|view| self.values.load(view))
     }
 
-    /// What an operation reads in a view that depends on no activation, positions, masks, tables; `None` where it does.
+    /// What an operation reads in a view that depends on no activation, positions, masks, tables, before anything is rounded; `None` where it does.
     pub fn table(&self, op: usize, view: &View) -> Option<Tensor<'static>> {
         let program = self.values.program;
         let mut needed = Needed::new(program);
@@ -246,8 +246,7 @@ impl<'a> Bench<'a> {
         if program.is_activation(view.buffer) || reads().any(|read| program.is_activation(read.buffer)) {
             return None;
         }
-        let mut values = self.values.clone();
-        // Another slice's tables are made of weights that this one does not read.
+        let mut values = self.values.wide();
         reads().filter(|read| !program.flow.is_written(read.buffer)).try_for_each(|read| values.load(read)).ok()?;
         let carried_out = ops.iter().rev().try_for_each(|&at| {
             let record = &program.ops[at];

@@ -35,6 +35,11 @@ impl<'a> Workspace<'a> {
         Workspace { program, arithmetic, weights, memory: vec![None; program.buffers.len()] }
     }
 
+    /// Of the same program, with nothing in it yet, and all wide.
+    pub(crate) fn wide(&self) -> Workspace<'a> {
+        Workspace::new(self.program, Arithmetic::Wide, self.weights)
+    }
+
     /// Carries an operation out, and stores what it gives. `number` is what it is called in errors.
     ///
     /// # Errors
