@@ -89,6 +89,12 @@ impl Run<'_> {
 
     /// Finds the layout of a tap that comes out in none: that of similar taps, or the one of which what reads it comes out. Whether that is new.
     pub(super) fn resolve_open(&mut self, place: Place, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
+        // Rows resemble what is due in another order by chance: a reader that comes out of them as they stand is no chance.
+        let is_of_rows = matches!(self.recorded.layouts.get(&place), Some(Layout::Rows { .. }));
+        if is_of_rows && !decided.layouts.contains_key(&place) && self.is_read_as_it_stands(place, taps)? {
+            decided.layouts.insert(place, None);
+            return Ok(true);
+        }
         let own_shape = self.recorded.has_its_own_shape(place);
         if own_shape && decided.known.iter().all(|(_, layout)| layout.is_none()) || decided.layouts.contains_key(&place)
         {
@@ -131,6 +137,18 @@ impl Run<'_> {
             decided.layouts.insert(place, layout);
         }
         Ok(is_new)
+    }
+
+    /// Whether a reader comes out of a tap as it stands.
+    fn is_read_as_it_stands(&mut self, place: Place, taps: &[Replayed]) -> Done<bool> {
+        let now = self.swap_layout(place, None);
+        let mut is_read = false;
+        for reader in readers(place, taps) {
+            is_read = is_read || self.comes_out(reader.report.place)?;
+        }
+        self.swap_layout(place, now);
+        self.forget();
+        Ok(is_read)
     }
 
     /// Whether a tap is nearly as due where it stands: then it is in no other layout, though its readers come out of one, and theirs is the mistake.
