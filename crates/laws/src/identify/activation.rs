@@ -10,7 +10,7 @@ use crate::describe::set::{Set, describe as describe_set};
 use crate::fit::{factor, least_squares, search};
 use crate::identify::after::Offers;
 use crate::law::{Form, Law, Support};
-use crate::number::Measured;
+use crate::number::{Measured, Number};
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
@@ -50,7 +50,7 @@ fn gelu_tanh(x: f64) -> f64 {
 
 /// Functions without a constant.
 type Fixed = (&'static str, fn(f64) -> f64);
-const FIXED: [Fixed; 38] = [
+const FIXED: [Fixed; 39] = [
     ("silu(x)", silu),
     ("gelu(x) by tanh", gelu_tanh),
     ("gelu(x) by erf", |x| 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2))),
@@ -72,6 +72,7 @@ const FIXED: [Fixed; 38] = [
     ("x^3", |x| x * x * x),
     ("|x|", f64::abs),
     ("e^x", |x| x.min(50.0).exp()),
+    ("x e^x", |x| x * x.min(50.0).exp()),
     ("silu(-x)", |x| silu(-x)),
     ("sin(x)", f64::sin),
     ("x/(1 + |x|)", |x| x / (1.0 + x.abs())),
@@ -215,6 +216,8 @@ const MOST_BEHIND: usize = 1 << 15;
 /// Elements that a constant is looked for on; the first look is at fewer.
 const SAMPLE: usize = 3000;
 const FEW: usize = 400;
+/// Elements of one sign that tell a function of these.
+const LEAST_OF_A_SIDE: usize = 16;
 /// Roles in which functions with a constant are tried.
 const SEARCHED: usize = 4;
 
@@ -320,9 +323,39 @@ impl How<'_> {
                 return laws;
             }
         }
+        laws.extend(self.by_sign(&model));
         laws.extend(self.sums(&model));
         if laws.is_empty() && self.parts.iter().all(Set::is_all) && self.case.first().own.len() <= MOST_BEHIND {
             laws.extend(self.and_then(&model));
+        }
+        laws
+    }
+
+    /// One function of what is positive, another one of what is negative.
+    fn by_sign(&self, model: &Option<String>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        for role in self.roles.iter().take(SEARCHED) {
+            let side = |is_negative: bool| {
+                let of = |[g, u, own, _]: &[f64; 4]| ((role.of)(*g, *u), *g, *u, *own);
+                let some: Vec<_> = self.sample.iter().map(of).filter(|(x, ..)| (*x < 0.0) == is_negative).collect();
+                let own: Vec<f64> = some.iter().map(|(.., own)| *own).collect();
+                if own.len() < LEAST_OF_A_SIDE {
+                    return None;
+                }
+                FIXED.iter().find_map(|&(words, f)| {
+                    let made: Vec<f64> = some.iter().map(|(x, g, u, _)| (role.out)(f(*x), *g, *u)).collect();
+                    let fit = factor(&made, &own, self.noise);
+                    let by = fit.coefficients[0];
+                    (fit.left <= ROOM * self.noise && by.is_known()).then(|| (by.number(), words, f))
+                })
+            };
+            let (Some((high, of_high, f)), Some((low, of_low, g))) = (side(false), side(true)) else { continue };
+            let times = |by: &Number| if by.value == 1.0 { String::new() } else { format!("{} times ", by.words) };
+            let (a, b) = (format!("{}{of_high}", times(&high)), format!("{}{of_low}", times(&low)));
+            let words = format!("{} with a(x) = {a} where x is positive, {b} where it is negative", role.words);
+            let bits = role.bits + 12.0 + high.bits + low.bits;
+            let function = move |x: f64| if x < 0.0 { low.value * g(x) } else { high.value * f(x) };
+            laws.push(self.law(role, words, bits, model, function, 1.0).with("role", role.words));
         }
         laws
     }

@@ -10,9 +10,9 @@ use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
 use crate::identify::after::Offers;
 use crate::identify::attention::sources::{MEMORY, in_memory};
+use crate::identify::of_recovered;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
-use crate::identify::{output, replaced};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -362,9 +362,7 @@ fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
             Some(context(&of.probs, &cube(&values)?).into_dyn())
         }),
     };
-    let mut laws = output::laws(&subject, case);
-    laws.extend(replaced::laws(&subject, case));
-    laws
+    of_recovered(&subject, case)
 }
 
 /// Recovered values of more noise than this tell nothing.

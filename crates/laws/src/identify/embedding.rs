@@ -96,7 +96,48 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws.extend(bounds(case, &due, &wrong, &subject));
     laws.extend(positions(&due, &subject));
+    laws.extend(rows_apart(case, &due, &subject));
     laws
+}
+
+/// Distances of rows that are tried, in rows of the right table.
+const FURTHEST: usize = 2;
+
+/// What is read of a table whose rows lie so many numbers apart, and not as many as one has: parts of two rows.
+fn read_apart(case: &Case<'_>, place: usize, stride: usize) -> Option<ArrayD<f64>> {
+    let ids = ids(case, place)?;
+    let input = &case.places[place].inputs[0];
+    let width = *case.places[place].right.shape().last()?;
+    let begins: Vec<usize> = ids.iter().map(|id| Some(usize::try_from(*id).ok()? * stride)).collect::<Option<_>>()?;
+    let rows = |further: usize| {
+        let of = |begin: &usize| (begin / width + further) as f64;
+        let other = ArrayD::from_shape_vec(input.raw_dim(), begins.iter().map(of).collect()).ok()?;
+        case.operation.apply(place, &[other])
+    };
+    let (mut out, next) = (rows(0)?, rows(1)?);
+    let first = out.clone();
+    for (row, begin) in begins.iter().enumerate() {
+        for column in 0..width {
+            let at = begin % width + column;
+            let of = if at < width { &first } else { &next };
+            *out.get_mut([row, column])? = *of.get([row, at % width])?;
+        }
+    }
+    Some(out)
+}
+
+/// Rows that lie another number of elements apart than they are long.
+fn rows_apart(case: &Case<'_>, due: &[i64], subject: &Subject) -> Option<Law> {
+    let width = *subject.right.shape().last().filter(|_| subject.right.ndim() == 2)?;
+    let least = |stride: usize| due.iter().all(|id| *id >= 0 && (*id as usize).checked_mul(stride).is_some());
+    let stride = (1..=FURTHEST * width).filter(|stride| *stride != width && least(*stride)).find(|&stride| {
+        case.has_time() && read_apart(case, case.fitted, stride).is_some_and(|value| subject.is_near(&value))
+    })?;
+    let words = format!("rows of the table are read {stride} numbers apart, not {width}");
+    let law = Law::new(Form::EmbeddingRow, words, 8.0 + choice(FURTHEST * width), move |case, at| {
+        read_apart(case, at, stride)
+    });
+    Some(law.with("apart", stride))
 }
 
 /// Ids that are held to a bound, or exchanged for one: read off the tokens that are wrong.

@@ -1,10 +1,12 @@
 //! Mixtures of experts: how often each expert's part is counted for each token, which expert it is, and what it is made of.
 
+mod otherwise;
+
 use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-use crate::case::{Axis, Case, Inner, Taken};
+use crate::case::{Axis, Case, Inner};
 use crate::describe::choice;
 use crate::describe::function::describe as describe_function;
 use crate::describe::set::Set;
@@ -12,7 +14,7 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::least_squares;
 use crate::identify::after::Offers;
-use crate::identify::output::roundings::{OfValue, digits};
+use crate::identify::output::roundings::OfValue;
 use crate::identify::subject::Subject;
 use crate::identify::{OnPart, output};
 use crate::law::{Form, Law};
@@ -69,6 +71,8 @@ struct Term {
     expert: usize,
     token: usize,
     weight: f64,
+    /// What it is made with, where that depends on the slot.
+    inner: Option<Inner>,
 }
 
 /// A token and one of its slots.
@@ -82,7 +86,7 @@ fn mixed(case: &Case<'_>, at: usize, terms: &Terms, made: &Made, round: &OfValue
     let routed = Routed::of(case, at)?;
     let mut out: Option<Array2<f64>> = None;
     for ((t, _), term) in terms(&routed) {
-        let part = case.operation.part(at, made(term.expert, routed.experts))?;
+        let part = case.operation.part(at, term.inner.unwrap_or_else(|| made(term.expert, routed.experts)))?;
         let out = out.get_or_insert_with(|| Array2::zeros((routed.tokens(), part.ncols())));
         (term.token < part.nrows()).then_some(())?;
         out.row_mut(t).scaled_add(term.weight, &part.row(term.token).mapv(|x| round(x)));
@@ -101,7 +105,8 @@ fn as_it_is() -> OfValue {
 /// The term of each slot, of its own token; none where it is left out.
 fn of_slots(of: impl Fn(&Routed, Slot) -> Option<(usize, f64)> + Send + Sync + 'static) -> Terms {
     Arc::new(move |routed| {
-        let term = |at: Slot| of(routed, at).map(|(expert, weight)| (at, Term { expert, token: at.0, weight }));
+        let term =
+            |at: Slot| of(routed, at).map(|(expert, weight)| (at, Term { expert, token: at.0, weight, inner: None }));
         routed.all().filter_map(term).collect()
     })
 }
@@ -110,7 +115,8 @@ fn of_slots(of: impl Fn(&Routed, Slot) -> Option<(usize, f64)> + Send + Sync + '
 fn in_sorted(change: impl Fn(&Routed, usize, &mut (Slot, Term)) + Send + Sync + 'static) -> Terms {
     Arc::new(move |routed| {
         let term = |(number, at): (usize, Slot)| {
-            let mut term = (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] });
+            let mut term =
+                (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at], inner: None });
             change(routed, number, &mut term);
             term
         };
@@ -124,7 +130,7 @@ fn run_by(other: impl Fn(usize, usize) -> usize + Send + Sync + 'static) -> Term
         let sorted = routed.sorted();
         let term = |(number, &at): (usize, &Slot)| {
             let expert = routed.chosen[sorted[other(number, sorted.len())]];
-            (at, Term { expert, token: at.0, weight: routed.weights[at] })
+            (at, Term { expert, token: at.0, weight: routed.weights[at], inner: None })
         };
         sorted.iter().enumerate().map(term).collect()
     })
@@ -155,8 +161,8 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     if laws.is_empty() {
         let mut offers = Offers::of(case);
-        routed_otherwise(&mut offers);
-        made_otherwise(&mut offers);
+        otherwise::routed(&mut offers);
+        otherwise::made(&mut offers);
         laws.extend(offers.laws);
     }
     laws
@@ -164,6 +170,11 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
 
 fn offer(offers: &mut Offers<'_>, words: String, bits: f64, terms: Terms, made: Made) {
     offers.offer(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made, &as_it_is()));
+}
+
+fn of_terms(words: String, bits: f64, terms: Terms) -> Law {
+    let made = own();
+    Law::new(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made, &as_it_is()))
 }
 
 /// How often each expert's part is counted for each token, `[T,E]`; on some channels alone where others are right.
@@ -205,10 +216,6 @@ fn counted(
     let on = &parts[0].has;
     let slots = || routed.all().filter(|(t, _)| on[*t]);
     let mut laws = Vec::new();
-    let mut say = |words: String, bits: f64, terms: Terms| {
-        let made = own();
-        laws.push(Law::new(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made, &as_it_is())));
-    };
     // Each chosen expert stands for another one.
     let others: Option<Vec<Option<usize>>> = (0..routed.experts)
         .map(|expert| {
@@ -229,9 +236,44 @@ fn counted(
             let words = format!("the part of each expert i is made by {}", source.words);
             let from = source.from;
             let terms = of_slots(move |routed, at| Some((*from.get(routed.chosen[at])?, routed.weights[at])));
-            say(words, source.bits + 4.0, terms);
+            laws.push(of_terms(words, source.bits + 4.0, terms));
         }
     }
+    // Each expert is counted as another tensor of all experts says.
+    let all_counted = |x: &ArrayD<f64>, is_soft: bool| -> Option<Array2<f64>> {
+        let mut x = x.clone().into_dimensionality::<ndarray::Ix2>().ok().filter(|x| x.dim() == found.dim())?;
+        if is_soft {
+            x.outer_iter_mut().for_each(softmax);
+        }
+        Some(x)
+    };
+    for (name, x) in &case.first().around {
+        for is_soft in [false, true] {
+            let Some(of) = all_counted(x, is_soft) else { continue };
+            if !found.indexed_iter().all(|(at, m)| !on[at.0] || m.may_be(of[at])) {
+                continue;
+            }
+            let read = if is_soft { format!("the softmax of {name}") } else { name.clone() };
+            let name = name.clone();
+            let predict = move |case: &Case<'_>, at: usize| {
+                let (_, x) = case.places[at].around.iter().find(|(other, _)| *other == name)?;
+                let mut x = x.clone().into_dimensionality::<ndarray::Ix2>().ok()?;
+                if is_soft {
+                    x.outer_iter_mut().for_each(softmax);
+                }
+                let mut out: Option<Array2<f64>> = None;
+                for expert in 0..case.operation.experts(at) {
+                    let part = case.operation.part(at, Inner::of(expert))?;
+                    let out = out.get_or_insert_with(|| Array2::zeros(part.raw_dim()));
+                    *out += &(&part * &x.column(expert).insert_axis(ndarray::Axis(1)));
+                }
+                out?.into_dyn().to_shape(case.places[at].right.raw_dim()).ok().map(|out| out.into_owned())
+            };
+            let words = format!("all experts are counted, each as {read} says");
+            laws.push(Law::new(Form::Experts, words, 8.0, predict));
+        }
+    }
+    let mut say = |words: String, bits: f64, terms: Terms| laws.push(of_terms(words, bits, terms));
     // What is not chosen is not counted, or it is another choice.
     let is_chosen = |t: usize, expert: usize| (0..routed.slots()).any(|s| routed.chosen[[t, s]] == expert);
     let is_of_choice = found.indexed_iter().all(|((t, expert), m)| !on[t] || is_chosen(t, expert) || m.may_be(0.0));
@@ -315,6 +357,14 @@ fn counted(
     }
 }
 
+/// A row's shares of one.
+fn softmax(mut row: ndarray::ArrayViewMut1<'_, f64>) {
+    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    row.mapv_inplace(|x| (x - most).exp());
+    let sum = row.sum();
+    row.mapv_inplace(|x| x / sum);
+}
+
 /// Which of its tokens an expert takes: of the number in its list, and of how many there are.
 #[derive(Clone, Copy)]
 enum Keeps {
@@ -359,119 +409,4 @@ fn kept(routed: &Routed, keeps: Keeps) -> Array2<bool> {
         }
     }
     all
-}
-
-/// Tokens whose rows are read elsewhere, or whose weights are others'.
-fn routed_otherwise(offers: &mut Offers<'_>) {
-    type Token = fn(&Routed, Slot, usize) -> usize;
-    let before = run_by(|number, _| number.saturating_sub(1));
-    let next = run_by(|number, count| (number + 1).min(count - 1));
-    let said = "each token in the list sorted by expert is run by the expert of the";
-    offer(offers, format!("{said} token before it"), 9.0, before, own());
-    offer(offers, format!("{said} next"), 9.0, next, own());
-    let tokens: [(&str, Token); 6] = [
-        (
-            "slot s of token t reads row k t + s of the input (k experts for each token), around the end",
-            |r, (t, s), _| (t * r.slots() + s) % r.tokens(),
-        ),
-        ("each token reads the row of its number in the list sorted by expert, around the end", |r, _, n| {
-            n % r.tokens()
-        }),
-        (
-            "each token reads the row of its number in the list sorted by expert, over the experts of a token",
-            |r, _, n| n / r.slots(),
-        ),
-        ("each token reads the row of the token before", |_, (t, _), _| t.saturating_sub(1)),
-        ("each token reads the row of the next token", |r, (t, _), _| (t + 1).min(r.tokens() - 1)),
-        ("slot s of token t reads row t + s of the input, around the end", |r, (t, s), _| (t + s) % r.tokens()),
-    ];
-    for (words, token) in tokens {
-        let terms = in_sorted(move |routed, number, (at, term)| term.token = token(routed, *at, number));
-        offer(offers, words.to_owned(), 9.0, terms, own());
-    }
-    // What is left in the order of the experts.
-    for (words, is_of_place) in [
-        ("parts stay in the order sorted by expert, each with its own weight", false),
-        ("parts stay in the order sorted by expert, with the weights of the tokens where they stand", true),
-    ] {
-        let terms = in_sorted(move |routed, number, (to, term)| {
-            *to = (number / routed.slots(), number % routed.slots());
-            if is_of_place {
-                term.weight = routed.weights[*to];
-            }
-        });
-        offer(offers, words.to_owned(), 8.0, terms, own());
-    }
-    type Weight = fn(&Routed, Slot, usize) -> Slot;
-    let weights: [(&str, Weight); 7] = [
-        ("the memory of the weights, tokens by slots, is read as slots by tokens and transposed", |r, (t, s), _| {
-            let at = s * r.tokens() + t;
-            (at / r.slots(), at % r.slots())
-        }),
-        ("all parts of a token have the weight of its first", |_, (t, _), _| (t, 0)),
-        ("all parts of a token have the weight of its last", |r, (t, _), _| (t, r.slots() - 1)),
-        ("parts in the order sorted by expert have the weights in the order of tokens", |r, _, n| {
-            (n / r.slots(), n % r.slots())
-        }),
-        ("the part in each slot has the weight of the next slot, around the end", |r, (t, s), _| {
-            (t, (s + 1) % r.slots())
-        }),
-        ("parts have the weights of the token before", |_, (t, s), _| (t.saturating_sub(1), s)),
-        ("parts have the weights of the next token", |r, (t, s), _| ((t + 1).min(r.tokens() - 1), s)),
-    ];
-    for (words, weight) in weights {
-        let terms = in_sorted(move |routed, number, (at, term)| {
-            term.weight = routed.weights[weight(routed, *at, number)];
-        });
-        offer(offers, words.to_owned(), 9.0, terms, own());
-    }
-}
-
-/// Matrices of other experts or layers, and parts that are rounded.
-fn made_otherwise(offers: &mut Offers<'_>) {
-    type Other = fn(usize, usize) -> usize;
-    let others: [(&str, Other); 5] = [
-        ("expert 0", |_, _| 0),
-        ("the next expert, around the end", |e, n| (e + 1) % n),
-        ("the expert before, around the end", |e, n| (e + n - 1) % n),
-        ("the other expert of its pair", |e, n| (e ^ 1).min(n - 1)),
-        ("the experts in reverse", |e, n| n - 1 - e),
-    ];
-    type Put = fn(&mut Inner, usize);
-    let matrices: [(&str, Put); 5] = [
-        ("gate matrix", |inner, e| inner.gate = e),
-        ("up matrix", |inner, e| inner.up = e),
-        ("down matrix", |inner, e| inner.down = e),
-        ("gate and up matrices", |inner, e| (inner.gate, inner.up) = (e, e)),
-        ("gate and down matrices", |inner, e| (inner.gate, inner.down) = (e, e)),
-    ];
-    for (what, put) in matrices {
-        for (whose, other) in others {
-            let made: Made = Arc::new(move |expert, experts| {
-                let mut inner = Inner::of(expert);
-                put(&mut inner, other(expert, experts));
-                inner
-            });
-            offer(offers, format!("each expert has the {what} of {whose}"), 9.0, as_chosen(), made);
-        }
-    }
-    for (words, taken) in [
-        ("gate and up are exchanged", Taken::Exchanged),
-        ("up is the gate", Taken::GateTwice),
-        ("the gate is up", Taken::UpTwice),
-        ("gate and up are the even and the odd outputs of both matrices, side by side", Taken::InTurn),
-        ("gate and up are the halves of the outputs of both matrices, in turn", Taken::Halves),
-    ] {
-        let made: Made = Arc::new(move |expert, _| Inner { taken, ..Inner::of(expert) });
-        offer(offers, format!("{words} in every expert"), 6.0, as_chosen(), made);
-    }
-    for (by, whose) in [(-1, "the layer before"), (1, "the next layer")] {
-        let made: Made = Arc::new(move |expert, _| Inner { layer: by, ..Inner::of(expert) });
-        offer(offers, format!("the experts are those of {whose}"), 7.0, as_chosen(), made);
-    }
-    for (words, bits, f) in digits() {
-        let (terms, own) = (as_chosen(), own());
-        let made = move |case: &Case<'_>, at: usize| mixed(case, at, &terms, &own, &f);
-        offers.offer(Form::Experts, format!("the part of each expert is {words}"), bits + 2.0, made);
-    }
 }

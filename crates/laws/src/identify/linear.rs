@@ -3,10 +3,12 @@
 mod accumulated;
 mod blocks;
 mod columns;
+
 mod features;
 mod inputs;
 pub(super) mod recovered;
 mod rows;
+mod stored;
 mod values;
 
 use ndarray::{Array2, ArrayD, Axis as Dimension};
@@ -96,6 +98,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if laws.is_empty() {
         laws.extend(sample.other_rows(case));
         laws.extend(sample.read_otherwise(case));
+        laws.extend(sample.stored_otherwise(case));
     }
     laws.extend(on_wrong_outputs(case, &laws));
     laws

@@ -9,6 +9,7 @@ mod embedding;
 mod experts;
 mod joined;
 mod linear;
+mod memory;
 mod norm;
 mod operands;
 mod output;
@@ -63,6 +64,7 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws.extend(part::laws(case, &of_kind));
     let output = subject::Subject::output(case);
+    laws.extend(memory::laws(&output, case));
     laws.extend(replaced::laws(&output, case));
     laws.extend(products::laws(&output, case));
     laws.extend(operands::laws(case));
@@ -75,6 +77,18 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     if case.kind != Kind::Probs && case.has_time() {
         laws.extend(sums::sparse(&output, case, "the output", 2, &terms::terms));
     }
+    if laws.is_empty() {
+        laws.extend(memory::of_operands(case));
+    }
+    laws
+}
+
+/// Laws of an operand that was recovered from the output.
+fn of_recovered(subject: &subject::Subject, case: &Case<'_>) -> Vec<Law> {
+    let mut laws = replaced::laws(subject, case);
+    laws.extend(products::laws(subject, case));
+    laws.extend(output::laws(subject, case));
+    laws.extend(memory::laws(subject, case));
     laws
 }
 

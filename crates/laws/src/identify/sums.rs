@@ -6,8 +6,8 @@ use ndarray::{ArrayD, Axis as Dimension, concatenate};
 
 use crate::case::{Case, Place};
 use crate::fit::{dot, least_squares};
+use crate::identify::of_recovered;
 use crate::identify::subject::Subject;
-use crate::identify::{output, products, replaced};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
@@ -244,9 +244,7 @@ fn operands(case: &Case<'_>) -> Vec<Law> {
             right_at: Arc::new(move |case, place| case.places[place].inputs.get(operand).cloned()),
             output: Arc::new(move |case, place, value| Some(value + case.places[place].inputs.get(1 - operand)?)),
         };
-        laws.extend(replaced::laws(&subject, case));
-        laws.extend(products::laws(&subject, case));
-        laws.extend(output::laws(&subject, case));
+        laws.extend(of_recovered(&subject, case));
     }
     laws
 }

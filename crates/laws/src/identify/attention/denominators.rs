@@ -28,6 +28,27 @@ pub(super) fn sums_of(right: &Right, less_most: bool) -> Array2<f64> {
 }
 
 impl How<'_> {
+    /// A denominator of powers of another number than e.
+    fn of_other_base(&mut self, factors: &Array2<Measured>, sums: &Array2<f64>, called: &str, less_most: bool) {
+        for (base, power) in [("2", std::f64::consts::LN_2), ("10", std::f64::consts::LN_10)] {
+            let of = move |scores: &Array3<f64>, sees: &Array3<bool>| sums_seen(&(scores * power), sees, less_most);
+            let other = of(&self.right.scores, &self.masks.sees);
+            if !factors.indexed_iter().all(|(at, m)| m.may_be(sums[at] / other[at])) {
+                continue;
+            }
+            let after: After = Arc::new(move |right, mut probs| {
+                let (own, other) = (sums_of(right, less_most), of(&right.scores, &right.sees));
+                for (head, row) in rows_of(&probs) {
+                    let by = own[[head, row]] / other[[head, row]];
+                    probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);
+                }
+                Some(probs)
+            });
+            let words = format!("probabilities are {called}, divided by the sum of the same powers of {base}");
+            self.offer(Draft::new(Form::Denominator, words, 8.0), right_scores(), Some(after), true);
+        }
+    }
+
     /// Rows that do not sum to what they should.
     pub(super) fn of_denominators(&mut self) {
         let (heads, rows, _) = self.own.dim();
@@ -76,6 +97,7 @@ impl How<'_> {
         for (called, less_most) in [("exp(score)", false), ("exp(score - largest)", true)] {
             let sums = sums_seen(&self.right.scores, &self.masks.sees, less_most);
             self.other_denominators(&factors, &sums, called, less_most);
+            self.of_other_base(&factors, &sums, called, less_most);
             let extra = ndarray::Zip::from(&sums).and(&factors).map_collect(|sum, factor| {
                 if factor.is_known() {
                     Measured::new(sum / factor.value - sum, sum * factor.error / factor.value.powi(2))

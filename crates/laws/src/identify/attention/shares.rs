@@ -180,14 +180,30 @@ impl How<'_> {
             all.push((format!("the last of its {block} queries"), bits, Arc::new(move |h, t| (h, last(t)))));
             all.push((format!("the first of its {block} heads"), bits, Arc::new(move |h, t| (h / block * block, t))));
         }
-        for (words, bits, source) in all {
-            if !factors.indexed_iter().all(|((h, t), m)| m.may_be(sums[[h, t]] / sums[source(h, t)])) {
+        type Sum = Arc<dyn Fn(&Array2<f64>, usize, usize) -> Option<f64> + Send + Sync>;
+        let one = |(words, bits, source): (String, f64, Source)| -> (String, f64, Sum) {
+            (words, bits, Arc::new(move |sums, h, t| sums.get(source(h, t)).copied()))
+        };
+        let groups = [2, 4, 8, 16, 32].into_iter().filter(|group| *group < heads).chain([heads]);
+        let of_group = |group: usize| -> (String, f64, Sum) {
+            let of = move |sums: &Array2<f64>, h: usize, t: usize| -> Option<f64> {
+                let heads = h / group * group..(h / group * group + group).min(sums.nrows());
+                heads.map(|head| sums.get([head, t]).copied()).sum()
+            };
+            (format!("all of its {group} heads together"), 8.0, Arc::new(of))
+        };
+        let of_groups: Vec<(String, f64, Sum)> = groups.filter(|group| *group > 1).map(of_group).collect();
+        for (words, bits, sum) in all.into_iter().map(one).chain(of_groups) {
+            let fits = |((h, t), m): ((usize, usize), &Measured)| {
+                sum(sums, h, t).is_some_and(|other| m.may_be(sums[[h, t]] / other))
+            };
+            if !factors.indexed_iter().all(fits) {
                 continue;
             }
             let after: After = Arc::new(move |right, mut probs| {
                 let sums = super::denominators::sums_of(right, less_most);
                 for (head, row) in rows_of(&probs) {
-                    let by = sums[[head, row]] / sums.get(source(head, row))?;
+                    let by = sums[[head, row]] / sum(&sums, head, row)?;
                     probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);
                 }
                 Some(probs)
@@ -233,8 +249,34 @@ fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<
         };
         return Some((words, 8.0 + own.bits + other.bits, by));
     }
-    None
+    listed(&all)
 }
+
+/// Heads that are sums of others, each named, where no head has more than a few.
+fn listed(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
+    let heads = all.len();
+    let (mut by, mut bits, mut words) = (Array2::zeros((heads, heads)), 4.0, Vec::new());
+    for (head, of) in all.iter().enumerate() {
+        let parts: Vec<(usize, Number)> =
+            of.iter().enumerate().filter(|(_, m)| !m.may_be(0.0)).map(|(other, m)| (other, m.number())).collect();
+        if parts.is_empty() || parts.len() > MOST_LISTED {
+            return None;
+        }
+        let said = |(other, number): &(usize, Number)| match number.value == 1.0 {
+            true => format!("those of head {other}"),
+            false => format!("{} times those of head {other}", number.words),
+        };
+        words.push(format!("in head {head} {}", parts.iter().map(said).collect::<Vec<_>>().join(" and ")));
+        for (other, number) in parts {
+            by[[head, other]] = number.value;
+            bits += 3.0 + number.bits;
+        }
+    }
+    Some((words.join(", "), bits, by))
+}
+
+/// Heads that a sum of named ones has.
+const MOST_LISTED: usize = 3;
 
 fn mixed(x: &Array3<f64>, by: &Array2<f64>) -> Option<Array3<f64>> {
     let (heads, rows, keys) = x.dim();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use half::{bf16, f16};
 use ndarray::{Array2, Axis as Dimension};
 
 use super::blocks::sizes;
@@ -54,6 +55,11 @@ fn scales_of_row(width: usize, other: fn(usize, usize) -> usize) -> Read {
     })
 }
 
+/// Each number by itself, where all come out as numbers.
+fn of_bits(f: fn(f64) -> f64) -> Read {
+    Arc::new(move |weight| Some(weight.mapv(f)).filter(|read| read.iter().all(|w| w.is_finite())))
+}
+
 fn least(block: &[f64]) -> f64 {
     block.iter().copied().fold(f64::INFINITY, f64::min)
 }
@@ -77,8 +83,50 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
     add("its size, without its sign".into(), 5.0, Arc::new(|w| Some(w.mapv(f64::abs))));
     add("its size, with the other sign".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| -w.abs()))));
     add("its positive part".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| w.max(0.0)))));
+    add(
+        "f16, of which its bits are bf16".into(),
+        6.0,
+        of_bits(|w| f16::from_bits(bf16::from_f64(w).to_bits()).to_f64()),
+    );
+    add(
+        "bf16, of which its bits are f16".into(),
+        6.0,
+        of_bits(|w| bf16::from_bits(f16::from_f64(w).to_bits()).to_f64()),
+    );
     add("that of the next row, around the end".into(), 7.0, in_order(0, |row, rows| (row + 1) % rows));
     add("that of the row before, around the end".into(), 7.0, in_order(0, |row, rows| (row + rows - 1) % rows));
+    for parts in [2usize, 4, 8].into_iter().filter(|parts| columns.is_multiple_of(*parts)) {
+        let diagonal: Read = Arc::new(move |weight| {
+            let (rows, columns) = weight.dim();
+            let is_own = |row: usize, column: usize| row * parts / rows == column * parts / columns;
+            Some(Array2::from_shape_fn((rows, columns), |(r, c)| if is_own(r, c) { weight[[r, c]] } else { 0.0 }))
+        });
+        add(
+            format!("that of {parts} ranks apart: each part of the outputs reads its own part of the inputs alone"),
+            8.0,
+            diagonal,
+        );
+    }
+    for tile in [8usize, 16, 32, 64, 128] {
+        for (which, is_second) in [("first", false), ("second", true)] {
+            let read: Read = Arc::new(move |weight| {
+                let (rows, columns) = weight.dim();
+                let is_there = |column: usize| (column >= columns / 2) == is_second;
+                let other = |row: usize| {
+                    Some(exchanged(row % (2 * tile), 0, tile, tile) + row / (2 * tile) * 2 * tile)
+                        .filter(|row| *row < rows)
+                };
+                let at = |r: usize, c: usize| {
+                    if is_there(c) { other(r).map_or(0.0, |r| weight[[r, c]]) } else { weight[[r, c]] }
+                };
+                Some(Array2::from_shape_fn((rows, columns), |(r, c)| at(r, c)))
+            });
+            let words = format!(
+                "itself, but neighbouring {tile} outputs have each other's weights of the {which} half of the inputs"
+            );
+            add(words, 11.0, read);
+        }
+    }
     for width in WIDTHS.into_iter().filter(|width| *width <= columns && columns.is_multiple_of(*width)) {
         let bits = 10.0;
         let whole = width == columns;
@@ -109,6 +157,39 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
                 each(b, |w| if w < 0.0 { w + by } else { w - by });
             }),
         );
+        type Off = fn(f64, f64) -> f64;
+        let bits_lost: [(&str, Off); 2] = [
+            ("less the largest size where it is not negative", |w, by| if w < 0.0 { w } else { w - by }),
+            ("plus the largest size where it is negative", |w, by| if w < 0.0 { w + by } else { w }),
+        ];
+        for (what, f) in bits_lost {
+            let read = by_block(width, move |b| {
+                let by = size(b);
+                each(b, |w| f(w, by));
+            });
+            add(of(&format!("itself {what}")), bits + 1.0, read);
+        }
+        let bare = by_block(width, |b| {
+            let by = size(b);
+            each(b, |w| if by > 0.0 { w / by } else { w });
+        });
+        add(of("itself without its scale: over the largest size"), bits, bare);
+        // The number of a group is counted along the wrong way.
+        let groups = columns / width;
+        if groups > 1 {
+            let turned: Read = Arc::new(move |weight| {
+                let mut out = weight.clone();
+                for (row, mut own) in out.rows_mut().into_iter().enumerate() {
+                    let scales = sizes(weight.row(row), width);
+                    own.iter_mut().enumerate().filter(|(c, _)| scales[c / width] > 0.0).for_each(|(c, w)| {
+                        *w *= scales[c % groups] / scales[c / width];
+                    });
+                }
+                Some(out)
+            });
+            let words = format!("itself with scales of {width} columns, column i with that of group i modulo {groups}");
+            add(words, bits + 1.0, turned);
+        }
         add(
             of("the largest size, with its own sign"),
             bits,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::{Array2, ArrayD};
 
 use super::columns::orders_of;
-use super::{ROOM, flat};
+use super::{ROOM, flat, weight_of};
 use crate::case::{Axis, Case};
 use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
@@ -107,6 +107,9 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
         }
     }
     let due = bias_of(case, case.fitted)?.row(0).to_vec();
+    if let Some(law) = made_bias(case, &due, &fits, &law) {
+        return Some(law);
+    }
     let of_blocks = (2..=n / 2).filter(|b| n.is_multiple_of(*b)).flat_map(|b| {
         let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<usize>>();
         [of(&|i| i / b * b), of(&|i| i / b * b + b - 1), of(&|i| i % b), of(&|i| i / b)]
@@ -123,6 +126,67 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
         (due.ncols() == from.len()).then(|| from.iter().map(|i| due[[0, *i]]).collect())
     });
     Some(law(format!("channel i has the bias of {}", source.words), source.bits + 4.0, of))
+}
+
+/// A bias that is a product: of the right one and another vector, or of the weight and a vector that is added to the input.
+fn made_bias(
+    case: &Case<'_>,
+    due: &[f64],
+    fits: &dyn Fn(&[f64]) -> bool,
+    law: &dyn Fn(String, f64, Vector) -> Law,
+) -> Option<Law> {
+    let n = due.len();
+    let called = |case: &Case<'_>, at: usize, length: usize, name: &str| -> Option<Vec<f64>> {
+        Some(case.operation.vectors(at, length).into_iter().find(|(other, _)| other == name)?.1)
+    };
+    let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<f64>>();
+    for (name, vector) in case.operation.vectors(case.fitted, n) {
+        if fits(&times(due, &vector)) {
+            let said = format!("the bias is the right one times {name}");
+            let of: Vector = Arc::new(move |case, at| {
+                let due = bias_of(case, at)?.row(0).to_vec();
+                Some(times(&due, &called(case, at, due.len(), &name)?))
+            });
+            return Some(law(said, 8.0, of));
+        }
+    }
+    let weight = weight_of(case, case.fitted)?;
+    let sizes = |weight: &Array2<f64>| -> Vec<f64> {
+        weight.rows().into_iter().map(|row| row.iter().fold(0.0, |most: f64, w| most.max(w.abs()))).collect()
+    };
+    type Way = fn(f64, f64) -> f64;
+    let ways: [(&str, Way); 2] = [
+        ("times the largest size of its row of the weight", |b, s| b * s),
+        ("over the largest size of its row of the weight", |b, s| b / s),
+    ];
+    for (words, way) in ways {
+        let made =
+            move |due: &[f64], sizes: &[f64]| due.iter().zip(sizes).map(|(b, s)| way(*b, *s)).collect::<Vec<f64>>();
+        if fits(&made(due, &sizes(&weight))) {
+            let of: Vector = Arc::new(move |case, at| {
+                Some(made(&bias_of(case, at)?.row(0).to_vec(), &sizes(&weight_of(case, at)?)))
+            });
+            return Some(law(format!("the bias is the right one {words}"), 9.0, of));
+        }
+    }
+    let width = weight.ncols();
+    for (name, vector) in case.operation.vectors(case.fitted, width) {
+        let added = weight.dot(&ndarray::Array1::from(vector));
+        for is_kept in [false, true] {
+            let all: Vec<f64> = added.iter().zip(due).map(|(a, b)| if is_kept { a + b } else { *a }).collect();
+            if fits(&all) {
+                let kept = if is_kept { "" } else { ", and no bias to the product" };
+                let said = format!("{name} is added to the input{kept}");
+                let of: Vector = Arc::new(move |case, at| {
+                    let vector = ndarray::Array1::from(called(case, at, width, &name)?);
+                    let (added, due) = (weight_of(case, at)?.dot(&vector), bias_of(case, at)?);
+                    Some(added.iter().zip(due.row(0)).map(|(a, b)| if is_kept { a + b } else { *a }).collect())
+                });
+                return Some(law(said, 9.0, of));
+            }
+        }
+    }
+    None
 }
 
 /// A vector, made of what is at a place.

@@ -7,9 +7,8 @@ use ndarray::{Array2, Axis as Dimension};
 
 use super::{MOST_COLUMNS, ROOM, flat, weight_of};
 use crate::case::{Axis, Case};
-use crate::identify::output;
+use crate::identify::of_recovered;
 use crate::identify::subject::Subject;
-use crate::identify::{products, replaced};
 use crate::law::{Form, Law};
 
 /// Rows of a weight that its input is recovered from, for each column.
@@ -20,10 +19,7 @@ const MOST_NOISE: f64 = 1e-2;
 /// The laws of the input as it is read.
 pub(in crate::identify) fn laws(case: &Case<'_>) -> Vec<Law> {
     let Some(subject) = input(case) else { return Vec::new() };
-    let mut laws = replaced::laws(&subject, case);
-    laws.extend(products::laws(&subject, case));
-    laws.extend(output::laws(&subject, case));
-    laws
+    of_recovered(&subject, case)
 }
 
 /// The input as it is read, where the output tells it.

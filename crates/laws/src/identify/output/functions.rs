@@ -60,6 +60,9 @@ pub(super) fn functions(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     laws
 }
 
+/// What is taken off where a number wraps around is more than this share of the values' size.
+const WRAPS: f64 = 0.1;
+
 /// Functions that bring one list of values to another.
 fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
     let n = right.len();
@@ -100,6 +103,20 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
                 false => format!("{} times the right one, plus {}", a.words, b.words),
             };
             offer(words, a.bits + b.bits, &[("scale", by), ("offset", plus)], Arc::new(move |x| by * x + plus));
+        }
+    }
+    // What does not fit is taken off as often as it goes into the number.
+    let size = (right.iter().map(|x| x * x).sum::<f64>() / n as f64).sqrt();
+    let taken = right.iter().zip(own).map(|(right, own)| (right - own).abs()).filter(|off| *off > WRAPS * size);
+    let least_taken = taken.fold(f64::INFINITY, f64::min);
+    if least_taken.is_finite() {
+        for number in [Measured::new(least_taken, noise * size).number(), Measured::new(least_taken, 0.0).plain()] {
+            let m = number.value;
+            let half = Measured::new(0.5 * m, 0.0).number().words;
+            let around = format!("the right one wrapped around at {half} and -{half}, modulo {}", number.words);
+            offer(around, number.bits + 4.0, &[("modulo", m)], Arc::new(move |x| x - m * ((x + 0.5 * m) / m).floor()));
+            let from_0 = format!("the right one modulo {}", number.words);
+            offer(from_0, number.bits + 4.0, &[("modulo", m)], Arc::new(move |x| x - m * (x / m).floor()));
         }
     }
     let extreme = |f: fn(f64, f64) -> f64, from: f64| own.iter().copied().fold(from, f);

@@ -99,6 +99,10 @@ impl How<'_> {
         if let Some(table) = describe_table(&measured, Axis::Token, None, tokens) {
             offer(format!("positions are {}", table.words), table.bits, None, table.values);
         }
+        let ids = tokens.map(|tokens| tokens.iter().map(|id| f64::from(*id)).collect::<Vec<f64>>());
+        if let Some(ids) = ids.filter(|ids| ids.len() == measured.len()) {
+            offer("positions are the tokens' ids".to_owned(), 4.0, None, ids);
+        }
         let off: Vec<Measured> = measured.iter().enumerate().map(|(t, m)| m.plus(-(t as f64))).collect();
         if let Some(table) = describe_table(&off, Axis::Token, Some(0.0), tokens) {
             let values = table.values.iter().enumerate().map(|(t, by)| t as f64 + by).collect();
