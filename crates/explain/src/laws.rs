@@ -241,6 +241,15 @@ pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -
         {
             Kind::Choice
         }
+        (site, [x])
+            if site.name() == "router_weights"
+                && x.ndim() == 2
+                && right.ndim() == 2
+                && x.shape()[0] == right.shape()[0]
+                && x.shape()[1] > right.shape()[1] =>
+        {
+            Kind::Shares
+        }
         (Site::HAttn | Site::H, [a, b]) if same(a) && same(b) => Kind::Sum,
         (
             Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut | Site::Logits,

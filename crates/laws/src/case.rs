@@ -28,6 +28,8 @@ pub enum Kind {
     Embedding,
     /// `[T,D]` of `[T,D]`, weights `[T,k]` and a choice `[T,k]`: parts of experts, weighted and added.
     Mixture,
+    /// `[T,k]` of scores `[T,E]`: the weights of what is chosen.
+    Shares,
     /// `[T,k]` of scores `[T,E]`: the experts with the largest scores.
     Choice,
     /// Anything with one output.

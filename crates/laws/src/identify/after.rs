@@ -190,6 +190,14 @@ fn bounds(own: &ArrayD<f64>) -> (Option<f64>, Option<f64>) {
     (is_held(low).then_some(low), is_held(high).then_some(high))
 }
 
+/// A row's shares of one, by its exponentials.
+pub(crate) fn softmax(row: &mut [f64]) {
+    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    row.iter_mut().for_each(|x| *x = (*x - most).exp());
+    let sum: f64 = row.iter().sum();
+    row.iter_mut().for_each(|x| *x /= sum);
+}
+
 /// The tensor with its last axis handled row by row.
 pub(crate) fn by_row(x: &ArrayD<f64>, f: impl Fn(&mut [f64])) -> ArrayD<f64> {
     let mut out = x.as_standard_layout().into_owned();

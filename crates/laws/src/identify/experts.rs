@@ -13,7 +13,7 @@ use crate::describe::set::Set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::least_squares;
-use crate::identify::after::Offers;
+use crate::identify::after::{Offers, by_row, softmax};
 use crate::identify::output::roundings::OfValue;
 use crate::identify::subject::Subject;
 use crate::identify::{OnPart, output};
@@ -240,16 +240,12 @@ fn counted(
         }
     }
     // Each expert is counted as another tensor of all experts says.
-    let all_counted = |x: &ArrayD<f64>, is_soft: bool| -> Option<Array2<f64>> {
-        let mut x = x.clone().into_dimensionality::<ndarray::Ix2>().ok().filter(|x| x.dim() == found.dim())?;
-        if is_soft {
-            x.outer_iter_mut().for_each(softmax);
-        }
-        Some(x)
+    let counts = |x: &ArrayD<f64>, is_soft: bool| -> Option<Array2<f64>> {
+        if is_soft { by_row(x, softmax) } else { x.clone() }.into_dimensionality().ok()
     };
     for (name, x) in &case.first().around {
         for is_soft in [false, true] {
-            let Some(of) = all_counted(x, is_soft) else { continue };
+            let Some(of) = counts(x, is_soft).filter(|of| of.dim() == found.dim()) else { continue };
             if !found.indexed_iter().all(|(at, m)| !on[at.0] || m.may_be(of[at])) {
                 continue;
             }
@@ -257,10 +253,7 @@ fn counted(
             let name = name.clone();
             let predict = move |case: &Case<'_>, at: usize| {
                 let (_, x) = case.places[at].around.iter().find(|(other, _)| *other == name)?;
-                let mut x = x.clone().into_dimensionality::<ndarray::Ix2>().ok()?;
-                if is_soft {
-                    x.outer_iter_mut().for_each(softmax);
-                }
+                let x = counts(x, is_soft)?;
                 let mut out: Option<Array2<f64>> = None;
                 for expert in 0..case.operation.experts(at) {
                     let part = case.operation.part(at, Inner::of(expert))?;
@@ -355,14 +348,6 @@ fn counted(
         Some(on) => laws.into_iter().map(|law| on.put(law)).collect(),
         None => laws,
     }
-}
-
-/// A row's shares of one.
-fn softmax(mut row: ndarray::ArrayViewMut1<'_, f64>) {
-    let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    row.mapv_inplace(|x| (x - most).exp());
-    let sum = row.sum();
-    row.mapv_inplace(|x| x / sum);
 }
 
 /// Which of its tokens an expert takes: of the number in its list, and of how many there are.

@@ -18,6 +18,7 @@ mod products;
 mod replaced;
 mod rotation;
 mod rotation_otherwise;
+mod shares;
 mod softmax;
 mod subject;
 mod sums;
@@ -52,6 +53,7 @@ fn of_kind(case: &Case<'_>) -> Vec<Law> {
         Kind::Embedding => embedding::laws(case),
         Kind::Choice => choice::laws(case),
         Kind::Mixture => experts::laws(case),
+        Kind::Shares => shares::laws(case),
         Kind::Other => Vec::new(),
     }
 }

@@ -7,7 +7,7 @@ use ndarray::{ArrayD, Axis as Dimension};
 use crate::case::{Case, Kind};
 use crate::describe::function::fitting;
 use crate::fit::search;
-use crate::identify::after::{Offers, by_row};
+use crate::identify::after::{Offers, by_row, softmax};
 use crate::identify::output::roundings::{digits, roundings_of};
 use crate::law::{Form, Law};
 use crate::number::Measured;
@@ -51,11 +51,7 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         let all = most + row.iter().map(|x| (x - most).exp()).sum::<f64>().ln();
         row.iter_mut().for_each(|x| *x -= all);
     });
-    of_rows("through a softmax of its row", |row| {
-        let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        row.iter_mut().for_each(|x| *x = (*x - most).exp());
-        over(row, |row| row.iter().sum());
-    });
+    of_rows("through a softmax of its row", softmax);
     let rank = shape.len();
     for (axis, &n) in shape.iter().enumerate() {
         let name = match (axis, rank) {
@@ -217,6 +213,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         if input.len() <= SEARCHED && offers.laws.is_empty() {
             functions(case, &mut offers, operand, name);
         }
+        if offers.laws.is_empty() {
+            recorded_in_part(case, &mut offers, operand, name);
+        }
     }
     if case.kind == Kind::Gate && count == 2 && offers.laws.is_empty() {
         activated(&mut offers);
@@ -264,6 +263,35 @@ fn recorded(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'st
     let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
     for other in others {
         offer_instead(offers, 8.0, vec![(operand, name, other)]);
+    }
+}
+
+/// Another tensor in a part of an operand's channels: a buffer that is not yet written to its end.
+fn recorded_in_part(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+    let shape = case.first().inputs[operand].shape();
+    let Some(&width) = shape.last().filter(|width| **width > 1) else { return };
+    type Part = fn(usize, usize) -> bool;
+    let parts: [(&str, Part); 4] = [
+        ("the first half of its channels", |c, n| c < n / 2),
+        ("the second half of its channels", |c, n| c >= n / 2),
+        ("even channels", |c, _| c % 2 == 0),
+        ("odd channels", |c, _| c % 2 == 1),
+    ];
+    let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
+    for other in others {
+        for (on, is_on) in parts {
+            let known = other.clone();
+            let made = move |case: &Case<'_>, place: usize| {
+                let mut inputs = case.places[place].inputs.clone();
+                let (_, of) = instead(case, place, operand).find(|(name, _)| *name == known)?;
+                let last = Dimension(of.ndim() - 1);
+                for channel in (0..width).filter(|channel| is_on(*channel, width)) {
+                    inputs[operand].index_axis_mut(last, channel).assign(&of.index_axis(last, channel));
+                }
+                case.operation.apply(place, &inputs)
+            };
+            offers.offer(Form::OperationInput, format!("{name} read from {other} in {on}"), 10.0, made);
+        }
     }
 }
 
