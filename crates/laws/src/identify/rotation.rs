@@ -15,7 +15,9 @@ use self::turns::{Pairing, Turns, angles, wrap};
 use crate::case::{Axis, Case, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::describe as describe_table;
-use crate::identify::further_off;
+use crate::identify::output::wrong_parts;
+use crate::identify::subject::Subject;
+use crate::identify::{OnPart, further_off};
 use crate::law::{Form, Law, Support};
 use crate::number::{Measured, SURE};
 
@@ -143,10 +145,38 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
     }
     if laws.is_empty() {
+        laws.extend(of_some_positions(case, &right, &x, &own));
+    }
+    if laws.is_empty() {
         laws.extend(sections::by_head(case, &right));
     }
     if laws.is_empty() {
         laws.extend(crate::identify::rotation_otherwise::laws(case));
+    }
+    laws
+}
+
+/// The laws of the wrong positions alone, where these are a part.
+fn of_some_positions(case: &Case<'_>, right: &Right, x: &Array3<f64>, own: &Array3<f64>) -> Vec<Law> {
+    let output = Subject::output(case);
+    let mut parts = wrong_parts(&output, case);
+    let Some((positions, others)) = parts.split_first_mut() else { return Vec::new() };
+    others.iter_mut().for_each(|part| *part = Set::all(part.has.len()));
+    let has = positions.has.clone();
+    let Some(on) = OnPart::of(&output, &parts) else { return Vec::new() };
+    let every = Set::all(x.shape()[1]);
+    let of: Vec<usize> = (0..x.shape()[1]).collect();
+    let mut laws = Vec::new();
+    for pairing in pairings(x.shape()[2]) {
+        let mut turns = pairing.turns(x, own, &of, case.first().noise());
+        if turns.left > ROOM * case.first().noise() {
+            continue;
+        }
+        for (_, mut row) in turns.z.outer_iter_mut().enumerate().filter(|(t, _)| !has.get(*t).is_some_and(|has| *has)) {
+            row.fill(Complex::new(f64::NAN, f64::NAN));
+        }
+        let how = How { case, right, pairing: &pairing, turns: &turns, heads: &every };
+        laws.extend(how.laws().into_iter().map(|law| on.put(law)));
     }
     laws
 }
@@ -259,6 +289,9 @@ impl How<'_> {
         let (t, pairs) = self.turns.z.dim();
         let ratio = |t: usize, pair: usize| {
             let z = self.turns.z[[t, pair]].norm();
+            if !z.is_finite() {
+                return Measured::UNKNOWN;
+            }
             Measured::new(z / self.right.magnitude[[t, pair]].max(1e-300), self.turns.error[[t, pair]] * z.max(1e-9))
         };
         let all = (0..t).flat_map(|t| (0..pairs).map(move |pair| (t, pair)));

@@ -112,7 +112,13 @@ impl How<'_> {
         if !(2..=MOST_HEADS).contains(&heads) {
             return;
         }
+        // A head that is right is its own.
+        let itself =
+            |head: usize| (0..heads).map(|other| Measured::new(f64::from(u8::from(other == head)), 0.0)).collect();
         let scores = |head: usize| {
+            if !self.heads.has[head] {
+                return Some(itself(head));
+            }
             let only = |x: &Array3<f64>| x.slice(s![head..=head, .., ..]).to_owned();
             let of = Field {
                 counted: field.counted.slice(s![head..=head, .., ..]).to_owned(),
@@ -131,6 +137,9 @@ impl How<'_> {
         let columns: Vec<Vec<f64>> = (0..heads).map(|head| flat(&right, head)).collect();
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let probs = |head: usize| {
+            if !self.heads.has[head] {
+                return Some(itself(head));
+            }
             least_squares(&views, &flat(self.own, head), noise)
                 .filter(|fit| fit.left <= ROOM * noise)
                 .map(|fit| fit.coefficients)

@@ -66,8 +66,31 @@ impl Sample {
                 break;
             }
             laws.extend(self.block_of_input(width));
+            laws.extend(self.scales_of_input(width));
         }
         laws
+    }
+
+    /// Blocks of the input that have another block's scale.
+    fn scales_of_input(&self, width: usize) -> Option<Law> {
+        let scaled = move |x: &Array2<f64>, factor: &Factor| {
+            let mut out = x.clone();
+            for mut row in out.rows_mut() {
+                let sizes = sizes(row.view(), width);
+                for (b, mut block) in row.axis_chunks_iter_mut(Dimension(0), width).enumerate() {
+                    let by = factor(&sizes, b);
+                    block.mapv_inplace(|x| x * by);
+                }
+            }
+            out
+        };
+        let near = |factor: &Factor| self.is_near(&scaled(&self.x, factor).dot(&self.weight.t()));
+        let (said, bits, factor) = factors().into_iter().find(|(.., factor)| near(factor))?;
+        let words = format!("each block of {width} channels of the input has {said}");
+        let law = of_input(Form::LinearColumns, words, bits + 4.0, move |case, at| {
+            Some(scaled(&flat(case.places[at].inputs.first()?)?, &factor).into_dyn())
+        });
+        Some(law.with("block", width))
     }
 
     /// What the product gives of each block alone, for an output row: `[B][T]`.

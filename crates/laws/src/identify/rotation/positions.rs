@@ -77,11 +77,6 @@ impl How<'_> {
     pub(super) fn positions(&self, right: &[f64]) -> Vec<Law> {
         let angle = angles(self.turns);
         let mut laws = Vec::new();
-        let Some(measured) =
-            (0..angle.nrows()).map(|t| position(&angle, &self.turns.error, t, right)).collect::<Option<Vec<_>>>()
-        else {
-            return laws;
-        };
         let tokens = self.case.tokens_of(Axis::Token);
         let of = |values: Vec<f64>| -> Made {
             Arc::new(move |right: &Right| {
@@ -96,12 +91,14 @@ impl How<'_> {
                 laws.push(law.with("position", parameter).with("shift", shift));
             }
         };
+        let ids = tokens.map(|tokens| tokens.iter().map(|id| f64::from(*id)).collect::<Vec<f64>>());
+        if let Some(ids) = ids.filter(|ids| ids.len() == angle.nrows()) {
+            offer("positions are the tokens' ids".to_owned(), 4.0, None, ids);
+        }
+        let each = (0..angle.nrows()).map(|t| position(&angle, &self.turns.error, t, right));
+        let Some(measured) = each.collect::<Option<Vec<_>>>() else { return laws };
         if let Some(table) = describe_table(&measured, Axis::Token, None, tokens) {
             offer(format!("positions are {}", table.words), table.bits, None, table.values);
-        }
-        let ids = tokens.map(|tokens| tokens.iter().map(|id| f64::from(*id)).collect::<Vec<f64>>());
-        if let Some(ids) = ids.filter(|ids| ids.len() == measured.len()) {
-            offer("positions are the tokens' ids".to_owned(), 4.0, None, ids);
         }
         let off: Vec<Measured> = measured.iter().enumerate().map(|(t, m)| m.plus(-(t as f64))).collect();
         if let Some(table) = describe_table(&off, Axis::Token, Some(0.0), tokens) {
