@@ -219,6 +219,11 @@ pub trait Operation {
         let _ = (place, length);
         Vec::new()
     }
+
+    /// One of those.
+    fn vector(&self, place: usize, length: usize, name: &str) -> Option<Vec<f64>> {
+        Some(self.vectors(place, length).into_iter().find(|(known, _)| known == name)?.1)
+    }
 }
 
 /// An operation, and all places where a candidate is wrong in it. One of them is what laws are fitted on.

@@ -79,9 +79,7 @@ impl ExpertRows {
             let Some(held) = Held::of(reference, &wanted, candidate) else { continue };
             let choices = Choices::of(reference, candidate, &wanted)?;
             let readings = Reading::all(&wanted, &held, &choices);
-            let alike: Vec<usize> = (0..readings.len())
-                .map(|one| (0..one).find(|&other| readings[one].reads_as(&readings[other])).unwrap_or(one))
-                .collect();
+            let alike = first_alike(readings.len(), |one, other| readings[one].reads_as(&readings[other]));
             let knows_choices = choices.know_all(held.blocks().into_iter());
             let site = SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None };
             let SiteRows { wanted, held, readings, .. } = &site;
@@ -98,6 +96,11 @@ impl ExpertRows {
         }
         Ok(ExpertRows { sites, notes: Vec::new() })
     }
+}
+
+/// For each of so many the first that is like it.
+fn first_alike(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
+    (0..count).map(|one| (0..one).find(|&other| are_alike(one, other)).unwrap_or(one)).collect()
 }
 
 /// The right reading of each site: what its own rows say where several experts say it, else what those of all sites of its group say, of which nothing
@@ -140,7 +143,7 @@ impl SiteRows {
                 .collect()
         };
         let all: Vec<_> = self.readings.iter().map(rows).collect();
-        (0..all.len()).map(|one| (0..one).find(|&other| all[one] == all[other]).unwrap_or(one)).collect()
+        first_alike(all.len(), |one, other| all[one] == all[other])
     }
 
     /// The reading that was taken; `None` where each tensor was left as it is.

@@ -90,8 +90,9 @@ impl Run<'_> {
     /// Finds the layout of a tap that comes out in none: that of similar taps, or the one of which what reads it comes out. Whether that is new.
     pub(super) fn resolve_open(&mut self, place: Place, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
         // Rows resemble what is due in another order by chance: a reader that comes out of them as they stand is no chance.
+        let all_readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
         let is_of_rows = matches!(self.recorded.layouts.get(&place), Some(Layout::Rows { .. }));
-        if is_of_rows && !decided.layouts.contains_key(&place) && self.is_read_as_it_stands(place, taps)? {
+        if is_of_rows && !decided.layouts.contains_key(&place) && self.is_read_in(place, None, &all_readers)? {
             decided.layouts.insert(place, None);
             return Ok(true);
         }
@@ -107,7 +108,6 @@ impl Run<'_> {
             decided.layouts.insert(place, now);
             return Ok(false);
         }
-        let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
         self.forget();
         let due = self.due(step, place.step)?;
         let likely = self.likely(place, due.as_ref().ok(), &decided.known)?;
@@ -115,14 +115,14 @@ impl Run<'_> {
         let is_open = likely.as_ref().is_none_or(|likely| likely.by_likeness && !own_shape);
         let mut layout = likely.map(|likely| likely.layout);
         if is_open
-            && !readers.is_empty()
+            && !all_readers.is_empty()
             && !self.is_of_one_order(place)?
             && !self.is_nearly_as_due(place, due.as_ref().ok())?
         {
             // Against its own shape speaks only what similar taps are in.
             let conventions = self.conventions(place, &decided.known);
             let may_be = |layout: &Layout| !own_shape || follow(place.tap.site, layout, &conventions);
-            layout = self.layout_for(place, &readers, may_be)?.or(layout);
+            layout = self.layout_for(place, &all_readers, may_be)?.or(layout);
             let is_like = |t: &&Replayed| {
                 let at = t.report.place;
                 at != place && t.report.status.agrees() && at.tap.site.axes() == place.tap.site.axes()
@@ -139,12 +139,12 @@ impl Run<'_> {
         Ok(is_new)
     }
 
-    /// Whether a reader comes out of a tap as it stands.
-    fn is_read_as_it_stands(&mut self, place: Place, taps: &[Replayed]) -> Done<bool> {
-        let now = self.swap_layout(place, None);
+    /// Whether one of its readers comes out of a tap in this layout.
+    fn is_read_in(&mut self, place: Place, layout: Option<Layout>, readers: &[Place]) -> Done<bool> {
+        let now = self.swap_layout(place, layout);
         let mut is_read = false;
-        for reader in readers(place, taps) {
-            is_read = is_read || self.comes_out(reader.report.place)?;
+        for &reader in readers {
+            is_read = is_read || self.comes_out(reader)?;
         }
         self.swap_layout(place, now);
         self.forget();
@@ -170,20 +170,12 @@ impl Run<'_> {
             let others = self.others(place, layouts).into_iter().map(|pair| pair.layout().clone());
             others.filter(|layout| may_be(layout)).collect::<Vec<_>>()
         })?;
-        let now = self.swap_layout(place, None);
-        let mut found = None;
-        'layouts: for layout in others.unwrap_or_default() {
-            self.swap_layout(place, Some(layout.clone()));
-            for &reader in readers {
-                if self.comes_out(reader)? {
-                    found = Some(layout);
-                    break 'layouts;
-                }
+        for layout in others.unwrap_or_default() {
+            if self.is_read_in(place, Some(layout.clone()), readers)? {
+                return Ok(Some(layout));
             }
         }
-        self.swap_layout(place, now);
-        self.forget();
-        Ok(found)
+        Ok(None)
     }
 
     /// Whether there is no order of axes but the vocabulary's that a tap's values could be in.

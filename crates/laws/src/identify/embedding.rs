@@ -96,7 +96,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws.extend(bounds(case, &due, &wrong, &subject));
     laws.extend(positions(&due, &subject));
-    laws.extend(rows_apart(case, &due, &subject));
+    if laws.is_empty() {
+        laws.extend(rows_apart(case, &due, &subject));
+    }
     laws
 }
 
@@ -129,8 +131,8 @@ fn read_apart(case: &Case<'_>, place: usize, stride: usize) -> Option<ArrayD<f64
 /// Rows that lie another number of elements apart than they are long.
 fn rows_apart(case: &Case<'_>, due: &[i64], subject: &Subject) -> Option<Law> {
     let width = *subject.right.shape().last().filter(|_| subject.right.ndim() == 2)?;
-    let least = |stride: usize| due.iter().all(|id| *id >= 0 && (*id as usize).checked_mul(stride).is_some());
-    let stride = (1..=FURTHEST * width).filter(|stride| *stride != width && least(*stride)).find(|&stride| {
+    let is_inside = |stride: usize| due.iter().all(|id| *id >= 0 && (*id as usize).checked_mul(stride).is_some());
+    let stride = (1..=FURTHEST * width).filter(|stride| *stride != width && is_inside(*stride)).find(|&stride| {
         case.has_time() && read_apart(case, case.fitted, stride).is_some_and(|value| subject.is_near(&value))
     })?;
     let words = format!("rows of the table are read {stride} numbers apart, not {width}");

@@ -243,9 +243,9 @@ fn counted(
     let counts = |x: &ArrayD<f64>, is_soft: bool| -> Option<Array2<f64>> {
         if is_soft { by_row(x, softmax) } else { x.clone() }.into_dimensionality().ok()
     };
-    for (name, x) in &case.first().around {
+    for (name, x) in case.first().around.iter().filter(|(_, x)| x.shape() == found.shape()) {
         for is_soft in [false, true] {
-            let Some(of) = counts(x, is_soft).filter(|of| of.dim() == found.dim()) else { continue };
+            let Some(of) = counts(x, is_soft) else { continue };
             if !found.indexed_iter().all(|(at, m)| !on[at.0] || m.may_be(of[at])) {
                 continue;
             }

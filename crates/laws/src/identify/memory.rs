@@ -154,8 +154,8 @@ fn reordered(shape: &[usize]) -> Vec<Gather> {
             // Where extents are alike, both are one.
             let is_one = read == stored;
             let whole = by(shape.iter().copied());
-            let words = match (shape.len(), tiles, is_transposed(&extents, &order)) {
-                (_, _, Some((tile, n))) if n > 1 => format!("with each tile of {tile} by {tile} transposed"),
+            let words = match (shape.len(), tiles, transposed_tile(&extents, &order)) {
+                (_, _, Some(tile)) => format!("with each tile of {tile} by {tile} transposed"),
                 (2, 0, _) => format!("as memory of {}, and transposed", by(put.iter().copied())),
                 _ => format!(
                     "as memory of {whole}, read as {} with its axes in the order {}",
@@ -180,11 +180,11 @@ fn reordered(shape: &[usize]) -> Vec<Gather> {
     all
 }
 
-/// The extent of square tiles that alone are transposed, and how many axes have been taken apart.
-fn is_transposed(extents: &[usize], order: &[usize]) -> Option<(usize, usize)> {
+/// The extent of square tiles that alone are transposed.
+fn transposed_tile(extents: &[usize], order: &[usize]) -> Option<usize> {
     let moved: Vec<usize> = (0..order.len()).filter(|&at| order[at] != at).collect();
     let [a, b] = moved[..] else { return None };
-    (extents[a] == extents[b] && b + 1 == extents.len() && extents.len() > 2).then_some((extents[a], 2))
+    (extents[a] == extents[b] && b + 1 == extents.len() && extents.len() > 2).then_some(extents[a])
 }
 
 /// Slices of an axis that lie another number of elements apart than they are long.
@@ -308,9 +308,9 @@ pub(super) fn of_operands(case: &Case<'_>) -> Vec<Law> {
             continue;
         }
         let name = called(case.kind, count, operand);
-        for Gather { words, bits, digits, end } in few_gathers(input.shape(), &widths) {
+        for gather in few_gathers(input.shape(), &widths) {
+            let (words, bits) = (gather.words.clone(), gather.bits);
             let said = format!("{name} read {words}");
-            let gather = Gather { words: words.clone(), bits, digits, end };
             let made = with(operand, Arc::new(move |x: &ArrayD<f64>| gather.of(x)));
             if let Some(law) = offers.offer(Form::OperationInput, said, bits + 2.0, made) {
                 law.parameters.push(("operand", name.into()));

@@ -34,7 +34,7 @@ impl Gain {
     fn values(&self, case: &Case<'_>, place: usize) -> Option<Vec<f64>> {
         let n = self.has.len();
         let Some((name, divides)) = &self.vector else { return Some(vec![1.0; n]) };
-        let (_, vector) = case.operation.vectors(place, n).into_iter().find(|(known, _)| known == name)?;
+        let vector = case.operation.vector(place, n, name)?;
         let of = |(v, has): (&f64, &bool)| {
             if !has {
                 1.0

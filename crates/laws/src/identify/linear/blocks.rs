@@ -51,6 +51,18 @@ pub(super) fn sizes(row: ndarray::ArrayView1<'_, f64>, width: usize) -> Vec<f64>
     row.axis_chunks_iter(Dimension(0), width).map(|block| block.iter().fold(0.0, |m: f64, w| m.max(w.abs()))).collect()
 }
 
+/// Rows of which each block of so many numbers is multiplied.
+fn by_blocks(mut rows: Array2<f64>, width: usize, factor: &Factor) -> Array2<f64> {
+    for mut row in rows.rows_mut() {
+        let sizes = sizes(row.view(), width);
+        for (b, mut block) in row.axis_chunks_iter_mut(Dimension(0), width).enumerate() {
+            let by = factor(&sizes, b);
+            block.mapv_inplace(|x| x * by);
+        }
+    }
+    rows
+}
+
 impl Sample {
     /// Laws of blocks of the weight, and of the input.
     pub(super) fn blocks(&self, case: &Case<'_>) -> Vec<Law> {
@@ -73,22 +85,11 @@ impl Sample {
 
     /// Blocks of the input that have another block's scale.
     fn scales_of_input(&self, width: usize) -> Option<Law> {
-        let scaled = move |x: &Array2<f64>, factor: &Factor| {
-            let mut out = x.clone();
-            for mut row in out.rows_mut() {
-                let sizes = sizes(row.view(), width);
-                for (b, mut block) in row.axis_chunks_iter_mut(Dimension(0), width).enumerate() {
-                    let by = factor(&sizes, b);
-                    block.mapv_inplace(|x| x * by);
-                }
-            }
-            out
-        };
-        let near = |factor: &Factor| self.is_near(&scaled(&self.x, factor).dot(&self.weight.t()));
+        let near = |factor: &Factor| self.is_near(&by_blocks(self.x.clone(), width, factor).dot(&self.weight.t()));
         let (said, bits, factor) = factors().into_iter().find(|(.., factor)| near(factor))?;
         let words = format!("each block of {width} channels of the input has {said}");
         let law = of_input(Form::LinearColumns, words, bits + 4.0, move |case, at| {
-            Some(scaled(&flat(case.places[at].inputs.first()?)?, &factor).into_dyn())
+            Some(by_blocks(flat(case.places[at].inputs.first()?)?, width, &factor).into_dyn())
         });
         Some(law.with("block", width))
     }
@@ -129,18 +130,8 @@ impl Sample {
             measured.iter().all(is)
         };
         let law = |words: String, bits: f64, factor: Factor| {
-            of_weight(words, bits, move |case, at| {
-                let mut weight = weight_of(case, at)?;
-                for mut row in weight.rows_mut() {
-                    let sizes = sizes(row.view(), width);
-                    for (b, mut block) in row.axis_chunks_iter_mut(Dimension(0), width).enumerate() {
-                        let by = factor(&sizes, b);
-                        block.mapv_inplace(|w| w * by);
-                    }
-                }
-                Some(weight)
-            })
-            .with("block", width)
+            let made = move |case: &Case<'_>, at: usize| Some(by_blocks(weight_of(case, at)?, width, &factor));
+            of_weight(words, bits, made).with("block", width)
         };
         let of_list = factors().into_iter().find(|(.., factor)| holds(factor));
         let found = of_list.map(|(said, bits, factor)| {

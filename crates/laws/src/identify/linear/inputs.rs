@@ -99,8 +99,7 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
                     _ => format!("the bias is part {} of {parts} of {name}", part + 1),
                 };
                 let of: Vector = Arc::new(move |case, at| {
-                    let all = case.operation.vectors(at, parts * n);
-                    Some(all.into_iter().find(|(other, _)| *other == name)?.1[part * n..(part + 1) * n].to_vec())
+                    Some(case.operation.vector(at, parts * n, &name)?[part * n..(part + 1) * n].to_vec())
                 });
                 return Some(law(said, 8.0 + choice(parts), of));
             }
@@ -136,16 +135,13 @@ fn made_bias(
     law: &dyn Fn(String, f64, Vector) -> Law,
 ) -> Option<Law> {
     let n = due.len();
-    let called = |case: &Case<'_>, at: usize, length: usize, name: &str| -> Option<Vec<f64>> {
-        Some(case.operation.vectors(at, length).into_iter().find(|(other, _)| other == name)?.1)
-    };
     let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<f64>>();
     for (name, vector) in case.operation.vectors(case.fitted, n) {
         if fits(&times(due, &vector)) {
             let said = format!("the bias is the right one times {name}");
             let of: Vector = Arc::new(move |case, at| {
                 let due = bias_of(case, at)?.row(0).to_vec();
-                Some(times(&due, &called(case, at, due.len(), &name)?))
+                Some(times(&due, &case.operation.vector(at, due.len(), &name)?))
             });
             return Some(law(said, 8.0, of));
         }
@@ -178,7 +174,7 @@ fn made_bias(
                 let kept = if is_kept { "" } else { ", and no bias to the product" };
                 let said = format!("{name} is added to the input{kept}");
                 let of: Vector = Arc::new(move |case, at| {
-                    let vector = ndarray::Array1::from(called(case, at, width, &name)?);
+                    let vector = ndarray::Array1::from(case.operation.vector(at, width, &name)?);
                     let (added, due) = (weight_of(case, at)?.dot(&vector), bias_of(case, at)?);
                     Some(added.iter().zip(due.row(0)).map(|(a, b)| if is_kept { a + b } else { *a }).collect())
                 });

@@ -134,8 +134,7 @@ impl Sample {
 /// What the product of a weight adds to its outputs; the right one where it has no name.
 fn bias_by_name(case: &Case<'_>, at: usize, name: Option<&OtherWeight>, rows: usize) -> Option<Vec<f64>> {
     let Some(name) = name else { return Some(bias_of(case, at)?.row(0).to_vec()) };
-    let named = format!("the bias of {name}");
-    Some(case.operation.vectors(at, rows).into_iter().find(|(known, _)| *known == named)?.1)
+    case.operation.vector(at, rows, &format!("the bias of {name}"))
 }
 
 /// The matrices that outputs have rows of, and from where.

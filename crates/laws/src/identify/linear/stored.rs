@@ -7,25 +7,15 @@ use crate::case::Case;
 use crate::identify::memory::{Gather, gathers};
 use crate::law::Law;
 
-/// Wrong outputs on which a reading is tried first.
-const TRIED: usize = 3;
-
 impl Sample {
-    /// The cheapest reading of the weight's memory that gives the candidate's product.
+    /// The cheapest reading of the weight's memory that gives the candidate's product; tried on as few of its rows as there may be.
     pub(super) fn stored_otherwise(&self, case: &Case<'_>) -> Option<Law> {
         let weight = weight_of(case, case.fitted)?;
         let memory = weight.as_slice()?;
-        let width = weight.ncols();
-        let bias = &self.right - &self.x.dot(&self.weight.t());
-        let tried: Vec<usize> = (0..self.rows.len()).step_by(self.rows.len().div_ceil(TRIED).max(1)).collect();
-        let own = self.own.select(ndarray::Axis(1), &tried) - bias.select(ndarray::Axis(1), &tried);
-        let size = own.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let (few, width) = (self.few(1), weight.ncols());
         let is_near = |gather: &Gather| {
-            let read = Array2::from_shape_fn((tried.len(), width), |(row, column)| {
-                gather.value(memory, self.rows[tried[row]] * width + column)
-            });
-            let off = self.x.dot(&read.t()) - &own;
-            off.iter().map(|x| x * x).sum::<f64>().sqrt() <= super::ROOM * self.noise * size
+            let at = |(row, column): (usize, usize)| gather.value(memory, few.rows[row] * width + column);
+            few.is_near(&few.x.dot(&Array2::from_shape_fn(few.weight.dim(), at).t()))
         };
         let found = gathers(weight.shape()).into_iter().find(|gather| case.has_time() && is_near(gather))?;
         let words = format!("the weight is the right one {}", found.words);

@@ -16,7 +16,7 @@ const SEARCHED: usize = 1 << 18;
 
 impl Sample {
     /// The sample on so few of its rows that a product has no more than so many multiplications, but some.
-    fn few(&self, most: usize) -> Sample {
+    pub(super) fn few(&self, most: usize) -> Sample {
         let count = (most / (self.x.len()).max(1)).clamp(4, self.rows.len().max(4));
         let rows: Vec<usize> = (0..self.rows.len()).step_by(self.rows.len().div_ceil(count).max(1)).collect();
         let pick = |x: &Array2<f64>| x.select(Dimension(1), &rows);

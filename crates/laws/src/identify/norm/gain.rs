@@ -54,8 +54,8 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
             if fits(&vector.iter().map(|v| v + plus).collect::<Vec<_>>()) {
                 let known = name.clone();
                 let f: Gain = Arc::new(move |case, place, right| {
-                    let all = case.operation.vectors(place, right.gain.len());
-                    Some(all.into_iter().find(|(other, _)| *other == known)?.1.into_iter().map(|v| v + plus).collect())
+                    let vector = case.operation.vector(place, right.gain.len(), &known)?;
+                    Some(vector.into_iter().map(|v| v + plus).collect())
                 });
                 let parameters = vec![("gain_is", format!("{words}{name}").into())];
                 laws.push(Part { words: Some(format!("the gain is {words}{name}")), bits, f, parameters });
@@ -73,8 +73,7 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
             if other != 0.0 && fits(&w.iter().zip(&vector).map(|(w, v)| by * w + other * v).collect::<Vec<_>>()) {
                 let known = name.clone();
                 let f: Gain = Arc::new(move |case, place, right| {
-                    let all = case.operation.vectors(place, right.gain.len());
-                    let (_, vector) = all.into_iter().find(|(other, _)| *other == known)?;
+                    let vector = case.operation.vector(place, right.gain.len(), &known)?;
                     Some(right.gain.iter().zip(vector).map(|(w, v)| by * w + other * v).collect())
                 });
                 let words = format!("the gain is {} w + {} times {name} (w: the right gain)", a.words, b.words);

@@ -106,7 +106,7 @@ fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Meas
         let words = format!("{} is the right one plus {times}{called}", subject.label);
         let (by, name) = (number.value, called.clone());
         let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-            let vector = vector_called(case, place, right.shape()[axis], &name)?;
+            let vector = case.operation.vector(place, right.shape()[axis], &name)?;
             by_slice(right, axis, &vector, |x, plus| x + by * plus)
         };
         laws.push(
@@ -119,11 +119,6 @@ fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Meas
     laws.extend(read_biases(subject, case, axis, numbers));
     laws.extend(spread_biases(subject, case, axis, numbers));
     laws
-}
-
-/// A vector of the model by its name from a place.
-fn vector_called(case: &Case<'_>, place: usize, length: usize, name: &str) -> Option<Vec<f64>> {
-    Some(case.operation.vectors(place, length).into_iter().find(|(other, _)| other == name)?.1)
 }
 
 /// A vector of the key heads, which each head of their group has; that, or any other one, in place of the right one.
@@ -140,8 +135,9 @@ fn spread_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Mea
         let mut offer = |words: String, by: f64, called: &str, instead_of: Option<&str>| {
             let (name, own) = (called.to_owned(), instead_of.map(str::to_owned));
             let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-                let added = vector_called(case, place, n / group, &name)?;
-                let own = own.as_ref().map_or_else(|| Some(vec![0.0; n]), |own| vector_called(case, place, n, own))?;
+                let added = case.operation.vector(place, n / group, &name)?;
+                let own =
+                    own.as_ref().map_or_else(|| Some(vec![0.0; n]), |own| case.operation.vector(place, n, own))?;
                 let plus: Vec<f64> = (0..n).map(|i| by * added[from(i)] - own[i]).collect();
                 by_slice(right, axis, &plus, |x, plus| x + plus)
             };
@@ -193,7 +189,7 @@ fn read_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measu
             }
             let (name, from) = (called.clone(), from.clone());
             let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-                let vector = vector_called(case, place, right.shape()[axis], &name)?;
+                let vector = case.operation.vector(place, right.shape()[axis], &name)?;
                 let off: Vec<f64> = vector.iter().zip(&from).map(|(v, from)| vector[*from] - v).collect();
                 by_slice(right, axis, &off, |x, plus| x + plus)
             };

@@ -55,8 +55,7 @@ fn by_vector(subject: &Subject, case: &Case<'_>, axis: usize, factors: &[Measure
             let said = format!("{} is the right one {words}{known}", subject.label);
             let name = known.clone();
             let law = subject.law_of_place(Form::OutputScale, said, bits, move |case, at, right| {
-                let all = case.operation.vectors(at, right.shape().get(axis).copied()?);
-                let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+                let vector = case.operation.vector(at, right.shape().get(axis).copied()?, &name)?;
                 by_slice(right, axis, &vector, |x, by| x * f(by))
             });
             return Some(law.with("by", known));
