@@ -119,6 +119,15 @@ impl Scale {
         places
     }
 
+    /// The places that are looked at around the best of the first, and how far they are apart, where the error has more than one valley between two of
+    /// those: what is read of a matrix ends in one head or another.
+    pub(crate) fn closer_scan(self, rough: f64) -> Option<(Vec<f64>, f64)> {
+        const EACH: i32 = 12;
+        let width = STEP / f64::from(EACH);
+        let places = (-EACH..=EACH).map(|i| rough + f64::from(i) * width).collect();
+        matches!(self, Scale::Part { .. }).then_some((places, width))
+    }
+
     /// The plain values near one that was fitted, and it itself; the plainest first.
     pub(crate) fn near(self, fine: f64) -> Vec<f64> {
         match self {

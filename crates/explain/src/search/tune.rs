@@ -81,17 +81,23 @@ impl Search<'_, '_> {
             };
             let f = |place: f64| with(scale.value(place), mistakes).nmse;
             let begin = scale.place(begin);
-            let scan = scale.scan(begin);
-            let tuned: Vec<Candidate> =
-                scan.iter().map(|&place| mistakes[at].tuned(sign * scale.value(place))).collect();
-            let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
-            let (rough, _) = scan.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?;
+            let nearest = |places: Vec<f64>| -> Option<f64> {
+                let tuned: Vec<Candidate> =
+                    places.iter().map(|&place| mistakes[at].tuned(sign * scale.value(place))).collect();
+                let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
+                Some(places.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?.0)
+            };
+            let rough = nearest(scale.scan(begin))?;
+            let (rough, width) = match scale.closer_scan(rough) {
+                Some((places, width)) => (nearest(places)?, width),
+                None => (rough, STEP),
+            };
             // Not every function has one valley.
             let nearer = |of: f64, width: f64, to: f64| {
                 let found = least(f, of - width, of + width, to);
                 if f(found) <= f(of) { found } else { of }
             };
-            let near = nearer(rough, STEP, 1e-2);
+            let near = nearer(rough, width, 1e-2);
             // What a percent more or less does not nearly settle, no digit will.
             if f(near) > 0.5 * f(begin) {
                 continue;
