@@ -45,6 +45,7 @@ pub use pipeline::{InReferenceOrder, compare, graph_of};
 pub use propose::guess::Guess;
 pub use propose::names::{Alias, Evidence, Naming, Proposal, propose};
 pub use report::anatomy::{Anatomy, Change, RankError, Transform, anatomy};
+pub use report::detail::{Apart, Bars, Maps, Spread, TapDetail};
 pub use report::log::{LogEntry, Stage, Standing};
 pub use report::noise::{Noise, TapNoise};
 pub use report::reason::{Missing, Reason, Warning};

@@ -15,9 +15,11 @@
 //! [`Attributed`]: crate::rules::Attributed
 
 use firstdiff_trace::{Dump, DumpError};
+use rayon::prelude::*;
 
 use crate::graph::{Graph, Place};
 use crate::layout::types::Layout;
+use crate::report::detail::TapDetail;
 use crate::report::{Report, TapReport};
 use crate::rules::attribute;
 use crate::taps::context::{Options, Run};
@@ -70,6 +72,18 @@ impl<'a> InReferenceOrder<'a> {
     pub fn values(&self, tap: &TapReport) -> Result<Option<Vec<f64>>, DumpError> {
         let Some(layout) = tap.layout.as_ref().filter(|_| tap.part.is_none()) else { return Ok(None) };
         self.values_in(tap.place, layout)
+    }
+
+    /// What can be drawn of taps of that comparison: of each, where it was compared whole.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn details(&self, taps: &[&TapReport]) -> Result<Vec<Option<TapDetail>>, DumpError> {
+        let detail = |tap: &&TapReport| match tap.layout.as_ref().filter(|_| tap.part.is_none()) {
+            Some(layout) => self.run.with_pair(tap.place, layout, |pair, _| TapDetail::of(pair)),
+            None => Ok(None),
+        };
+        taps.par_iter().map(detail).collect()
     }
 
     /// The candidate's values of a place in a layout; `None` where the two cannot be laid together in it.

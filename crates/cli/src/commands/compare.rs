@@ -8,6 +8,7 @@ use firstdiff_compare::{Place, Verdict};
 use firstdiff_trace::Tap;
 
 use crate::output::{exit_code, is_stdout, print};
+use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
 use crate::report::Compare;
 use crate::session::pair::PairArgs;
@@ -21,6 +22,7 @@ pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/int8 --noise out/trusted-int8        a quantised engine, beside a second right run
   firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
   firstdiff compare golden/llama out/dump --why 'layers.0.q*'             why these taps have their status
+  firstdiff compare golden/llama out/dump --html report.html              the same as a page, to look into every tap
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
 reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
@@ -49,11 +51,15 @@ pub(crate) struct CompareArgs {
     /// Write the report as JSON to this file (- for standard output, instead of the screen)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the report as a page to this file: a map of all taps, and of each where in it the error is
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     let inputs = args.pair.inputs();
     inputs.spare(args.json.as_deref())?;
+    inputs.spare(args.html.as_deref())?;
     let judged = args.pair.judged(|session| match &args.taps {
         Some(patterns) => narrow(session, patterns),
         None => Ok(()),
@@ -63,12 +69,17 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     {
         bail!("--why {patterns}: no tap of either dump matches");
     }
-    if let Some(path) = &args.json {
+    if args.json.is_some() || args.html.is_some() {
         let mut report = Compare::of("compare", &judged);
         report.why = args.why.as_deref().map(|patterns| crate::render::why::report(&judged, patterns));
-        crate::render::json::to_file(path, &report, &inputs)?;
+        if let Some(path) = &args.json {
+            crate::render::json::to_file(path, &report, &inputs)?;
+        }
+        if let Some(path) = &args.html {
+            Page { compared: Some((&judged, &report)), ..Page::default() }.to_file(path, &inputs)?;
+        }
     }
-    if !is_stdout(args.json.as_ref()) {
+    if !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref()) {
         let detail = if args.verbose { Detail::Every } else { Detail::Folded };
         let mut screen = render(&judged, detail);
         if let Some(patterns) = &args.why {

@@ -9,6 +9,7 @@ pub(crate) mod gate;
 pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod weights;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use crate::commands::gate::{GATE_HELP, GateArgs, run_gate};
 use crate::commands::import::ImportArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::replay::ReplayArgs;
+use crate::commands::report::ReportArgs;
 use crate::commands::weights::WeightsArgs;
 use crate::output::{UNUSABLE, print, report_error};
 use crate::render::screen::Screen;
@@ -57,6 +59,9 @@ enum Command {
     /// Why? Which known mistake reproduces the candidate's own numbers
     #[command(after_help = crate::commands::explain::HELP)]
     Explain(ExplainArgs),
+    /// Where, why and what was not checked, as one page: compares, and explains where the model is at hand
+    #[command(after_help = crate::commands::report::HELP)]
+    Report(ReportArgs),
     /// Did the weights load right? Compares two weight files of any formats, or a file with what an engine dumped
     #[command(after_help = crate::commands::weights::HELP)]
     Weights(WeightsArgs),
@@ -93,6 +98,7 @@ pub fn main() -> u8 {
         Command::Dump(args) => run_dump(args),
         Command::Replay(args) => crate::commands::replay::run(args),
         Command::Explain(args) => crate::commands::explain::run(args),
+        Command::Report(args) => crate::commands::report::run(args),
         Command::Weights(args) => crate::commands::weights::run(args),
         Command::Bisect(args) => crate::commands::bisect::run(args),
         Command::Inspect(args) => crate::commands::inspect::run(args),

@@ -1,12 +1,14 @@
 //! `firstdiff replay MODEL CAND`: which operations are wrong in themselves? Arguments, screen and JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::Explanation;
 
+use crate::output::is_stdout;
+use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
 use crate::render::table::taps;
 use crate::report::{Architecture, Counts, Judged, JudgedIn, Replay, WrongOperation};
@@ -37,6 +39,9 @@ pub(crate) struct ReplayArgs {
     /// Write the result as JSON to this file (- for standard output, instead of the screen)
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the result as a page to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 /// Replays, prints, and gives the exit code.
@@ -47,6 +52,7 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let inputs = args.of.inputs();
     inputs.spare(json.as_deref())?;
+    inputs.spare(args.html.as_deref())?;
     let judge = |of: CandidateArgs| {
         let given = of.open()?;
         let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;
@@ -59,7 +65,10 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     if let Some(path) = &json {
         crate::render::json::to_file(path, &told, &inputs)?;
     }
-    if json.as_deref() != Some(Path::new("-")) {
+    if let Some(path) = &args.html {
+        Page { replayed: Some(&told), ..Page::default() }.to_file(path, &inputs)?;
+    }
+    if !is_stdout(json.as_ref()) && !is_stdout(args.html.as_ref()) {
         crate::output::print(screen(&session, &told, &verdict, verbose).as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {

@@ -19,10 +19,7 @@ pub(crate) fn heading(alignment: &Alignment) -> String {
         (_, true) => format!(" (the candidate has {theirs})"),
         _ => String::new(),
     };
-    format!(
-        "alignment  candidate {}, reference {}; {together} positions compared{beyond}",
-        candidate.how, reference.how
-    )
+    format!("candidate {}, reference {}; {together} positions compared{beyond}", candidate.how, reference.how)
 }
 
 /// Neighbouring cells of which one line tells enough: of one phase, and of one kind.

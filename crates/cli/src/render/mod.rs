@@ -1,6 +1,8 @@
 //! How is a report shown? On a terminal, as JSON, tap by tap.
 
 pub(crate) mod alignment;
+pub(crate) mod divergence;
+pub(crate) mod html;
 pub mod json;
 pub mod screen;
 pub(crate) mod table;

@@ -1,6 +1,7 @@
 //! What is said at the end? The report's types; no text is formatted here.
 
 pub(crate) mod anatomy;
+pub(crate) mod detail;
 pub(crate) mod log;
 pub(crate) mod noise;
 pub(crate) mod reason;

@@ -14,6 +14,8 @@ use crate::commands::explain::asked::{Asked, ask};
 use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
 use crate::driver::Asking;
 use crate::driver::told::in_bytes;
+use crate::output::is_stdout;
+use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, Diagnosis, Explain, Explained, Judged, Match, OfReference, Residual, Tried};
 use crate::session::arithmetic::parity;
@@ -74,6 +76,9 @@ pub(crate) struct ExplainArgs {
     /// Write the result as JSON to this file (- for standard output, instead of the screen)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the result as a page to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Explains, prints, and gives the exit code.
@@ -91,6 +96,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     }
     let inputs = args.of.inputs().and(&args.reference);
     inputs.spare(args.json.as_deref())?;
+    inputs.spare(args.html.as_deref())?;
     let effort = Effort {
         only: args.only.clone(),
         faults: usize::from(args.faults),
@@ -98,7 +104,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         ..Effort::default()
     };
     let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
-    let quiet = args.json.as_deref() == Some(Path::new("-"));
+    let quiet = is_stdout(args.json.as_ref()) || is_stdout(args.html.as_ref());
     let asked = args.asking().map(|asking| ask(&args.of, &asking, quiet)).transpose()?;
     let explained = match &asked {
         Some(asked) => explained(asked.of.clone(), &effort)?,
@@ -113,6 +119,9 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     };
     if let Some(path) = &args.json {
         crate::render::json::to_file(path, &told, &inputs)?;
+    }
+    if let Some(path) = &args.html {
+        Page { explained: Some(&told), ..Page::default() }.to_file(path, &inputs)?;
     }
     if !quiet {
         crate::output::print(screen(session, &told, &verdict, args.verbose).as_str())?;
@@ -132,12 +141,16 @@ impl ExplainArgs {
 }
 
 /// A dump that was explained.
-struct Judgement {
-    session: ReplaySession,
-    not_testable: Vec<String>,
+pub(crate) struct Judgement {
+    pub(crate) session: ReplaySession,
+    pub(crate) not_testable: Vec<String>,
 }
 
-fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement> {
+/// Explains one sequence.
+///
+/// # Errors
+/// When something cannot be read, or nothing can be judged.
+pub(crate) fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement> {
     let given = of.open()?;
     let Explanation { mut replay, findings, not_testable } = cause::searched(&given, effort)?;
     replay.warnings.extend(given.notes());

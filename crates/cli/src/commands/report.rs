@@ -1,0 +1,91 @@
+//! `firstdiff report`: where, why and what was not checked, as one page.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::Verdict;
+use firstdiff_explain::explain::Effort;
+
+use crate::commands::compare::finish;
+use crate::commands::explain::explained;
+use crate::output::{is_stdout, one_line, print};
+use crate::render::html::Page;
+use crate::report::{Compare, Explain};
+use crate::session::given::CandidateArgs;
+use crate::session::ids;
+use crate::session::pair::PairArgs;
+use crate::session::source::is_recorded;
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff report golden/llama out/dump                             writes report.html
+  firstdiff report golden/llama out/dump --model models/TinyLlama -o llama.html
+  firstdiff report golden/llama out/dump --noise out/bf16            with the error over the noise of a second right run
+
+The page is one file that asks the network for nothing: it can be kept as an artefact of CI, or sent. Its first screen says what is concluded,
+the cause or law with its proof, what was not checked, and what to do next; below stand a map of all taps, the growth of the error along the
+residual stream, and of any tap that is chosen, where in it the error is.
+
+The cause is sought where the model is at hand: --model, or a reference that holds its program and finds its weights. What compare, replay and
+explain print can be written the same way (--html FILE).
+
+Exit codes are those of compare.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pair: PairArgs,
+    /// The file to write (- for standard output)
+    #[arg(long, short, default_value = "report.html", value_name = "FILE")]
+    output: PathBuf,
+    /// Seconds for each kind of search for the cause in each stretch; 0 seeks none
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+}
+
+/// Compares, explains where it can, writes the page, and gives the exit code.
+///
+/// # Errors
+/// When something cannot be read, or the page not written.
+pub(crate) fn run(args: ReportArgs) -> Result<u8> {
+    let inputs = args.pair.inputs();
+    inputs.spare(Some(&args.output))?;
+    if !args.seconds.is_finite() || args.seconds < 0.0 {
+        bail!("--seconds {}: must be 0 or more", args.seconds);
+    }
+    let judged = args.pair.judged(|_| Ok(()))?;
+    let mut compared = Compare::of("compare", &judged);
+    let is_wanted = judged.report.verdict == Verdict::Diverged && args.seconds > 0.0;
+    let model = args.pair.model.as_deref().or_else(|| Some(&*args.pair.reference).filter(|path| is_recorded(path)));
+    let explanation = model.filter(|_| is_wanted).map(|model| explanation(&args, model)).transpose();
+    let explanation = explanation.unwrap_or_else(|error| {
+        compared.warnings.push(format!("no cause was sought: {}", one_line(&error)));
+        None
+    });
+    Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), replayed: None }
+        .to_file(&args.output, &inputs)?;
+    if !is_stdout(Some(&args.output)) {
+        let first = compared.first_divergence.as_ref();
+        let at = first.map_or(String::new(), |first| format!(" first divergence {} ({})", first.place, first.op));
+        print(&format!("{}:{at} {}\n", judged.report.verdict.name(), args.output.display()))?;
+    }
+    finish(&judged)
+}
+
+fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
+    let pair = &args.pair;
+    let of = CandidateArgs {
+        model: model.to_owned(),
+        candidate: Some(pair.candidate.clone()),
+        profile: pair.profile,
+        cache: pair.cache,
+        weights: None,
+        tokens: pair.told.tokens.as_deref().map(ids).transpose()?,
+        decode_tokens: pair.told.decode_tokens.as_deref().map(ids).transpose()?,
+        rows: pair.rows.clone(),
+        reading: pair.reading.clone(),
+    };
+    let judged = explained(of, &Effort { seconds: args.seconds, ..Effort::default() })?;
+    let verdict = judged.session.verdict();
+    Ok(Explain::of(&judged.session, &verdict, &judged.not_testable, None))
+}

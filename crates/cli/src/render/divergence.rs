@@ -1,0 +1,140 @@
+//! What is said of a first divergence? A headline, and a line for each thing that is known of it.
+
+use std::fmt::Write;
+
+use firstdiff_compare::{Change, Place, Reason, Report, Status, TapReport, number};
+
+use crate::report::{Compare, Factor};
+use crate::session::Judged;
+use crate::words::{between, places, safe, shorten};
+
+/// The name of the line that says the cause.
+pub(crate) const CAUSE: &str = "cause";
+
+/// A first divergence in words.
+pub(crate) struct Divergence {
+    /// Where it is, and after what.
+    pub(crate) headline: String,
+    /// The part of the headline that names the tap.
+    pub(crate) place: String,
+    /// What stands against blaming that operation alone.
+    pub(crate) notes: Vec<String>,
+    /// What is known, by name; without one it belongs to the line before.
+    pub(crate) lines: Vec<(&'static str, String)>,
+}
+
+impl Divergence {
+    /// Of a comparison that found one.
+    pub(crate) fn of(judged: &Judged, told: &Compare) -> Option<Divergence> {
+        let report = &judged.report;
+        let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
+        let tap = &report.taps[first.index];
+        let place = match &report.alignment {
+            Some(alignment) => {
+                format!("{} ({}) at {}", tap.place.tap, tap.op, alignment.label(tap.place.step..tap.place.step + 1))
+            }
+            None => format!("{} ({})", said.place, said.op),
+        };
+        let seen = if said.keys_not_compared { " at the positions compared" } else { "" };
+        let after = first.after.map_or("the tokens".to_owned(), |after| {
+            let named = if after.step == tap.place.step { after.tap.to_string() } else { report.name(after) };
+            format!("{}, which agrees{seen}", if report.alignment.is_some() { named } else { after.to_string() })
+        });
+        let mut notes = Vec::new();
+        let headline = match said.unchecked_between.is_empty() && said.unrecorded_layers.is_empty() {
+            true => format!("{place}, after {after}"),
+            false => {
+                let between = between(first, tap.place.step);
+                let (shown, any) = (shorten(&between, 6), if between.len() == 1 { "it" } else { "any of these" });
+                notes.push(format!("not checked in between: {shown}; the fault is in {any} or in {}", said.op));
+                format!("between {after}, and {place}")
+            }
+        };
+        if said.keys_not_compared {
+            notes.push("keys and values of token positions that were not compared are read on the way: the fault may be in theirs, at any tap before".to_owned());
+        }
+        let mut lines = Vec::new();
+        let mut line = |name: &'static str, text: String| lines.push((name, text));
+        if let Some(when) = &said.when {
+            line("when", when.clone());
+        }
+        if let Some(why) = &said.reason {
+            line("why", safe(why));
+        }
+        if let Some(text) = how_far(report, tap) {
+            line("how far", text);
+        }
+        for region in &said.regions {
+            line(region.axis, safe(&region.text));
+        }
+        let nmse = said.measures.nmse.unwrap_or(0.0);
+        let telling = |f: &&Factor| f.factor.is_finite() && f.remaining_nmse < 0.5 * nmse;
+        let is_explained = !said.anatomy.explained_by.is_empty();
+        if let Some(Factor { factor, remaining_nmse }) =
+            said.anatomy.factor.as_ref().filter(telling).filter(|_| !is_explained)
+        {
+            line("scale", format!("best constant factor {factor:.5}, which leaves NMSE {}", number(*remaining_nmse)));
+        }
+        // One factor for all is a factor for each position and channel too: that need not be said again.
+        let one = first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
+        let again = |change: &Change| one && matches!(change, Change::FactorByPosition | Change::FactorByChannel);
+        for undone in first.anatomy.explained_by.iter().filter(|u| !again(&u.change)).take(3) {
+            line("it is", format!("{} (leaves NMSE {})", undone.change, number(undone.residual_nmse)));
+        }
+        if let Some(from) = first.recovers_at {
+            line("but", format!("what reads it agrees again, from {from} on: the difference does not reach further"));
+        }
+        if let Some(cause) = &said.why {
+            line(CAUSE, cause.summary.clone().unwrap_or_default());
+            line("", cause.proof.clone().unwrap_or_default());
+        }
+        if said.candidate_is_right {
+            let text =
+                "by the model, the candidate's is what comes out of what it read: the reference may be the wrong side";
+            line("but", text.to_owned());
+        }
+        let others = report.taps.iter().filter(|t| t.status == Status::Diverged && t.place != tap.place);
+        let others: Vec<Place> = others.map(|t| t.place).collect();
+        let others: Vec<String> = match &report.alignment {
+            Some(alignment) => crate::render::alignment::places(alignment, &others),
+            None => places(&others),
+        };
+        if !others.is_empty() {
+            line("also", format!("{} (their inputs agree too)", shorten(&others, 6)));
+        }
+        Some(Divergence { headline, place, notes, lines })
+    }
+}
+
+/// How far off a tap is, in numbers.
+fn how_far(report: &Report, tap: &TapReport) -> Option<String> {
+    let metrics = tap.metrics?;
+    let mut text = String::new();
+    let mut part = |name: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            let _ = write!(text, "{name} {}, ", number(value));
+        }
+    };
+    // Known in part, it begins with how much is.
+    let said = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
+    part("NMSE", metrics.nmse().filter(|_| !said));
+    part("RMSE", metrics.rmse());
+    part("correlation", metrics.correlation());
+    if let Some(peak) = metrics.max_abs_diff() {
+        let mut at = tap.max_at().unwrap_or_default();
+        let axis = tap.place.tap.site.axes().iter().position(|a| *a == 'T');
+        if let Some(row) = axis.and_then(|axis| at.get_mut(axis)) {
+            *row = report.token_position(tap.place.step, *row);
+        }
+        let _ = write!(
+            text,
+            "max |d| {} at {}: {} where the reference has {}",
+            number(peak.abs_diff),
+            tap.index_in_words(&at),
+            number(peak.candidate),
+            number(peak.reference)
+        );
+    }
+    let text = text.trim_end_matches(", ");
+    (!text.is_empty()).then(|| text.to_owned())
+}

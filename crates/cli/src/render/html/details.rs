@@ -1,0 +1,193 @@
+//! What is told of a tap that is asked for? Its measures, and, where both sides were read, where in it the error is. As JSON within the page.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use firstdiff_compare::{Apart, Bars, InReferenceOrder, Maps, Report, Spread, TapDetail, TapReport};
+use serde::Serialize;
+
+use crate::render::html::grid::Place;
+use crate::report::TapEntry;
+
+/// Taps of which it is told where in them the error is: a page stays small.
+const MOST: usize = 2000;
+
+/// The taps that a page shows, by their places in the report, in the order in which they came up.
+#[derive(Default)]
+pub(crate) struct Shown(Vec<usize>);
+
+impl Shown {
+    /// The number of a tap among those shown.
+    pub(crate) fn number(&mut self, at: usize) -> usize {
+        self.0.push(at);
+        self.0.len() - 1
+    }
+}
+
+/// What is told of the taps of a page.
+pub(crate) struct Details {
+    taps: Vec<Told>,
+    /// How many taps were compared, and it is not told where in them the error is.
+    pub(crate) left_out: usize,
+}
+
+/// One tap.
+#[derive(Serialize)]
+struct Told {
+    tap: String,
+    when: String,
+    op: String,
+    status: &'static str,
+    reason: Option<String>,
+    nmse: Option<f64>,
+    allowed: Option<f64>,
+    noise: Option<f64>,
+    rmse: Option<f64>,
+    correlation: Option<f64>,
+    max: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Drawn>,
+}
+
+/// What is drawn of one tap.
+#[derive(Serialize)]
+struct Drawn {
+    positions: Levels,
+    tokens: Vec<usize>,
+    heads: Levels,
+    channels: Levels,
+    worst: Vec<(String, String, String)>,
+    equal: usize,
+    not_finite: usize,
+    from: i32,
+    counts: Vec<usize>,
+    maps: Option<Drawing>,
+}
+
+/// NMSE in tenths of decades: of 0 null, of what is not finite 9999.
+#[derive(Serialize)]
+struct Levels {
+    each: usize,
+    tenths: Vec<Option<i32>>,
+}
+
+/// Probabilities of both sides, in percent.
+#[derive(Serialize)]
+struct Drawing {
+    head: usize,
+    size: [usize; 2],
+    each: [usize; 2],
+    reference: Vec<i32>,
+    candidate: Vec<i32>,
+}
+
+impl Details {
+    /// Of taps of which only the measures are known.
+    pub(crate) fn without_tensors(listed: &[Place<'_>], shown: &Shown) -> Details {
+        let told = shown.0.iter().map(|&at| Told::of(&listed[at], None));
+        Details { taps: told.collect(), left_out: 0 }
+    }
+
+    /// Of taps that are read again: those that differ before those that agree.
+    pub(crate) fn read(
+        order: &InReferenceOrder<'_>,
+        report: &Report,
+        listed: &[Place<'_>],
+        shown: &Shown,
+    ) -> Result<Details> {
+        let compared = |at: &&usize| report.taps[**at].metrics.is_some();
+        let mut wanted: Vec<usize> = shown.0.iter().filter(compared).copied().collect();
+        wanted.sort_by_key(|&at| (!report.taps[at].status.differs(), at));
+        let left_out = wanted.len().saturating_sub(MOST);
+        wanted.truncate(MOST);
+        let taps: Vec<&TapReport> = wanted.iter().map(|&at| &report.taps[at]).collect();
+        let read = order.details(&taps)?;
+        let drawn = taps.iter().zip(read).map(|(tap, detail)| detail.map(|detail| Drawn::of(tap, detail)));
+        let mut details: HashMap<usize, Drawn> =
+            wanted.iter().zip(drawn).filter_map(|(at, drawn)| Some((*at, drawn?))).collect();
+        let told = shown.0.iter().map(|&at| Told::of(&listed[at], details.remove(&at)));
+        Ok(Details { taps: told.collect(), left_out })
+    }
+
+    /// All of it as JSON that may stand within a page.
+    pub(crate) fn json(&self) -> Result<String> {
+        Ok(serde_json::to_string(&self.taps)?.replace('<', "\\u003c"))
+    }
+}
+
+impl Told {
+    fn of(place: &Place<'_>, detail: Option<Drawn>) -> Told {
+        let TapEntry { tap, op, status, reason, measures, .. } = place.entry;
+        let short = |value: Option<f64>| value.filter(|v| v.is_finite()).map(four_digits);
+        Told {
+            tap: tap.clone(),
+            when: place.when.clone(),
+            op: op.clone(),
+            status: status.name(),
+            reason: reason.clone(),
+            nmse: short(measures.nmse),
+            allowed: short(measures.allowed_nmse),
+            noise: short(measures.noise_nmse),
+            rmse: short(measures.rmse),
+            correlation: short(measures.correlation),
+            max: short(measures.max_abs_diff),
+            detail,
+        }
+    }
+}
+
+impl Drawn {
+    fn of(tap: &TapReport, detail: TapDetail) -> Drawn {
+        let TapDetail { positions, tokens, heads, channels, worst, spread, maps } = detail;
+        let Spread { equal, not_finite, from, counts } = spread;
+        let side_by_side = |Apart { index, reference, candidate }: Apart| {
+            (tap.index_in_words(&index), digits(reference), digits(candidate))
+        };
+        Drawn {
+            positions: Levels::of(positions),
+            tokens,
+            heads: Levels::of(heads),
+            channels: Levels::of(channels),
+            worst: worst.into_iter().map(side_by_side).collect(),
+            equal,
+            not_finite,
+            from,
+            counts,
+            maps: maps.map(Drawing::of),
+        }
+    }
+}
+
+/// What stands for an error that is not finite.
+const NOT_FINITE: i32 = 9999;
+
+impl Levels {
+    fn of(bars: Bars) -> Levels {
+        let tenths = |nmse: f64| match nmse {
+            0.0 => None,
+            _ if nmse.is_finite() => Some((10.0 * nmse.log10()).round() as i32),
+            _ => Some(NOT_FINITE),
+        };
+        Levels { each: bars.each, tenths: bars.nmse.into_iter().map(tenths).collect() }
+    }
+}
+
+impl Drawing {
+    fn of(maps: Maps) -> Drawing {
+        let percent = |values: Vec<f64>| values.into_iter().map(|p| (100.0 * p).round() as i32).collect();
+        let Maps { head, size, each, reference, candidate } = maps;
+        Drawing { head, size, each, reference: percent(reference), candidate: percent(candidate) }
+    }
+}
+
+fn four_digits(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// A value as it is shown beside another: with digits enough to see them apart.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        a if a == 0.0 || (1e-3..1e5).contains(&a) => format!("{value:.6}"),
+        _ => format!("{value:.5e}"),
+    }
+}

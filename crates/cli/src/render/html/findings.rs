@@ -1,0 +1,88 @@
+//! What is said of each fault? Its cause or law with the proof, what to change, and a picture where something was measured.
+
+use firstdiff_compare::number;
+
+use crate::render::html::Page;
+use crate::render::html::pictures::Picture;
+use crate::report::{Diagnosis, Explained, Match, WrongOperation};
+use crate::words::shorten;
+
+/// One fault.
+pub(crate) struct Card {
+    pub(crate) place: String,
+    /// `cause proved`, `law measured` ..
+    pub(crate) sure: &'static str,
+    pub(crate) title: String,
+    /// What is known, by name.
+    pub(crate) lines: Vec<(&'static str, String)>,
+    pub(crate) picture: Option<Picture>,
+}
+
+/// Names that are listed.
+const MOST: usize = 12;
+
+/// The faults that a page tells of: those that were explained, else those of the operations that were replayed, else that of the comparison.
+pub(crate) fn cards(page: &Page<'_>) -> Vec<Card> {
+    if let Some(told) = page.explained {
+        return told.findings.iter().map(Card::of_explained).collect();
+    }
+    if let Some(told) = page.replayed {
+        return told.findings.iter().map(Card::of_operation).collect();
+    }
+    let first = page.compared.and_then(|(_, told)| told.first_divergence.as_ref());
+    let cause = first.and_then(|first| Some((first, first.why.as_ref()?)));
+    cause.map(|(first, why)| Card::of(first.place.clone(), first.op.clone(), why)).into_iter().collect()
+}
+
+impl Card {
+    /// Whether a line of it says this.
+    pub(crate) fn says(&self, text: &str) -> bool {
+        self.lines.iter().any(|(_, line)| line == text)
+    }
+
+    fn of(place: String, op: String, known: &Diagnosis) -> Card {
+        let mut lines: Vec<(&'static str, String)> = Vec::new();
+        let law = known.measured.as_ref();
+        let (sure, title) = match (known.matched, law) {
+            _ if let Some(other) = &known.arithmetic => ("another arithmetic", other.words.join("; ")),
+            _ if !known.misrecorded.is_empty() => ("recorded wrongly", "the operation is right".to_owned()),
+            (Match::Reproduced | Match::Seen, _) => ("cause proved", known.summary.clone().unwrap_or_default()),
+            (Match::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
+            (Match::Measured, Some(law)) => ("law measured", law.words.clone()),
+            _ => ("unknown", format!("{op}: no known mistake reproduces it")),
+        };
+        let mut line = |name: &'static str, text: Option<String>| lines.extend(text.map(|text| (name, text)));
+        line("proof", known.proof.clone().or_else(|| law.map(|law| law.proof())));
+        line("measured", law.filter(|_| known.matched == Match::Reproduced).map(|law| law.words.clone()));
+        let same = law.map(|law| shorten(&law.equivalent, 3)).filter(|same| !same.is_empty());
+        line("the same here", same);
+        line("fix", known.fix.clone());
+        Card { place, sure, title, lines, picture: law.and_then(|law| Picture::of(law.data.as_ref()?)) }
+    }
+
+    fn of_explained(found: &Explained) -> Card {
+        let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
+        let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
+        let is_open = matches!(found.diagnosis.matched, Match::Unknown | Match::Closest);
+        line("how far", Some(format!("NMSE {}", number(found.base_nmse))).filter(|_| found.diagnosis.proof.is_none()));
+        line("why", found.reason.clone().filter(|_| is_open));
+        line("where", found.positions_in_words.clone());
+        line("not recorded", Some(shorten(&found.span, MOST)).filter(|names| !names.is_empty()));
+        line("note", found.note.clone());
+        line("next", found.next.clone());
+        card
+    }
+
+    fn of_operation(found: &WrongOperation) -> Card {
+        let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
+        let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
+        line("how far", found.worst_nmse.map(|nmse| format!("NMSE {}", number(nmse))));
+        line("why", found.note.clone());
+        for other in &found.together {
+            line("and", other.summary.clone());
+        }
+        line("not recorded", Some(shorten(&found.span, MOST)).filter(|names| !names.is_empty()));
+        found.notes.iter().for_each(|note| line("note", Some(note.clone())));
+        card
+    }
+}

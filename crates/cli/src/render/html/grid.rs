@@ -1,0 +1,214 @@
+//! How do all taps stand at one glance? A map of layers by taps, each cell the worst of what it stands for, prefill and decode apart.
+
+use firstdiff_compare::{Status, number};
+use firstdiff_trace::Tap;
+
+use crate::render::html::details::Shown;
+use crate::report::TapEntry;
+use crate::words::taps_in_words;
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The prompt, or a run without phases.
+    Prefill,
+    /// The decode steps.
+    Decode,
+}
+
+/// A tap and where in the run it stands.
+pub(crate) struct Place<'a> {
+    pub(crate) entry: &'a TapEntry,
+    pub(crate) phase: Phase,
+    /// Where in the run, in words; nothing for the prefill.
+    pub(crate) when: String,
+}
+
+/// A map.
+pub(crate) struct Grid {
+    pub(crate) title: String,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A layer.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) cells: Vec<Option<Cell>>,
+}
+
+/// What is shown of a tap, or of the worst of several.
+pub(crate) struct Cell {
+    /// Its number among those whose details are told.
+    pub(crate) at: usize,
+    pub(crate) class: &'static str,
+    pub(crate) text: String,
+    /// The same in words.
+    pub(crate) label: String,
+    pub(crate) is_first: bool,
+}
+
+/// A column's taps in one row, while the map is filled.
+struct Slot<'a> {
+    /// The worst, and its number in the report.
+    worst: &'a Place<'a>,
+    at: usize,
+    count: usize,
+}
+
+/// The maps of all taps, and of what would be a map of nothing but unchecked taps a line. What a cell shows is noted in `shown`.
+pub(crate) fn grids(
+    listed: &[Place<'_>],
+    first: Option<&(String, u32)>,
+    shown: &mut Shown,
+) -> (Vec<Grid>, Vec<String>) {
+    let is_first = |entry: &TapEntry| first.is_some_and(|(tap, step)| *tap == entry.tap && *step == entry.step);
+    let (mut grids, mut without) = (Vec::new(), Vec::new());
+    let decodes = listed.iter().any(|place| place.phase == Phase::Decode);
+    for phase in [Phase::Prefill, Phase::Decode] {
+        let named = |(at, place)| -> (usize, &Place<'_>, Tap) { (at, place, Tap::named(&place.entry.tap)) };
+        let of_phase: Vec<(usize, &Place<'_>, Tap)> =
+            listed.iter().enumerate().filter(|(_, p)| p.phase == phase).map(named).collect();
+        let mut stacks: Vec<Option<&'static str>> = Vec::new();
+        let stack = |tap: &Tap| tap.layer.map(|_| tap.stack());
+        for (.., tap) in &of_phase {
+            if !stacks.contains(&stack(tap)) {
+                stacks.push(stack(tap));
+            }
+        }
+        // Layers first, what stands outside of them last.
+        stacks.sort_by_key(Option::is_none);
+        for of in stacks {
+            let taps = || of_phase.iter().filter(|(.., tap)| stack(tap) == of);
+            let is_unchecked = |place: &Place<'_>| place.entry.status == Status::Unchecked;
+            if phase == Phase::Decode && taps().all(|(_, place, _)| is_unchecked(place)) {
+                let count = taps_in_words(taps().count());
+                without.push(format!("{}: nothing was compared ({count} unchecked).", title(of, phase, decodes)));
+                continue;
+            }
+            let mut columns: Vec<String> = Vec::new();
+            let mut rows: Vec<(Option<u32>, Vec<Option<Slot<'_>>>)> = Vec::new();
+            for (at, place, tap) in taps() {
+                let name = column(tap);
+                let column = columns.iter().position(|known| *known == name).unwrap_or_else(|| {
+                    columns.push(name);
+                    columns.len() - 1
+                });
+                let row = rows.iter().position(|(layer, _)| *layer == tap.layer).unwrap_or_else(|| {
+                    rows.push((tap.layer, Vec::new()));
+                    rows.len() - 1
+                });
+                let cells = &mut rows[row].1;
+                cells.resize_with(cells.len().max(column + 1), || None);
+                let worse = |slot: &Slot<'_>| {
+                    is_first(place.entry) || !is_first(slot.worst.entry) && rank(place.entry) > rank(slot.worst.entry)
+                };
+                match &mut cells[column] {
+                    Some(slot) => {
+                        slot.count += 1;
+                        if worse(slot) {
+                            (slot.worst, slot.at) = (place, *at);
+                        }
+                    }
+                    empty => *empty = Some(Slot { worst: place, at: *at, count: 1 }),
+                }
+            }
+            rows.sort_by_key(|(layer, _)| *layer);
+            let mut row = |(layer, mut slots): (Option<u32>, Vec<Option<Slot<'_>>>)| {
+                slots.resize_with(columns.len(), || None);
+                let mut cell =
+                    |slot: Slot<'_>| cell(slot.worst, slot.count, shown.number(slot.at), is_first(slot.worst.entry));
+                Row {
+                    name: layer.map_or_else(|| "model".to_owned(), |layer| layer.to_string()),
+                    cells: slots.into_iter().map(|slot| slot.map(&mut cell)).collect(),
+                }
+            };
+            let rows = rows.into_iter().map(&mut row).collect();
+            grids.push(Grid { title: title(of, phase, decodes), columns, rows });
+        }
+    }
+    (grids, without)
+}
+
+fn title(stack: Option<&str>, phase: Phase, decodes: bool) -> String {
+    let what = match stack {
+        None => "Outside the layers".to_owned(),
+        Some("") => "Layers".to_owned(),
+        Some(stack) => format!("Layers of {stack}"),
+    };
+    match phase {
+        Phase::Decode => format!("{what}, decode (the worst of all steps)"),
+        Phase::Prefill if decodes => format!("{what}, prefill"),
+        Phase::Prefill => what,
+    }
+}
+
+/// The name of a tap without its layer; those of single experts together.
+fn column(tap: &Tap) -> String {
+    let numbered = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let parts: Vec<&str> = tap.site.name().split('.').map(|part| if numbered(part) { "*" } else { part }).collect();
+    parts.join(".")
+}
+
+/// The order of cells that stand for several taps: what is most to be seen is greatest.
+fn rank(entry: &TapEntry) -> (u8, f64) {
+    let status = match entry.status {
+        Status::Unchecked => 0,
+        Status::Exact => 1,
+        Status::Rounding => 2,
+        Status::Downstream => 3,
+        Status::Diverged => 4,
+    };
+    (status, decades(entry).unwrap_or(f64::INFINITY))
+}
+
+/// How far the error is above what is allowed, in powers of ten; below it is negative. `None` where there is no such number.
+pub(crate) fn decades(entry: &TapEntry) -> Option<f64> {
+    let (nmse, allowed) = (entry.measures.nmse?, entry.measures.allowed_nmse?);
+    let decades = (nmse / allowed).log10();
+    decades.is_finite().then_some(decades)
+}
+
+fn cell(place: &Place<'_>, count: usize, at: usize, is_first: bool) -> Cell {
+    let entry = place.entry;
+    let above = decades(entry);
+    let (class, text) = match (entry.status, above) {
+        (Status::Unchecked, _) => ("unchecked", "?".to_owned()),
+        (Status::Exact, _) => ("exact", "=".to_owned()),
+        (Status::Rounding, Some(above)) if above <= 0.0 => {
+            (if above > -1.0 { "near" } else { "under" }, format!("\u{2212}{:.0}", -above))
+        }
+        (Status::Rounding, _) => ("under", "\u{2248}".to_owned()),
+        // It differs by its structure, not by its size.
+        (_, Some(above)) if above <= 0.0 => ("over1", "\u{2260}".to_owned()),
+        (_, Some(above)) => {
+            let class = match above {
+                a if a < 1.0 => "over1",
+                a if a < 3.0 => "over2",
+                a if a < 6.0 => "over3",
+                a if a < 10.0 => "over4",
+                _ => "over5",
+            };
+            (class, format!("+{above:.0}"))
+        }
+        (_, None) => ("over5", "\u{221e}".to_owned()),
+    };
+    let mut label = entry.tap.clone();
+    if !place.when.is_empty() {
+        label += &format!(", {}", place.when);
+    }
+    label += &format!(": {}", entry.status.name());
+    if let Some(nmse) = entry.measures.nmse {
+        label += &format!(", NMSE {}", number(nmse));
+    }
+    if let Some(allowed) = entry.measures.allowed_nmse {
+        label += &format!(", {} allowed", number(allowed));
+    }
+    if count > 1 {
+        label += &format!("; the worst of {count}");
+    }
+    if is_first {
+        label += "; looked at first";
+    }
+    Cell { at, class, text, label, is_first }
+}

@@ -1,0 +1,79 @@
+//! How does the error grow along the residual stream? Of every stack a chart of its layers: the error of prefill and decode, what is allowed, and the noise.
+
+use firstdiff_compare::number;
+use firstdiff_trace::{Site, Tap};
+
+use crate::render::html::grid::{Phase, Place};
+use crate::render::html::plot::{Plot, Series};
+
+/// An NMSE as small as this, or 0, stands at the lower edge.
+const LEAST: f64 = 1e-18;
+
+/// The charts.
+pub(crate) fn plots(listed: &[Place<'_>]) -> Vec<Plot> {
+    let of_stream = |place: &Place<'_>| {
+        let tap = Tap::named(&place.entry.tap);
+        along(&tap).map(|x| (tap.stack(), x))
+    };
+    let mut stacks: Vec<&'static str> = Vec::new();
+    for (stack, _) in listed.iter().filter_map(of_stream) {
+        if !stacks.contains(&stack) {
+            stacks.push(stack);
+        }
+    }
+    stacks.into_iter().filter_map(|stack| plot(listed, stack)).collect()
+}
+
+/// Where along the stream a tap stands: layer n ends at n + 1.
+fn along(tap: &Tap) -> Option<f64> {
+    match (tap.role(), tap.layer) {
+        (Site::H0, _) => Some(0.0),
+        (Site::HAttn, Some(layer)) => Some(f64::from(layer) + 0.5),
+        (Site::H, Some(layer)) => Some(f64::from(layer) + 1.0),
+        _ => None,
+    }
+}
+
+fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
+    let points = |phase: Phase, value: &dyn Fn(&Place<'_>) -> Option<f64>| {
+        let mut points: Vec<(f64, f64, String)> = Vec::new();
+        for place in listed.iter().filter(|place| place.phase == phase) {
+            let tap = Tap::named(&place.entry.tap);
+            let (Some(x), Some(y)) = (along(&tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
+            let of = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
+            // Of several steps the worst.
+            match points.iter_mut().find(|(known, ..)| *known == x) {
+                Some(known) if known.1 < y.max(LEAST).log10() => *known = of(y),
+                Some(_) => {}
+                None => points.push(of(y)),
+            }
+        }
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points
+    };
+    let error = |place: &Place<'_>| place.entry.measures.nmse;
+    let series = [
+        Series {
+            name: "allowed",
+            class: "allowed",
+            points: points(Phase::Prefill, &|place| place.entry.measures.allowed_nmse),
+        },
+        Series {
+            name: "noise",
+            class: "noise",
+            points: points(Phase::Prefill, &|place| place.entry.measures.noise_nmse),
+        },
+        Series { name: "error", class: "error", points: points(Phase::Prefill, &error) },
+        Series { name: "error in decode, worst step", class: "decode", points: points(Phase::Decode, &error) },
+    ];
+    let error = &series[2].points;
+    let (first, last) = (error.first()?, error.last()?);
+    let summary = format!("NMSE of the residual stream, from {} to {}", first.2, last.2);
+    let title = match stack {
+        "" => "Error along the residual stream".to_owned(),
+        stack => format!("Error along the residual stream of {stack}"),
+    };
+    let series = series.into_iter().filter(|s| !s.points.is_empty()).collect();
+    let layer = |x: f64| if x.fract() == 0.0 { format!("{x:.0}") } else { String::new() };
+    Plot::of(title, summary, "layers behind it", series, [&layer, &|y| format!("1e{y:.0}")])
+}

@@ -1,0 +1,281 @@
+//! How is a report written as a page? One file that needs nothing else: what is concluded, why, and what was not checked on its first screen; then a
+//! map of all taps, the growth of the error, and, of any tap that is asked for, where in it the error is.
+
+mod details;
+mod findings;
+mod grid;
+mod growth;
+mod pictures;
+mod plot;
+
+use std::path::Path;
+
+use anyhow::Result;
+use askama::Template;
+use firstdiff_compare::InReferenceOrder;
+
+use crate::output::{Inputs, write};
+use crate::render::divergence::{CAUSE, Divergence};
+use crate::render::html::details::{Details, Shown};
+use crate::render::html::findings::Card;
+use crate::render::html::grid::{Grid, Phase, Place};
+use crate::render::html::pictures::Picture;
+use crate::render::html::plot::Plot;
+use crate::render::screen::{about, beside_noise};
+use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, TapEntry, Verdict};
+use crate::session::Judged;
+
+/// What a page is made of: reports of one candidate.
+#[derive(Default)]
+pub(crate) struct Page<'a> {
+    /// Where it parts from a reference.
+    pub(crate) compared: Option<(&'a Judged, &'a Compare)>,
+    /// Which of its operations are wrong in themselves.
+    pub(crate) replayed: Option<&'a Replay>,
+    /// Why.
+    pub(crate) explained: Option<&'a Explain>,
+}
+
+/// The page as its template has it.
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Filled {
+    title: String,
+    verdict: &'static str,
+    is_divergence: bool,
+    headline: String,
+    notes: Vec<String>,
+    lines: Vec<Line>,
+    facts: Vec<Line>,
+    cards: Vec<Card>,
+    next: Option<String>,
+    not_checked: Vec<String>,
+    warnings: Vec<String>,
+    /// What a cell of the maps is measured against, and what the marked one is.
+    measured_against: &'static str,
+    first_is: &'static str,
+    has_details: bool,
+    grids: Vec<Grid>,
+    nothing_compared: Vec<String>,
+    growth: Vec<Plot>,
+    left_out: usize,
+    data: String,
+    style: &'static str,
+    script: &'static str,
+    version: &'static str,
+}
+
+/// A name and what is said under it.
+struct Line {
+    name: String,
+    text: String,
+}
+
+impl Line {
+    fn new(name: &str, text: impl Into<String>) -> Line {
+        Line { name: name.to_owned(), text: text.into() }
+    }
+}
+
+impl Page<'_> {
+    /// Writes the page to a file that is none of `inputs`, or to standard output for `-`.
+    ///
+    /// # Errors
+    /// When a dump cannot be read again, or the file not written.
+    pub(crate) fn to_file(&self, path: &Path, inputs: &Inputs) -> Result<()> {
+        write(path, &self.text()?, inputs)
+    }
+
+    fn text(&self) -> Result<String> {
+        let listed = self.listed();
+        let first = self.first();
+        let mut shown = Shown::default();
+        let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
+        let details = self.details(&listed, &shown)?;
+        let Conclusion { verdict, reason } = self.conclusion();
+        let told = self.compared.and_then(|(judged, told)| Divergence::of(judged, told));
+        let is_divergence = told.is_some();
+        let (headline, notes, lines) = match told {
+            Some(Divergence { headline, notes, lines, .. }) => (headline, notes, lines),
+            None => (reason.clone().unwrap_or_else(|| self.in_short()), Vec::new(), Vec::new()),
+        };
+        // A cause that the model gave stands among the findings.
+        let without_cause = lines.into_iter().take_while(|(name, _)| *name != CAUSE);
+        let cards = findings::cards(self);
+        let verdict_word = match verdict {
+            Verdict::Parity => "parity",
+            Verdict::Diverged => "diverged",
+            Verdict::Incomparable => "incomparable",
+        };
+        let candidate = self.provenance().1;
+        let filled = Filled {
+            title: format!("{verdict_word}: {}", candidate.path),
+            verdict: verdict_word,
+            is_divergence,
+            headline,
+            notes,
+            lines: without_cause.map(|(name, text)| Line::new(name, text)).collect(),
+            facts: self.facts(),
+            next: self.next().filter(|next| !cards.iter().any(|card| card.says(next))),
+            cards,
+            not_checked: self.not_checked(),
+            warnings: self.warnings(),
+            measured_against: match self.compared {
+                Some(_) => "the reference",
+                None => "what comes out of the candidate's own inputs",
+            },
+            first_is: if self.compared.is_some() { "first divergence" } else { "first wrong one" },
+            has_details: self.compared.is_some(),
+            nothing_compared,
+            growth: self.compared.map(|_| growth::plots(&listed)).unwrap_or_default(),
+            left_out: details.left_out,
+            data: details.json()?,
+            grids,
+            style: include_str!("../../../templates/page.css"),
+            script: include_str!("../../../templates/page.js"),
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        Ok(filled.render()?)
+    }
+
+    /// Every tap, with where in the run it stands.
+    fn listed(&self) -> Vec<Place<'_>> {
+        let of_model = |entry: &TapEntry| {
+            let phase = if entry.step == 0 { Phase::Prefill } else { Phase::Decode };
+            let when = if entry.step == 0 { String::new() } else { format!("decode step {}", entry.step) };
+            (phase, when)
+        };
+        if let Some((judged, told)) = self.compared {
+            let place = |entry| {
+                let Some(alignment) = &judged.report.alignment else {
+                    let (phase, when) = of_model(entry);
+                    return Place { entry, phase, when };
+                };
+                let cell = entry.step as usize;
+                let start = alignment.cells.get(cell).map_or(0, |cell| cell.start);
+                let phase = match alignment.phased() {
+                    Some(run) if run.step_of(start) != Some(0) => Phase::Decode,
+                    _ => Phase::Prefill,
+                };
+                Place { entry, phase, when: alignment.positions(entry.step..entry.step + 1) }
+            };
+            return told.taps.iter().map(place).collect();
+        }
+        let judged = self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged));
+        judged
+            .into_iter()
+            .flat_map(|judged| &judged.taps)
+            .map(|tap| {
+                let (phase, when) = of_model(&tap.entry);
+                Place { entry: &tap.entry, phase, when }
+            })
+            .collect()
+    }
+
+    /// The tap that is to be looked at first, and its step.
+    fn first(&self) -> Option<(String, u32)> {
+        if let Some((_, told)) = self.compared {
+            return told.first_divergence.as_ref().map(|first| (first.tap.clone(), first.step));
+        }
+        let differs = |place: &Place<'_>| place.entry.status.differs();
+        self.listed().iter().find(|place| differs(place)).map(|place| (place.entry.tap.clone(), place.entry.step))
+    }
+
+    fn details(&self, listed: &[Place<'_>], shown: &Shown) -> Result<Details> {
+        let Some((judged, _)) = self.compared else { return Ok(Details::without_tensors(listed, shown)) };
+        let session = &judged.session;
+        let order = InReferenceOrder::new(&session.reference, &session.candidate, &session.graph, &session.options);
+        Details::read(&order, &judged.report, listed, shown)
+    }
+
+    fn conclusion(&self) -> Conclusion {
+        let of_comparison = self.compared.map(|(_, told)| &told.conclusion);
+        let of_explanation = || self.explained.map(|told| &told.conclusion);
+        let of_replay = || self.replayed.map(|told| &told.conclusion);
+        let told = of_comparison.or_else(of_explanation).or_else(of_replay);
+        told.cloned().unwrap_or(Conclusion { verdict: Verdict::Incomparable, reason: None })
+    }
+
+    /// The reference or the model, and the candidate.
+    fn provenance(&self) -> (Option<&Provenance>, &Provenance) {
+        match (self.compared, self.explained, self.replayed) {
+            (Some((_, told)), ..) => (Some(&told.reference), &told.candidate),
+            (None, Some(told), _) => (None, &told.judged.candidate),
+            (None, None, Some(told)) => (None, &told.judged.candidate),
+            (None, None, None) => unreachable!("a page is of some report"),
+        }
+    }
+
+    fn facts(&self) -> Vec<Line> {
+        let (reference, candidate) = self.provenance();
+        let mut facts: Vec<Line> = Vec::new();
+        let described = |dump: &Provenance| format!("{} {}", dump.path, about(dump));
+        facts.extend(reference.map(|reference| Line::new("reference", described(reference))));
+        let judged = self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged));
+        if let Some(judged) = judged {
+            let of = &judged.architecture;
+            let text = format!("{} ({}, {} layers, {} wide)", judged.model, of.family, of.layers, of.hidden);
+            facts.push(Line::new("model", text));
+        }
+        facts.push(Line::new("candidate", described(candidate)));
+        let judged_in = self.compared.map(|(_, told)| &told.judged_in).or(judged.map(|judged| &judged.judged_in));
+        if let Some(JudgedIn { profile, profile_reason, cache, .. }) = judged_in {
+            let cache = if *cache == "f32" { String::new() } else { format!(", K/V cache in {cache}") };
+            facts.push(Line::new("judged as", format!("{profile} ({profile_reason}){cache}")));
+        }
+        if let Some((_, told)) = self.compared {
+            facts.extend(told.noise.iter().map(|noise| Line::new("noise", beside_noise(noise))));
+            let alignment = told.alignment.iter().map(crate::render::alignment::heading);
+            facts.extend(alignment.map(|text| Line::new("alignment", text)));
+        }
+        facts
+    }
+
+    /// What is concluded, where there is no first divergence to tell of.
+    fn in_short(&self) -> String {
+        let counts = match (self.compared, self.explained, self.replayed) {
+            (Some((_, told)), ..) => told.counts,
+            (None, Some(told), _) => told.judged.counts,
+            (None, None, Some(told)) => told.judged.counts,
+            (None, None, None) => return String::new(),
+        };
+        let (agree, all) = (counts.agree(), counts.all());
+        let how = if self.compared.is_some() { "agree" } else { "come out right from what they read" };
+        match counts.differ() {
+            0 => format!("{agree} of {all} taps {how}, {} of them bit for bit", counts.exact),
+            _ => format!("{} of {all} taps are wrong; {agree} {how}", counts.diverged),
+        }
+    }
+
+    fn next(&self) -> Option<String> {
+        let fix = self.explained.and_then(|told| {
+            let first = told.findings.first()?;
+            first.diagnosis.fix.clone().or_else(|| first.next.clone())
+        });
+        let of_replay = || self.replayed.and_then(|told| told.next.clone());
+        fix.or_else(|| self.compared.and_then(|(_, told)| told.next.clone())).or_else(of_replay)
+    }
+
+    fn not_checked(&self) -> Vec<String> {
+        let compared = self.compared.map(|(_, told)| &told.not_checked);
+        let judged = self.explained.map(|told| &told.judged.not_checked);
+        let replayed = self.replayed.map(|told| &told.judged.not_checked);
+        let mut lines = compared.or(judged).or(replayed).cloned().unwrap_or_default();
+        let untestable = self.explained.map(|told| told.not_testable.join(", ")).filter(|ids| !ids.is_empty());
+        lines.extend(untestable.map(|ids| format!("mistakes that this dump could not have shown: {ids}")));
+        lines
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let compared = self.compared.into_iter().flat_map(|(_, told)| &told.warnings);
+        let explained = self.explained.into_iter().flat_map(|told| &told.judged.warnings);
+        let replayed = self.replayed.into_iter().flat_map(|told| &told.judged.warnings);
+        let mut lines: Vec<String> = Vec::new();
+        for line in compared.chain(explained).chain(replayed) {
+            if !lines.contains(line) {
+                lines.push(line.clone());
+            }
+        }
+        lines
+    }
+}

@@ -1,0 +1,286 @@
+//! What of one tap can be drawn? Its error by position, head and channel, how its differences are spread, and the values that are furthest apart.
+
+use firstdiff_trace::Site;
+
+use crate::layout::pair::Pair;
+use crate::metrics::Squares;
+use crate::tolerance::judge::MASKED;
+use crate::words::unravel;
+
+/// Bars of a chart at most: of more positions or channels, neighbours stand together.
+const BARS: usize = 64;
+/// Values that are shown side by side.
+const WORST: usize = 5;
+/// Rows and columns of a map at most.
+const MAP: usize = 24;
+
+/// One tap's error, in few numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TapDetail {
+    /// By token position.
+    pub positions: Bars,
+    /// The token position with which each group of `positions` begins.
+    pub tokens: Vec<usize>,
+    /// By head, where it has heads.
+    pub heads: Bars,
+    /// By place of the last axis: channel, or key of scores.
+    pub channels: Bars,
+    /// The values that are furthest apart, the worst first; those that are not finite on one side alone before all others.
+    pub worst: Vec<Apart>,
+    /// How large the differences are.
+    pub spread: Spread,
+    /// Of probabilities, those of the head that is furthest off.
+    pub maps: Option<Maps>,
+}
+
+/// NMSE of groups of neighbours, each of its own energy; infinite where that is zero or a value is not finite.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bars {
+    /// How many stand in each group; the last may hold fewer.
+    pub each: usize,
+    /// Of each group.
+    pub nmse: Vec<f64>,
+}
+
+/// A value of both sides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Apart {
+    /// Its index along every axis of what was compared.
+    pub index: Vec<usize>,
+    /// The reference's.
+    pub reference: f64,
+    /// The candidate's.
+    pub candidate: f64,
+}
+
+/// How many differences are how large.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Values that are equal.
+    pub equal: usize,
+    /// Differences that are not finite.
+    pub not_finite: usize,
+    /// The power of two of the first entry of `counts`.
+    pub from: i32,
+    /// How many differences are from 2^e up to twice that, from `from` on.
+    pub counts: Vec<usize>,
+}
+
+/// The probabilities of one head on both sides, neighbours averaged where there are many.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Maps {
+    /// The head.
+    pub head: usize,
+    /// Rows (queries) and columns (keys) of each map.
+    pub size: [usize; 2],
+    /// How many queries and keys each entry stands for.
+    pub each: [usize; 2],
+    /// The reference's, row by row.
+    pub reference: Vec<f64>,
+    /// The candidate's.
+    pub candidate: Vec<f64>,
+}
+
+impl Bars {
+    fn of(sums: &[Squares]) -> Bars {
+        let each = sums.len().div_ceil(BARS).max(1);
+        let nmse = sums.chunks(each).map(|group| {
+            let nmse = group.iter().fold(Squares::default(), |a, b| a + *b).relative();
+            if nmse.is_nan() { f64::INFINITY } else { nmse }
+        });
+        Bars { each, nmse: nmse.collect() }
+    }
+}
+
+impl TapDetail {
+    /// Of two tensors that stand against each other. Places of scores that are masked on both sides are left out.
+    pub fn of(pair: &Pair<'_>) -> TapDetail {
+        if pair.is_empty() {
+            return TapDetail::default();
+        }
+        let (positions, row) = pair.rows();
+        let width = pair.shape().last().copied().unwrap_or(1).max(1);
+        let heads = pair.heads().unwrap_or(0);
+        let mut by_position = vec![Squares::default(); positions];
+        let mut by_head = vec![Squares::default(); heads];
+        let mut by_channel = vec![Squares::default(); width];
+        let (mut worst, mut spread) = (Furthest::default(), Powers::default());
+        for i in 0..pair.len() {
+            let (r, c) = (pair.reference(i), pair.candidate(i));
+            if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
+                continue;
+            }
+            let apart = if r == c { 0.0 } else { (c - r).abs() };
+            spread.add(apart);
+            // Infinities that are equal have no distance.
+            if apart == 0.0 && r.is_infinite() {
+                continue;
+            }
+            worst.add(i, apart);
+            by_position[(i / row) % positions].add(r, c);
+            by_channel[i % width].add(r, c);
+            if heads > 0 {
+                by_head[pair.head_of(i, heads)].add(r, c);
+            }
+        }
+        let index = |i: usize| {
+            let mut at = unravel(i, pair.shape());
+            if let Some(row) = at.get_mut(pair.site().position_axis()) {
+                *row = pair.token_position(*row);
+            }
+            at
+        };
+        let value = |i: usize| Apart { index: index(i), reference: pair.reference(i), candidate: pair.candidate(i) };
+        let [positions, heads, channels] = [by_position, by_head, by_channel].map(|sums| Bars::of(&sums));
+        let maps = (pair.site() == Site::Probs && pair.shape().len() == 3).then(|| Maps::of(pair, &heads));
+        let worst = worst.0.into_iter().map(|(i, _)| value(i)).collect();
+        let tokens = (0..pair.rows().0).step_by(positions.each).map(|row| pair.token_position(row)).collect();
+        TapDetail { positions, tokens, heads, channels, worst, spread: spread.into(), maps }
+    }
+}
+
+impl Maps {
+    fn of(pair: &Pair<'_>, heads: &Bars) -> Maps {
+        let &[_, queries, keys] = pair.shape() else { unreachable!("asked of three axes") };
+        let worst = (0..heads.nmse.len()).max_by(|&a, &b| heads.nmse[a].total_cmp(&heads.nmse[b]));
+        // Of heads that stand together, the first.
+        let head = worst.unwrap_or(0) * heads.each.max(1);
+        let each = [queries.div_ceil(MAP).max(1), keys.div_ceil(MAP).max(1)];
+        let size = [queries.div_ceil(each[0]), keys.div_ceil(each[1])];
+        let mean = |value: &dyn Fn(usize) -> f64| {
+            let entry = |at: usize| {
+                let (row, column) = (at / size[1], at % size[1]);
+                let rows = row * each[0]..((row + 1) * each[0]).min(queries);
+                let columns = column * each[1]..((column + 1) * each[1]).min(keys);
+                let count = rows.len() * columns.len();
+                let at = |t: usize, s: usize| value((head * queries + t) * keys + s);
+                rows.flat_map(|t| columns.clone().map(move |s| (t, s))).map(|(t, s)| at(t, s)).sum::<f64>()
+                    / count as f64
+            };
+            (0..size[0] * size[1]).map(entry).collect()
+        };
+        let (reference, candidate) = (mean(&|i| pair.reference(i)), mean(&|i| pair.candidate(i)));
+        Maps { head, size, each, reference, candidate }
+    }
+}
+
+/// The largest differences so far, the largest first. Of equal ones the first seen.
+#[derive(Default)]
+struct Furthest(Vec<(usize, f64)>);
+
+impl Furthest {
+    fn add(&mut self, index: usize, apart: f64) {
+        // What is not finite is above all that is.
+        let apart = if apart.is_nan() { f64::INFINITY } else { apart };
+        let least = self.0.last().map_or(0.0, |(_, least)| *least);
+        if apart == 0.0 || self.0.len() == WORST && apart <= least {
+            return;
+        }
+        let at = self.0.partition_point(|(_, other)| *other >= apart);
+        self.0.insert(at, (index, apart));
+        self.0.truncate(WORST);
+    }
+}
+
+/// Counts by power of two, of every exponent that an f64 has.
+struct Powers {
+    equal: usize,
+    not_finite: usize,
+    counts: Vec<usize>,
+}
+
+/// Bits of an f64's exponent, and what it is of 1.
+const EXPONENTS: usize = 2048;
+const OF_ONE: i32 = 1023;
+
+impl Default for Powers {
+    fn default() -> Powers {
+        Powers { equal: 0, not_finite: 0, counts: vec![0; EXPONENTS] }
+    }
+}
+
+impl Powers {
+    fn add(&mut self, apart: f64) {
+        match apart {
+            0.0 => self.equal += 1,
+            _ if !apart.is_finite() => self.not_finite += 1,
+            _ => self.counts[(apart.to_bits() >> 52) as usize] += 1,
+        }
+    }
+}
+
+impl From<Powers> for Spread {
+    fn from(powers: Powers) -> Spread {
+        let Powers { equal, not_finite, counts } = powers;
+        let first = counts.iter().position(|&n| n > 0);
+        let last = counts.iter().rposition(|&n| n > 0);
+        let (Some(first), Some(last)) = (first, last) else {
+            return Spread { equal, not_finite, ..Spread::default() };
+        };
+        Spread { equal, not_finite, from: first as i32 - OF_ONE, counts: counts[first..=last].to_vec() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use firstdiff_trace::Values;
+
+    use super::*;
+    use crate::layout::pair::TensorRef;
+
+    fn detail(site: Site, shape: &[usize], reference: &[f64], candidate: &[f64]) -> TapDetail {
+        let [r, c] = [reference, candidate].map(|v| Values::F64(Cow::Owned(v.to_vec())));
+        let of = |values| TensorRef { values, shape, rows: None };
+        TapDetail::of(&Pair::new(site, &of(&r), &of(&c), None).unwrap())
+    }
+
+    #[test]
+    fn an_error_stands_at_its_position_head_and_channel() {
+        let reference = [1.0; 2 * 2 * 4];
+        let mut candidate = reference;
+        // Position 1, head 0, channel 2.
+        candidate[10] = 1.5;
+        let detail = detail(Site::Q, &[2, 2, 4], &reference, &candidate);
+        assert_eq!(detail.positions.nmse, [0.0, 0.25 / 8.0]);
+        assert_eq!(detail.heads.nmse, [0.25 / 8.0, 0.0]);
+        assert_eq!(detail.channels.nmse, [0.0, 0.0, 0.25 / 4.0, 0.0]);
+        assert_eq!(detail.worst, [Apart { index: vec![1, 0, 2], reference: 1.0, candidate: 1.5 }]);
+        assert_eq!(detail.spread, Spread { equal: 15, not_finite: 0, from: -1, counts: vec![1] });
+        assert_eq!(detail.maps, None);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_worst_and_no_bar_is_a_nan() {
+        let detail = detail(Site::H0, &[2, 2], &[1.0, 1.0, 0.0, 1.0], &[1.0, 9.0, 0.0, f64::NAN]);
+        assert_eq!(detail.worst.iter().map(|w| w.index.clone()).collect::<Vec<_>>(), [[1, 1], [0, 1]]);
+        assert_eq!(detail.positions.nmse, [32.0, f64::INFINITY]);
+        assert_eq!((detail.spread.equal, detail.spread.not_finite), (2, 1));
+    }
+
+    #[test]
+    fn infinities_that_are_equal_are_no_difference() {
+        let detail = detail(Site::H0, &[1, 2], &[f64::INFINITY, 1.0], &[f64::INFINITY, 1.0]);
+        assert_eq!((detail.spread.equal, detail.worst.len(), detail.positions.nmse[0]), (2, 0, 0.0));
+    }
+
+    #[test]
+    fn many_positions_stand_together() {
+        let mut candidate = vec![1.0; 1000];
+        candidate[999] = 2.0;
+        let detail = detail(Site::H0, &[1000, 1], &vec![1.0; 1000], &candidate);
+        assert_eq!((detail.positions.each, detail.positions.nmse.len(), detail.tokens[1]), (16, 63, 16));
+        // The last group holds the eight positions that are left.
+        assert_eq!(detail.positions.nmse[62], 1.0 / 8.0);
+    }
+
+    #[test]
+    fn a_map_is_of_the_head_that_is_furthest_off() {
+        let reference = [1.0, 0.0, 0.5, 0.5, 1.0, 0.0, 0.5, 0.5];
+        let candidate = [1.0, 0.0, 0.5, 0.5, 1.0, 0.0, 0.25, 0.75];
+        let maps = detail(Site::Probs, &[2, 2, 2], &reference, &candidate).maps.unwrap();
+        assert_eq!((maps.head, maps.size, maps.each), (1, [2, 2], [1, 1]));
+        assert_eq!(maps.candidate, [1.0, 0.0, 0.25, 0.75]);
+    }
+}
