@@ -7,9 +7,10 @@ use clap::Args;
 use firstdiff_compare::{Place, Verdict};
 use firstdiff_trace::Tap;
 
+use crate::commands::ci::{CiArgs, Failure, Outcome, unmet_in_words, with_unmet};
 use crate::output::{exit_code, is_stdout, print};
 use crate::render::html::Page;
-use crate::render::screen::{Detail, render};
+use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::Compare;
 use crate::session::pair::PairArgs;
 use crate::session::{Judged, Session};
@@ -23,6 +24,7 @@ pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
   firstdiff compare golden/llama out/dump --why 'layers.0.q*'             why these taps have their status
   firstdiff compare golden/llama out/dump --html report.html              the same as a page, to look into every tap
+  firstdiff compare golden/llama out/dump --require 'layers.*.h,logits' --format github     in CI: these must have been compared
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
 reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
@@ -54,12 +56,15 @@ pub(crate) struct CompareArgs {
     /// Write the report as a page to this file: a map of all taps, and of each where in it the error is
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    ci: CiArgs,
 }
 
 pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     let inputs = args.pair.inputs();
     inputs.spare(args.json.as_deref())?;
     inputs.spare(args.html.as_deref())?;
+    args.ci.spare(&inputs)?;
     let judged = args.pair.judged(|session| match &args.taps {
         Some(patterns) => narrow(session, patterns),
         None => Ok(()),
@@ -69,8 +74,10 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     {
         bail!("--why {patterns}: no tap of either dump matches");
     }
+    let unmet = args.ci.unmet(&judged.report)?;
     if args.json.is_some() || args.html.is_some() {
         let mut report = Compare::of("compare", &judged);
+        report.required_unchecked = unmet.clone();
         report.why = args.why.as_deref().map(|patterns| crate::render::why::report(&judged, patterns));
         if let Some(path) = &args.json {
             crate::render::json::to_file(path, &report, &inputs)?;
@@ -79,15 +86,20 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
             Page { compared: Some((&judged, &report)), ..Page::default() }.to_file(path, &inputs)?;
         }
     }
+    let detail = if args.verbose { Detail::Every } else { Detail::Folded };
+    let mut screen = render(&judged, detail);
+    if let Some(text) = unmet_in_words(&unmet) {
+        screen.line(&format!("{} {text}", paint(BAD, "failed:")));
+    }
+    if let Some(patterns) = &args.why {
+        screen.append(&crate::render::why::render(&judged, patterns));
+    }
     if !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref()) {
-        let detail = if args.verbose { Detail::Every } else { Detail::Folded };
-        let mut screen = render(&judged, detail);
-        if let Some(patterns) = &args.why {
-            screen.append(&crate::render::why::render(&judged, patterns));
-        }
         print(screen.as_str())?;
     }
-    finish(&judged)
+    let outcome = Outcome { report: &judged.report, failures: Failure::of(&judged.report, &unmet), held: false };
+    args.ci.tell(&outcome, || screen.to_plain(), &inputs)?;
+    Ok(with_unmet(finish(&judged)?, &unmet))
 }
 
 /// Leaves only the taps that `patterns` name to be looked at.

@@ -6,11 +6,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::baseline::{Baseline, Regression};
+use crate::commands::ci::{CiArgs, Failure, Outcome, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::print_lines;
 use crate::output::{DIVERGED, PARITY, is_stdout, print};
+use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
-use crate::report::{Gate, not_checked};
+use crate::report::{Gate, RequiredUnchecked, not_checked};
 use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
@@ -20,6 +22,7 @@ use crate::words::taps_in_words;
 pub(crate) const GATE_HELP: &str = "Examples:
   firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
   firstdiff gate golden/llama out/dump --baseline parity.baseline             in CI
+  firstdiff gate golden/llama out/dump --baseline parity.baseline --fail-on-unchecked --format github --html report.html
 
 The baseline is a text file with one line a tap. A tap fails when it diverged, is missing, is compared at fewer positions, or its
 NMSE is more than 4 times its baseline's (and more than a hundredth of what the profile allows: other processors round otherwise).
@@ -43,6 +46,11 @@ pub(crate) struct GateArgs {
     /// Write the report as JSON to this file (- for standard output, instead of the screen)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the comparison as a page to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    ci: CiArgs,
 }
 
 pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
@@ -52,6 +60,8 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     }
     let inputs = dumps.clone().and([&args.baseline]);
     inputs.spare(args.json.as_deref())?;
+    inputs.spare(args.html.as_deref())?;
+    args.ci.spare(&inputs)?;
     // A baseline that cannot be read is found before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
     let judged = args.pair.judged(|_| Ok(()))?;
@@ -59,10 +69,29 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let finished = finish(&judged);
     let allows_more = baseline.as_ref().is_some_and(|b| b.differing() > 0);
     let held = allows_more && !matches!(finished, Ok(PARITY));
+    let unmet = args.ci.unmet(&judged.report)?;
+    let told = Gate::of(&judged, &regressions, held, unmet);
+    let unmet = &told.compare.required_unchecked;
     if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &Gate::of(&judged, &regressions, held), &inputs)?;
+        crate::render::json::to_file(path, &told, &inputs)?;
     }
-    let screen = !is_stdout(args.json.as_ref());
+    if let Some(path) = &args.html {
+        Page { compared: Some((&judged, &told.compare)), ..Page::default() }.to_file(path, &inputs)?;
+    }
+    let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
+    let failed = worse + &unmet_line(unmet);
+    args.ci.tell(
+        &Outcome { report: &judged.report, failures: failures(&judged, &regressions, held, unmet), held },
+        || {
+            if told.passed {
+                format!("gate: passed\n{}", note(&judged))
+            } else {
+                render(&judged, Detail::Folded).to_plain() + &failed
+            }
+        },
+        &inputs,
+    )?;
+    let screen = !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref());
     let code = finished?;
     if args.update {
         if code != PARITY && !args.accept_diverged {
@@ -71,6 +100,9 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
                 "{}: not written, as the two are not at parity (--accept-diverged holds the engine to what it is)",
                 args.baseline.display()
             );
+        }
+        if let Some(text) = unmet_in_words(unmet) {
+            bail!("{}: not written: {text}", args.baseline.display());
         }
         if !Incomplete::of(&judged.session.sides(), None).is_empty() {
             bail!(
@@ -95,7 +127,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         }
         return Ok(PARITY);
     }
-    if regressions.is_empty() && (code == PARITY || held) {
+    if told.passed {
         if screen {
             let taps = taps_in_words(baseline.map_or(0, |b| b.len()));
             let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
@@ -118,9 +150,32 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         if code != PARITY {
             print(render(&judged, Detail::Folded).as_str())?;
         }
-        print_lines(&gate_screen(&regressions))?;
+        print_lines(&failed)?;
     }
     Ok(DIVERGED)
+}
+
+/// What had to be compared and was not, on a line.
+fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
+    unmet_in_words(unmet).map_or(String::new(), |text| format!("gate: FAILED, {text}\n"))
+}
+
+/// What makes the gate fail: what is worse than the baseline, what had to be compared, and, where none allows it, what differs.
+fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
+    let report = &judged.report;
+    let worse = regressions.iter().map(|worse| Failure {
+        place: report.name(worse.place),
+        kind: "regression",
+        message: worse.reason.clone(),
+    });
+    let others = Failure::of(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
+    let mut failures: Vec<Failure> = worse.collect();
+    for failure in others {
+        if failures.iter().all(|known| known.place != failure.place) {
+            failures.push(failure);
+        }
+    }
+    failures
 }
 
 /// That only the candidate asks for such a profile, and what was not checked, each on a line of its own.

@@ -2,6 +2,7 @@
 
 pub(crate) mod align;
 pub(crate) mod bisect;
+pub(crate) mod ci;
 pub(crate) mod compare;
 pub mod dump;
 pub(crate) mod explain;

@@ -38,6 +38,9 @@ pub(crate) struct ReportArgs {
     /// The file to write (- for standard output)
     #[arg(long, short, default_value = "report.html", value_name = "FILE")]
     output: PathBuf,
+    /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
+    #[arg(long, value_name = "MODEL", conflicts_with = "model")]
+    weights: Option<PathBuf>,
     /// Seconds for each kind of search for the cause in each stretch; 0 seeks none
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
@@ -79,7 +82,7 @@ fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
         candidate: Some(pair.candidate.clone()),
         profile: pair.profile,
         cache: pair.cache,
-        weights: None,
+        weights: args.weights.clone(),
         tokens: pair.told.tokens.as_deref().map(ids).transpose()?,
         decode_tokens: pair.told.decode_tokens.as_deref().map(ids).transpose()?,
         rows: pair.rows.clone(),

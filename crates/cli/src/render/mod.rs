@@ -2,8 +2,10 @@
 
 pub(crate) mod alignment;
 pub(crate) mod divergence;
+pub(crate) mod github;
 pub(crate) mod html;
 pub mod json;
+pub(crate) mod junit;
 pub mod screen;
 pub(crate) mod table;
 pub(crate) mod why;

@@ -55,9 +55,25 @@ pub struct Compare {
     /// How the two were aligned by token position, where they took the tokens in other chunks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alignment: Option<Alignment>,
+    /// Taps that had to be compared (`--require`) and were not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub required_unchecked: Vec<RequiredUnchecked>,
     /// The log of the taps that `--why` asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Vec<crate::report::Why>>,
+}
+
+/// A tap that had to be compared and was not.
+#[derive(Clone, Debug, Serialize)]
+pub struct RequiredUnchecked {
+    /// Its name.
+    pub tap: String,
+    /// 0 is the prefill; of an alignment the number of its cell.
+    pub step: u32,
+    /// The tap and where in the run it is, in words.
+    pub place: String,
+    /// Why it was not.
+    pub reason: Option<String>,
 }
 
 /// The first tap that differs though all it reads agrees.
@@ -263,7 +279,19 @@ impl Compare {
             next: report.first.as_ref().map(|first| next_step(judged, first, &report.taps[first.index])),
             warnings: report.warnings.iter().map(Warning::to_string).collect(),
             alignment: report.alignment.as_ref().map(|alignment| Alignment::of(alignment, report)),
+            required_unchecked: Vec::new(),
             why: None,
+        }
+    }
+}
+
+impl RequiredUnchecked {
+    pub(crate) fn of(report: &Report, tap: &TapReport) -> RequiredUnchecked {
+        RequiredUnchecked {
+            tap: tap.place.tap.to_string(),
+            step: tap.place.step,
+            place: report.name(tap.place),
+            reason: tap.why(),
         }
     }
 }

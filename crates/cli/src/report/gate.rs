@@ -4,7 +4,7 @@ use firstdiff_compare::Verdict;
 use serde::Serialize;
 
 use crate::baseline::Regression;
-use crate::report::Compare;
+use crate::report::{Compare, RequiredUnchecked};
 use crate::session::Judged;
 
 /// The report of `firstdiff gate`.
@@ -37,12 +37,17 @@ pub struct Worse {
 }
 
 impl Gate {
-    /// `held`: whether the baseline is of an engine that was not at parity.
-    pub fn of(judged: &Judged, regressions: &[Regression], held: bool) -> Gate {
+    /// `held`: whether the baseline is of an engine that was not at parity; `required_unchecked`: what had to be compared and was not.
+    pub fn of(
+        judged: &Judged,
+        regressions: &[Regression],
+        held: bool,
+        required_unchecked: Vec<RequiredUnchecked>,
+    ) -> Gate {
         let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
         Gate {
-            compare: Compare::of("gate", judged),
-            passed: regressions.is_empty() && as_good,
+            passed: regressions.is_empty() && required_unchecked.is_empty() && as_good,
+            compare: Compare { required_unchecked, ..Compare::of("gate", judged) },
             held_to_own_baseline: held,
             regressions: regressions.iter().map(Worse::of).collect(),
         }

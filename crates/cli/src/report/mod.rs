@@ -27,6 +27,7 @@ pub use bisect::{Bisect, Judgement, KeptRuns, NoAnswer, Run, SeenWhole, Unrepeat
 pub use cause::{CauseOf, Diagnosis, OtherArithmetic, Params, Residual};
 pub use compare::{
     Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
+    RequiredUnchecked,
 };
 pub use explain::{Asked, Explain, Explained, OfReference, Tried};
 pub use gate::{Gate, Worse};

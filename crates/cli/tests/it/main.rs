@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod bisect;
+mod ci;
 mod command;
 mod common;
 mod decode;

@@ -1,0 +1,136 @@
+//! What does CI ask beside the verdict? Taps that must have been compared, and the outcome in the forms that CI systems show.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use firstdiff_compare::{Report, Status, TapReport};
+use firstdiff_trace::Tap;
+
+use crate::commands::compare::matching_none;
+use crate::output::{DIVERGED, Inputs, PARITY};
+use crate::render::github;
+use crate::render::junit;
+use crate::report::RequiredUnchecked;
+use crate::words::{safe, shorten, taps_in_words};
+
+/// Arguments of the commands that run in CI.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct CiArgs {
+    /// Taps that must have been compared, at every step that either dump holds of them: patterns with *, separated by commas. Unchecked there is exit code 1
+    #[arg(long, value_name = "PATTERNS")]
+    require: Option<String>,
+    /// Exit code 1 where any tap is unchecked: the same as --require '*'
+    #[arg(long, conflicts_with = "require")]
+    fail_on_unchecked: bool,
+    /// github: also annotations of the job, and its summary
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Write every tap as a test case to this file, in JUnit's form
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// In which form the outcome is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For people, with commands that GitHub's runner reads.
+    Github,
+}
+
+/// Something that makes a job fail.
+pub(crate) struct Failure {
+    /// The tap, and where in the run it is.
+    pub(crate) place: String,
+    /// The kind: `diverged`, `regression`, `unchecked`.
+    pub(crate) kind: &'static str,
+    /// What is wrong.
+    pub(crate) message: String,
+}
+
+impl CiArgs {
+    /// Refuses outputs that are inputs, before anything is computed.
+    ///
+    /// # Errors
+    /// When one is.
+    pub(crate) fn spare(&self, inputs: &Inputs) -> Result<()> {
+        inputs.spare(self.junit.as_deref())
+    }
+
+    /// The taps that had to be compared and were not.
+    ///
+    /// # Errors
+    /// When a pattern matches no tap of either dump: what is misspelt would ask for nothing.
+    pub(crate) fn unmet(&self, report: &Report) -> Result<Vec<RequiredUnchecked>> {
+        let patterns = match (&self.require, self.fail_on_unchecked) {
+            (Some(patterns), _) => patterns.as_str(),
+            (None, true) => "*",
+            (None, false) => return Ok(Vec::new()),
+        };
+        let all: Vec<Tap> = report.taps.iter().map(|tap| tap.place.tap).collect();
+        if let Some(pattern) = matching_none(patterns, &all) {
+            bail!("--require {pattern}: no tap of either dump matches");
+        }
+        let is_unmet = |tap: &&TapReport| tap.status == Status::Unchecked && tap.place.tap.matches(patterns);
+        Ok(report.taps.iter().filter(is_unmet).map(|tap| RequiredUnchecked::of(report, tap)).collect())
+    }
+
+    /// Prints and writes what CI shows. `screen` is what a person reads, without colours.
+    ///
+    /// # Errors
+    /// When it cannot be printed or written.
+    pub(crate) fn tell(&self, outcome: &Outcome<'_>, screen: impl Fn() -> String, inputs: &Inputs) -> Result<()> {
+        if let Some(path) = &self.junit {
+            crate::output::write(path, &junit::text(outcome)?, inputs)?;
+        }
+        if self.format == Format::Github {
+            // The runner reads both streams; standard output may be asked for JSON.
+            eprint!("{}", github::annotations(outcome));
+            if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()) {
+                github::add_summary(Path::new(&path), outcome.report, &screen())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What CI is to show.
+pub(crate) struct Outcome<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) failures: Vec<Failure>,
+    /// Whether what differs is allowed by a baseline, and fails only where it is among the failures.
+    pub(crate) held: bool,
+}
+
+/// What is said of taps that had to be compared; nothing where there are none.
+pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
+    let first = unmet.first()?;
+    let names: Vec<String> = unmet.iter().map(|tap| safe(&tap.place)).collect();
+    let reason = first.reason.as_deref().map_or(String::new(), |reason| format!(": {}", safe(reason)));
+    Some(format!("{} required, but unchecked ({}){reason}", taps_in_words(unmet.len()), shorten(&names, 4)))
+}
+
+/// The exit code, where what had to be compared was not.
+pub(crate) fn with_unmet(code: u8, unmet: &[RequiredUnchecked]) -> u8 {
+    if code == PARITY && !unmet.is_empty() { DIVERGED } else { code }
+}
+
+impl Failure {
+    /// Of taps that differ though their inputs agree, and those that had to be compared.
+    pub(crate) fn of(report: &Report, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
+        let diverged = report.taps.iter().filter(|tap| tap.status == Status::Diverged).map(|tap| Failure {
+            place: report.name(tap.place),
+            kind: "diverged",
+            message: format!("{}: {}", tap.op, tap.why().unwrap_or_default()),
+        });
+        let unmet = unmet.iter().map(|tap| Failure {
+            place: tap.place.clone(),
+            kind: "unchecked",
+            message: format!("required, but unchecked: {}", tap.reason.as_deref().unwrap_or_default()),
+        });
+        diverged.chain(unmet).collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! How is an outcome shown in a job of GitHub Actions? Annotations as commands of its runner, and the screen in the job's summary.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use firstdiff_compare::{Report, Verdict};
+
+use crate::commands::ci::{Failure, Outcome};
+use crate::words::safe;
+
+/// Failures that become annotations: the runner shows ten of a step.
+const MOST: usize = 9;
+
+/// The commands, a line each; nothing of a run in which nothing failed.
+pub(crate) fn annotations(Outcome { report, failures, .. }: &Outcome<'_>) -> String {
+    let mut text = String::new();
+    for Failure { place, kind, message } in failures.iter().take(MOST) {
+        text += &command("error", &format!("firstdiff: {kind}: {place}"), message);
+    }
+    if let Some(more) = failures.len().checked_sub(MOST).filter(|more| *more > 0) {
+        text += &command("error", "firstdiff", &format!("{more} more"));
+    }
+    if let Verdict::Incomparable(reason) = &report.verdict {
+        text += &command("error", "firstdiff: incomparable", reason);
+    }
+    text
+}
+
+/// `::error title=..::..`, as the runner reads it: <https://docs.github.com/actions/reference/workflow-commands-for-github-actions>.
+fn command(level: &str, title: &str, message: &str) -> String {
+    let data = |text: &str| safe(text).replace('%', "%25");
+    let property = data(title).replace(':', "%3A").replace(',', "%2C");
+    format!("::{level} title={property}::{}\n", data(message))
+}
+
+/// Adds the screen to the summary of the step.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(crate) fn add_summary(path: &Path, report: &Report, screen: &str) -> Result<()> {
+    let escaped = screen.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let text = format!("### firstdiff: {}\n\n<pre>\n{escaped}</pre>\n\n", report.verdict.name());
+    let written =
+        OpenOptions::new().create(true).append(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("{}: cannot be written (GITHUB_STEP_SUMMARY)", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command;
+
+    #[test]
+    fn a_foreign_name_starts_no_command_of_its_own() {
+        let line = command("error", "a:b,c\n::set-env name=X::", "50 %\r\n::error::x");
+        assert_eq!(line.lines().count(), 1);
+        assert!(line.starts_with("::error title=a%3Ab%2Cc\\n%3A%3Aset-env name=X%3A%3A::50 %25"), "{line}");
+    }
+}
