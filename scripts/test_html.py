@@ -199,6 +199,22 @@ def markup(page, that):
     that("the name stands as it is", "<img src=x" in page.locator("#tap h2").inner_text())
 
 
+def lost(folder):
+    """Two dumps of four layers, of which the candidate's third is NaN and its fourth infinite."""
+    rng = np.random.default_rng(3)
+    taps = {"h0": rng.normal(size=(6, 8)).astype(np.float32)} | {f"layers.{n}.h": rng.normal(size=(6, 8)).astype(np.float32) for n in range(4)}
+    wrong = {**taps, "layers.2.h": taps["layers.2.h"] * np.float32("nan"), "layers.3.h": taps["layers.3.h"] * np.float32("inf")}
+    return dump(folder / "ref", taps, tokens=list(range(6))), dump(folder / "cand", wrong, tokens=list(range(6)))
+
+
+def not_finite(page, that):
+    texts = page.locator("button.cell").all_inner_texts()
+    that("what is not finite is shown so", texts.count("\u221e") == 2, texts)
+    heights = [float(y) for y in page.locator(".error circle").evaluate_all("all => all.map(one => one.getAttribute('cy'))")[:5]]
+    that("and stands at the upper edge of the growth", len(heights) == 5 and heights[3] == heights[4] == min(heights) and heights[3] < heights[2], heights)
+    that("its bars say so", "not finite" in page.locator("#tap").inner_text())
+
+
 def many(page, that):
     that("a row a layer", page.locator(".map tbody tr").count() >= 100)
     page.locator("button.cell[aria-label^='layers.99.h:']").click()
@@ -242,6 +258,8 @@ def main():
         checks.page("decode", written("decode", "compare", right, engine("wrong", "angles/page"), "--html"), decode)
         one, other = hostile(folder / "hostile")
         checks.page("hostile", written("hostile-page", "compare", one, other, "--html"), markup)
+        one, other = lost(folder / "lost")
+        checks.page("lost", written("lost-page", "compare", one, other, "--html"), not_finite)
         one, other = large(folder / "large")
         file = written("large-page", "compare", one, other, "--html")
         checks.that("large: under 5 MB", file.stat().st_size < 5e6, file.stat().st_size)

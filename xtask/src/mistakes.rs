@@ -1,8 +1,7 @@
 //! Does docs/MISTAKES.md say what the catalogue says? Writes it anew, or compares.
 
 use anyhow::{Result, bail};
-use firstdiff_explain::mistakes::{Mistake, Param, Values, catalogue};
-use firstdiff_trace::Site;
+use firstdiff_explain::mistakes::{Mistake, catalogue};
 
 const HEAD: &str = "# The catalogue of mistakes
 
@@ -28,33 +27,10 @@ pub(crate) fn run(check: bool) -> Result<u8> {
 }
 
 fn row(mistake: &Mistake) -> String {
-    let mut sites = mistake.at.to_vec();
-    sites.sort_unstable();
-    let names: Vec<&str> = sites.iter().map(|site| site.name()).collect();
-    let place = match sites.len() {
-        0 if mistake.in_programs => "operations of recorded programs".to_owned(),
-        0 => "files of weights alone".to_owned(),
-        all if all == Site::ALL.len() => "every tap".to_owned(),
-        _ => names.join(", "),
-    };
-    let params: Vec<String> = mistake.params.iter().map(said).collect();
-    let cells = [format!("`{}`", mistake.id), mistake.what.into(), mistake.fix.into(), place, params.join("; ")];
+    let params: Vec<String> = mistake.params.iter().map(|param| param.in_words("`")).collect();
+    let id = format!("`{}`", mistake.id);
+    let cells = [id, mistake.what.into(), mistake.fix.into(), mistake.places(), params.join("; ")];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
-}
-
-/// `kind`: `omitted`, `twice`.
-fn said(param: &Param) -> String {
-    let words = param.words.iter().map(|word| format!("`{word}`"));
-    let other = match param.values {
-        Values::Words => None,
-        Values::Number => Some("a number"),
-        Values::Free => Some("any number"),
-        Values::Layer => Some("a layer's number"),
-        Values::Flag => Some("`true`"),
-        Values::Other(says) => Some(says),
-    };
-    let all: Vec<String> = words.chain(other.map(str::to_owned)).collect();
-    format!("{}: {}", param.name, all.join(", "))
 }
 
 #[cfg(test)]

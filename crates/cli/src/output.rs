@@ -55,6 +55,27 @@ impl Inputs {
     }
 }
 
+/// Refuses outputs of which two go to one place: the later would end the earlier.
+///
+/// # Errors
+/// When two do.
+pub(crate) fn apart<'a>(outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+    let mut known: Vec<PathBuf> = Vec::new();
+    for path in outputs.into_iter().flatten() {
+        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if known.contains(&place) && !is_device(&place) {
+            bail!("{}: two outputs would go there", path.display());
+        }
+        known.push(place);
+    }
+    Ok(())
+}
+
+/// Whether what is written there is kept nowhere.
+fn is_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
+}
+
 /// The files that may be read of what is at `path`.
 fn files(path: &Path, depth: usize) -> Vec<PathBuf> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

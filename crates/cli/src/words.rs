@@ -65,6 +65,31 @@ pub(crate) fn safe(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }
 
+/// Text with the colours that it was painted with, and no other control character.
+pub(crate) fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
+    const COLOUR: &str = "\x1b[";
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        // A colour: figures and semicolons up to an m.
+        let end = rest.strip_prefix(COLOUR).and_then(|after| {
+            let end = after.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+            after[end..].starts_with('m').then_some(COLOUR.len() + end + 1)
+        });
+        let taken = end.unwrap_or(c.len_utf8());
+        match end {
+            Some(_) => out.push_str(&rest[..taken]),
+            None if c.is_control() => out.extend(c.escape_default()),
+            None => out.push(c),
+        }
+        rest = &rest[taken..];
+    }
+    out.into()
+}
+
 /// Which of the groups are right, and how far off the others are. `label` is what a group is called.
 pub(crate) fn group(nmse: &[f64], allowed: f64, name: &str, label: impl Fn(usize) -> usize) -> String {
     let (right, wrong): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(|&i| nmse[i] <= allowed);
@@ -166,6 +191,14 @@ pub(crate) fn with_suggestion(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_foreign_name_moves_no_cursor_and_ends_no_line() {
+        let painted = crate::render::screen::paint(crate::render::screen::BAD, "x");
+        assert_eq!(without_controls(&painted), painted);
+        assert_eq!(without_controls("a\nb\u{1b}]0;t\u{7}\u{1b}[2J"), "a\\nb\\u{1b}]0;t\\u{7}\\u{1b}[2J");
+        assert_eq!(without_controls("\u{1b}[31"), "\\u{1b}[31");
+    }
 
     #[test]
     fn decode_steps_are_said_as_far_as_they_are_wrong() {

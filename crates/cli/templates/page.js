@@ -18,10 +18,11 @@
     const size = Math.abs(value);
     return value === 0 ? "0" : size >= 1e-3 && size < 1e4 ? value.toFixed(4) : value.toExponential(1);
   };
-  const level = (tenths) => tenths === null ? "0" : tenths === NOT_FINITE ? "not finite" : number(10 ** (tenths / 10));
+  // A tenth of a decade is a quarter: two digits are more than it has.
+  const level = (tenths) => tenths === null ? "0" : tenths === NOT_FINITE ? "not finite" : `about ${(10 ** (tenths / 10)).toPrecision(1)}`;
 
   // Bars of heights in tenths of decades, a line at what is allowed.
-  const bars = (title, what, { each, tenths }, allowed, starts) => {
+  const bars = (title, what, { each, count, tenths, worst, nmse }, allowed, differs, tokens) => {
     if (!tenths || tenths.length < 2) return null;
     const finite = tenths.filter((t) => t !== null && t !== NOT_FINITE);
     const limit = allowed > 0 ? 10 * Math.log10(allowed) : null;
@@ -29,21 +30,22 @@
     const low = Math.min(...all, 0) - 10, high = Math.max(...all, low + 20);
     const width = 320, height = 90, step = width / tenths.length;
     const y = (t) => height - (height - 4) * (t - low) / (high - low);
-    const start = (i) => starts ? starts[i] : i * each;
-    const name = (i) => each > 1 ? `${what} ${start(i)} to ${start(i) + each - 1}` : `${what} ${start(i)}`;
-    let worst = 0;
-    tenths.forEach((t, i) => { if ((t ?? -Infinity) > (tenths[worst] ?? -Infinity)) worst = i; });
-    const label = `${title}: the worst is ${name(worst)}, NMSE ${level(tenths[worst])}`;
+    const name = (i) => {
+      const [start, end] = tokens ? tokens[i] : [i * each, Math.min((i + 1) * each, count) - 1];
+      return start === end ? `${what} ${start}` : `${what} ${start} to ${end}`;
+    };
+    const label = `${title}: the worst is ${name(worst)}, NMSE ${nmse === null ? "not finite" : number(nmse)}`;
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
     tenths.forEach((t, i) => {
       const top = t === null ? height - 1 : t === NOT_FINITE ? 0 : y(t);
-      const high_class = t === NOT_FINITE || (t !== null && limit !== null && t > limit) ? "bar high" : "bar";
+      const high_class = t === NOT_FINITE || (differs && t !== null && limit !== null && t > limit) ? "bar high" : "bar";
       svg.append(make("rect", { class: high_class, x: (i * step).toFixed(1), y: top.toFixed(1), width: Math.max(step - 1, 0.7).toFixed(1), height: (height - top).toFixed(1) },
         make("title", {}, `${name(i)}: NMSE ${level(t)}`)));
     });
     if (limit !== null) svg.append(make("line", { class: "limit", x1: 0, x2: width, y1: y(limit).toFixed(1), y2: y(limit).toFixed(1) }));
     svg.append(make("text", { x: 2, y: 11 }, `NMSE ${number(10 ** (high / 10))}`), make("text", { x: 2, y: height - 3 }, number(10 ** (low / 10))));
-    return make("figure", {}, make("figcaption", {}, label), svg);
+    const scale = limit === null ? "logarithmic" : "logarithmic; dotted: what is allowed of the whole tap";
+    return make("figure", {}, make("figcaption", {}, `${label} (${scale})`), svg);
   };
 
   // How many differences are how large.
@@ -68,8 +70,9 @@
     const svg = make("svg", { viewBox: `0 0 ${columns} ${rows}`, width: 200, height: Math.round(200 * rows / columns), role: "img", "aria-label": label });
     values.forEach((percent, i) => {
       const row = Math.floor(i / columns), column = i % columns;
-      svg.append(make("rect", { class: "sees", x: column, y: row, width: 1, height: 1, "fill-opacity": (Math.min(Math.max(percent, 0), 100) / 100).toFixed(2) },
-        make("title", {}, `query ${row * maps.each[0]}, key ${column * maps.each[1]}: ${percent} %`)));
+      const opacity = percent === null ? 1 : Math.min(Math.max(percent, 0), 100) / 100;
+      svg.append(make("rect", { class: percent === null ? "lost" : "sees", x: column, y: row, width: 1, height: 1, "fill-opacity": opacity.toFixed(2) },
+        make("title", {}, `query at position ${maps.tokens[row]}, key ${column * maps.each[1]}: ${percent === null ? "not finite" : `${percent} %`}`)));
     });
     return make("figure", {}, make("figcaption", {}, label), svg);
   };
@@ -87,8 +90,10 @@
     panel.replaceChildren(heading, list);
     const detail = tap.detail;
     if (detail) {
-      charts.append(...[bars("By position", "position", detail.positions, tap.allowed, detail.tokens), bars("By head", "head", detail.heads, tap.allowed),
-        bars("By channel (of the last axis)", "channel", detail.channels, tap.allowed), spread(detail)].filter((chart) => chart));
+      const differs = tap.status === "diverged" || tap.status === "downstream";
+      charts.append(...[bars("By position", "position", detail.positions, tap.allowed, differs, detail.tokens),
+        bars("By head", "head", detail.heads, tap.allowed, differs), bars(`By ${detail.last}`, detail.last, detail.channels, tap.allowed, differs),
+        spread(detail)].filter((chart) => chart));
       if (detail.maps) charts.append(map("reference", detail.maps), map("candidate", detail.maps));
       panel.append(charts);
       if (detail.worst.length) {

@@ -57,25 +57,63 @@ impl CiArgs {
     /// # Errors
     /// When one is.
     pub(crate) fn spare(&self, inputs: &Inputs) -> Result<()> {
-        inputs.spare(self.junit.as_deref())
+        inputs.spare(self.junit.as_deref())?;
+        inputs.spare(self.summary().as_deref())
     }
 
-    /// The taps that had to be compared and were not.
+    /// Where the test cases are written.
+    pub(crate) fn junit(&self) -> Option<&Path> {
+        self.junit.as_deref()
+    }
+
+    /// The summary of the step, in a job of GitHub's.
+    fn summary(&self) -> Option<PathBuf> {
+        let path = std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty());
+        path.filter(|_| self.format == Format::Github).map(PathBuf::from)
+    }
+
+    /// What a person reads, for standard output: in a job of GitHub's the runner is told to look for no commands in it, for names in it are foreign.
+    pub(crate) fn shown(&self, screen: &str) -> String {
+        match self.format {
+            Format::Text => screen.to_owned(),
+            Format::Github => github::without_commands(screen),
+        }
+    }
+
+    /// The taps that had to be compared and were not, or in part. `rows_asked`: whether some token positions alone were to be compared.
     ///
     /// # Errors
     /// When a pattern matches no tap of either dump: what is misspelt would ask for nothing.
-    pub(crate) fn unmet(&self, report: &Report) -> Result<Vec<RequiredUnchecked>> {
+    pub(crate) fn unmet(&self, report: &Report, rows_asked: bool) -> Result<Vec<RequiredUnchecked>> {
         let patterns = match (&self.require, self.fail_on_unchecked) {
             (Some(patterns), _) => patterns.as_str(),
             (None, true) => "*",
             (None, false) => return Ok(Vec::new()),
         };
-        let all: Vec<Tap> = report.taps.iter().map(|tap| tap.place.tap).collect();
+        // Of names that are no taps, those that are asked for by name; dumped weights have a command of their own.
+        let named = report.unmapped.iter().filter(|name| self.require.is_some() && !name.starts_with("weights."));
+        let one_sided: Vec<Tap> = report.one_sided.iter().chain(named).map(|name| Tap::named(name)).collect();
+        let all: Vec<Tap> = report.taps.iter().map(|tap| tap.place.tap).chain(one_sided.iter().copied()).collect();
         if let Some(pattern) = matching_none(patterns, &all) {
-            bail!("--require {pattern}: no tap of either dump matches");
+            bail!("--require {pattern}: none of the taps that are looked at matches");
         }
-        let is_unmet = |tap: &&TapReport| tap.status == Status::Unchecked && tap.place.tap.matches(patterns);
-        Ok(report.taps.iter().filter(is_unmet).map(|tap| RequiredUnchecked::of(report, tap)).collect())
+        // What a dump holds in part was compared in part. Of the rows that were asked for all were.
+        let is_in_part = |tap: &TapReport| {
+            !rows_asked
+                && (tap.positions.is_some() || tap.is_last || tap.part.as_ref().is_some_and(|part| !part.is_all()))
+        };
+        let is_unmet = |tap: &&TapReport| {
+            (tap.status == Status::Unchecked || tap.status.agrees() && is_in_part(tap))
+                && tap.place.tap.matches(patterns)
+        };
+        let unmet = report.taps.iter().filter(is_unmet).map(|tap| RequiredUnchecked::of(report, tap));
+        let in_one = one_sided.iter().filter(|tap| tap.matches(patterns)).map(|tap| RequiredUnchecked {
+            tap: tap.to_string(),
+            step: 0,
+            place: tap.to_string(),
+            reason: Some("in one of the two dumps alone".to_owned()),
+        });
+        Ok(unmet.chain(in_one).collect())
     }
 
     /// Prints and writes what CI shows. `screen` is what a person reads, without colours.
@@ -89,8 +127,8 @@ impl CiArgs {
         if self.format == Format::Github {
             // The runner reads both streams; standard output may be asked for JSON.
             eprint!("{}", github::annotations(outcome));
-            if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()) {
-                github::add_summary(Path::new(&path), outcome.report, &screen())?;
+            if let Some(path) = self.summary() {
+                github::add_summary(&path, outcome.report, &screen())?;
             }
         }
         Ok(())

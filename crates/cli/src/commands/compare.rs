@@ -8,7 +8,7 @@ use firstdiff_compare::{Place, Verdict};
 use firstdiff_trace::Tap;
 
 use crate::commands::ci::{CiArgs, Failure, Outcome, unmet_in_words, with_unmet};
-use crate::output::{exit_code, is_stdout, print};
+use crate::output::{apart, exit_code, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::Compare;
@@ -65,6 +65,7 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     inputs.spare(args.json.as_deref())?;
     inputs.spare(args.html.as_deref())?;
     args.ci.spare(&inputs)?;
+    apart([args.json.as_deref(), args.html.as_deref(), args.ci.junit()])?;
     let judged = args.pair.judged(|session| match &args.taps {
         Some(patterns) => narrow(session, patterns),
         None => Ok(()),
@@ -74,7 +75,7 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     {
         bail!("--why {patterns}: no tap of either dump matches");
     }
-    let unmet = args.ci.unmet(&judged.report)?;
+    let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
     if args.json.is_some() || args.html.is_some() {
         let mut report = Compare::of("compare", &judged);
         report.required_unchecked = unmet.clone();
@@ -83,7 +84,8 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
             crate::render::json::to_file(path, &report, &inputs)?;
         }
         if let Some(path) = &args.html {
-            Page { compared: Some((&judged, &report)), ..Page::default() }.to_file(path, &inputs)?;
+            let failed = unmet_in_words(&unmet).into_iter().collect();
+            Page { compared: Some((&judged, &report)), failed, ..Page::default() }.to_file(path, &inputs)?;
         }
     }
     let detail = if args.verbose { Detail::Every } else { Detail::Folded };
@@ -95,7 +97,7 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
         screen.append(&crate::render::why::render(&judged, patterns));
     }
     if !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref()) {
-        print(screen.as_str())?;
+        print(&args.ci.shown(screen.as_str()))?;
     }
     let outcome = Outcome { report: &judged.report, failures: Failure::of(&judged.report, &unmet), held: false };
     args.ci.tell(&outcome, || screen.to_plain(), &inputs)?;

@@ -8,8 +8,8 @@ use clap::Args;
 use crate::baseline::{Baseline, Regression};
 use crate::commands::ci::{CiArgs, Failure, Outcome, unmet_in_words};
 use crate::commands::compare::finish;
-use crate::commands::print_lines;
-use crate::output::{DIVERGED, PARITY, is_stdout, print};
+use crate::commands::{in_lines, print_lines};
+use crate::output::{DIVERGED, PARITY, apart, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
 use crate::report::{Gate, RequiredUnchecked, not_checked};
@@ -17,7 +17,7 @@ use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
 use crate::session::pair::PairArgs;
-use crate::words::taps_in_words;
+use crate::words::{safe, taps_in_words};
 
 pub(crate) const GATE_HELP: &str = "Examples:
   firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
@@ -62,6 +62,8 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     inputs.spare(args.json.as_deref())?;
     inputs.spare(args.html.as_deref())?;
     args.ci.spare(&inputs)?;
+    let written = Some(&*args.baseline).filter(|_| args.update);
+    apart([args.json.as_deref(), args.html.as_deref(), args.ci.junit(), written])?;
     // A baseline that cannot be read is found before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
     let judged = args.pair.judged(|_| Ok(()))?;
@@ -69,24 +71,30 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let finished = finish(&judged);
     let allows_more = baseline.as_ref().is_some_and(|b| b.differing() > 0);
     let held = allows_more && !matches!(finished, Ok(PARITY));
-    let unmet = args.ci.unmet(&judged.report)?;
+    let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
     let told = Gate::of(&judged, &regressions, held, unmet);
     let unmet = &told.compare.required_unchecked;
+    let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
+    let worse_in_words = worse + &unmet_line(unmet);
     if let Some(path) = &args.json {
         crate::render::json::to_file(path, &told, &inputs)?;
     }
     if let Some(path) = &args.html {
-        Page { compared: Some((&judged, &told.compare)), ..Page::default() }.to_file(path, &inputs)?;
+        let failed = match (told.passed, held) {
+            (true, true) => vec![format!("Not parity: held to its own baseline, {}.", args.baseline.display())],
+            (true, false) => Vec::new(),
+            (false, _) => worse_in_words.lines().map(|line| line.trim().to_owned()).collect(),
+        };
+        let passed = (!args.update).then_some(told.passed);
+        Page { compared: Some((&judged, &told.compare)), passed, failed, ..Page::default() }.to_file(path, &inputs)?;
     }
-    let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
-    let failed = worse + &unmet_line(unmet);
     args.ci.tell(
         &Outcome { report: &judged.report, failures: failures(&judged, &regressions, held, unmet), held },
         || {
             if told.passed {
                 format!("gate: passed\n{}", note(&judged))
             } else {
-                render(&judged, Detail::Folded).to_plain() + &failed
+                render(&judged, Detail::Folded).to_plain() + &worse_in_words
             }
         },
         &inputs,
@@ -139,18 +147,17 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
                 false => "",
             };
             let assumed = judged.session.assumed_cache();
-            print_lines(&format!(
-                "gate: passed{how}, {what}{taps} no worse than {path}{assumed}\n{better}{}",
-                note(&judged)
-            ))?;
+            let text =
+                format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}\n{better}{}", note(&judged));
+            print(&args.ci.shown(&in_lines(&text)))?;
         }
         return Ok(PARITY);
     }
     if screen {
         if code != PARITY {
-            print(render(&judged, Detail::Folded).as_str())?;
+            print(&args.ci.shown(render(&judged, Detail::Folded).as_str()))?;
         }
-        print_lines(&failed)?;
+        print(&args.ci.shown(&in_lines(&worse_in_words)))?;
     }
     Ok(DIVERGED)
 }
@@ -166,7 +173,7 @@ fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[Re
     let worse = regressions.iter().map(|worse| Failure {
         place: report.name(worse.place),
         kind: "regression",
-        message: worse.reason.clone(),
+        message: format!("NMSE was {}, is {}: {}", worse_number(worse.was), worse_number(worse.now), worse.reason),
     });
     let others = Failure::of(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
     let mut failures: Vec<Failure> = worse.collect();
@@ -186,12 +193,20 @@ pub(crate) fn note(judged: &Judged) -> String {
     loosened.into_iter().chain(open).collect()
 }
 
+fn worse_number(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.1e}"))
+}
+
 pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
     let mut text = format!("gate: FAILED, {}\n", taps_in_words(regressions.len()));
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1e}"));
     for r in regressions.iter().take(10) {
-        text +=
-            &format!("  {:<26} NMSE was {}, is {}: {}\n", r.place.to_string(), number(r.was), number(r.now), r.reason);
+        text += &format!(
+            "  {:<26} NMSE was {}, is {}: {}\n",
+            safe(&r.place.to_string()),
+            worse_number(r.was),
+            worse_number(r.now),
+            r.reason
+        );
     }
     if regressions.len() > 10 {
         text += &format!("  ... and {} more\n", regressions.len() - 10);

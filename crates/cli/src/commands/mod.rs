@@ -12,6 +12,7 @@ pub(crate) mod inspect;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod weights;
+pub(crate) mod why;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ use crate::commands::inspect::InspectArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::weights::WeightsArgs;
+use crate::commands::why::WhyArgs;
 use crate::output::{UNUSABLE, print, report_error};
 use crate::render::screen::Screen;
 
@@ -75,6 +77,9 @@ enum Command {
     /// Turns other programs' files (raw floats, text, JSON, logs, .pt) into a dump
     #[command(after_help = crate::commands::import::HELP)]
     Import(ImportArgs),
+    /// What does an answer's word mean? A cause (rope-pairing) or the form of a measured law (mask.window), with what to change
+    #[command(after_help = crate::commands::why::HELP)]
+    Why(WhyArgs),
     /// Proposes taps for tensors whose names are not known, by their content
     #[command(after_help = crate::commands::align::HELP)]
     Align(AlignArgs),
@@ -103,6 +108,7 @@ pub fn main() -> u8 {
         Command::Weights(args) => crate::commands::weights::run(args),
         Command::Bisect(args) => crate::commands::bisect::run(args),
         Command::Inspect(args) => crate::commands::inspect::run(args),
+        Command::Why(args) => crate::commands::why::run(&args),
         Command::Import(args) => crate::commands::import::run(args),
         Command::Align(args) => crate::commands::align::run(args),
         Command::Gate(args) => run_gate(args),
@@ -119,7 +125,12 @@ pub fn main() -> u8 {
 /// # Errors
 /// As [`print`].
 pub(crate) fn print_lines(text: &str) -> Result<()> {
+    print(&in_lines(text))
+}
+
+/// Lines of text, none wider than the screen.
+pub(crate) fn in_lines(text: &str) -> String {
     let mut screen = Screen::default();
     text.lines().for_each(|line| screen.line(line));
-    print(screen.as_str())
+    screen.as_str().to_owned()
 }

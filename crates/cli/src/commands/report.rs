@@ -65,7 +65,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
         compared.warnings.push(format!("no cause was sought: {}", one_line(&error)));
         None
     });
-    Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), replayed: None }
+    Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), ..Page::default() }
         .to_file(&args.output, &inputs)?;
     if !is_stdout(Some(&args.output)) {
         let first = compared.first_divergence.as_ref();

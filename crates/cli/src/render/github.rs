@@ -1,6 +1,8 @@
 //! How is an outcome shown in a job of GitHub Actions? Annotations as commands of its runner, and the screen in the job's summary.
 
+use std::collections::hash_map::RandomState;
 use std::fs::OpenOptions;
+use std::hash::{BuildHasher, Hasher};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -30,9 +32,16 @@ pub(crate) fn annotations(Outcome { report, failures, .. }: &Outcome<'_>) -> Str
 
 /// `::error title=..::..`, as the runner reads it: <https://docs.github.com/actions/reference/workflow-commands-for-github-actions>.
 fn command(level: &str, title: &str, message: &str) -> String {
-    let data = |text: &str| safe(text).replace('%', "%25");
+    // Older commands begin with ##[ anywhere in a line.
+    let data = |text: &str| safe(text).replace('%', "%25").replace("##[", "## [");
     let property = data(title).replace(':', "%3A").replace(',', "%2C");
     format!("::{level} title={property}::{}\n", data(message))
+}
+
+/// The screen between commands that have the runner look for none in it, by a word that nobody can know before.
+pub(crate) fn without_commands(screen: &str) -> String {
+    let word = RandomState::new().build_hasher().finish();
+    format!("::stop-commands::firstdiff-{word:016x}\n{screen}::firstdiff-{word:016x}::\n")
 }
 
 /// Adds the screen to the summary of the step.
@@ -55,6 +64,7 @@ mod tests {
     fn a_foreign_name_starts_no_command_of_its_own() {
         let line = command("error", "a:b,c\n::set-env name=X::", "50 %\r\n::error::x");
         assert_eq!(line.lines().count(), 1);
+        assert!(!super::without_commands("").contains("firstdiff-0000000000000000"));
         assert!(line.starts_with("::error title=a%3Ab%2Cc\\n%3A%3Aset-env name=X%3A%3A::50 %25"), "{line}");
     }
 }

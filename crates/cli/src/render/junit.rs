@@ -2,15 +2,17 @@
 
 use anyhow::Result;
 use askama::Template;
-use firstdiff_compare::{Status, TapReport};
+use firstdiff_compare::{Status, TapReport, Verdict};
 
-use crate::commands::ci::Outcome;
+use crate::commands::ci::{Failure, Outcome};
 use crate::words::safe;
 
 #[derive(Template)]
 #[template(path = "junit.xml")]
 struct Suite {
     cases: Vec<Case>,
+    /// Where nothing can be concluded, why.
+    error: Option<String>,
     failures: usize,
     skipped: usize,
 }
@@ -27,6 +29,13 @@ enum Ended {
     Skipped { message: String },
 }
 
+impl Suite {
+    /// How many test cases there are, that of the verdict among them.
+    fn tests(&self) -> usize {
+        self.cases.len() + usize::from(self.error.is_some())
+    }
+}
+
 /// The file's text.
 ///
 /// # Errors
@@ -35,9 +44,9 @@ pub(crate) fn text(Outcome { report, failures, held }: &Outcome<'_>) -> Result<S
     let case = |tap: &TapReport| {
         let place = report.name(tap.place);
         let failed = failures.iter().find(|failure| failure.place == place);
-        let why = || safe(&tap.why().unwrap_or_default());
+        let why = || text_of(&tap.why().unwrap_or_default());
         let ended = match (failed, tap.status) {
-            (Some(failure), _) => Ended::Failed { kind: failure.kind, message: safe(&failure.message) },
+            (Some(failure), _) => Ended::Failed { kind: failure.kind, message: text_of(&failure.message) },
             (None, status) if *held && status.differs() => {
                 Ended::Skipped { message: format!("differs, as its baseline allows: {}", why()) }
             }
@@ -51,11 +60,23 @@ pub(crate) fn text(Outcome { report, failures, held }: &Outcome<'_>) -> Result<S
             (None, 0) => "prefill".to_owned(),
             (None, step) => format!("decode step {step}"),
         };
-        Case { step, name: safe(&tap.place.tap.to_string()), ended }
+        Case { step, name: text_of(&tap.place.tap.to_string()), ended }
     };
-    let cases: Vec<Case> = report.taps.iter().map(case).collect();
+    let mut cases: Vec<Case> = report.taps.iter().map(case).collect();
+    // What the comparison has no tap of, such as one that a baseline has.
+    let is_a_tap = |failure: &&Failure| report.taps.iter().any(|tap| report.name(tap.place) == failure.place);
+    for Failure { place, kind, message } in failures.iter().filter(|failure| !is_a_tap(failure)) {
+        let ended = Ended::Failed { kind, message: text_of(message) };
+        cases.push(Case { step: "not compared".to_owned(), name: text_of(place), ended });
+    }
     let count = |is: fn(&Ended) -> bool| cases.iter().filter(|case| is(&case.ended)).count();
     let failures = count(|ended| matches!(ended, Ended::Failed { .. }));
     let skipped = count(|ended| matches!(ended, Ended::Skipped { .. }));
-    Ok(Suite { failures, skipped, cases }.render()?)
+    let error = if let Verdict::Incomparable(reason) = &report.verdict { Some(text_of(reason)) } else { None };
+    Ok(Suite { failures, skipped, error, cases }.render()?)
+}
+
+/// Foreign text of characters that XML may hold.
+fn text_of(text: &str) -> String {
+    safe(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }

@@ -46,8 +46,10 @@ impl Screen {
         self.0.push_str(&other.0);
     }
 
+    /// A line. What is foreign in it can neither end it nor tell the terminal anything: of control characters only colours are left.
     pub(crate) fn line(&mut self, text: &str) {
-        self.0.push_str(&crate::render::wrap::wrapped(text.trim_end(), crate::render::wrap::width()));
+        let text = crate::words::without_controls(text.trim_end());
+        self.0.push_str(&crate::render::wrap::wrapped(&text, crate::render::wrap::width()));
         self.0.push('\n');
     }
 }
@@ -96,6 +98,7 @@ pub(crate) fn about(dump: &Provenance) -> String {
         (Some(tokens), Some(decode)) if !decode.is_empty() => {
             parts.push(format!("{} tokens + {} decoded", tokens.len(), decode.len()));
         }
+        (Some(tokens), _) if tokens.len() == 1 => parts.push("1 token".to_owned()),
         (Some(tokens), _) => parts.push(format!("{} tokens", tokens.len())),
         _ => {}
     }
@@ -137,20 +140,20 @@ fn conclusion(screen: &mut Screen, judged: &Judged, told: &Compare) {
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
-            let (agree, all) = (told.counts.agree(), told.counts.all());
-            let exact = told.counts.exact;
-            let of = if agree == all {
-                format!("all {}", taps_in_words(all))
-            } else {
-                format!("{agree} of {}", taps_in_words(all))
-            };
-            let rest = Incomplete::suffix(&judged.session.sides()) + &judged.session.assumed_cache();
-            screen.line(&format!(
-                "{} {of} agree, {exact} of them bit for bit{rest}",
-                paint(GOOD, &parity(judged.session.loosened))
-            ));
+            let how = paint(GOOD, &parity(judged.session.loosened));
+            screen.line(&format!("{how} {}", agreement(judged, told)));
         }
     }
+}
+
+/// How many taps agree, and on what conditions.
+pub(crate) fn agreement(judged: &Judged, told: &Compare) -> String {
+    let (agree, all) = (told.counts.agree(), told.counts.all());
+    let exact = told.counts.exact;
+    let of =
+        if agree == all { format!("all {}", taps_in_words(all)) } else { format!("{agree} of {}", taps_in_words(all)) };
+    let rest = Incomplete::suffix(&judged.session.sides()) + &judged.session.assumed_cache();
+    format!("{of} agree, {exact} of them bit for bit{rest}")
 }
 
 /// The first divergence, and what comes at its end: what was looked at, and what is to be done about it.

@@ -61,6 +61,17 @@ pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let least = || table(Fold::Whole);
     let shown = [Fold::Runs, Fold::Layers].into_iter().map(table).find(fits).unwrap_or_else(least);
     screen.append(&shown);
+    legend(screen, report);
+}
+
+/// What the marks mean, where a tap differs behind another.
+fn legend(screen: &mut Screen, report: &Report) {
+    let any = |status: Status| report.taps.iter().any(|tap| tap.status == status);
+    if any(Status::Downstream) {
+        let unchecked = if any(Status::Unchecked) { "; ?: unchecked" } else { "" };
+        let text = format!("  DIFF: differs though its inputs agree; off: so does an input{unchecked}");
+        screen.line(&paint(DIM, &text));
+    }
 }
 
 /// The steps of a run, neighbours that say the same on one line.

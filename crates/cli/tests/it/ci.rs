@@ -23,7 +23,7 @@ fn what_had_to_be_compared_and_was_not_fails() {
     assert_eq!(code(&with(&["--require", "layers.*.probs"])), Some(1));
     assert_eq!(code(&with(&["--fail-on-unchecked"])), Some(1));
     assert_eq!(code(&["compare", GOLDEN, GOLDEN, "--fail-on-unchecked"]), Some(0));
-    refused(&firstdiff(&with(&["--require", "layers.*.prbos"])), &["--require layers.*.prbos", "no tap"]);
+    refused(&firstdiff(&with(&["--require", "layers.*.prbos"])), &["--require layers.*.prbos", "none of the taps"]);
     let said = in_one_line(&screen(&with(&["--require", "layers.*.probs"])));
     assert!(said.contains("failed:") && said.contains("required, but unchecked (layers.0.probs"), "{said}");
     let report = json(&with(&["--require", "layers.*.probs"]));
@@ -68,6 +68,10 @@ fn a_job_on_github_is_annotated_and_has_a_summary() {
     let written = fs::read_to_string(&summary).unwrap();
     assert!(written.starts_with("before\n### firstdiff: diverged\n"), "{written}");
     assert!(written.contains("first divergence: layers.0.q_rope (rope)"), "{written}");
+    // Names in the screen are foreign: the runner is told to look for no commands there.
+    let shown = String::from_utf8(run.stdout).unwrap();
+    let word = shown.lines().next().unwrap().strip_prefix("::stop-commands::").unwrap();
+    assert_eq!(shown.lines().last().unwrap(), format!("::{word}::"));
     // JSON stays alone on standard output.
     let run = in_job(&["compare", GOLDEN, FAULTY, "--format", "github", "--json", "-"], &summary);
     assert!(serde_json::from_slice::<serde_json::Value>(&run.stdout).is_ok());
@@ -113,6 +117,84 @@ fn an_accepted_divergence_is_no_failure_of_a_job() {
     assert_eq!((run.status.code(), run.stderr), (Some(0), Vec::new()));
     let text = fs::read_to_string(file).unwrap();
     assert!(!text.contains("<failure ") && text.contains("as its baseline allows"), "{text}");
+    let page = folder.path().join("page.html");
+    let page = page.to_str().unwrap();
+    assert_eq!(code(&[&gate[..], &["--html", page]].concat()), Some(0));
+    let text = fs::read_to_string(page).unwrap();
+    assert!(text.contains(">gate passed<") && text.contains("Not parity: held to its own baseline"));
+}
+
+#[test]
+fn a_page_and_test_cases_fail_where_the_command_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (page, file, baseline) = (at("page.html"), at("taps.xml"), at("parity.baseline"));
+    let outputs = ["--html", &page, "--junit", &file];
+    let run = |args: &[&str]| {
+        let code = code(&[args, &outputs].concat());
+        (code, fs::read_to_string(&page).unwrap(), fs::read_to_string(&file).unwrap())
+    };
+    let (code_of, text, cases) = run(&["compare", GOLDEN, "right/llama-torch-sdpa.npz", "--require", "layers.0.probs"]);
+    assert!(code_of == Some(1) && text.contains(">failed<") && text.contains("required, but unchecked"));
+    assert!(cases.contains(r#"name="layers.0.probs"><failure type="unchecked""#), "{cases}");
+    assert_eq!(code(&["gate", GOLDEN, RIGHT, "--baseline", &baseline, "--update"]), Some(0));
+    // Taps that the baseline has and the candidate lacks.
+    let (code_of, text, cases) = run(&["gate", GOLDEN, "right/llama-torch-sdpa.npz", "--baseline", &baseline]);
+    assert!(code_of == Some(1) && text.contains(">gate failed<") && text.contains("gate: FAILED"));
+    assert!(cases.contains("<failure type=\"regression\""), "{cases}");
+    // Nothing can be concluded of a recording that was not finished.
+    let torn = at("torn");
+    fs::create_dir(&torn).unwrap();
+    npy(&folder.path().join("torn/h0.npy"), 4);
+    fs::write(folder.path().join("torn/dump.json"), r#"{"format": 1, "complete": false, "tokens": [1, 2, 3, 4]}"#)
+        .unwrap();
+    let (code_of, _, cases) = run(&["compare", &torn, &torn]);
+    assert!(code_of == Some(2) && cases.contains("<error type=\"incomparable\""), "{cases}");
+    refused(&firstdiff(&["compare", GOLDEN, RIGHT, "--html", &page, "--junit", &page]), &["two outputs"]);
+    refused(&firstdiff(&["compare", GOLDEN, RIGHT, "--html", "-", "--json", "-"]), &["two outputs"]);
+}
+
+/// The last `rows` of four positions of eight channels.
+fn npy(path: &std::path::Path, rows: usize) {
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 8), }}");
+    header += &" ".repeat(64 - (10 + header.len() + 1) % 64);
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(((4 - rows) * 8..32).flat_map(|value| (value as f32 + 1.0).to_le_bytes()));
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_tap_of_one_dump_alone_is_not_checked_and_one_held_in_part_neither() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |name: &str, more: bool, in_part: bool| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        let entry = |tap: &str, rows: usize, of: &str| {
+            let file = format!("{tap}.npy");
+            npy(&path.join(&file), rows);
+            format!(r#"{{"tap": "{tap}", "step": 0, "file": "{file}", "shape": [{rows}, 8], "dtype": "f32"{of}}}"#)
+        };
+        let (rows, of) = if in_part { (1, r#", "rows": [3]"#) } else { (4, "") };
+        let mut taps = vec![entry("h0", 4, ""), entry("logits", rows, of)];
+        taps.extend(more.then(|| entry("layers.0.extra", 4, "")));
+        let taps = taps.join(", ");
+        let meta = format!(r#"{{"format": 1, "precision": "f32", "tokens": [1, 2, 3, 4], "taps": [{taps}]}}"#);
+        fs::write(path.join("dump.json"), meta).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (plain, more, part) = (dump("plain", false, false), dump("more", true, false), dump("part", false, true));
+    assert_eq!(code(&["compare", &plain, &plain, "--fail-on-unchecked"]), Some(0));
+    for pair in [[&more, &plain], [&plain, &more]] {
+        assert_eq!(code(&["compare", pair[0], pair[1]]), Some(0));
+        assert_eq!(code(&["compare", pair[0], pair[1], "--require", "layers.0.extra"]), Some(1));
+    }
+    assert_eq!(code(&["compare", &more, &plain, "--fail-on-unchecked"]), Some(1));
+    assert_eq!(code(&["compare", &plain, &part]), Some(0));
+    assert_eq!(code(&["compare", &plain, &part, "--require", "logits"]), Some(1));
+    assert_eq!(code(&["compare", &plain, &part, "--require", "logits", "--rows", "3"]), Some(0), "no more was asked");
 }
 
 #[test]

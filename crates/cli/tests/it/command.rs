@@ -612,3 +612,22 @@ fn names_that_no_recorder_knows_are_compared_once_they_are_mapped() {
         |tap: &str| report["taps"].as_array().unwrap().iter().any(|t| t["tap"] == tap && t["status"] == "exact");
     assert!(agrees("layers.0.h") && agrees("layers.1.h"), "{report:#}");
 }
+
+#[test]
+fn every_word_of_an_answer_is_told() {
+    let said = in_one_line(&screen(&["why", "rope-pairing"]));
+    for word in ["the rotation pairs other elements", "change rotate the pairs", "where q_rope, k_rope"] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(screen(&["why", "rotation.pairing"]).contains("formula"));
+    let (all, some) = (screen(&["why"]), screen(&["why", "rope"]));
+    assert!(
+        all.lines().count() > some.lines().count()
+            && some.lines().all(|line| line.starts_with("rope") || line.starts_with(' '))
+    );
+    for id in firstdiff_explain::mistakes::ids() {
+        assert!(all.contains(id), "{id}");
+        assert!(screen(&["why", id]).contains("change"), "{id}");
+    }
+    refuses(&["why", "rope-paring"], &["rope-pairing?"]);
+}

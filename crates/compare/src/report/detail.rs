@@ -19,8 +19,8 @@ const MAP: usize = 24;
 pub struct TapDetail {
     /// By token position.
     pub positions: Bars,
-    /// The token position with which each group of `positions` begins.
-    pub tokens: Vec<usize>,
+    /// The first and the last token position of each group of `positions`.
+    pub tokens: Vec<[usize; 2]>,
     /// By head, where it has heads.
     pub heads: Bars,
     /// By place of the last axis: channel, or key of scores.
@@ -75,6 +75,8 @@ pub struct Maps {
     pub size: [usize; 2],
     /// How many queries and keys each entry stands for.
     pub each: [usize; 2],
+    /// The token position of the first query of each row.
+    pub tokens: Vec<usize>,
     /// The reference's, row by row.
     pub reference: Vec<f64>,
     /// The candidate's.
@@ -134,7 +136,9 @@ impl TapDetail {
         let [positions, heads, channels] = [by_position, by_head, by_channel].map(|sums| Bars::of(&sums));
         let maps = (pair.site() == Site::Probs && pair.shape().len() == 3).then(|| Maps::of(pair, &heads));
         let worst = worst.0.into_iter().map(|(i, _)| value(i)).collect();
-        let tokens = (0..pair.rows().0).step_by(positions.each).map(|row| pair.token_position(row)).collect();
+        let rows = pair.rows().0;
+        let ends = |first: usize| [first, (first + positions.each).min(rows) - 1].map(|row| pair.token_position(row));
+        let tokens = (0..rows).step_by(positions.each).map(ends).collect();
         TapDetail { positions, tokens, heads, channels, worst, spread: spread.into(), maps }
     }
 }
@@ -160,7 +164,8 @@ impl Maps {
             (0..size[0] * size[1]).map(entry).collect()
         };
         let (reference, candidate) = (mean(&|i| pair.reference(i)), mean(&|i| pair.candidate(i)));
-        Maps { head, size, each, reference, candidate }
+        let tokens = (0..queries).step_by(each[0]).map(|row| pair.token_position(row)).collect();
+        Maps { head, size, each, tokens, reference, candidate }
     }
 }
 
@@ -270,8 +275,9 @@ mod tests {
         let mut candidate = vec![1.0; 1000];
         candidate[999] = 2.0;
         let detail = detail(Site::H0, &[1000, 1], &vec![1.0; 1000], &candidate);
-        assert_eq!((detail.positions.each, detail.positions.nmse.len(), detail.tokens[1]), (16, 63, 16));
+        assert_eq!((detail.positions.each, detail.positions.nmse.len(), detail.tokens[1]), (16, 63, [16, 31]));
         // The last group holds the eight positions that are left.
+        assert_eq!(detail.tokens[62], [992, 999]);
         assert_eq!(detail.positions.nmse[62], 1.0 / 8.0);
     }
 

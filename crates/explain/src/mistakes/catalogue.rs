@@ -73,6 +73,18 @@ pub(crate) enum BeginsLater {
 }
 
 impl Mistake {
+    /// Where it can be made, in words.
+    pub fn places(&self) -> String {
+        let mut sites = self.at.to_vec();
+        sites.sort_unstable();
+        match sites.len() {
+            0 if self.in_programs => "operations of recorded programs".to_owned(),
+            0 => "files of weights alone".to_owned(),
+            all if all == Site::ALL.len() => "every tap".to_owned(),
+            _ => sites.iter().map(|site| site.name()).collect::<Vec<_>>().join(", "),
+        }
+    }
+
     /// A mistake of which nothing more is to be said: what an entry leaves out.
     pub(super) const ORDINARY: Mistake = Mistake {
         id: "",

@@ -80,6 +80,21 @@ impl Param {
         Param { needs_positions: true, ..self }
     }
 
+    /// What it may be: its words, each between two of `quote`, and what else.
+    pub fn in_words(&self, quote: &str) -> String {
+        let words = self.words.iter().map(|word| format!("{quote}{word}{quote}"));
+        let other = match self.values {
+            Values::Words => None,
+            Values::Number => Some("a number".to_owned()),
+            Values::Free => Some("any number".to_owned()),
+            Values::Layer => Some("a layer's number".to_owned()),
+            Values::Flag => Some(format!("{quote}true{quote}")),
+            Values::Other(says) => Some(says.to_owned()),
+        };
+        let all: Vec<String> = words.chain(other).collect();
+        format!("{}: {}", self.name, all.join(", "))
+    }
+
     /// Whether it may have this value.
     pub fn allows(&self, value: &Value) -> bool {
         let known =

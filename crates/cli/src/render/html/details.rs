@@ -53,7 +53,9 @@ struct Told {
 #[derive(Serialize)]
 struct Drawn {
     positions: Levels,
-    tokens: Vec<usize>,
+    tokens: Vec<[usize; 2]>,
+    /// What stands along the last axis.
+    last: &'static str,
     heads: Levels,
     channels: Levels,
     worst: Vec<(String, String, String)>,
@@ -68,7 +70,12 @@ struct Drawn {
 #[derive(Serialize)]
 struct Levels {
     each: usize,
+    /// How many stand in all groups.
+    count: usize,
     tenths: Vec<Option<i32>>,
+    /// The group that is furthest off, and its NMSE; null where that is not finite.
+    worst: usize,
+    nmse: Option<f64>,
 }
 
 /// Probabilities of both sides, in percent.
@@ -77,8 +84,10 @@ struct Drawing {
     head: usize,
     size: [usize; 2],
     each: [usize; 2],
-    reference: Vec<i32>,
-    candidate: Vec<i32>,
+    tokens: Vec<usize>,
+    /// Null of what is not finite.
+    reference: Vec<Option<i32>>,
+    candidate: Vec<Option<i32>>,
 }
 
 impl Details {
@@ -140,14 +149,19 @@ impl Drawn {
     fn of(tap: &TapReport, detail: TapDetail) -> Drawn {
         let TapDetail { positions, tokens, heads, channels, worst, spread, maps } = detail;
         let Spread { equal, not_finite, from, counts } = spread;
+        let last = if tap.place.tap.site.axes().last() == Some(&'S') { "key" } else { "channel" };
+        let axis = tap.place.tap.site.position_axis();
+        let of = |axis: usize| tap.shape.get(axis).copied().unwrap_or(0);
+        let head_axis = if axis == 1 { 0 } else { 1 };
         let side_by_side = |Apart { index, reference, candidate }: Apart| {
             (tap.index_in_words(&index), digits(reference), digits(candidate))
         };
         Drawn {
-            positions: Levels::of(positions),
+            positions: Levels::of(positions, of(axis)),
             tokens,
-            heads: Levels::of(heads),
-            channels: Levels::of(channels),
+            last,
+            heads: Levels::of(heads, of(head_axis)),
+            channels: Levels::of(channels, tap.shape.last().copied().unwrap_or(0)),
             worst: worst.into_iter().map(side_by_side).collect(),
             equal,
             not_finite,
@@ -162,21 +176,24 @@ impl Drawn {
 const NOT_FINITE: i32 = 9999;
 
 impl Levels {
-    fn of(bars: Bars) -> Levels {
+    fn of(bars: Bars, count: usize) -> Levels {
         let tenths = |nmse: f64| match nmse {
             0.0 => None,
             _ if nmse.is_finite() => Some((10.0 * nmse.log10()).round() as i32),
             _ => Some(NOT_FINITE),
         };
-        Levels { each: bars.each, tenths: bars.nmse.into_iter().map(tenths).collect() }
+        let worst = (0..bars.nmse.len()).rev().max_by(|&a, &b| bars.nmse[a].total_cmp(&bars.nmse[b])).unwrap_or(0);
+        let nmse = bars.nmse.get(worst).copied().filter(|nmse| nmse.is_finite()).map(four_digits);
+        Levels { each: bars.each, count, tenths: bars.nmse.into_iter().map(tenths).collect(), worst, nmse }
     }
 }
 
 impl Drawing {
     fn of(maps: Maps) -> Drawing {
-        let percent = |values: Vec<f64>| values.into_iter().map(|p| (100.0 * p).round() as i32).collect();
-        let Maps { head, size, each, reference, candidate } = maps;
-        Drawing { head, size, each, reference: percent(reference), candidate: percent(candidate) }
+        let percent = |p: f64| p.is_finite().then(|| (100.0 * p).round() as i32);
+        let percents = |values: Vec<f64>| values.into_iter().map(percent).collect();
+        let Maps { head, size, each, tokens, reference, candidate } = maps;
+        Drawing { head, size, each, tokens, reference: percents(reference), candidate: percents(candidate) }
     }
 }
 

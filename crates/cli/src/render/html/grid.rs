@@ -153,9 +153,10 @@ fn column(tap: &Tap) -> String {
 /// The order of cells that stand for several taps: what is most to be seen is greatest.
 fn rank(entry: &TapEntry) -> (u8, f64) {
     let status = match entry.status {
-        Status::Unchecked => 0,
-        Status::Exact => 1,
-        Status::Rounding => 2,
+        Status::Exact => 0,
+        Status::Rounding => 1,
+        // Unchecked is not passed.
+        Status::Unchecked => 2,
         Status::Downstream => 3,
         Status::Diverged => 4,
     };
@@ -178,7 +179,8 @@ fn cell(place: &Place<'_>, count: usize, at: usize, is_first: bool) -> Cell {
         (Status::Rounding, Some(above)) if above <= 0.0 => {
             (if above > -1.0 { "near" } else { "under" }, format!("\u{2212}{:.0}", -above))
         }
-        (Status::Rounding, _) => ("under", "\u{2248}".to_owned()),
+        // Zeros of either sign.
+        (Status::Rounding, _) => ("under", "=".to_owned()),
         // It differs by its structure, not by its size.
         (_, Some(above)) if above <= 0.0 => ("over1", "\u{2260}".to_owned()),
         (_, Some(above)) => {
@@ -191,6 +193,8 @@ fn cell(place: &Place<'_>, count: usize, at: usize, is_first: bool) -> Cell {
             };
             (class, format!("+{above:.0}"))
         }
+        // Where the reference is all zeros there is no ratio.
+        (_, None) if entry.measures.max_abs_diff.is_some_and(f64::is_finite) => ("over5", "\u{2260}".to_owned()),
         (_, None) => ("over5", "\u{221e}".to_owned()),
     };
     let mut label = entry.tap.clone();

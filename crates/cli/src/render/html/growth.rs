@@ -41,6 +41,7 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
             let tap = Tap::named(&place.entry.tap);
             let (Some(x), Some(y)) = (along(&tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
             let of = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
+            let y = if y.is_nan() { f64::INFINITY } else { y };
             // Of several steps the worst.
             match points.iter_mut().find(|(known, ..)| *known == x) {
                 Some(known) if known.1 < y.max(LEAST).log10() => *known = of(y),
@@ -51,7 +52,11 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
-    let error = |place: &Place<'_>| place.entry.measures.nmse;
+    // What differs and has no such number is not finite.
+    let error = |place: &Place<'_>| {
+        let differs = place.entry.status.differs();
+        place.entry.measures.nmse.or(differs.then_some(f64::INFINITY))
+    };
     let series = [
         Series {
             name: "allowed",
@@ -75,5 +80,5 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
     };
     let series = series.into_iter().filter(|s| !s.points.is_empty()).collect();
     let layer = |x: f64| if x.fract() == 0.0 { format!("{x:.0}") } else { String::new() };
-    Plot::of(title, summary, "layers behind it", series, [&layer, &|y| format!("1e{y:.0}")])
+    Plot::of(title, summary, "layer", series, [&layer, &|y| format!("1e{y:.0}")])
 }

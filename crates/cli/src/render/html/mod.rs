@@ -21,9 +21,11 @@ use crate::render::html::findings::Card;
 use crate::render::html::grid::{Grid, Phase, Place};
 use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
-use crate::render::screen::{about, beside_noise};
+use crate::render::screen::{about, agreement, beside_noise};
 use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, TapEntry, Verdict};
 use crate::session::Judged;
+use crate::session::arithmetic::as_it_asks;
+use crate::words::safe;
 
 /// What a page is made of: reports of one candidate.
 #[derive(Default)]
@@ -34,6 +36,10 @@ pub(crate) struct Page<'a> {
     pub(crate) replayed: Option<&'a Replay>,
     /// Why.
     pub(crate) explained: Option<&'a Explain>,
+    /// Of a gate, whether it is passed.
+    pub(crate) passed: Option<bool>,
+    /// Why the command fails beside the verdict, or what a baseline allows.
+    pub(crate) failed: Vec<String>,
 }
 
 /// The page as its template has it.
@@ -41,7 +47,10 @@ pub(crate) struct Page<'a> {
 #[template(path = "page.html")]
 struct Filled {
     title: String,
-    verdict: &'static str,
+    /// What stands in the mark, and how that looks.
+    verdict: String,
+    class: &'static str,
+    failed: Vec<String>,
     is_divergence: bool,
     headline: String,
     notes: Vec<String>,
@@ -97,7 +106,7 @@ impl Page<'_> {
         let is_divergence = told.is_some();
         let (headline, notes, lines) = match told {
             Some(Divergence { headline, notes, lines, .. }) => (headline, notes, lines),
-            None => (reason.clone().unwrap_or_else(|| self.in_short()), Vec::new(), Vec::new()),
+            None => (reason.clone().map_or_else(|| self.in_short(), |reason| safe(&reason)), Vec::new(), Vec::new()),
         };
         // A cause that the model gave stands among the findings.
         let without_cause = lines.into_iter().take_while(|(name, _)| *name != CAUSE);
@@ -108,9 +117,17 @@ impl Page<'_> {
             Verdict::Incomparable => "incomparable",
         };
         let candidate = self.provenance().1;
+        let (shown, class) = match self.passed {
+            Some(true) => ("gate passed".to_owned(), "parity"),
+            Some(false) => ("gate failed".to_owned(), "diverged"),
+            None if !self.failed.is_empty() && verdict == Verdict::Parity => ("failed".to_owned(), "diverged"),
+            None => (verdict_word.to_owned() + &self.loosened(), verdict_word),
+        };
         let filled = Filled {
-            title: format!("{verdict_word}: {}", candidate.path),
-            verdict: verdict_word,
+            title: format!("{shown}: {}", candidate.path),
+            verdict: shown,
+            class,
+            failed: self.failed.clone(),
             is_divergence,
             headline,
             notes,
@@ -220,7 +237,13 @@ impl Page<'_> {
         facts.push(Line::new("candidate", described(candidate)));
         let judged_in = self.compared.map(|(_, told)| &told.judged_in).or(judged.map(|judged| &judged.judged_in));
         if let Some(JudgedIn { profile, profile_reason, cache, .. }) = judged_in {
-            let cache = if *cache == "f32" { String::new() } else { format!(", K/V cache in {cache}") };
+            let cache = match (*cache, judged_in.is_some_and(|judged| judged.cache_is_assumed)) {
+                ("f32", _) => String::new(),
+                (cache, false) => format!(", K/V cache in {cache}"),
+                (cache, true) => {
+                    format!(", K/V cache in {cache} (assumed: nobody says so, and what was recorded shows it)")
+                }
+            };
             facts.push(Line::new("judged as", format!("{profile} ({profile_reason}){cache}")));
         }
         if let Some((_, told)) = self.compared {
@@ -231,8 +254,18 @@ impl Page<'_> {
         facts
     }
 
+    /// That only the candidate's own word asks for so coarse a profile.
+    fn loosened(&self) -> String {
+        self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.loosened))
+    }
+
     /// What is concluded, where there is no first divergence to tell of.
     fn in_short(&self) -> String {
+        if let Some((judged, told)) = self.compared
+            && told.conclusion.verdict == Verdict::Parity
+        {
+            return agreement(judged, told);
+        }
         let counts = match (self.compared, self.explained, self.replayed) {
             (Some((_, told)), ..) => told.counts,
             (None, Some(told), _) => told.judged.counts,

@@ -53,7 +53,7 @@ pub(crate) struct Series {
 }
 
 impl Plot {
-    /// A chart of what is finite; `None` where that is nothing. `y_text` and `x_text` say a tick's number.
+    /// A chart; `None` where nothing in it is finite. What is infinite stands at the upper edge, a NaN is left out. `y_text` and `x_text` say a tick's number.
     pub(crate) fn of(
         title: String,
         summary: String,
@@ -76,8 +76,9 @@ impl Plot {
         let curve = |Series { name, class, points }: Series| {
             let mut path = String::new();
             let mut placed = Vec::new();
-            for (x, y, text) in points.into_iter().filter(|(x, y, _)| x.is_finite() && y.is_finite()) {
-                let (x, y) = (across(x), up(y));
+            let is_drawn = |(x, y, _): &(f64, f64, String)| x.is_finite() && (y.is_finite() || *y == f64::INFINITY);
+            for (x, height, text) in points.into_iter().filter(is_drawn) {
+                let (x, y) = (across(x), up(height.min(y.1)));
                 let _ = write!(path, "{}{x} {y}", if path.is_empty() { "M" } else { "L" });
                 placed.push(Point { x, y, text });
             }
@@ -114,10 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_left_out_and_nothing_is_no_chart() {
+    fn what_is_infinite_stands_at_the_edge_and_nothing_is_no_chart() {
         assert!(plot(&[(0.0, f64::INFINITY), (f64::NAN, 1.0)]).is_none());
-        let plot = plot(&[(0.0, 1.0), (1.0, f64::NEG_INFINITY), (2.0, 3.0)]).unwrap();
-        assert_eq!(plot.curves[0].points.len(), 2);
+        let plot = plot(&[(0.0, 1.0), (1.0, f64::INFINITY), (1.5, f64::NAN), (2.0, 3.0)]).unwrap();
+        assert_eq!(plot.curves[0].points.len(), 3);
+        assert_eq!(plot.curves[0].points[1].y, plot.curves[0].points[2].y, "no lower than what is finite");
         assert!(!plot.curves[0].path.contains("inf") && !plot.curves[0].path.contains("NaN"));
     }
 
