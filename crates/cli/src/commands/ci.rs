@@ -11,7 +11,7 @@ use crate::commands::compare::matching_none;
 use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::render::github;
 use crate::render::junit;
-use crate::report::RequiredUnchecked;
+use crate::report::{Outcome, RequiredUnchecked};
 use crate::words::{safe, shorten, taps_in_words};
 
 /// Arguments of the commands that run in CI.
@@ -39,16 +39,6 @@ enum Format {
     Text,
     /// For people, with commands that GitHub's runner reads.
     Github,
-}
-
-/// Something that makes a job fail.
-pub(crate) struct Failure {
-    /// The tap, and where in the run it is.
-    pub(crate) place: String,
-    /// The kind: `diverged`, `regression`, `unchecked`.
-    pub(crate) kind: &'static str,
-    /// What is wrong.
-    pub(crate) message: String,
 }
 
 impl CiArgs {
@@ -135,14 +125,6 @@ impl CiArgs {
     }
 }
 
-/// What CI is to show.
-pub(crate) struct Outcome<'a> {
-    pub(crate) report: &'a Report,
-    pub(crate) failures: Vec<Failure>,
-    /// Whether what differs is allowed by a baseline, and fails only where it is among the failures.
-    pub(crate) held: bool,
-}
-
 /// What is said of taps that had to be compared; nothing where there are none.
 pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
     let first = unmet.first()?;
@@ -154,21 +136,4 @@ pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
 /// The exit code, where what had to be compared was not.
 pub(crate) fn with_unmet(code: u8, unmet: &[RequiredUnchecked]) -> u8 {
     if code == PARITY && !unmet.is_empty() { DIVERGED } else { code }
-}
-
-impl Failure {
-    /// Of taps that differ though their inputs agree, and those that had to be compared.
-    pub(crate) fn of(report: &Report, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
-        let diverged = report.taps.iter().filter(|tap| tap.status == Status::Diverged).map(|tap| Failure {
-            place: report.name(tap.place),
-            kind: "diverged",
-            message: format!("{}: {}", tap.op, tap.why().unwrap_or_default()),
-        });
-        let unmet = unmet.iter().map(|tap| Failure {
-            place: tap.place.clone(),
-            kind: "unchecked",
-            message: format!("required, but unchecked: {}", tap.reason.as_deref().unwrap_or_default()),
-        });
-        diverged.chain(unmet).collect()
-    }
 }

@@ -7,11 +7,11 @@ use clap::Args;
 use firstdiff_compare::{Place, Verdict};
 use firstdiff_trace::Tap;
 
-use crate::commands::ci::{CiArgs, Failure, Outcome, unmet_in_words, with_unmet};
+use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
 use crate::output::{apart, exit_code, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
-use crate::report::Compare;
+use crate::report::{Compare, Failure, Outcome};
 use crate::session::pair::PairArgs;
 use crate::session::{Judged, Session};
 

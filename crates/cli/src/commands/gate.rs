@@ -6,13 +6,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::baseline::{Baseline, Regression};
-use crate::commands::ci::{CiArgs, Failure, Outcome, unmet_in_words};
+use crate::commands::ci::{CiArgs, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
 use crate::output::{DIVERGED, PARITY, apart, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
-use crate::report::{Gate, RequiredUnchecked, not_checked};
+use crate::report::{Failure, Gate, Outcome, RequiredUnchecked, not_checked};
 use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use firstdiff_compare::{Report, Verdict};
 
-use crate::commands::ci::{Failure, Outcome};
+use crate::report::{Failure, Outcome};
 use crate::words::safe;
 
 /// Failures that become annotations: the runner shows ten of a step.

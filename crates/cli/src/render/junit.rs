@@ -4,7 +4,7 @@ use anyhow::Result;
 use askama::Template;
 use firstdiff_compare::{Status, TapReport, Verdict};
 
-use crate::commands::ci::{Failure, Outcome};
+use crate::report::{Failure, Outcome};
 use crate::words::safe;
 
 #[derive(Template)]

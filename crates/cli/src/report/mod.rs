@@ -12,6 +12,7 @@ mod gate;
 mod inspect;
 mod next;
 mod not_checked;
+mod outcome;
 mod replay;
 mod shared;
 mod weights;
@@ -40,6 +41,7 @@ pub use written::{Dump, Import};
 pub(crate) use {
     next::next_step,
     not_checked::{not_checked, reasons, unmapped_hint},
+    outcome::{Failure, Outcome},
 };
 
 /// The version of the JSON.
