@@ -53,22 +53,23 @@ impl Inputs {
         }
         Ok(())
     }
-}
 
-/// Refuses outputs of which two go to one place: the later would end the earlier.
-///
-/// # Errors
-/// When two do.
-pub(crate) fn apart<'a>(outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
-    let mut known: Vec<PathBuf> = Vec::new();
-    for path in outputs.into_iter().flatten() {
-        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        if known.contains(&place) && !is_device(&place) {
-            bail!("{}: two outputs would go there", path.display());
+    /// The same of several files to write, of which no two may go to one place: the later would end the earlier.
+    ///
+    /// # Errors
+    /// When one is read, or two are one.
+    pub(crate) fn spare_all<'a>(&self, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+        let mut known: Vec<PathBuf> = Vec::new();
+        for path in outputs.into_iter().flatten() {
+            self.spare(Some(path))?;
+            let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+            if known.contains(&place) && !is_device(&place) {
+                bail!("{}: two outputs would go there", path.display());
+            }
+            known.push(place);
         }
-        known.push(place);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Whether what is written there is kept nowhere.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{FirstDivergence, Place, UnrecordedLayers, number};
+use firstdiff_compare::{ChunkAlignment, FirstDivergence, Place, UnrecordedLayers, number};
 use firstdiff_trace::{Site, Tap};
 
 /// `1 tap`, `7 taps`.
@@ -58,6 +58,15 @@ pub(crate) fn places(places: &[Place]) -> Vec<String> {
         (from, to) => format!("{tap} (decode steps {from}-{to})"),
     };
     runs.into_iter().map(said).collect()
+}
+
+/// Where in a run a step is: `decode step 3`, `positions 5-7`; nothing of the prefill.
+pub(crate) fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Option<String> {
+    match (alignment, step) {
+        (Some(alignment), cell) => Some(alignment.positions(cell..cell + 1)),
+        (None, 0) => None,
+        (None, step) => Some(format!("decode step {step}")),
+    }
 }
 
 /// Text of foreign origin, without control characters.

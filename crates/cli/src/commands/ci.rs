@@ -1,6 +1,6 @@
 //! What does CI ask beside the verdict? Taps that must have been compared, and the outcome in the forms that CI systems show.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -42,18 +42,9 @@ enum Format {
 }
 
 impl CiArgs {
-    /// Refuses outputs that are inputs, before anything is computed.
-    ///
-    /// # Errors
-    /// When one is.
-    pub(crate) fn spare(&self, inputs: &Inputs) -> Result<()> {
-        inputs.spare(self.junit.as_deref())?;
-        inputs.spare(self.summary().as_deref())
-    }
-
-    /// Where the test cases are written.
-    pub(crate) fn junit(&self) -> Option<&Path> {
-        self.junit.as_deref()
+    /// The files that are written: the test cases, and the summary of the step.
+    pub(crate) fn files(&self) -> [Option<PathBuf>; 2] {
+        [self.junit.clone(), self.summary()]
     }
 
     /// The summary of the step, in a job of GitHub's.

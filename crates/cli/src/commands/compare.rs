@@ -8,7 +8,7 @@ use firstdiff_compare::{Place, Verdict};
 use firstdiff_trace::Tap;
 
 use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
-use crate::output::{apart, exit_code, is_stdout, print};
+use crate::output::{exit_code, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::{Compare, Failure, Outcome};
@@ -62,10 +62,8 @@ pub(crate) struct CompareArgs {
 
 pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     let inputs = args.pair.inputs();
-    inputs.spare(args.json.as_deref())?;
-    inputs.spare(args.html.as_deref())?;
-    args.ci.spare(&inputs)?;
-    apart([args.json.as_deref(), args.html.as_deref(), args.ci.junit()])?;
+    let [junit, summary] = args.ci.files();
+    inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
     let judged = args.pair.judged(|session| match &args.taps {
         Some(patterns) => narrow(session, patterns),
         None => Ok(()),

@@ -1,5 +1,6 @@
 //! `firstdiff gate`: is no tap worse than its baseline?
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -9,7 +10,7 @@ use crate::baseline::{Baseline, Regression};
 use crate::commands::ci::{CiArgs, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
-use crate::output::{DIVERGED, PARITY, apart, is_stdout, print};
+use crate::output::{DIVERGED, PARITY, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
 use crate::report::{Failure, Gate, Outcome, RequiredUnchecked, not_checked};
@@ -55,15 +56,12 @@ pub(crate) struct GateArgs {
 
 pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let dumps = args.pair.inputs();
-    if args.update {
-        dumps.spare(Some(&args.baseline))?;
-    }
     let inputs = dumps.clone().and([&args.baseline]);
-    inputs.spare(args.json.as_deref())?;
-    inputs.spare(args.html.as_deref())?;
-    args.ci.spare(&inputs)?;
+    let [junit, summary] = args.ci.files();
+    let files = [args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()];
     let written = Some(&*args.baseline).filter(|_| args.update);
-    apart([args.json.as_deref(), args.html.as_deref(), args.ci.junit(), written])?;
+    dumps.spare_all(files.into_iter().chain([written]))?;
+    inputs.spare_all(files)?;
     // A baseline that cannot be read is found before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
     let judged = args.pair.judged(|_| Ok(()))?;
@@ -176,13 +174,8 @@ fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[Re
         message: format!("NMSE was {}, is {}: {}", worse_number(worse.was), worse_number(worse.now), worse.reason),
     });
     let others = Failure::of(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
-    let mut failures: Vec<Failure> = worse.collect();
-    for failure in others {
-        if failures.iter().all(|known| known.place != failure.place) {
-            failures.push(failure);
-        }
-    }
-    failures
+    let mut told = HashSet::new();
+    worse.chain(others).filter(|failure| told.insert(failure.place.clone())).collect()
 }
 
 /// That only the candidate asks for such a profile, and what was not checked, each on a line of its own.

@@ -7,7 +7,7 @@ use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::Explanation;
 
-use crate::output::{apart, is_stdout};
+use crate::output::is_stdout;
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
 use crate::render::table::taps;
@@ -51,9 +51,7 @@ pub(crate) struct ReplayArgs {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let inputs = args.of.inputs();
-    inputs.spare(json.as_deref())?;
-    inputs.spare(args.html.as_deref())?;
-    apart([json.as_deref(), args.html.as_deref()])?;
+    inputs.spare_all([json.as_deref(), args.html.as_deref()])?;
     let judge = |of: CandidateArgs| {
         let given = of.open()?;
         let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;

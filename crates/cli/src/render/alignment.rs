@@ -59,9 +59,7 @@ fn next_group<'a>(
         let step = tap.place.step;
         let here = taps[count..].iter().take_while(|t| t.place.step == step).count();
         let cell = &taps[count..count + here];
-        let in_prefill = alignment
-            .phased()
-            .map(|run| run.step_of(alignment.cells.get(step as usize).map_or(0, |c| c.start)) == Some(0));
+        let in_prefill = alignment.is_prefill(step);
         let what = (in_prefill, cell.iter().map(|t| kind(t.status)).filter(|k| *k != 1).max(), cell.iter().any(unfold));
         if step < cells.end || *like.get_or_insert(what) != what || (what.2 && count > 0) {
             break;

@@ -1,11 +1,13 @@
 //! How is an outcome written for what reads JUnit's form? Every tap is a test case: one that was not checked is skipped, never passed.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use askama::Template;
 use firstdiff_compare::{Status, TapReport, Verdict};
 
 use crate::report::{Failure, Outcome};
-use crate::words::safe;
+use crate::words::{safe, step_in_words};
 
 #[derive(Template)]
 #[template(path = "junit.xml")]
@@ -41,9 +43,9 @@ impl Suite {
 /// # Errors
 /// When the template cannot be filled.
 pub(crate) fn text(Outcome { report, failures, held }: &Outcome<'_>) -> Result<String> {
+    let mut of_no_tap: BTreeMap<&str, &Failure> = failures.iter().map(|f| (f.place.as_str(), f)).collect();
     let case = |tap: &TapReport| {
-        let place = report.name(tap.place);
-        let failed = failures.iter().find(|failure| failure.place == place);
+        let failed = of_no_tap.remove(report.name(tap.place).as_str());
         let why = || text_of(&tap.why().unwrap_or_default());
         let ended = match (failed, tap.status) {
             (Some(failure), _) => Ended::Failed { kind: failure.kind, message: text_of(&failure.message) },
@@ -55,17 +57,13 @@ pub(crate) fn text(Outcome { report, failures, held }: &Outcome<'_>) -> Result<S
             (None, Status::Unchecked) => Ended::Skipped { message: why() },
             (None, Status::Exact | Status::Rounding) => Ended::Passed,
         };
-        let step = match (&report.alignment, tap.place.step) {
-            (Some(alignment), step) => alignment.positions(step..step + 1),
-            (None, 0) => "prefill".to_owned(),
-            (None, step) => format!("decode step {step}"),
-        };
+        let step = step_in_words(report.alignment.as_deref(), tap.place.step);
+        let step = step.unwrap_or_else(|| "prefill".to_owned());
         Case { step, name: text_of(&tap.place.tap.to_string()), ended }
     };
     let mut cases: Vec<Case> = report.taps.iter().map(case).collect();
     // What the comparison has no tap of, such as one that a baseline has.
-    let is_a_tap = |failure: &&Failure| report.taps.iter().any(|tap| report.name(tap.place) == failure.place);
-    for Failure { place, kind, message } in failures.iter().filter(|failure| !is_a_tap(failure)) {
+    for Failure { place, kind, message } in of_no_tap.into_values() {
         let ended = Ended::Failed { kind, message: text_of(message) };
         cases.push(Case { step: "not compared".to_owned(), name: text_of(place), ended });
     }

@@ -375,10 +375,8 @@ impl Alignment {
             candidate_step: alignment.candidate.step_of(cell.start),
         };
         let phase = |prefill: bool| {
-            let counts = Counts::of(report.taps.iter().filter(|tap| {
-                let start = alignment.cells.get(tap.place.step as usize).map_or(0, |cell| cell.start);
-                alignment.phased().is_some_and(|run| (run.step_of(start) == Some(0)) == prefill)
-            }));
+            let counts =
+                Counts::of(report.taps.iter().filter(|tap| alignment.is_prefill(tap.place.step) == Some(prefill)));
             Phase { agree: counts.agree(), differ: counts.differ(), unchecked: counts.unchecked }
         };
         Alignment {

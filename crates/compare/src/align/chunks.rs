@@ -155,6 +155,12 @@ impl ChunkAlignment {
         [&self.candidate, &self.reference].into_iter().find(|chunks| chunks.has_prefill())
     }
 
+    /// Whether a cell is in the prefill of that run; `None` where no run has both.
+    pub fn is_prefill(&self, cell: u32) -> Option<bool> {
+        let start = self.cells.get(cell as usize).map_or(0, |cell| cell.start);
+        self.phased().map(|run| run.step_of(start) == Some(0))
+    }
+
     /// The cells that a step of the reference (0) or the candidate (1) is in.
     pub(crate) fn cells_of(&self, side: usize, step: u32) -> impl Iterator<Item = u32> {
         let range = [&self.reference, &self.candidate][side].ranges().get(step as usize).cloned().unwrap_or(0..0);

@@ -38,6 +38,8 @@ pub struct TapDetail {
 pub struct Bars {
     /// How many stand in each group; the last may hold fewer.
     pub each: usize,
+    /// How many stand in all groups.
+    pub count: usize,
     /// Of each group.
     pub nmse: Vec<f64>,
 }
@@ -90,7 +92,7 @@ impl Bars {
             let nmse = group.iter().fold(Squares::default(), |a, b| a + *b).relative();
             if nmse.is_nan() { f64::INFINITY } else { nmse }
         });
-        Bars { each, nmse: nmse.collect() }
+        Bars { each, count: sums.len(), nmse: nmse.collect() }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::commands::explain::asked::{Asked, ask};
 use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
 use crate::driver::Asking;
 use crate::driver::told::in_bytes;
-use crate::output::{apart, is_stdout};
+use crate::output::is_stdout;
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, Diagnosis, Explain, Explained, Judged, Match, OfReference, Residual, Tried};
@@ -95,9 +95,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         }
     }
     let inputs = args.of.inputs().and(&args.reference);
-    inputs.spare(args.json.as_deref())?;
-    inputs.spare(args.html.as_deref())?;
-    apart([args.json.as_deref(), args.html.as_deref()])?;
+    inputs.spare_all([args.json.as_deref(), args.html.as_deref()])?;
     let effort = Effort {
         only: args.only.clone(),
         faults: usize::from(args.faults),

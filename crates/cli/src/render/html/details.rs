@@ -150,18 +150,15 @@ impl Drawn {
         let TapDetail { positions, tokens, heads, channels, worst, spread, maps } = detail;
         let Spread { equal, not_finite, from, counts } = spread;
         let last = if tap.place.tap.site.axes().last() == Some(&'S') { "key" } else { "channel" };
-        let axis = tap.place.tap.site.position_axis();
-        let of = |axis: usize| tap.shape.get(axis).copied().unwrap_or(0);
-        let head_axis = if axis == 1 { 0 } else { 1 };
         let side_by_side = |Apart { index, reference, candidate }: Apart| {
             (tap.index_in_words(&index), digits(reference), digits(candidate))
         };
         Drawn {
-            positions: Levels::of(positions, of(axis)),
+            positions: Levels::of(positions),
             tokens,
             last,
-            heads: Levels::of(heads, of(head_axis)),
-            channels: Levels::of(channels, tap.shape.last().copied().unwrap_or(0)),
+            heads: Levels::of(heads),
+            channels: Levels::of(channels),
             worst: worst.into_iter().map(side_by_side).collect(),
             equal,
             not_finite,
@@ -176,7 +173,7 @@ impl Drawn {
 const NOT_FINITE: i32 = 9999;
 
 impl Levels {
-    fn of(bars: Bars, count: usize) -> Levels {
+    fn of(bars: Bars) -> Levels {
         let tenths = |nmse: f64| match nmse {
             0.0 => None,
             _ if nmse.is_finite() => Some((10.0 * nmse.log10()).round() as i32),
@@ -184,7 +181,7 @@ impl Levels {
         };
         let worst = (0..bars.nmse.len()).rev().max_by(|&a, &b| bars.nmse[a].total_cmp(&bars.nmse[b])).unwrap_or(0);
         let nmse = bars.nmse.get(worst).copied().filter(|nmse| nmse.is_finite()).map(four_digits);
-        Levels { each: bars.each, count, tenths: bars.nmse.into_iter().map(tenths).collect(), worst, nmse }
+        Levels { each: bars.each, count: bars.count, tenths: bars.nmse.into_iter().map(tenths).collect(), worst, nmse }
     }
 }
 

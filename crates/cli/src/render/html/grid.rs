@@ -1,11 +1,11 @@
 //! How do all taps stand at one glance? A map of layers by taps, each cell the worst of what it stands for, prefill and decode apart.
 
-use firstdiff_compare::{Status, number};
+use firstdiff_compare::{ChunkAlignment, Status, number};
 use firstdiff_trace::Tap;
 
 use crate::render::html::details::Shown;
 use crate::report::TapEntry;
-use crate::words::taps_in_words;
+use crate::words::{step_in_words, taps_in_words};
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +19,22 @@ pub(crate) enum Phase {
 /// A tap and where in the run it stands.
 pub(crate) struct Place<'a> {
     pub(crate) entry: &'a TapEntry,
+    /// What its name says.
+    pub(crate) tap: Tap,
     pub(crate) phase: Phase,
     /// Where in the run, in words; nothing for the prefill.
     pub(crate) when: String,
+}
+
+impl<'a> Place<'a> {
+    /// A tap of a run, or of two that were aligned by token position.
+    pub(crate) fn of(entry: &'a TapEntry, alignment: Option<&ChunkAlignment>) -> Place<'a> {
+        let step = entry.step;
+        let in_prefill = alignment.map_or(step == 0, |alignment| alignment.is_prefill(step).unwrap_or(true));
+        let phase = if in_prefill { Phase::Prefill } else { Phase::Decode };
+        let when = step_in_words(alignment, step).unwrap_or_default();
+        Place { entry, tap: Tap::named(&entry.tap), phase, when }
+    }
 }
 
 /// A map.
@@ -66,29 +79,28 @@ pub(crate) fn grids(
     let (mut grids, mut without) = (Vec::new(), Vec::new());
     let decodes = listed.iter().any(|place| place.phase == Phase::Decode);
     for phase in [Phase::Prefill, Phase::Decode] {
-        let named = |(at, place)| -> (usize, &Place<'_>, Tap) { (at, place, Tap::named(&place.entry.tap)) };
-        let of_phase: Vec<(usize, &Place<'_>, Tap)> =
-            listed.iter().enumerate().filter(|(_, p)| p.phase == phase).map(named).collect();
+        let of_phase: Vec<(usize, &Place<'_>)> = listed.iter().enumerate().filter(|(_, p)| p.phase == phase).collect();
         let mut stacks: Vec<Option<&'static str>> = Vec::new();
         let stack = |tap: &Tap| tap.layer.map(|_| tap.stack());
-        for (.., tap) in &of_phase {
-            if !stacks.contains(&stack(tap)) {
-                stacks.push(stack(tap));
+        for (_, place) in &of_phase {
+            if !stacks.contains(&stack(&place.tap)) {
+                stacks.push(stack(&place.tap));
             }
         }
         // Layers first, what stands outside of them last.
         stacks.sort_by_key(Option::is_none);
         for of in stacks {
-            let taps = || of_phase.iter().filter(|(.., tap)| stack(tap) == of);
+            let taps = || of_phase.iter().filter(|(_, place)| stack(&place.tap) == of);
             let is_unchecked = |place: &Place<'_>| place.entry.status == Status::Unchecked;
-            if phase == Phase::Decode && taps().all(|(_, place, _)| is_unchecked(place)) {
+            if phase == Phase::Decode && taps().all(|(_, place)| is_unchecked(place)) {
                 let count = taps_in_words(taps().count());
                 without.push(format!("{}: nothing was compared ({count} unchecked).", title(of, phase, decodes)));
                 continue;
             }
             let mut columns: Vec<String> = Vec::new();
             let mut rows: Vec<(Option<u32>, Vec<Option<Slot<'_>>>)> = Vec::new();
-            for (at, place, tap) in taps() {
+            for (at, place) in taps() {
+                let tap = &place.tap;
                 let name = column(tap);
                 let column = columns.iter().position(|known| *known == name).unwrap_or_else(|| {
                     columns.push(name);

@@ -11,10 +11,7 @@ const LEAST: f64 = 1e-18;
 
 /// The charts.
 pub(crate) fn plots(listed: &[Place<'_>]) -> Vec<Plot> {
-    let of_stream = |place: &Place<'_>| {
-        let tap = Tap::named(&place.entry.tap);
-        along(&tap).map(|x| (tap.stack(), x))
-    };
+    let of_stream = |place: &Place<'_>| along(&place.tap).map(|x| (place.tap.stack(), x));
     let mut stacks: Vec<&'static str> = Vec::new();
     for (stack, _) in listed.iter().filter_map(of_stream) {
         if !stacks.contains(&stack) {
@@ -38,8 +35,8 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
     let points = |phase: Phase, value: &dyn Fn(&Place<'_>) -> Option<f64>| {
         let mut points: Vec<(f64, f64, String)> = Vec::new();
         for place in listed.iter().filter(|place| place.phase == phase) {
-            let tap = Tap::named(&place.entry.tap);
-            let (Some(x), Some(y)) = (along(&tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
+            let tap = &place.tap;
+            let (Some(x), Some(y)) = (along(tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
             let of = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
             let y = if y.is_nan() { f64::INFINITY } else { y };
             // Of several steps the worst.

@@ -18,11 +18,11 @@ use crate::output::{Inputs, write};
 use crate::render::divergence::{CAUSE, Divergence};
 use crate::render::html::details::{Details, Shown};
 use crate::render::html::findings::Card;
-use crate::render::html::grid::{Grid, Phase, Place};
+use crate::render::html::grid::{Grid, Place};
 use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
 use crate::render::screen::{about, agreement, beside_noise};
-use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, TapEntry, Verdict};
+use crate::report::{Compare, Conclusion, Explain, Judged as Replayed, JudgedIn, Provenance, Replay, Verdict};
 use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::words::safe;
@@ -97,7 +97,7 @@ impl Page<'_> {
 
     fn text(&self) -> Result<String> {
         let listed = self.listed();
-        let first = self.first();
+        let first = self.first(&listed);
         let mut shown = Shown::default();
         let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
         let details = self.details(&listed, &shown)?;
@@ -157,45 +157,28 @@ impl Page<'_> {
 
     /// Every tap, with where in the run it stands.
     fn listed(&self) -> Vec<Place<'_>> {
-        let of_model = |entry: &TapEntry| {
-            let phase = if entry.step == 0 { Phase::Prefill } else { Phase::Decode };
-            let when = if entry.step == 0 { String::new() } else { format!("decode step {}", entry.step) };
-            (phase, when)
-        };
-        if let Some((judged, told)) = self.compared {
-            let place = |entry| {
-                let Some(alignment) = &judged.report.alignment else {
-                    let (phase, when) = of_model(entry);
-                    return Place { entry, phase, when };
-                };
-                let cell = entry.step as usize;
-                let start = alignment.cells.get(cell).map_or(0, |cell| cell.start);
-                let phase = match alignment.phased() {
-                    Some(run) if run.step_of(start) != Some(0) => Phase::Decode,
-                    _ => Phase::Prefill,
-                };
-                Place { entry, phase, when: alignment.positions(entry.step..entry.step + 1) }
-            };
-            return told.taps.iter().map(place).collect();
+        let alignment = self.compared.and_then(|(judged, _)| judged.report.alignment.as_deref());
+        match self.compared {
+            Some((_, told)) => told.taps.iter().map(|entry| Place::of(entry, alignment)).collect(),
+            None => {
+                let taps = self.judged().into_iter().flat_map(|judged| &judged.taps);
+                taps.map(|tap| Place::of(&tap.entry, alignment)).collect()
+            }
         }
-        let judged = self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged));
-        judged
-            .into_iter()
-            .flat_map(|judged| &judged.taps)
-            .map(|tap| {
-                let (phase, when) = of_model(&tap.entry);
-                Place { entry: &tap.entry, phase, when }
-            })
-            .collect()
+    }
+
+    /// What explain judged, or replay.
+    fn judged(&self) -> Option<&Replayed> {
+        self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged))
     }
 
     /// The tap that is to be looked at first, and its step.
-    fn first(&self) -> Option<(String, u32)> {
+    fn first(&self, listed: &[Place<'_>]) -> Option<(String, u32)> {
         if let Some((_, told)) = self.compared {
             return told.first_divergence.as_ref().map(|first| (first.tap.clone(), first.step));
         }
         let differs = |place: &Place<'_>| place.entry.status.differs();
-        self.listed().iter().find(|place| differs(place)).map(|place| (place.entry.tap.clone(), place.entry.step))
+        listed.iter().find(|place| differs(place)).map(|place| (place.entry.tap.clone(), place.entry.step))
     }
 
     fn details(&self, listed: &[Place<'_>], shown: &Shown) -> Result<Details> {
@@ -215,11 +198,10 @@ impl Page<'_> {
 
     /// The reference or the model, and the candidate.
     fn provenance(&self) -> (Option<&Provenance>, &Provenance) {
-        match (self.compared, self.explained, self.replayed) {
-            (Some((_, told)), ..) => (Some(&told.reference), &told.candidate),
-            (None, Some(told), _) => (None, &told.judged.candidate),
-            (None, None, Some(told)) => (None, &told.judged.candidate),
-            (None, None, None) => unreachable!("a page is of some report"),
+        match (self.compared, self.judged()) {
+            (Some((_, told)), _) => (Some(&told.reference), &told.candidate),
+            (None, Some(judged)) => (None, &judged.candidate),
+            (None, None) => unreachable!("a page is of some report"),
         }
     }
 
@@ -228,7 +210,7 @@ impl Page<'_> {
         let mut facts: Vec<Line> = Vec::new();
         let described = |dump: &Provenance| format!("{} {}", dump.path, about(dump));
         facts.extend(reference.map(|reference| Line::new("reference", described(reference))));
-        let judged = self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged));
+        let judged = self.judged();
         if let Some(judged) = judged {
             let of = &judged.architecture;
             let text = format!("{} ({}, {} layers, {} wide)", judged.model, of.family, of.layers, of.hidden);
@@ -266,12 +248,8 @@ impl Page<'_> {
         {
             return agreement(judged, told);
         }
-        let counts = match (self.compared, self.explained, self.replayed) {
-            (Some((_, told)), ..) => told.counts,
-            (None, Some(told), _) => told.judged.counts,
-            (None, None, Some(told)) => told.judged.counts,
-            (None, None, None) => return String::new(),
-        };
+        let counts = self.compared.map(|(_, told)| told.counts).or(self.judged().map(|judged| judged.counts));
+        let counts = counts.unwrap_or_default();
         let (agree, all) = (counts.agree(), counts.all());
         let how = if self.compared.is_some() { "agree" } else { "come out right from what they read" };
         match counts.differ() {
@@ -291,9 +269,8 @@ impl Page<'_> {
 
     fn not_checked(&self) -> Vec<String> {
         let compared = self.compared.map(|(_, told)| &told.not_checked);
-        let judged = self.explained.map(|told| &told.judged.not_checked);
-        let replayed = self.replayed.map(|told| &told.judged.not_checked);
-        let mut lines = compared.or(judged).or(replayed).cloned().unwrap_or_default();
+        let judged = self.judged().map(|judged| &judged.not_checked);
+        let mut lines = compared.or(judged).cloned().unwrap_or_default();
         let untestable = self.explained.map(|told| told.not_testable.join(", ")).filter(|ids| !ids.is_empty());
         lines.extend(untestable.map(|ids| format!("mistakes that this dump could not have shown: {ids}")));
         lines
@@ -301,10 +278,9 @@ impl Page<'_> {
 
     fn warnings(&self) -> Vec<String> {
         let compared = self.compared.into_iter().flat_map(|(_, told)| &told.warnings);
-        let explained = self.explained.into_iter().flat_map(|told| &told.judged.warnings);
-        let replayed = self.replayed.into_iter().flat_map(|told| &told.judged.warnings);
+        let judged = self.judged().into_iter().flat_map(|judged| &judged.warnings);
         let mut lines: Vec<String> = Vec::new();
-        for line in compared.chain(explained).chain(replayed) {
+        for line in compared.chain(judged) {
             if !lines.contains(line) {
                 lines.push(line.clone());
             }
