@@ -62,7 +62,10 @@ fn settle(judged: &Judged, baseline: &Path, update: bool) -> Result<u8> {
     let worst = judged.report.taps.iter().filter_map(|t| t.metrics?.nmse()).fold(0.0, f64::max);
     if update {
         std::fs::create_dir_all(baseline.parent().unwrap_or(Path::new(".")))?;
-        std::fs::write(baseline, Baseline::of(&judged.report)?.to_text(judged))?;
+        std::fs::write(
+            baseline,
+            Baseline::of(&judged.report, firstdiff::baseline::Accepted::default())?.to_text(judged),
+        )?;
     }
     let regressions = Baseline::read(baseline)?.regressions(&judged.report);
     let parity = judged.report.verdict == firstdiff::compare::Verdict::Parity;

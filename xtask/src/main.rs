@@ -1,5 +1,6 @@
-//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | fuzz | docs | mistakes | readme | zoo`: thin, calls the crates.
+//! What does the project's own work need? `cargo xtask assets | bisect | gate | fixtures | bench | bench-forward | fuzz | docs | mistakes | readme | zoo`: thin, calls the crates.
 
+mod assets;
 mod bench;
 mod bisect;
 mod docs;
@@ -48,6 +49,11 @@ enum Xtask {
     },
     /// Reads changed inputs of every form; exit code 1: one made a reader panic, hang, or allocate far more than it holds
     Fuzz(fuzz::FuzzArgs),
+    /// Writes the command's man pages and shell completions, for packages
+    Assets {
+        /// Where to
+        folder: PathBuf,
+    },
     /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
     Docs,
     /// Writes docs/MISTAKES.md from explain's catalogue, or fails if it says something else
@@ -84,6 +90,7 @@ fn main() -> ExitCode {
         Xtask::Bench => bench::run().map(|()| 0),
         Xtask::BenchForward { folder } => forward_bench::run(folder),
         Xtask::Fuzz(args) => fuzz::run(&args),
+        Xtask::Assets { folder } => assets::run(&folder),
         Xtask::Docs => docs::run(),
         Xtask::Mistakes { check } => mistakes::run(check),
         Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{Place, Report, Status, TapReport};
 use firstdiff_trace::{FileError, Tap, read_regular};
+use serde::Serialize;
 
 use crate::session::Judged;
 
@@ -22,6 +23,9 @@ const VALUES_A_POSITION: f64 = 4.0;
 const DIFFERED: &str = " differs, factor ";
 /// Ends the line of a tap that was compared at some of its positions only.
 const PART: &str = " part";
+/// Comes before who accepted what differs, and why.
+const ACCEPTED_BY: &str = "accepted-by";
+const ACCEPTED_BECAUSE: &str = "accepted-because";
 /// Below this share of what the profile allows, no change is worth a word.
 const NEGLIGIBLE: f64 = 0.01;
 
@@ -32,6 +36,27 @@ pub struct Baseline {
     profile: String,
     /// Token positions of each step, where the two runs took the tokens in other chunks: a step's number means these.
     cells: Option<Vec<usize>>,
+    /// Who accepted what differs, and why.
+    accepted: Accepted,
+}
+
+/// Who lets taps differ, and why. A baseline of parity needs neither.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Accepted {
+    /// Who.
+    pub by: Option<String>,
+    /// Why.
+    pub because: Option<String>,
+}
+
+impl Accepted {
+    /// `accepted by ann: keys in int8`; what nobody said is said to be unknown.
+    pub fn in_words(&self) -> String {
+        let by = self.by.as_deref().unwrap_or("nobody knows whom");
+        let because =
+            self.because.as_deref().unwrap_or("no reason is given (--update --accept-diverged --reason TEXT)");
+        format!("accepted by {by}: {because}")
+    }
 }
 
 /// What a tap was.
@@ -55,6 +80,15 @@ pub struct Regression {
     pub now: Option<f64>,
     /// What is wrong.
     pub reason: String,
+    /// Whether it is better than what was accepted of it, so that the baseline allows more than is needed.
+    pub outgrown: bool,
+}
+
+impl Regression {
+    /// What a report calls this kind of failure.
+    pub fn kind(&self) -> &'static str {
+        if self.outgrown { "outgrown" } else { "regression" }
+    }
 }
 
 impl Baseline {
@@ -62,7 +96,7 @@ impl Baseline {
     ///
     /// # Errors
     /// When what differs is not finite: no later run could be held to that.
-    pub fn of(report: &Report) -> Result<Baseline> {
+    pub fn of(report: &Report, accepted: Accepted) -> Result<Baseline> {
         let mut taps = BTreeMap::new();
         for tap in report.taps.iter().filter(|t| t.status.agrees() || t.status.differs()) {
             let nmse = tap.size().filter(|nmse| nmse.is_finite());
@@ -81,7 +115,12 @@ impl Baseline {
                 (None, false) => {}
             }
         }
-        Ok(Baseline { taps, profile: report.profile.name().into(), cells: cells(report) })
+        Ok(Baseline { taps, profile: report.profile.name().into(), cells: cells(report), accepted })
+    }
+
+    /// Who accepted what differs, and why; nothing where nothing differed.
+    pub fn accepted(&self) -> Option<&Accepted> {
+        (self.differing() > 0).then_some(&self.accepted)
     }
 
     /// How many taps differed when it was made: at none it was parity.
@@ -94,12 +133,17 @@ impl Baseline {
         let mut text =
             String::from("# firstdiff baseline 1: NMSE of every tap; written by `firstdiff gate --update`\n");
         let meta = judged.session.reference.meta();
-        let name = |value: Option<&str>| value.unwrap_or("unknown").replace(|c: char| c.is_control(), " ");
+        let line = |text: &str| text.replace(|c: char| c.is_control(), " ");
+        let name = |value: Option<&str>| line(value.unwrap_or("unknown"));
         let _ = writeln!(text, "# reference: {}, model {}", name(meta.producer.name()), name(meta.model.as_deref()));
         if self.differing() > 0 {
             let (count, all) = (self.differing(), self.taps.len());
             let _ =
                 writeln!(text, "# NOT PARITY: {count} of {all} taps differ; accepted as they were (--accept-diverged)");
+            let Accepted { by, because } = &self.accepted;
+            for (key, value) in [(ACCEPTED_BY, by), (ACCEPTED_BECAUSE, because)] {
+                let _ = value.as_ref().map(|value| writeln!(text, "{key} {}", line(value)));
+            }
         }
         let _ = writeln!(text, "profile {}", self.profile);
         if let Some(cells) = &self.cells {
@@ -142,22 +186,34 @@ impl Baseline {
             }
             let bad = || format!("line {}: '{}'", number + 1, line.escape_debug());
             let (name, value) = line.split_once(char::is_whitespace).with_context(bad)?;
-            if name == "profile" {
-                baseline.profile = value.trim().into();
-                continue;
-            }
-            if name == "cells" {
-                let lengths = value.trim().split(',').map(str::parse).collect::<Result<_, _>>();
-                baseline.cells = Some(lengths.with_context(bad)?);
-                continue;
+            let value = value.trim();
+            match name {
+                "profile" => {
+                    baseline.profile = value.into();
+                    continue;
+                }
+                "cells" => {
+                    let lengths = value.split(',').map(str::parse).collect::<Result<_, _>>();
+                    baseline.cells = Some(lengths.with_context(bad)?);
+                    continue;
+                }
+                ACCEPTED_BY => {
+                    baseline.accepted.by = Some(value.into());
+                    continue;
+                }
+                ACCEPTED_BECAUSE => {
+                    baseline.accepted.because = Some(value.into());
+                    continue;
+                }
+                _ => {}
             }
             let (tap, step) = match name.rsplit_once(".step") {
                 Some((tap, step)) => (tap, step.parse().with_context(bad)?),
                 None => (name, 0),
             };
-            let (value, part) = match value.trim().strip_suffix(PART) {
+            let (value, part) = match value.strip_suffix(PART) {
                 Some(value) => (value, true),
-                None => (value.trim(), false),
+                None => (value, false),
             };
             let (value, differed) = match value.split_once(DIFFERED) {
                 Some((value, factor)) => (value, Some(factor.parse::<f64>().with_context(bad)?)),
@@ -181,32 +237,35 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// Every tap that is worse than it was, missing, or diverged.
+    /// Every tap that is worse than it was, missing, or diverged; and every one that is so much better than what was accepted that it need not be
+    /// accepted any more.
     pub fn regressions(&self, report: &Report) -> Vec<Regression> {
         let mut found = Vec::new();
         if let (Some(reason), Some(tap)) = (self.of_other_steps(report), report.taps.first()) {
-            return vec![Regression { place: tap.place, was: None, now: None, reason }];
+            return vec![Regression { place: tap.place, was: None, now: None, reason, outgrown: false }];
         }
         for (&place, &was) in &self.taps {
             let now = report.tap(place.tap, place.step);
             let nmse = now.and_then(TapReport::size);
+            let outgrown = now.is_some_and(|tap| is_outgrown(tap, was));
             let reason = match now {
                 None => Some("in neither dump any more".to_owned()),
+                Some(_) if outgrown => Some("agrees now".to_owned()),
                 Some(tap) if self.differing() > 0 => worse_than_held(tap, was, nmse),
                 Some(tap) => worse(tap, was, nmse),
             };
-            found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason }));
+            found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason, outgrown }));
         }
         for tap in report.taps.iter().filter(|t| t.status.differs() && !self.taps.contains_key(&t.place)) {
             let now = tap.size();
             let reason = format!("{}, and not in the baseline", tap.status.name());
-            found.push(Regression { place: tap.place, was: None, now, reason });
+            found.push(Regression { place: tap.place, was: None, now, reason, outgrown: false });
         }
         if self.profile != report.profile.name()
             && let Some(tap) = report.taps.first()
         {
             let reason = format!("the baseline is of profile {}, this comparison of {}", self.profile, report.profile);
-            found.push(Regression { place: tap.place, was: None, now: None, reason });
+            found.push(Regression { place: tap.place, was: None, now: None, reason, outgrown: false });
         }
         found
     }
@@ -238,6 +297,12 @@ impl Baseline {
 /// Token positions of each of the report's steps, where the two runs took the tokens in other chunks.
 fn cells(report: &Report) -> Option<Vec<usize>> {
     report.alignment.as_ref().map(|alignment| alignment.cells.iter().map(ExactSizeIterator::len).collect())
+}
+
+/// Whether a tap that was let differ agrees now, and not only because it was at the edge of what is allowed.
+fn is_outgrown(tap: &TapReport, was: Was) -> bool {
+    let beyond_the_edge = tap.allowed.is_none_or(|allowed| was.nmse > ROOM * allowed);
+    was.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == was.part && beyond_the_edge
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that what is not known to be as good is worse.
@@ -311,6 +376,9 @@ mod tests {
         assert_eq!(good.len(), 2);
         let open = Baseline::parse("profile f32\nmy%20scan.step2 0\n").unwrap();
         assert!(open.taps.contains_key(&Place { step: 2, tap: Tap::named("my scan") }));
+        let accepted =
+            Baseline::parse("profile f32\naccepted-by ann\naccepted-because keys in int8\nh0 1 differs, factor 1\n");
+        assert_eq!(accepted.unwrap().accepted().unwrap().in_words(), "accepted by ann: keys in int8");
         let part = Baseline::parse("profile f32\nh0 0 part\n").unwrap();
         let held = Baseline::parse("profile f32\nh0 1e-3 differs, factor 1.0300 part\nlogits 0\n").unwrap();
         assert_eq!((held.differing(), good.differing()), (1, 0));

@@ -7,16 +7,30 @@
 //! firstdiff::assert_parity!("target/dump-bf16", "tests/golden/llama", "bf16");
 //! ```
 //!
+//! [`check_parity`] gives the [`report`] itself, tap by tap:
+//!
+//! ```no_run
+//! let parity = firstdiff::check_parity("target/dump", "tests/golden/llama", None);
+//! let report = parity.inspect_err(|failure| println!("{failure}")).expect("parity with PyTorch");
+//! assert_eq!(report.counts.unchecked, 0);
+//! ```
+//!
 //! Only this crate prints and exits. What it stands on can be used by itself: [`trace`] (taps, dumps, the recorder),
-//! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts).
+//! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts). Modules that the command needs and nobody else
+//! are hidden here, and may change with any version.
 
+#[doc(hidden)]
 pub mod baseline;
+#[doc(hidden)]
 pub mod bisect;
+#[doc(hidden)]
 pub mod commands;
 mod driver;
+#[doc(hidden)]
 pub mod output;
 mod parity;
 mod progress;
+#[doc(hidden)]
 pub mod render;
 pub mod report;
 pub mod session;
@@ -25,7 +39,7 @@ mod words;
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;
 pub use firstdiff_trace as trace;
-pub use parity::{NoParity, check_parity};
+pub use parity::{NoParity, REPORTS, check_parity};
 pub use session::arithmetic::Loosened;
 pub use session::pair::PairArgs;
 pub use session::{Judged, Session};
@@ -33,11 +47,13 @@ pub use session::{Judged, Session};
 /// Panics unless the dump `candidate` is at parity with the dump `golden`; the message is the command's own screen.
 ///
 /// A third argument names the profile: "exact", "f32", "f16", "bf16" or "ggml". By default the dumps say it.
+///
+/// Where the variable FIRSTDIFF_REPORTS names a folder, a comparison that fails leaves its page there, and the message names it.
 #[macro_export]
 macro_rules! assert_parity {
     (@ $candidate:expr, $golden:expr, $profile:expr) => {
         if let ::core::result::Result::Err(failure) = $crate::check_parity($candidate, $golden, $profile) {
-            ::core::panic!("{failure}");
+            ::core::panic!("{}", failure.told(::core::concat!(::core::module_path!(), "-", ::core::line!())));
         }
     };
     ($candidate:expr, $golden:expr $(,)?) => {

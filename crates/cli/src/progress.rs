@@ -16,26 +16,59 @@ const NOW_AND_THEN: Duration = Duration::from_secs(15);
 /// A bar, a line now and then, or nothing.
 pub(crate) enum Bar {
     Drawn(ProgressBar),
-    Lines(Mutex<Instant>),
+    Lines(Mutex<Pace>),
     Silent,
+}
+
+/// How fast what is done now goes on.
+pub(crate) struct Pace {
+    what: String,
+    since: Instant,
+    /// How much was done then.
+    from: usize,
+    /// When something was said last.
+    last: Instant,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { what: String::new(), since: Instant::now(), from: 0, last: Instant::now() }
+    }
+
+    /// What is done now, how far it is and how long the rest takes at this pace; nothing where that was said a moment ago.
+    fn line(&mut self, now: Instant, what: &str, done: usize, total: Option<usize>) -> Option<String> {
+        if self.what != what || done < self.from {
+            (self.what, self.since, self.from) = (what.to_owned(), now, done);
+        }
+        if now - self.last < NOW_AND_THEN {
+            return None;
+        }
+        self.last = now;
+        let made = (done - self.from) as f64;
+        let left = |total: usize| (now - self.since).as_secs_f64() / made * total.saturating_sub(done) as f64;
+        let left_in_words = total.map(left).filter(|left| *left > 0.0 && left.is_finite());
+        let left_in_words = left_in_words.map_or(String::new(), |left| format!(", about {left:.0} s left"));
+        let of = total.filter(|total| done <= *total).map_or(String::new(), |total| format!(" of {total}"));
+        Some(format!("{what}: {done}{of}{left_in_words}"))
+    }
 }
 
 impl Bar {
     /// A bar for reading `dump`, if it is large and somebody is watching.
     pub(crate) fn new(dump: &Dump) -> Bar {
         let bytes: usize = dump.entries().iter().map(|e| e.shape.iter().product::<usize>() * e.dtype.size()).sum();
-        if bytes < LARGE { Bar::Silent } else { Bar::of("comparing {wide_bar} {pos}/{len} taps") }
+        if bytes < LARGE { Bar::Silent } else { Bar::of("reading {wide_bar} {pos}/{len} taps, {eta} left") }
     }
 
     /// A bar over tensors, if somebody is watching.
     pub(crate) fn of_tensors() -> Bar {
-        Bar::of("comparing {wide_bar} {pos}/{len} tensors")
+        Bar::of("comparing {wide_bar} {pos}/{len} tensors, {eta} left")
     }
 
     /// A bar with words; in a log a line now and then.
     pub(crate) fn told() -> Bar {
-        match Bar::of("{msg} {wide_bar} {pos}/{len}") {
-            Bar::Silent => Bar::Lines(Mutex::new(Instant::now())),
+        match Bar::of("{msg} {wide_bar} {pos}/{len}, {eta} left") {
+            Bar::Silent => Bar::Lines(Mutex::new(Pace::new())),
             bar => bar,
         }
     }
@@ -49,21 +82,28 @@ impl Bar {
         Bar::Drawn(bar)
     }
 
-    /// Says what is done now, and how far it is.
-    pub(crate) fn tell(&self, what: &str, done: usize, total: usize) {
+    /// Says what is done now, how far it is, and how long the rest takes where `total` is known.
+    pub(crate) fn tell(&self, what: &str, done: usize, total: Option<usize>) {
         match self {
-            Bar::Drawn(bar) => bar.set_message(what.to_owned()),
-            Bar::Lines(last) => {
-                if let Ok(mut last) = last.lock()
-                    && last.elapsed() >= NOW_AND_THEN
-                {
-                    *last = Instant::now();
-                    let _ = writeln!(std::io::stderr(), "firstdiff: {what}: {done} of {total}");
+            Bar::Drawn(bar) if bar.message() != what => {
+                bar.set_message(what.to_owned());
+                bar.reset_eta();
+            }
+            Bar::Lines(pace) => {
+                let line = pace.lock().ok().and_then(|mut pace| pace.line(Instant::now(), what, done, total));
+                if let Some(line) = line {
+                    let _ = writeln!(std::io::stderr(), "firstdiff: {line}");
                 }
             }
-            Bar::Silent => {}
+            Bar::Drawn(_) | Bar::Silent => {}
         }
-        self.step(done, total);
+        match (self, total) {
+            (Bar::Drawn(bar), None) => {
+                bar.unset_length();
+                bar.set_position(done as u64);
+            }
+            (_, total) => self.step(done, total.unwrap_or(done)),
+        }
     }
 
     pub(crate) fn step(&self, done: usize, total: usize) {
@@ -77,5 +117,23 @@ impl Bar {
         if let Bar::Drawn(bar) = self {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_of_what_is_done_now() {
+        let mut pace = Pace::new();
+        let start = pace.since;
+        let mut line = |seconds: u64, what: &str, done: usize| {
+            pace.line(start + Duration::from_secs(seconds), what, done, Some(100))
+        };
+        assert_eq!(line(10, "reading", 50), None);
+        assert_eq!(line(16, "trying", 0).as_deref(), Some("trying: 0 of 100"));
+        assert_eq!(line(20, "trying", 10), None);
+        assert_eq!(line(36, "trying", 20).as_deref(), Some("trying: 20 of 100, about 80 s left"));
     }
 }

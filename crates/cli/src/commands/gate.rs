@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::baseline::{Baseline, Regression};
+use crate::baseline::{Accepted, Baseline, Regression};
 use crate::commands::ci::{CiArgs, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
@@ -28,8 +28,9 @@ pub(crate) const GATE_HELP: &str = "Examples:
 The baseline is a text file with one line a tap. A tap fails when it diverged, is missing, is compared at fewer positions, or its
 NMSE is more than 4 times its baseline's (and more than a hundredth of what the profile allows: other processors round otherwise).
 
-An engine in another arithmetic, whose error you know and accept, can be held to its own: --update --accept-diverged writes a baseline that
-says it is not parity, and of which taps. Later runs fail only where a tap is worse than that, or has another constant factor.";
+An engine in another arithmetic, whose error you know and accept, can be held to its own: --update --accept-diverged --reason TEXT writes a
+baseline that says it is not parity, of which taps, who accepts that and why. Later runs fail where a tap is worse than that, or has another
+constant factor; and where a tap agrees again, so that nothing is allowed that need not be.";
 
 #[derive(Debug, Args)]
 pub(crate) struct GateArgs {
@@ -44,6 +45,12 @@ pub(crate) struct GateArgs {
     /// With --update: write it though the two are not at parity; the engine is then held to what it is now, and that is said each time
     #[arg(long, requires = "update")]
     accept_diverged: bool,
+    /// With --accept-diverged: why they may differ; it stands in the baseline, and every pass says it
+    #[arg(long, value_name = "TEXT", requires = "accept_diverged")]
+    reason: Option<String>,
+    /// With --accept-diverged: who accepts it [default: who runs the job or is logged in]
+    #[arg(long, value_name = "NAME", requires = "accept_diverged")]
+    by: Option<String>,
     /// Write the report as JSON to this file (- for standard output, instead of the screen)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -67,10 +74,10 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let judged = args.pair.judged(|_| Ok(()))?;
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
     let finished = finish(&judged);
-    let allows_more = baseline.as_ref().is_some_and(|b| b.differing() > 0);
-    let held = allows_more && !matches!(finished, Ok(PARITY));
+    let accepted = baseline.as_ref().and_then(Baseline::accepted);
+    let held = accepted.is_some() && !matches!(finished, Ok(PARITY));
     let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
-    let told = Gate::of(&judged, &regressions, held, unmet);
+    let told = Gate::of(&judged, &regressions, accepted.filter(|_| held), unmet);
     let unmet = &told.compare.required_unchecked;
     let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
     let worse_in_words = worse + &unmet_line(unmet);
@@ -79,7 +86,9 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     }
     if let Some(path) = &args.html {
         let failed = match (told.passed, held) {
-            (true, true) => vec![format!("Not parity: held to its own baseline, {}.", args.baseline.display())],
+            (true, true) => {
+                vec![format!("Not parity: held to its own baseline, {}{}.", args.baseline.display(), said(accepted))]
+            }
             (true, false) => Vec::new(),
             (false, _) => worse_in_words.lines().map(|line| line.trim().to_owned()).collect(),
         };
@@ -116,13 +125,17 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
                 args.baseline.display()
             );
         }
-        let baseline = Baseline::of(&judged.report)?;
+        let baseline =
+            Baseline::of(&judged.report, Accepted { by: args.by.or_else(whoever_runs_this), because: args.reason })?;
         crate::output::write(&args.baseline, &baseline.to_text(&judged), &dumps)?;
         if screen {
-            let differ = match baseline.differing() {
-                0 => String::new(),
-                count => format!("; not parity: {count} of them differ, and are held to what they are now"),
-            };
+            let differ = baseline.accepted().map_or(String::new(), |accepted| {
+                let count = baseline.differing();
+                format!(
+                    "; not parity: {count} of them differ, and are held to what they are now; {}",
+                    accepted.in_words()
+                )
+            });
             let count = taps_in_words(baseline.len());
             let how = as_it_asks(judged.session.loosened);
             print_lines(&format!(
@@ -135,18 +148,12 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     }
     if told.passed {
         if screen {
-            let taps = taps_in_words(baseline.map_or(0, |b| b.len()));
+            let taps = taps_in_words(baseline.as_ref().map_or(0, Baseline::len));
             let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
             let what = if held { "not parity: held to its own baseline, " } else { "" };
-            let better = match allows_more && !held {
-                true => {
-                    "note: the baseline allows taps that differ, and now all agree: write it again (--update), so that they stay so\n"
-                }
-                false => "",
-            };
+            let why = if held { said(accepted) } else { String::new() };
             let assumed = judged.session.assumed_cache();
-            let text =
-                format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}\n{better}{}", note(&judged));
+            let text = format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}{why}\n{}", note(&judged));
             print(&args.ci.shown(&in_lines(&text)))?;
         }
         return Ok(PARITY);
@@ -160,6 +167,17 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     Ok(DIVERGED)
 }
 
+/// Who accepted what differs, and why, behind other words.
+fn said(accepted: Option<&Accepted>) -> String {
+    accepted.map_or(String::new(), |accepted| format!("; {}", safe(&accepted.in_words())))
+}
+
+/// Whom GitHub or GitLab runs the job for, else who is logged in.
+fn whoever_runs_this() -> Option<String> {
+    let variables = ["GITHUB_ACTOR", "GITLAB_USER_LOGIN", "USER", "USERNAME"];
+    variables.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
 /// What had to be compared and was not, on a line.
 fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
     unmet_in_words(unmet).map_or(String::new(), |text| format!("gate: FAILED, {text}\n"))
@@ -170,7 +188,7 @@ fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[Re
     let report = &judged.report;
     let worse = regressions.iter().map(|worse| Failure {
         place: report.name(worse.place),
-        kind: "regression",
+        kind: worse.kind(),
         message: format!("NMSE was {}, is {}: {}", worse_number(worse.was), worse_number(worse.now), worse.reason),
     });
     let others = Failure::of(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
@@ -203,6 +221,9 @@ pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
     }
     if regressions.len() > 10 {
         text += &format!("  ... and {} more\n", regressions.len() - 10);
+    }
+    if regressions.iter().any(|worse| worse.outgrown) {
+        text += "next: write the baseline again (--update), so that it allows no more than is needed\n";
     }
     text
 }

@@ -4,6 +4,7 @@ pub(crate) mod align;
 pub(crate) mod bisect;
 pub(crate) mod ci;
 pub(crate) mod compare;
+pub(crate) mod completions;
 pub mod dump;
 pub(crate) mod explain;
 pub(crate) mod gate;
@@ -11,10 +12,9 @@ pub(crate) mod import;
 pub(crate) mod inspect;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod show;
 pub(crate) mod weights;
 pub(crate) mod why;
-
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -22,6 +22,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::align::AlignArgs;
 use crate::commands::bisect::BisectArgs;
 use crate::commands::compare::{COMPARE_HELP, CompareArgs, run_compare};
+use crate::commands::completions::CompletionsArgs;
 use crate::commands::dump::{DUMP_HELP, DumpArgs, run_dump};
 use crate::commands::explain::ExplainArgs;
 use crate::commands::gate::{GATE_HELP, GateArgs, run_gate};
@@ -29,6 +30,7 @@ use crate::commands::import::ImportArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
+use crate::commands::show::ShowArgs;
 use crate::commands::weights::WeightsArgs;
 use crate::commands::why::WhyArgs;
 use crate::output::{UNUSABLE, print, report_error};
@@ -71,6 +73,9 @@ enum Command {
     /// Where does an engine part, without a full dump? Runs it again and again, for a few taps each time
     #[command(after_help = crate::commands::bisect::HELP)]
     Bisect(BisectArgs),
+    /// What does a dump hold? Shapes, sizes of values, and a map of a tensor
+    #[command(after_help = crate::commands::show::HELP)]
+    Show(ShowArgs),
     /// What is wrong with a dump by itself? With no reference and no weights; no verdict
     #[command(after_help = crate::commands::inspect::HELP)]
     Inspect(InspectArgs),
@@ -86,33 +91,31 @@ enum Command {
     /// For CI: no tap worse than its baseline
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
-    /// Stands between `bisect` and its engine
-    #[command(name = crate::driver::keeper::COMMAND, hide = true)]
-    Keep {
-        /// Where the engine's output goes
-        folder: PathBuf,
-        /// Its command line
-        #[arg(allow_hyphen_values = true)]
-        line: std::ffi::OsString,
-    },
+    /// Prints a script that completes commands and options in a shell
+    #[command(after_help = crate::commands::completions::HELP)]
+    Completions(CompletionsArgs),
 }
 
 /// Runs the command line and gives the exit code. Errors are one line on standard error.
 pub fn main() -> u8 {
+    if let Some(code) = crate::driver::keeper::run_if_asked(std::env::args_os().skip(1)) {
+        return code;
+    }
     let outcome = match Cli::parse().command {
         Command::Compare(args) => run_compare(args),
         Command::Dump(args) => run_dump(args),
         Command::Replay(args) => crate::commands::replay::run(args),
         Command::Explain(args) => crate::commands::explain::run(args),
         Command::Report(args) => crate::commands::report::run(args),
+        Command::Show(args) => crate::commands::show::run(args),
         Command::Weights(args) => crate::commands::weights::run(args),
         Command::Bisect(args) => crate::commands::bisect::run(args),
         Command::Inspect(args) => crate::commands::inspect::run(args),
         Command::Why(args) => crate::commands::why::run(&args),
+        Command::Completions(args) => crate::commands::completions::run(&args),
         Command::Import(args) => crate::commands::import::run(args),
         Command::Align(args) => crate::commands::align::run(args),
         Command::Gate(args) => run_gate(args),
-        Command::Keep { folder, line } => return crate::driver::keeper::run(&folder, &line),
     };
     outcome.unwrap_or_else(|error| {
         report_error(&error);

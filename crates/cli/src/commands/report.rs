@@ -11,7 +11,7 @@ use crate::commands::compare::finish;
 use crate::commands::explain::explained;
 use crate::output::{is_stdout, one_line, print};
 use crate::render::html::Page;
-use crate::report::{Compare, Explain};
+use crate::report::{Compare, CompareAndExplain, Explain};
 use crate::session::given::CandidateArgs;
 use crate::session::ids;
 use crate::session::pair::PairArgs;
@@ -38,6 +38,9 @@ pub(crate) struct ReportArgs {
     /// The file to write (- for standard output)
     #[arg(long, short, default_value = "report.html", value_name = "FILE")]
     output: PathBuf,
+    /// Write what the page says as JSON to this file (- for standard output, instead of the last line)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
     #[arg(long, value_name = "MODEL", conflicts_with = "model")]
     weights: Option<PathBuf>,
@@ -52,12 +55,12 @@ pub(crate) struct ReportArgs {
 /// When something cannot be read, or the page not written.
 pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     let inputs = args.pair.inputs();
-    inputs.spare(Some(&args.output))?;
+    inputs.spare_all([Some(&*args.output), args.json.as_deref()])?;
     if !args.seconds.is_finite() || args.seconds < 0.0 {
         bail!("--seconds {}: must be 0 or more", args.seconds);
     }
     let judged = args.pair.judged(|_| Ok(()))?;
-    let mut compared = Compare::of("compare", &judged);
+    let mut compared = Compare::of("report", &judged);
     let is_wanted = judged.report.verdict == Verdict::Diverged && args.seconds > 0.0;
     let model = args.pair.model.as_deref().or_else(|| Some(&*args.pair.reference).filter(|path| is_recorded(path)));
     let explanation = model.filter(|_| is_wanted).map(|model| explanation(&args, model)).transpose();
@@ -67,7 +70,11 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     });
     Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), ..Page::default() }
         .to_file(&args.output, &inputs)?;
-    if !is_stdout(Some(&args.output)) {
+    if let Some(path) = &args.json {
+        let told = CompareAndExplain { compare: compared.clone(), explained: explanation };
+        crate::render::json::to_file(path, &told, &inputs)?;
+    }
+    if !is_stdout(Some(&args.output)) && !is_stdout(args.json.as_ref()) {
         let first = compared.first_divergence.as_ref();
         let at = first.map_or(String::new(), |first| format!(" first divergence {} ({})", first.place, first.op));
         print(&format!("{}:{at} {}\n", judged.report.verdict.name(), args.output.display()))?;

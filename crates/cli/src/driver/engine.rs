@@ -1,5 +1,6 @@
 //! What does the engine say when it is asked for a few taps? One run through the shell, watched, and kept once it is whole.
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -131,6 +132,8 @@ pub(crate) struct Engine {
     pub(crate) timeout: Duration,
     /// Holds a folder a run.
     pub(crate) runs: PathBuf,
+    /// How many seconds the run before took.
+    pub(crate) usual: Cell<Option<usize>>,
     /// FIRSTDIFF_TOKENS and FIRSTDIFF_DECODE_TOKENS, as far as it is known what the engine is to be fed.
     pub(crate) feed: Vec<(&'static str, String)>,
 }
@@ -176,6 +179,7 @@ impl Engine {
         let began = Instant::now();
         let outcome = self.run(question, folder)?;
         let seconds = began.elapsed().as_secs_f64();
+        self.usual.set(outcome.is_ok().then_some(seconds.ceil() as usize));
         Ok(outcome.and_then(|()| written(question, folder)).map(|()| seconds))
     }
 
@@ -250,7 +254,8 @@ impl Engine {
         };
         let mut keeper = Keeper::start(&self.command, folder, environment).context("the engine cannot be started")?;
         let (began, bar) = (Instant::now(), Bar::told());
-        let what = format!("the engine runs for {}, seconds", shorten(&names(question), 3));
+        let (taps, limit) = (shorten(&names(question), 3), self.timeout.as_secs());
+        let what = format!("the engine runs for {taps} (--timeout {limit}), seconds");
         let ended = loop {
             if let Some(status) = keeper.ended()? {
                 break Some(status);
@@ -258,7 +263,7 @@ impl Engine {
             if began.elapsed() >= self.timeout {
                 break None;
             }
-            bar.tell(&what, began.elapsed().as_secs() as usize, self.timeout.as_secs() as usize);
+            bar.tell(&what, began.elapsed().as_secs() as usize, self.usual.get());
             // Fast engines are asked often, slow ones rarely.
             std::thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(2), Duration::from_millis(100)));
         };

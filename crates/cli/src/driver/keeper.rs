@@ -4,13 +4,20 @@
 //! session of their own (it is their "child subreaper": they become its children when their parents die). It does the same as soon as the pipe that `bisect`
 //! holds is closed, on a timeout or because `bisect` itself is gone, however that came about.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 /// The hidden command by which this program is started as a keeper.
 pub(crate) const COMMAND: &str = "keep-engine";
+
+/// The exit code of a keeper, where the program's arguments ask for one. It is no command of the command line: nobody is to type it.
+pub(crate) fn run_if_asked(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    let asked = arguments.next().is_some_and(|command| command == COMMAND);
+    let (folder, line) = (arguments.next().filter(|_| asked)?, arguments.next()?);
+    Some(run(Path::new(&folder), &line))
+}
 
 /// An engine under its keeper. Dropped, the engine and all that it started are ended.
 pub(crate) struct Keeper(Child);
@@ -59,11 +66,10 @@ fn shell(line: &OsStr) -> Command {
 #[cfg(unix)]
 use unix::keeper;
 #[cfg(unix)]
-pub(crate) use unix::run;
+use unix::run;
 
 #[cfg(unix)]
 mod unix {
-    use std::ffi::OsString;
     use std::io::{Read, Write};
     use std::os::unix::process::ExitStatusExt;
     use std::path::PathBuf;
@@ -110,7 +116,7 @@ mod unix {
     }
 
     /// The keeper: starts the engine, waits for its end or for that of `bisect`, and leaves nothing behind. Gives the exit code.
-    pub(crate) fn run(folder: &Path, line: &OsString) -> u8 {
+    pub(super) fn run(folder: &Path, line: &OsString) -> u8 {
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let started = outputs(folder).and_then(|[out, err]| {
@@ -209,11 +215,11 @@ mod plain {
     }
 
     /// There is no keeper here.
-    pub(crate) fn run(_: &Path, _: &std::ffi::OsString) -> u8 {
+    pub(super) fn run(_: &Path, _: &OsString) -> u8 {
         2
     }
 }
 #[cfg(not(unix))]
 use plain::keeper;
 #[cfg(not(unix))]
-pub(crate) use plain::run;
+use plain::run;

@@ -6,6 +6,7 @@ pub(crate) mod keeper;
 pub(crate) mod kept;
 pub(crate) mod told;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -136,6 +137,7 @@ impl Driver {
             command: asking.command.clone(),
             timeout: Duration::from_secs_f64(asking.timeout),
             runs: asking.work.join("runs"),
+            usual: Cell::new(None),
             feed,
         };
         Driver {

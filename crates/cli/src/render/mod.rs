@@ -7,6 +7,7 @@ pub(crate) mod html;
 pub mod json;
 pub(crate) mod junit;
 pub mod screen;
+pub(crate) mod show;
 pub(crate) mod table;
 pub(crate) mod why;
 pub(crate) mod wrap;

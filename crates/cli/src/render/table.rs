@@ -205,6 +205,14 @@ fn mark(status: Status) -> String {
     }
 }
 
+/// How large an error is beside that of a second right run.
+fn over_noise(tap: &TapReport) -> Option<String> {
+    tap.over_noise().map(|ratio| match (0.1..1e3).contains(&ratio) {
+        true => format!("{ratio:.1} x noise"),
+        false => format!("{ratio:.0e} x noise"),
+    })
+}
+
 fn tap_line(tap: &TapReport) -> String {
     let name = format!("{:<22}", tap.place.tap.to_string());
     let numbers = match (tap.status, tap.metrics) {
@@ -213,9 +221,14 @@ fn tap_line(tap: &TapReport) -> String {
         (_, Some(metrics)) => {
             let part = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {}", number(v)));
             let nmse = part("NMSE", metrics.nmse()).or_else(|| tap.why());
-            let correlation = metrics.correlation().filter(|_| tap.status.differs());
+            // Beside a second run, how many times its error this one is says more.
+            let correlation = metrics.correlation().filter(|_| tap.status.differs() && tap.noise.is_none());
             let max = metrics.max_abs_diff().filter(|_| tap.status.differs()).map(|p| p.abs_diff);
-            [nmse, part("corr", correlation), part("max", max)].into_iter().flatten().collect::<Vec<_>>().join("  ")
+            [nmse, over_noise(tap), part("corr", correlation), part("max", max)]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("  ")
         }
         (_, None) => String::new(),
     };
@@ -243,7 +256,14 @@ pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
         let worst =
             checked.iter().filter_map(|t| Some((t.metrics?.nmse()?, t.place.tap))).max_by(|a, b| a.0.total_cmp(&b.0));
         match worst {
-            Some((nmse, tap)) if nmse > 0.0 => format!("{} agree, worst NMSE {} at {tap}", checked.len(), number(nmse)),
+            Some((nmse, tap)) if nmse > 0.0 => {
+                let finite = checked.iter().filter(|t| t.over_noise().is_some_and(f64::is_finite));
+                let most =
+                    finite.max_by(|a, b| a.over_noise().unwrap_or(0.0).total_cmp(&b.over_noise().unwrap_or(0.0)));
+                let noise =
+                    most.and_then(|tap| over_noise(tap)).map_or(String::new(), |most| format!(", at most {most}"));
+                format!("{} agree, worst NMSE {} at {tap}{noise}", checked.len(), number(nmse))
+            }
             _ => format!("{} agree, all exact", checked.len()),
         }
     } else {

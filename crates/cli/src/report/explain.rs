@@ -8,11 +8,21 @@ use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Site, Tap};
 use serde::Serialize;
 
-use crate::report::{Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance, Run, names};
+use crate::report::{Compare, Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance, Run, names};
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
 use crate::session::wanted::{narrowing, positions};
 use crate::words::{layers_in_short, shorten, steps_in_words};
+
+/// The report of `firstdiff report`: where two runs part, and why, where the model is at hand.
+#[derive(Clone, Debug, Serialize)]
+pub struct CompareAndExplain {
+    /// The comparison.
+    #[serde(flatten)]
+    pub compare: Compare,
+    /// What is wrong; none where nothing differs, or no model is at hand.
+    pub explained: Option<Explain>,
+}
 
 /// The report of `firstdiff explain`.
 #[derive(Clone, Debug, Serialize)]

@@ -3,7 +3,7 @@
 use firstdiff_compare::Verdict;
 use serde::Serialize;
 
-use crate::baseline::Regression;
+use crate::baseline::{Accepted, Regression};
 use crate::report::{Compare, RequiredUnchecked};
 use crate::session::Judged;
 
@@ -17,7 +17,10 @@ pub struct Gate {
     pub passed: bool,
     /// Whether the baseline is of an engine that was not at parity.
     pub held_to_own_baseline: bool,
-    /// The taps that are worse.
+    /// Who accepted what differs, and why, where such a baseline is needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<Accepted>,
+    /// The taps that are worse, or so much better that the baseline allows more than it need.
     pub regressions: Vec<Worse>,
 }
 
@@ -34,21 +37,26 @@ pub struct Worse {
     pub now: Option<f64>,
     /// What is wrong.
     pub reason: String,
+    /// Whether it is better than what the baseline accepts of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub outgrown: bool,
 }
 
 impl Gate {
-    /// `held`: whether the baseline is of an engine that was not at parity; `required_unchecked`: what had to be compared and was not.
+    /// `accepted`: of a baseline of an engine that was not at parity, and is not; `required_unchecked`: what had to be compared and was not.
     pub fn of(
         judged: &Judged,
         regressions: &[Regression],
-        held: bool,
+        accepted: Option<&Accepted>,
         required_unchecked: Vec<RequiredUnchecked>,
     ) -> Gate {
+        let held = accepted.is_some();
         let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
         Gate {
             passed: regressions.is_empty() && required_unchecked.is_empty() && as_good,
             compare: Compare { required_unchecked, ..Compare::of("gate", judged) },
             held_to_own_baseline: held,
+            accepted: accepted.cloned(),
             regressions: regressions.iter().map(Worse::of).collect(),
         }
     }
@@ -62,6 +70,7 @@ impl Worse {
             was: worse.was,
             now: worse.now,
             reason: worse.reason.clone(),
+            outgrown: worse.outgrown,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What did a command find? For each command one type that says all of it, as data: JSON is that type serialised, and every other writer reads the same.
 //!
-//! [`Compare`], [`Replay`], [`Explain`], [`Weights`], [`Inspect`], [`Bisect`], [`Gate`], [`Align`], [`Dump`] and [`Import`]. docs/schema describes
+//! [`Compare`], [`Replay`], [`Explain`], [`Weights`], [`Inspect`], [`Bisect`], [`Gate`], [`Align`], [`Show`], [`Dump`] and [`Import`]. docs/schema describes
 //! their JSON. Numbers that are not finite, or were not measured, are null there; so the types are written and not read back.
 
 mod align;
@@ -15,6 +15,7 @@ mod not_checked;
 mod outcome;
 mod replay;
 mod shared;
+mod show;
 mod weights;
 mod when;
 mod why;
@@ -30,11 +31,12 @@ pub use compare::{
     Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
     RequiredUnchecked,
 };
-pub use explain::{Asked, Explain, Explained, OfReference, Tried};
+pub use explain::{Asked, CompareAndExplain, Explain, Explained, OfReference, Tried};
 pub use gate::{Gate, Worse};
 pub use inspect::{Inspect, Kinds, Seen};
 pub use replay::{Architecture, Fit, Judged, Replay, ReplayedTap, WrongOperation};
 pub use shared::{Counts, JudgedIn, Loosened, Measures, NoiseRun, Provenance, Ratios, TapEntry};
+pub use show::{Map, NoHead, Show, Shown};
 pub use weights::{Difference, NotChecked, Tensor, TensorCounts, Unlike, WeightFile, Weights};
 pub use why::{StageEntry, Why};
 pub use written::{Dump, Import};

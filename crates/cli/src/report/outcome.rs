@@ -16,7 +16,7 @@ pub(crate) struct Outcome<'a> {
 pub(crate) struct Failure {
     /// The tap, and where in the run it is.
     pub(crate) place: String,
-    /// The kind: `diverged`, `regression`, `unchecked`.
+    /// The kind: `diverged`, `regression`, `outgrown`, `unchecked`.
     pub(crate) kind: &'static str,
     /// What is wrong.
     pub(crate) message: String,

@@ -93,7 +93,7 @@ impl Measures {
             max_candidate: peak.map(|p| p.candidate),
             allowed_nmse: tap.allowed,
             noise_nmse: tap.noise,
-            error_over_noise: tap.noise.and_then(|noise| Some(tap.size()? / noise)),
+            error_over_noise: tap.over_noise(),
         }
     }
 }
@@ -258,7 +258,7 @@ impl NoiseRun {
 
 impl Ratios {
     fn of(report: &Report) -> Option<Ratios> {
-        let ratio = |tap: &TapReport| Some((tap.size()? / tap.noise?, tap.place));
+        let ratio = |tap: &TapReport| Some((tap.over_noise()?, tap.place));
         let mut ratios: Vec<(f64, Place)> =
             report.taps.iter().filter_map(ratio).filter(|(r, _)| r.is_finite()).collect();
         ratios.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -44,7 +44,7 @@ pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explana
     let bar = Mutex::new(Bar::told());
     let tell = |what: &str, done: usize, total: usize| {
         if let Ok(bar) = bar.lock() {
-            bar.tell(what, done, total);
+            bar.tell(what, done, Some(total));
         }
     };
     let explanation = given.source.explained(&given.dump, effort, &tell)?;

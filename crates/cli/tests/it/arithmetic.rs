@@ -241,6 +241,13 @@ fn an_engine_that_is_not_at_parity_can_be_held_to_itself() {
     assert_eq!(gate(&dump, &["--update"]).status.code(), Some(2));
     assert!(!Path::new(&file).exists());
     assert_eq!(gate(&dump, &["--accept-diverged"]).status.code(), Some(2), "only with --update");
+    let reason = ["--update", "--accept-diverged", "--by", "ann", "--reason", "int8\nfor now"];
+    assert_eq!(gate(&dump, &reason[2..]).status.code(), Some(2), "only with --accept-diverged");
+    assert_eq!(gate(&dump, &reason).status.code(), Some(0));
+    assert_eq!(
+        json(&["gate", GOLDEN, &dump, "--baseline", &file])["accepted"],
+        serde_json::json!({"by": "ann", "because": "int8 for now"})
+    );
     assert_eq!(gate(&dump, &["--update", "--accept-diverged"]).status.code(), Some(0));
     assert!(fs::read_to_string(&file).unwrap().contains("# NOT PARITY: "));
     let again = gate(&dump, &[]);
@@ -253,10 +260,12 @@ fn an_engine_that_is_not_at_parity_can_be_held_to_itself() {
     assert_eq!(worse.status.code(), Some(1));
     assert!(in_one_line(&String::from_utf8_lossy(&worse.stdout)).contains("layers.1.ffn_up"));
     assert_eq!(gate(&rounded("w4-a32"), &[]).status.code(), Some(1));
-    // A better engine passes too.
+    // Nothing is allowed that need not be.
     let better = gate(GOLDEN, &[]);
-    assert_eq!(better.status.code(), Some(0));
+    assert_eq!(better.status.code(), Some(1));
     let screen = in_one_line(&String::from_utf8_lossy(&better.stdout));
-    assert!(!screen.contains("not parity") && screen.contains("write it again (--update)"), "{screen}");
+    assert!(screen.contains("agrees now") && screen.contains("write the baseline again (--update)"), "{screen}");
+    let said = json(&["gate", GOLDEN, GOLDEN, "--baseline", &file]);
+    assert_eq!(said["regressions"][0]["outgrown"], true);
     assert_eq!(json(&["gate", GOLDEN, GOLDEN, "--baseline", &file])["held_to_own_baseline"], false);
 }

@@ -368,6 +368,21 @@ fn assert_parity_passes_and_fails_with_the_screen() {
 }
 
 #[test]
+fn check_parity_gives_the_report_and_its_page() {
+    let at = |name: &str| fixtures().join(name);
+    let right = firstdiff::check_parity(at("right/llama-numpy.npz"), at(GOLDEN), None).unwrap();
+    assert_eq!(right.conclusion.verdict, firstdiff::report::Verdict::Parity);
+    let wrong = firstdiff::check_parity(at(FAULTY), at(GOLDEN), None).unwrap_err();
+    assert_eq!(wrong.report().unwrap().first_divergence.unwrap().tap, "layers.0.q_rope");
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    assert!(wrong.write_html(&page).unwrap());
+    assert!(std::fs::read_to_string(&page).unwrap().contains("layers.0.q_rope"));
+    let unread = firstdiff::check_parity("nowhere", at(GOLDEN), None).unwrap_err();
+    assert!(unread.report().is_none() && !unread.write_html(&page).unwrap());
+}
+
+#[test]
 fn bisection_finds_the_layer_with_few_looks() {
     let open = |candidate: &str| {
         firstdiff::Session::open(&fixtures().join("golden/minimind-torch.npz"), &fixtures().join(candidate), None, None)

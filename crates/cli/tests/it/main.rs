@@ -14,4 +14,5 @@ mod positions;
 mod printed;
 mod program;
 mod schema;
+mod screens;
 mod why;

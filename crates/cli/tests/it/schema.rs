@@ -255,6 +255,15 @@ fn gate_align_dump_and_import() {
     let worse = json(&["gate", GOLDEN, FAULTY, "--baseline", &baseline]);
     assert!(worse["regressions"].as_array().is_some_and(|list| !list.is_empty()));
     assert_eq!(json(&["dump", MODEL, "-o", &at("dump"), "--tokens", "1,17,42"])["taps"], 39);
+    for (candidate, found) in [(FAULTY, Some("rope-pairing")), (right, None)] {
+        let page = at("page.html");
+        let report = json(&["report", GOLDEN, candidate, "--model", MODEL, "-o", &page]);
+        assert_eq!(report["explained"]["findings"][0]["cause"].as_str(), found);
+    }
+    for args in [&["show", GOLDEN][..], &["show", GOLDEN, "layers.*.h"], &["show", GOLDEN, "layers.0.scores"]] {
+        let shown = json(args);
+        assert_eq!(shown["map"].is_object(), args.last() == Some(&"layers.0.scores"), "{args:?}");
+    }
     let imported = json(&["import", "golden/llama-llama-cpp.npz", "-o", &at("imported")]);
     assert!(imported["taps"].as_array().is_some_and(|taps| !taps.is_empty()));
     // Tensors of names that nobody knows.

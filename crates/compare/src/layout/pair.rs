@@ -1,6 +1,7 @@
 //! Two tensors element by element: which of the candidate stands against which of the reference, and what is masked.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
@@ -27,6 +28,18 @@ pub(crate) struct Side<'a> {
 impl Side<'_> {
     fn get(&self, index: usize) -> f64 {
         self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
+    }
+
+    /// The elements in `range`, in place where they stand so as f64, else in `buffer`.
+    fn span<'b>(&'b self, range: Range<usize>, buffer: &'b mut Vec<f64>) -> &'b [f64] {
+        match &self.map {
+            None => borrow(self.values).slice(range).as_f64(buffer),
+            Some(map) => {
+                buffer.clear();
+                buffer.extend(range.map(|i| self.values.get(map(i))));
+                buffer
+            }
+        }
     }
 
     pub(crate) fn after(mut self, outer: IndexMap) -> Self {
@@ -158,6 +171,12 @@ impl<'a> Pair<'a> {
         self.candidate.get(index)
     }
 
+    /// The elements in `range` of both sides, the reference's first, in two buffers where they do not stand so as f64.
+    pub(crate) fn span<'b>(&'b self, range: Range<usize>, buffers: &'b mut [Vec<f64>; 2]) -> (&'b [f64], &'b [f64]) {
+        let [left, right] = buffers;
+        (self.reference.span(range.clone(), left), self.candidate.span(range, right))
+    }
+
     /// Where the candidate holds element `index`.
     pub(crate) fn place(&self, index: usize) -> usize {
         self.candidate.map.as_ref().map_or(index, |map| map(index))
@@ -276,19 +295,19 @@ impl<'a> Pair<'a> {
     }
 
     fn block_metrics(&self, start: usize, len: usize) -> Metrics {
+        const BLOCK: usize = 4096;
         let range = start..start + len;
+        let mut buffers = Default::default();
         if self.site == Site::Scores {
-            let gather = |side: &Side<'_>| range.clone().map(|i| side.get(i)).collect::<Vec<f64>>();
-            let (mut reference, mut candidate) = (gather(&self.reference), gather(&self.candidate));
+            let (reference, candidate) = self.span(range, &mut buffers);
+            let (mut reference, mut candidate) = (reference.to_vec(), candidate.to_vec());
             settle_masks(&mut reference, &mut candidate);
             return Metrics::of_f64(&reference, &candidate);
         }
-        const BLOCK: usize = 4096;
         let mut whole = Metrics::default();
         for from in range.clone().step_by(BLOCK) {
-            let part = from..(from + BLOCK).min(range.end);
-            let gather = |side: &Side<'_>| part.clone().map(|i| side.get(i)).collect::<Vec<f64>>();
-            whole = whole.merge(Metrics::of_f64(&gather(&self.reference), &gather(&self.candidate)));
+            let (reference, candidate) = self.span(from..(from + BLOCK).min(range.end), &mut buffers);
+            whole = whole.merge(Metrics::of_f64(reference, candidate));
         }
         whole
     }

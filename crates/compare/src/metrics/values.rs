@@ -84,7 +84,7 @@ impl<'a> Values<'a> {
     }
 
     /// The values in f64, in place or converted into `buffer`.
-    pub(super) fn as_f64<'b>(&self, buffer: &'b mut Vec<f64>) -> &'b [f64]
+    pub(crate) fn as_f64<'b>(&self, buffer: &'b mut Vec<f64>) -> &'b [f64]
     where
         'a: 'b,
     {

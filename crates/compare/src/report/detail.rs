@@ -109,22 +109,33 @@ impl TapDetail {
         let mut by_head = vec![Squares::default(); heads];
         let mut by_channel = vec![Squares::default(); width];
         let (mut worst, mut spread) = (Furthest::default(), Powers::default());
-        for i in 0..pair.len() {
-            let (r, c) = (pair.reference(i), pair.candidate(i));
-            if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
-                continue;
+        // A run is of one position and one head; every run is as long.
+        let of_head = if heads == 0 { row } else { run_of_head(pair, heads, row) };
+        let run = width.min(row).min(of_head).max(1);
+        let mut buffers = Default::default();
+        for from in (0..pair.len()).step_by(run) {
+            let (reference, candidate) = pair.span(from..(from + run).min(pair.len()), &mut buffers);
+            let mut sum = Squares::default();
+            let channels = &mut by_channel[from % width..];
+            for (j, ((&r, &c), channel)) in reference.iter().zip(candidate).zip(channels).enumerate() {
+                if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
+                    continue;
+                }
+                let apart = if r == c { 0.0 } else { (c - r).abs() };
+                spread.add(apart);
+                // Infinities that are equal have no distance.
+                if apart == 0.0 && r.is_infinite() {
+                    continue;
+                }
+                worst.add(from + j, apart);
+                sum.add(r, c);
+                channel.add(r, c);
             }
-            let apart = if r == c { 0.0 } else { (c - r).abs() };
-            spread.add(apart);
-            // Infinities that are equal have no distance.
-            if apart == 0.0 && r.is_infinite() {
-                continue;
-            }
-            worst.add(i, apart);
-            by_position[(i / row) % positions].add(r, c);
-            by_channel[i % width].add(r, c);
+            let position = &mut by_position[from / row % positions];
+            *position = *position + sum;
             if heads > 0 {
-                by_head[pair.head_of(i, heads)].add(r, c);
+                let head = &mut by_head[pair.head_of(from, heads)];
+                *head = *head + sum;
             }
         }
         let index = |i: usize| {
@@ -143,6 +154,11 @@ impl TapDetail {
         let tokens = (0..rows).step_by(positions.each).map(ends).collect();
         TapDetail { positions, tokens, heads, channels, worst, spread: spread.into(), maps }
     }
+}
+
+/// How many elements of one head stand together, where `row` stand behind the position axis.
+fn run_of_head(pair: &Pair<'_>, heads: usize, row: usize) -> usize {
+    if pair.site().position_axis() == 1 { pair.len() / heads } else { row / heads }
 }
 
 impl Maps {

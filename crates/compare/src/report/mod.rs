@@ -160,6 +160,11 @@ impl TapReport {
         [part, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"))
     }
 
+    /// How many times that of a second right run its error is, where one was given (`--noise`).
+    pub fn over_noise(&self) -> Option<f64> {
+        Some(self.size()? / self.noise?)
+    }
+
     /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
     pub fn size(&self) -> Option<f64> {
         Some(size(self.metrics?.nmse()?, self.balanced))

@@ -1,0 +1,122 @@
+//! What does a person see? The screen of every kind of outcome, 80 and 120 columns wide, without colours where nobody can see them.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::common::fixtures;
+
+const GOLDEN: &str = "golden/llama-torch";
+const FAULTY: &str = "faulty/llama-rope-pairing";
+const RIGHT: &str = "right/llama-numpy.npz";
+const MODEL: &str = "models/llama";
+const WIDTHS: [usize; 2] = [80, 120];
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+    command.args(args).current_dir(fixtures()).env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    command
+}
+
+/// Both outputs and the exit code at both widths.
+fn screens_in(folder: &Path, args: &[&str]) -> String {
+    let one = |width: usize| {
+        let run = command(args).env("COLUMNS", width.to_string()).current_dir(folder).output().unwrap();
+        let text = String::from_utf8(run.stdout).unwrap() + &String::from_utf8(run.stderr).unwrap();
+        assert!(!text.contains('\u{1b}'), "colours in a pipe: {args:?}");
+        // An error is one line, however long.
+        let lines = text.lines().filter(|line| !line.starts_with("firstdiff: error"));
+        let too_long = |line: &&str| line.chars().count() > width && line.split_whitespace().count() > 1;
+        assert_eq!(lines.clone().find(too_long), None, "{args:?}");
+        format!("{width} columns, exit code {}\n{text}", run.status.code().unwrap())
+    };
+    WIDTHS.map(one).join("\n")
+}
+
+#[test]
+fn of_every_kind_of_outcome() {
+    let noise = "right/llama-torch-bf16.npz";
+    for (name, args) in [
+        ("parity", &["compare", GOLDEN, RIGHT][..]),
+        ("diverged", &["compare", GOLDEN, FAULTY]),
+        ("three_way", &["compare", GOLDEN, "right/llama-torch-f16.npz", "--noise", noise, "--profile", "f32"]),
+        ("three_way_diverged", &["compare", GOLDEN, FAULTY, "--noise", noise]),
+        ("other_model", &["compare", GOLDEN, "golden/qwen3-torch.safetensors"]),
+        ("other_tokens", &["compare", GOLDEN, "faulty/llama-tokens-differ-bos.npz"]),
+        ("incomparable", &["compare", GOLDEN, GOLDEN, "--taps", "h0"]),
+        ("required", &["compare", GOLDEN, RIGHT, "--require", "*"]),
+        ("why_a_tap", &["compare", GOLDEN, FAULTY, "--taps", "layers.0.q*", "--why", "layers.0.q_rope"]),
+        ("replay_diverged", &["replay", MODEL, FAULTY]),
+        ("replay_parity", &["replay", MODEL, RIGHT]),
+        ("explain_cause", &["explain", MODEL, FAULTY]),
+        ("explain_parity", &["explain", MODEL, RIGHT]),
+        ("weights_parity", &["weights", MODEL, "gguf/llama-f16.gguf"]),
+        ("weights_diverged", &["weights", MODEL, "models/mistral"]),
+        ("inspect_nothing", &["inspect", RIGHT]),
+        ("inspect_certain", &["inspect", "faulty/minimind-mask-omitted.npz"]),
+        ("align", &["align", GOLDEN, FAULTY]),
+        ("show_kinds", &["show", GOLDEN]),
+        ("show_taps", &["show", GOLDEN, "layers.*.h"]),
+        ("show_one", &["show", GOLDEN, "layers.0.probs", "--head", "2"]),
+        ("why_cause", &["why", "rope-pairing"]),
+        ("why_law", &["why", "mask.window"]),
+        ("no_such_file", &["compare", GOLDEN, "nowhere"]),
+        ("no_such_tap", &["show", GOLDEN, "layers.9.h"]),
+    ] {
+        insta::assert_snapshot!(name, screens_in(&fixtures(), args));
+    }
+}
+
+/// In a folder of its own that has the fixtures in it: the screen names the baseline, and is broken where that is long.
+#[cfg(unix)]
+#[test]
+fn of_a_gate() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["golden", "right", "faulty"] {
+        std::os::unix::fs::symlink(fixtures().join(name).canonicalize().unwrap(), folder.path().join(name)).unwrap();
+    }
+    let reason = "keys are paired otherwise until issue 7 is done";
+    let accepted = ["--update", "--accept-diverged", "--by", "ann", "--reason", reason];
+    let gate = |candidate: &'static str, baseline: &'static str, more: &[&str]| {
+        screens_in(folder.path(), &[&["gate", GOLDEN, candidate, "--baseline", baseline][..], more].concat())
+    };
+    let (parity, held) = ("parity.baseline", "held.baseline");
+    insta::assert_snapshot!("gate_missing", gate(RIGHT, parity, &[]));
+    insta::assert_snapshot!("gate_update", gate(RIGHT, parity, &["--update"]));
+    insta::assert_snapshot!("gate_passed", gate(RIGHT, parity, &[]));
+    insta::assert_snapshot!("gate_failed", gate(FAULTY, parity, &[]));
+    insta::assert_snapshot!("gate_refused", gate(FAULTY, held, &["--update"]));
+    insta::assert_snapshot!("gate_accepted", gate(FAULTY, held, &accepted));
+    insta::assert_snapshot!("gate_held", gate(FAULTY, held, &[]));
+    insta::assert_snapshot!("gate_outgrown", gate(RIGHT, held, &[]));
+}
+
+#[test]
+fn colours_are_shown_where_they_are_asked_for_alone() {
+    let text = |run: Output| String::from_utf8(run.stdout).unwrap();
+    let args = ["compare", GOLDEN, FAULTY];
+    let plain = text(command(&args).output().unwrap());
+    let forced = text(command(&args).env("CLICOLOR_FORCE", "1").output().unwrap());
+    assert!(!plain.contains('\u{1b}') && forced.contains('\u{1b}'));
+    assert_eq!(anstream::adapter::strip_str(&forced).to_string(), plain);
+    let refused = text(command(&args).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1").output().unwrap());
+    assert_eq!(refused, plain);
+}
+
+#[test]
+fn a_reader_that_goes_away_changes_no_exit_code() {
+    let mut run = command(&["compare", GOLDEN, FAULTY]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(run.stdout.take());
+    let ended = run.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8(ended.stderr).unwrap()), (Some(1), String::new()));
+}
+
+#[test]
+fn completions_have_every_command_and_nothing_hidden() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = String::from_utf8(command(&["completions", shell]).output().unwrap().stdout).unwrap();
+        for name in ["compare", "explain", "show", "noise"] {
+            assert!(script.contains(name), "{shell}: {name}");
+        }
+        assert!(!script.contains("keep-engine"), "{shell}");
+    }
+}

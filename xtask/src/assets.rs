@@ -1,0 +1,37 @@
+//! What is packed beside the command? Its man pages, one a command, and what completes it in each shell.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, ValueEnum};
+use clap_complete::Shell;
+use firstdiff::commands::Cli;
+
+/// Writes `man/*.1` and `completions/*` into a folder.
+pub(crate) fn run(folder: &Path) -> Result<u8> {
+    let (man, completions) = (folder.join("man"), folder.join("completions"));
+    for folder in [&man, &completions] {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    clap_mangen::generate_to(Cli::command(), &man).with_context(|| man.display().to_string())?;
+    for shell in Shell::value_variants() {
+        clap_complete::generate_to(*shell, &mut Cli::command(), "firstdiff", &completions)
+            .with_context(|| completions.display().to_string())?;
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_command_has_a_page() {
+        let folder = tempfile::tempdir().unwrap();
+        super::run(folder.path()).unwrap();
+        for name in ["firstdiff", "firstdiff-compare", "firstdiff-explain", "firstdiff-show"] {
+            let page = std::fs::read_to_string(folder.path().join(format!("man/{name}.1"))).unwrap();
+            assert!(page.starts_with(".ie") && page.contains("firstdiff"), "{name}: {page}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path().join("completions")).unwrap().count(), 5);
+    }
+}
