@@ -1,6 +1,7 @@
 """Where is the command, and how is it run? Beside this Python, wherever pip put it, or where FIRSTDIFF_COMMAND says."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,8 +47,8 @@ def run(*arguments):
     """Runs the command: its exit code, screen and the line of its error, or "". Without colours."""
     environment = {key: value for key, value in os.environ.items() if key not in ("CLICOLOR_FORCE", "FORCE_COLOR")} | {"NO_COLOR": "1"}
     done = subprocess.run([find(), *map(os.fspath, arguments)], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", env=environment)
-    said = done.stderr.strip().splitlines()
-    error = next((line.removeprefix("firstdiff: error: ") for line in said if line.startswith("firstdiff: error: ")), said[-1] if said else "")
+    error = re.search(r"^(?:firstdiff: )?error: (.*)$", done.stderr, re.MULTILINE)
+    error = error[1] if error else done.stderr.strip()
     if done.returncode not in (PARITY, DIVERGED, REFUSED):
         raise CompareError(f"firstdiff ended with exit code {done.returncode}: {error or 'it said nothing'}")
     return done.returncode, done.stdout, error
