@@ -19,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 import venv
 import xml.etree.ElementTree as ElementTree
 import zipfile
@@ -44,6 +45,7 @@ def main():
         work = Path(temporary)
         wheel = a.wheel.resolve() if a.wheel else build(work, a.target.resolve())
         contents(wheel)
+        binstall(wheel, work / "archive")
         python = timed("a clean environment, with the wheel and what it needs", lambda: environment(work / "clean", [wheel]))
         timed("the command", lambda: command(python, work))
         timed("firstdiff.compare, with NumPy alone", lambda: script(python, "use_compare.py", FIXTURES, "plain"))
@@ -141,6 +143,21 @@ def contents(wheel):
     version = re.search(r"^Version: (.*)$", metadata, re.MULTILINE)[1]
     source = re.search(r'^__version__ = "(.*)"$', (ROOT / "crates/trace/python/firstdiff/__init__.py").read_text(), re.MULTILINE)[1]
     check("it has the version of the package, and says so in its name", version == source and f"-{version}-py3-none-" in wheel.name, (version, source, wheel.name))
+
+
+def binstall(wheel, folder):
+    """The archive for cargo binstall: does what crates/cli/Cargo.toml says of it hold?"""
+    target = "x86_64-unknown-linux-gnu"
+    needed(sys.executable, SCRIPTS / "command_archive.py", wheel, "--target", target, "-o", folder)
+    about = tomllib.loads((ROOT / "crates/cli/Cargo.toml").read_text())
+    given = {"repo": "", "version": "1.2.3", "name": about["package"]["name"], "target": target, "bin": "firstdiff", "binary-ext": ""}
+    filled = {key: re.sub(r"\{ ([a-z-]+) \}", lambda name: given[name[1]], text) for key, text in about["package"]["metadata"]["binstall"].items()}
+    path = folder / filled["pkg-url"].rsplit("/", 1)[-1]
+    check("its archive has the name that Cargo.toml gives it", path.exists(), (filled, list(folder.iterdir())))
+    with tarfile.open(path) as made, zipfile.ZipFile(wheel) as whole:
+        command = made.extractfile(filled["bin-dir"])
+        own = next(name for name in whole.namelist() if "/scripts/firstdiff" in name)
+        check("and the wheel's own command where it says", command.read() == whole.read(own) and made.getmember(filled["bin-dir"]).mode == 0o755)
 
 
 # ---- use ----
