@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """test_wheel.py: what does `pip install firstdiff` give, and does it do what it says?
 
-    python scripts/test_wheel.py [--wheel FILE] [--target DIR]
+    python scripts/test_wheel.py [--wheel FILE] [--target DIR] [--prepare]
 
 Builds the wheel with maturin (or takes FILE), and the sdist, which must hold all that a build reads. Installs the wheel alone into a clean environment, and uses it
 as a stranger would: the command, `python -m firstdiff`, `firstdiff.compare`; then with pandas and pytest beside it: tables, the fixture `assert_parity`, JUnit,
 pytest-html and pytest-xdist. With a Python that has torch and transformers (FIRSTDIFF_PYTHON) it is installed into a folder of its own too, and compares models.
-Exit code 1 where something is not as it should be. Requirements: requirements-wheel.txt, installed into environments of its own.
+Exit code 1 where something is not as it should be.
+
+maturin, and the files of all that is installed, are kept in ${XDG_CACHE_HOME:-~/.cache}/firstdiff-wheel-HASH, from requirements-wheel.txt (90 MB, from PyPI, on
+first use; --prepare does this alone). Requirements: none
 """
 
 import argparse
@@ -40,13 +43,18 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--wheel", type=Path, help="a wheel that is built already")
     p.add_argument("--target", type=Path, default=ROOT / "target", help="Cargo's folder: where the release binary is built already, no crate is compiled again")
+    p.add_argument("--prepare", action="store_true", help="only fetch what is needed from PyPI")
     a = p.parse_args()
+    timed("what is needed", prepare)
+    if a.prepare:
+        return
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         wheel = a.wheel.resolve() if a.wheel else build(work, a.target.resolve())
         contents(wheel)
         binstall(wheel, work / "archive")
-        python = timed("a clean environment, with the wheel and what it needs", lambda: environment(work / "clean", [wheel]))
+        python = timed("a clean environment", lambda: environment(work / "clean"))
+        timed("pip install of the wheel, with what it needs", lambda: install(python, [wheel]))
         timed("the command", lambda: command(python, work))
         timed("firstdiff.compare, with NumPy alone", lambda: script(python, "use_compare.py", FIXTURES, "plain"))
         timed("pandas and pytest beside it", lambda: install(python, ["pandas", "pytest", "pytest-html", "pytest-xdist"]))
@@ -79,34 +87,42 @@ def needed(*words, **options):
 # ---- environments ----
 
 
-def install(python, what):
-    """Installs packages at the versions of requirements-wheel.txt."""
-    needed(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", REQUIREMENTS, *what)
-
-
-def environment(folder, what):
-    venv.create(folder, with_pip=True)
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    install(python, what)
-    return python
-
-
-def builder():
-    """maturin, in an environment that is kept."""
+def kept():
+    """The folder of maturin and of the files of all packages: they are fetched once."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / f"firstdiff-wheel-{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]}"
+    key = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    return cache / f"firstdiff-wheel-{key}"
+
+
+def prepare():
+    folder = kept()
     if not (folder / "ready").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        environment(folder, ["maturin"])
+        python = environment(folder)
+        pip(python, "download", "--only-binary", ":all:", "--dest", folder / "files", "--requirement", REQUIREMENTS)
+        install(python, ["maturin"])
         (folder / "ready").touch()
-    return folder / "bin" / "maturin"
+
+
+def environment(folder):
+    venv.create(folder, with_pip=True)
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def pip(python, *words):
+    needed(python, "-m", "pip", "--quiet", "--disable-pip-version-check", *words)
+
+
+def install(python, what):
+    """Installs packages from the files that are kept: no others, at no other versions."""
+    pip(python, "install", "--no-compile", "--no-index", "--find-links", kept() / "files", *what)
 
 
 # ---- the wheel and the sdist ----
 
 
 def build(work, target):
-    maturin = timed("maturin", builder)
+    maturin = kept() / "bin" / "maturin"
     settings = {"cwd": ROOT, "env": {**CLEAN, "CARGO_TARGET_DIR": str(target)}}
     done = timed("the wheel", lambda: needed(maturin, "build", "--release", "--out", work, **settings))
     print(f"  {len(re.findall('^ *Compiling', done.stderr, re.MULTILINE))} crates were compiled")
@@ -224,7 +240,7 @@ def torch(wheel, beside):
     if not python or run(python, "-c", "import torch, transformers, safetensors").returncode:
         print("  NOT CHECKED: no FIRSTDIFF_PYTHON with torch, transformers and safetensors")
         return
-    needed(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", beside, wheel)
+    pip(python, "install", "--no-deps", "--target", beside, wheel)
     done = run(python, SCRIPTS / "wheel" / "use_torch.py", FIXTURES, env={**CLEAN, "PYTHONPATH": str(beside), "OMP_NUM_THREADS": "1"})
     print(done.stdout, end="")
     check("use_torch.py, installed with pip --target", done.returncode == 0, done.stderr[-2000:])
