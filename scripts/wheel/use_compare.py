@@ -43,6 +43,8 @@ def folders():
     check("with the model the cause, in the page too", [f["cause"] for f in result.findings] == ["rope-pairing"] and "rope-pairing" in result.html, result.no_cause)
     result = firstdiff.compare(GOLDEN, FAULTY, model=FIXTURES / "models/llama", seconds=0)
     check("no cause is sought in 0 seconds", result.explanation is None)
+    result = firstdiff.compare(GOLDEN, FAULTY, model=FIXTURES / "models/llama", taps=["h0", "layers.0.q*"])
+    check("of some taps the page is of these", "layers.0.k_rope" not in result.html and result.findings[0]["cause"] == "rope-pairing", repr(result))
     result = firstdiff.compare(GOLDEN, GOLDEN)
     check("a dump with itself", result.passed and result.parity and result.first_divergence is None and result.unchecked == [], repr(result))
     result = firstdiff.compare(GOLDEN, RIGHT, noise=GOLDEN)
@@ -90,6 +92,7 @@ def refused():
         check(what, raises(firstdiff.CompareError, says, lambda: firstdiff.compare(GOLDEN, side)))
     check("an option's value like an option", raises(firstdiff.CompareError, "--json=x", lambda: firstdiff.compare(GOLDEN, GOLDEN, profile="--json=x")))
     check("a pattern of nothing", raises(firstdiff.CompareError, "none of the taps", lambda: firstdiff.compare(GOLDEN, GOLDEN, require="mistyped")))
+    check("an empty list of patterns", raises(firstdiff.CompareError, "", lambda: firstdiff.compare(GOLDEN, GOLDEN, require=[])))
     check("a side of another kind", raises(TypeError, "a side is", lambda: firstdiff.compare(GOLDEN, 3)))
     check("inputs without a model", raises(TypeError, "inputs", lambda: firstdiff.compare(GOLDEN, GOLDEN, inputs=[1])))
     with mock.patch.dict(os.environ, FIRSTDIFF_COMMAND="/nowhere/firstdiff"):

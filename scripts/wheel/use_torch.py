@@ -20,6 +20,9 @@ check("left in the mode that it was in", model.training and all(module.training 
 check("keyword arguments", firstdiff.compare(model, twin, inputs={"input_ids": torch.tensor([ids])}).passed)
 result = firstdiff.compare(FIXTURES / "golden/llama-torch", model, inputs=ids, require="layers.*.h_attn,logits", taps="*", fail_on_unchecked=False)
 check("a golden dump, with a model", result.parity, str(result))
+result = firstdiff.compare(model, FIXTURES / "faulty/llama-rope-pairing", inputs=ids)
+check("a model, with an engine's dump: where and why", result.first_divergence["tap"] == "layers.0.q_rope" and [f["cause"] for f in result.findings] == ["rope-pairing"],
+      f"{result}{result.no_cause}")
 wrong = copy.deepcopy(model)
 wrong.model.layers[1].mlp.act_fn = torch.nn.GELU()
 result = firstdiff.compare(model, wrong, inputs=ids)

@@ -31,6 +31,8 @@ def compare(reference, candidate, *, inputs=None, profile=None, cache=None, nois
 
     `require`: patterns of the taps that must have been compared, else the result has not passed. Without it that is every tap, unless `fail_on_unchecked` is
     False. `seconds`: how long each kind of search for the cause may take, where a model or a recorded program is at hand; 0 seeks none.
+
+    Arrays and recordings are written into a temporary folder (TMPDIR says where), and removed.
     """
     if inputs is not None and not any(is_model(side) for side in (reference, candidate, noise)):
         raise TypeError("inputs are for a PyTorch model, and no side is one")
@@ -44,7 +46,9 @@ def compare(reference, candidate, *, inputs=None, profile=None, cache=None, nois
         found = ask("compare", paths, work, {**pair, "taps": taps, "require": require, "fail-on-unchecked": strict})
         source = model if model is not None else paths[0] if has_program(paths[0]) else None
         if found.verdict == "diverged" and seconds > 0 and source is not None:
-            explain(found, source, paths, work, {**reading, "seconds": seconds}, {**pair, "seconds": seconds}, weights, reference)
+            if weights is None and is_model(reference) and source == paths[0]:
+                weights = reference
+            explain(found, source, paths, work, {**reading, "seconds": seconds}, None if taps else {**pair, "seconds": seconds}, weights)
     return found
 
 
@@ -63,12 +67,15 @@ def ask(command, paths, work, options):
     return result
 
 
-def explain(found, source, paths, work, reading, pair, weights, reference):
-    """Adds the cause to a result, and to its page. A cause that cannot be sought leaves the result as it is, and `no_cause` says why."""
+def explain(found, source, paths, work, reading, pair, weights):
+    """Adds the cause to a result, and to its page, where that is of all taps (`pair`). A cause that cannot be sought leaves the result as it is, and `no_cause`
+    says why."""
     try:
-        if weights is None and is_model(reference) and source == paths[0]:
-            weights = save_weights(reference, work / "weights.safetensors")
+        if is_model(weights):
+            weights = save_weights(weights, work / "weights.safetensors")
         found.explanation = ask("explain", [source, paths[1]], work, {**reading, "weights": weights}).report
+        if pair is None:
+            return
         page = work / "report.html"
         code, _, error = run("report", *switches({**pair, "weights": weights, "output": page}), "--", *paths)
         if code == REFUSED:
