@@ -32,8 +32,9 @@ def find():
         raise CompareError(f"FIRSTDIFF_COMMAND={named}: no program is there")
     package = Path(__file__).resolve().parent
     user = sysconfig.get_preferred_scheme("user")
-    folders = [Path(sys.executable or ".").parent, sysconfig.get_path("scripts"), sysconfig.get_path("scripts", user), package.parent / "bin",
-               *(above / Path(sysconfig.get_path("scripts")).name for above in package.parents[3:4])]
+    scripts = Path(sysconfig.get_path("scripts"))
+    folders = [*(Path(python).parent for python in [sys.executable] if python), scripts, sysconfig.get_path("scripts", user), package.parent / scripts.name,
+               *(prefix / scripts.name for prefix in package.parents[3:4])]
     for folder in folders:
         if found := shutil.which(NAME, path=str(folder)):
             return found
