@@ -158,7 +158,8 @@ def contents(wheel):
     check("numpy is all that it needs", re.findall(r"^Requires-Dist: (\w+)[^;\n]*$", metadata, re.MULTILINE) == ["numpy"], metadata[:600])
     version = re.search(r"^Version: (.*)$", metadata, re.MULTILINE)[1]
     source = re.search(r'^__version__ = "(.*)"$', (ROOT / "crates/trace/python/firstdiff/__init__.py").read_text(), re.MULTILINE)[1]
-    check("it has the version of the package, and says so in its name", version == source and f"-{version}-py3-none-" in wheel.name, (version, source, wheel.name))
+    check("it has the version of the package, and says so in its name, with a platform that PyPI takes",
+          version == source and re.search(rf"-{re.escape(version)}-py3-none-(?:manylinux|macosx|win)", wheel.name), (version, source, wheel.name))
 
 
 def binstall(wheel, folder):

@@ -72,8 +72,12 @@ class Result:
         """The verdict in a line: `diverged at layers.0.q_rope, 39 names not compared`."""
         at = f" at {self.first_divergence['place']}" if self.first_divergence else ""
         names = len(self.unchecked)
-        unchecked = f", {names} {'name' if names == 1 else 'names'} not compared" if names else ""
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in f"{self.verdict}{at}{unchecked}")  # names are foreign
+        unchecked = f"{names} {'name' if names == 1 else 'names'} not compared" if names else ""
+        if self.parity and not self.passed:
+            text = f"not passed: {unchecked}, parity in the rest"
+        else:
+            text = ", ".join(filter(None, [f"{self.verdict}{at}", unchecked]))
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)  # names are foreign
 
     def __bool__(self):
         raise TypeError("a comparison has no truth value: ask `.passed` (parity, and all was compared) or `.parity` (all that was compared agrees)")
