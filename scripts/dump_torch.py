@@ -487,7 +487,7 @@ def package():
     except ModuleNotFoundError:
         beside = Path(__file__).resolve().parent.parent / "crates" / "trace" / "python"
         if not (beside / "firstdiff").is_dir():
-            raise Refused("a program needs the Python package firstdiff: pip install it from crates/trace/python of its repository, or give --no-program") from None
+            raise Refused("a program needs the Python package firstdiff: pip install firstdiff, or keep this script in its repository, or give --no-program") from None
         sys.path.insert(0, str(beside))
         import firstdiff
     return firstdiff

@@ -1,4 +1,4 @@
-"""How does Python code write a dump? One line a tap, or one line a PyTorch model; off, one `if`.
+"""How does Python code write a dump, and compare two? One line a tap, or one line a PyTorch model; off, one `if`.
 
     import firstdiff
 
@@ -13,6 +13,9 @@
         model.generate(ids, max_new_tokens=4)                    # that it executes is recorded too; record() and note() work inside
     with firstdiff.record(model, "out", program=False):          # a PyTorch model of Hugging Face's names, by hooks alone
         model(ids)
+
+    result = firstdiff.compare("golden", "out")                  # two dumps, dicts of arrays or PyTorch models (comparing.py)
+    print(result), result.passed, result.first_divergence        # a notebook shows `result` as a page
 
 FIRSTDIFF_DIR=out records into the folder out. Without it, and without a folder in the call, everything is off.
 FIRSTDIFF_TAPS='layers.*.h,logits' records these taps only, FIRSTDIFF_STEPS=0,2-5 these steps only (0: the prompt), and
@@ -34,7 +37,7 @@ import threading
 from pathlib import Path
 
 __version__ = "0.1.0"
-__all__ = ["RecordError", "finish", "is_on", "next_chunk", "next_step", "note", "record", "tokens"]
+__all__ = ["CompareError", "RecordError", "Result", "compare", "finish", "is_on", "next_chunk", "next_step", "note", "record", "tokens"]
 
 OUTER = "h0 final_norm logits".split()
 INNER = ("attn_norm q k v q_norm k_norm q_rope k_rope qk scores probs context attn_out attn_post_norm h_attn ffn_norm ffn_gate "
@@ -54,13 +57,13 @@ class RecordError(ValueError):
 class Recording:
     """A dump in the making. Every tap is whole under its final name, or not there."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, asked=os.environ):
         self.folder = Path(folder)
-        self.taps = os.environ.get("FIRSTDIFF_TAPS", "*")
-        self.steps = os.environ.get("FIRSTDIFF_STEPS", "")
+        self.taps = asked.get("FIRSTDIFF_TAPS", "*")
+        self.steps = asked.get("FIRSTDIFF_STEPS", "")
         self.wanted_step = step_list(self.steps)
         self.wanted_tap = tap_patterns(self.taps)
-        self.rows = os.environ.get("FIRSTDIFF_ROWS", "")
+        self.rows = asked.get("FIRSTDIFF_ROWS", "")
         self.wanted_rows = row_list(self.rows)
         self.step, self.fed, self.entries, self.meta = 0, 1, {}, {}  # fed: tokens of the step, behind the prompt
         self.lock, self.pid, self.open, self.told_rows = threading.RLock(), os.getpid(), True, False
@@ -343,3 +346,9 @@ def finish():
     on, _recording = _current(), None
     if on:
         on.finish()
+
+
+# Below all that they read here.
+from .command import CompareError  # noqa: E402
+from .comparing import compare  # noqa: E402
+from .result import Result  # noqa: E402

@@ -1,5 +1,6 @@
 """Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
 
+import os
 import re
 import sys
 from contextlib import ExitStack, suppress
@@ -31,15 +32,15 @@ ATTENTION = re.compile(rf"(?:(?:{'|'.join(STEM)})\.)*(layers\.\d+)\.self_attn")
 class Watching:
     """A `with`: every forward call of `model` is one step of a dump."""
 
-    def __init__(self, model, folder, modules, program):
-        self.model, self.folder, self.modules, self.program = model, folder, modules, program
+    def __init__(self, model, folder, modules, program, asked=os.environ):
+        self.model, self.folder, self.modules, self.program, self.asked = model, folder, modules, program, asked
         self.unasked, self.called = False, {}  # every module is recorded though none was named; how often in this step
 
     def __enter__(self):
         if not self.program and (self.folder is not None or firstdiff.is_on()):
             self.settle_modules()
         self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
-        self.recording = Recording(self.folder) if self.folder is not None else self.outer
+        self.recording = Recording(self.folder, self.asked) if self.folder is not None else self.outer
         self.stack, self.calls = ExitStack(), 0
         self.length, self.head = 0, None  # of the forward call under way: its tokens, what lm_head gave
         if self.recording:
