@@ -100,17 +100,16 @@ def named(case, report):
 # ---- the environment ----
 
 
-def environment():
-    """The Python of the engines; made where it is not there. A package that cannot be installed is left out."""
-    wanted = SCRIPTS / "requirements-engines.txt"
+def environment(wanted=SCRIPTS / "requirements-engines.txt", name="engines", how=()):
+    """The Python of the engines, or of the packages of another list; made where it is not there. A package that cannot be installed is left out."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / f"firstdiff-engines-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:12]}"
+    folder = base / f"firstdiff-{name}-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:12]}"
     python = folder / "bin/python"
     if not (folder / "ready").exists():
-        print(f"installing the engines into {folder}", flush=True)
+        print(f"installing {wanted.name} into {folder}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([TORCH_PYTHON, "-m", "venv", folder], check=True)
-        install = [python, "-m", "pip", "install", "-q"]
+        install = [python, "-m", "pip", "install", "-q", *how]
         if subprocess.run([*install, "-r", wanted]).returncode:
             for line in wanted.read_text().splitlines():
                 if line and not line.startswith("#") and subprocess.run([*install, line]).returncode:
