@@ -1,5 +1,5 @@
 //! What mdBook asks before it renders a chapter (book.toml names this as a preprocessor): links to files of the repository that are no pages of the
-//! book lead to the repository.
+//! book lead to the repository, and those to a README.md to the page that the book makes of it.
 
 use std::io::Read;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn chapters(value: &mut Value, root: &Path) -> Result<()> {
         Value::Object(fields) => {
             if let (Some(Value::String(text)), Some(Value::String(path))) = (fields.get("content"), fields.get("path"))
             {
-                let written = with_links_to_the_repository(text, path, root);
+                let written = with_links_for_the_book(text, path, root);
                 fields.insert("content".into(), Value::String(written));
             }
             fields.values_mut().try_for_each(|value| chapters(value, root))
@@ -41,7 +41,7 @@ fn chapters(value: &mut Value, root: &Path) -> Result<()> {
     }
 }
 
-fn with_links_to_the_repository(text: &str, path: &str, root: &Path) -> String {
+fn with_links_for_the_book(text: &str, path: &str, root: &Path) -> String {
     let page = Path::new("docs").join(path);
     let folder = page.parent().unwrap_or(Path::new(""));
     let mut places = links(text);
@@ -51,9 +51,12 @@ fn with_links_to_the_repository(text: &str, path: &str, root: &Path) -> String {
         let target = &text[place.clone()];
         let (file, anchor) = target.split_at(target.find('#').unwrap_or(target.len()));
         let of_ours = (!file.is_empty() && !is_elsewhere(target)).then(|| resolved(folder, file)).flatten();
-        if let Some(found) = of_ours.filter(|found| !found.starts_with("docs")) {
+        let Some(found) = of_ours else { continue };
+        if !found.starts_with("docs") {
             let kind = if root.join(&found).is_dir() { "tree" } else { "blob" };
             written.replace_range(place, &format!("{REPOSITORY}/{kind}/main/{}{anchor}", found.display()));
+        } else if let Some(in_folder) = file.strip_suffix("README.md") {
+            written.replace_range(place, &format!("{in_folder}index.html{anchor}"));
         }
     }
     written
@@ -64,15 +67,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_page_is_linked_in_the_repository() {
-        let text = "[a](../../scripts/zoo.py) [b](../FORMAT.md#taps) [c](#x) [d](../../docs/LAWS.md) [e](../../crates#f) [g](https://h.org)";
+    fn links_lead_to_pages_of_the_book_or_to_the_repository() {
+        let text = "[a](../../scripts/zoo.py) [b](../FORMAT.md#taps) [c](#x) [d](../../docs/LAWS.md) [e](../../crates#f) [g](https://h.org) [i](../why/README.md#causes)";
         let book =
             serde_json::json!({"items": [{"Chapter": {"content": text, "path": "engines/rust.md", "sub_items": []}}]});
         let mut given = book.clone();
         chapters(&mut given, &crate::root().unwrap()).unwrap();
         let expected = text
             .replace("../../scripts", &format!("{REPOSITORY}/blob/main/scripts"))
-            .replace("../../crates", &format!("{REPOSITORY}/tree/main/crates"));
+            .replace("../../crates", &format!("{REPOSITORY}/tree/main/crates"))
+            .replace("README.md", "index.html");
         assert_eq!(given["items"][0]["Chapter"]["content"], expected);
     }
 }

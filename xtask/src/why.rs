@@ -12,8 +12,8 @@ use serde_json::Value;
 const FOLDER: &str = "docs/why";
 const INDEX: &str = "docs/why/README.md";
 const SUMMARY: &str = "docs/SUMMARY.md";
-const BEGIN: &str = "<!-- written by `cargo xtask mistakes`: begin -->\n";
-const END: &str = "<!-- written by `cargo xtask mistakes`: end -->\n";
+/// The line of the table of contents below which the pages stand.
+const ABOVE: &str = "- [What the answer means](why/README.md)\n";
 
 /// Writes the pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
@@ -57,13 +57,13 @@ fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let causes: Vec<Page> = catalogue().map(|mistake| cause(mistake, &faulty)).collect();
     let forms = Form::ALL.iter().map(|form| law(*form, &laws)).collect::<Result<Vec<Page>>>()?;
     let summary = fs::read_to_string(root.join(SUMMARY))?;
-    let (before, rest) = summary.split_once(BEGIN).with_context(|| format!("{SUMMARY} has no place for the pages"))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("{SUMMARY} has no place for the pages"))?;
+    let (before, rest) = summary.split_once(ABOVE).with_context(|| format!("{SUMMARY} has no place for the pages"))?;
+    let after: String = rest.split_inclusive('\n').skip_while(|line| line.trim_start() != *line).collect();
     let item = |page: &Page| format!("  - [{0}](why/{0}.md)\n", page.name);
     let items: String = causes.iter().chain(&forms).map(item).collect();
     let mut pages = BTreeMap::from([
         (INDEX.into(), index(&causes, &forms)),
-        (SUMMARY.into(), format!("{before}{BEGIN}{items}{END}{after}")),
+        (SUMMARY.into(), format!("{before}{ABOVE}{items}{after}")),
     ]);
     let of_name = |page: Page| (PathBuf::from(format!("{FOLDER}/{}.md", page.name)), page.text);
     pages.extend(causes.into_iter().chain(forms).map(of_name));
