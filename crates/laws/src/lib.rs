@@ -43,7 +43,7 @@
 //! let mut case = Case::new(Kind::Other, vec![Axis::Token, Axis::Channel], places, None, &Square);
 //! let (law, proof) = measured(&mut case).expect("a law");
 //! assert_eq!(law.form, Form::OutputFunction);
-//! assert!(law.words.contains("1.5 times"), "{}", law.words);
+//! assert_eq!(law.words, "the output is 3/2 times the right one");
 //! assert_eq!((proof.fitted, proof.held_out), (vec![0], vec![1]));
 //! ```
 
