@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""make_field.py: what did two real engines record? Their files, in forms of their own, as dumps under fixtures/field.
+"""make_field.py: what did real engines record? Their files, in forms of their own, as dumps under fixtures/field.
 
     make_field.py FIELD [--out fixtures/field]
 
-FIELD holds celer_infer/ (raw f32 without a header, a batch of two prompts) and rustorch/ (text, one value a line, the last token only). The
-numbers are taken as they are; only their form changes. The models are copied.
+FIELD holds celer_infer/ (raw f32 without a header, a batch of two prompts), rustorch/ (text, one value a line, the last token only) and wasm-chord/ (raw
+f32: logits, and five weights as they were loaded). The numbers are taken as they are; only their form changes. The models are copied. The fourth engine, llama-orch, needs
+a GPU: its three mistakes are made by scripts/engine_numpy.py on fixtures/models/qwen2.
 Requirements: numpy==2.4.6
 """
 
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from engine_numpy import dump_members, write_dump
+from engine_mistakes import Chosen
+from engine_numpy import dump_members, run, write_dump
 
 CELER = {
     "h0": "h0", "h_norm_l0": "layers.0.attn_norm", "q_flat_l0": "layers.0.q", "k_flat_l0": "layers.0.k", "v_flat_l0": "layers.0.v",
@@ -53,6 +55,24 @@ def rustorch(field, out):
     write_dump(out / "rustorch.npz", members)
 
 
+def wasm_chord(field, out):
+    """V 512, D 64; weights under the names of the engine's own files."""
+    files = {path.stem: np.fromfile(path, "<f4") for path in sorted((field / "wasm-chord" / "out").glob("*.f32"))}
+    about = {"producer": {"name": "wasm-chord"}, "model": "llama", "tokens": [1, 403, 407, 261, 378], "precision": "f32"}
+    logits = {("logits", 0): files.pop("logits").reshape(5, 512)}
+    shutil.copyfile(field / "wasm-chord" / "stories-untied-q8_0.gguf", out / "wasm_chord.gguf")
+    write_dump(out / "wasm_chord-logits.npz", dump_members(logits, about))
+    np.savez_compressed(out / "wasm_chord-weights.npz", **files)
+
+
+def llama_orch(out):
+    """All taps of 16 tokens, as the engine was probed: a prompt, no decoding."""
+    mistakes = [Chosen.parse(mistake, None) for mistake in ("weight-transposed", "bias-omitted", "rope-pairing")]
+    tokens = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5, 23, 108, 61, 12, 140]
+    taps, about = run(Path(__file__).resolve().parent.parent / "fixtures" / "models" / "qwen2", tokens, mistakes=mistakes)
+    write_dump(out / "llama_orch.npz", dump_members(taps, about))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("field", type=Path)
@@ -61,6 +81,8 @@ def main():
     a.out.mkdir(parents=True, exist_ok=True)
     celer(a.field, a.out)
     rustorch(a.field, a.out)
+    wasm_chord(a.field, a.out)
+    llama_orch(a.out)
 
 
 if __name__ == "__main__":

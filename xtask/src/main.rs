@@ -3,13 +3,19 @@
 mod assets;
 mod bench;
 mod bisect;
+mod book;
 mod docs;
+mod families;
 mod fixtures;
 mod forward_bench;
 mod fuzz;
 mod gate;
+mod links;
+mod markdown;
 mod mistakes;
 mod readme;
+mod schema;
+mod why;
 mod zoo;
 
 use std::path::PathBuf;
@@ -56,7 +62,7 @@ enum Xtask {
     },
     /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
     Docs,
-    /// Writes docs/MISTAKES.md from explain's catalogue, or fails if it says something else
+    /// Writes docs/MISTAKES.md, docs/why, docs/SUMMARY.md and docs/SCHEMA.md from the catalogue, the laws and the schema, or fails if they say something else
     Mistakes {
         /// Only compare
         #[arg(long)]
@@ -74,11 +80,31 @@ enum Xtask {
         #[arg(long)]
         check: bool,
     },
-    /// Writes the terminal run in README.md anew, or fails if it is not what the command prints
+    /// Writes the terminal runs in all documents anew, or fails if they are not what the command prints
     Readme {
         /// Only compare
         #[arg(long)]
         check: bool,
+        /// Those too that take minutes
+        #[arg(long)]
+        slow: bool,
+    },
+    /// Runs every command on every kind of model of fixtures/ and writes docs/FAMILIES.md, or fails if it says something else
+    Families {
+        /// Only compare
+        #[arg(long)]
+        check: bool,
+    },
+    /// Looks for links of the documents that lead nowhere; exit code 2: there are some
+    Links {
+        /// Ask for pages of other people too; needs curl and a network
+        #[arg(long)]
+        online: bool,
+    },
+    /// What mdBook runs: leads links to files that are no pages to the repository
+    Book {
+        /// `supports RENDERER`, where mdBook asks that
+        asked: Vec<String>,
     },
 }
 
@@ -92,9 +118,12 @@ fn main() -> ExitCode {
         Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Assets { folder } => assets::run(&folder),
         Xtask::Docs => docs::run(),
-        Xtask::Mistakes { check } => mistakes::run(check),
+        Xtask::Mistakes { check } => mistakes::run(check).and(why::run(check)).and(schema::run(check)),
         Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),
-        Xtask::Readme { check } => readme::run(check),
+        Xtask::Readme { check, slow } => readme::run(check, slow),
+        Xtask::Families { check } => families::run(check),
+        Xtask::Links { online } => links::run(online),
+        Xtask::Book { asked } => book::run(&asked),
     };
     ExitCode::from(outcome.unwrap_or_else(|error| {
         firstdiff::output::report_error(&error);

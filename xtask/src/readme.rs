@@ -1,51 +1,123 @@
-//! Does README.md show what the command prints? Writes the terminal runs between their marks anew, or compares.
+//! Do the documents show what the command prints? Writes the terminal runs between their marks anew, or compares.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 const BEGIN: &str = "<!-- terminal run: written by `cargo xtask readme` -->\n";
+/// Minutes, not a moment: it is carried out where that is asked for.
+const BEGIN_SLOW: &str = "<!-- slow terminal run: written by `cargo xtask readme --slow` -->\n";
 const END: &str = "<!-- end of terminal run -->";
 const PROMPT: &str = "```console\n$ firstdiff ";
 
-/// Runs what stands behind the prompt of every terminal run; all of them find a fault and end with exit code 1.
-pub(crate) fn run(check: bool) -> Result<u8> {
-    let path = crate::root()?.join("README.md");
-    let text = std::fs::read_to_string(&path).context("README.md")?;
-    let mut shown = String::new();
-    let mut rest = text.as_str();
-    while let Some((before, behind)) = rest.split_once(BEGIN) {
-        let (old, after) = behind.split_once(END).context("README.md has no mark where a run ends")?;
-        let command = old.strip_prefix(PROMPT).and_then(|run| run.lines().next());
-        let command = command.context("a terminal run in README.md does not begin with its command")?;
-        shown += &format!("{before}{BEGIN}{PROMPT}{command}\n{}```\n{END}", screen(command)?);
-        rest = after;
+/// A terminal run in a document.
+struct Run<'a> {
+    command: &'a str,
+    /// What stands below the command now.
+    shown: &'a str,
+    is_slow: bool,
+}
+
+/// Carries out what stands behind the prompt of every terminal run of every document.
+pub(crate) fn run(check: bool, slow: bool) -> Result<u8> {
+    let root = crate::root()?;
+    let documents = crate::markdown::documents(&root)?;
+    let texts: Vec<(PathBuf, String)> =
+        documents.into_iter().filter(|(_, text)| text.contains(BEGIN) || text.contains(BEGIN_SLOW)).collect();
+    let command = build(&root)?;
+    let screen = |run: &Run<'_>| match run.is_slow && !slow {
+        true => Ok(run.shown.to_owned()),
+        false => screen(&root, &command, run.command),
+    };
+    let write = |(path, text): &(PathBuf, String)| -> Result<Option<String>> {
+        let name = path.display();
+        let written = rewritten(text, &screen).with_context(|| name.to_string())?;
+        if written == *text {
+            return Ok(None);
+        }
+        if !check {
+            crate::docs::write(&root.join(path), &written)?;
+        }
+        Ok(Some(name.to_string()))
+    };
+    let changed: Vec<Option<String>> = texts.par_iter().map(write).collect::<Result<_>>()?;
+    let changed: Vec<String> = changed.into_iter().flatten().collect();
+    if check && !changed.is_empty() {
+        bail!("not what the command prints: {}; run `cargo xtask readme`", changed.join(", "));
     }
-    shown += rest;
-    if shown == text {
-        return Ok(0);
-    }
-    if check {
-        bail!("README.md does not show what the command prints; run `cargo xtask readme`");
-    }
-    std::fs::write(&path, shown)?;
     Ok(0)
 }
 
+/// A terminal run of which nothing is shown yet.
+pub(crate) fn unfilled(command: &str) -> String {
+    format!("{BEGIN}{PROMPT}{command}\n```\n{END}")
+}
+
+/// A document with what an earlier version of it shows of the same commands.
+pub(crate) fn carried(text: &str, earlier: &str) -> Result<String> {
+    let mut known = BTreeMap::new();
+    rewritten(earlier, |run| {
+        known.insert(run.command.to_owned(), run.shown.to_owned());
+        Ok(String::new())
+    })?;
+    rewritten(text, |run| Ok(known.remove(run.command).unwrap_or_default()))
+}
+
+/// The document with something else below each command.
+fn rewritten(text: &str, mut screen: impl FnMut(&Run<'_>) -> Result<String>) -> Result<String> {
+    let mut written = String::new();
+    let mut rest = text;
+    while let Some((at, mark)) = [BEGIN, BEGIN_SLOW].iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min() {
+        let (before, behind) = (&rest[..at], &rest[at + mark.len()..]);
+        let (old, after) = behind.split_once(END).context("a terminal run without a mark where it ends")?;
+        let run =
+            old.strip_prefix(PROMPT).and_then(|run| run.strip_suffix("```\n")).and_then(|run| run.split_once('\n'));
+        let (command, shown) = run.context("a terminal run that does not begin with its command")?;
+        let shown = screen(&Run { command, shown, is_slow: mark == BEGIN_SLOW })?;
+        written += &format!("{before}{mark}{PROMPT}{command}\n{shown}```\n{END}");
+        rest = after;
+    }
+    Ok(written + rest)
+}
+
+/// The command, as this task was built: beside it.
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    let status = cargo.args(["build", "--quiet", "--package", "firstdiff"]).current_dir(root).status()?;
+    ensure!(status.success(), "cargo build -p firstdiff failed");
+    Ok(std::env::current_exe()?.with_file_name("firstdiff"))
+}
+
 /// What the command prints.
-fn screen(arguments: &str) -> Result<String> {
-    let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--package", "firstdiff", "--"])
+fn screen(root: &Path, command: &Path, arguments: &str) -> Result<String> {
+    let output = Command::new(command)
         .args(arguments.split_whitespace())
         .env_remove("COLUMNS")
-        .current_dir(crate::root()?)
-        .output()?;
-    if output.status.code() != Some(1) {
-        bail!(
-            "firstdiff {arguments} ended with {:?}: {}",
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        .current_dir(root)
+        .output()
+        .with_context(|| command.display().to_string())?;
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        bail!("firstdiff {arguments} ended with {:?}: {error}", output.status.code());
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_version_shows_is_carried_over() {
+        let earlier =
+            format!("old {BEGIN}{PROMPT}why a\nshown\n```\n{END} {BEGIN_SLOW}{PROMPT}why b\nlong\n```\n{END}");
+        let text = format!("new {} and {}", unfilled("why c"), unfilled("why a"));
+        let written = carried(&text, &earlier).unwrap();
+        assert_eq!(written, text.replace("why a\n", "why a\nshown\n"));
+        assert_eq!(rewritten(&earlier, |run| Ok(run.shown.to_owned())).unwrap(), earlier);
+        assert!(carried(&format!("{BEGIN}no command"), "").is_err());
+    }
 }

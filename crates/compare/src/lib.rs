@@ -5,6 +5,22 @@
 //!
 //! A tap agrees, differs, or is unchecked. Agreement is stated positively and in one place, [`judge`]; a NaN never passes, and what
 //! was not checked is neither passed nor blamed.
+//!
+//! ```
+//! use firstdiff_compare::{Options, Profile, Verdict, compare, graph_of};
+//! use firstdiff_trace::Dump;
+//!
+//! # let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
+//! # let path = |name: &str| format!("{fixtures}/{name}");
+//! let reference = Dump::open(path("golden/llama-torch"))?;
+//! let candidate = Dump::open(path("faulty/llama-rope-pairing"))?;
+//! let graph = graph_of(&reference, &candidate);
+//! let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| {})?;
+//! assert_eq!(report.verdict, Verdict::Diverged);
+//! let first = report.first.expect("what diverged diverged first somewhere");
+//! assert_eq!(report.taps[first.index].place.tap.to_string(), "layers.0.q_rope");
+//! # Ok::<(), firstdiff_trace::DumpError>(())
+//! ```
 
 mod align;
 mod conclude;

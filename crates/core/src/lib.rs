@@ -7,6 +7,18 @@
 //!
 //! Sums have a fixed order: see [`dot`]. A row of a result depends on its own row of the input alone, bit for bit: neither the
 //! number of rows nor of threads changes it.
+//!
+//! A norm and a projection of one token:
+//!
+//! ```
+//! use ndarray::array;
+//!
+//! let x = array![[3.0f64, 4.0]];
+//! let normed = firstdiff_core::rms_norm(x.view(), array![1.0, 1.0].view(), 0.0)?;
+//! let q = firstdiff_core::linear(normed.view(), array![[1.0, 1.0]].view(), None)?;
+//! assert!((q[[0, 0]] - 7.0 / 12.5f64.sqrt()).abs() < 1e-12);
+//! # Ok::<(), firstdiff_core::OpError>(())
+//! ```
 
 mod activation;
 mod attention;

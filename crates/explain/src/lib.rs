@@ -3,6 +3,24 @@
 //!
 //! [`replay`](mod@replay) runs every step of a model's Plan on the candidate's own recorded inputs: an error upstream cannot hide one here, so one
 //! run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
+//!
+//! [`explain`](mod@explain) then makes the mistakes of the [catalogue](mistakes::catalogue), until the candidate's own numbers come out:
+//!
+//! ```
+//! use firstdiff_explain::explain::{Effort, Options, explain};
+//! use firstdiff_model::{Profile, load};
+//! use firstdiff_trace::Dump;
+//!
+//! # let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
+//! # let path = |name: &str| format!("{fixtures}/{name}");
+//! let model = load(path("models/llama"))?;
+//! let dump = Dump::open(path("faulty/llama-rope-pairing"))?;
+//! let options = Options::declared(&dump, Profile::F32).expect("token ids in dump.json");
+//! let explanation = explain(&model, &dump, &options, &Effort::quick(), &|_, _, _| {})?;
+//! let causes: Vec<&str> = explanation.findings.iter().filter_map(|finding| Some(finding.cause.as_ref()?.id)).collect();
+//! assert_eq!(causes, ["rope-pairing"]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod explain;
 mod laws;

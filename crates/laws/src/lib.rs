@@ -4,6 +4,48 @@
 //! It is accepted where its own prediction leaves no more than rounding, and where it says much less than it explains: its parameters are paid for in bits.
 //!
 //! Nothing here knows a model, a tap or a catalogue of mistakes: what is asked of the right operation goes through [`Operation`].
+//!
+//! An operation that squares, and an engine that gives 1.5 times as much, in two layers:
+//!
+//! ```
+//! use firstdiff_laws::{Axis, Case, Form, Kind, Operation, Place, measured};
+//! use ndarray::ArrayD;
+//!
+//! struct Square;
+//!
+//! impl Operation for Square {
+//!     fn apply(&self, _: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+//!         Some(inputs[0].mapv(|x| x * x))
+//!     }
+//!
+//!     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool {
+//!         (predicted - &own(place)).iter().all(|d| d.abs() < 1e-9)
+//!     }
+//! }
+//!
+//! fn input(layer: usize) -> ArrayD<f64> {
+//!     ArrayD::from_shape_fn(vec![8, 16], |at| ((at[0] * 31 + at[1] * 17 + layer * 7) % 97) as f64 / 40.0 - 1.2)
+//! }
+//!
+//! fn own(layer: usize) -> ArrayD<f64> {
+//!     input(layer).mapv(|x| 1.5 * (x * x))
+//! }
+//!
+//! let place = |layer: usize| Place {
+//!     layer: Some(layer),
+//!     inputs: vec![input(layer)],
+//!     right: input(layer).mapv(|x| x * x),
+//!     own: own(layer),
+//!     tolerance: 1e-14,
+//!     around: Vec::new(),
+//! };
+//! let places = vec![place(0), place(1)];
+//! let mut case = Case::new(Kind::Other, vec![Axis::Token, Axis::Channel], places, None, &Square);
+//! let (law, proof) = measured(&mut case).expect("a law");
+//! assert_eq!(law.form, Form::OutputFunction);
+//! assert_eq!(law.words, "the output is 3/2 times the right one");
+//! assert_eq!((proof.fitted, proof.held_out), (vec![0], vec![1]));
+//! ```
 
 mod case;
 mod describe;

@@ -11,6 +11,23 @@
 //! # Limits
 //! No mixtures of experts, no frequencies that depend on the length of the prompt (dynamic NTK, LongRoPE), no padding. A
 //! weight file must not be cut short by others while it is mapped.
+//!
+//! ```
+//! use firstdiff_model::{ModelError, Profile, Prompt, TapValues, load, run};
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/models/llama");
+//! let model = load(path)?;
+//! let prompt = Prompt { tokens: &[1, 17, 42], decode_tokens: &[] };
+//! let mut shapes = Vec::new();
+//! run::<ModelError>(&model.plan, &model.weights, prompt, Profile::F32, |tap| tap.to_string() == "logits", |_, _, values| {
+//!     if let TapValues::F32(logits) = values {
+//!         shapes.push(logits.shape().to_vec());
+//!     }
+//!     Ok(())
+//! })?;
+//! assert_eq!(shapes, [[3, 151]]);
+//! # Ok::<(), ModelError>(())
+//! ```
 
 mod arithmetic;
 mod attention;

@@ -8,6 +8,22 @@
 //! # Limits
 //! Shapes are those of the recording: other tokens of the same number, but not more or fewer. Where the reference took another path because
 //! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use firstdiff_program::{Arithmetic, Evaluator, ModelFolder, Program};
+//!
+//! # let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/programs/forgetting"));
+//! let program = Program::open(&folder.join("golden"))?;
+//! let weights = ModelFolder::open(&folder.join("model.safetensors"))?;
+//! program.check_memory(&weights)?;
+//! let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &weights);
+//! let mut names = Vec::new();
+//! evaluator.run_step(0, &mut |found| names.push(found.tap.to_owned()))?;
+//! assert!(names.iter().any(|name| name == "layers.0.mixer_out"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod evaluate;
 mod experts;

@@ -4,6 +4,26 @@
 //!
 //! An engine that records and reads nothing takes `default-features = false, features = ["record"]`: slices of f32 and f64, and none of what
 //! reading needs. The feature `half` adds f16 and bf16 of the crate half, `ndarray` adds `Recorder::record_view`.
+//!
+//! ```
+//! use firstdiff_trace::Recorder;
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let out = folder.path().join("dump");
+//! let rec = Recorder::create(&out)?;                     // in an engine: Recorder::from_env()
+//! rec.tokens(&[1, 17]);
+//! rec.record("layers.0.h", &[2, 3], &[0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6])?;
+//! rec.finish()?;
+//! # #[cfg(feature = "read")]
+//! # {
+//! use firstdiff_trace::{Dump, Tap};
+//!
+//! let dump = Dump::open(&out)?;
+//! let entry = dump.entry(Tap::named("layers.0.h"), 0).expect("recorded");
+//! assert_eq!(dump.read(&entry)?.shape(), [2, 3]);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod element;
 mod filter;

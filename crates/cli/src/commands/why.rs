@@ -14,7 +14,10 @@ pub(crate) const HELP: &str = "Examples:
   firstdiff why rope                all whose names begin so
   firstdiff why                     all of them, a line each
 
-docs/MISTAKES.md and docs/LAWS.md hold the same as pages.";
+docs/why has a page for each, docs/MISTAKES.md and docs/LAWS.md all in one table.";
+
+/// Where the page of a name is.
+const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/why");
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
@@ -60,10 +63,11 @@ fn whole(screen: &mut Screen, mistake: &Mistake) {
     if let Some(file) = mistake.in_file {
         line("in a file", file);
     }
+    line("page", &format!("{PAGES}/{}.md", mistake.id));
 }
 
 fn formula(screen: &mut Screen, form: Form) {
     screen.line(&format!("{}  {}", paint(BOLD, form.name()), paint(DIM, "a form of measured laws")));
     screen.line(&format!("  {:<12} {}", "formula", form.formula().trim()));
-    screen.line(&format!("  {:<12} docs/LAWS.md: what it is measured from, and what it cannot tell", "more"));
+    screen.line(&format!("  {:<12} {PAGES}/{}.md", "page", form.name()));
 }

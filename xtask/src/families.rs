@@ -1,0 +1,180 @@
+//! Which command takes which model? Runs each on what fixtures/ has of every family and source, and writes docs/FAMILIES.md, or compares.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+
+const HEAD: &str = "# Which command takes which model
+
+Every cell is a run on files of [fixtures](../fixtures/README.md), with the exit code that was due: **yes** is a verdict, right or wrong; **no** is a refusal (exit code 2) that says \
+why. MODEL is the first column, CAND a dump of an engine of it with a mistake, or without.
+
+- `compare`, `gate` and `report` need a reference's dump and were given the model beside it (`--model MODEL`): order and tolerance come from the model itself, and `report` seeks the cause. \
+In the last two rows MODEL is that dump. Without a model, dumps of any architecture are compared.
+- `inspect`, `import` and `align` never read a model: they take any dump.
+- `bisect` takes a MODEL that `dump` can run, or a reference's dump in its place.
+- Other files that MODEL may be: a llama2.c `.bin` (llama), a GGUF in parts, a folder with several shards. Tests of crates/model and scripts/weight_formats.py hold these readers to the same weights.
+- Any other architecture that PyTorch or llama.cpp runs comes as a recorded program: [PROGRAMS.md](PROGRAMS.md) says how, and [ARCHITECTURES.md](ARCHITECTURES.md) which were tried.
+
+Written by `cargo xtask families`.
+
+| MODEL | families | `weights` | `compare`, `gate` | `replay` | `explain` | `report` | `dump`, `bisect` |
+|---|---|---|---|---|---|---|---|
+";
+
+/// A kind of model, and files of it in fixtures/.
+struct Source {
+    what: &'static str,
+    families: &'static str,
+    model: &'static str,
+    /// The same weights in a file of another kind, or the same file.
+    other: &'static str,
+    /// Two dumps of it: the second is the candidate. Where there is none, what `dump` writes is both.
+    dumps: [&'static str; 2],
+    /// What a command is told beside it.
+    beside: &'static [&'static str],
+    tokens: &'static str,
+}
+
+const PROMPT: &str = "1,17,42,99,3,150,77,17,128,64,5";
+const FORGETTING: &[&str] = &["--weights", "programs/forgetting/model.safetensors"];
+
+/// A Hugging Face folder of a family.
+const fn folder(families: &'static str, model: &'static str, other: &'static str, dumps: [&'static str; 2]) -> Source {
+    Source { what: "Hugging Face folder", families, model, other, dumps, beside: &[], tokens: PROMPT }
+}
+
+/// Another form of the same.
+const fn form(what: &'static str, of: Source) -> Source {
+    Source { what, ..of }
+}
+
+const SOURCES: [Source; 12] = [
+    folder("llama", "models/llama", "gguf/llama-f16.gguf", ["golden/llama-torch", "faulty/llama-rope-pairing"]),
+    folder("mistral", "models/mistral", "models/mistral", ["golden/mistral-torch.npz", "faulty/mistral-mask-fill.npz"]),
+    folder("qwen2", "models/qwen2", "gguf/qwen2-f32.gguf", ["golden/qwen2-torch.npz", "faulty/qwen2-bias-omitted.npz"]),
+    folder(
+        "qwen3",
+        "models/qwen3",
+        "gguf/qwen3-f16.gguf",
+        ["golden/qwen3-torch.safetensors", "faulty/qwen3-softmax-axis.npz"],
+    ),
+    folder(
+        "minimind",
+        "models/minimind",
+        "models/minimind",
+        ["golden/minimind-torch.npz", "faulty/minimind-norm-eps-outside.npz"],
+    ),
+    form(
+        "Hugging Face folder in bf16",
+        folder(
+            "llama",
+            "models/llama-bf16",
+            "models/llama",
+            ["golden/llama-bf16-torch.npz", "golden/llama-bf16-torch.npz"],
+        ),
+    ),
+    form(
+        "GGUF, f16",
+        folder("llama", "gguf/llama-f16.gguf", "models/llama", ["golden/llama-torch", "faulty/llama-rope-pairing"]),
+    ),
+    form(
+        "GGUF, f32",
+        folder(
+            "qwen2",
+            "gguf/qwen2-f32.gguf",
+            "models/qwen2",
+            ["golden/qwen2-torch.npz", "faulty/qwen2-bias-omitted.npz"],
+        ),
+    ),
+    Source {
+        what: "GGUF, quantised",
+        families: "llama",
+        model: "field/rustorch.gguf",
+        other: "field/rustorch.gguf",
+        dumps: ["", ""],
+        beside: &[],
+        tokens: "1,403,407,261,378",
+    },
+    Source {
+        what: "MiniMind `.json`",
+        families: "minimind",
+        model: "field/celer_infer.json",
+        other: "field/celer_infer.json",
+        dumps: ["", "field/celer_infer.npz"],
+        beside: &[],
+        tokens: "126,109,126,66,92",
+    },
+    Source {
+        what: "recorded program",
+        families: "any architecture",
+        model: "programs/forgetting/golden",
+        other: "programs/forgetting/model.safetensors",
+        dumps: ["programs/forgetting/golden", "programs/forgetting/wrong.npz"],
+        beside: FORGETTING,
+        tokens: "",
+    },
+    form(
+        "dump without a program",
+        folder(
+            "any architecture",
+            "golden/llama-torch",
+            "models/llama",
+            ["golden/llama-torch", "faulty/llama-rope-pairing"],
+        ),
+    ),
+];
+
+/// Writes docs/FAMILIES.md, or fails if the commands do something else.
+pub(crate) fn run(check: bool) -> Result<u8> {
+    let root = crate::root()?;
+    let command = crate::readme::build(&root)?;
+    let rows: Vec<String> = SOURCES.par_iter().map(|source| row(source, &root, &command)).collect::<Result<_>>()?;
+    let text = HEAD.to_owned() + &rows.concat();
+    let path = root.join("docs/FAMILIES.md");
+    if !check {
+        crate::docs::write(&path, &text)?;
+    } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
+        bail!("docs/FAMILIES.md does not say what the commands do; run `cargo xtask families`");
+    }
+    Ok(0)
+}
+
+fn row(source: &Source, root: &Path, command: &Path) -> Result<String> {
+    let out = tempfile::tempdir()?;
+    let at = |name: &str| out.path().join(name).display().to_string();
+    let (made, page) = (at("dump"), at("page.html"));
+    let Source { model, other, beside, .. } = *source;
+    let [reference, candidate] = source.dumps.map(|dump| if dump.is_empty() { made.as_str() } else { dump });
+    let tokens: &[&str] = if source.tokens.is_empty() { &[] } else { &["--tokens", source.tokens] };
+    let from: &[&str] = if model == reference { beside } else { &["--model", model] };
+    let weights = if beside.is_empty() {
+        vec!["weights", model, other]
+    } else {
+        vec!["weights", other, other, "--program", model]
+    };
+    // What another run needs comes first, in the table last.
+    let runs = [
+        [&["dump", model, "-o", &made][..], tokens, beside].concat(),
+        weights,
+        [&["compare", reference, candidate][..], if beside.is_empty() { from } else { &[] }].concat(),
+        [&["replay", model, candidate][..], beside].concat(),
+        [&["explain", model, candidate][..], beside].concat(),
+        [&["report", reference, candidate, "-o", &page][..], from].concat(),
+    ];
+    let mut cells = Vec::new();
+    for arguments in runs {
+        let mut run = Command::new(command);
+        let run = run.args(&arguments).current_dir(root.join("fixtures"));
+        let status = run.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        cells.push(match status.code().context("killed")? {
+            0 | 1 => "yes",
+            2 => "no",
+            code => bail!("firstdiff {} ended with {code}", arguments.join(" ")),
+        });
+    }
+    cells.rotate_left(1);
+    Ok(format!("| {} | {} | {} |\n", source.what, source.families, cells.join(" | ")))
+}

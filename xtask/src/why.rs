@@ -1,0 +1,131 @@
+//! Do docs/why and the table of contents say what the catalogue and the list of laws say? A page for each name that `firstdiff why` knows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use firstdiff_explain::mistakes::{Mistake, catalogue};
+use firstdiff_laws::Form;
+use serde_json::Value;
+
+const FOLDER: &str = "docs/why";
+const INDEX: &str = "docs/why/README.md";
+const SUMMARY: &str = "docs/SUMMARY.md";
+/// The line of the table of contents below which the pages stand.
+const ABOVE: &str = "- [What the answer means](why/README.md)\n";
+
+/// Writes the pages, or fails if they are others.
+pub(crate) fn run(check: bool) -> Result<u8> {
+    let root = crate::root()?;
+    let pages = pages(&root)?;
+    let known = crate::markdown::documents(&root)?;
+    let stale = known.iter().filter(|(path, _)| path.starts_with(FOLDER) && !pages.contains_key(path));
+    let mut wrong: Vec<String> = stale.map(|(path, _)| format!("{}: no such name", path.display())).collect();
+    for (path, text) in &pages {
+        let earlier = fs::read_to_string(root.join(path)).unwrap_or_default();
+        let text = crate::readme::carried(text, &earlier)?;
+        if text != earlier && check {
+            wrong.push(path.display().to_string());
+        } else if text != earlier {
+            fs::create_dir_all(root.join(FOLDER))?;
+            crate::docs::write(&root.join(path), &text)?;
+        }
+    }
+    if !wrong.is_empty() {
+        bail!(
+            "not what the catalogue says; run `cargo xtask mistakes`, then `cargo xtask readme`:\n{}",
+            wrong.join("\n")
+        );
+    }
+    Ok(0)
+}
+
+/// A name that `firstdiff why` knows, and its page.
+struct Page {
+    name: &'static str,
+    /// What it is, in a line.
+    what: &'static str,
+    text: String,
+}
+
+/// Every page, by its path; what the command prints is left out.
+fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let faulty = fs::read_to_string(root.join("fixtures/faulty/index.json"))?;
+    let faulty: Vec<Value> = serde_json::from_str(&faulty)?;
+    let laws = fs::read_to_string(root.join("docs/LAWS.md"))?;
+    let causes: Vec<Page> = catalogue().map(|mistake| cause(mistake, &faulty)).collect();
+    let forms = Form::ALL.iter().map(|form| law(*form, &laws)).collect::<Result<Vec<Page>>>()?;
+    let summary = fs::read_to_string(root.join(SUMMARY))?;
+    let (before, rest) = summary.split_once(ABOVE).with_context(|| format!("{SUMMARY} has no place for the pages"))?;
+    let after: String = rest.split_inclusive('\n').skip_while(|line| line.trim_start() != *line).collect();
+    let item = |page: &Page| format!("  - [{0}](why/{0}.md)\n", page.name);
+    let items: String = causes.iter().chain(&forms).map(item).collect();
+    let mut pages = BTreeMap::from([
+        (INDEX.into(), index(&causes, &forms)),
+        (SUMMARY.into(), format!("{before}{ABOVE}{items}{after}")),
+    ]);
+    let of_name = |page: Page| (PathBuf::from(format!("{FOLDER}/{}.md", page.name)), page.text);
+    pages.extend(causes.into_iter().chain(forms).map(of_name));
+    Ok(pages)
+}
+
+fn index(causes: &[Page], forms: &[Page]) -> String {
+    let row = |page: &Page| format!("| [{0}]({0}.md) | {1} |\n", page.name, page.what.replace('|', "\\|"));
+    let rows = |pages: &[Page]| pages.iter().map(row).collect::<String>();
+    format!(
+        "# What the answer means\n\nA page for each name that an answer may hold. `firstdiff why NAME` prints the same in the terminal, `firstdiff why rope` all whose \
+         names begin so.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nMistakes that people \
+         make when they port a model. [MISTAKES.md](../MISTAKES.md) has all of them in one table, [ZOO.md](../ZOO.md) how often each is named.\n\n| name | what is \
+         done wrong |\n|---|---|\n{}\n## Forms of measured laws\n\nWhat an operation computes instead, where no cause is known. [LAWS.md](../LAWS.md) says how it is \
+         measured.\n\n| name | what |\n|---|---|\n{}",
+        rows(causes),
+        rows(forms)
+    )
+}
+
+fn row(name: &str, what: &str) -> String {
+    format!("| {name} | {} |\n", what.replace('|', "\\|"))
+}
+
+fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
+    let mut table = row("what to change", mistake.fix) + &row("where", &mistake.places());
+    mistake.params.iter().for_each(|param| table += &row("said with it", &param.in_words("`")));
+    mistake.in_file.iter().for_each(|file| table += &row("in a file", file));
+    let mut text = format!(
+        "# {}\n\nA cause that `firstdiff explain` names: {}.\n\n| | |\n|---|---|\n{table}\n[All causes and laws](README.md) · \
+         [what each tap is](../TUTORIAL.md#dump-your-engine) · [how often it is named](../ZOO.md#by-mistake)\n",
+        mistake.id, mistake.what
+    );
+    let shipped = faulty.iter().find(|entry| entry["mistake"] == mistake.id);
+    if let Some((model, file)) = shipped.and_then(|entry| Some((entry["model"].as_str()?, entry["file"].as_str()?))) {
+        let run = crate::readme::unfilled(&format!("explain fixtures/{model} fixtures/{file}"));
+        text += &format!("\n## An engine that does it\n\n{run}\n");
+    }
+    Page { name: mistake.id, what: mistake.what, text }
+}
+
+/// The row of a form in docs/LAWS.md is the one place where more is said of it.
+fn law(form: Form, laws: &str) -> Result<Page> {
+    let (name, what) = (form.name(), form.formula().trim());
+    let begin = format!("| `{name}` | ");
+    let line = laws.lines().find_map(|line| line.strip_prefix(begin.as_str()));
+    let line = line.with_context(|| format!("docs/LAWS.md has no {name}"))?;
+    let cells = line.split('|').map(str::trim);
+    let titles = ["formula", "measured from", "cannot tell"];
+    let table: String =
+        titles.iter().zip(cells).filter(|(_, cell)| !cell.is_empty()).map(|(title, cell)| row(title, cell)).collect();
+    let text = format!(
+        "# {name}\n\nA form of measured laws: what an operation computes instead, where no cause of the catalogue gives its numbers. {what}\n\n| | |\n|---|---|\n\
+         {table}\n[All causes and laws](README.md) · [how a law is measured and proved](../LAWS.md#how-it-is-measured)\n"
+    );
+    Ok(Page { name, what, text })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_pages_say_what_the_catalogue_says() {
+        super::run(true).unwrap();
+    }
+}
