@@ -64,14 +64,13 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     let is_wanted = judged.report.verdict == Verdict::Diverged && args.seconds > 0.0;
     let model = args.pair.model.as_deref().or_else(|| Some(&*args.pair.reference).filter(|path| is_recorded(path)));
     let explanation = model.filter(|_| is_wanted).map(|model| explanation(&args, model)).transpose();
-    let explanation = explanation.unwrap_or_else(|error| {
-        compared.warnings.push(format!("no cause was sought: {}", one_line(&error)));
-        None
-    });
+    let no_cause = explanation.as_ref().err().map(one_line);
+    compared.warnings.extend(no_cause.iter().map(|why| format!("no cause was sought: {why}")));
+    let explanation = explanation.ok().flatten();
     Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), ..Page::default() }
         .to_file(&args.output, &inputs)?;
     if let Some(path) = &args.json {
-        let told = CompareAndExplain { compare: compared.clone(), explained: explanation };
+        let told = CompareAndExplain { compare: compared.clone(), explained: explanation, no_cause };
         crate::render::json::to_file(path, &told, &inputs)?;
     }
     if !is_stdout(Some(&args.output)) && !is_stdout(args.json.as_ref()) {

@@ -22,6 +22,8 @@ pub struct CompareAndExplain {
     pub compare: Compare,
     /// What is wrong; none where nothing differs, or no model is at hand.
     pub explained: Option<Explain>,
+    /// Why no cause could be sought, where that is so.
+    pub no_cause: Option<String>,
 }
 
 /// The report of `firstdiff explain`.

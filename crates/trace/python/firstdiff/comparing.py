@@ -73,13 +73,15 @@ def explain(found, source, paths, work, reading, pair, weights):
     try:
         if is_model(weights):
             weights = save_weights(weights, work / "weights.safetensors")
-        found.explanation = ask("explain", [source, paths[1]], work, {**reading, "weights": weights}).report
         if pair is None:
+            found.explanation = ask("explain", [source, paths[1]], work, {**reading, "weights": weights}).report
             return
-        page = work / "report.html"
-        code, _, error = run("report", *switches({**pair, "weights": weights, "output": page}), "--", *paths)
+        page, report = work / "report.html", work / "report.json"
+        code, _, error = run("report", *switches({**pair, "weights": weights, "output": page, "json": report}), "--", *paths)
         if code == REFUSED:
             raise CompareError(error)
+        told = json.loads(report.read_text(encoding="utf-8"))
+        found.explanation, found.no_cause = told["explained"], told["no_cause"]
         found.html = page.read_text(encoding="utf-8")
     except CompareError as error:
         found.no_cause = str(error)
