@@ -201,6 +201,19 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
         }
     }
     families.extend(pages(n));
+    // Slots from one on that were written too early or too late.
+    for (begin, by) in (1..n.min(65)).flat_map(|begin| (1..=MOST_SLOTS).map(move |by| (begin, by))) {
+        let bits = 9.0 + crate::describe::choice(n) + by as f64;
+        let mut add = |words: String, from: &dyn Fn(usize) -> Option<usize>| {
+            families.push((words, bits, (0..n).map(|i| if i < begin { Some(i) } else { from(i) }).collect()));
+        };
+        let on = format!("for positions from {begin} on");
+        let later = |i: usize| (i + by < n).then_some(i + by);
+        add(format!("position s+{by} {on} (nothing behind the last)"), &later);
+        add(format!("position s+{by} {on} (never behind the last)"), &|i| Some((i + by).min(last)));
+        add(format!("position s+{by} {on} (behind the last: itself)"), &|i| later(i).or(Some(i)));
+        add(format!("position s-{by} {on}"), &|i| i.checked_sub(by));
+    }
     let mut laws = Vec::new();
     let behind = Offers::of(case);
     let mut offer = |law: Law| {
@@ -325,6 +338,8 @@ fn pages(n: usize) -> Vec<Family> {
     all
 }
 
+/// Slots by which those of a cache are tried to be off.
+const MOST_SLOTS: usize = 2;
 /// Pairs of pages that are tried.
 const MOST_PAGES: usize = 1024;
 

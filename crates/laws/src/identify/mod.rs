@@ -2,6 +2,7 @@
 
 mod activation;
 mod after;
+mod aliased;
 mod attention;
 mod choice;
 mod context;
@@ -14,10 +15,12 @@ mod norm;
 mod operands;
 mod output;
 mod part;
+mod pool;
 mod products;
 mod replaced;
 mod rotation;
 mod rotation_otherwise;
+mod scales;
 mod shares;
 mod softmax;
 mod subject;

@@ -1,6 +1,7 @@
 //! Norms: what each row is divided by, what each channel is multiplied with, what is subtracted before, and what it is a norm of.
 
 mod centre;
+mod channels;
 mod divisor;
 mod gain;
 mod rounded;
@@ -16,6 +17,7 @@ use self::gain::gain_laws;
 use self::rounded::rounded;
 use crate::case::{Case, Place};
 use crate::fit::{dot, factor, least_squares};
+use crate::identify::aliased::aliased;
 use crate::law::{Form, Law, Parameters};
 use crate::number::Measured;
 
@@ -193,6 +195,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             .filter(|(_, x)| x.shape() == first.inputs[0].shape())
             .map(|(name, x)| (Some(name.clone()), x.clone())),
     );
+    inputs.extend(aliased(first, &first.inputs[0]).into_iter().map(|(name, x)| (Some(name), x)));
     for (name, x) in inputs {
         let Some(x) = matrix(&x).filter(|x| x.dim() == own.dim()) else { continue };
         for is_centred in [right.is_centred, !right.is_centred] {
@@ -294,7 +297,10 @@ impl Shape {
     fn inner(&self, place: &Place) -> Option<Array2<f64>> {
         let x = match &self.input {
             None => place.inputs.first()?,
-            Some(name) => &place.around.iter().find(|(known, _)| known == name)?.1,
+            Some(name) => match place.around.iter().find(|(known, _)| known == name) {
+                Some((_, x)) => x,
+                None => &aliased(place, place.inputs.first()?).into_iter().find(|(known, _)| known == name)?.1,
+            },
         };
         let x = matrix(x)?;
         Some(if self.is_centred { centred(&x) } else { x })

@@ -6,8 +6,9 @@ use ndarray::{Array3, Axis as Dimension, s};
 
 use super::field::Field;
 use super::scores::scaled;
-use super::{Draft, How, LOG_ROOM, Made, cube};
+use super::{DEAR, Draft, How, LOG_ROOM, Made, cube};
 use crate::case::Axis;
+use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe;
 use crate::law::Form;
 
@@ -39,7 +40,92 @@ impl How<'_> {
                 self.offer(draft, made, None, true);
             }
         }
+        self.of_others(field);
         self.memory();
+    }
+
+    /// Keys, or queries, of some positions that are those of another recorded tensor.
+    fn of_others(&mut self, field: &Field) {
+        let first = self.case.first();
+        let near = LOG_ROOM * field.each();
+        for (which, called) in [(1usize, "keys"), (0, "queries")] {
+            let due = first.inputs[which].shape();
+            for (name, tensor) in first.around.iter().filter(|(_, x)| x.shape() == due) {
+                let mut operands = [first.inputs[0].clone(), first.inputs[1].clone()];
+                operands[which] = tensor.clone();
+                let [Some(q), Some(k)] = operands.each_ref().map(cube) else { continue };
+                let Some(scores) = scaled(&q, &k, self.right) else { continue };
+                let Some(meant) = self.told(field, &scores, which == 1, near) else { continue };
+                let axis = if which == 1 { Axis::Key } else { Axis::Query };
+                let set = describe_set(&meant, axis, self.case.tokens_of(axis));
+                if set.bits > DEAR || !meant.contains(&Some(true)) {
+                    continue;
+                }
+                let (known, has) = (name.clone(), set.has);
+                let made: Made = Arc::new(move |case, at, right| {
+                    let place = &case.places[at];
+                    let mut operands = [place.inputs.first()?.clone(), place.inputs.get(1)?.clone()];
+                    let (_, other) = place.around.iter().find(|(name, _)| *name == known)?;
+                    let fits = other.shape() == operands[which].shape() && has.len() == other.shape()[0];
+                    fits.then_some(())?;
+                    for at in (0..has.len()).filter(|&at| has[at]) {
+                        operands[which].index_axis_mut(Dimension(0), at).assign(&other.index_axis(Dimension(0), at));
+                    }
+                    scaled(&cube(&operands[0])?, &cube(&operands[1])?, right)
+                });
+                let on = set.words.map_or_else(String::new, |on| format!(" ({on})"));
+                let draft = Draft::new(Form::ScoreSource, format!("{called} are {name}{on}"), 9.0 + set.bits);
+                self.offer(draft.with("source", name.clone()), made, None, true);
+            }
+        }
+    }
+
+    /// For each key, or each query, whether the logarithms are those of other scores.
+    fn told(&self, field: &Field, scores: &Array3<f64>, of_keys: bool, near: f64) -> Option<Vec<Option<bool>>> {
+        let (heads, rows, keys) = self.own.dim();
+        let both = [&self.right.scores, scores];
+        let told = |fits: [bool; 2]| match fits {
+            [true, true] => Some(None),
+            [true, false] => Some(Some(false)),
+            [false, true] => Some(Some(true)),
+            [false, false] => None,
+        };
+        let off = |cells: &mut dyn Iterator<Item = f64>| {
+            let (sum, count) = cells.fold((0.0, 0usize), |(sum, count), x| (sum + x * x, count + 1));
+            (sum / count.max(1) as f64).sqrt() <= near
+        };
+        if !of_keys {
+            let row = |t: usize| {
+                told(both.map(|scores| {
+                    let of_head = |h: usize| {
+                        let cells: Vec<usize> = (0..keys).filter(|&s| field.counted[[h, t, s]]).collect();
+                        let of = |&s: &usize| field.logs[[h, t, s]] - scores[[h, t, s]];
+                        let mean = cells.iter().map(of).sum::<f64>() / cells.len().max(1) as f64;
+                        cells.into_iter().map(move |s| field.logs[[h, t, s]] - scores[[h, t, s]] - mean)
+                    };
+                    off(&mut (0..heads).flat_map(of_head))
+                }))
+            };
+            return (0..rows).map(row).collect();
+        }
+        // The constant of each row is told by one key, which is the right one's or the other's.
+        let count = |key: usize| field.counted.slice(s![.., .., key]).iter().filter(|c| **c).count();
+        let first = (0..keys).max_by_key(|&key| (count(key), keys - key))?;
+        both.into_iter().find_map(|base| {
+            let key = |key: usize| {
+                let cells = || {
+                    let all = (0..heads).flat_map(|h| (0..rows).map(move |t| (h, t)));
+                    all.filter(|&(h, t)| field.counted[[h, t, key]] && field.counted[[h, t, first]])
+                };
+                told(both.map(|scores| {
+                    off(&mut cells().map(|(h, t)| {
+                        let own = field.logs[[h, t, key]] - field.logs[[h, t, first]];
+                        own - scores[[h, t, key]] + base[[h, t, first]]
+                    }))
+                }))
+            };
+            (0..keys).map(key).collect::<Option<Vec<_>>>()
+        })
     }
 
     /// The key that the logarithms of each column are those of, given the constant of each row: one key after the other is tried as the first one's.

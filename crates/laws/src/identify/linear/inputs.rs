@@ -12,7 +12,9 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::{choice, function};
 use crate::fit::{factor, least_squares};
 use crate::identify::after::by_row;
+use crate::identify::aliased::aliased;
 use crate::identify::operands::over_root_mean_square;
+use crate::identify::pool;
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
 use crate::law::{Form, Law};
@@ -108,6 +110,10 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
     let due = bias_of(case, case.fitted)?.row(0).to_vec();
     if let Some(law) = made_bias(case, &due, &fits, &law) {
         return Some(law);
+    }
+    if let Some(found) = pool::found(case, &due, measured) {
+        let of: Vector = Arc::new(move |case, at| (found.of)(case, at, &bias_of(case, at)?.row(0).to_vec()));
+        return Some(law(format!("of the biases {}", found.words), found.bits, of));
     }
     let of_blocks = (2..=n / 2).filter(|b| n.is_multiple_of(*b)).flat_map(|b| {
         let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<usize>>();
@@ -213,6 +219,7 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
             all.extend(tensor.to_shape(x.raw_dim()).ok().map(|x| (name.clone(), x.into_owned())));
         }
     }
+    all.extend(aliased(place, x));
     all.extend(moved("the input", x));
     all.push(("the size of the input".into(), x.mapv(f64::abs)));
     let normed = by_row(x, over_root_mean_square);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ndarray::Array2;
 
+use super::channels::channels_weighed;
 use super::statistics::statistics;
 use super::{Part, Right, Rows, matrix, roots};
 use crate::case::{Axis, Case, Place};
@@ -12,6 +13,12 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
 use crate::number::Measured;
+
+/// How many rows belong to a position.
+fn inside(case: &Case<'_>) -> usize {
+    let shape = case.first().right.shape();
+    shape[1..shape.len().saturating_sub(1)].iter().product()
+}
 
 /// Statistics that are as plain as this are taken of weighed rows too.
 const PLAIN: f64 = 5.0;
@@ -28,7 +35,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     }
     let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
     let mut laws: Vec<Part<Rows>> = Vec::new();
-    let plain = statistics(inner.ncols());
+    let plain = statistics(inner.ncols(), inside(case));
     let weighed: Vec<_> = plain
         .iter()
         .filter(|(_, bits, _)| *bits <= PLAIN)
@@ -112,7 +119,8 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         });
     }
     laws.extend(of_others(case, right, inner, own));
-    laws.extend(two_statistics(right, inner, own));
+    laws.extend(two_statistics(case, right, inner, own));
+    laws.extend(channels_weighed(case, right, inner, own));
     laws.extend(epsilon_by_row(case, right, inner, own));
     // A factor of the right divisor, by position.
     let ratio: Vec<Measured> =
@@ -157,6 +165,7 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
             laws.push(part(format!("rows are divided by what {name} would be divided by"), 8.0, f));
         }
     }
+    laws.extend(super::channels::of_other_heads(case, right, own));
     // Rows of a head at other positions, and of a position in other heads.
     let due = right.divisor(inner);
     let shape = first.right.shape();
@@ -205,9 +214,10 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
 const LISTED: f64 = 48.0;
 
 /// S = a s1 + b s2, or S^2 = a s1^2 + b s2^2: two statistics of each row, one of them the root mean square.
-fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
+fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let mut laws: Vec<Part<Rows>> = Vec::new();
-    let all: Vec<_> = statistics(inner.ncols()).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
+    let all: Vec<_> =
+        statistics(inner.ncols(), inside(case)).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
     // Beside the right divisor, or beside it without its epsilon.
     type Base = fn(&Right, &Array2<f64>) -> Vec<f64>;
     let bases: [(&str, &str, Base); 2] = [

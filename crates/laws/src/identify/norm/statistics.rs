@@ -11,8 +11,8 @@ use crate::fit::dot;
 /// A statistic of each row.
 type Statistic = Arc<dyn Fn(&Array2<f64>) -> Vec<f64> + Send + Sync>;
 
-/// What rows may be divided by.
-pub(super) fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
+/// What rows may be divided by; so many of them, the heads, belong to a position.
+pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Statistic)> {
     let mut all: Vec<(String, f64, Statistic)> = Vec::new();
     let mut of_row = |words: &str, bits: f64, f: fn(&[f64]) -> f64| {
         all.push((
@@ -83,6 +83,29 @@ pub(super) fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
             })
             .collect()
     });
+    // Sums that are not cleared.
+    let whose = if inside > 1 { "heads of its position" } else { "rows" };
+    let blocks =
+        [2usize, 4, 8, 16, 32].into_iter().map(|block| (format!("{whose} so far in its block of {block}"), block));
+    let blocks = blocks.chain([(format!("{whose} so far"), if inside > 1 { inside } else { usize::MAX })]);
+    for (whose, block) in blocks {
+        for is_mean in [false, true] {
+            let words = match is_mean {
+                false => format!("the root of the sum of the mean squares of the {whose}, which is not cleared"),
+                true => format!("the root mean square of the {whose}"),
+            };
+            let made = move |sizes: Vec<f64>| -> Vec<f64> {
+                let mut sum = 0.0;
+                let each = |(t, size): (usize, &f64)| {
+                    sum = if t % block == 0 { *size } else { sum + size };
+                    let count = (t % block + 1) as f64;
+                    (if is_mean { sum / count } else { sum }).sqrt()
+                };
+                sizes.iter().enumerate().map(each).collect()
+            };
+            all.push((words, 9.0, Arc::new(move |x| made(sizes(x)))));
+        }
+    }
     for block in [2usize, 4, 8, 16, 32] {
         type Of = fn(usize, usize, usize) -> usize;
         let others: [(String, Of); 2] = [
