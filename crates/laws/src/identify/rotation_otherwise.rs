@@ -106,6 +106,34 @@ fn layouts(offers: &mut Offers<'_>) {
             |j, n| (n + j) % 2 * n + (n + j) / 2,
         ),
     ];
+    // The memory of a table read some numbers off, or with its extents exchanged: where a position and a pair are found, by how many positions there are.
+    type Moved = fn(usize, usize, usize, usize) -> usize;
+    let moved: [(&str, Moved); 4] = [
+        ("one element late in its memory", |t, j, _, n| t * n + j + 1),
+        ("one element early in its memory", |t, j, _, n| (t * n + j).saturating_sub(1)),
+        ("as memory of pairs by positions", |t, j, rows, n| (t * n + j) % rows * n + (t * n + j) / rows),
+        ("as pairs by positions, and that memory as positions by pairs", |t, j, rows, _| j * rows + t),
+    ];
+    for (words, at_memory) in moved {
+        for (what, of_sine, of_cosine) in
+            [("the sine", true, false), ("the cosine", false, true), ("the angle", true, true)]
+        {
+            let said = format!("{what} is read {words}");
+            offers.offer(Form::RotationMatrix, said, 8.0, move |case, at| {
+                let place = &case.places[at];
+                let right = Right::of(place)?;
+                let (rows, n) = right.magnitude.dim();
+                let angle = |at: usize| (at / n) as f64 * right.frequencies[at % n].value;
+                combined(place, &right, &|t, j| {
+                    let (own, other) = (angle(t * n + j), angle(at_memory(t, j, rows, n)));
+                    let by = right.magnitude[[t, j]];
+                    let sin = by * if of_sine { other } else { own }.sin();
+                    let cos = by * if of_cosine { other } else { own }.cos();
+                    [cos, -sin, sin, cos]
+                })
+            });
+        }
+    }
     for (words, cosine, sine) in layouts {
         let said = format!("each position's table has {words}");
         offers.offer(Form::RotationMatrix, said, 7.0, move |case, at| {

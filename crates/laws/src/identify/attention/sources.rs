@@ -25,18 +25,29 @@ impl How<'_> {
                 let from = if which == 1 { self.keys_of(field) } else { self.queries_of(field) };
                 let Some(from) = from else { continue };
                 let axis = if which == 1 { Axis::Key } else { Axis::Query };
-                let source = describe(&from, from.len(), axis);
-                if source.is_itself {
+                let count = from.len();
+                let nothing: Vec<Option<bool>> = from.iter().map(|from| from.map(|from| from == count)).collect();
+                let empty = describe_set(&nothing, axis, None);
+                let is_empty = nothing.contains(&Some(true));
+                let there: Vec<Option<usize>> = from.iter().map(|from| from.filter(|at| *at < count)).collect();
+                let source = describe(&there, count, axis);
+                if (source.is_itself && !is_empty) || (is_empty && empty.bits > DEAR) {
                     continue;
                 }
-                let of = source.from;
+                let (of, has) = (source.from, empty.has);
                 let made = of_operands(move |operands| {
                     (operands[which].shape()[0] == of.len()).then_some(())?;
                     operands[which] = operands[which].select(Dimension(0), &of);
+                    for at in (0..of.len()).filter(|&at| is_empty && has[at]) {
+                        operands[which].index_axis_mut(Dimension(0), at).fill(0.0);
+                    }
                     Some(())
                 });
-                let words = format!("{called} of position i are those of {}", source.words);
-                let draft = Draft::new(Form::ScoreSource, words, source.bits + 4.0).with("source", source.words);
+                let zero =
+                    empty.words.filter(|_| is_empty).map_or_else(String::new, |on| format!(", and zero for {on}"));
+                let words = format!("{called} of position i are those of {}{zero}", source.words);
+                let bits = source.bits + if is_empty { empty.bits + 3.0 } else { 0.0 };
+                let draft = Draft::new(Form::ScoreSource, words, bits + 4.0).with("source", source.words);
                 self.offer(draft, made, None, true);
             }
         }
@@ -148,8 +159,8 @@ impl How<'_> {
         let off = |key: usize, as_key: usize, first_as: usize| -> f64 {
             let of = |(h, t): &(usize, usize)| {
                 let own = field.logs[[*h, *t, key]] - field.logs[[*h, *t, first]];
-                let due = self.right.scores[[*h, *t, as_key]] - self.right.scores[[*h, *t, first_as]];
-                (own - due).powi(2)
+                let score = |key: usize| if key < keys { self.right.scores[[*h, *t, key]] } else { 0.0 };
+                (own - score(as_key) + score(first_as)).powi(2)
             };
             let cells = &of_columns[key];
             (cells.iter().map(of).sum::<f64>() / cells.len().max(1) as f64).sqrt()
@@ -161,7 +172,7 @@ impl How<'_> {
                 // Of two that are as near, its own.
                 let own = off(key, key, first_as);
                 let best =
-                    (0..keys).map(|other| (off(key, other, first_as), other)).min_by(|a, b| a.0.total_cmp(&b.0))?;
+                    (0..=keys).map(|other| (off(key, other, first_as), other)).min_by(|a, b| a.0.total_cmp(&b.0))?;
                 let (left, other) = if own <= near { (own, key) } else { best };
                 if left > near {
                     return None;

@@ -37,10 +37,22 @@ fn by_row(x: &Array2<f64>, f: OfRow) -> Vec<f64> {
 type OfOutputs = Arc<dyn Fn(&Case<'_>, usize) -> Option<Vec<f64>> + Send + Sync>;
 
 /// Numbers that outputs may have: of the rows of the weight, the bias, and both.
-fn of_outputs() -> Vec<(String, f64, OfOutputs)> {
+fn of_outputs(case: &Case<'_>) -> Vec<(String, f64, OfOutputs)> {
     let mut all: Vec<(String, f64, OfOutputs)> =
         vec![("one".into(), 1.0, Arc::new(|case, at| Some(vec![1.0; flat(&case.places[at].right)?.ncols()])))];
     all.push(("its bias".into(), 3.0, Arc::new(|case, at| Some(bias_of(case, at)?.row(0).to_vec()))));
+    // The scale of a row of another matrix of as many rows.
+    for name in case.operation.other_weights(case.fitted) {
+        for (called, f) in statistics().into_iter().take(2) {
+            let known = name.clone();
+            let of: OfOutputs = Arc::new(move |case, at| {
+                let (own, other) = (weight_of(case, at)?, case.operation.other_weight(at, &known)?);
+                let (own, other) = (by_row(&own, f), by_row(&other, f));
+                (own.len() == other.len()).then(|| other.iter().zip(own).map(|(other, own)| other / own).collect())
+            });
+            all.push((format!("the {called} of that row of the weight of {name} over that of its own"), 9.0, of));
+        }
+    }
     for (called, f) in statistics() {
         for (power, words) in [(1, ""), (2, "the square of "), (-1, "1 over "), (-2, "1 over the square of ")] {
             let of: OfOutputs = Arc::new(move |case, at| {
@@ -60,9 +72,13 @@ pub(super) fn outer(case: &Case<'_>) -> Vec<Law> {
         || Some((flat(first.inputs.first()?)?, flat(&first.right)?, flat(&first.own)?, bias_of(case, case.fitted)?));
     let Some((x, right, own, bias)) = read() else { return Vec::new() };
     let mut laws = Vec::new();
-    for is_added in [true, false] {
-        let (base, wanted) =
-            if is_added { (Array2::ones(own.dim()), &own - &right) } else { (&right - &bias, &own - &bias) };
+    let ways = [Way::Added, Way::Multiplied, Way::ForBias];
+    for way in ways.into_iter().take(if bias.iter().any(|b| *b != 0.0) { 3 } else { 2 }) {
+        let (base, wanted) = match way {
+            Way::Added => (Array2::ones(own.dim()), &own - &right),
+            Way::ForBias => (Array2::ones(own.dim()), &own - &right + &bias),
+            Way::Multiplied => (&right - &bias, &own - &bias),
+        };
         let size = |x: &Array2<f64>| x.iter().map(|x| x * x).sum::<f64>().sqrt();
         let noise = first.noise() * size(&own) / size(&wanted).max(f64::MIN_POSITIVE);
         if base.nrows() < 4 || base.ncols() < 4 || noise > MOST_NOISE {
@@ -73,7 +89,7 @@ pub(super) fn outer(case: &Case<'_>) -> Vec<Law> {
             continue;
         }
         let measured: Vec<f64> = of.gain.iter().map(|m| m.value).collect();
-        for (called, bits, outputs) in of_outputs() {
+        for (called, bits, outputs) in of_outputs(case) {
             let Some(values) = outputs(case, case.fitted).filter(|values| values.iter().any(|v| *v != 0.0)) else {
                 continue;
             };
@@ -83,7 +99,7 @@ pub(super) fn outer(case: &Case<'_>) -> Vec<Law> {
                 continue;
             }
             let rows: Vec<Measured> = of.rows.iter().map(|m| Measured::new(m.value * by, m.error * by.abs())).collect();
-            laws.extend(of_rows(&x, &rows).into_iter().map(|rows| law(is_added, (&called, bits, &outputs), rows)));
+            laws.extend(of_rows(&x, &rows, &bias).into_iter().map(|rows| law(way, (&called, bits, &outputs), rows)));
         }
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
@@ -96,20 +112,49 @@ const MOST: usize = 6;
 /// What is measured with more noise tells nothing.
 const MOST_NOISE: f64 = 1e-2;
 
+/// How a number of each row and one of each output change the product.
+#[derive(Clone, Copy)]
+enum Way {
+    Added,
+    Multiplied,
+    /// Added to the product without its bias.
+    ForBias,
+}
+
+/// Where the number of a row is from.
+#[derive(Clone, Copy)]
+enum OfPosition {
+    Row(OfRow),
+    /// The bias has it, by the position's number.
+    Bias,
+}
+
 /// What each row of the input makes: a s + b.
 struct Rows {
     words: String,
     bits: f64,
-    f: OfRow,
+    f: OfPosition,
     a: f64,
     b: f64,
 }
 
-fn of_rows(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
+fn of_rows(x: &Array2<f64>, measured: &[Measured], bias: &Array2<f64>) -> Vec<Rows> {
+    // The bias along the wrong axis.
+    let is_of_position = |(t, m): (usize, &Measured)| m.may_be(bias[[0, t % bias.ncols()]]);
+    if bias.iter().any(|b| *b != 0.0) && measured.iter().enumerate().all(is_of_position) {
+        let words = "element t of the bias at position t".to_owned();
+        return vec![Rows { words, bits: 5.0, f: OfPosition::Bias, a: 1.0, b: 0.0 }];
+    }
     let one = Measured::mean(measured.iter().copied());
     if measured.iter().all(|m| m.may_be(one.value)) {
         let number = one.number();
-        return vec![Rows { words: number.words, bits: number.bits, f: |_| 1.0, a: number.value, b: 0.0 }];
+        return vec![Rows {
+            words: number.words,
+            bits: number.bits,
+            f: OfPosition::Row(|_| 1.0),
+            a: number.value,
+            b: 0.0,
+        }];
     }
     let weight: Vec<f64> = measured.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
     let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
@@ -137,7 +182,7 @@ fn of_rows(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
                 let by = if times == 1.0 { String::new() } else { format!("{} times ", a.words) };
                 let words = format!("{by}the {called} of the row of the input{said}");
                 let bits = 5.0 + a.bits + b.map_or(0.0, |b| if plus == 0.0 { 0.0 } else { b.bits });
-                all.push(Rows { words, bits, f, a: times, b: plus });
+                all.push(Rows { words, bits, f: OfPosition::Row(f), a: times, b: plus });
                 break;
             }
         }
@@ -145,21 +190,31 @@ fn of_rows(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
     all
 }
 
-fn law(is_added: bool, (called, bits, outputs): (&str, f64, &OfOutputs), rows: Rows) -> Law {
-    let words = match is_added {
-        true => format!("to each output is added {}, times {called}", rows.words),
-        false => format!("each output, less its bias, is multiplied by {}, times {called}", rows.words),
+fn law(way: Way, (called, bits, outputs): (&str, f64, &OfOutputs), rows: Rows) -> Law {
+    let words = match way {
+        Way::Added => format!("to each output is added {}, times {called}", rows.words),
+        Way::ForBias => format!("in place of the bias, to each output is added {}, times {called}", rows.words),
+        Way::Multiplied => format!("each output, less its bias, is multiplied by {}, times {called}", rows.words),
     };
     let outputs = outputs.clone();
-    let form = if called == "its bias" { Form::LinearBias } else { Form::LinearWeight };
+    let is_of_bias = called == "its bias" || matches!(way, Way::ForBias);
+    let form = if is_of_bias { Form::LinearBias } else { Form::LinearWeight };
     Law::new(form, words, 4.0 + bits + rows.bits, move |case, at| {
         let place = &case.places[at];
         let (x, mut out, bias) = (flat(place.inputs.first()?)?, flat(&place.right)?, bias_of(case, at)?);
-        let (of, numbers) = (by_row(&x, rows.f), outputs(case, at)?);
+        let of = match rows.f {
+            OfPosition::Row(f) => by_row(&x, f),
+            OfPosition::Bias => (0..out.nrows()).map(|t| bias[[0, t % bias.ncols()]]).collect(),
+        };
+        let numbers = outputs(case, at)?;
         (numbers.len() == out.ncols() && of.len() == out.nrows() && bias.dim() == out.dim()).then_some(())?;
         for ((t, c), y) in out.indexed_iter_mut() {
-            let by = (rows.a * of[t] + rows.b) * numbers[c];
-            *y = if is_added { *y + by } else { (*y - bias[[t, c]]) * by + bias[[t, c]] };
+            let (by, b) = ((rows.a * of[t] + rows.b) * numbers[c], bias[[t, c]]);
+            *y = match way {
+                Way::Added => *y + by,
+                Way::ForBias => *y - b + by,
+                Way::Multiplied => (*y - b) * by + b,
+            };
         }
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     })

@@ -119,6 +119,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         });
     }
     laws.extend(of_others(case, right, inner, own));
+    laws.extend(by_element(case, right, &due, own));
     laws.extend(two_statistics(case, right, inner, own));
     laws.extend(channels_weighed(case, right, inner, own));
     laws.extend(epsilon_by_row(case, right, inner, own));
@@ -142,6 +143,32 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     laws.truncate(MOST);
     laws
+}
+
+/// Rows that are multiplied by an element of the gain each: its index runs along the wrong axis.
+fn by_element(case: &Case<'_>, right: &Right, due: &[f64], own: &[Measured]) -> Option<Part<Rows>> {
+    type Index = fn(usize, usize) -> usize;
+    let inside = inside(case).max(1);
+    let indices: [(&str, Index); 3] = [
+        ("position t: element t of the gain", |row, inside| row / inside),
+        ("head h: element h of the gain", |row, inside| row % inside),
+        ("row r, positions by heads: element r of the gain", |row, _| row),
+    ];
+    let width = right.gain.len();
+    let (words, index) = indices.into_iter().find(|(_, index)| {
+        let is =
+            |(row, (own, due)): (usize, (&Measured, &f64))| own.may_be(due / right.gain[index(row, inside) % width]);
+        own.iter().zip(due).enumerate().all(is)
+    })?;
+    Some(Part {
+        words: Some(format!("all channels of a row have one gain, at {words}, modulo {width}")),
+        bits: 8.0,
+        f: Arc::new(move |_, right, x| {
+            let of = |(row, d): (usize, f64)| d / right.gain[index(row, inside) % width];
+            (right.gain.len() == width).then(|| right.divisor(x).into_iter().enumerate().map(of).collect())
+        }),
+        parameters: Vec::new(),
+    })
 }
 
 /// The divisor of another row, or of another recorded tensor.

@@ -106,6 +106,21 @@ pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Stati
             all.push((words, 9.0, Arc::new(move |x| made(sizes(x)))));
         }
     }
+    if inside > 1 {
+        let made = move |x: &Array2<f64>| {
+            let each = |row: usize| {
+                let joined = x.slice(ndarray::s![row / inside * inside..row / inside * inside + inside, ..]);
+                let of = joined.iter().skip(row % inside).step_by(inside).copied().collect::<Vec<f64>>();
+                mean_square(&of).sqrt()
+            };
+            (0..x.nrows() / inside * inside).map(each).collect()
+        };
+        let words = format!(
+            "the root mean square of every {} element of the joined heads, from the head's number on",
+            nth(inside)
+        );
+        all.push((words, 8.0, Arc::new(made)));
+    }
     for block in [2usize, 4, 8, 16, 32] {
         type Of = fn(usize, usize, usize) -> usize;
         let others: [(String, Of); 2] = [
