@@ -1,5 +1,6 @@
 //! Mixtures of experts: how often each expert's part is counted for each token, which expert it is, and what it is made of.
 
+mod chained;
 mod otherwise;
 mod placed;
 
@@ -165,6 +166,9 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
         placed::placed(&mut offers);
         otherwise::routed(&mut offers);
         otherwise::made(&mut offers);
+        if offers.laws.is_empty() {
+            chained::chained(&mut offers);
+        }
         laws.extend(offers.laws);
     }
     laws

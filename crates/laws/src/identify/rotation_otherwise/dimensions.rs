@@ -43,8 +43,9 @@ pub(super) fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'
             (partner[a], partner[b]) = ((b, true), (a, false));
         }
         let size: f64 = own.iter().map(|y| y * y).sum::<f64>() / d as f64;
-        let off = |j: usize, turned: Turned| -> f64 {
-            let places = (0..n).flat_map(|t| (0..heads).map(move |h| (t, h, j)));
+        // The last positions tell most; a few of them at first.
+        let off = |j: usize, turned: Turned, positions: usize| -> f64 {
+            let places = (n - positions..n).flat_map(|t| (0..heads).map(move |h| (t, h, j)));
             places.map(|at| (turned.value(right, &x, at) - own[at]).powi(2)).sum()
         };
         let best = |j: usize| -> Option<Turned> {
@@ -54,7 +55,7 @@ pub(super) fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'
             let two = (0..pairs).flat_map(|a| (0..pairs).map(move |b| (a, b))).filter(|(a, b)| a != b);
             let all = one.chain(two).map(|(cosine, sine)| Turned { other, is_first, cosine, sine });
             let near = (ROOM * first.noise()).powi(2) * size + 1e-9 * size;
-            all.map(|turned| (off(j, turned), turned)).find(|(rest, _)| *rest <= near).map(|(_, turned)| turned)
+            all.filter(|turned| off(j, *turned, n.min(FEW)) <= near).find(|turned| off(j, *turned, n) <= near)
         };
         let mut all = Vec::new();
         for j in 0..d {
@@ -93,6 +94,8 @@ pub(super) fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'
     }
 }
 
+/// Positions that pairs are tried at first.
+const FEW: usize = 4;
 /// Pairs up to which cosine and sine are each looked for.
 const MOST_PAIRS: usize = 64;
 
