@@ -14,6 +14,9 @@ use crate::number::Measured;
 /// Channels up to which each has a share of its own.
 const MOST_CHANNELS: usize = 160;
 
+/// How often each channel is counted.
+type Shares = Arc<dyn Fn(&Right) -> Vec<f64> + Send + Sync>;
+
 /// What rows are divided by at a place, where the gain is the right one.
 fn divisors(place: &Place) -> Option<(Array2<f64>, Vec<Measured>)> {
     let right = Right::of(place)?;
@@ -62,7 +65,7 @@ pub(super) fn channels_weighed(
     let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
     let noise = 1.0 / size.max(1e-300);
     let Some(fit) = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else { return laws };
-    let mut add = |words: String, bits: f64, made: Arc<dyn Fn(&Right) -> Vec<f64> + Send + Sync>| {
+    let mut add = |words: String, bits: f64, made: Shares| {
         laws.push(Part {
             words: Some(format!(
                 "rows are divided by the root of the mean square in which each channel is counted {words}"
