@@ -152,9 +152,13 @@ impl Right {
         if self.is_centred { centred(x) } else { x.clone() }
     }
 
-    /// The rows, or the rows times the gain.
-    fn weighed(&self, x: &Array2<f64>, is_weighed: bool) -> Array2<f64> {
-        if is_weighed { x * &ndarray::ArrayView1::from(&self.gain) } else { x.clone() }
+    /// The rows times a power of the gain's size.
+    fn weighed(&self, x: &Array2<f64>, power: f64) -> Array2<f64> {
+        if power == 0.0 {
+            x.clone()
+        } else {
+            x * &ndarray::Array1::from_iter(self.gain.iter().map(|w| w.abs().powf(power)))
+        }
     }
 
     fn divisor(&self, x: &Array2<f64>) -> Vec<f64> {

@@ -48,6 +48,14 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         row.iter_mut().for_each(|x| *x -= most);
     });
+    of_rows("held within plus and minus the largest of its row (with its sign)", |row| {
+        let most = row.iter().copied().fold(0.0, f64::max);
+        row.iter_mut().for_each(|x| *x = x.clamp(-most, most));
+    });
+    of_rows("held within plus and minus the size of the smallest of its row (with its sign)", |row| {
+        let most = -row.iter().copied().fold(0.0, f64::min);
+        row.iter_mut().for_each(|x| *x = x.clamp(-most, most));
+    });
     of_rows("through a log softmax of its row", |row| {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let all = most + row.iter().map(|x| (x - most).exp()).sum::<f64>().ln();

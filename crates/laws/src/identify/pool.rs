@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use half::bf16;
+
 use crate::case::{Axis, Case};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
@@ -30,6 +32,22 @@ fn vectors(case: &Case<'_>, at: usize, own: &[f64]) -> Vec<(String, Vec<f64>)> {
     for length in [n, n / 2, 2 * n, n / 4, 4 * n, 3 * n].into_iter().filter(|length| *length > 0) {
         all.extend(case.operation.vectors(at, length).into_iter().filter(|(_, vector)| vector != own));
     }
+    let others: Vec<(String, Vec<f64>)> = all[1..].iter().filter(|(_, vector)| vector.len() == n).cloned().collect();
+    for (name, other) in others {
+        let joined: Vec<u16> = own.iter().chain(&other).map(|x| bf16::from_f64(*x).to_bits()).collect();
+        let pairs = joined.chunks_exact(2).map(|pair| f32::from_bits(u32::from(pair[1]) << 16 | u32::from(pair[0])));
+        let read = pairs.map(f64::from).collect();
+        all.push((
+            format!("16-bit numbers of the right one and of {name} read as 32 bits, two of them as one (2i + 1)"),
+            read,
+        ));
+    }
+    let halves = |x: &f64| {
+        let bits = (*x as f32).to_bits();
+        [bits as u16, (bits >> 16) as u16].map(|bits| bf16::from_bits(bits).to_f64())
+    };
+    let read = own.iter().take(n.div_ceil(2)).flat_map(halves).collect();
+    all.push(("the 32-bit numbers of the right one read as 16 bits, one of them as two".to_owned(), read));
     all
 }
 
@@ -65,7 +83,7 @@ pub(super) fn found(case: &Case<'_>, own: &[f64], measured: &[Measured]) -> Opti
         bits += set.bits + source.bits + choice(all.len());
         if of > 0 || !source.is_itself {
             let on = set.words.clone().unwrap_or_else(|| "all channels".to_owned());
-            words.push(format!("{on} have those of {name}, channel i {}", source.words));
+            words.push(format!("{on} have those of {name} (of each channel i: {})", source.words));
         }
         pieces.push((of, name.clone(), set.has, source.from));
     }

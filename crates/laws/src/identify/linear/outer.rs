@@ -194,6 +194,7 @@ fn law(way: Way, (called, bits, outputs): (&str, f64, &OfOutputs), rows: Rows) -
     let words = match way {
         Way::Added => format!("to each output is added {}, times {called}", rows.words),
         Way::ForBias => format!("in place of the bias, to each output is added {}, times {called}", rows.words),
+        Way::Multiplied if rows.words == "1" => format!("each output, less its bias, is multiplied by {called}"),
         Way::Multiplied => format!("each output, less its bias, is multiplied by {}, times {called}", rows.words),
     };
     let outputs = outputs.clone();

@@ -36,14 +36,17 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let plain = statistics(inner.ncols(), inside(case));
-    let weighed: Vec<_> = plain
-        .iter()
-        .filter(|(_, bits, _)| *bits <= PLAIN)
-        .map(|(words, bits, f)| (format!("{words} of the row times the gain"), bits + 3.0, f.clone()))
-        .collect();
-    let all = plain.into_iter().map(|of| (of, false)).chain(weighed.into_iter().map(|of| (of, true)));
-    for ((words, bits, statistic), is_weighed) in all {
-        let of = statistic(&right.weighed(inner, is_weighed));
+    let powers =
+        [(1.0, "the gain"), (0.5, "the root of the gain"), (-1.0, "1 over the gain"), (2.0, "the square of the gain")];
+    let weighed = |(power, called): (f64, &str)| {
+        let few = plain.iter().filter(|(_, bits, _)| *bits <= PLAIN);
+        let each = few.map(|(words, bits, f)| (format!("{words} of the row times {called}"), bits + 3.0, f.clone()));
+        each.map(|of| (of, power)).collect::<Vec<_>>()
+    };
+    let weighed: Vec<_> = powers.into_iter().flat_map(weighed).collect();
+    let all = plain.into_iter().map(|of| (of, 0.0)).chain(weighed);
+    for ((words, bits, statistic), power_of_gain) in all {
+        let of = statistic(&right.weighed(inner, power_of_gain));
         if of.iter().any(|s| !s.is_finite()) {
             continue;
         }
@@ -78,7 +81,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                             let inner = a * s.powi(power) + e;
                             if is_inside { inner.max(0.0).sqrt() } else { inner }
                         };
-                        Some(statistic(&right.weighed(x, is_weighed)).into_iter().map(made).collect())
+                        Some(statistic(&right.weighed(x, power_of_gain)).into_iter().map(made).collect())
                     }),
                     parameters: vec![
                         ("statistic", words.clone().into()),
@@ -155,7 +158,7 @@ fn by_element(case: &Case<'_>, right: &Right, due: &[f64], own: &[Measured]) -> 
         ("row r, positions by heads: element r of the gain", |row, _| row),
     ];
     let width = right.gain.len();
-    let (words, index) = indices.into_iter().find(|(_, index)| {
+    let (words, index) = indices.into_iter().take(if inside > 1 { 3 } else { 1 }).find(|(_, index)| {
         let is =
             |(row, (own, due)): (usize, (&Measured, &f64))| own.may_be(due / right.gain[index(row, inside) % width]);
         own.iter().zip(due).enumerate().all(is)

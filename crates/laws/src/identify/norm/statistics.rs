@@ -87,7 +87,9 @@ pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Stati
     let whose = if inside > 1 { "heads of its position" } else { "rows" };
     let blocks =
         [2usize, 4, 8, 16, 32].into_iter().map(|block| (format!("{whose} so far in its block of {block}"), block));
-    let blocks = blocks.chain([(format!("{whose} so far"), if inside > 1 { inside } else { usize::MAX })]);
+    let every = (format!("{whose} so far"), if inside > 1 { inside } else { usize::MAX });
+    // Before its blocks: they are no different where there are as few.
+    let blocks = std::iter::once(every).chain(blocks.filter(|(_, block)| *block != inside));
     for (whose, block) in blocks {
         for is_mean in [false, true] {
             let words = match is_mean {

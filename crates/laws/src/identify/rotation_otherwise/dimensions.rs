@@ -147,9 +147,9 @@ pub(super) fn one_after_the_other(offers: &mut Offers<'_>) {
             let way = Loop { apart, step, over_heads, by_step };
             let over = if over_heads { "all heads of a position, one after the other" } else { "a head" };
             let angle = if by_step { "of the step's number" } else { "numbered i div 2" };
+            let every = if step == 1 { "every i" } else { "every even i" };
             let words = format!(
-                "elements i and i + {apart} are turned together, in place, for every {} i of {over}, by the angle {angle}: each is turned again with the next one",
-                if step == 1 { "".to_owned() } else { format!("{step}nd") }
+                "elements i and i + {apart} are turned together, in place, for {every} of {over}, by the angle {angle}: each is turned again with the next one"
             );
             offers.offer(Form::RotationPairing, words, 11.0, move |case, at| way.of(&case.places[at]));
         }
