@@ -26,6 +26,15 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         offers.laws.extend(law);
     }
     functions_of_angles(case, &right, &mut offers);
+    // An id is large: no turns are counted up to it.
+    offers.offer(Form::RotationPosition, "the token's id stands for its position", 6.0, |case, at| {
+        let place = &case.places[at];
+        let (right, tokens) = (Right::of(place)?, case.tokens.as_ref()?);
+        let (rows, pairs) = right.magnitude.dim();
+        (tokens.len() == rows).then_some(())?;
+        let angle = Array2::from_shape_fn((rows, pairs), |(t, j)| f64::from(tokens[t]) * right.frequencies[j].value);
+        turned(place, &right, &angle, &angle)
+    });
     for (words, sine, cosine) in TABLES {
         of_table(&mut offers, (*words).to_owned(), 6.0, Arc::new(sine), Arc::new(cosine));
     }

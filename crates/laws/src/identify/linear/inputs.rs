@@ -219,7 +219,6 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
             all.extend(tensor.to_shape(x.raw_dim()).ok().map(|x| (name.clone(), x.into_owned())));
         }
     }
-    all.extend(aliased(place, x));
     all.extend(moved("the input", x));
     all.push(("the size of the input".into(), x.mapv(f64::abs)));
     let normed = by_row(x, over_root_mean_square);
@@ -233,6 +232,7 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
             all.push((format!("the input normed, times {name}"), &normed * &vector));
         }
     }
+    all.extend(aliased(place, x));
     all.retain(|(_, x)| x.iter().all(|x| x.is_finite()));
     all
 }
@@ -281,8 +281,10 @@ pub(super) fn inputs(case: &Case<'_>) -> Vec<Law> {
         }
     }
     if laws.is_empty() {
-        for (a, (first, x)) in made.iter().enumerate().take_while(|_| case.has_time()) {
-            for (second, y) in &made[a + 1..] {
+        // Buffers of other sizes, which stand behind the others, are no terms of a sum.
+        let terms = made.len().saturating_sub(aliased(first, &first.inputs[0]).len());
+        for (a, (first, x)) in made[..terms].iter().enumerate().take_while(|_| case.has_time()) {
+            for (second, y) in &made[a + 1..terms] {
                 let Some(fit) = least_squares(&[x, y], &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else {
                     continue;
                 };
