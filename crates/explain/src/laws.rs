@@ -63,6 +63,10 @@ pub(crate) trait OtherWeights {
     fn part(&self, _place: usize, _inner: Inner) -> Option<Array2<f64>> {
         None
     }
+    /// What it gives for other rows than those that the mixture reads.
+    fn part_of(&self, _place: usize, _inner: Inner, _x: &Array2<f64>) -> Option<Array2<f64>> {
+        None
+    }
 }
 
 /// What a weight of so many axes is called from a layer, by the name of what it makes; `None` where it is too far away. `last` is the last layer.
@@ -331,6 +335,10 @@ impl Operation for Asked<'_> {
 
     fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
         self.weights?.part(place, inner)
+    }
+
+    fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
+        self.weights?.part_of(place, inner, x)
     }
 
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {

@@ -214,6 +214,12 @@ pub trait Operation {
         None
     }
 
+    /// What an expert gives for other rows `[T,D]` than those that a mixture reads at a place.
+    fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
+        let _ = (place, inner, x);
+        None
+    }
+
     /// Vectors of the model that have this length, by what they are called from this place ("attn_norm of layer +1").
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {
         let _ = (place, length);

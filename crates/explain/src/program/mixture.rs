@@ -65,13 +65,19 @@ impl<'r> Mixture<'r> {
         if let Some(known) = self.parts.borrow().get(&(place, inner)) {
             return known.clone();
         }
-        let made = self.computed(place, inner);
+        let made = self.computed(place, inner, &self.inputs.get(place)?.1);
         self.parts.borrow_mut().insert((place, inner), made.clone());
         made
     }
 
-    fn computed(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
-        let (own, (tap, x)) = (self.layer(place)?, self.inputs.get(place)?);
+    /// The same of other rows than those that the experts of the place read.
+    pub(super) fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
+        let due = self.inputs.get(place)?.1.raw_dim();
+        self.computed(place, inner, &x.to_shape(due).ok()?.into_owned())
+    }
+
+    fn computed(&self, place: usize, inner: Inner, x: &ArrayD<f64>) -> Option<Array2<f64>> {
+        let (own, (tap, _)) = (self.layer(place)?, self.inputs.get(place)?);
         let layer = u32::try_from(i64::from(own) + i64::from(inner.layer)).ok()?;
         let input = tap.replacen(&format!("layers.{own}."), &format!("layers.{layer}."), 1);
         let name = |expert: usize, of: &str| format!("layers.{layer}.experts.{expert}.{of}");

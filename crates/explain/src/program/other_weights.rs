@@ -91,6 +91,10 @@ impl OtherWeights for ByPlace<'_> {
         self.mixture.as_ref()?.part(place, inner)
     }
 
+    fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
+        self.mixture.as_ref()?.part_of(place, inner, x)
+    }
+
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {
         let of = |(name, known): (String, &Known)| {
             Some((name, self.values(known)?)).filter(|(_, values)| values.len() == length)

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use half::{bf16, f16};
+
 use crate::case::Axis;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::fit::{least_squares, search};
@@ -38,7 +40,7 @@ impl Function {
 
 /// Functions without a constant.
 pub(crate) fn plain() -> Vec<Function> {
-    let all: [(&str, f64, Listed); 25] = [
+    let all: [(&str, f64, Listed); 27] = [
         ("|{}|", 4.0, f64::abs),
         ("-{}", 4.0, |x| -x),
         ("-|{}|", 5.0, |x| -x.abs()),
@@ -64,8 +66,20 @@ pub(crate) fn plain() -> Vec<Function> {
         ("cos({})", 6.0, f64::cos),
         ("arctan({})", 6.0, f64::atan),
         ("{} without its whole part", 6.0, f64::fract),
+        ("{}, the bits of its f16 read as bf16", 6.0, f16_as_bf16),
+        ("{}, the bits of its bf16 read as f16", 6.0, bf16_as_f16),
     ];
     all.into_iter().map(|(words, bits, f)| Function::new(words.into(), bits, Arc::new(f))).collect()
+}
+
+/// The bits of an f16 taken for those of a bf16.
+pub(crate) fn f16_as_bf16(x: f64) -> f64 {
+    bf16::from_bits(f16::from_f64(x).to_bits()).to_f64()
+}
+
+/// The bits of a bf16 taken for those of an f16.
+pub(crate) fn bf16_as_f16(x: f64) -> f64 {
+    f16::from_bits(bf16::from_f64(x).to_bits()).to_f64()
 }
 
 /// Values that are rounded to multiples of a step.

@@ -43,6 +43,10 @@ enum Atom {
     UpToBlock(i64),
     /// the same block or the one before
     NearBlock(i64),
+    /// the number of the key's block of the first extent is at most that of the query's of the second
+    BlockNumbers(i64, i64),
+    /// the key mirrored within its block is not behind the query
+    Mirrored(i64),
 }
 
 impl Atom {
@@ -62,6 +66,8 @@ impl Atom {
             Atom::EarlierBlock(n) => s / n < t / n,
             Atom::UpToBlock(n) => s / n <= t / n,
             Atom::NearBlock(n) => s / n <= t / n && t / n - s / n <= 1,
+            Atom::BlockNumbers(a, b) => s / a <= t / b,
+            Atom::Mirrored(n) => s / n * n + n - 1 - s % n <= t,
         }
     }
 
@@ -87,6 +93,12 @@ impl Atom {
             Atom::EarlierBlock(n) => format!("in blocks of {n} before the query's"),
             Atom::UpToBlock(n) => format!("in blocks of {n} up to the query's"),
             Atom::NearBlock(n) => format!("in the query's block of {n} and the one before"),
+            Atom::BlockNumbers(a, b) => {
+                format!("whose block of {a} has at most the number of the query's block of {b}")
+            }
+            Atom::Mirrored(n) => {
+                format!("that, mirrored within their block of {n} (in reverse order), are up to the query's own")
+            }
         }
     }
 
@@ -102,6 +114,8 @@ impl Atom {
             Atom::DistanceEvery(n, _) => 6.0 + 2.0 * of(n),
             Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => 6.0 + of(n),
             Atom::KeyEvery(n, _) => 6.0 + 2.0 * of(n),
+            Atom::Mirrored(n) => 7.0 + of(n),
+            Atom::BlockNumbers(a, b) => 7.0 + of(a) + of(b),
         }
     }
 
@@ -119,6 +133,7 @@ impl Atom {
             Atom::UpTo(n) if n != 0 => at("ahead", n),
             Atom::KeyBelow(n) => at("keys_before", n),
             Atom::KeyFrom(n) => at("keys_from", n),
+            Atom::BlockNumbers(n, _) | Atom::Mirrored(n) => at("block", n),
             Atom::SameBlock(n) | Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => at("block", n),
             Atom::DistanceEvery(n, _) | Atom::KeyEvery(n, _) => at("every", n),
             Atom::Distance(n) => at("distance", n),
@@ -148,6 +163,9 @@ fn around(pairs: &[(i64, i64)], n: i64) -> Vec<Atom> {
     for by in 2..n.min(MOST_BLOCK) {
         all.push(Atom::DistanceEvery(by, (query - first).rem_euclid(by)));
         all.push(Atom::KeyEvery(by, first.rem_euclid(by)));
+        all.push(Atom::Mirrored(by));
+        all.extend([by * 2, by * 4].map(|other| Atom::BlockNumbers(by, other)));
+        all.extend((by % 2 == 0).then_some(Atom::BlockNumbers(by, by / 2)));
         all.extend([Atom::SameBlock(by), Atom::EarlierBlock(by), Atom::UpToBlock(by), Atom::NearBlock(by)]);
     }
     all.retain(|atom| pairs.iter().all(|&(t, s)| atom.holds(t, s)));

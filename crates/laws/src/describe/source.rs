@@ -17,6 +17,9 @@ pub(crate) struct Source {
     pub(crate) is_itself: bool,
 }
 
+/// Slices of a block up to which runs in it are put in other orders.
+const MOST_RUNS: usize = 256;
+
 /// The cheapest law of `from`, of which `None` is not known: which of `n` slices stands at each place.
 pub(crate) fn describe(from: &[Option<usize>], n: usize, axis: Axis) -> Source {
     described(from, n, axis, true)
@@ -55,6 +58,10 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
     }
     for by in 2..=count.max(n) {
         let bits = 6.0 + choice(by);
+        for of in [by + 1, by + 2, 2 * by] {
+            offer(&|| format!("the first {by} of every {of} {name}s"), bits + 3.0, &|i| i / by * of + i % by);
+            offer(&|| format!("the last {by} of every {of} {name}s"), bits + 3.0, &|i| i / by * of + of - by + i % by);
+        }
         offer(&|| format!("{name} i mod {by}"), bits, &|i| i % by);
         offer(&|| format!("{name} i div {by}"), bits, &|i| i / by);
         offer(&|| format!("the first of its {by} {name}s"), bits, &|i| i / by * by);
@@ -83,6 +90,20 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
                     8.0 + choice(by) + choice(shift),
                     &|i| (i / by + shift) % rows * by + i % by,
                 );
+            }
+            // Runs within a block, as a transposed matrix of them.
+            for run in (1..=by / 4).filter(|run| by.is_multiple_of(*run) && by <= MOST_RUNS) {
+                for rows in (2..by / run).filter(|rows| (by / run).is_multiple_of(*rows)) {
+                    let columns = by / run / rows;
+                    let words = || {
+                        let runs = if run == 1 { name.to_owned() + "s" } else { format!("runs of {run} {name}s") };
+                        format!("the {runs} of each {by} interleaved, as a transposed [{rows}, {columns}]")
+                    };
+                    offer(&words, bits + 3.0 + choice(by), &|i| {
+                        let (block, number) = (i / by * by, i % by / run);
+                        block + (number % rows * columns + number / rows) * run + i % run
+                    });
+                }
             }
             if n.is_multiple_of(2 * by) {
                 offer(&|| format!("neighbouring blocks of {by} {name}s exchanged"), bits, &|i| {

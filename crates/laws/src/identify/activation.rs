@@ -1,5 +1,6 @@
 //! Activations: which function, of which operand, with which constant?
 
+mod compound;
 mod functions;
 
 use std::sync::Arc;
@@ -130,6 +131,9 @@ impl How<'_> {
         }
         laws.extend(self.by_sign(&model));
         laws.extend(self.sums(&model));
+        if laws.is_empty() {
+            laws.extend(self.compounds(&model));
+        }
         if laws.is_empty() && self.parts.iter().all(Set::is_all) && self.case.first().own.len() <= MOST_BEHIND {
             laws.extend(self.and_then(&model));
         }
@@ -161,6 +165,34 @@ impl How<'_> {
             let bits = role.bits + 12.0 + high.bits + low.bits;
             let function = move |x: f64| if x < 0.0 { low.value * g(x) } else { high.value * f(x) };
             laws.push(self.law(role, words, bits, model, function, 1.0).with("role", role.words));
+        }
+        laws
+    }
+
+    /// Two plain functions added, or one over the other.
+    fn compounds(&self, model: &Option<String>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        for role in self.roles.iter().take(SEARCHED) {
+            // The output is a line over the function's value in every role.
+            let (mut x, mut value, mut weight) = (Vec::new(), Vec::new(), Vec::new());
+            for [g, u, own, _] in &self.sample {
+                let nothing = (role.out)(0.0, *g, *u);
+                let by = (role.out)(1.0, *g, *u) - nothing;
+                if by != 0.0 {
+                    x.push((role.of)(*g, *u));
+                    value.push((own - nothing) / by);
+                    weight.push(by);
+                }
+            }
+            for found in compound::found(&x, &value, &weight, self.noise) {
+                let words = format!("{} with a(x) = {}", role.words, found.words);
+                let a = found.words.clone();
+                let law = self.law(role, words, role.bits + found.bits, model, move |x| found.of(x), 1.0);
+                laws.push(law.with("a", a).with("role", role.words));
+            }
+            if !laws.is_empty() {
+                break;
+            }
         }
         laws
     }

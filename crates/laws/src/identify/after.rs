@@ -50,6 +50,11 @@ impl<'c> Offers<'c> {
         Offers { case, noise: first.noise(), near, laws: Vec::new() }
     }
 
+    /// The extent of the last axis.
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.case.first().right.shape().last().copied()
+    }
+
     /// Takes up a law, where it is one.
     pub(crate) fn offer(
         &mut self,

@@ -1,5 +1,7 @@
 //! Contexts: which head's probabilities meet which head's values, which values they are, and how often each is counted.
 
+mod slots;
+
 use std::sync::Arc;
 
 use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
@@ -200,7 +202,8 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             ));
         }
     }
-    families.extend(pages(n));
+    families.extend(slots::pages(n));
+    families.extend(slots::moved(n));
     let mut laws = Vec::new();
     let behind = Offers::of(case);
     let mut offer = |law: Law| {
@@ -282,51 +285,6 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
     }
     laws
 }
-
-/// Where the keys of one page stand for those of another.
-type Family = (String, f64, Vec<Option<usize>>);
-
-/// Pages of the cache that are others, or have nothing: a table of pages with a wrong entry.
-fn pages(n: usize) -> Vec<Family> {
-    let mut all: Vec<Family> = Vec::new();
-    for page in [2usize, 4, 8, 16, 32, 64].into_iter().filter(|page| *page < n) {
-        let count = n.div_ceil(page);
-        if count * count > MOST_PAGES {
-            continue;
-        }
-        let bits = 8.0 + 2.0 * crate::describe::choice(count);
-        for to in 0..count {
-            let (begin, end) = (to * page, (to * page + page).min(n));
-            let inside = |i: usize| (begin..end).contains(&i);
-            let listed = format!("positions {begin} to {}", end - 1);
-            let nothing = (0..n).map(|i| (!inside(i)).then_some(i)).collect();
-            all.push((format!("itself, and nothing for {listed}"), bits, nothing));
-            for from in (0..count).filter(|from| *from != to) {
-                let other = |i: usize| if inside(i) { (i - begin + from * page).min(n - 1) } else { i };
-                if from > to {
-                    let begin_there = from * page;
-                    let other = |i: usize| source::exchanged(i, begin, begin_there, page).min(n - 1);
-                    let words = format!(
-                        "itself, positions {begin} to {} and {begin_there} to {} exchanged",
-                        end - 1,
-                        (begin_there + page).min(n) - 1
-                    );
-                    all.push((words, bits, (0..n).map(|i| Some(other(i))).collect()));
-                }
-                let words = format!(
-                    "itself, and for {listed} those of positions {} to {}",
-                    from * page,
-                    (from * page + page).min(n) - 1
-                );
-                all.push((words, bits, (0..n).map(|i| Some(other(i))).collect()));
-            }
-        }
-    }
-    all
-}
-
-/// Pairs of pages that are tried.
-const MOST_PAGES: usize = 1024;
 
 /// The values that must have been read: probabilities of a causal head are a triangle, which is solved row by row.
 fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {

@@ -47,6 +47,54 @@ fn families() -> Vec<(String, f64, Ids)> {
     for by in [2, 4, 8, 16, 32, 64i64] {
         each(format!("token id cut to a multiple of {by}"), 9.0, Box::new(move |id| id / by * by));
     }
+    type OfAll = fn(&[i64]) -> Vec<i64>;
+    let of_all: [(&str, OfAll); 4] = [
+        ("the tokens sorted, in rising order", |ids| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        }),
+        ("the tokens sorted, in falling order", |ids| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable_by(|a, b| b.cmp(a));
+            ids
+        }),
+        ("the number of the token in the list of different tokens, in the order of their first places", |ids| {
+            let first = |id: &i64| ids.iter().position(|other| other == id).unwrap_or(0);
+            ids.iter().map(|id| (0..first(id)).filter(|&i| first(&ids[i]) == i).count() as i64).collect()
+        }),
+        ("the number of the token in the sorted list of different tokens", |ids| {
+            let mut all = ids.to_vec();
+            all.sort_unstable();
+            all.dedup();
+            ids.iter().map(|id| all.iter().filter(|other| *other < id).count() as i64).collect()
+        }),
+    ];
+    all.extend(of_all.map(|(words, f)| (words.to_owned(), 7.0, std::sync::Arc::new(f) as Ids)));
+    let mut each = |words: String, bits: f64, f: Box<dyn Fn(i64) -> i64 + Send + Sync>| {
+        all.push((words, bits, std::sync::Arc::new(move |ids: &[i64]| ids.iter().map(|id| f(*id)).collect())));
+    };
+    for by in 2..=8i64 {
+        each(format!("{by} times the token id"), 9.0, Box::new(move |id| id * by));
+    }
+    for bits in [8u32, 16] {
+        let mask = (1i64 << bits) - 1;
+        let reversed = move |id: i64| (id & !mask) | ((id as u64).reverse_bits() >> (64 - bits)) as i64;
+        each(format!("token id with its lowest {bits} bits in reverse"), 9.0, Box::new(reversed));
+        let half = bits / 2;
+        let swapped = move |id: i64| (id & !mask) | (id & mask) >> half | (id << half) & mask;
+        each(format!("token id with the halves of its lowest {bits} bits exchanged"), 9.0, Box::new(swapped));
+        each(
+            format!("token id, its lowest {bits} bits without a sign read as with one, negative ones as their size"),
+            10.0,
+            Box::new(move |id| {
+                let low = id & mask;
+                if low > mask / 2 { mask + 1 - low } else { low }
+            }),
+        );
+        let inverted = move |id: i64| id ^ mask;
+        each(format!("{mask} less the lowest {bits} bits of the token id"), 9.0, Box::new(inverted));
+    }
     all.push(("the position".into(), 6.0, std::sync::Arc::new(|ids| (0..ids.len() as i64).collect())));
     all.push((
         "the token of the position before".into(),

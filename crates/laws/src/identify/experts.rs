@@ -1,6 +1,8 @@
 //! Mixtures of experts: how often each expert's part is counted for each token, which expert it is, and what it is made of.
 
+mod chained;
 mod otherwise;
+mod placed;
 
 use std::sync::Arc;
 
@@ -161,8 +163,12 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     if laws.is_empty() {
         let mut offers = Offers::of(case);
+        placed::placed(&mut offers);
         otherwise::routed(&mut offers);
         otherwise::made(&mut offers);
+        if offers.laws.is_empty() {
+            chained::chained(&mut offers);
+        }
         laws.extend(offers.laws);
     }
     laws

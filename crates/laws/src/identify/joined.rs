@@ -32,6 +32,19 @@ fn orders(width: usize) -> Vec<(String, f64, Order)> {
             ),
         };
         let bits = if block == 1 { 5.0 } else { 9.0 };
+        if block >= 8 {
+            for (from, which) in (1..2 * width / block).flat_map(|at| [(at * block, 0), (at * block, 1)]) {
+                let begins = move |own: usize| if own == which { from } else { own * width };
+                if from != which * width && from + width <= 2 * width {
+                    let called = if which == 0 { "the first" } else { "the second" };
+                    let words = format!(
+                        "taken from both, side by side, {called} from channel {from} on and not from {} on",
+                        which * width
+                    );
+                    all.push((words, 9.0, Arc::new(move |which, i| begins(which) + i)));
+                }
+            }
+        }
         all.push((alternate, bits, Arc::new(move |which, i| i / block * 2 * block + which * block + i % block)));
         let in_turn: Order = Arc::new(move |which, i| {
             let at = which * width + i;

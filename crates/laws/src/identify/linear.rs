@@ -6,6 +6,7 @@ mod columns;
 
 mod features;
 mod inputs;
+mod outer;
 pub(super) mod recovered;
 mod rows;
 mod stored;
@@ -89,6 +90,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(sample.weights(case));
     laws.extend(sample.read_in_part());
     laws.extend(sample.columns());
+    if laws.is_empty() {
+        laws.extend(outer::outer(case));
+    }
     if laws.is_empty() {
         laws.extend(sample.orders());
         laws.extend(sample.blocks(case));

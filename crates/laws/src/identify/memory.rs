@@ -1,6 +1,8 @@
 //! A tensor whose memory is read with other strides or extents: rows that are another buffer's width apart, a transpose that is left out or done once too
 //! often, tiles of a packed kernel.
 
+mod layouts;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -15,13 +17,24 @@ use crate::law::{Form, Law};
 
 /// Where each number of a tensor is read in the memory of the right one.
 #[derive(Clone, Debug)]
-pub(super) struct Gather {
+pub(in crate::identify) struct Gather {
     pub(super) words: String,
     pub(super) bits: f64,
-    /// How many values each digit of a number's place has, the slowest first, and how far apart these are in the memory.
-    digits: Vec<(usize, usize)>,
-    /// From here on the last digit has nothing.
-    end: usize,
+    places: Places,
+}
+
+/// Which number of the memory stands at a place.
+#[derive(Clone, Debug)]
+enum Places {
+    /// By digits of the place.
+    Digits {
+        /// How many values each has, the slowest first, and how far apart these are in the memory.
+        digits: Vec<(usize, usize)>,
+        /// From here on the last digit has nothing.
+        end: usize,
+    },
+    /// Written in one layout, and read in another.
+    Between(Arc<layouts::Between>),
 }
 
 /// Numbers of a tile.
@@ -38,12 +51,20 @@ const ROOM: f64 = 5.0;
 const MOST_ELEMENTS: usize = 1 << 20;
 
 impl Gather {
+    fn by(words: String, bits: f64, digits: Vec<(usize, usize)>, end: usize) -> Gather {
+        Gather { words, bits, places: Places::Digits { digits, end } }
+    }
+
     /// The number of the memory that stands at a place; `None` where it has none.
     pub(super) fn from(&self, at: usize) -> Option<usize> {
+        let (digits, end) = match &self.places {
+            Places::Digits { digits, end } => (digits, *end),
+            Places::Between(between) => return between.from(at),
+        };
         let (mut rest, mut from) = (at, 0);
-        for (number, &(count, stride)) in self.digits.iter().enumerate().rev() {
+        for (number, &(count, stride)) in digits.iter().enumerate().rev() {
             let digit = rest % count;
-            if number + 1 == self.digits.len() && digit >= self.end {
+            if number + 1 == digits.len() && digit >= end {
                 return None;
             }
             from += digit * stride;
@@ -163,7 +184,7 @@ fn reordered(shape: &[usize]) -> Vec<Gather> {
                     in_order(&back)
                 ),
             };
-            all.push(Gather { words, bits, digits: read, end: usize::MAX });
+            all.push(Gather::by(words, bits, read, usize::MAX));
             if !is_one {
                 let words = match (shape.len(), tiles) {
                     (2, 0) => format!("transposed, with its memory read as {whole}"),
@@ -173,7 +194,7 @@ fn reordered(shape: &[usize]) -> Vec<Gather> {
                         in_order(&order)
                     ),
                 };
-                all.push(Gather { words, bits, digits: stored, end: usize::MAX });
+                all.push(Gather::by(words, bits, stored, usize::MAX));
             }
         }
     }
@@ -199,17 +220,13 @@ fn apart(shape: &[usize], axis: usize, strides: impl Iterator<Item = usize>, all
     for stride in strides.filter(|stride| *stride != due) {
         let words = format!("with its {name} {stride} numbers apart in memory, not {due} (nothing behind its end)");
         let digits = vec![(outer, count * due), (count, stride), (due, 1)];
-        all.push(Gather { words, bits: 8.0 + choice(2 * due), digits, end: usize::MAX });
+        all.push(Gather::by(words, 8.0 + choice(2 * due), digits, usize::MAX));
         if axis == 0 && stride > due {
             let words = format!(
                 "as written with {stride} numbers for each of its {name}, the last of them 0, and read with {due}"
             );
-            all.push(Gather {
-                words,
-                bits: 9.0 + choice(2 * due),
-                digits: vec![(usize::MAX, due), (stride, 1)],
-                end: due,
-            });
+            let digits = vec![(usize::MAX, due), (stride, 1)];
+            all.push(Gather::by(words, 9.0 + choice(2 * due), digits, due));
         }
     }
 }
@@ -221,6 +238,7 @@ pub(super) fn gathers(shape: &[usize]) -> Vec<Gather> {
         let due: usize = shape[axis + 1..].iter().product();
         apart(shape, axis, 1..=(2 * due).min(MOST_STRIDES), &mut all);
     }
+    all.extend(layouts::between(shape));
     kept(all, shape)
 }
 
@@ -236,6 +254,7 @@ fn few_gathers(shape: &[usize], widths: &[usize]) -> Vec<Gather> {
         strides.dedup();
         apart(shape, axis, strides.into_iter().filter(|stride| *stride > 0), &mut all);
     }
+    all.extend(layouts::between(shape));
     kept(all, shape)
 }
 
@@ -245,19 +264,7 @@ fn kept(mut all: Vec<Gather>, shape: &[usize]) -> Vec<Gather> {
     all.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     // The same by other tiles.
     let mut seen = HashSet::new();
-    all.retain(|gather| seen.insert((joined(&gather.digits), gather.end)));
-    all
-}
-
-/// Digits that run on in the memory, as one.
-fn joined(digits: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    let mut all: Vec<(usize, usize)> = Vec::new();
-    for &(count, stride) in digits.iter().filter(|(count, _)| *count > 1) {
-        match all.last_mut() {
-            Some(last) if last.1 == count * stride => *last = (last.0.saturating_mul(count), stride),
-            _ => all.push((count, stride)),
-        }
-    }
+    all.retain(|gather| seen.insert(places(count).map(|at| gather.from(at)).collect::<Vec<_>>()));
     all
 }
 

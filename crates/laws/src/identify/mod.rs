@@ -2,6 +2,7 @@
 
 mod activation;
 mod after;
+mod aliased;
 mod attention;
 mod choice;
 mod context;
@@ -14,10 +15,12 @@ mod norm;
 mod operands;
 mod output;
 mod part;
+mod pool;
 mod products;
 mod replaced;
 mod rotation;
 mod rotation_otherwise;
+mod scales;
 mod shares;
 mod softmax;
 mod subject;
@@ -69,6 +72,11 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(memory::laws(&output, case));
     laws.extend(replaced::laws(&output, case));
     laws.extend(products::laws(&output, case));
+    // Caches are read in another layout than they are written in more often than otherwise.
+    let is_of_cache = matches!(case.kind, Kind::Probs | Kind::Context);
+    if is_of_cache && laws.is_empty() {
+        laws.extend(memory::of_operands(case));
+    }
     laws.extend(operands::laws(case));
     laws.extend(joined::laws(case));
     if case.kind == Kind::Linear {
@@ -79,7 +87,7 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     if case.kind != Kind::Probs && case.has_time() {
         laws.extend(sums::sparse(&output, case, "the output", 2, &terms::terms));
     }
-    if laws.is_empty() {
+    if laws.is_empty() && !is_of_cache {
         laws.extend(memory::of_operands(case));
     }
     laws

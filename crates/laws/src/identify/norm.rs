@@ -1,6 +1,7 @@
 //! Norms: what each row is divided by, what each channel is multiplied with, what is subtracted before, and what it is a norm of.
 
 mod centre;
+mod channels;
 mod divisor;
 mod gain;
 mod rounded;
@@ -16,6 +17,7 @@ use self::gain::gain_laws;
 use self::rounded::rounded;
 use crate::case::{Case, Place};
 use crate::fit::{dot, factor, least_squares};
+use crate::identify::aliased::aliased;
 use crate::law::{Form, Law, Parameters};
 use crate::number::Measured;
 
@@ -150,9 +152,13 @@ impl Right {
         if self.is_centred { centred(x) } else { x.clone() }
     }
 
-    /// The rows, or the rows times the gain.
-    fn weighed(&self, x: &Array2<f64>, is_weighed: bool) -> Array2<f64> {
-        if is_weighed { x * &ndarray::ArrayView1::from(&self.gain) } else { x.clone() }
+    /// The rows times a power of the gain's size.
+    fn weighed(&self, x: &Array2<f64>, power: f64) -> Array2<f64> {
+        if power == 0.0 {
+            x.clone()
+        } else {
+            x * &ndarray::Array1::from_iter(self.gain.iter().map(|w| w.abs().powf(power)))
+        }
     }
 
     fn divisor(&self, x: &Array2<f64>) -> Vec<f64> {
@@ -193,6 +199,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             .filter(|(_, x)| x.shape() == first.inputs[0].shape())
             .map(|(name, x)| (Some(name.clone()), x.clone())),
     );
+    inputs.extend(aliased(first, &first.inputs[0]).into_iter().map(|(name, x)| (Some(name), x)));
     for (name, x) in inputs {
         let Some(x) = matrix(&x).filter(|x| x.dim() == own.dim()) else { continue };
         for is_centred in [right.is_centred, !right.is_centred] {
@@ -294,7 +301,10 @@ impl Shape {
     fn inner(&self, place: &Place) -> Option<Array2<f64>> {
         let x = match &self.input {
             None => place.inputs.first()?,
-            Some(name) => &place.around.iter().find(|(known, _)| known == name)?.1,
+            Some(name) => match place.around.iter().find(|(known, _)| known == name) {
+                Some((_, x)) => x,
+                None => &aliased(place, place.inputs.first()?).into_iter().find(|(known, _)| known == name)?.1,
+            },
         };
         let x = matrix(x)?;
         Some(if self.is_centred { centred(&x) } else { x })

@@ -8,7 +8,9 @@ use crate::case::{Case, Kind};
 use crate::describe::function::fitting;
 use crate::fit::search;
 use crate::identify::after::{Offers, by_row, softmax};
+use crate::identify::aliased::aliased;
 use crate::identify::output::roundings::{digits, roundings_of};
+use crate::identify::scales;
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -45,6 +47,14 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
     of_rows("less the largest of its row", |row| {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         row.iter_mut().for_each(|x| *x -= most);
+    });
+    of_rows("held within plus and minus the largest of its row (with its sign)", |row| {
+        let most = row.iter().copied().fold(0.0, f64::max);
+        row.iter_mut().for_each(|x| *x = x.clamp(-most, most));
+    });
+    of_rows("held within plus and minus the size of the smallest of its row (with its sign)", |row| {
+        let most = -row.iter().copied().fold(0.0, f64::min);
+        row.iter_mut().for_each(|x| *x = x.clamp(-most, most));
     });
     of_rows("through a log softmax of its row", |row| {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -195,7 +205,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             continue;
         }
         let name = called(case.kind, count, operand);
-        for (words, bits, reading) in readings(input.shape()) {
+        for (words, bits, reading) in readings(input.shape()).into_iter().chain(scales::readings(input.shape())) {
             let made = with(operand, reading);
             let law = offers.offer(Form::OperationInput, format!("{name} read {words}"), bits, made);
             if let Some(law) = law {
@@ -206,6 +216,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         // Norms and products know what else they may read.
         if !matches!(case.kind, Kind::Norm | Kind::Linear) {
             recorded(case, &mut offers, operand, name);
+            scaled(case, &mut offers, operand, name);
             if input.len() <= SEARCHED && offers.laws.is_empty() {
                 rounded(&mut offers, operand, name);
             }
@@ -236,6 +247,7 @@ fn instead<'a>(case: &'a Case<'_>, place: usize, operand: usize) -> impl Iterato
     let due = here.inputs[operand].shape();
     all.filter(move |(_, x)| x.len() == due.iter().product::<usize>() && x.shape().first() == due.first())
         .filter_map(move |(name, x)| Some((name, x.to_shape(due).ok()?.into_owned())))
+        .chain(aliased(here, &here.inputs[operand]))
 }
 
 /// The operation with these operands read from elsewhere.
@@ -263,6 +275,22 @@ fn recorded(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'st
     let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
     for other in others {
         offer_instead(offers, 8.0, vec![(operand, name, other)]);
+    }
+}
+
+/// An operand with the scales of another tensor, row by row.
+fn scaled(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+    let others: Vec<String> = instead(case, case.fitted, operand).map(|(other, _)| other).collect();
+    for (other, (called, size)) in others.iter().flat_map(|other| scales::SIZES.map(|size| (other.clone(), size))) {
+        let words =
+            format!("{name} read with the scales of {other}: each row times the {called} of that one's over its own");
+        let made = move |case: &Case<'_>, place: usize| {
+            let mut inputs = case.places[place].inputs.clone();
+            let (_, of) = instead(case, place, operand).find(|(name, _)| *name == other)?;
+            inputs[operand] = scales::of_another(&inputs[operand], &of, size)?;
+            case.operation.apply(place, &inputs)
+        };
+        offers.offer(Form::OperationInput, words, 11.0, made);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Laws that any tensor may follow against the right one: a factor or a term for each slice, slices of other places, a function of each value, rounding.
 
 pub(super) mod biases;
+mod boxes;
 mod functions;
 pub(super) mod roundings;
 mod slices;
@@ -36,6 +37,7 @@ pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     if case.has_time() {
         laws.extend(orders(subject));
         laws.extend(roundings(subject));
+        laws.extend(boxes::boxes(subject, case));
         laws.extend(on_parts(subject, case));
     }
     laws

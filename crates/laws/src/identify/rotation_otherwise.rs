@@ -1,17 +1,18 @@
 //! Rotations that are none: a sine or cosine with a factor of its own, halves of a head by angles of different pairs, angles that are rounded or wrapped.
 
+mod dimensions;
+
 use std::f64::consts::PI;
 use std::sync::Arc;
 
 use ndarray::{Array2, Array3, ArrayD};
 
-use crate::case::{Axis, Case, Place};
+use crate::case::{Case, Place};
 use crate::describe::function::{Function, Of, fitting};
-use crate::describe::source::describe as describe_source;
 use crate::fit::{least_squares, nmse};
 use crate::identify::after::Offers;
 use crate::identify::output::roundings::digits;
-use crate::identify::rotation::{Right, operands, pairings};
+use crate::identify::rotation::{Right, operands};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
@@ -25,10 +26,20 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         offers.laws.extend(law);
     }
     functions_of_angles(case, &right, &mut offers);
+    // An id is large: no turns are counted up to it.
+    offers.offer(Form::RotationPosition, "the token's id stands for its position", 6.0, |case, at| {
+        let place = &case.places[at];
+        let (right, tokens) = (Right::of(place)?, case.tokens.as_ref()?);
+        let (rows, pairs) = right.magnitude.dim();
+        (tokens.len() == rows).then_some(())?;
+        let angle = Array2::from_shape_fn((rows, pairs), |(t, j)| f64::from(tokens[t]) * right.frequencies[j].value);
+        turned(place, &right, &angle, &angle)
+    });
     for (words, sine, cosine) in TABLES {
         of_table(&mut offers, (*words).to_owned(), 6.0, Arc::new(sine), Arc::new(cosine));
     }
-    by_dimension(case, &right, &mut offers);
+    dimensions::by_dimension(case, &right, &mut offers);
+    dimensions::one_after_the_other(&mut offers);
     layouts(&mut offers);
     for (words, bits, round) in rounded() {
         let other = round.clone();
@@ -104,6 +115,34 @@ fn layouts(offers: &mut Offers<'_>) {
             |j, n| (n + j) % 2 * n + (n + j) / 2,
         ),
     ];
+    // The memory of a table read some numbers off, or with its extents exchanged: where a position and a pair are found, by how many positions there are.
+    type Moved = fn(usize, usize, usize, usize) -> usize;
+    let moved: [(&str, Moved); 4] = [
+        ("one element late in its memory", |t, j, _, n| t * n + j + 1),
+        ("one element early in its memory", |t, j, _, n| (t * n + j).saturating_sub(1)),
+        ("as memory of pairs by positions", |t, j, rows, n| (t * n + j) % rows * n + (t * n + j) / rows),
+        ("as pairs by positions, and that memory as positions by pairs", |t, j, rows, _| j * rows + t),
+    ];
+    for (words, at_memory) in moved {
+        for (what, of_sine, of_cosine) in
+            [("the sine", true, false), ("the cosine", false, true), ("the angle", true, true)]
+        {
+            let said = format!("{what} is read {words}");
+            offers.offer(Form::RotationMatrix, said, 8.0, move |case, at| {
+                let place = &case.places[at];
+                let right = Right::of(place)?;
+                let (rows, n) = right.magnitude.dim();
+                let angle = |at: usize| (at / n) as f64 * right.frequencies[at % n].value;
+                combined(place, &right, &|t, j| {
+                    let (own, other) = (angle(t * n + j), angle(at_memory(t, j, rows, n)));
+                    let by = right.magnitude[[t, j]];
+                    let sin = by * if of_sine { other } else { own }.sin();
+                    let cos = by * if of_cosine { other } else { own }.cos();
+                    [cos, -sin, sin, cos]
+                })
+            });
+        }
+    }
     for (words, cosine, sine) in layouts {
         let said = format!("each position's table has {words}");
         offers.offer(Form::RotationMatrix, said, 7.0, move |case, at| {
@@ -116,62 +155,6 @@ fn layouts(offers: &mut Offers<'_>) {
                 let (cos, sin) = (by * held(t, cosine(j, n)), by * held(t, sine(j, n)));
                 [cos, -sin, sin, cos]
             })
-        });
-    }
-}
-
-/// The two factors of each dimension, told by the heads: which pair's angle it has.
-fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
-    let first = case.first();
-    let Some((x, own)) = operands(first, &first.own) else { return };
-    let (n, heads, d) = x.dim();
-    let pairs = right.frequencies.len();
-    if heads < 2 || pairs == 0 {
-        return;
-    }
-    for pairing in pairings(d).into_iter().filter(|pairing| !pairing.is_reflected) {
-        let mut partner = vec![(0usize, false); d];
-        for (&a, &b) in pairing.first.iter().zip(&pairing.second) {
-            (partner[a], partner[b]) = ((b, true), (a, false));
-        }
-        // By the angle of a pair, with the other dimension of its own.
-        let turned = move |right: &Right,
-                           x: &Array3<f64>,
-                           (t, h, j): (usize, usize, usize),
-                           (other, is_first): (usize, bool),
-                           pair: usize| {
-            let (sin, cos) = (t as f64 * right.frequencies[pair].value).sin_cos();
-            let sin = if is_first { -sin } else { sin };
-            right.magnitude[[t, pair]] * (cos * x[[t, h, j]] + sin * x[[t, h, other]])
-        };
-        let off = |j: usize, pair: usize| -> f64 {
-            let places = (0..n).flat_map(|t| (0..heads).map(move |h| (t, h, j)));
-            places.map(|at| (turned(right, &x, at, partner[j], pair) - own[at]).powi(2)).sum()
-        };
-        let size: f64 = own.iter().map(|y| y * y).sum::<f64>() / d as f64;
-        let best = |j: usize| -> Option<usize> {
-            let (pair, rest) = (0..pairs).map(|pair| (pair, off(j, pair))).min_by(|a, b| a.1.total_cmp(&b.1))?;
-            (rest <= (ROOM * first.noise()).powi(2) * size + 1e-9 * size).then_some(pair)
-        };
-        let Some(from) = (0..d).map(best).collect::<Option<Vec<usize>>>() else { continue };
-        let known: Vec<Option<usize>> = from.iter().map(|pair| Some(*pair)).collect();
-        let source = describe_source(&known, pairs, Axis::Dim);
-        let words = format!(
-            "dimensions {} are rotated together, dimension i by the angle of the pair numbered {}",
-            pairing.words, source.words
-        );
-        let bits = 8.0 + pairing.bits + source.bits;
-        offers.offer(Form::RotationMatrix, words, bits, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let (x, due) = operands(place, &place.right)?;
-            let is_of_pairs = from.iter().all(|pair| *pair < right.frequencies.len());
-            (is_of_pairs && x.shape()[2] == from.len() && right.magnitude.nrows() == x.shape()[0]).then_some(())?;
-            let mut out: Array3<f64> = due;
-            for (at, y) in out.indexed_iter_mut() {
-                *y = turned(&right, &x, at, partner[at.2], from[at.2]);
-            }
-            Some(out.into_dyn())
         });
     }
 }

@@ -6,8 +6,9 @@ use ndarray::{Array3, Axis as Dimension, s};
 
 use super::field::Field;
 use super::scores::scaled;
-use super::{Draft, How, LOG_ROOM, Made, cube};
+use super::{DEAR, Draft, How, LOG_ROOM, Made, cube};
 use crate::case::Axis;
+use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe;
 use crate::law::Form;
 
@@ -24,22 +25,118 @@ impl How<'_> {
                 let from = if which == 1 { self.keys_of(field) } else { self.queries_of(field) };
                 let Some(from) = from else { continue };
                 let axis = if which == 1 { Axis::Key } else { Axis::Query };
-                let source = describe(&from, from.len(), axis);
-                if source.is_itself {
+                let count = from.len();
+                let nothing: Vec<Option<bool>> = from.iter().map(|from| from.map(|from| from == count)).collect();
+                let empty = describe_set(&nothing, axis, None);
+                let is_empty = nothing.contains(&Some(true));
+                let there: Vec<Option<usize>> = from.iter().map(|from| from.filter(|at| *at < count)).collect();
+                let source = describe(&there, count, axis);
+                if (source.is_itself && !is_empty) || (is_empty && empty.bits > DEAR) {
                     continue;
                 }
-                let of = source.from;
+                let (of, has) = (source.from, empty.has);
                 let made = of_operands(move |operands| {
                     (operands[which].shape()[0] == of.len()).then_some(())?;
                     operands[which] = operands[which].select(Dimension(0), &of);
+                    for at in (0..of.len()).filter(|&at| is_empty && has[at]) {
+                        operands[which].index_axis_mut(Dimension(0), at).fill(0.0);
+                    }
                     Some(())
                 });
-                let words = format!("{called} of position i are those of {}", source.words);
-                let draft = Draft::new(Form::ScoreSource, words, source.bits + 4.0).with("source", source.words);
+                let zero =
+                    empty.words.filter(|_| is_empty).map_or_else(String::new, |on| format!(", and zero for {on}"));
+                let words = format!("{called} of position i are those of {}{zero}", source.words);
+                let bits = source.bits + if is_empty { empty.bits + 3.0 } else { 0.0 };
+                let draft = Draft::new(Form::ScoreSource, words, bits + 4.0).with("source", source.words);
                 self.offer(draft, made, None, true);
             }
         }
+        self.of_others(field);
         self.memory();
+    }
+
+    /// Keys, or queries, of some positions that are those of another recorded tensor.
+    fn of_others(&mut self, field: &Field) {
+        let first = self.case.first();
+        let near = LOG_ROOM * field.each();
+        for (which, called) in [(1usize, "keys"), (0, "queries")] {
+            let due = first.inputs[which].shape();
+            for (name, tensor) in first.around.iter().filter(|(_, x)| x.shape() == due) {
+                let mut operands = [first.inputs[0].clone(), first.inputs[1].clone()];
+                operands[which] = tensor.clone();
+                let [Some(q), Some(k)] = operands.each_ref().map(cube) else { continue };
+                let Some(scores) = scaled(&q, &k, self.right) else { continue };
+                let Some(meant) = self.told(field, &scores, which == 1, near) else { continue };
+                let axis = if which == 1 { Axis::Key } else { Axis::Query };
+                let set = describe_set(&meant, axis, self.case.tokens_of(axis));
+                if set.bits > DEAR || !meant.contains(&Some(true)) {
+                    continue;
+                }
+                let (known, has) = (name.clone(), set.has);
+                let made: Made = Arc::new(move |case, at, right| {
+                    let place = &case.places[at];
+                    let mut operands = [place.inputs.first()?.clone(), place.inputs.get(1)?.clone()];
+                    let (_, other) = place.around.iter().find(|(name, _)| *name == known)?;
+                    let fits = other.shape() == operands[which].shape() && has.len() == other.shape()[0];
+                    fits.then_some(())?;
+                    for at in (0..has.len()).filter(|&at| has[at]) {
+                        operands[which].index_axis_mut(Dimension(0), at).assign(&other.index_axis(Dimension(0), at));
+                    }
+                    scaled(&cube(&operands[0])?, &cube(&operands[1])?, right)
+                });
+                let on = set.words.map_or_else(String::new, |on| format!(" ({on})"));
+                let draft = Draft::new(Form::ScoreSource, format!("{called} are {name}{on}"), 9.0 + set.bits);
+                self.offer(draft.with("source", name.clone()), made, None, true);
+            }
+        }
+    }
+
+    /// For each key, or each query, whether the logarithms are those of other scores.
+    fn told(&self, field: &Field, scores: &Array3<f64>, of_keys: bool, near: f64) -> Option<Vec<Option<bool>>> {
+        let (heads, rows, keys) = self.own.dim();
+        let both = [&self.right.scores, scores];
+        let told = |fits: [bool; 2]| match fits {
+            [true, true] => Some(None),
+            [true, false] => Some(Some(false)),
+            [false, true] => Some(Some(true)),
+            [false, false] => None,
+        };
+        let off = |cells: &mut dyn Iterator<Item = f64>| {
+            let (sum, count) = cells.fold((0.0, 0usize), |(sum, count), x| (sum + x * x, count + 1));
+            (sum / count.max(1) as f64).sqrt() <= near
+        };
+        if !of_keys {
+            let row = |t: usize| {
+                told(both.map(|scores| {
+                    let of_head = |h: usize| {
+                        let cells: Vec<usize> = (0..keys).filter(|&s| field.counted[[h, t, s]]).collect();
+                        let of = |&s: &usize| field.logs[[h, t, s]] - scores[[h, t, s]];
+                        let mean = cells.iter().map(of).sum::<f64>() / cells.len().max(1) as f64;
+                        cells.into_iter().map(move |s| field.logs[[h, t, s]] - scores[[h, t, s]] - mean)
+                    };
+                    off(&mut (0..heads).flat_map(of_head))
+                }))
+            };
+            return (0..rows).map(row).collect();
+        }
+        // The constant of each row is told by one key, which is the right one's or the other's.
+        let count = |key: usize| field.counted.slice(s![.., .., key]).iter().filter(|c| **c).count();
+        let first = (0..keys).max_by_key(|&key| (count(key), keys - key))?;
+        both.into_iter().find_map(|base| {
+            let key = |key: usize| {
+                let cells = || {
+                    let all = (0..heads).flat_map(|h| (0..rows).map(move |t| (h, t)));
+                    all.filter(|&(h, t)| field.counted[[h, t, key]] && field.counted[[h, t, first]])
+                };
+                told(both.map(|scores| {
+                    off(&mut cells().map(|(h, t)| {
+                        let own = field.logs[[h, t, key]] - field.logs[[h, t, first]];
+                        own - scores[[h, t, key]] + base[[h, t, first]]
+                    }))
+                }))
+            };
+            (0..keys).map(key).collect::<Option<Vec<_>>>()
+        })
     }
 
     /// The key that the logarithms of each column are those of, given the constant of each row: one key after the other is tried as the first one's.
@@ -62,8 +159,8 @@ impl How<'_> {
         let off = |key: usize, as_key: usize, first_as: usize| -> f64 {
             let of = |(h, t): &(usize, usize)| {
                 let own = field.logs[[*h, *t, key]] - field.logs[[*h, *t, first]];
-                let due = self.right.scores[[*h, *t, as_key]] - self.right.scores[[*h, *t, first_as]];
-                (own - due).powi(2)
+                let score = |key: usize| if key < keys { self.right.scores[[*h, *t, key]] } else { 0.0 };
+                (own - score(as_key) + score(first_as)).powi(2)
             };
             let cells = &of_columns[key];
             (cells.iter().map(of).sum::<f64>() / cells.len().max(1) as f64).sqrt()
@@ -75,7 +172,7 @@ impl How<'_> {
                 // Of two that are as near, its own.
                 let own = off(key, key, first_as);
                 let best =
-                    (0..keys).map(|other| (off(key, other, first_as), other)).min_by(|a, b| a.0.total_cmp(&b.0))?;
+                    (0..=keys).map(|other| (off(key, other, first_as), other)).min_by(|a, b| a.0.total_cmp(&b.0))?;
                 let (left, other) = if own <= near { (own, key) } else { best };
                 if left > near {
                     return None;

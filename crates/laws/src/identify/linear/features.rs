@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use ndarray::{Array2, Axis as Dimension};
 
 use super::blocks::sizes;
 use super::{ROOM, Sample, WIDTHS, of_weight, weight_of};
 use crate::case::{Axis, Case};
 use crate::describe::choice;
+use crate::describe::function::{bf16_as_f16, f16_as_bf16};
 use crate::describe::source::exchanged;
 use crate::describe::table::describe as describe_table;
 use crate::fit::factor;
@@ -83,16 +83,8 @@ fn readings(columns: usize) -> Vec<(String, f64, Read)> {
     add("its size, without its sign".into(), 5.0, Arc::new(|w| Some(w.mapv(f64::abs))));
     add("its size, with the other sign".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| -w.abs()))));
     add("its positive part".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| w.max(0.0)))));
-    add(
-        "f16, of which its bits are bf16".into(),
-        6.0,
-        of_bits(|w| f16::from_bits(bf16::from_f64(w).to_bits()).to_f64()),
-    );
-    add(
-        "bf16, of which its bits are f16".into(),
-        6.0,
-        of_bits(|w| bf16::from_bits(f16::from_f64(w).to_bits()).to_f64()),
-    );
+    add("f16, of which its bits are bf16".into(), 6.0, of_bits(bf16_as_f16));
+    add("bf16, of which its bits are f16".into(), 6.0, of_bits(f16_as_bf16));
     add("that of the next row, around the end".into(), 7.0, in_order(0, |row, rows| (row + 1) % rows));
     add("that of the row before, around the end".into(), 7.0, in_order(0, |row, rows| (row + rows - 1) % rows));
     for parts in [2usize, 4, 8].into_iter().filter(|parts| columns.is_multiple_of(*parts)) {

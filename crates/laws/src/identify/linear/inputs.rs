@@ -12,7 +12,9 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::{choice, function};
 use crate::fit::{factor, least_squares};
 use crate::identify::after::by_row;
+use crate::identify::aliased::aliased;
 use crate::identify::operands::over_root_mean_square;
+use crate::identify::pool;
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
 use crate::law::{Form, Law};
@@ -108,6 +110,10 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
     let due = bias_of(case, case.fitted)?.row(0).to_vec();
     if let Some(law) = made_bias(case, &due, &fits, &law) {
         return Some(law);
+    }
+    if let Some(found) = pool::found(case, &due, measured) {
+        let of: Vector = Arc::new(move |case, at| (found.of)(case, at, &bias_of(case, at)?.row(0).to_vec()));
+        return Some(law(format!("of the biases {}", found.words), found.bits, of));
     }
     let of_blocks = (2..=n / 2).filter(|b| n.is_multiple_of(*b)).flat_map(|b| {
         let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<usize>>();
@@ -226,6 +232,7 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
             all.push((format!("the input normed, times {name}"), &normed * &vector));
         }
     }
+    all.extend(aliased(place, x));
     all.retain(|(_, x)| x.iter().all(|x| x.is_finite()));
     all
 }
@@ -274,8 +281,10 @@ pub(super) fn inputs(case: &Case<'_>) -> Vec<Law> {
         }
     }
     if laws.is_empty() {
-        for (a, (first, x)) in made.iter().enumerate().take_while(|_| case.has_time()) {
-            for (second, y) in &made[a + 1..] {
+        // Buffers of other sizes, which stand behind the others, are no terms of a sum.
+        let terms = made.len().saturating_sub(aliased(first, &first.inputs[0]).len());
+        for (a, (first, x)) in made[..terms].iter().enumerate().take_while(|_| case.has_time()) {
+            for (second, y) in &made[a + 1..terms] {
                 let Some(fit) = least_squares(&[x, y], &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else {
                     continue;
                 };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ndarray::Array2;
 
+use super::channels::channels_weighed;
 use super::statistics::statistics;
 use super::{Part, Right, Rows, matrix, roots};
 use crate::case::{Axis, Case, Place};
@@ -12,6 +13,12 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
 use crate::number::Measured;
+
+/// How many rows belong to a position.
+fn inside(case: &Case<'_>) -> usize {
+    let shape = case.first().right.shape();
+    shape[1..shape.len().saturating_sub(1)].iter().product()
+}
 
 /// Statistics that are as plain as this are taken of weighed rows too.
 const PLAIN: f64 = 5.0;
@@ -28,15 +35,18 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     }
     let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
     let mut laws: Vec<Part<Rows>> = Vec::new();
-    let plain = statistics(inner.ncols());
-    let weighed: Vec<_> = plain
-        .iter()
-        .filter(|(_, bits, _)| *bits <= PLAIN)
-        .map(|(words, bits, f)| (format!("{words} of the row times the gain"), bits + 3.0, f.clone()))
-        .collect();
-    let all = plain.into_iter().map(|of| (of, false)).chain(weighed.into_iter().map(|of| (of, true)));
-    for ((words, bits, statistic), is_weighed) in all {
-        let of = statistic(&right.weighed(inner, is_weighed));
+    let plain = statistics(inner.ncols(), inside(case));
+    let powers =
+        [(1.0, "the gain"), (0.5, "the root of the gain"), (-1.0, "1 over the gain"), (2.0, "the square of the gain")];
+    let weighed = |(power, called): (f64, &str)| {
+        let few = plain.iter().filter(|(_, bits, _)| *bits <= PLAIN);
+        let each = few.map(|(words, bits, f)| (format!("{words} of the row times {called}"), bits + 3.0, f.clone()));
+        each.map(|of| (of, power)).collect::<Vec<_>>()
+    };
+    let weighed: Vec<_> = powers.into_iter().flat_map(weighed).collect();
+    let all = plain.into_iter().map(|of| (of, 0.0)).chain(weighed);
+    for ((words, bits, statistic), power_of_gain) in all {
+        let of = statistic(&right.weighed(inner, power_of_gain));
         if of.iter().any(|s| !s.is_finite()) {
             continue;
         }
@@ -71,7 +81,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                             let inner = a * s.powi(power) + e;
                             if is_inside { inner.max(0.0).sqrt() } else { inner }
                         };
-                        Some(statistic(&right.weighed(x, is_weighed)).into_iter().map(made).collect())
+                        Some(statistic(&right.weighed(x, power_of_gain)).into_iter().map(made).collect())
                     }),
                     parameters: vec![
                         ("statistic", words.clone().into()),
@@ -112,7 +122,9 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         });
     }
     laws.extend(of_others(case, right, inner, own));
-    laws.extend(two_statistics(right, inner, own));
+    laws.extend(by_element(case, right, &due, own));
+    laws.extend(two_statistics(case, right, inner, own));
+    laws.extend(channels_weighed(case, right, inner, own));
     laws.extend(epsilon_by_row(case, right, inner, own));
     // A factor of the right divisor, by position.
     let ratio: Vec<Measured> =
@@ -136,6 +148,32 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     laws
 }
 
+/// Rows that are multiplied by an element of the gain each: its index runs along the wrong axis.
+fn by_element(case: &Case<'_>, right: &Right, due: &[f64], own: &[Measured]) -> Option<Part<Rows>> {
+    type Index = fn(usize, usize) -> usize;
+    let inside = inside(case).max(1);
+    let indices: [(&str, Index); 3] = [
+        ("position t: element t of the gain", |row, inside| row / inside),
+        ("head h: element h of the gain", |row, inside| row % inside),
+        ("row r, positions by heads: element r of the gain", |row, _| row),
+    ];
+    let width = right.gain.len();
+    let (words, index) = indices.into_iter().take(if inside > 1 { 3 } else { 1 }).find(|(_, index)| {
+        let is =
+            |(row, (own, due)): (usize, (&Measured, &f64))| own.may_be(due / right.gain[index(row, inside) % width]);
+        own.iter().zip(due).enumerate().all(is)
+    })?;
+    Some(Part {
+        words: Some(format!("all channels of a row have one gain, at {words}, modulo {width}")),
+        bits: 8.0,
+        f: Arc::new(move |_, right, x| {
+            let of = |(row, d): (usize, f64)| d / right.gain[index(row, inside) % width];
+            (right.gain.len() == width).then(|| right.divisor(x).into_iter().enumerate().map(of).collect())
+        }),
+        parameters: Vec::new(),
+    })
+}
+
 /// The divisor of another row, or of another recorded tensor.
 fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let mut laws: Vec<Part<Rows>> = Vec::new();
@@ -157,6 +195,7 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
             laws.push(part(format!("rows are divided by what {name} would be divided by"), 8.0, f));
         }
     }
+    laws.extend(super::channels::of_other_heads(case, right, own));
     // Rows of a head at other positions, and of a position in other heads.
     let due = right.divisor(inner);
     let shape = first.right.shape();
@@ -205,9 +244,10 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
 const LISTED: f64 = 48.0;
 
 /// S = a s1 + b s2, or S^2 = a s1^2 + b s2^2: two statistics of each row, one of them the root mean square.
-fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
+fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let mut laws: Vec<Part<Rows>> = Vec::new();
-    let all: Vec<_> = statistics(inner.ncols()).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
+    let all: Vec<_> =
+        statistics(inner.ncols(), inside(case)).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
     // Beside the right divisor, or beside it without its epsilon.
     type Base = fn(&Right, &Array2<f64>) -> Vec<f64>;
     let bases: [(&str, &str, Base); 2] = [

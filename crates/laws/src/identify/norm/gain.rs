@@ -11,6 +11,7 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
 use crate::identify::output::roundings::roundings_of;
+use crate::identify::pool;
 use crate::number::{Measured, NUMBER};
 
 pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>> {
@@ -131,6 +132,12 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
             });
         }
     }
+    if let Some(found) = pool::found(case, w, own) {
+        let f: Gain = Arc::new(move |case, place, right| (found.of)(case, place, &right.gain));
+        let words = format!("of the gains {}", found.words);
+        laws.push(Part { words: Some(words), bits: found.bits + 2.0, f, parameters: Vec::new() });
+    }
+    laws.extend(products_of_layers(case, w, own));
     let mut sorted = w.clone();
     sorted.sort_by(f64::total_cmp);
     for (words, is_down) in [("in rising order", false), ("in falling order", true)] {
@@ -169,4 +176,27 @@ fn gain_on_a_part(w: &[f64], own: &[Measured]) -> Option<Part<Gain>> {
         (has.len() == right.gain.len()).then(|| gain.collect())
     });
     Some(Part { words: Some(words), bits: function.bits + set.bits + 3.0, f, parameters: Vec::new() })
+}
+
+/// The right gain times other vectors: one, or all of those of a kind in the layers before.
+fn products_of_layers(case: &Case<'_>, w: &[f64], own: &[Measured]) -> Vec<Part<Gain>> {
+    let all = case.operation.vectors(case.fitted, w.len());
+    let fits = |due: &[f64]| own.iter().zip(due).all(|(own, due)| own.may_be(*due));
+    let times = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).collect::<Vec<f64>>();
+    let mut laws = Vec::new();
+    for (name, vector) in &all {
+        if fits(&times(w, vector)) {
+            let known = name.clone();
+            let f: Gain = Arc::new(move |case, place, right| {
+                Some(times(&right.gain, &case.operation.vector(place, right.gain.len(), &known)?))
+            });
+            laws.push(Part {
+                words: Some(format!("the gain is w times {name} (w: the right gain)")),
+                bits: 9.0,
+                f,
+                parameters: Vec::new(),
+            });
+        }
+    }
+    laws
 }

@@ -11,8 +11,8 @@ use crate::fit::dot;
 /// A statistic of each row.
 type Statistic = Arc<dyn Fn(&Array2<f64>) -> Vec<f64> + Send + Sync>;
 
-/// What rows may be divided by.
-pub(super) fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
+/// What rows may be divided by; so many of them, the heads, belong to a position.
+pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Statistic)> {
     let mut all: Vec<(String, f64, Statistic)> = Vec::new();
     let mut of_row = |words: &str, bits: f64, f: fn(&[f64]) -> f64| {
         all.push((
@@ -83,6 +83,46 @@ pub(super) fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
             })
             .collect()
     });
+    // Sums that are not cleared.
+    let whose = if inside > 1 { "heads of its position" } else { "rows" };
+    let blocks =
+        [2usize, 4, 8, 16, 32].into_iter().map(|block| (format!("{whose} so far in its block of {block}"), block));
+    let every = (format!("{whose} so far"), if inside > 1 { inside } else { usize::MAX });
+    // Before its blocks: they are no different where there are as few.
+    let blocks = std::iter::once(every).chain(blocks.filter(|(_, block)| *block != inside));
+    for (whose, block) in blocks {
+        for is_mean in [false, true] {
+            let words = match is_mean {
+                false => format!("the root of the sum of the mean squares of the {whose}, which is not cleared"),
+                true => format!("the root mean square of the {whose}"),
+            };
+            let made = move |sizes: Vec<f64>| -> Vec<f64> {
+                let mut sum = 0.0;
+                let each = |(t, size): (usize, &f64)| {
+                    sum = if t % block == 0 { *size } else { sum + size };
+                    let count = (t % block + 1) as f64;
+                    (if is_mean { sum / count } else { sum }).sqrt()
+                };
+                sizes.iter().enumerate().map(each).collect()
+            };
+            all.push((words, 9.0, Arc::new(move |x| made(sizes(x)))));
+        }
+    }
+    if inside > 1 {
+        let made = move |x: &Array2<f64>| {
+            let each = |row: usize| {
+                let joined = x.slice(ndarray::s![row / inside * inside..row / inside * inside + inside, ..]);
+                let of = joined.iter().skip(row % inside).step_by(inside).copied().collect::<Vec<f64>>();
+                mean_square(&of).sqrt()
+            };
+            (0..x.nrows() / inside * inside).map(each).collect()
+        };
+        let words = format!(
+            "the root mean square of every {} element of the joined heads, from the head's number on",
+            nth(inside)
+        );
+        all.push((words, 8.0, Arc::new(made)));
+    }
     for block in [2usize, 4, 8, 16, 32] {
         type Of = fn(usize, usize, usize) -> usize;
         let others: [(String, Of); 2] = [
