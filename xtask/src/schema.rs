@@ -1,41 +1,59 @@
-//! Does docs/SCHEMA.md say what docs/schema/report.json says? Writes it anew, or compares.
+//! Do docs/SCHEMA.md and docs/SCHEMA-PARTS.md say what docs/schema/report.json says? Writes them anew, or compares.
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 const HEAD: &str = "# Reports in JSON
 
 What every command writes with `--json FILE` (`-`: standard output). The whole is [report.json](schema/report.json), JSON Schema of draft 2020-12; tests hold the \
-reports of every command to it. In Rust the same are the types of `firstdiff::report`. A number that is not finite, or was not measured, is null. \
+reports of every command to it. What a report is made of is in [SCHEMA-PARTS.md](SCHEMA-PARTS.md). In Rust the same are the types of `firstdiff::report`. A number that is not finite, or was not measured, is null. \
 [COMMANDS.md](COMMANDS.md#for-programs) has what changed since schema 1. *always*: the key is never absent.
 
 Written by `cargo xtask mistakes` from docs/schema/report.json.
 ";
 
-/// Writes docs/SCHEMA.md, or fails if it is another.
+const PARTS: &str = "# Parts of reports
+
+What the reports of [SCHEMA.md](SCHEMA.md) are made of, and their keys. *always*: the key is never absent.
+
+Written by `cargo xtask mistakes` from docs/schema/report.json.
+
+| key | type | | what |
+|---|---|---|---|
+";
+
+/// Writes the two pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
     let docs = crate::root()?.join("docs");
     let schema = std::fs::read_to_string(docs.join("schema/report.json"))?;
-    let text = page(&serde_json::from_str(&schema)?).context("docs/schema/report.json")?;
-    let path = docs.join("SCHEMA.md");
-    if !check {
-        crate::docs::write(&path, &text)?;
-    } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-        bail!("docs/SCHEMA.md does not say what docs/schema/report.json says; run `cargo xtask mistakes`");
+    let pages = pages(&serde_json::from_str(&schema)?).context("docs/schema/report.json")?;
+    for (name, text) in ["SCHEMA.md", "SCHEMA-PARTS.md"].iter().zip(pages) {
+        let path = docs.join(name);
+        if !check {
+            crate::docs::write(&path, &text)?;
+        } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
+            bail!("docs/{name} does not say what docs/schema/report.json says; run `cargo xtask mistakes`");
+        }
     }
     Ok(0)
 }
 
-/// The commands first, as the schema lists them, then what they are made of.
-fn page(schema: &Value) -> Result<String> {
+/// A section a command, as the schema lists them; and one table of what they are made of.
+fn pages(schema: &Value) -> Result<[String; 2]> {
     let definitions = schema["$defs"].as_object().context("no definitions")?;
     let commands: Vec<&str> = schema["anyOf"].as_array().into_iter().flatten().filter_map(referred).collect();
-    let parts = definitions.keys().map(String::as_str).filter(|name| !commands.contains(name));
     let mut text = HEAD.to_owned();
-    for name in commands.iter().copied().chain(parts) {
-        text += &section(name, definitions.get(name).with_context(|| format!("no definition {name}"))?);
+    for name in &commands {
+        text += &section(name, definitions.get(*name).with_context(|| format!("no definition {name}"))?);
     }
-    Ok(text)
+    let mut parts = PARTS.to_owned();
+    for (name, part) in definitions.iter().filter(|(name, _)| !commands.contains(&name.as_str())) {
+        let (what, made) = (part["description"].as_str().map(str::to_owned), made_of(part));
+        let about: Vec<String> = what.into_iter().chain(made).collect();
+        parts += &row([format!("<a id=\"{name}\"></a>**{name}**"), "".into(), "".into(), about.join(" ")]);
+        parts += &rows(part);
+    }
+    Ok([text, parts])
 }
 
 /// The definition that a schema is.
@@ -44,39 +62,38 @@ fn referred(schema: &Value) -> Option<&str> {
 }
 
 fn section(name: &str, schema: &Value) -> String {
-    let mut text = format!("\n## {name}\n");
-    if let Some(what) = schema["description"].as_str() {
-        text += &format!("\n{what}\n");
-    }
-    if let Some(all) = list(&schema["allOf"], ", ") {
-        text += &format!("\nWith all keys of {all}.\n");
-    }
-    if let Some(one) = list(&schema["anyOf"], " or ") {
-        text += &format!("\nWith all keys of one of these: {one}.\n");
-    }
-    if let Some(words) = schema["enum"].as_array() {
-        let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-        text += &format!("\nOne of {}.\n", words.join(", "));
-    }
-    let keys = schema["properties"].as_object().map(|keys| rows(keys, &schema["required"]));
-    keys.into_iter().for_each(|rows| text += &format!("\n| key | type | | what |\n|---|---|---|---|\n{rows}"));
-    text
+    let what = schema["description"].as_str().unwrap_or_default();
+    let made = made_of(schema).map(|made| format!("\n{made}\n")).unwrap_or_default();
+    format!("\n## {name}\n\n`{what}`\n{made}\n| key | type | | what |\n|---|---|---|---|\n{}", rows(schema))
 }
 
-fn rows(keys: &Map<String, Value>, required: &Value) -> String {
-    let always = |key: &str| required.as_array().is_some_and(|all| all.iter().any(|name| name == key));
-    let row = |(key, schema): (&String, &Value)| {
+/// What a definition has beside its own keys, or is one of.
+fn made_of(schema: &Value) -> Option<String> {
+    if let Some(words) = schema["enum"].as_array() {
+        let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+        return Some(format!("One of {}.", words.join(", ")));
+    }
+    let all = list(&schema["allOf"], ", ").map(|all| format!("With all keys of {all}."));
+    all.or_else(|| Some(format!("With all keys of one of these: {}.", list(&schema["anyOf"], " or ")?)))
+}
+
+fn rows(schema: &Value) -> String {
+    let always = |key: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
+    let key = |(key, schema): (&String, &Value)| {
         let what = schema["description"].as_str().unwrap_or_default();
-        let cells = [format!("`{key}`"), kind(schema), if always(key) { "always" } else { "" }.into(), what.into()];
-        format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+        row([format!("`{key}`"), kind(schema), if always(key) { "always" } else { "" }.into(), what.into()])
     };
-    keys.iter().map(row).collect()
+    schema["properties"].as_object().into_iter().flatten().map(key).collect()
+}
+
+fn row(cells: [String; 4]) -> String {
+    format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
 /// The type of a value, in words.
 fn kind(schema: &Value) -> String {
     if let Some(name) = referred(schema) {
-        return format!("[{name}](#{name})");
+        return format!("[{name}](SCHEMA-PARTS.md#{name})");
     }
     let also = |key: &str| list(&schema[key], " or ");
     if let Some(one) = also("anyOf").or_else(|| also("allOf")).or_else(|| also("oneOf")) {
@@ -111,7 +128,7 @@ fn list(schemas: &Value, between: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_page_says_what_the_schema_says() {
+    fn the_pages_say_what_the_schema_says() {
         super::run(true).unwrap();
     }
 }

@@ -3,8 +3,8 @@
 //! A model is a [`Plan`]: a list of steps as data. [`load`] reads config and weights and checks one against the other;
 //! [`run`] walks the steps, and hands every tap asked for to a sink; [`eval_step`] runs one step on inputs of your own.
 //!
-//! Formats: Hugging Face folders (`config.json`; safetensors of f64, f32, f16 or bf16, single or sharded). Families: llama,
-//! mistral, qwen2, qwen3, minimind.
+//! Formats: Hugging Face folders (`config.json`; safetensors of f64, f32, f16 or bf16, single or sharded), GGUF of any ggml type,
+//! llama2.c's `.bin`, MiniMind's `.json`. Families: llama, mistral, qwen2, qwen3, minimind.
 //!
 //! The rows of Q and K are those of the checkpoint: pairs are (i, i + d/2).
 //!
