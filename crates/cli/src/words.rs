@@ -69,15 +69,20 @@ pub(crate) fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Op
     }
 }
 
+/// Whether a character is nothing that is read: it moves a cursor, or turns the direction of what stands around it.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Text of foreign origin, without control characters.
 pub(crate) fn safe(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
+    text.chars().flat_map(|c| if is_control(c) { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }
 
 /// Text with the colours that it was painted with, and no other control character.
 pub(crate) fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
     const COLOUR: &str = "\x1b[";
-    if !text.contains(char::is_control) {
+    if !text.contains(is_control) {
         return text.into();
     }
     let mut out = String::new();
@@ -91,7 +96,7 @@ pub(crate) fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
         let taken = end.unwrap_or(c.len_utf8());
         match end {
             Some(_) => out.push_str(&rest[..taken]),
-            None if c.is_control() => out.extend(c.escape_default()),
+            None if is_control(c) => out.extend(c.escape_default()),
             None => out.push(c),
         }
         rest = &rest[taken..];
@@ -207,6 +212,7 @@ mod tests {
         assert_eq!(without_controls(&painted), painted);
         assert_eq!(without_controls("a\nb\u{1b}]0;t\u{7}\u{1b}[2J"), "a\\nb\\u{1b}]0;t\\u{7}\\u{1b}[2J");
         assert_eq!(without_controls("\u{1b}[31"), "\\u{1b}[31");
+        assert_eq!((safe("a\u{202e}b"), without_controls("\u{2066}a").as_ref()), ("a\\u{202e}b".into(), "\\u{2066}a"));
     }
 
     #[test]

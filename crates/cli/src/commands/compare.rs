@@ -35,7 +35,8 @@ products with them show one, it is assumed, and the verdict says so.
 
 --noise REF2 is for engines whose rounding no profile describes (8-bit, 4-bit): REF2 is a second right run, such as the reference model in bf16
 or quantised in the same way by an engine you trust. A tap may then be as far from REF as REF2 is, times 4 (NMSE); one factor, a row, a head or a
-channel is still no rounding. A tap that REF2 lacks, or where it equals REF, is held to the profile.";
+channel is still no rounding. Of a step of fewer than 4 positions the noise is that of the same tap elsewhere, where that is larger, at most 16
+times its own. A tap that REF2 lacks, or where it equals REF, is held to the profile.";
 
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {

@@ -30,7 +30,7 @@ NMSE is more than 4 times its baseline's (and more than a hundredth of what the 
 
 An engine in another arithmetic, whose error you know and accept, can be held to its own: --update --accept-diverged --reason TEXT writes a
 baseline that says it is not parity, of which taps, who accepts that and why. Later runs fail where a tap is worse than that, or has another
-constant factor; and where a tap agrees again, so that nothing is allowed that need not be.";
+constant factor (by more than 2 %), or where a tap that agreed is wrong in itself; and where a tap agrees again, so that nothing is allowed that need not be.";
 
 #[derive(Debug, Args)]
 pub(crate) struct GateArgs {
@@ -69,6 +69,13 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let written = Some(&*args.baseline).filter(|_| args.update);
     dumps.spare_all(files.into_iter().chain([written]))?;
     inputs.spare_all(files)?;
+    let by = args.by.clone().or_else(whoever_runs_this);
+    let accepted_now = Accepted::told(by.as_deref(), args.reason.as_deref());
+    for (option, told, kept) in [("--reason", &args.reason, &accepted_now.because), ("--by", &args.by, &accepted_now.by)] {
+        if told.is_some() && kept.is_none() {
+            bail!("{option}: says nothing");
+        }
+    }
     // A baseline that cannot be read is found before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
     let judged = args.pair.judged(|_| Ok(()))?;
@@ -126,7 +133,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
             );
         }
         let baseline =
-            Baseline::of(&judged.report, Accepted { by: args.by.or_else(whoever_runs_this), because: args.reason })?;
+            Baseline::of(&judged.report, accepted_now)?;
         crate::output::write(&args.baseline, &baseline.to_text(&judged), &dumps)?;
         if screen {
             let differ = baseline.accepted().map_or(String::new(), |accepted| {

@@ -66,6 +66,9 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
         None => all.iter().collect(),
     };
     if let Some(patterns) = args.taps.as_deref().filter(|_| asked.is_empty()) {
+        if let Some(name) = dump.unmapped().iter().find(|name| *name == patterns) {
+            bail!("{}: {} is no tensor of floats", args.dump.display(), safe(name));
+        }
         bail!("{}: no tensor in it matches {}", args.dump.display(), with_suggestion(patterns));
     }
     let same = |entries: &[&Entry]| entries.iter().all(|entry| entry.tap == entries[0].tap);

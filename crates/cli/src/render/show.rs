@@ -52,7 +52,11 @@ fn name(tap: &Shown) -> String {
 /// A line for the tensors of one name in several layers, where shape and type are the same; the decode steps together.
 fn kinds(screen: &mut Screen, taps: &[Shown]) {
     let mut groups: Vec<(Kind<'_>, Vec<&Shown>)> = Vec::new();
-    for tap in taps.iter().filter(|tap| tap.step == 0) {
+    let first = taps.iter().map(|tap| tap.step).min().unwrap_or(0);
+    if first > 0 {
+        screen.line(&paint(BOLD, &format!("decode step {first}")));
+    }
+    for tap in taps.iter().filter(|tap| tap.step == first) {
         let kind = Kind::of(tap);
         match groups.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, group)) => group.push(tap),
@@ -65,7 +69,7 @@ fn kinds(screen: &mut Screen, taps: &[Shown]) {
             if layers.is_empty() { kind.before.to_owned() } else { format!("{}{layers}{}", kind.before, kind.after) };
         screen.line(&line(&safe(&name), group));
     }
-    let later: Vec<&Shown> = taps.iter().filter(|tap| tap.step > 0).collect();
+    let later: Vec<&Shown> = taps.iter().filter(|tap| tap.step > first).collect();
     if let Some(last) = later.iter().map(|tap| tap.step).max() {
         let largest = later.iter().filter_map(|tap| tap.peak()).fold(0.0, f64::max);
         let text = format!("  decode steps up to {last}: {} tensors, largest {}", later.len(), number(largest));
@@ -161,7 +165,7 @@ fn draw(screen: &mut Screen, map: &Map) {
     screen.line(&paint(
         DIM,
         &format!(
-            "         token positions downwards{}; {} to the right{}; '{}' is RMS {}, '{NOTHING}' zero",
+            "         positions of this step downwards{}; {} to the right{}; '{}' is RMS {}, blank zero",
             several(map.positions_each),
             map.across,
             several(map.columns_each),

@@ -93,7 +93,7 @@ impl Shown {
     pub(crate) fn of(dump: &Dump, entry: &Entry) -> Result<Shown, DumpError> {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
-        let (mut not_finite, mut zeros, mut sum, mut squares) = (0, 0, 0.0, 0.0);
+        let (mut not_finite, mut zeros, mut sum) = (0, 0, 0.0);
         let (mut min, mut max, mut peak) = (f64::INFINITY, f64::NEG_INFINITY, None);
         for index in 0..values.len() {
             let value = values.get(index);
@@ -103,7 +103,6 @@ impl Shown {
             }
             zeros += usize::from(value == 0.0);
             sum += value;
-            squares += value * value;
             (min, max) = (min.min(value), max.max(value));
             if peak.is_none_or(|(_, largest)| value.abs() > largest) {
                 peak = Some((index, value.abs()));
@@ -122,8 +121,8 @@ impl Shown {
             min: of_finite(min),
             max: of_finite(max),
             peak_at: peak.map(|(index, _)| index_of(index, &entry.shape)),
-            mean: of_finite(sum / finite as f64),
-            rms: of_finite((squares / finite as f64).sqrt()),
+            mean: of_finite(sum / finite as f64).filter(|mean| mean.is_finite()),
+            rms: rms((0..values.len()).map(|index| values.get(index)).filter(|value| value.is_finite())),
             first: (0..values.len().min(FIRST)).map(|index| values.get(index)).collect(),
         })
     }
@@ -142,6 +141,17 @@ impl Shown {
             () if self.count > 1 && self.min == self.max => Some("all equal".into()),
             () => None,
         }
+    }
+}
+
+/// Root of the mean square, of values of any size: none where there are none, or one is not finite.
+fn rms(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
+    let peak = values.clone().map(f64::abs).fold(0.0, |a, b| if b.is_nan() || b > a { b } else { a });
+    let (squares, count) = values.fold((0.0, 0), |(sum, count), value| (sum + (value / peak).powi(2), count + 1));
+    match count {
+        0 => None,
+        _ if peak == 0.0 => Some(0.0),
+        _ => Some(peak * (squares / count as f64).sqrt()).filter(|rms| rms.is_finite()),
     }
 }
 
@@ -177,6 +187,7 @@ impl Map {
             None => (0..before, 0..behind),
         };
         let across = match (axis, three, head) {
+            (1, _, None) => "keys, all heads together",
             (1, ..) => "keys",
             (0, true, None) => "channels of all heads",
             _ => "channels",
@@ -187,12 +198,8 @@ impl Map {
             let columns = column..(column + columns_each).min(channels.end);
             let places =
                 blocks.clone().flat_map(|block| rows.clone().map(move |row| (block * positions + row) * behind));
-            let (mut squares, mut count) = (0.0, 0);
-            for at in places.flat_map(|start| columns.clone().map(move |column| start + column)) {
-                squares += values.get(at).powi(2);
-                count += 1;
-            }
-            Some((squares / count as f64).sqrt()).filter(|rms| rms.is_finite())
+            let of_row = |start: usize| columns.clone().map(move |column| start + column);
+            rms(places.flat_map(of_row).map(|at| values.get(at)))
         };
         let row = |row: usize| channels.clone().step_by(columns_each).map(|column| cell(row, column)).collect();
         let rms = (0..positions).step_by(positions_each).map(row).collect();
@@ -232,6 +239,7 @@ mod tests {
         let rms = |head| map(Site::Probs, &[2, 2, 2], &probs, head).unwrap().unwrap().rms;
         assert_eq!(rms(Some(1)), [some(&[1.0, 0.0]), some(&[0.1, 0.7])]);
         assert_eq!(rms(None)[0], some(&[1.0, 0.0]));
+        assert_eq!(map(Site::H, &[1, 3], &[1e-200, 1e300, 0.0], None).unwrap().unwrap().rms[0], some(&[1e-200, 1e300, 0.0]));
         assert!(map(Site::H, &[4], &[1.0; 4], None).unwrap().is_none());
     }
 

@@ -6,7 +6,7 @@ use firstdiff_trace::Site;
 
 use crate::graph::Place;
 use crate::report::{Report, TapReport};
-use crate::tolerance::context::FEW_NOISE_ROWS;
+use crate::tolerance::context::{FEW_NOISE_ROWS, NOISE_OF_FEW_ROWS};
 use crate::tolerance::judge::DROWNED;
 
 /// The distance of a second right run from the reference.
@@ -59,8 +59,10 @@ impl Noise {
         let few = report.taps.iter().filter(|tap| rows(tap) < FEW_NOISE_ROWS && noise.taps.contains_key(&tap.place));
         let few: Vec<Place> = few.map(|tap| tap.place).collect();
         let most = |place: &Place| {
+            let limit = NOISE_OF_FEW_ROWS * noise.taps[place].nmse;
             let same = noise.taps.iter().filter(|(other, _)| other.tap == place.tap).map(|(_, noise)| *noise);
-            same.max_by(|a, b| a.nmse.total_cmp(&b.nmse)).map(|noise| (*place, noise))
+            let most = same.max_by(|a, b| a.nmse.total_cmp(&b.nmse))?;
+            Some((*place, TapNoise { nmse: most.nmse.min(limit), ..most }))
         };
         let worst: Vec<(Place, TapNoise)> = few.iter().filter_map(most).collect();
         noise.taps.extend(worst);

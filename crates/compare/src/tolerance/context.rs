@@ -5,6 +5,8 @@
 pub const NOISE_ROOM: f64 = 4.0;
 /// Rows below which a tap's own distance says little.
 pub(crate) const FEW_NOISE_ROWS: usize = 4;
+/// How many times as noisy as such few rows the same tap may be as a rule: beyond that the second run is another one there.
+pub(crate) const NOISE_OF_FEW_ROWS: f64 = 16.0;
 /// An operation may make the error over the noise of what it reads so many times as large.
 pub(crate) const NOISE_PASSED_ON: f64 = 2.0;
 

@@ -44,6 +44,7 @@ def compare(reference, candidate, *, inputs=None, profile=None, cache=None, nois
         pair = {**reading, "model": model, "noise": None if noise is None else path_of(noise, work / "noise", inputs)}
         strict = require is None if fail_on_unchecked is None else fail_on_unchecked
         found = ask("compare", paths, work, {**pair, "taps": taps, "require": require, "fail-on-unchecked": strict})
+        found.strict = strict
         source = model if model is not None else paths[0] if has_program(paths[0]) else None
         if found.verdict == "diverged" and seconds > 0 and source is not None:
             if weights is None and is_model(reference) and source == paths[0]:
@@ -135,7 +136,10 @@ def write_arrays(arrays, folder):
         tap, recording.step = key if isinstance(key, tuple) else (key, 0)
         if not isinstance(tap, str) or not isinstance(recording.step, int):
             raise TypeError(f"{key!r}: a key is a name, or a name and the number of a step")
-        recording.write(tap, array)
+        try:
+            recording.write(tap, array)
+        except ValueError as error:
+            raise CompareError(f"{tap}: {error}") from None
     recording.finish()
 
 

@@ -12,13 +12,14 @@ class Result:
     It has no truth value: `parity` is the command's verdict alone, `passed` asks also whether all was compared that had to be.
     """
 
-    def __init__(self, exit_code, report, screen, page, explanation=None, no_cause=None):
+    def __init__(self, exit_code, report, screen, page, strict=True):
         self.exit_code = exit_code  # 0: passed; 1: diverged, or a tap that had to be compared was not; 2: nothing could be
         self.report = report  # docs/schema/report.json, `compare`
         self.screen = screen
         self.html = page  # a whole page, that asks the network for nothing
-        self.explanation = explanation  # the same schema's `explain`, where the model was at hand and the two differ
-        self.no_cause = no_cause  # why no cause could be sought, or None
+        self.strict = strict  # whether every name had to be compared
+        self.explanation = None  # the same schema's `explain`, where the model was at hand and the two differ
+        self.no_cause = None  # why no cause could be sought, or None
 
     @property
     def verdict(self):
@@ -32,8 +33,8 @@ class Result:
 
     @property
     def passed(self):
-        """True exactly where the verdict is parity and all was compared that had to be: every tap, or those that `require` names."""
-        return self.parity and self.exit_code == 0
+        """True exactly where the verdict is parity and all was compared that had to be: every name, or those that `require` names."""
+        return self.parity and self.exit_code == 0 and not (self.strict and self.unchecked)
 
     @property
     def first_divergence(self):
