@@ -272,6 +272,11 @@ impl Case<'_> {
         self.begun.elapsed() < AT_MOST
     }
 
+    /// Whether the first half of that time is not over: what is tried before other kinds of laws leaves them the rest.
+    pub(crate) fn has_half_of_time(&self) -> bool {
+        self.begun.elapsed() < AT_MOST / 2
+    }
+
     /// The place that laws are fitted on.
     pub(crate) fn first(&self) -> &Place {
         &self.places[self.fitted]
