@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Metrics, Place, Reason, Report, Status, TapReport};
+use firstdiff_compare::metrics::Metrics;
+use firstdiff_compare::{Place, Reason, Report, Status, TapReport};
 use firstdiff_trace::{FileError, Tap, read_regular};
 use serde::Serialize;
 
@@ -26,6 +27,8 @@ const VERSION: u32 = 1;
 const DIFFERED: &str = " differs, factor ";
 /// Ends the line of a tap that was compared at some of its positions only.
 const PART: &str = " part";
+/// Comes where taps were held to the noise of a second run.
+const NOISE: &str = "noise";
 /// Comes before who accepted what differs, and why.
 const ACCEPTED_BY: &str = "accepted-by";
 const ACCEPTED_BECAUSE: &str = "accepted-because";
@@ -39,6 +42,8 @@ pub struct Baseline {
     profile: String,
     /// Token positions of each step, where the two runs took the tokens in other chunks: a step's number means these.
     cells: Option<Vec<usize>>,
+    /// Whether taps were held to the noise of a second run.
+    noise: bool,
     /// Who accepted what differs, and why.
     accepted: Accepted,
 }
@@ -129,7 +134,8 @@ impl Baseline {
                 (None, false) => {}
             }
         }
-        Ok(Baseline { taps, profile: report.profile.name().into(), cells: cells(report), accepted })
+        let (profile, cells, noise) = (report.profile.name().into(), cells(report), has_noise(report));
+        Ok(Baseline { taps, profile, cells, noise, accepted })
     }
 
     /// Who accepted what differs, and why; nothing where nothing differed.
@@ -144,8 +150,7 @@ impl Baseline {
 
     /// The file's text.
     pub fn to_text(&self, judged: &Judged) -> String {
-        let mut text =
-            format!("{HEADER} {VERSION}: NMSE of every tap; written by `firstdiff gate --update`\n");
+        let mut text = format!("{HEADER} {VERSION}: NMSE of every tap; written by `firstdiff gate --update`\n");
         let meta = judged.session.reference.meta();
         let name = |value: Option<&str>| on_a_line(value.unwrap_or("unknown"));
         let _ = writeln!(text, "# reference: {}, model {}", name(meta.producer.name()), name(meta.model.as_deref()));
@@ -159,6 +164,9 @@ impl Baseline {
             }
         }
         let _ = writeln!(text, "profile {}", self.profile);
+        if self.noise {
+            let _ = writeln!(text, "{NOISE} yes");
+        }
         if let Some(cells) = &self.cells {
             let lengths: Vec<String> = cells.iter().map(usize::to_string).collect();
             let _ = writeln!(text, "cells {}", lengths.join(","));
@@ -213,6 +221,10 @@ impl Baseline {
                 "cells" => {
                     let lengths = value.split(',').map(str::parse).collect::<Result<_, _>>();
                     baseline.cells = Some(lengths.with_context(bad)?);
+                    continue;
+                }
+                NOISE => {
+                    baseline.noise = true;
                     continue;
                 }
                 ACCEPTED_BY => {
@@ -279,12 +291,21 @@ impl Baseline {
             let reason = format!("{}, and not in the baseline", tap.status.name());
             found.push(Regression { place: tap.place, was: None, now, reason, outgrown: false });
         }
-        if self.profile != report.profile.name()
-            && let Some(tap) = report.taps.first()
-        {
-            let reason = format!("the baseline is of profile {}, this comparison of {}", self.profile, report.profile);
-            found.push(Regression { place: tap.place, was: None, now: None, reason, outgrown: false });
-        }
+        let otherwise = [
+            (self.profile != report.profile.name())
+                .then(|| format!("the baseline is of profile {}, this comparison of {}", self.profile, report.profile)),
+            (self.noise != has_noise(report)).then(|| match self.noise {
+                true => "the baseline was made with --noise, this comparison without".to_owned(),
+                false => "the baseline was made without --noise, this comparison with it".to_owned(),
+            }),
+        ];
+        let first = report.taps.first().map(|tap| tap.place);
+        found.extend(
+            otherwise
+                .into_iter()
+                .flatten()
+                .filter_map(|reason| Some(Regression { place: first?, was: None, now: None, reason, outgrown: false })),
+        );
         found
     }
 
@@ -310,6 +331,11 @@ impl Baseline {
     pub fn is_empty(&self) -> bool {
         self.taps.is_empty()
     }
+}
+
+/// Whether a second run said how far off a tap may be.
+fn has_noise(report: &Report) -> bool {
+    report.taps.iter().any(|tap| tap.noise.is_some())
 }
 
 /// Token positions of each of the report's steps, where the two runs took the tokens in other chunks.

@@ -71,7 +71,8 @@ pub(crate) fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Op
 
 /// Whether a character is nothing that is read: it moves a cursor, or turns the direction of what stands around it.
 fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Text of foreign origin, without control characters.

@@ -109,7 +109,7 @@ impl CiArgs {
             // The runner reads both streams; standard output may be asked for JSON.
             eprint!("{}", github::annotations(outcome));
             if let Some(path) = self.summary() {
-                github::add_summary(&path, outcome.report, &screen())?;
+                github::add_summary(&path, outcome.concluded, &screen())?;
             }
         }
         Ok(())

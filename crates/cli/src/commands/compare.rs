@@ -98,7 +98,10 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     if !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref()) {
         print(&args.ci.shown(screen.as_str()))?;
     }
-    let outcome = Outcome { report: &judged.report, failures: Failure::of(&judged.report, &unmet), held: false };
+    let report = &judged.report;
+    let unchecked = report.verdict == Verdict::Parity && !unmet.is_empty();
+    let concluded = if unchecked { "failed" } else { report.verdict.name() };
+    let outcome = Outcome { report, concluded, failures: Failure::of(report, &unmet), held: false };
     args.ci.tell(&outcome, || screen.to_plain(), &inputs)?;
     Ok(with_unmet(finish(&judged)?, &unmet))
 }

@@ -71,7 +71,9 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     inputs.spare_all(files)?;
     let by = args.by.clone().or_else(whoever_runs_this);
     let accepted_now = Accepted::told(by.as_deref(), args.reason.as_deref());
-    for (option, told, kept) in [("--reason", &args.reason, &accepted_now.because), ("--by", &args.by, &accepted_now.by)] {
+    for (option, told, kept) in
+        [("--reason", &args.reason, &accepted_now.because), ("--by", &args.by, &accepted_now.by)]
+    {
         if told.is_some() && kept.is_none() {
             bail!("{option}: says nothing");
         }
@@ -102,66 +104,34 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         let passed = (!args.update).then_some(told.passed);
         Page { compared: Some((&judged, &told.compare)), passed, failed, ..Page::default() }.to_file(path, &inputs)?;
     }
+    let held_by = accepted.filter(|_| held);
+    let passed = || in_lines(&passed_in_words(&args, &judged, baseline.as_ref(), held_by));
+    let concluded = match (args.update, told.passed) {
+        (true, _) => judged.report.verdict.name(),
+        (false, true) => "gate passed",
+        (false, false) => "gate failed",
+    };
+    let failures = failures(&judged, &regressions, held, unmet);
     args.ci.tell(
-        &Outcome { report: &judged.report, failures: failures(&judged, &regressions, held, unmet), held },
-        || {
-            if told.passed {
-                format!("gate: passed\n{}", note(&judged))
-            } else {
-                render(&judged, Detail::Folded).to_plain() + &worse_in_words
-            }
+        &Outcome { report: &judged.report, concluded, failures, held },
+        || match told.passed {
+            true => anstream::adapter::strip_str(&passed()).to_string(),
+            false => render(&judged, Detail::Folded).to_plain() + &worse_in_words,
         },
         &inputs,
     )?;
     let screen = !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref());
     let code = finished?;
     if args.update {
-        if code != PARITY && !args.accept_diverged {
-            print(render(&judged, Detail::Folded).as_str())?;
-            bail!(
-                "{}: not written, as the two are not at parity (--accept-diverged holds the engine to what it is)",
-                args.baseline.display()
-            );
-        }
-        if let Some(text) = unmet_in_words(unmet) {
-            bail!("{}: not written: {text}", args.baseline.display());
-        }
-        if !Incomplete::of(&judged.session.sides(), None).is_empty() {
-            bail!(
-                "{}: not written, as a recording is not complete: a baseline is of complete ones",
-                args.baseline.display()
-            );
-        }
-        let baseline =
-            Baseline::of(&judged.report, accepted_now)?;
-        crate::output::write(&args.baseline, &baseline.to_text(&judged), &dumps)?;
+        let written = update(&args, &judged, accepted_now, unmet, code)?;
         if screen {
-            let differ = baseline.accepted().map_or(String::new(), |accepted| {
-                let count = baseline.differing();
-                format!(
-                    "; not parity: {count} of them differ, and are held to what they are now; {}",
-                    accepted.in_words()
-                )
-            });
-            let count = taps_in_words(baseline.len());
-            let how = as_it_asks(judged.session.loosened);
-            print_lines(&format!(
-                "gate: baseline of {count} written to {}{how}{differ}\n{}",
-                args.baseline.display(),
-                note(&judged)
-            ))?;
+            print_lines(&written)?;
         }
         return Ok(PARITY);
     }
     if told.passed {
         if screen {
-            let taps = taps_in_words(baseline.as_ref().map_or(0, Baseline::len));
-            let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
-            let what = if held { "not parity: held to its own baseline, " } else { "" };
-            let why = if held { said(accepted) } else { String::new() };
-            let assumed = judged.session.assumed_cache();
-            let text = format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}{why}\n{}", note(&judged));
-            print(&args.ci.shown(&in_lines(&text)))?;
+            print(&args.ci.shown(&passed()))?;
         }
         return Ok(PARITY);
     }
@@ -172,6 +142,44 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         print(&args.ci.shown(&in_lines(&worse_in_words)))?;
     }
     Ok(DIVERGED)
+}
+
+/// Writes the baseline, and says so.
+fn update(
+    args: &GateArgs,
+    judged: &Judged,
+    accepted: Accepted,
+    unmet: &[RequiredUnchecked],
+    code: u8,
+) -> Result<String> {
+    let path = args.baseline.display();
+    if code != PARITY && !args.accept_diverged {
+        print(render(judged, Detail::Folded).as_str())?;
+        bail!("{path}: not written, as the two are not at parity (--accept-diverged holds the engine to what it is)");
+    }
+    if let Some(text) = unmet_in_words(unmet) {
+        bail!("{path}: not written: {text}");
+    }
+    if !Incomplete::of(&judged.session.sides(), None).is_empty() {
+        bail!("{path}: not written, as a recording is not complete: a baseline is of complete ones");
+    }
+    let baseline = Baseline::of(&judged.report, accepted)?;
+    crate::output::write(&args.baseline, &baseline.to_text(judged), &args.pair.inputs())?;
+    let differ = baseline.accepted().map_or(String::new(), |accepted| {
+        let count = baseline.differing();
+        format!("; not parity: {count} of them differ, and are held to what they are now{}", said(Some(accepted)))
+    });
+    let (count, how) = (taps_in_words(baseline.len()), as_it_asks(judged.session.loosened));
+    Ok(format!("gate: baseline of {count} written to {path}{how}{differ}\n{}", note(judged)))
+}
+
+/// What a gate says that is passed. `held`: who let differ what differs.
+fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>, held: Option<&Accepted>) -> String {
+    let taps = taps_in_words(baseline.map_or(0, Baseline::len));
+    let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
+    let what = if held.is_some() { "not parity: held to its own baseline, " } else { "" };
+    let (assumed, why) = (judged.session.assumed_cache(), said(held));
+    format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}{why}\n{}", note(judged))
 }
 
 /// Who accepted what differs, and why, behind other words.

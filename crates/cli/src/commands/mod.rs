@@ -82,7 +82,7 @@ enum Command {
     /// Turns other programs' files (raw floats, text, JSON, logs, .pt) into a dump
     #[command(after_help = crate::commands::import::HELP)]
     Import(ImportArgs),
-    /// What does an answer's word mean? A cause (rope-pairing) or the form of a measured law (mask.window), with what to change
+    /// What does an answer's word mean? A cause (rope-pairing) or the form of a measured law (mask.fill), with what to change
     #[command(after_help = crate::commands::why::HELP)]
     Why(WhyArgs),
     /// Proposes taps for tensors whose names are not known, by their content

@@ -10,7 +10,7 @@ use crate::render::screen::{BOLD, DIM, Screen, paint};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff why rope-pairing        a cause that explain named: what is done wrong, what to change, where
-  firstdiff why mask.window         a form of a measured law: its formula
+  firstdiff why mask.fill           a form of a measured law: its formula
   firstdiff why rope                all whose names begin so
   firstdiff why                     all of them, a line each
 

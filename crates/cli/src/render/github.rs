@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{Report, Verdict};
+use firstdiff_compare::Verdict;
 
 use crate::report::{Failure, Outcome};
 use crate::words::safe;
@@ -48,9 +48,9 @@ pub(crate) fn without_commands(screen: &str) -> String {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(crate) fn add_summary(path: &Path, report: &Report, screen: &str) -> Result<()> {
+pub(crate) fn add_summary(path: &Path, concluded: &str, screen: &str) -> Result<()> {
     let escaped = screen.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let text = format!("### firstdiff: {}\n\n<pre>\n{escaped}</pre>\n\n", report.verdict.name());
+    let text = format!("### firstdiff: {concluded}\n\n<pre>\n{escaped}</pre>\n\n");
     let written =
         OpenOptions::new().create(true).append(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.with_context(|| format!("{}: cannot be written (GITHUB_STEP_SUMMARY)", path.display()))

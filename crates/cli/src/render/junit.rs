@@ -42,7 +42,7 @@ impl Suite {
 ///
 /// # Errors
 /// When the template cannot be filled.
-pub(crate) fn text(Outcome { report, failures, held }: &Outcome<'_>) -> Result<String> {
+pub(crate) fn text(Outcome { report, failures, held, .. }: &Outcome<'_>) -> Result<String> {
     let mut of_no_tap: BTreeMap<&str, &Failure> = failures.iter().map(|f| (f.place.as_str(), f)).collect();
     let case = |tap: &TapReport| {
         let failed = of_no_tap.remove(report.name(tap.place).as_str());

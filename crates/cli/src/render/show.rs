@@ -8,6 +8,8 @@ use crate::words::{layers_in_short, safe, shorten};
 
 /// Lines of tensors, unless all are asked for.
 const LINES: usize = 40;
+/// Characters of a list of layers at most.
+const LAYERS: usize = 20;
 /// How large a value is, from zero up to the largest.
 const SHADES: [char; 9] = ['.', ':', '-', '=', '+', '*', '#', '%', '@'];
 const NOTHING: char = ' ';
@@ -65,6 +67,8 @@ fn kinds(screen: &mut Screen, taps: &[Shown]) {
     }
     for (kind, group) in &groups {
         let layers = layers_in_short(group.iter().filter_map(|tap| split(&tap.tap).1));
+        let few = layers.len() <= LAYERS;
+        let layers = if few { layers } else { format!("* ({} layers)", group.len()) };
         let name =
             if layers.is_empty() { kind.before.to_owned() } else { format!("{}{layers}{}", kind.before, kind.after) };
         screen.line(&line(&safe(&name), group));
@@ -125,7 +129,9 @@ fn line(name: &str, group: &[&Shown]) -> String {
 /// What is odd about some of the tensors.
 fn odd(group: &[&Shown]) -> String {
     let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.odd()?))) else { return String::new() };
-    let where_ = if group.len() == 1 { String::new() } else { format!(" in {}", name(tap)) };
+    let others = group.iter().filter(|tap| tap.odd().is_some()).count() - 1;
+    let others = if others == 0 { String::new() } else { format!(", and {others} others are odd") };
+    let where_ = if group.len() == 1 { String::new() } else { format!(" in {}{others}", name(tap)) };
     format!("  {}", paint(WARN, &format!("{odd}{where_}")))
 }
 
@@ -148,9 +154,15 @@ fn whole(screen: &mut Screen, tap: &Shown, map: Option<&Map>, others: usize) {
     if others > 0 {
         line("also", format!("at {others} other steps (--step N)"));
     }
-    if let Some(map) = map {
-        screen.line("");
-        draw(screen, map);
+    match map {
+        Some(map) => {
+            screen.line("");
+            draw(screen, map);
+        }
+        None if tap.shape.len() > 3 => {
+            line("no map", "more axes than the tap has: of a batch, --sequence N".to_owned())
+        }
+        None => {}
     }
 }
 

@@ -7,6 +7,8 @@ use crate::report::RequiredUnchecked;
 /// What CI is to show.
 pub(crate) struct Outcome<'a> {
     pub(crate) report: &'a Report,
+    /// What is concluded, in a word or two.
+    pub(crate) concluded: &'static str,
     pub(crate) failures: Vec<Failure>,
     /// Whether what differs is allowed by a baseline, and fails only where it is among the failures.
     pub(crate) held: bool,

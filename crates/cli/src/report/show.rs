@@ -175,7 +175,9 @@ impl Map {
         if let Some(head) = head.filter(|&head| head >= heads) {
             return Err(NoHead { head, heads });
         }
-        if shape.len() < 2 || values.is_empty() {
+        // More axes than the tap has are of a batch, and which is which is not known.
+        let too_many = !site.is_open() && shape.len() > site.axes().len();
+        if shape.len() < 2 || too_many || values.is_empty() {
             return Ok(None);
         }
         let positions = shape[axis];
@@ -239,7 +241,10 @@ mod tests {
         let rms = |head| map(Site::Probs, &[2, 2, 2], &probs, head).unwrap().unwrap().rms;
         assert_eq!(rms(Some(1)), [some(&[1.0, 0.0]), some(&[0.1, 0.7])]);
         assert_eq!(rms(None)[0], some(&[1.0, 0.0]));
-        assert_eq!(map(Site::H, &[1, 3], &[1e-200, 1e300, 0.0], None).unwrap().unwrap().rms[0], some(&[1e-200, 1e300, 0.0]));
+        assert_eq!(
+            map(Site::H, &[1, 3], &[1e-200, 1e300, 0.0], None).unwrap().unwrap().rms[0],
+            some(&[1e-200, 1e300, 0.0])
+        );
         assert!(map(Site::H, &[4], &[1.0; 4], None).unwrap().is_none());
     }
 

@@ -58,7 +58,7 @@ fn of_every_kind_of_outcome() {
         ("show_taps", &["show", GOLDEN, "layers.*.h"]),
         ("show_one", &["show", GOLDEN, "layers.0.probs", "--head", "2"]),
         ("why_cause", &["why", "rope-pairing"]),
-        ("why_law", &["why", "mask.window"]),
+        ("why_law", &["why", "mask.fill"]),
         ("no_such_file", &["compare", GOLDEN, "nowhere"]),
         ("no_such_tap", &["show", GOLDEN, "layers.9.h"]),
     ] {

@@ -46,6 +46,7 @@ impl Run<'_> {
         TapReport {
             metrics: Some(judgement.metrics),
             balanced: judgement.balanced,
+            worst_position: Some(judgement.worst_position),
             allowed: Some(judgement.allowed),
             shape: shape.clone(),
             positions: positions.clone(),

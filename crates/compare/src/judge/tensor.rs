@@ -276,6 +276,8 @@ pub struct Judgement {
     pub metrics: Metrics,
     /// NMSE in which no position counts for more than the median one; `None` where one is not finite.
     pub balanced: Option<f64>,
+    /// NMSE of the position that is furthest off.
+    pub worst_position: f64,
     /// The NMSE that was allowed.
     pub allowed: f64,
     /// How much of it for rounding alone, without what is inherited.
@@ -349,7 +351,7 @@ impl Judgement {
 }
 
 /// How far off a tap may be.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Tolerance {
     /// NMSE of honest rounding in the profile's arithmetic, that of the operations before included.
     pub own: f64,
@@ -365,6 +367,23 @@ pub struct Tolerance {
     pub factor: f64,
     /// Whether noise is large enough for a head or a channel to hide in, though the profile's is not.
     pub coarse: bool,
+    /// How far off a single position may be, where a second run says it; else infinite.
+    pub row: f64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        Tolerance {
+            own: 0.0,
+            fresh: None,
+            inherited: Inherited::default(),
+            kept: Cache::F32,
+            cache: 0.0,
+            factor: 0.0,
+            coarse: false,
+            row: f64::INFINITY,
+        }
+    }
 }
 
 impl Tolerance {
@@ -392,7 +411,7 @@ impl Tolerance {
 
     /// NMSE of one position: its error is relative to its own energy, which may be small.
     fn position(&self, position: usize) -> f64 {
-        ROW_ROOM * self.own + self.inherited.positions.get(position).copied().unwrap_or(0.0)
+        self.row.min(ROW_ROOM * self.own) + self.inherited.positions.get(position).copied().unwrap_or(0.0)
     }
 
     /// Whether a factor stands out of what is read, `times` over: structure that is in what is read is inherited with it. Where the factors of what is
@@ -425,7 +444,10 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgemen
     let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
     let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
     let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
-    Judgement { outcome, metrics, balanced, allowed: allowed.whole(profile) + cost, own: allowed.own + cost }
+    let usual = usual_energy(&positions);
+    let worst_position = positions.iter().map(|row| beside(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
+    let (whole, own) = (allowed.whole(profile) + cost, allowed.own + cost);
+    Judgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
 }
 
 /// A factor on all, or on one head.
@@ -577,16 +599,25 @@ fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
     pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
 }
 
-fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
-    let usual = median(by_position.iter().map(mean_square)).unwrap_or(0.0);
-    // An error beside the position's own energy, or that share of the usual one.
-    let beside = |row: &Metrics, share: f64| match mean_square(row) {
+/// The mean square of a position as a rule.
+fn usual_energy(positions: &[Metrics]) -> f64 {
+    median(positions.iter().map(mean_square)).unwrap_or(0.0)
+}
+
+/// An error beside the position's own energy, or `least` where that is less.
+fn beside(row: &Metrics, least: f64) -> f64 {
+    match mean_square(row) {
         // Infinities alone, the same on both sides: nothing of it is off.
         _ if row.compared() == 0 => 0.0,
         // A row of zeros has no energy of its own: its error is whole.
         0.0 if !row.is_equal() => f64::INFINITY,
-        energy => square_error(row) / energy.max(share * usual).max(f64::MIN_POSITIVE),
-    };
+        energy => square_error(row) / energy.max(least).max(f64::MIN_POSITIVE),
+    }
+}
+
+fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
+    let usual = usual_energy(by_position);
+    let beside = |row: &Metrics, share: f64| beside(row, share * usual);
     // Over several operations in 16 bits a small position may come out as large as the others.
     let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
     let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_ENERGY_SHARE };

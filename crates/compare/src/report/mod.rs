@@ -98,6 +98,8 @@ pub struct TapReport {
     pub metrics: Option<Metrics>,
     /// NMSE in which no position counts for more than the median one, where it was compared and is finite.
     pub balanced: Option<f64>,
+    /// NMSE of the position that is furthest off, where positions were compared.
+    pub worst_position: Option<f64>,
     /// The NMSE that was allowed, where it was compared.
     pub allowed: Option<f64>,
     /// The shape in which it was compared.
@@ -119,20 +121,20 @@ pub struct TapReport {
 impl TapReport {
     /// A tap that nobody looked at.
     pub fn unchecked(place: Place, op: String) -> TapReport {
-        let (reason, metrics, balanced, allowed, positions, part) = (None, None, None, None, None, None);
         TapReport {
             place,
             op,
             status: Status::Unchecked,
-            reason,
-            metrics,
-            balanced,
-            allowed,
+            reason: None,
+            metrics: None,
+            balanced: None,
+            worst_position: None,
+            allowed: None,
             shape: Vec::new(),
-            positions,
+            positions: None,
             is_last: false,
             layout: None,
-            part,
+            part: None,
             noise: None,
             log: Vec::new(),
         }

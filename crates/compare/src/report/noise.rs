@@ -6,7 +6,7 @@ use firstdiff_trace::Site;
 
 use crate::graph::Place;
 use crate::report::{Report, TapReport};
-use crate::tolerance::context::{FEW_NOISE_ROWS, NOISE_OF_FEW_ROWS};
+use crate::tolerance::context::{FEW_NOISE_ROWS, NOISE_OF_FEW_ROWS, NOISE_ROW_ROOM};
 use crate::tolerance::judge::DROWNED;
 
 /// The distance of a second right run from the reference.
@@ -20,6 +20,8 @@ pub struct Noise {
 pub struct TapNoise {
     /// NMSE of the second run against the reference.
     pub nmse: f64,
+    /// NMSE of its position that is furthest off.
+    pub worst_position: f64,
     /// The one factor on the reference that comes nearest to the second run.
     pub factor: f64,
     /// Whether one of its heads or channels stands out by itself: then that is no sign of a fault.
@@ -30,6 +32,11 @@ impl TapNoise {
     /// How far a factor may be from 1, where that of the second run is not 1 either.
     pub(crate) fn factor_off(self) -> f64 {
         2.0 * (self.factor - 1.0).abs()
+    }
+
+    /// How far off a single position may be.
+    pub(crate) fn position(self) -> f64 {
+        NOISE_ROW_ROOM * self.worst_position
     }
 
     /// Whether the second run is too far off to measure anything by; a NaN is.
@@ -51,7 +58,8 @@ impl Noise {
             // What both recorded and nobody could compare is as far off as can be.
             let nmse = tap.size().unwrap_or(f64::INFINITY);
             let factor = tap.metrics.and_then(|m| m.best_factor()).map_or(1.0, |best| best.factor);
-            (nmse != 0.0).then_some((tap.place, TapNoise { nmse, factor, has_structure: false }))
+            let worst_position = tap.worst_position.unwrap_or(f64::INFINITY);
+            (nmse != 0.0).then_some((tap.place, TapNoise { nmse, worst_position, factor, has_structure: false }))
         };
         let both = |tap: &&TapReport| both(tap.place);
         let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
@@ -59,10 +67,12 @@ impl Noise {
         let few = report.taps.iter().filter(|tap| rows(tap) < FEW_NOISE_ROWS && noise.taps.contains_key(&tap.place));
         let few: Vec<Place> = few.map(|tap| tap.place).collect();
         let most = |place: &Place| {
-            let limit = NOISE_OF_FEW_ROWS * noise.taps[place].nmse;
+            let own = noise.taps[place];
             let same = noise.taps.iter().filter(|(other, _)| other.tap == place.tap).map(|(_, noise)| *noise);
             let most = same.max_by(|a, b| a.nmse.total_cmp(&b.nmse))?;
-            Some((*place, TapNoise { nmse: most.nmse.min(limit), ..most }))
+            let nmse = most.nmse.min(NOISE_OF_FEW_ROWS * own.nmse);
+            let worst_position = most.worst_position.min(NOISE_OF_FEW_ROWS * own.worst_position);
+            Some((*place, TapNoise { nmse, worst_position, ..most }))
         };
         let worst: Vec<(Place, TapNoise)> = few.iter().filter_map(most).collect();
         noise.taps.extend(worst);

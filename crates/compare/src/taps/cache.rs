@@ -18,6 +18,7 @@ impl Run<'_> {
             kept: if self.is_kept(place.tap) { cache } else { Cache::F32 },
             cache: cache_nmse(cache),
             factor: noise.map_or(0.0, |noise| noise.factor_off()),
+            row: noise.map_or(f64::INFINITY, |noise| noise.position()),
             coarse: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
             ..Tolerance::own(own)
         }

@@ -7,6 +7,8 @@ pub const NOISE_ROOM: f64 = 4.0;
 pub(crate) const FEW_NOISE_ROWS: usize = 4;
 /// How many times as noisy as such few rows the same tap may be as a rule: beyond that the second run is another one there.
 pub(crate) const NOISE_OF_FEW_ROWS: f64 = 16.0;
+/// A single position may be this many times as far off as the second run's worst one.
+pub(crate) const NOISE_ROW_ROOM: f64 = 16.0;
 /// An operation may make the error over the noise of what it reads so many times as large.
 pub(crate) const NOISE_PASSED_ON: f64 = 2.0;
 

@@ -99,7 +99,10 @@ pub(crate) fn compared(
         }
         Err(_) => {
             let metrics = Metrics::of_f64(&[], &[]);
-            (Judgement { outcome: Outcome::Inconclusive, metrics, balanced: None, allowed, own: allowed }, Vec::new())
+            let outcome = Outcome::Inconclusive;
+            let judgement =
+                Judgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
+            (judgement, Vec::new())
         }
     }
 }
