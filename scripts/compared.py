@@ -164,7 +164,7 @@ def main():
     if unknown := set(a.peers) - set(HEADS):
         p.error(f"--peers: {', '.join(sorted(unknown))}")
     names = [name for name in HEADS if name in a.peers]
-    python = environment(HERE / "requirements-compared.txt", "compared", ("--no-deps",))
+    python = environment(HERE / "requirements-compared.txt", "compared", ("--no-deps",)) if set(names) - {"firstdiff"} else None
     command = str(Path(a.command).resolve())
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as temporary:
@@ -182,7 +182,7 @@ def main():
                 case = [{"folder": ".", "dims": "", "sglang": []}]
                 got = firstdiff(command, folder / "large") if name == "firstdiff" else (asked(name, python, folder / "large", case, LIMIT) or {"said": [None]})["said"][0]
                 large[name] = got
-        machine = f"{processor()}; comparators one thread, {'one after another' if a.jobs == 1 else f'{a.jobs} at a time'}; load average when it began {load:.0f}; Python {versions(python)}. A start is the loading of its modules."
+        machine = f"{processor()}; comparators one thread, {'one after another' if a.jobs == 1 else f'{a.jobs} at a time'}; load average when it began {load:.0f}; Python {versions(python) if python else 0}. A start is the loading of its modules."
         text = page(pairs, names, answers, large, machine)
     for name in names:
         wrong = [f"{pair.name}: {words(s, judge(pair.truth, s))} {s['note']}" for pair, s in zip(pairs, answers[name]["said"]) if judge(pair.truth, s) != "right"]
