@@ -92,8 +92,10 @@ def firstdiff(command, folder):
 
 def asked(name, python, folder, cases, limit=None):
     """What a comparator says of some pairs under `folder`; None where it takes longer than the limit."""
-    (folder / f"{name}.json").write_text(json.dumps(cases))
     out = folder / f"{name}.said"
+    if out.exists():
+        return json.loads(out.read_text())
+    (folder / f"{name}.json").write_text(json.dumps(cases))
     try:
         done = subprocess.run([python, "-m", "compared.peers", name, folder, out], cwd=HERE, env=clean(COMPARED_BEGAN=str(time.time()), HF_HUB_OFFLINE="1"), capture_output=True,
                               text=True, timeout=limit)
@@ -156,13 +158,13 @@ def main():
     p.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the words are not those of the document")
     p.add_argument("--peers", type=lambda text: text.split(","), default=list(HEADS), metavar="NAME,..", help=", ".join(HEADS))
     p.add_argument("--without-large", action="store_true", help="do not time the two dumps of 256 MiB")
-    p.add_argument("--keep", type=Path, help="a new folder in which the dumps stay")
+    p.add_argument("--keep", type=Path, help="a folder in which dumps and answers stay; what stands there is not asked again")
     p.add_argument("--jobs", type=int, default=1, help="comparators beside each other; times are fair with 1")
     a = p.parse_args()
     if unknown := set(a.peers) - set(HEADS):
         p.error(f"--peers: {', '.join(sorted(unknown))}")
     names = [name for name in HEADS if name in a.peers]
-    python = environment(HERE / "requirements-compared.txt", "compared", ("--no-deps",))
+    python = environment(HERE / "requirements-compared.txt", "compared", ("--no-deps",)) if set(names) - {"firstdiff"} else None
     command = str(Path(a.command).resolve())
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as temporary:
@@ -177,10 +179,10 @@ def main():
         if not (a.check or a.without_large):
             pairing.large(folder / "large")
             for name in names:
-                case = [{"folder": "large", "dims": "", "sglang": []}]
-                got = firstdiff(command, folder / "large") if name == "firstdiff" else (asked(name, python, folder, case, LIMIT) or {"said": [None]})["said"][0]
+                case = [{"folder": ".", "dims": "", "sglang": []}]
+                got = firstdiff(command, folder / "large") if name == "firstdiff" else (asked(name, python, folder / "large", case, LIMIT) or {"said": [None]})["said"][0]
                 large[name] = got
-        machine = f"{processor()}; comparators one thread, {'one after another' if a.jobs == 1 else f'{a.jobs} at a time'}; load average when it began {load:.0f}; Python {versions(python)}. A start is the loading of its modules."
+        machine = f"{processor()}; comparators one thread, {'one after another' if a.jobs == 1 else f'{a.jobs} at a time'}; load average when it began {load:.0f}; Python {versions(python) if python else 0}. A start is the loading of its modules."
         text = page(pairs, names, answers, large, machine)
     for name in names:
         wrong = [f"{pair.name}: {words(s, judge(pair.truth, s))} {s['note']}" for pair, s in zip(pairs, answers[name]["said"]) if judge(pair.truth, s) != "right"]

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import time
 import types
@@ -191,6 +192,7 @@ class Sglang(Peer):
 
     def prepare(self):
         self.own = self.case["folder"] / "sglang"
+        shutil.rmtree(self.own, ignore_errors=True)
         for which, side in enumerate(self.sides):
             (self.own / side.name).mkdir(parents=True)
             for i, e in enumerate(entries(side)):
@@ -209,6 +211,8 @@ class Sglang(Peer):
         wrong += [r for r in compared if r not in wrong and r["errors"]]
         left = any(r["type"] == "comparison_skip" for r in compared)
         name = lambda r: label(r["name"], r["location"]["step"] or 0)
+        if wrong and wrong[0]["type"] != "comparison_tensor":  # what it could not compare, by name
+            return says("refused", None, True, name(wrong[0]))
         return says("fail" if code else "pass", name(wrong[0]) if wrong else None, left)
 
 
@@ -224,6 +228,7 @@ class Msprobe(Peer):
 
     def prepare(self):
         self.own = self.case["folder"] / "msprobe"
+        shutil.rmtree(self.own, ignore_errors=True)
         for side in self.sides:
             data, out, stream, known = {}, self.own / side.name / "dump_tensor_data", None, {}
             out.mkdir(parents=True)
@@ -247,7 +252,7 @@ class Msprobe(Peer):
         rows = list(csv.DictReader(open(next(out.glob("*.csv")), encoding="utf-8-sig")))
         words = lambda r: (r["NPU Name"] if r["NPU Name"] != "N/A" else r["Bench Name"]).split(".forward.")
         name = lambda r: label(words(r)[0].removeprefix("Module.").removesuffix(".Tap"), int(words(r)[1].split(".")[0]))
-        left = any("N/A" in (r["NPU Name"], r["Bench Name"]) for r in rows)
+        left = any("N/A" in (r["NPU Name"], r["Bench Name"]) or r["Cosine"] == "unsupported" for r in rows)
         wrong = [r for r in rows if r["Result"] in ("error", "warning")]
         return says("fail", name(wrong[0]), left, wrong[0]["Err_message"]) if wrong else says("pass", None, left)
 
