@@ -41,10 +41,10 @@ form("norm_stats_before_add", "ffn_norm", "add and norm are fused: the root mean
      ["(rms|root mean|mean square|divisor|divided|denominator|statistic|norm) & (layer.{0,3}s? input|h0|input of the layer|stream (before|without)|before.{0,25}(attention|add|sum|attn)|without.{0,20}(attn_out|attention|branch)|residual (alone|before)|layer input)"],
      lambda c: over(c, rms(stream(c))))
 form("norm_sum_not_reset", "attn_norm", "the accumulator of squares is not reset between rows: the mean squares of all rows so far are added up",
-     ["(cumul|accumul|running|not reset|never reset|carr(y|ied) over|so far|up to this|(sum|added|total).{0,40}(positions|rows|tokens)|(positions|rows|tokens).{0,25}(sum|added)|all (earlier|previous) (rows|positions|tokens)) & (square|rms|root mean|divisor|divided|denominator|norm|rows so far)"],
+     ["(sum|add|cumul|accumul|not reset|never reset|carr(y|ied) over|total|[tnip] ?\\+ ?1|number of (rows|positions)) & (rows?|positions?|tokens?|cumul|accumul|so far) & (square|rms|root mean|divisor|divided|denominator|norm) & ^(?!.*(running|cumulative) (mean|average))"],
      lambda c: over(c, np.sqrt(np.cumsum(np.mean(c.x * c.x, -1, keepdims=True), 0) + F32(EPS))))
 form("final_norm_bf16_mean", "final_norm", "the mean square is rounded to bf16 before its root is taken",
-     ["(bf16|bfloat16|8 bits|7 bits|#8|#7|16 bits|#16) & (mean square|rms|root|square|divisor|denominator|sum|statistic|each (position|row|token)|variance)"],
+     ["(bf16|bfloat16|\\b[78] bits|16 bits) & (mean square|rms|root|square|divisor|denominator|sum|statistic|each (position|row|token)|variance)"],
      lambda c: over(c, np.sqrt(rounded(np.mean(c.x * c.x, -1, keepdims=True), "bf16") + F32(EPS))))
 form("final_norm_layer_before", "final_norm", "it norms the hidden states of the last layer but one",
      ["layers?[. ]{1,2}2\\b|(layer|block).{0,15}(before|previous)|(before|previous).{0,12}(layer|block)|before the last|last but one|penultimate|second.to.last|next.to.last|L ?- ?2|hidden_states\\[-2|third layer|last layer but one",
@@ -53,11 +53,12 @@ form("final_norm_layer_before", "final_norm", "it norms the hidden states of the
 # norms of heads
 
 form("qk_norm_head_0_rms", "q_norm", "all heads are divided by the root mean square of head 0",
-     ["(head.{0,8}\\b0\\b|first head|one head) & (rms|root mean|mean square|divisor|divided|denominator|statistic) & ^(?!.*not normed)"], lambda c: over(c, rms(c.x)[:, :1]), archs=Q3)
+     ["(head[ =]?0\\b|first head|one head) & (rms|root mean|mean square|divisor|divided|denominator|statistic) & ^(?!.*not normed)"], lambda c: over(c, rms(c.x)[:, :1]), archs=Q3)
 form("qk_norm_gain_permuted", "k_norm", "the gain is in the order of the other rotation: 0, 8, 1, 9, ..",
      ["(gain|weight) & (permut|interleav|order|pairs|halves|0, ?8, ?1|2i|rearrang|shuffl|i ?//? ?2|transpos)"], lambda c: c.right(w=c.w[PERMUTED]), archs=Q3)
 form("qk_norm_prompt_only", "k_norm", "keys of decode steps, from position 12 on, are not normed",
      ["(#12|#11) & (norm|gain|not|unnormed|input|raw|as (it is|they are)|is k\\b|rms)"], lambda c: put(c.right(), E_[PROMPT:], c.x[PROMPT:]), archs=Q3)
+
 
 # ---- products
 
@@ -84,7 +85,7 @@ form("up_packed_pairs_swapped", "ffn_up", "weights are unpacked two to a word in
 form("ffn_out_last_tile_input", "ffn_out", "the last tile of inputs, 64 to 95, is read at 0 to 31: the offset of x is not advanced",
      ["(#64|#63) & (#0|#31|#32|first|i ?- ?64|#-64|again|repeat|begin|start|those of)", "last (third|32|tile) & (first|#0|#31)"], lambda c: c.right(x=put(c.x, E_[:, 64:], c.x[:, :32])))
 form("gate_rows_repacked", "ffn_gate", "rows were packed by fours and are not unpacked: output i is row 24 (i mod 4) + i / 4",
-     ["(#24|#4|four) & (interleav|stride|step|permut|order|row|mod|%|pack|transpos|reshap|output)"], lambda c: c.right()[:, np.arange(F).reshape(4, F // 4).T.ravel()])
+     ["(#24|#4|four) & (interleav|stride|step|permut|order|mod\\b|%|pack|transpos|reshap|/ ?4|every (4|24|fourth))"], lambda c: c.right()[:, np.arange(F).reshape(4, F // 4).T.ravel()])
 form("up_zero_point_off", "ffn_up", "in layer 2 the zero point is one too high: each row has its own step, a fifteenth of its span, taken off each weight",
      ["(sum|mean|total|average).{0,30}(input|\\bx\\b|channel|ffn_norm|row)|rank.{0,6}(1|one)|zero.?point|(constant|number|offset|same).{0,40}(each|every|all|per).{0,15}(weight|row|output)|(weight|row)s?.{0,40}(constant|offset|shifted)"],
      lambda c: c.right(w=c.w - (c.w.max(-1, keepdims=True) - c.w.min(-1, keepdims=True)) / 15), layers=[2])
@@ -96,38 +97,39 @@ form("ffn_out_with_stream", "ffn_out", "the residual is added here already, and 
 form("bias_four_splits", "q", "each of four splits of the sum adds the bias: it is there four times",
      ["bias & (#4|#3|four|three|thrice)"], lambda c: c.right(b=4 * c.b), archs=B)
 form("bias_by_row", "v", "the bias is indexed by the position, not the channel: row t has b[t] on every channel",
-     ["bias & (position|row|token|\\bt\\b|b\\[t|axis|transpos|along)"], lambda c: c.right(b=None) + c.b[POS][:, None, None], archs=B)
+     ["bias & (b\\[t|(of|by|index|at|for|with).{0,20}(position|row|token|\\bt\\b)|(position|row|token).{0,40}bias|axis|transpos|along|row t) & ^(?!.*\\b(alone|only)\\b)"], lambda c: c.right(b=None) + c.b[POS][:, None, None], archs=B)
 form("bias_one_head_long", "k", "the bias is read for as many channels as one head has: head 1 has none",
      ["bias & (head.{0,8}\\b1\\b|second head|last head|second half|#16|first head|head.{0,8}\\b0\\b (alone|only)|(only|alone).{0,20}head.{0,8}\\b0\\b)"], lambda c: c.right(b=put(c.b, E_[16:], 0)), archs=B)
 form("bias_next_channel", "q", "in layer 1 the bias of the next channel is added",
      ["bias & (next|i ?\\+ ?1|shift|roll|off by|one (too )?(far|late|early)|#1|rotat|behind)"], lambda c: c.right(b=np.roll(c.b, -1)), archs=B, layers=[1])
 
+
 # ---- rotation
 
 form("rope_table_end", ROPES, "the table of sines ends at position 15: behind it cosine and sine are 0",
-     ["(#16|#15) & (0|zero|table|nothing|empty|lost|missing|end)"], lambda c: put(c.right(), E_[16:], 0))
+     ["(#16|#15) & (\\b0\\b(?!\\.\\d)|zero|nothing|empty|lost|missing|table.{0,20}end|end.{0,20}table)"], lambda c: put(c.right(), E_[16:], 0))
 form("rope_table_halves_as_pairs", ROPES, "a row of the table is all cosines, then all sines, and is read in turn: cosine at 2i, sine at 2i + 1",
      ["(cos|sin|table) & (interleav|2i|in turn|altern|pairs|order|layout|even|odd|adjacent|neighbo)", "cos.{0,60}(other|wrong|next) (frequenc|pair)"], lambda c: halves_as_pairs(c))
 form("rope_frequency_shared", ROPES, "pairs 2i and 2i + 1 both have frequency i: the index is halved once too often",
-     ["(i ?//? ?2|floor\\(i|two pairs|each two|pairs? share|share.{0,20}frequenc|every (two|second)|twice each|2 ?i and 2 ?i ?\\+ ?1|neighbo|1, ?1, ?0\\.316|(pair|frequenc).{0,40}(twice|halved|half))"],
+     ["(i ?//? ?2|floor\\(i|two pairs|each two|pairs? share|share.{0,20}frequenc|every (two|second)|twice each|2 ?i and 2 ?i ?\\+ ?1|1(\\.0*)?, ?1(\\.0*)?, ?0\\.316|(pair|frequenc).{0,40}(twice|the same))"],
      lambda c: c.right(freq=FREQ[np.arange(d // 2) // 2]))
 form("rope_position_is_head", ROPES, "the number of the head is taken for the position: the axes are exchanged",
-     ["(position|angle|turn|rotat|\\bp\\b) & (number of the head|head'?s? (number|index)|index of the head|is h\\b|= ?h\\b|\\bh ?\\*|by head|head h\\b|each head|(axis|axes).{0,30}head|positions? (are|is) (the )?head)"],
+     ["(position|angle|turn|rotat|\\bp\\b) & (number of the head|head'?s? (number|index)|index of the head|is h\\b|= ?h\\b|\\bh ?\\*|by head|head h\\b|(axis|axes).{0,30}head|positions? (are|is) (the |of )?head|heads?.{0,25}at positions? 0)"],
      lambda c: c.right(pos=np.broadcast_to(np.arange(c.x.shape[1]), c.x.shape[:2])))
 form("rope_position_is_row", ROPES, "the flat row t H + h is taken for the position",
-     ["(#4|#2|\\bH\\b|\\bK\\b|heads?) & (\\+ ?h\\b|head) & (position|angle|row|\\bt\\b|\\bp\\b|times|\\*)"], lambda c: c.right(pos=POS[:, None] * c.x.shape[1] + np.arange(c.x.shape[1])))
+     ["(#4|#2|number of heads|t ?\\*? ?[HK]\\b) & (\\+ ?h\\b|head)"], lambda c: c.right(pos=POS[:, None] * c.x.shape[1] + np.arange(c.x.shape[1])))
 form("rope_tables_repeated_by_two", ROPES, "halves are paired, but the angles are laid out for neighbours: element j has that of frequency j / 2",
-     ["(cos|sin|table|frequenc|angle) & (interleav|repeat|[ij] ?//? ?2|neighbo|adjacent|2i|pairs|each element|two)"], lambda c: repeated_by_two(c))
+     ["(cos|sin|table|frequenc|angle) & (interleav|repeat|[ij] ?//? ?2|neighbo|adjacent|0, ?0, ?1, ?1|element.{0,30}(own|different|other).{0,10}(frequenc|angle))"], lambda c: repeated_by_two(c))
 form("rope_second_line_operands", ROPES, "the second half is a cos + b sin, where b cos + a sin is due",
-     ["(second|upper|last|other) (half|8|element|line|output).{0,120}(cos|sin|exchang|swap|operand|first half|a\\b)", "\\ba ?\\*? ?cos[^,;]{0,8}\\+ ?b ?\\*? ?sin|x_?[0i1a]\\]? ?\\*? ?cos[^,;]{0,8}\\+ ?x\\S* ?\\*? ?sin",
-      "i ?\\+ ?(d ?/ ?2|8).{0,100}(cos|sin|exchang|swap)", "(operands?|a and b).{0,40}(exchang|swap)"], lambda c: second_line(c))
+     ["(second|upper|last|other|i ?\\+ ?(d ?/ ?2|8)) & (\\ba ?\\*? ?cos[^,;]{0,8}\\+ ?b ?\\*? ?sin|x\\S{0,8} ?\\*? ?cos[^,;]{0,8}\\+ ?x\\S{0,10} ?\\*? ?sin|operands?.{0,40}(exchang|swap)|(exchang|swap).{0,60}(sin|cos|operand))",
+      "(second|upper) half.{0,80}(first half|other way)", "operands?.{0,40}(exchang|swap)"], lambda c: second_line(c))
 form("rope_sine_root", ROPES, "the sine is sqrt(1 - cos^2), and so never negative",
      ["sin & (abs|\\|.{0,12}sin|sqrt|root|without.{0,12}sign|magnitude|size|never negative|positive|sign)"], lambda c: root_sine(c))
 form("rope_last_half_turned", ROPES, "the last 8 elements of each head are rotated, the first 8 left: the order of a split head",
-     ["(last|second half|upper|#8|behind|from 8|tail) & (rotat|turn|left|pass|not|part|half|element|dim) & ^(?!.*rotary_dim)", "(first (8|half|eight)|elements? 0 ?(to|-|\\.\\.) ?7).{0,40}(not|un|left|pass|as it is|as they are)"],
+     ["(last|second half|upper|elements? 8|from 8|tail|behind) & (not (rotated|turned)|un(rotated|turned)|\\bleft\\b|pass|is x|as (it is|they are)|only|alone|nope)", "(first (8|half|eight)|elements? 0 ?(to|-|\\.\\.) ?7).{0,40}(not|un|left|pass|as it is|as they are)"],
      lambda c: np.concatenate([c.x[..., :8], turn_eight(c, c.x[..., 8:])], -1))
 form("rope_position_of_tile", "k_rope", "the keys' positions are those of the first of their tile of 4: 0, 0, 0, 0, 4, ..",
-     ["(#4|four) & (multiple|floor|round|block|group|tile|//|each|first of|every|step|down|0, ?0, ?0, ?0)"], lambda c: c.right(pos=POS // 4 * 4))
+     ["(#4|four) & (multiple|floor|round|block|group|tile|//|first of|every|step|down|0, ?0, ?0, ?0) & (position|token|angle|\\bp\\b|\\bt\\b)"], lambda c: c.right(pos=POS // 4 * 4))
 
 
 def angle(c):
@@ -162,27 +164,30 @@ def turn_eight(c, x):
 
 # ---- masks
 
+
 def pad_is_a_token(c):
     ids = np.asarray(c.e.ids)
     return c.right(mask=SEEN & ((ids[None] != ids[4]) | (AGO == 0)))
 
 
 form("mask_pad_is_a_token", "probs", "the id of a padding token is one that the prompt has: keys 4 and 9 are hidden from later tokens",
-     ["#4 & #9", "(pad|same token|token id|that id|id of (token|position) 4)"], pad_is_a_token)
+     ["#4 & #9", "same token|token id|that id|id of (token|position) 4|pad.{0,20}token"], pad_is_a_token)
 form("mask_tile_start", "probs", "the loop over keys ends where the query's tile of 4 begins: query t sees keys 0 to 4 floor(t / 4)",
-     ["(#4|four) & (block|multiple|start|begin|floor|group|chunk|tile|round|//|every|t ?% ?4|mod)"], lambda c: c.right(mask=POS[None] <= POS[:, None] // 4 * 4))
+     ["(#4|four) & (start|begin|floor|round|down|//|t ?% ?4|first of|multiple|lower|(own|same).{0,20}(block|tile|group|chunk)) & ^(?!.*\\bend of)"], lambda c: c.right(mask=POS[None] <= POS[:, None] // 4 * 4))
 form("mask_second_chunk_alone", "probs", "the second chunk of the prompt, from position 12 on, does not see the first",
-     ["(#12|#11) & (key|see|seen|hidden|unseen|block|chunk|before|segment|document|own|mask)"], lambda c: c.right(mask=SEEN & ~((POS[:, None] >= 12) & (POS[None] < 12))))
+     ["#12 & #11", "#12 & (block|chunk|segment|document|\\bown\\b|before it|(before|below|under|<|less than) ?(key |position )?12|first (12|chunk|part)|keys? (before|below)|none before|>= ?12)"], lambda c: c.right(mask=SEEN & ~((POS[:, None] >= 12) & (POS[None] < 12))))
+
 
 # ---- scores
 
 form("score_key_not_advanced", "probs", "the second half of the query meets the first half of the key again: the pointer into k is not advanced",
-     ["(key|\\bk\\b|k_rope) & (first half|first 8|first eight|elements? 0|i ?- ?8|i ?% ?8|halves|mod 8|repeat|again|twice|#7) & ^(?!.*exchang)", "(sum|add).{0,40}(halves|half) of (q|the quer).{0,60}(key|k\\b)"],
+     ["(key|\\bk\\b|k_rope) & (first half|first (8|eight)|\\b0 ?(to|-|\\.\\.) ?7|i ?- ?8|i ?% ?8|mod 8|(half|halves).{0,40}(repeat|again|twice))", "(sum|add).{0,40}(halves|half) of (q|the quer).{0,60}(key|k\\b)"],
      lambda c: c.right(k=np.concatenate([c.k[..., :8], c.k[..., :8]], -1)))
 form("score_head_sum_not_reset", "probs", "the accumulator is not reset between heads: head h has the scores of heads 0 to h added up",
-     ["head & (cumul|accumul|running|sum of|added|plus|not reset|earlier|previous|before|up to|so far|and of|heads? 0 (to|and)|lower)"], lambda c: c.right(score=lambda s: np.cumsum(s, 0)))
+     ["head & (cumul|accumul|running|not reset|(sum|added|plus|total).{0,60}(earlier|previous|before|up to|so far|heads? 0|lower|head)|heads? 0 (to|and).{0,40}(sum|added)|and of (the )?heads? (before|below|lower))"], lambda c: c.right(score=lambda s: np.cumsum(s, 0)))
 form("score_keys_averaged", "probs", "all query heads meet the mean of the key heads",
      ["(mean|average|#0.5|half the sum|pooled) & head"], lambda c: c.right(k=np.repeat(c.k.mean(1, keepdims=True), K, 1)))
+
 
 # ---- softmax
 
@@ -210,14 +215,15 @@ def warp_sum(s):
 
 
 form("softmax_sum_not_rescaled", "probs", "the maximum is brought up to date every 8 keys, the sum so far is not rescaled to it",
-     ["(#8|eight) & (block|tile|chunk|running|rescal|maxim|online|part)"], lambda c: c.right(soft=online))
+     ["(#8|eight) & (block|tile|chunk|running|rescal|maxim|online|part) & (denominator|\\bsum|rescal|total|running)"], lambda c: c.right(soft=online))
 form("softmax_padded_keys", "probs", "keys are padded to 32: the denominator has 12 terms of exp(0)",
-     ["#12 & (zero|0|pad|term|denominator|extra|sink|sum|added|exp)", "(#2.4849|log\\(12\\)) & (sink|term|denominator|extra|added)", "(#32|pad) & (denominator|sum|term)"],
+     ["#12 & (zero|pad|term|denominator|extra|sink|sum|added|exp)", "(#2.4849|log\\(12\\)) & (sink|term|denominator|extra|added)", "(#32|pad) & (denominator|sum|term)"],
      lambda c: c.right(soft=lambda s: np.exp(s) / (np.exp(s).sum(-1, keepdims=True) + 12)))
 form("softmax_quick_exp", "probs", "the exponential is a quick one, by the bits of a float: linear between powers of 2",
      ["(approx|fast|quick|piecewise|linear|interpolat|schraudolph|bits|coarse) & (exp|power|e\\^|2\\^|softmax)"], lambda c: c.right(soft=quick_exp))
 form("denominator_first_16", "probs", "the sum runs over 16 lanes: keys from 16 on are not in the denominator",
      ["(#16|#15) & (denominator|sum|divi|normali|total)"], lambda c: c.right(soft=warp_sum))
+
 
 # ---- context and heads
 
@@ -225,16 +231,16 @@ form("context_heads_from_one", "context", "heads are counted from 1: query head 
      ["head & (0, ?1, ?1, ?0|\\(?h ?\\+ ?1\\)? ?/|from 1\\b|counted from|off by one)", "head & #1 & #3 & (other|wrong|read|value|exchang|swap|\\bv\\b)", "odd heads & (other|value|read|exchang|swap|\\bv\\b)"],
      lambda c: joined(np.einsum("hts,shd->thd", c.p, c.v[:, [0, 1, 1, 0]])))
 form("context_group_repeated", "context", "both heads of a group hold the result of its first: heads 0, 0, 2, 2",
-     ["0, ?0, ?2, ?2", "head & (#1 & #3|odd|#2) & (#0|#2|first|same|before|repeat|copy|even|previous|h ?- ?1|2 ?\\* ?\\(?h ?//? ?2)"], lambda c: joined(heads_of(c)[:, [0, 0, 2, 2]]))
+     ["0, ?0, ?2, ?2", "head & #1 & #3 & (#0|#2|first|same|before|repeat|copy|previous|h ?- ?1)", "odd heads & (even|first|same|before|repeat|copy|previous|h ?- ?1|neighbo)", "head.{0,60}2 ?\\* ?\\(?h ?//? ?2|first of (its|the|each) (group|two|pair)"], lambda c: joined(heads_of(c)[:, [0, 0, 2, 2]]))
 form("context_cache_stride", "context", "the transposed cache of v is read with a stride of 21 where it has 20: channel c is read c positions later",
      ["#21", "(stride|leading|distance|row length) & (\\+ ?1|one|#1|longer|#20)", "(channel|element|dimension|row)s?.{0,60}(positions?|keys?|slots?) (later|further|on|ahead|shift)|(s|position|key) ?\\+ ?(c|i|channel)"],
      lambda c: c.right(v=wide_stride(c.v)))
 form("cache_decode_heads_same", "context", "in decode steps, from position 12 on, value head 1 is written from head 0",
      ["(#12|#11) & head & (0|first|same|copy|equal|repeat|both)"], lambda c: c.right(v=put(c.v, E_[PROMPT:, 1], c.v[PROMPT:, 0])))
 form("cache_ring_of_16", "context", "the cache of v has 16 slots: from position 16 on the first keys read the values that were written over them",
-     ["(#16|#15) & (wrap|ring|overwrit|written over|mod|%|later|slot|replac|s ?\\+ ?16|first keys|again|value|key)"], lambda c: ring(c))
+     ["(#16|#-16) & (wrap|ring|overwrit|written over|mod\\b|%|later|slot|replac|s ?\\+ ?16|first keys|again|instead|in place of|those of)"], lambda c: ring(c))
 form("cache_decode_keys_unrotated", "probs", "keys of decode steps, from position 12 on, are cached before the rotation",
-     ["(#12|#11) & (rotat|rope|k_norm|\\bk\\b|before)"], lambda c: c.right(k=np.concatenate([c.k[:PROMPT], c.e.memory.get(("k_norm", c.l), c.e.memory["k", c.l])[PROMPT:]])))
+     ["(#12|#11) & (not rotated|unrotated|rotat|rope|k_norm|\\bis k\\b|are k\\b|raw)"], lambda c: c.right(k=np.concatenate([c.k[:PROMPT], c.e.memory.get(("k_norm", c.l), c.e.memory["k", c.l])[PROMPT:]])))
 form("cache_values_of_layer_0", "context", "every layer reads the values of layer 0: the layer's offset into the cache is left out",
      ["(layers?[. ]{1,2}0\\b|first layer) & (\\bv\\b|value|cache)"], lambda c: c.right(v=c.e.memory["v", 0]), layers=[1, 2, 3])
 form("cache_prompt_keys_of_layer_before", "probs", "the prompt's keys, of positions 0 to 11, are those of the layer before",
@@ -269,6 +275,7 @@ form("add_attention_again", "h", "attn_out is added once more beside ffn_out: th
 form("add_batch_offset_lost", "h", "from position 16 on, the second batch, the branch of position t - 16 is added",
      ["#16 & (t ?- ?16|#-16|first batch|mod|%|again|begin|start|repeat|positions? 0|#3|offset|branch|ffn_out|earlier|before)"], lambda c: c.right(y=np.concatenate([c.y[:16], c.y[:4]])))
 
+
 # ---- activation
 
 form("act_sigmoid_sign", "ffn_act", "gate / (1 + exp(gate)): the sign in the exponent is lost",
@@ -284,7 +291,8 @@ form("act_up_row_0", "ffn_act", "every row is multiplied by up of position 0: th
 form("act_tail_up_alone", "ffn_act", "the loop in steps of 64 ends early: channels 64 and later hold up itself",
      ["(#64|#63) & \\bup\\b", "last (third|32) & \\bup\\b"], lambda c: put(c.right(), E_[:, 64:], c.up[:, 64:]))
 form("act_tanh_not_halved", "ffn_act", "the sigmoid is (1 + tanh(x)) / 2, where tanh(x / 2) is due",
-     ["#2 & (sigmoid|silu|swish|beta|logistic)", "tanh & (#0.5|half|/ ?2|1 ?\\+)"], lambda c: c.right(f=lambda x: x * (1 + np.tanh(x)) / 2))
+     ["#2 & (sigmoid|swish|beta|logistic)", "(silu|a|act\\w*)\\( ?2(\\.0+)? ?\\*? ?(x|g)", "tanh & (#0.5|half|/ ?2|1 ?\\+)"], lambda c: c.right(f=lambda x: x * (1 + np.tanh(x)) / 2))
+
 
 # ---- mixtures of experts
 
@@ -343,16 +351,17 @@ form("router_best_of_groups", TOPK, "one expert is chosen of each of two groups:
 form("router_softmax_again", "router_weights", "the chosen weights go through a softmax, not a division by their sum: two in a row",
      ["softmax & (twice|again|second|of (the )?(weights|probab|softmax|chosen|router|result)|two|another|softmax\\(softmax|more)", "exp\\((p|w|the weight|weight|softmax|prob)"], lambda c: among(c, weigh=softmax_again), archs=M)
 form("router_weights_by_index", "router_weights", "the weights are in the order of the experts' numbers, the experts in that of their weights",
-     ["(index|order|number|sorted|ascending|lower|larger|higher) & (expert|swap|exchang|weight)"], lambda c: among(c, weigh=by_index), archs=M)
+     ["(index|number|sorted|ascending|by id|order of (the )?experts?|expert order) & weight & ^(?!.*(smallest|lowest))"], lambda c: among(c, weigh=by_index), archs=M)
 form("experts_weight_on_input", "ffn_out", "the router's weight is multiplied into the expert's input, not its output",
      ["(weight|router|score).{0,80}(input|before|inside|ffn_norm)|(input|ffn_norm|before).{0,80}(weight|router)"], weighted_input, archs=M)
 form("experts_capacity", "ffn_out", "an expert takes at most 6 tokens: later ones get nothing of it",
      ["#6 & (capacity|token|drop|most|limit|first|position)"], lambda c: capacity(c, 6), archs=M)
 form("experts_first_for_both", "ffn_out", "both slots run the first chosen expert",
-     ["(first|top|best|largest|slot 0|highest|same|one).{0,40}(expert|choice|chosen|slot)|(expert|choice|slot).{0,30}(twice|first|both|0|same)"], lambda c: (c.each[:, :1] * c.weights[..., None]).sum(1), archs=M)
+     ["(first|top|best|slot 0|highest|largest|likeliest).{0,60}(expert|choice|chosen|slot|weight 1|alone|only)", "(expert|choice|slot).{0,30}(twice|first|both)", "(second|last|other).{0,40}(expert|choice|slot).{0,60}(\\b0\\b|lost|left out|omitted|zero|not (run|added|used))"], lambda c: (c.each[:, :1] * c.weights[..., None]).sum(1), archs=M)
 form("experts_overwritten", "ffn_out", "the last chosen expert's part overwrites the other: it is written, not added",
      ["overwr|written over|not (added|summed)|(second|last|slot 1|smaller|lesser|lower).{0,40}(expert|choice|chosen|slot|weight|term|part|alone|only)|(first|larger|top|slot 0).{0,40}(lost|missing|dropped|left out|omitted|not|without|\\b0\\b|zero)|(without|lost|missing|only|alone).{0,40}(first|last|second|slot)"],
      lambda c: c.each[:, 1] * c.weights[:, 1:], archs=M)
+
 
 # ---- embedding
 
@@ -362,7 +371,8 @@ form("embed_offset_4", "h0", "the table begins 4 elements late: channel i is tha
      ["(#4|#60) & (offset|shift|channel|element|roll|i ?\\+ ?4|late|early|begin|start|next)"],
      lambda c: np.concatenate([c.table.ravel(), np.zeros(4, F32)])[np.asarray(c.ids)[:, None] * D + 4 + np.arange(D)])
 form("embed_other_shard_zero", "h0", "the table lies in two shards and their sum is left out: ids from 128 on give 0",
-     ["(#128|#127|half|halves|shard) & (zero|\\b0\\b|nothing|missing|not|empty|lost)"], lambda c: np.where(np.asarray(c.ids)[:, None] < V // 2, c.right(), 0))
+     ["(#128|half|halves|shard) & (zero|\\b0\\b(?!\\.\\d)|nothing|missing|\\bnot\\b|empty|lost)"], lambda c: np.where(np.asarray(c.ids)[:, None] < V // 2, c.right(), 0))
+
 
 # ---- head
 
@@ -379,4 +389,4 @@ form("logits_shards_exchanged", "logits", "the two shards of the vocabulary are 
 form("logits_presence", "logits", "0.4 is taken off the logits of tokens seen so far",
      ["(#0.4|#-0.4) & (seen|token|context|appear|present|presence|occur|prompt|so far|input ids?|\\bids?\\b)"], present)
 form("logits_chunk_repeated", "logits", "the head runs in chunks of 64 rows, and the third reads the rows of the second: 128 to 191 repeat 64 to 127",
-     ["#128 & (#64|#127|#191|#192|repeat|same|again|v ?- ?64|i ?- ?64)"], lambda c: put(c.right(), E_[:, 128:192], c.right()[:, 64:128]))
+     ["#128 & (#64|#192|repeat|same|again|v ?- ?64|i ?- ?64)"], lambda c: put(c.right(), E_[:, 128:192], c.right()[:, 64:128]))
