@@ -47,8 +47,8 @@ form("final_norm_bf16_mean", "final_norm", "the mean square is rounded to bf16 b
      ["(bf16|bfloat16|\\b[78] bits|16 bits) & (mean square|rms|root|square|divisor|denominator|sum|statistic|each (position|row|token)|variance)"],
      lambda c: over(c, np.sqrt(rounded(np.mean(c.x * c.x, -1, keepdims=True), "bf16") + F32(EPS))))
 form("final_norm_layer_before", "final_norm", "it norms the hidden states of the last layer but one",
-     ["layers?[. ]{1,2}2\\b|(layer|block).{0,15}(before|previous)|(before|previous).{0,12}(layer|block)|before the last|last but one|penultimate|second.to.last|next.to.last|L ?- ?2|hidden_states\\[-2|third layer|last layer but one",
-      "(without|last|minus|no).{0,30}(layer|block) 3"], lambda c: c.right(x=c.e.memory["h", 2]))
+     ["layers\\.2\\.h\\b|layer 2'?s? .{0,20}(output|\\bh\\b|stream|result)|(input|stream|hidden|output|\\bh\\b|reads?|norms?|result) .{0,60}(layer 2\\b|layers?\\.2\\b|(layer|block) (before|earlier)|(previous|earlier) (layer|block))|before the last|last (layer )?but one|penultimate|second.to.last|next.to.last|L ?- ?2|\\[-2",
+      "(last|final|layer 3'?s?) (layer'?s? )?input|input of (the )?(last|layer 3|layers\\.3)|layer input", "(without|minus|less).{0,30}((last|final) layer|layer 3)"], lambda c: c.right(x=c.e.memory["h", 2]))
 
 # norms of heads
 
@@ -66,7 +66,7 @@ form("q_shards_interleaved", "q", "in layers 2 and 3 the heads come in the order
      ["0, ?2, ?1, ?3", "(#1 & #2) & head & (swap|exchang|order|permut|trade|reads?|other|is that of|head 2)", "(rows?|output|channel|element|block) & #16 & #32 & (swap|exchang|order|permut|trade)"],
      lambda c: c.right()[:, [0, 2, 1, 3]], layers=[2, 3])
 form("v_rows_permuted", "v", "the rows of V are permuted as those of Q and K are in a GGUF: 0, 8, 1, 9, .. in each head",
-     ["(permut|interleav|other (order|rotation|pairing)|halves.{0,20}pairs|pairs.{0,20}halves|0, ?8, ?1|2i|row order|qk-row|rearrang|shuffl|adjacent|transpos) & (row|head|element|dimension|channel|order|weight|output)"],
+     ["halves.{0,20}pairs|pairs.{0,20}halves|0, ?8, ?1|\\b2 ?i\\b|other (rotation|pairing)|qk-row", "(permut|interleav|rearrang|shuffl) & (head|element|dimension|#8|#16)"],
      lambda c: c.right()[..., PERMUTED])
 form("attn_out_beta_one", "attn_out", "the product is added to what its buffer held: the attn_out of the layer before",
      ["(layers?.{0,15}(before|previous|earlier)|(before|previous|prior|earlier).{0,15}layer|l ?- ?1|layers\\.0\\.attn_out|layer 0) & (add|plus|\\+|sum|accumul|besides|attn_out|beta)"],
@@ -75,7 +75,7 @@ form("k_second_head_row_early", "k", "the rows of head 1 begin one too early: at
      ["(head.{0,8}\\b1\\b|second head|last head|second half of the heads) & (#15|shift|roll|i ?- ?1|previous|before|early|earlier|#-1|one row|off by)", "(row|element|output|channel)s? & #16 & (#15|#30|i ?- ?1|shift|before|previous|early)"],
      lambda c: c.right().reshape(T, -1)[:, np.r_[0:16, 15:31]].reshape(T, K, d))
 form("q_scaled_already", "q", "1/sqrt(head_dim) is multiplied into q, as well as into the scores later",
-     ["#0.25", "1 ?/ ?sqrt\\((d|head_dim|16)\\b|(divided by|/ ?)(4\\b|sqrt\\((d|head_dim|16)\\b)|d\\^-(1/2|0\\.5)"], lambda c: c.right() * F32(0.25), archs=DENSE_LLAMA)
+     ["#0.25 & ^(?!.*(each (position|token|channel|head)|polynom))", "1 ?/ ?sqrt\\((d|head_dim|16)\\b|(divided by|/ ?)(4\\b|sqrt\\((d|head_dim|16)\\b)|d\\^-(1/2|0\\.5)"], lambda c: c.right() * F32(0.25), archs=DENSE_LLAMA)
 form("v_last_of_8_lost", "v", "the last row of each batch of 8 is left 0: positions 7 and 15",
      ["#7 & #15 & (0|zero|nothing|empty|lost|missing)", "(every|each).{0,12}(8|eight) & (0|zero|nothing|lost|missing|last)", "(mod|%) ?8 & (0|zero|7)"], lambda c: put(c.right(), E_[7::8], 0))
 form("q_decode_row_before", "q", "in decode steps, from position 12 on, it reads the normed row of the position before",
@@ -101,7 +101,7 @@ form("bias_by_row", "v", "the bias is indexed by the position, not the channel: 
 form("bias_one_head_long", "k", "the bias is read for as many channels as one head has: head 1 has none",
      ["bias & (head.{0,8}\\b1\\b|second head|last head|second half|#16|first head|head.{0,8}\\b0\\b (alone|only)|(only|alone).{0,20}head.{0,8}\\b0\\b)"], lambda c: c.right(b=put(c.b, E_[16:], 0)), archs=B)
 form("bias_next_channel", "q", "in layer 1 the bias of the next channel is added",
-     ["bias & (next|i ?\\+ ?1|shift|roll|off by|one (too )?(far|late|early)|#1|rotat|behind)"], lambda c: c.right(b=np.roll(c.b, -1)), archs=B, layers=[1])
+     ["bias & (next|i ?\\+ ?1|shift|roll|off by|one (too )?(far|late|early)|#1|rotat|behind) & ^(?!.*(wrong-layer|row-order|head))"], lambda c: c.right(b=np.roll(c.b, -1)), archs=B, layers=[1])
 
 
 # ---- rotation
@@ -117,7 +117,7 @@ form("rope_position_is_head", ROPES, "the number of the head is taken for the po
      ["(position|angle|turn|rotat|\\bp\\b) & (number of the head|head'?s? (number|index)|index of the head|is h\\b|= ?h\\b|\\bh ?\\*|by head|head h\\b|(axis|axes).{0,30}head|positions? (are|is) (the |of )?head|heads?.{0,25}at positions? 0)"],
      lambda c: c.right(pos=np.broadcast_to(np.arange(c.x.shape[1]), c.x.shape[:2])))
 form("rope_position_is_row", ROPES, "the flat row t H + h is taken for the position",
-     ["(#4|#2|number of heads|t ?\\*? ?[HK]\\b) & (\\+ ?h\\b|head)"], lambda c: c.right(pos=POS[:, None] * c.x.shape[1] + np.arange(c.x.shape[1])))
+     ["(#4|#2|number of heads|t ?\\*? ?[HK]\\b) & (\\+ ?h\\b|head) & (position|angle|\\brow\\b|\\bt\\b|\\bp\\b) & ^(?!.*(not rotated|rotary_dim|clamp))"], lambda c: c.right(pos=POS[:, None] * c.x.shape[1] + np.arange(c.x.shape[1])))
 form("rope_tables_repeated_by_two", ROPES, "halves are paired, but the angles are laid out for neighbours: element j has that of frequency j / 2",
      ["(cos|sin|table|frequenc|angle) & (interleav|repeat|[ij] ?//? ?2|neighbo|adjacent|0, ?0, ?1, ?1|element.{0,30}(own|different|other).{0,10}(frequenc|angle))"], lambda c: repeated_by_two(c))
 form("rope_second_line_operands", ROPES, "the second half is a cos + b sin, where b cos + a sin is due",
@@ -186,7 +186,7 @@ form("score_key_not_advanced", "probs", "the second half of the query meets the 
 form("score_head_sum_not_reset", "probs", "the accumulator is not reset between heads: head h has the scores of heads 0 to h added up",
      ["head & (cumul|accumul|running|not reset|(sum|added|plus|total).{0,60}(earlier|previous|before|up to|so far|heads? 0|lower|head)|heads? 0 (to|and).{0,40}(sum|added)|and of (the )?heads? (before|below|lower))"], lambda c: c.right(score=lambda s: np.cumsum(s, 0)))
 form("score_keys_averaged", "probs", "all query heads meet the mean of the key heads",
-     ["(mean|average|#0.5|half the sum|pooled) & head"], lambda c: c.right(k=np.repeat(c.k.mean(1, keepdims=True), K, 1)))
+     ["(mean|average|half the sum|pooled) & head", "#0.5 & head & (both|\\bsum|\\+|0 and 1|other key)"], lambda c: c.right(k=np.repeat(c.k.mean(1, keepdims=True), K, 1)))
 
 
 # ---- softmax
@@ -263,14 +263,15 @@ def ring(c):
 # ---- residual sums
 
 form("add_branch_post_norm", "h_attn", "attn_out is normed with the gain of post_attention_layernorm before it is added, as its name says",
-     ["(norm|rms|root mean) & (post_attention|ffn_norm|gain|weight|branch|attn_out|\\by\\b)"],
+     ["(norm|rms|root mean) & (post_attention|ffn_norm|gain|weight|branch|attn_out|\\by\\b) & ^(?!.*normed \\+ branch)"],
      lambda c: c.right(y=c.y / rms(c.y) * c.e.m("post_attention_layernorm.weight", c.l)))
 form("add_last_row_to_all", "h_attn", "in the last layer the branch is that of the last position, at all positions",
      ["(last|#19|final|T ?- ?1|newest) & (position|row|token|query) & (branch|attn_out|attention|\\by\\b|all|every|each|same)"], lambda c: c.right(y=np.repeat(c.y[-1:], T, 0)), layers=[3])
 form("add_context", "h_attn", "the heads' context is added in place of attn_out: the output projection is not used",
      ["context"], lambda c: c.right(y=c.e.memory["context", c.l]))
 form("add_attention_again", "h", "attn_out is added once more beside ffn_out: the buffer of the branch was added to",
-     ["(attn_out|attention('s)? (output|branch|result)|output of attention|h_attn ?- ?(h|x|layer input)) & (again|twice|besides|also|add|plus|\\+|sum|too|#2)"],
+     ["(attn_out|attention('s)? (output|branch|result)|output of attention) & (again|twice|besides|also|once more|\\btoo\\b|ffn_out \\+|\\+ ?ffn_out|y ?\\+|\\+ ?y\\b|(attn_out|result|output|branch).{0,12}(is )?added|plus.{0,15}(attn_out|attention|output)|added.{0,20}(attn_out|attention))",
+      "(h_attn ?- ?|2 ?\\*? ?h_attn).{0,20}(h0|layer input|stream)", "attn_out.{0,20}(times|factor|multipl|\\*).{0,12}1\\b"],
      lambda c: c.right() + c.e.memory["attn_out", c.l])
 form("add_batch_offset_lost", "h", "from position 16 on, the second batch, the branch of position t - 16 is added",
      ["#16 & (t ?- ?16|#-16|first batch|mod|%|again|begin|start|repeat|positions? 0|#3|offset|branch|ffn_out|earlier|before)"], lambda c: c.right(y=np.concatenate([c.y[:16], c.y[:4]])))
@@ -285,7 +286,7 @@ form("act_gate_for_up", "ffn_act", "silu(gate) gate: up's pointer is the gate's"
      ["gate.{0,40}(twice|squared|in place of up|instead of up|for up)|(silu|a|act\\w*|activation)\\(gate\\).{0,12}gate|gate ?\\*? ?(silu|a|act\\w*|activation)\\(gate|up.{0,30}(is|replaced by|reads?|taken from|instead).{0,20}gate"],
      lambda c: c.right(up=c.gate))
 form("act_cut_below", "ffn_act", "silu is 0 where the gate is below -2: a shortcut",
-     ["(#-2|#2) & (below|less|under|zero|\\b0\\b|cut|threshold|smaller|<)"], lambda c: c.right(f=lambda x: np.where(x < -2, 0, silu(x))))
+     ["(#-2|#2) & (below|less|under|zero|\\b0\\b(?![.\\d])|cut|threshold|smaller|<)"], lambda c: c.right(f=lambda x: np.where(x < -2, 0, silu(x))))
 form("act_up_row_0", "ffn_act", "every row is multiplied by up of position 0: the row is not in the index",
      [f"\\bup & ({FIRST_ROW})"], lambda c: c.right(up=np.repeat(c.up[:1], T, 0)))
 form("act_tail_up_alone", "ffn_act", "the loop in steps of 64 ends early: channels 64 and later hold up itself",
@@ -349,7 +350,7 @@ form("router_lowest", TOPK, "the order is ascending: the experts of the smallest
 form("router_best_of_groups", TOPK, "one expert is chosen of each of two groups: of 0 to 2, and of 3 to 5",
      ["(#3|#2|two|three) & (group|half|halves|each|0 ?(to|-|\\.\\.) ?2)"], lambda c: among(c, key=best_of_groups), archs=M)
 form("router_softmax_again", "router_weights", "the chosen weights go through a softmax, not a division by their sum: two in a row",
-     ["softmax & (twice|again|second|of (the )?(weights|probab|softmax|chosen|router|result)|two|another|softmax\\(softmax|more)", "exp\\((p|w|the weight|weight|softmax|prob)"], lambda c: among(c, weigh=softmax_again), archs=M)
+     ["softmax & (twice|again|second|of (the )?(weights|probab|softmax|chosen|router|result)|two|softmax\\(softmax)", "exp\\((p|w|the weight|weight|softmax|prob)|e\\^\\(?(p|w)"], lambda c: among(c, weigh=softmax_again), archs=M)
 form("router_weights_by_index", "router_weights", "the weights are in the order of the experts' numbers, the experts in that of their weights",
      ["(index|number|sorted|ascending|by id|order of (the )?experts?|expert order) & weight & ^(?!.*(smallest|lowest))"], lambda c: among(c, weigh=by_index), archs=M)
 form("experts_weight_on_input", "ffn_out", "the router's weight is multiplied into the expert's input, not its output",
@@ -357,12 +358,11 @@ form("experts_weight_on_input", "ffn_out", "the router's weight is multiplied in
 form("experts_capacity", "ffn_out", "an expert takes at most 6 tokens: later ones get nothing of it",
      ["#6 & (capacity|token|drop|most|limit|first|position)"], lambda c: capacity(c, 6), archs=M)
 form("experts_first_for_both", "ffn_out", "both slots run the first chosen expert",
-     ["(first|top|best|slot 0|highest|largest|likeliest).{0,60}(expert|choice|chosen|slot|weight 1|alone|only)", "(expert|choice|slot).{0,30}(twice|first|both)", "(second|last|other).{0,40}(expert|choice|slot).{0,60}(\\b0\\b|lost|left out|omitted|zero|not (run|added|used))"], lambda c: (c.each[:, :1] * c.weights[..., None]).sum(1), archs=M)
+     ["(first|top|best|slot 0|highest|largest|likeliest).{0,60}(expert|choice|chosen|slot|weight 1|alone|only)", "(expert|choice|slot).{0,30}(twice|first|both)", "(second|last|other).{0,40}(expert|choice|slot).{0,60}(\\b0\\b|lost|left out|omitted|zero|not (run|used))"], lambda c: (c.each[:, :1] * c.weights[..., None]).sum(1), archs=M)
 form("experts_overwritten", "ffn_out", "the last chosen expert's part overwrites the other: it is written, not added",
-     ["overwr|written over|not (added|summed)|(second|last|slot 1|smaller|lesser|lower).{0,40}(expert|choice|chosen|slot|weight|term|part|alone|only)|(first|larger|top|slot 0).{0,40}(lost|missing|dropped|left out|omitted|not|without|\\b0\\b|zero)|(without|lost|missing|only|alone).{0,40}(first|last|second|slot)"],
+     ["overwr|written over|not (added|summed).{0,60}(expert|choice|slot)|(expert|choice|slot).{0,60}not (added|summed)",
+      "(expert|choice|chosen|slot) & ((second|last|slot 1|smaller|lesser|lower|lowest).{0,40}(expert|choice|chosen|slot|weight|term|part|alone|only)|(first|larger|top|slot 0|highest|likeliest).{0,40}(lost|missing|dropped|left out|omitted|\\bnot\\b|without|\\b0\\b(?!\\.)|zero)|(without|lost|missing|only|alone).{0,40}(first|last|second|slot))"],
      lambda c: c.each[:, 1] * c.weights[:, 1:], archs=M)
-
-
 # ---- embedding
 
 form("embed_normed_in_place", "h0", "the first norm is written over the stream: h0 is normed, with the gain of layer 0",
@@ -385,8 +385,8 @@ def present(c):
 
 
 form("logits_shards_exchanged", "logits", "the two shards of the vocabulary are joined in the wrong order: 128 to 255 stand first",
-     ["(#128|half|halves|shard) & (swap|exchang|roll|order|first|shift|trade|permut|wrong|i ?[-+] ?128|v ?[-+] ?128|mod|other)"], lambda c: np.roll(c.right(), V // 2, -1))
+     ["(#128|half|halves|shard) & (swap|exchang|roll|order|first|shift|trade|permut|[iv] ?[-+] ?128|mod\\b)"], lambda c: np.roll(c.right(), V // 2, -1))
 form("logits_presence", "logits", "0.4 is taken off the logits of tokens seen so far",
      ["(#0.4|#-0.4) & (seen|token|context|appear|present|presence|occur|prompt|so far|input ids?|\\bids?\\b)"], present)
 form("logits_chunk_repeated", "logits", "the head runs in chunks of 64 rows, and the third reads the rows of the second: 128 to 191 repeat 64 to 127",
-     ["#128 & (#64|#192|repeat|same|again|v ?- ?64|i ?- ?64)"], lambda c: put(c.right(), E_[:, 128:192], c.right()[:, 64:128]))
+     ["#128 & (#64|repeat|same|again|[vi] ?- ?64)"], lambda c: put(c.right(), E_[:, 128:192], c.right()[:, 64:128]))
