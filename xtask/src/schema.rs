@@ -53,7 +53,13 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
         parts += &row([format!("<a id=\"{name}\"></a>**{name}**"), "".into(), "".into(), about.join(" ")]);
         parts += &rows(part);
     }
-    Ok([text, parts])
+    // A report that holds another command's stands with the commands.
+    let of_command = |page: String| {
+        commands
+            .iter()
+            .fold(page, |page, name| page.replace(&format!("SCHEMA-PARTS.md#{name})"), &format!("SCHEMA.md#{name})")))
+    };
+    Ok([text, parts].map(of_command))
 }
 
 /// The definition that a schema is.

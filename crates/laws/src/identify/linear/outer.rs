@@ -36,11 +36,28 @@ fn by_row(x: &Array2<f64>, f: OfRow) -> Vec<f64> {
 /// A number of each output, at a place.
 type OfOutputs = Arc<dyn Fn(&Case<'_>, usize) -> Option<Vec<f64>> + Send + Sync>;
 
+/// Numbers that outputs may have, and what law that is where the product is off by them.
+struct Outputs {
+    words: String,
+    bits: f64,
+    form: Form,
+    of: OfOutputs,
+}
+
+impl Outputs {
+    fn of_weight(words: String, bits: f64, of: OfOutputs) -> Outputs {
+        Outputs { words, bits, form: Form::LinearWeight, of }
+    }
+}
+
 /// Numbers that outputs may have: of the rows of the weight, the bias, and both.
-fn of_outputs(case: &Case<'_>) -> Vec<(String, f64, OfOutputs)> {
-    let mut all: Vec<(String, f64, OfOutputs)> =
-        vec![("one".into(), 1.0, Arc::new(|case, at| Some(vec![1.0; flat(&case.places[at].right)?.ncols()])))];
-    all.push(("its bias".into(), 3.0, Arc::new(|case, at| Some(bias_of(case, at)?.row(0).to_vec()))));
+fn of_outputs(case: &Case<'_>) -> Vec<Outputs> {
+    let ones: OfOutputs = Arc::new(|case, at| Some(vec![1.0; flat(&case.places[at].right)?.ncols()]));
+    let bias: OfOutputs = Arc::new(|case, at| Some(bias_of(case, at)?.row(0).to_vec()));
+    let mut all = vec![
+        Outputs::of_weight("one".into(), 1.0, ones),
+        Outputs { words: "its bias".into(), bits: 3.0, form: Form::LinearBias, of: bias },
+    ];
     // The scale of a row of another matrix of as many rows.
     for name in case.operation.other_weights(case.fitted) {
         for (called, f) in statistics().into_iter().take(2) {
@@ -50,7 +67,8 @@ fn of_outputs(case: &Case<'_>) -> Vec<(String, f64, OfOutputs)> {
                 let (own, other) = (by_row(&own, f), by_row(&other, f));
                 (own.len() == other.len()).then(|| other.iter().zip(own).map(|(other, own)| other / own).collect())
             });
-            all.push((format!("the {called} of that row of the weight of {name} over that of its own"), 9.0, of));
+            let words = format!("the {called} of that row of the weight of {name} over that of its own");
+            all.push(Outputs::of_weight(words, 9.0, of));
         }
     }
     for (called, f) in statistics() {
@@ -59,7 +77,7 @@ fn of_outputs(case: &Case<'_>) -> Vec<(String, f64, OfOutputs)> {
                 Some(by_row(&weight_of(case, at)?, f).into_iter().map(|x| x.powi(power)).collect())
             });
             let bits = 5.0 + f64::from(power.abs()) + if power < 0 { 1.0 } else { 0.0 };
-            all.push((format!("{words}the {called} of its row of the weight"), bits, of));
+            all.push(Outputs::of_weight(format!("{words}the {called} of its row of the weight"), bits, of));
         }
     }
     all
@@ -89,8 +107,8 @@ pub(super) fn outer(case: &Case<'_>) -> Vec<Law> {
             continue;
         }
         let measured: Vec<f64> = of.gain.iter().map(|m| m.value).collect();
-        for (called, bits, outputs) in of_outputs(case) {
-            let Some(values) = outputs(case, case.fitted).filter(|values| values.iter().any(|v| *v != 0.0)) else {
+        for outputs in of_outputs(case) {
+            let Some(values) = (outputs.of)(case, case.fitted).filter(|values| values.iter().any(|v| *v != 0.0)) else {
                 continue;
             };
             let by = factor(&values, &measured, noise).coefficients[0].value;
@@ -99,7 +117,7 @@ pub(super) fn outer(case: &Case<'_>) -> Vec<Law> {
                 continue;
             }
             let rows: Vec<Measured> = of.rows.iter().map(|m| Measured::new(m.value * by, m.error * by.abs())).collect();
-            laws.extend(of_rows(&x, &rows, &bias).into_iter().map(|rows| law(way, (&called, bits, &outputs), rows)));
+            laws.extend(of_rows(&x, &rows, &bias).into_iter().map(|rows| law(way, &outputs, rows)));
         }
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
@@ -190,24 +208,24 @@ fn of_rows(x: &Array2<f64>, measured: &[Measured], bias: &Array2<f64>) -> Vec<Ro
     all
 }
 
-fn law(way: Way, (called, bits, outputs): (&str, f64, &OfOutputs), rows: Rows) -> Law {
+fn law(way: Way, outputs: &Outputs, rows: Rows) -> Law {
+    let called = &outputs.words;
     let words = match way {
         Way::Added => format!("to each output is added {}, times {called}", rows.words),
         Way::ForBias => format!("in place of the bias, to each output is added {}, times {called}", rows.words),
         Way::Multiplied if rows.words == "1" => format!("each output, less its bias, is multiplied by {called}"),
         Way::Multiplied => format!("each output, less its bias, is multiplied by {}, times {called}", rows.words),
     };
-    let outputs = outputs.clone();
-    let is_of_bias = called == "its bias" || matches!(way, Way::ForBias);
-    let form = if is_of_bias { Form::LinearBias } else { Form::LinearWeight };
-    Law::new(form, words, 4.0 + bits + rows.bits, move |case, at| {
+    let of_outputs = outputs.of.clone();
+    let form = if matches!(way, Way::ForBias) { Form::LinearBias } else { outputs.form };
+    Law::new(form, words, 4.0 + outputs.bits + rows.bits, move |case, at| {
         let place = &case.places[at];
         let (x, mut out, bias) = (flat(place.inputs.first()?)?, flat(&place.right)?, bias_of(case, at)?);
         let of = match rows.f {
             OfPosition::Row(f) => by_row(&x, f),
             OfPosition::Bias => (0..out.nrows()).map(|t| bias[[0, t % bias.ncols()]]).collect(),
         };
-        let numbers = outputs(case, at)?;
+        let numbers = of_outputs(case, at)?;
         (numbers.len() == out.ncols() && of.len() == out.nrows() && bias.dim() == out.dim()).then_some(())?;
         for ((t, c), y) in out.indexed_iter_mut() {
             let (by, b) = ((rows.a * of[t] + rows.b) * numbers[c], bias[[t, c]]);
