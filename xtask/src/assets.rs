@@ -21,17 +21,3 @@ pub(crate) fn run(folder: &Path) -> Result<u8> {
     }
     Ok(0)
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_command_has_a_page() {
-        let folder = tempfile::tempdir().unwrap();
-        super::run(folder.path()).unwrap();
-        for name in ["firstdiff", "firstdiff-compare", "firstdiff-explain", "firstdiff-show"] {
-            let page = std::fs::read_to_string(folder.path().join(format!("man/{name}.1"))).unwrap();
-            assert!(page.starts_with(".ie") && page.contains("firstdiff"), "{name}: {page}");
-        }
-        assert_eq!(std::fs::read_dir(folder.path().join("completions")).unwrap().count(), 5);
-    }
-}

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use clap::CommandFactory;
+
 use crate::common::fixtures;
 
 const GOLDEN: &str = "golden/llama-torch";
@@ -118,5 +120,15 @@ fn completions_have_every_command_and_nothing_hidden() {
             assert!(script.contains(name), "{shell}: {name}");
         }
         assert!(!script.contains("keep-engine"), "{shell}");
+    }
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let folder = tempfile::tempdir().unwrap();
+    clap_mangen::generate_to(firstdiff::commands::Cli::command(), folder.path()).unwrap();
+    for name in ["firstdiff", "firstdiff-compare", "firstdiff-explain", "firstdiff-show"] {
+        let page = std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();
+        assert!(page.contains("firstdiff"), "{name}: {page}");
     }
 }

@@ -139,7 +139,7 @@ def write_arrays(arrays, folder):
         try:
             recording.write(tap, array)
         except ValueError as error:
-            raise CompareError(f"{tap}: {error}") from None
+            raise CompareError(str(error)) from None
     recording.finish()
 
 
