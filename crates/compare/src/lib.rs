@@ -82,4 +82,4 @@ pub use tolerance::context::NOISE_ROOM;
 pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW};
 pub use tolerance::layout::CHANGE_LEAVES;
 pub use tolerance::{Extent, Profile, allowed_nmse, cache_nmse, storage_nmse};
-pub use words::{index_in_words, number};
+pub use words::{index_in_words, number, unravel};

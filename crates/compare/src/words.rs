@@ -3,7 +3,7 @@
 use firstdiff_trace::Site;
 
 /// The index along every axis of flat index `at`.
-pub(crate) fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+pub fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (place, &extent) in index.iter_mut().zip(shape).rev() {
         *place = at % extent.max(1);

@@ -1,5 +1,6 @@
 //! What does a dump hold? What `show` says.
 
+use firstdiff_compare::unravel;
 use firstdiff_trace::{Dump, DumpError, Entry, Site, Tensor};
 use serde::Serialize;
 
@@ -120,7 +121,7 @@ impl Shown {
             zeros,
             min: of_finite(min),
             max: of_finite(max),
-            peak_at: peak.map(|(index, _)| index_of(index, &entry.shape)),
+            peak_at: peak.map(|(index, _)| unravel(index, &entry.shape)),
             mean: of_finite(sum / finite as f64).filter(|mean| mean.is_finite()),
             rms: rms((0..values.len()).map(|index| values.get(index)).filter(|value| value.is_finite())),
             first: (0..values.len().min(FIRST)).map(|index| values.get(index)).collect(),
@@ -153,13 +154,6 @@ fn rms(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
         _ if peak == 0.0 => Some(0.0),
         _ => Some(peak * (squares / count as f64).sqrt()).filter(|rms| rms.is_finite()),
     }
-}
-
-/// The index along every axis of the value at `at` in row-major order.
-fn index_of(mut at: usize, shape: &[usize]) -> Vec<usize> {
-    let mut index: Vec<usize> = shape.iter().rev().map(|&extent| (at % extent, at /= extent).0).collect();
-    index.reverse();
-    index
 }
 
 impl Map {
