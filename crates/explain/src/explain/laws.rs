@@ -214,7 +214,11 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
                 continue;
             }
             // Behind the layers the last one is near.
-            let said = if own_layer == layers && before == 1 { " of the last layer" } else { said };
+            let said = match before {
+                1 if own_layer == layers => " of the last layer",
+                2 if own_layer == layers => " of the last layer but one",
+                _ => said,
+            };
             if let Ok((_, wide)) = run.value(tap, 0)? {
                 all.push((format!("{}{said}", site.name()), wide));
             }

@@ -244,6 +244,9 @@ fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
         (_, None) => name.to_owned(),
         (Some(own), Some(layer)) if own == layer => name.to_owned(),
         (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
+        (None, Some(layer)) if Some(layer + 1) == last && there.last_site() == Site::H => {
+            format!("{name} of the last layer but one")
+        }
         (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
         (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
             format!("{name} two layers before")

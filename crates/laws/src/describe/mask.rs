@@ -3,6 +3,9 @@
 use ndarray::Array2;
 use serde_json::Value;
 
+use crate::case::Axis;
+use crate::describe::set::describe as describe_set;
+use crate::describe::source::describe as describe_source;
 use crate::describe::{choice, nth};
 
 /// A mask in words.
@@ -233,8 +236,72 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
     if best.as_ref().is_some_and(|best| best.bits <= TILES) {
         return best;
     }
-    let tiles = of_tiles(sees, &known, n);
-    best.into_iter().chain(tiles).min_by(|a, b| a.bits.total_cmp(&b.bits))
+    let others = [of_tiles(sees, &known, n), of_keys(sees, &known), of_bounds(sees)];
+    best.into_iter().chain(others.into_iter().flatten()).min_by(|a, b| a.bits.total_cmp(&b.bits))
+}
+
+/// A causal mask that hides some keys, from all queries or from all but their own.
+fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)]) -> Option<Mask> {
+    for (of_own, whom) in [(true, ""), (false, " from later queries")] {
+        let counts = |t: i64, s: i64| s < t || of_own && s == t;
+        let hidden = |key: usize| {
+            let mut of = known.iter().filter(|((t, s), _)| *s == key as i64 && counts(*t, *s)).map(|(_, is)| !is);
+            let first = of.next()?;
+            of.all(|is| is == first).then_some(first)
+        };
+        let meant: Vec<Option<bool>> = (0..sees.ncols()).map(hidden).collect();
+        if !meant.contains(&Some(true)) {
+            continue;
+        }
+        let set = describe_set(&meant, Axis::Key, None);
+        let is = |t: i64, s: i64| s <= t && !(counts(t, s) && set.has.get(s as usize) == Some(&true));
+        if known.iter().all(|&((t, s), sees)| is(t, s) == sees) {
+            let on = set.words.clone().unwrap_or_else(|| "all keys".into());
+            return Some(Mask {
+                words: format!("keys up to its own, but {on} are hidden{whom}"),
+                bits: 4.0 + set.bits + if of_own { 0.0 } else { 1.0 },
+                sees: Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64)),
+                parameters: vec![("hidden", on.into())],
+            });
+        }
+    }
+    None
+}
+
+/// A mask in which each query sees all keys from one on up to another, which are laws of its number.
+fn of_bounds(sees: &Array2<Option<bool>>) -> Option<Mask> {
+    let n = sees.ncols();
+    let (mut firsts, mut lasts) = (Vec::new(), Vec::new());
+    for row in sees.rows() {
+        let seen: Vec<usize> = (0..n).filter(|&s| row[s] == Some(true)).collect();
+        let bounds = seen.first().copied().zip(seen.last().copied());
+        let is_between = |s: usize| bounds.is_some_and(|(first, last)| (first..=last).contains(&s));
+        if (0..n).any(|s| row[s].is_some_and(|is| is != is_between(s))) {
+            return None;
+        }
+        // A bound is told where the next key beyond it is hidden, or there is none.
+        let is_hidden = |s: Option<usize>| s.is_none_or(|s| s >= n || row[s] == Some(false));
+        firsts.push(bounds.map(|(first, _)| first).filter(|first| is_hidden(first.checked_sub(1))));
+        lasts.push(bounds.map(|(_, last)| last).filter(|last| is_hidden(last.checked_add(1))));
+    }
+    let (first, last) = (describe_source(&firsts, n, Axis::Key), describe_source(&lasts, n, Axis::Key));
+    let is = |t: usize, s: usize| first.from.get(t).zip(last.from.get(t)).is_some_and(|(a, b)| (*a..=*b).contains(&s));
+    let fits = sees.indexed_iter().all(|((t, s), known)| known.is_none_or(|known| known == is(t, s)));
+    let (said_first, said_last) = (in_query(&first.words), in_query(&last.words));
+    fits.then(|| {
+        let from = if first.from.iter().all(|first| *first == 0) { "the first".to_owned() } else { said_first };
+        Mask {
+            words: format!("keys from {from} to {said_last} (i: the query)"),
+            bits: 4.0 + first.bits + last.bits,
+            sees: Array2::from_shape_fn(sees.dim(), |(t, s)| is(t, s)),
+            parameters: vec![("last", last.words.into())],
+        }
+    })
+}
+
+/// A key that is told by the query's number, in words.
+fn in_query(words: &str) -> String {
+    if words == "itself" { "its own".to_owned() } else { words.to_owned() }
 }
 
 /// What a mask of tiles costs at least.
@@ -317,6 +384,15 @@ mod tests {
             words(|t, s| s <= t && (t - s < 4 || s < 1)),
             "keys up to its own, but not those 4 or more before the query, from position 1 on"
         );
+    }
+
+    #[test]
+    fn keys_that_are_hidden_and_bounds_that_are_a_law_of_the_query() {
+        assert_eq!(
+            words(|t, s| s <= t && (s == t || ![4, 9].contains(&s))),
+            "keys up to its own, but keys 4, 9 are hidden from later queries"
+        );
+        assert_eq!(words(|t, s| s <= t / 4 * 4), "keys from the first to the first of its 4 keys (i: the query)");
     }
 
     #[test]

@@ -70,6 +70,22 @@ fn in_groups(scores: &Array2<f64>, width: usize, kept: usize) -> Array2<f64> {
     out
 }
 
+/// The best of each group of neighbouring experts, as many of each, the largest score first.
+fn of_each_group(scores: &Array2<f64>, width: usize, taken: usize) -> Option<Array2<f64>> {
+    let groups = scores.ncols() / width.max(1);
+    (groups > 1 && scores.ncols().is_multiple_of(width) && taken.is_multiple_of(groups)).then_some(())?;
+    let each = taken / groups;
+    (1..width).contains(&each).then_some(())?;
+    let mut kept = Array2::from_elem(scores.dim(), f64::NEG_INFINITY);
+    for (mut to, row) in kept.rows_mut().into_iter().zip(scores.rows()) {
+        for group in 0..groups {
+            let of = row.slice(ndarray::s![group * width..(group + 1) * width]);
+            ranked(of).into_iter().take(each).for_each(|at| to[group * width + at] = of[at]);
+        }
+    }
+    best(&kept, taken)
+}
+
 /// Each column less the logarithm of the sum of its exponentials: a softmax over the positions.
 fn over_positions(scores: &Array2<f64>) -> Array2<f64> {
     let mut out = scores.clone();
@@ -155,6 +171,15 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
                 }),
             );
         }
+    }
+    // As many of each group.
+    for width in (2..experts).filter(|width| experts.is_multiple_of(*width)) {
+        let of: Choose = Arc::new(move |scores, taken| of_each_group(scores, width, taken));
+        let words = format!(
+            "of each of {} groups of {width} neighbours as many experts are chosen, those with its largest scores",
+            experts / width
+        );
+        offer(words, 8.0 + choice(width), of);
     }
     type Row = fn(usize, usize) -> usize;
     let rows: [(&str, Row); 3] = [

@@ -88,6 +88,11 @@ fn law(
     Law::new(form, words, bits, move |case, at| Some(made(case, at, Operands::of(&case.places[at])?)?.into_dyn()))
 }
 
+/// The last position up to a query's own whose slot in a ring of so many is that of `s`.
+pub(super) fn latest(t: usize, s: usize, ring: usize) -> usize {
+    if s < t { s + (t - s) / ring * ring } else { s }
+}
+
 /// Which heads meet.
 fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
     let (heads, key_heads) = (of.probs.shape()[0], of.values.shape()[1]);
@@ -251,6 +256,24 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             }
             Some(out)
         }));
+    }
+    // A ring of slots: older values are written over, and read as the newer ones. The first query that is wrong finds the first slot so.
+    let wrong = crate::identify::wrong(first);
+    let ring = wrong.outer_iter().position(|row| row.iter().any(|is| *is)).filter(|ring| *ring > 0);
+    if let Some(ring) = ring {
+        let words = format!(
+            "the values lie in {ring} slots around: those of position s are written over by those of s+{ring}, and read as its own"
+        );
+        let made = move |_: &Case<'_>, _: usize, of: Operands| {
+            let met = of.met();
+            let mut out = context(&of.probs, &met);
+            for ((h, t, s), p) in of.probs.indexed_iter().filter(|((_, t, s), _)| s + ring <= *t) {
+                let change = &met.slice(s![latest(t, s, ring), h, ..]) - &met.slice(s![s, h, ..]);
+                out.slice_mut(s![t, h, ..]).scaled_add(*p, &change);
+            }
+            Some(out)
+        };
+        offer(law(Form::ContextValues, words, 8.0 + crate::describe::choice(ring), made).with("slots", ring));
     }
     for (order, words) in MEMORY {
         let words = format!("the memory of the values, positions by heads by dimensions, is read as {words}");

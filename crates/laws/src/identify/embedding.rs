@@ -153,12 +153,13 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 /// Distances of rows that are tried, in rows of the right table.
 const FURTHEST: usize = 2;
 
-/// What is read of a table whose rows lie so many numbers apart, and not as many as one has: parts of two rows.
-fn read_apart(case: &Case<'_>, place: usize, stride: usize) -> Option<ArrayD<f64>> {
+/// What is read of a table whose rows lie so many numbers apart, and not as many as one has, or that begins so many numbers late: parts of two rows.
+fn read_apart(case: &Case<'_>, place: usize, stride: usize, late: isize) -> Option<ArrayD<f64>> {
     let ids = ids(case, place)?;
     let input = &case.places[place].inputs[0];
     let width = *case.places[place].right.shape().last()?;
-    let begins: Vec<usize> = ids.iter().map(|id| Some(usize::try_from(*id).ok()? * stride)).collect::<Option<_>>()?;
+    let begin = |id: &i64| usize::try_from(*id).ok()?.checked_mul(stride)?.checked_add_signed(late);
+    let begins: Vec<usize> = ids.iter().map(begin).collect::<Option<_>>()?;
     let rows = |further: usize| {
         let of = |begin: &usize| (begin / width + further) as f64;
         let other = ArrayD::from_shape_vec(input.raw_dim(), begins.iter().map(of).collect()).ok()?;
@@ -180,12 +181,26 @@ fn read_apart(case: &Case<'_>, place: usize, stride: usize) -> Option<ArrayD<f64
 fn rows_apart(case: &Case<'_>, due: &[i64], subject: &Subject) -> Option<Law> {
     let width = *subject.right.shape().last().filter(|_| subject.right.ndim() == 2)?;
     let is_inside = |stride: usize| due.iter().all(|id| *id >= 0 && (*id as usize).checked_mul(stride).is_some());
-    let stride = (1..=FURTHEST * width).filter(|stride| *stride != width && is_inside(*stride)).find(|&stride| {
-        case.has_time() && read_apart(case, case.fitted, stride).is_some_and(|value| subject.is_near(&value))
-    })?;
+    let is_it = |stride: usize, late: isize| {
+        case.has_time() && read_apart(case, case.fitted, stride, late).is_some_and(|value| subject.is_near(&value))
+    };
+    let moved = |size: usize| [size as isize, -(size as isize)];
+    if let Some(late) = (1..width).flat_map(moved).find(|late| is_it(width, *late)) {
+        let way = if late > 0 { "late" } else { "early" };
+        let by = late.unsigned_abs();
+        let words = format!(
+            "the table is read {by} numbers {way}: channel i is that of i{late:+}, over its end that of the row {}",
+            if late > 0 { "behind" } else { "before" }
+        );
+        let law =
+            Law::new(Form::EmbeddingRow, words, 8.0 + choice(width), move |case, at| read_apart(case, at, width, late));
+        return Some(law.with("late", late));
+    }
+    let apart = |stride: &usize| *stride != width && is_inside(*stride);
+    let stride = (1..=FURTHEST * width).filter(apart).find(|&stride| is_it(stride, 0))?;
     let words = format!("rows of the table are read {stride} numbers apart, not {width}");
     let law = Law::new(Form::EmbeddingRow, words, 8.0 + choice(FURTHEST * width), move |case, at| {
-        read_apart(case, at, stride)
+        read_apart(case, at, stride, 0)
     });
     Some(law.with("apart", stride))
 }

@@ -3,6 +3,7 @@
 mod chained;
 mod otherwise;
 mod placed;
+mod weighed;
 
 use std::sync::Arc;
 
@@ -166,6 +167,7 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
         placed::placed(&mut offers);
         otherwise::routed(&mut offers);
         otherwise::made(&mut offers);
+        weighed::inputs(&mut offers);
         if offers.laws.is_empty() {
             chained::chained(&mut offers);
         }
@@ -273,6 +275,29 @@ fn counted(
         }
     }
     let mut say = |words: String, bits: f64, terms: Terms| laws.push(of_terms(words, bits, terms));
+    // Whether the parts of these terms are counted as they were measured.
+    let is_counted = |terms: &Terms| {
+        let mut due = Array2::<f64>::zeros(found.raw_dim());
+        terms(routed).iter().for_each(|((t, _), term)| due[[*t, term.expert]] += term.weight);
+        found.indexed_iter().all(|((t, expert), m)| !on[t] || m.may_be(due[[t, expert]]))
+    };
+    // The slots of a token run the expert of another slot.
+    type OfSlot = fn(usize, usize) -> usize;
+    let other_slots: [(&str, OfSlot); 4] = [
+        ("all slots of a token run the expert of its first (the likeliest)", |_, _| 0),
+        ("all slots of a token run the expert of its last", |_, slots| slots - 1),
+        ("each slot of a token runs the expert of the next, around the end", |s, slots| (s + 1) % slots),
+        ("the slots of a token run its experts in reverse", |s, slots| slots - 1 - s),
+    ];
+    for (words, other) in other_slots {
+        let terms = of_slots(move |routed, (t, s)| {
+            Some((routed.chosen[[t, other(s, routed.slots())]], routed.weights[[t, s]]))
+        });
+        if is_counted(&terms) {
+            say(format!("{words}, each with its own weight"), 6.0, terms);
+            break;
+        }
+    }
     // What is not chosen is not counted, or it is another choice.
     let is_chosen = |t: usize, expert: usize| (0..routed.slots()).any(|s| routed.chosen[[t, s]] == expert);
     let is_of_choice = found.indexed_iter().all(|((t, expert), m)| !on[t] || is_chosen(t, expert) || m.may_be(0.0));
@@ -337,12 +362,7 @@ fn counted(
                 let first = number / tile * tile;
                 if is_last { (first + tile - 1).min(count - 1) } else { first }
             });
-            let due = terms(routed);
-            let is_counted = |&((t, _), Term { expert, .. }): &(Slot, Term)| {
-                let same = due.iter().filter(|((token, _), term)| *token == t && term.expert == expert);
-                found[[t, expert]].may_be(same.map(|(_, term)| term.weight).sum())
-            };
-            if parts[0].is_all() && due.iter().all(is_counted) {
+            if parts[0].is_all() && is_counted(&terms) {
                 let words = format!(
                     "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
                 );

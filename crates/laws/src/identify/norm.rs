@@ -18,7 +18,7 @@ use self::rounded::rounded;
 use crate::case::{Case, Place};
 use crate::fit::{dot, factor, least_squares};
 use crate::identify::aliased::aliased;
-use crate::law::{Form, Law, Parameters};
+use crate::law::{Form, Law, Parameters, Status};
 use crate::number::Measured;
 
 /// Rows and channels of a tensor: its last axis, and all others together.
@@ -221,6 +221,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(of_sums(case, &right, &own));
         laws.extend(offsets(case, &right, &own));
         laws.extend(groups(case, &right, &own));
+    }
+    if laws.iter().all(|law| law.status == Status::Table) {
         laws.extend(rounded(case));
     }
     laws

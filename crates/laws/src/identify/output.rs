@@ -4,6 +4,7 @@ pub(super) mod biases;
 mod boxes;
 mod functions;
 pub(super) mod roundings;
+mod seen;
 mod slices;
 mod sources;
 
@@ -38,6 +39,7 @@ pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         laws.extend(orders(subject));
         laws.extend(roundings(subject));
         laws.extend(boxes::boxes(subject, case));
+        laws.extend(seen::seen(subject, case));
         laws.extend(on_parts(subject, case));
     }
     laws

@@ -81,13 +81,19 @@ const TABLES: &[(&str, Table, Table)] = &[
     ("the size of the sine is taken", |x| x.sin().abs(), f64::cos),
     ("the size of the cosine is taken", f64::sin, |x| x.cos().abs()),
     ("the tangent is taken for the sine", f64::tan, f64::cos),
-    ("the sine is the root of 1 - cos^2", |x| (1.0 - x.cos().powi(2)).sqrt(), f64::cos),
-    ("the cosine is the root of 1 - sin^2", f64::sin, |x| (1.0 - x.sin().powi(2)).sqrt()),
+    ("the sine is the root of 1 - cos^2", |x| other_leg(x.cos()), f64::cos),
+    ("the cosine is the root of 1 - sin^2", f64::sin, |x| other_leg(x.sin())),
     ("sine and cosine are squared", |x| x.sin().powi(2), |x| x.cos().powi(2)),
     ("the sine is its first term: the angle", |x| x, f64::cos),
     ("sine and cosine are their first terms: x and 1 - x^2/2", |x| x, |x| 1.0 - x * x / 2.0),
     ("the sine is x - x^3/6", |x| x - x.powi(3) / 6.0, f64::cos),
 ];
+
+/// The root of 1 - x^2, as 32 bits give it: near one, little is left of x.
+fn other_leg(x: f64) -> f64 {
+    let x = x as f32;
+    f64::from((1.0 - x * x).max(0.0).sqrt())
+}
 
 /// Another sine and another cosine of the right angles.
 fn of_table(offers: &mut Offers<'_>, words: String, bits: f64, sine: Of, cosine: Of) {

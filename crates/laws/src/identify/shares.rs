@@ -116,5 +116,27 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
             offers.offer(Form::Denominator, words, bits + 3.0, made);
         }
     }
+    // The weights stand in the order of the experts' numbers, the experts in that of their scores.
+    for (words, is_falling) in [("rising", false), ("falling", true)] {
+        let made = move |case: &Case<'_>, at: usize| {
+            let (_, chosen) = read(case, at)?;
+            let right = two(&case.places[at].right)?;
+            (right.dim() == chosen.dim()).then_some(())?;
+            let mut out = right.clone();
+            for (mut to, (from, experts)) in out.rows_mut().into_iter().zip(right.rows().into_iter().zip(chosen.rows()))
+            {
+                let mut order: Vec<usize> = (0..from.len()).collect();
+                order.sort_by_key(|&slot| experts[slot]);
+                if is_falling {
+                    order.reverse();
+                }
+                to.iter_mut().zip(order).for_each(|(to, slot)| *to = from[slot]);
+            }
+            Some(out.into_dyn())
+        };
+        let words =
+            format!("the weights stand in the order of their experts' numbers ({words}), and not in that of the slots");
+        offers.offer(Form::Denominator, words, 5.0, made);
+    }
     offers.laws
 }

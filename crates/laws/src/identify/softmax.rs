@@ -3,11 +3,13 @@
 use ndarray::{Array3, ArrayD, s};
 
 use crate::case::Case;
+use crate::fit::{nmse, search};
 use crate::identify::after::Offers;
 use crate::identify::attention::{Right, cube};
 use crate::identify::subject::Subject;
 use crate::identify::sums::sparse;
 use crate::law::{Form, Law};
+use crate::number::Measured;
 
 /// What a row's scores are made into before they are divided.
 type OfScores = (&'static str, fn(&[f64]) -> Vec<f64>);
@@ -86,6 +88,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             });
         }
     }
+    by_bits(case, &mut offers);
     let keys = case.first().own.shape().last().copied().unwrap_or(0);
     let mut blocks = vec![2usize, 4, 8, 16, 32, 64];
     // The keys in two, three or four splits.
@@ -135,6 +138,45 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws
 }
+
+/// An exponential made of a float's bits: a line between powers of 2, moved by a constant that spreads the error.
+fn by_bits(case: &Case<'_>, offers: &mut Offers<'_>) {
+    let made = |right: &Right, moved: f64, is_less_most: bool| {
+        of_rows(right, |_, _, scores| {
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let less = if is_less_most { most } else { 0.0 };
+            let each = |s: &f64| between_powers((s - less) / std::f64::consts::LN_2 + moved);
+            let of: Vec<f64> = scores.iter().map(each).collect();
+            let sum: f64 = of.iter().sum();
+            of.into_iter().map(|x| x / sum).collect()
+        })
+    };
+    let first = case.first();
+    let Some(right) = Right::of(first) else { return };
+    for (is_less_most, called) in [(true, "(s - largest)"), (false, "s")] {
+        let off = |moved: f64| nmse(&made(&right, moved, is_less_most), &first.own);
+        let (moved, left) = search(-0.12, 0.12, 49, false, off);
+        if left > WORTH_A_LOOK * nmse(&first.right, &first.own) {
+            continue;
+        }
+        for number in [Measured::new(moved, 1e-5).number(), Measured::new(moved, 0.0).plain()] {
+            let by = number.value;
+            let words = format!(
+                "exp(s) is made by bits: 2^floor(x) (1 + x - floor(x)) of x = {called}/ln 2 + {} (a line between powers of 2)",
+                number.words
+            );
+            let law = offers.offer(Form::ScoreFunction, words, 9.0 + number.bits, move |case, at| {
+                Some(made(&Right::of(&case.places[at])?, by, is_less_most))
+            });
+            if law.is_some() {
+                break;
+            }
+        }
+    }
+}
+
+/// The share of the error that a function's first look may leave.
+const WORTH_A_LOOK: f64 = 1e-3;
 
 /// The sums of a softmax that runs over blocks of keys one after the other.
 struct Running {

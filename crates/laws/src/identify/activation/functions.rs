@@ -143,12 +143,14 @@ pub(super) struct Role {
     pub(super) out: fn(f64, f64, f64) -> f64,
 }
 
-pub(super) const GATED: [Role; 12] = [
+pub(super) const GATED: [Role; 14] = [
     Role { words: "a(gate) * up", bits: 0.0, of: |g, _| g, out: |a, _, u| a * u },
     Role { words: "gate * a(up)", bits: 4.0, of: |_, u| u, out: |a, g, _| g * a },
     Role { words: "silu(gate) * a(up)", bits: 5.0, of: |_, u| u, out: |a, g, _| silu(g) * a },
     Role { words: "a(gate)", bits: 4.0, of: |g, _| g, out: |a, _, _| a },
     Role { words: "a(up)", bits: 4.0, of: |_, u| u, out: |a, _, _| a },
+    Role { words: "a(gate) * gate (the gate stands for up)", bits: 5.0, of: |g, _| g, out: |a, g, _| a * g },
+    Role { words: "a(up) * up (up stands for the gate)", bits: 5.0, of: |_, u| u, out: |a, _, u| a * u },
     Role { words: "a(gate + up)", bits: 5.0, of: |g, u| g + u, out: |a, _, _| a },
     Role { words: "a(gate * up)", bits: 5.0, of: |g, u| g * u, out: |a, _, _| a },
     Role { words: "a(gate) + up", bits: 4.0, of: |g, _| g, out: |a, _, u| a + u },

@@ -10,6 +10,7 @@ use crate::case::Axis;
 use crate::describe::function::fitting;
 use crate::describe::source;
 use crate::describe::table::{bits_of, describe as describe_table};
+use crate::identify::context::latest;
 use crate::law::Form;
 use crate::number::Measured;
 
@@ -120,6 +121,8 @@ impl How<'_> {
         if self.laws.is_empty() && self.case.has_time() {
             self.shares(&field);
             self.mixed_heads(&field);
+            self.mixed_keys(&field);
+            self.blocks_of_dimensions(&field);
         }
     }
 
@@ -337,6 +340,20 @@ impl How<'_> {
         });
         let draft = Draft::new(Form::ScoreSource, "scores are transposed: of query s with key t".into(), 5.0);
         self.offer(draft, transposed, None, true);
+        // A ring of slots: the first query that is wrong finds the first slot written over.
+        let first = crate::identify::wrong(self.case.first());
+        let ring = first.axis_iter(Dimension(1)).position(|query| query.iter().any(|is| *is)).filter(|ring| *ring > 0);
+        if let Some(ring) = ring {
+            let around: Made = Arc::new(move |_, _, right| {
+                let of = |(h, t, s): (usize, usize, usize)| right.scores[[h, t, latest(t, s, ring)]];
+                Some(Array3::from_shape_fn(right.scores.dim(), of))
+            });
+            let words = format!(
+                "keys lie in {ring} slots around: that of position s is written over by that of s+{ring}, and read as its own"
+            );
+            let draft = Draft::new(Form::ScoreSource, words, 8.0 + crate::describe::choice(ring));
+            self.offer(draft.with("slots", ring), around, None, true);
+        }
         let lengths: Made = Arc::new(|case, at, right| {
             let k = cube(case.places[at].inputs.get(1)?)?;
             Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {

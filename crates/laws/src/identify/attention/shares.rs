@@ -19,6 +19,17 @@ const MOST_HEADS: usize = 64;
 const CELLS: usize = 1 << 14;
 
 impl Field {
+    /// One head alone.
+    fn of_head(&self, head: usize) -> Field {
+        let only = |x: &Array3<f64>| x.slice(s![head..=head, .., ..]).to_owned();
+        Field {
+            counted: self.counted.slice(s![head..=head, .., ..]).to_owned(),
+            logs: only(&self.logs),
+            scores: only(&self.scores),
+            noise: self.noise,
+        }
+    }
+
     /// How often each of these parts is counted in the logarithms; `None` where they are no sum of them.
     fn coefficients(&self, parts: &[Array3<f64>]) -> Option<Vec<Measured>> {
         if parts.is_empty() || parts.len() > MOST_TERMS {
@@ -119,16 +130,9 @@ impl How<'_> {
             if !self.heads.has[head] {
                 return Some(itself(head));
             }
-            let only = |x: &Array3<f64>| x.slice(s![head..=head, .., ..]).to_owned();
-            let of = Field {
-                counted: field.counted.slice(s![head..=head, .., ..]).to_owned(),
-                logs: only(&field.logs),
-                scores: only(&field.scores),
-                noise: field.noise,
-            };
             let parts: Vec<Array3<f64>> =
                 (0..heads).map(|other| self.right.scores.slice(s![other..=other, .., ..]).to_owned()).collect();
-            of.coefficients(&parts)
+            field.of_head(head).coefficients(&parts)
         };
         let noise = self.noise();
         let right = super::softmax(&self.right.scores, &self.right.sees, &self.right.beside);
@@ -159,6 +163,111 @@ impl How<'_> {
             let after: After = Arc::new(move |_, probs| mixed(&probs, &by));
             let draft = Draft::new(Form::ProbsMix, format!("each head's probabilities are {words}"), bits);
             self.offer(draft, right_scores(), Some(after), false);
+        }
+    }
+
+    /// Keys that are a mixture of the key heads.
+    pub(super) fn mixed_keys(&mut self, field: &Field) {
+        let first = self.case.first();
+        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let (heads, key_heads) = (q.shape()[1], k.shape()[1]);
+        if !(2..=MOST_HEADS).contains(&key_heads) || heads > MOST_HEADS {
+            return;
+        }
+        let mut all: Vec<Vec<Measured>> = Vec::new();
+        for head in 0..heads {
+            if !self.heads.has[head] {
+                let due = self.right.key_head[head];
+                all.push((0..key_heads).map(|g| Measured::new(f64::from(u8::from(g == due)), 0.0)).collect());
+                continue;
+            }
+            let scale = self.right.scale[head];
+            let part = |g: usize| {
+                let of = q.slice(s![.., head, ..]).dot(&k.slice(s![.., g, ..]).t()) * scale;
+                of.insert_axis(Dimension(0))
+            };
+            let parts: Vec<Array3<f64>> = (0..key_heads).map(part).collect();
+            let Some(of) = field.of_head(head).coefficients(&parts) else { return };
+            all.push(of);
+        }
+        let numbers: Vec<Vec<Number>> = all.iter().map(|of| of.iter().map(Measured::number).collect()).collect();
+        // One mixture for all heads, or each head's own with another.
+        let mean = Measured::mean(all.iter().flatten().copied()).number();
+        let is_one = all.iter().flatten().all(|m| m.may_be(mean.value));
+        let (words, bits) = if is_one {
+            let words = match (mean.value - 1.0 / key_heads as f64).abs() < 1e-6 {
+                true => "the mean of all key heads".to_owned(),
+                false => format!("{} times the sum of all key heads", mean.words),
+            };
+            (words, 8.0 + mean.bits)
+        } else {
+            let group = heads.div_ceil(key_heads);
+            let of_first: Vec<Vec<Measured>> = (0..key_heads).filter_map(|g| all.get(g * group).cloned()).collect();
+            let is_by_group =
+                (0..heads).all(|h| (0..key_heads).all(|g| all[h][g].may_be(numbers[h / group * group][g].value)));
+            let found =
+                (is_by_group && of_first.len() == key_heads).then(|| so_far(&of_first).or_else(|| listed(&of_first)));
+            let Some(Some((words, bits, _))) = found else { return };
+            (format!("mixed: {}", words.replace("head", "key head")), bits + 2.0)
+        };
+        let by =
+            Array2::from_shape_fn((heads, key_heads), |(h, g)| if is_one { mean.value } else { numbers[h][g].value });
+        let made: Made = Arc::new(move |case, at, right| {
+            let [q, k] = &case.places[at].inputs[..] else { return None };
+            let (q, k) = (cube(q)?, cube(k)?);
+            (by.dim() == (q.shape()[1], k.shape()[1])).then_some(())?;
+            let mut scores = Array3::zeros(right.scores.dim());
+            for ((head, g), by) in by.indexed_iter().filter(|(_, by)| **by != 0.0) {
+                let of = q.slice(s![.., head, ..]).dot(&k.slice(s![.., g, ..]).t()) * (by * right.scale[head]);
+                let mut to = scores.index_axis_mut(Dimension(0), head);
+                to += &of;
+            }
+            Some(scores)
+        });
+        self.offer(Draft::new(Form::ScoreSource, format!("keys are {words}"), bits), made, None, true);
+    }
+
+    /// Which block of the key's dimensions meets each block of the query's.
+    pub(super) fn blocks_of_dimensions(&mut self, field: &Field) {
+        let first = self.case.first();
+        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let d = q.shape()[2];
+        for blocks in
+            [2usize, 4, 8].into_iter().filter(|blocks| d.is_multiple_of(*blocks) && blocks * blocks <= MOST_TERMS)
+        {
+            let width = d / blocks;
+            let of = |x: &Array3<f64>, at: usize| x.slice(s![.., .., at * width..(at + 1) * width]).to_owned();
+            let (queries, keys): (Vec<_>, Vec<_>) = (0..blocks).map(|at| (of(&q, at), of(&k, at))).unzip();
+            let part = |at: usize| super::scores::scaled(&queries[at / blocks], &keys[at % blocks], self.right);
+            let Some(parts) = (0..blocks * blocks).map(part).collect::<Option<Vec<_>>>() else { return };
+            let Some(found) = field.coefficients(&parts) else { continue };
+            let by = Array2::from_shape_fn((blocks, blocks), |(a, b)| found[a * blocks + b].number());
+            let counted = by.iter().filter(|n| n.value != 0.0).count();
+            if counted > MOST_BLOCKS || counted == 0 {
+                continue;
+            }
+            let (mut words, mut bits) = (Vec::new(), 6.0 + 2.0 * choice(blocks));
+            for ((a, b), number) in by.indexed_iter().filter(|(_, n)| n.value != 0.0) {
+                let range = |at: usize| format!("{} to {}", at * width, (at + 1) * width - 1);
+                let times = if number.value == 1.0 { String::new() } else { format!("{} times ", number.words) };
+                words.push(format!("dimensions {} of the query meet {times}{} of the key", range(a), range(b)));
+                bits += number.bits + if a == b && number.value == 1.0 { 1.0 } else { 2.0 + choice(blocks) };
+            }
+            let values = by.mapv(|n| n.value);
+            let made: Made = Arc::new(move |case, at, right| {
+                let [q, k] = &case.places[at].inputs[..] else { return None };
+                let (q, k) = (cube(q)?, cube(k)?);
+                (q.shape()[2] == width * blocks).then_some(())?;
+                let mut scores = Array3::zeros(right.scores.dim());
+                let part = |x: &Array3<f64>, at: usize| x.slice(s![.., .., at * width..(at + 1) * width]).to_owned();
+                for ((a, b), by) in values.indexed_iter().filter(|(_, by)| **by != 0.0) {
+                    scores.scaled_add(*by, &super::scores::scaled(&part(&q, a), &part(&k, b), right)?);
+                }
+                Some(scores)
+            });
+            if self.offer(Draft::new(Form::ScoreSource, words.join(", "), bits), made, None, true) {
+                return;
+            }
         }
     }
 
@@ -223,6 +332,8 @@ impl How<'_> {
     }
 }
 
+/// Pairs of blocks of dimensions that may meet.
+const MOST_BLOCKS: usize = 12;
 /// Errors of rounding's size that a mixture may leave before the proof.
 const ROOM: f64 = 5.0;
 
@@ -258,7 +369,26 @@ fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<
         };
         return Some((words, 8.0 + own.bits + other.bits, by));
     }
-    listed(&all)
+    so_far(&all).or_else(|| listed(&all))
+}
+
+/// Heads that are the sum of those so far: a sum that is not cleared, over all heads or from the first of a group on; or of those from its own on.
+fn so_far(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
+    let heads = all.len();
+    let groups = (2..=heads).rev().filter(|group| heads.is_multiple_of(*group));
+    for (group, is_before) in groups.flat_map(|group| [(group, true), (group, false)]) {
+        let is_in = |h: usize, o: usize| h / group == o / group && if is_before { o <= h } else { o >= h };
+        let by = Array2::from_shape_fn((heads, heads), |(h, o)| f64::from(u8::from(is_in(h, o))));
+        if by.indexed_iter().all(|((h, o), value)| all[h][o].may_be(*value)) {
+            let of = if group == heads { String::new() } else { format!(" of its group of {group}") };
+            let words = match is_before {
+                true => format!("the sum of those of all heads{of} up to its own"),
+                false => format!("the sum of those of all heads{of} from its own on"),
+            };
+            return Some((words, 9.0 + choice(group), by));
+        }
+    }
+    None
 }
 
 /// Heads that are sums of others, each named, where no head has more than a few.

@@ -19,14 +19,23 @@ type OfRow = fn(&[f64]) -> f64;
 
 /// What a row of the input or of the weight may be told by.
 fn statistics() -> Vec<(&'static str, OfRow)> {
-    let more: [(&str, OfRow); 5] = [
+    let more: [(&str, OfRow); 6] = [
         ("sum", |row| row.iter().sum()),
         ("sum of sizes", |row| row.iter().map(|x| x.abs()).sum()),
         ("length", |row| row.iter().map(|x| x * x).sum::<f64>().sqrt()),
-        ("largest number", |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-        ("smallest number", |row| row.iter().copied().fold(f64::INFINITY, f64::min)),
+        ("largest number", largest),
+        ("smallest number", smallest),
+        ("span (largest less smallest number)", |row| largest(row) - smallest(row)),
     ];
     SIZES.into_iter().chain(more).collect()
+}
+
+fn largest(row: &[f64]) -> f64 {
+    row.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn smallest(row: &[f64]) -> f64 {
+    row.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 fn by_row(x: &Array2<f64>, f: OfRow) -> Vec<f64> {
