@@ -111,7 +111,8 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
             (2.0 + digits.log2() + (whole / digits).log10()).min(power_of_two.unwrap_or(f64::INFINITY)),
         );
     }
-    for below in [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0] {
+    for below in [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 15.0, 16.0, 31.0, 32.0, 63.0, 64.0, 127.0, 128.0, 255.0]
+    {
         let above = (size * below).round();
         if (1.0..1000.0).contains(&above) && above % below != 0.0 {
             say(above / below, format!("{above}/{below}"), 3.0 + f64::log2(above) + f64::log2(below));

@@ -1,6 +1,7 @@
 //! Probabilities of keys: which keys are seen, what the scores are, and what they are divided by. The logarithm of a probability is a score, but for one number
 //! in each row.
 
+mod cells;
 mod denominators;
 mod field;
 mod masks;

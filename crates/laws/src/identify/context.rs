@@ -1,5 +1,6 @@
 //! Contexts: which head's probabilities meet which head's values, which values they are, and how often each is counted.
 
+mod rows;
 mod slots;
 
 use std::sync::Arc;
@@ -73,6 +74,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let (Some(of), Some(own)) = (Operands::of(first), cube(&first.own)) else { return Vec::new() };
     let mut laws = heads(case, &of, &own);
     laws.extend(other_values(case));
+    laws.extend(rows::rows(case, &of, &own));
     laws.extend(recovered(case, &of, &own));
     laws.extend(coefficients(case, &of, &own));
     laws.extend(sparse(&Subject::output(case), case, "the context", 2, &terms));

@@ -4,6 +4,7 @@ mod activation;
 mod after;
 mod aliased;
 mod attention;
+mod cells;
 mod choice;
 mod context;
 mod embedding;

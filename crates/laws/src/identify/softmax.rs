@@ -162,8 +162,9 @@ fn by_bits(case: &Case<'_>, offers: &mut Offers<'_>) {
         for number in [Measured::new(moved, 1e-5).number(), Measured::new(moved, 0.0).plain()] {
             let by = number.value;
             let words = format!(
-                "exp(s) is made by bits: 2^floor(x) (1 + x - floor(x)) of x = {called}/ln 2 + {} (a line between powers of 2)",
-                number.words
+                "exp(s) is made by bits: 2^floor(x) (1 + x - floor(x)) of x = {called}/ln 2 {} {} (a line between powers of 2)",
+                if by < 0.0 { '-' } else { '+' },
+                number.words.trim_start_matches('-')
             );
             let law = offers.offer(Form::ScoreFunction, words, 9.0 + number.bits, move |case, at| {
                 Some(made(&Right::of(&case.places[at])?, by, is_less_most))

@@ -114,6 +114,7 @@ impl How<'_> {
         self.products(&field);
         if self.laws.is_empty() {
             self.sources(&field);
+            self.rows_of_keys(&field);
         }
         if self.laws.is_empty() {
             self.rows_otherwise();
