@@ -5,6 +5,7 @@ mod cells;
 mod denominators;
 mod field;
 mod masks;
+mod mixtures;
 mod rows;
 pub(super) mod scores;
 mod shares;

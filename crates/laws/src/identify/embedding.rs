@@ -1,5 +1,7 @@
 //! Embeddings: which row is read for which token?
 
+mod of_whole_table;
+
 use ndarray::{Array1, ArrayD};
 
 use crate::case::{Axis, Case};
@@ -146,6 +148,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(positions(&due, &subject));
     if laws.is_empty() {
         laws.extend(rows_apart(case, &due, &subject));
+    }
+    if laws.is_empty() {
+        laws.extend(of_whole_table::laws(case, &due, &subject));
     }
     laws
 }

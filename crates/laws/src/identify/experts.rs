@@ -274,6 +274,7 @@ fn counted(
             laws.push(Law::new(Form::Experts, words, 8.0, predict));
         }
     }
+    let mut of_others: Vec<Law> = Vec::new();
     let mut say = |words: String, bits: f64, terms: Terms| laws.push(of_terms(words, bits, terms));
     // Whether the parts of these terms are counted as they were measured.
     let is_counted = |terms: &Terms| {
@@ -333,6 +334,30 @@ fn counted(
             });
             say(words, table.bits + 4.0, terms);
         }
+        // The sum of what another tensor says of the chosen, multiplied once more or divided by.
+        for (name, x) in case.first().around.iter().filter(|(_, x)| x.shape() == found.shape()) {
+            for (is_soft, is_divided) in [(false, true), (true, true), (false, false), (true, false)] {
+                let Some(sums) = counts(x, is_soft).map(|of| sums_of_chosen(routed, &of)) else { continue };
+                let by = move |sum: f64| if is_divided { 1.0 / sum } else { sum };
+                if !fits(&|at| by(sums[at.0])) {
+                    continue;
+                }
+                let read = if is_soft { format!("the softmax of {name}") } else { name.clone() };
+                let done = if is_divided { "divided" } else { "multiplied" };
+                let name = name.clone();
+                let predict = move |case: &Case<'_>, at: usize| {
+                    let routed = Routed::of(case, at)?;
+                    let (_, x) = case.places[at].around.iter().find(|(other, _)| *other == name)?;
+                    let sums = sums_of_chosen(&routed, &counts(x, is_soft)?);
+                    let terms = of_slots(move |routed, at| {
+                        Some((routed.chosen[at], routed.weights[at] * by(*sums.get(at.0)?)))
+                    });
+                    mixed(case, at, &terms, &own(), &as_it_is())
+                };
+                let words = format!("the parts of each token are {done} by the sum of what {read} says of its experts");
+                of_others.push(Law::new(Form::Experts, words, 9.0, predict));
+            }
+        }
         // A function of the weight.
         let due: Vec<f64> = slots().map(|at| routed.weights[at]).collect();
         let measured: Vec<Measured> = slots().map(count).collect();
@@ -370,10 +395,17 @@ fn counted(
             }
         }
     }
+    laws.extend(of_others);
     match OnPart::of(subject, parts) {
         Some(on) => laws.into_iter().map(|law| on.put(law)).collect(),
         None => laws,
     }
+}
+
+/// Of each token the sum over its experts of what is said of them `[T,E]`.
+fn sums_of_chosen(routed: &Routed, of: &Array2<f64>) -> Vec<f64> {
+    let row = |t: usize| routed.chosen.row(t).iter().filter_map(|e| of.get([t, *e])).sum();
+    (0..routed.tokens()).map(row).collect()
 }
 
 /// Which of its tokens an expert takes: of the number in its list, and of how many there are.
