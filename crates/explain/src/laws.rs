@@ -59,6 +59,10 @@ pub(crate) trait OtherWeights {
     fn experts(&self, _place: usize) -> usize {
         0
     }
+    /// How many elements an expert has between its up and its down matrix.
+    fn hidden(&self, _place: usize) -> usize {
+        0
+    }
     /// What an expert gives for every token.
     fn part(&self, _place: usize, _inner: Inner) -> Option<Array2<f64>> {
         None
@@ -335,6 +339,10 @@ impl Operation for Asked<'_> {
 
     fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
         self.weights?.part(place, inner)
+    }
+
+    fn hidden(&self, place: usize) -> usize {
+        self.weights.map_or(0, |weights| weights.hidden(place))
     }
 
     fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {

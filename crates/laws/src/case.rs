@@ -49,6 +49,8 @@ pub struct Inner {
     pub down: usize,
     /// How gate and up are taken from what the two matrices give.
     pub taken: Taken,
+    /// How many of the hidden elements the down matrix reads; `None` for all.
+    pub hidden: Option<usize>,
 }
 
 /// Which of the outputs of a gate and an up matrix, F each, are taken as the gate and as the up of an expert.
@@ -88,7 +90,7 @@ impl Taken {
 impl Inner {
     /// One expert as it is.
     pub fn of(expert: usize) -> Inner {
-        Inner { layer: 0, gate: expert, up: expert, down: expert, taken: Taken::Right }
+        Inner { layer: 0, gate: expert, up: expert, down: expert, taken: Taken::Right, hidden: None }
     }
 }
 
@@ -204,6 +206,12 @@ pub trait Operation {
 
     /// How many experts a mixture has at a place; 0 where it is none.
     fn experts(&self, place: usize) -> usize {
+        let _ = place;
+        0
+    }
+
+    /// How many elements an expert has between its up and its down matrix; 0 where that is not known.
+    fn hidden(&self, place: usize) -> usize {
         let _ = place;
         0
     }

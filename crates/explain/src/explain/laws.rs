@@ -148,11 +148,13 @@ const MOST_SHARED: u32 = 64;
 
 /// Other taps of the layer and of those before; behind the layers, of the last ones.
 fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
-    const SITES: [Site; 14] = [
+    const SITES: [Site; 17] = [
         Site::AttnNorm,
         Site::Q,
         Site::K,
         Site::V,
+        Site::QNorm,
+        Site::KNorm,
         Site::QRope,
         Site::KRope,
         Site::Context,
@@ -161,6 +163,7 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
         Site::FfnNorm,
         Site::FfnGate,
         Site::FfnUp,
+        Site::FfnAct,
         Site::FfnOut,
         Site::H,
     ];

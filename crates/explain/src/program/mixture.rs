@@ -76,6 +76,13 @@ impl<'r> Mixture<'r> {
         self.computed(place, inner, &x.to_shape(due).ok()?.into_owned())
     }
 
+    /// How many elements an expert has between its up and its down matrix.
+    pub(super) fn hidden(&self, place: usize) -> Option<usize> {
+        let (layer, (tap, x)) = (self.layer(place)?, self.inputs.get(place)?);
+        let read = Known::from([(tap.clone(), x)]);
+        self.value(layer, 0, &format!("layers.{layer}.experts.0.ffn_gate"), &read)?.shape().get(1).copied()
+    }
+
     fn computed(&self, place: usize, inner: Inner, x: &ArrayD<f64>) -> Option<Array2<f64>> {
         let (own, (tap, _)) = (self.layer(place)?, self.inputs.get(place)?);
         let layer = u32::try_from(i64::from(own) + i64::from(inner.layer)).ok()?;
@@ -83,7 +90,7 @@ impl<'r> Mixture<'r> {
         let name = |expert: usize, of: &str| format!("layers.{layer}.experts.{expert}.{of}");
         let of = |expert: usize, of: &str, known: &Known<'_>| self.value(layer, expert, &name(expert, of), known);
         let read = Known::from([(input, x)]);
-        if inner.gate == inner.up && inner.up == inner.down && inner.taken == Taken::Right {
+        if inner.gate == inner.up && inner.up == inner.down && inner.taken == Taken::Right && inner.hidden.is_none() {
             return of(inner.down, "ffn_out", &read)?.into_dimensionality().ok();
         }
         let (gate, up) = (of(inner.gate, "ffn_gate", &read)?, of(inner.up, "ffn_up", &read)?);
@@ -94,7 +101,10 @@ impl<'r> Mixture<'r> {
         };
         let (gate, up) = (taken(0), taken(1));
         let both = Known::from([(name(inner.gate, "ffn_gate"), &gate), (name(inner.gate, "ffn_up"), &up)]);
-        let act = of(inner.gate, "ffn_act", &both)?;
+        let mut act = of(inner.gate, "ffn_act", &both)?;
+        for at in inner.hidden.unwrap_or(f)..act.len_of(Axis(1)) {
+            act.index_axis_mut(Axis(1), at).fill(0.0);
+        }
         of(inner.down, "ffn_out", &Known::from([(name(inner.down, "ffn_act"), &act)]))?.into_dimensionality().ok()
     }
 

@@ -87,6 +87,10 @@ impl OtherWeights for ByPlace<'_> {
         self.mixture.as_ref().map_or(0, |mixture| mixture.experts(place))
     }
 
+    fn hidden(&self, place: usize) -> usize {
+        self.mixture.as_ref().and_then(|mixture| mixture.hidden(place)).unwrap_or(0)
+    }
+
     fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
         self.mixture.as_ref()?.part(place, inner)
     }

@@ -236,7 +236,7 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
     if best.as_ref().is_some_and(|best| best.bits <= TILES) {
         return best;
     }
-    let others = [of_tiles(sees, &known, n), of_keys(sees, &known), of_bounds(sees)];
+    let others = [of_tiles(sees, &known, n), of_keys(sees, &known), of_bounds(sees), of_whole_blocks(sees, &known, n)];
     best.into_iter().chain(others.into_iter().flatten()).min_by(|a, b| a.bits.total_cmp(&b.bits))
 }
 
@@ -297,6 +297,31 @@ fn of_bounds(sees: &Array2<Option<bool>>) -> Option<Mask> {
             parameters: vec![("last", last.words.into())],
         }
     })
+}
+
+/// A causal mask of as many keys as fill whole blocks, counted from the first or back from the query's own: a loop without its tail.
+fn of_whole_blocks(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)], n: i64) -> Option<Mask> {
+    for block in 2..n.min(MOST_BLOCK) {
+        for (is_from_first, has_least) in [(true, false), (true, true), (false, false), (false, true)] {
+            let is = |t: i64, s: i64| {
+                let rest = if has_least && t + 1 < block { 0 } else { (t + 1) % block };
+                s <= t && if is_from_first { s <= t - rest } else { s >= rest }
+            };
+            if known.iter().all(|&((t, s), sees)| is(t, s) == sees) {
+                let which = if is_from_first { "last" } else { "first" };
+                return Some(Mask {
+                    words: format!(
+                        "keys up to its own, as many as fill whole blocks of {block}: the {which} (t+1) mod {block} are left out{}",
+                        if has_least { " where that leaves any" } else { "" }
+                    ),
+                    bits: 8.0 + if has_least { 1.0 } else { 0.0 } + choice(block.unsigned_abs() as usize),
+                    sees: Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64)),
+                    parameters: vec![("block", block.into())],
+                });
+            }
+        }
+    }
+    None
 }
 
 /// A key that is told by the query's number, in words.

@@ -50,6 +50,11 @@ impl<'c> Offers<'c> {
         Offers { case, noise: first.noise(), near, laws: Vec::new() }
     }
 
+    /// How many hidden elements an expert of the place has; 0 where it is no mixture.
+    pub(crate) fn hidden(&self) -> usize {
+        self.case.operation.hidden(self.case.fitted)
+    }
+
     /// The extent of the last axis.
     pub(crate) fn width(&self) -> Option<usize> {
         self.case.first().right.shape().last().copied()

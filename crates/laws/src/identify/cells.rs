@@ -1,10 +1,12 @@
 //! Rows of a cache, one for each position and head: whose row stands in each, where some have that of another position, another head or both.
 
-use ndarray::{Array2, Array3, ArrayView1, s};
+use ndarray::{Array2, Array3, ArrayD, ArrayView1, Ix3, s};
 
 use crate::case::Axis;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::{Source, describe as describe_source};
+use crate::identify::subject::Subject;
+use crate::law::{Form, Law};
 
 /// A position and a head.
 pub(super) type Cell = (usize, usize);
@@ -109,6 +111,36 @@ fn whom((set, name): (&Set, &str)) -> Option<String> {
         (Some(one), None) if set.has.len() > 1 => Some(format!("{name} {one}")),
         _ => set.words.clone(),
     }
+}
+
+/// Errors of rounding's size within which a row is another.
+const ROOM: f64 = 5.0;
+/// Cells that are looked through.
+const MOST: usize = 1 << 12;
+
+/// A tensor of positions, heads and dimensions, of which some rows are those of other positions and heads.
+pub(super) fn laws(subject: &Subject) -> Option<Law> {
+    let cube = |x: &ArrayD<f64>| x.clone().into_dimensionality::<Ix3>().ok();
+    let (right, own) = (cube(&subject.right)?, cube(&subject.own)?);
+    let [Axis::Token, Axis::Head, Axis::Dim] = subject.axes[..] else { return None };
+    let (rows, heads, d) = right.dim();
+    if own.dim() != right.dim() || rows * heads > MOST || d < 2 {
+        return None;
+    }
+    let size = (own.iter().map(|x| x * x).sum::<f64>() / own.len().max(1) as f64).sqrt();
+    let error = ROOM * subject.noise * size;
+    let mut all = Array2::from_elem((rows, heads), None);
+    for row in 0..rows {
+        for head in 0..heads {
+            let cell = (row, head);
+            all[cell] = Some(found(own.slice(s![row, head, ..]), error, cell, &right)?);
+        }
+    }
+    let cells = Cells::of(&all)?;
+    let words = format!("{} of each position and head is {}", subject.label, cells.words);
+    let bits = 6.0 + cells.bits;
+    let made = move |right: &ArrayD<f64>| cells.rows(&cube(right)?).map(Array3::into_dyn);
+    Some(subject.law(Form::OutputSource, words, bits, made))
 }
 
 /// Which of all rows a measured one is, within this error of each element; the cell's own first, then nothing, then the others. `None` where none is, or none can be told.

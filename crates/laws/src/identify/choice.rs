@@ -101,7 +101,7 @@ fn over_positions(scores: &Array2<f64>) -> Array2<f64> {
 pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     let Some(first) = Scores::of(case, case.fitted) else { return Vec::new() };
     let (taken, experts) = (first.own.ncols(), first.scores.ncols());
-    let mut laws = Vec::new();
+    let (mut laws, mut of_others) = (Vec::new(), Vec::new());
     let mut offer = |words: String, bits: f64, choose: Choose| {
         if choose(&first.scores, taken).is_some_and(|made| made == first.own) {
             laws.push(Law::new(Form::Choice, words, bits, move |case, at| {
@@ -142,6 +142,24 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
             };
             let price = bits + if is_usual { 3.0 } else { 4.0 + taken as f64 * choice(experts) };
             offer(said, price, Arc::new(move |scores, _| by_rank(&change(scores), &ranks)));
+        }
+    }
+    // Scores of another tensor are compared.
+    for (name, other) in &case.first().around {
+        for (words, bits, change) in changes {
+            let name = name.clone();
+            let of = move |other: &ArrayD<f64>, due: (usize, usize), taken: usize| {
+                let other: Array2<f64> = other.clone().into_dimensionality().ok()?;
+                (other.dim() == due).then(|| best(&change(&other), taken))?
+            };
+            if of(other, first.scores.dim(), taken).is_some_and(|made| made == first.own) {
+                let said = format!("the experts with the largest of {name}{words} are chosen");
+                of_others.push(Law::new(Form::Choice, said, 7.0 + bits, move |case, at| {
+                    let read = Scores::of(case, at)?;
+                    let (_, other) = case.places[at].around.iter().find(|(known, _)| *known == name)?;
+                    Some(of(other, read.scores.dim(), read.own.ncols())?.into_dyn())
+                }));
+            }
         }
     }
     // Only some experts are compared.
@@ -213,6 +231,7 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
             }
         }
     }
+    laws.extend(of_others);
     laws
 }
 

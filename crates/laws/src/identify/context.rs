@@ -2,18 +2,23 @@
 
 mod rows;
 mod slots;
+mod weights;
 
 use std::sync::Arc;
 
 use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
 
 use crate::case::{Axis, Case, Place};
+use crate::describe::set::Set;
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
+use crate::identify::OnPart;
 use crate::identify::after::Offers;
 use crate::identify::attention::sources::{MEMORY, in_memory};
 use crate::identify::of_recovered;
+use crate::identify::output::wrong_parts;
+use crate::identify::slots::caches;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
 use crate::law::{Form, Law};
@@ -77,6 +82,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(rows::rows(case, &of, &own));
     laws.extend(recovered(case, &of, &own));
     laws.extend(coefficients(case, &of, &own));
+    laws.extend(weights::in_blocks(case));
+    laws.extend(weights::kept_short(case, &own));
     laws.extend(sparse(&Subject::output(case), case, "the context", 2, &terms));
     laws
 }
@@ -88,11 +95,6 @@ fn law(
     made: impl Fn(&Case<'_>, usize, Operands) -> Option<Array3<f64>> + Send + Sync + 'static,
 ) -> Law {
     Law::new(form, words, bits, move |case, at| Some(made(case, at, Operands::of(&case.places[at])?)?.into_dyn()))
-}
-
-/// The last position up to a query's own whose slot in a ring of so many is that of `s`.
-pub(super) fn latest(t: usize, s: usize, ring: usize) -> usize {
-    if s < t { s + (t - s) / ring * ring } else { s }
 }
 
 /// Which heads meet.
@@ -213,9 +215,22 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
     families.extend(slots::moved(n));
     let mut laws = Vec::new();
     let behind = Offers::of(case);
+    // For all queries, or for those alone that are wrong.
+    let output = Subject::output(case);
+    let mut parts = wrong_parts(&output, case);
+    parts.iter_mut().skip(1).for_each(|part| *part = Set::all(part.has.len()));
+    let on = OnPart::of(&output, &parts);
     let mut offer = |law: Law| {
-        let value = law.predicted(case, case.fitted);
-        laws.extend(value.and_then(|value| behind.behind(&value, law)));
+        let Some(value) = law.predicted(case, case.fitted) else { return };
+        match (behind.behind(&value, law.clone()), &on) {
+            (Some(law), _) => laws.push(law),
+            (None, Some(on)) => {
+                let law = on.put(law);
+                let is_near = law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
+                laws.extend(is_near.then_some(law));
+            }
+            (None, None) => {}
+        }
     };
     for (words, bits, from) in families {
         let shown = words.clone();
@@ -259,23 +274,27 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             Some(out)
         }));
     }
-    // A ring of slots: older values are written over, and read as the newer ones. The first query that is wrong finds the first slot so.
+    // What each query finds in the slots of a cache.
     let wrong = crate::identify::wrong(first);
-    let ring = wrong.outer_iter().position(|row| row.iter().any(|is| *is)).filter(|ring| *ring > 0);
-    if let Some(ring) = ring {
-        let words = format!(
-            "the values lie in {ring} slots around: those of position s are written over by those of s+{ring}, and read as its own"
-        );
-        let made = move |_: &Case<'_>, _: usize, of: Operands| {
+    let found_wrong = wrong.outer_iter().position(|row| row.iter().any(|is| *is)).unwrap_or(0);
+    for (words, bits, slot) in caches(found_wrong, n) {
+        offer(law(Form::ContextValues, format!("the values {words}"), bits, move |_, _, of| {
             let met = of.met();
             let mut out = context(&of.probs, &met);
-            for ((h, t, s), p) in of.probs.indexed_iter().filter(|((_, t, s), _)| s + ring <= *t) {
-                let change = &met.slice(s![latest(t, s, ring), h, ..]) - &met.slice(s![s, h, ..]);
+            for ((h, t, s), p) in of.probs.indexed_iter() {
+                let there = slot(t, s);
+                if *p == 0.0 || there == Some(s) {
+                    continue;
+                }
+                let own = met.slice(s![s, h, ..]);
+                let change = match there {
+                    Some(at) if at < met.shape()[0] => &met.slice(s![at, h, ..]) - &own,
+                    _ => own.mapv(|x| -x),
+                };
                 out.slice_mut(s![t, h, ..]).scaled_add(*p, &change);
             }
             Some(out)
-        };
-        offer(law(Form::ContextValues, words, 8.0 + crate::describe::choice(ring), made).with("slots", ring));
+        }));
     }
     for (order, words) in MEMORY {
         let words = format!("the memory of the values, positions by heads by dimensions, is read as {words}");

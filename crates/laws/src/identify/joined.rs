@@ -87,6 +87,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
                 break;
             }
         }
+        pitches(&mut offers, names, width);
         for (words, of) in PLANES {
             let made = move |case: &Case<'_>, place: usize| {
                 let [a, b] = &case.places[place].inputs[..] else { return None };
@@ -107,6 +108,48 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         blocks(case, &mut offers);
     }
     offers.laws
+}
+
+/// The rows of both, side by side, in one memory, of which the one and the other are read with another distance from row to row or from another number on.
+fn pitches(offers: &mut Offers<'_>, names: [&'static str; 2], width: usize) {
+    let right = [(2 * width, 0), (2 * width, width)];
+    let reads = |distance: usize, from: usize| (distance, from);
+    let first = [reads(width, 0), reads(width, width), reads(2 * width, width)];
+    let second = [reads(width, 0), reads(width, width), reads(2 * width, 0), reads(2 * width, 2 * width)];
+    let mut ways: Vec<[(usize, usize); 2]> = Vec::new();
+    ways.extend(first.map(|one| [one, right[1]]));
+    ways.extend(second.map(|other| [right[0], other]));
+    ways.extend([[reads(width, 0), reads(width, width)], [reads(width, width), reads(width, 0)]]);
+    for way in ways {
+        let made = move |case: &Case<'_>, place: usize| {
+            let [a, b] = &case.places[place].inputs[..] else { return None };
+            let last = Dimension(a.ndim().checked_sub(1)?);
+            (a.shape() == b.shape() && a.len_of(last) == width).then_some(())?;
+            let both = concatenate(last, &[a.view(), b.view()]).ok()?;
+            let memory: Vec<f64> = both.iter().copied().collect();
+            let of = |(distance, from): (usize, usize)| {
+                let value = |at: usize| memory.get(at / width * distance + from + at % width).copied().unwrap_or(0.0);
+                ArrayD::from_shape_vec(a.raw_dim(), (0..a.len()).map(value).collect()).ok()
+            };
+            case.operation.apply(place, &[of(way[0])?, of(way[1])?])
+        };
+        let said: Vec<String> = names
+            .iter()
+            .zip(way.iter().zip(right))
+            .filter(|(_, (own, right))| *own != right)
+            .map(|(name, ((distance, from), _))| format!("{name} at {distance} t + {from}"))
+            .collect();
+        let words = format!(
+            "{} and {} lie side by side in rows of {}, and {} (t: the position) is read",
+            names[0],
+            names[1],
+            2 * width,
+            said.join(", ")
+        );
+        if offers.offer(Form::OperationInput, words, 10.0, made).is_some() {
+            break;
+        }
+    }
 }
 
 /// Where the wrong channels are one block, an operand may have another block there: a tile that was not loaded anew.

@@ -1,7 +1,8 @@
 //! Products with a weight: which weight, which input, which of its columns, and what was done to their values.
 
-mod accumulated;
+pub(super) mod accumulated;
 mod blocks;
+mod bytes;
 mod columns;
 
 mod features;
@@ -103,6 +104,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(sample.other_rows(case));
         laws.extend(sample.read_otherwise(case));
         laws.extend(sample.stored_otherwise(case));
+    }
+    if laws.is_empty() {
+        laws.extend(sample.in_bytes(case));
     }
     laws.extend(on_wrong_outputs(case, &laws));
     laws

@@ -23,6 +23,7 @@ mod rotation;
 mod rotation_otherwise;
 mod scales;
 mod shares;
+mod slots;
 mod softmax;
 mod subject;
 mod sums;

@@ -3,6 +3,7 @@
 mod centre;
 mod channels;
 mod divisor;
+mod drift;
 mod gain;
 mod rounded;
 mod statistics;
@@ -224,6 +225,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     if laws.iter().all(|law| law.status == Status::Table) {
         laws.extend(rounded(case));
+        laws.extend(drift::drifting(case));
     }
     laws
 }

@@ -4,7 +4,7 @@ pub(super) mod biases;
 mod boxes;
 mod functions;
 pub(super) mod roundings;
-mod seen;
+mod sampler;
 mod slices;
 mod sources;
 
@@ -19,8 +19,8 @@ use self::slices::scales;
 use self::sources::{mixtures, not_cleared, orders, sources};
 use crate::case::{Axis, Case};
 use crate::describe::set::{Set, describe as describe_set};
-use crate::identify::further_off;
 use crate::identify::subject::Subject;
+use crate::identify::{cells, further_off};
 use crate::law::{Law, Support};
 
 /// The laws of a subject.
@@ -39,7 +39,8 @@ pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         laws.extend(orders(subject));
         laws.extend(roundings(subject));
         laws.extend(boxes::boxes(subject, case));
-        laws.extend(seen::seen(subject, case));
+        laws.extend(sampler::laws(subject, case));
+        laws.extend(cells::laws(subject));
         laws.extend(on_parts(subject, case));
     }
     laws
@@ -117,7 +118,8 @@ fn on_parts(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
             .filter(|&other| other != at)
             .flat_map(|other| biases(&inner, case, other))
             .collect();
-        laws.extend(found.chain(orders(&inner)).chain(added).map(|law| {
+        let along = not_cleared(&inner, at);
+        laws.extend(found.chain(orders(&inner)).chain(added).chain(along).map(|law| {
             let words = format!("{}{}", law.words, support.said());
             Law { words, ..law }.on(support.clone())
         }));

@@ -40,6 +40,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     dimensions::by_dimension(case, &right, &mut offers);
     dimensions::one_after_the_other(&mut offers);
+    dimensions::whole_rows(&mut offers);
     layouts(&mut offers);
     for (words, bits, round) in rounded() {
         let other = round.clone();
@@ -123,7 +124,9 @@ fn layouts(offers: &mut Offers<'_>) {
     ];
     // The memory of a table read some numbers off, or with its extents exchanged: where a position and a pair are found, by how many positions there are.
     type Moved = fn(usize, usize, usize, usize) -> usize;
-    let moved: [(&str, Moved); 4] = [
+    let moved: [(&str, Moved); 6] = [
+        ("of the position before (the first: its own)", |t, j, _, n| t.saturating_sub(1) * n + j),
+        ("of the next position", |t, j, _, n| (t + 1) * n + j),
         ("one element late in its memory", |t, j, _, n| t * n + j + 1),
         ("one element early in its memory", |t, j, _, n| (t * n + j).saturating_sub(1)),
         ("as memory of pairs by positions", |t, j, rows, n| (t * n + j) % rows * n + (t * n + j) / rows),

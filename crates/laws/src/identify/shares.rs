@@ -63,6 +63,13 @@ fn divisors(experts: usize, tokens: usize) -> Vec<(String, f64, Divisor)> {
             Arc::new(move |p, c, t, _| chosen(p, c, other(t))),
         ));
     }
+    for (whose, at) in [("the first", 0), ("the last", tokens.saturating_sub(1))] {
+        all.push((
+            format!("the sum of those chosen at {whose} position"),
+            7.0,
+            Arc::new(move |p, c, _, _| chosen(p, c, at)),
+        ));
+    }
     for count in 1..=experts.min(64) {
         let largest = move |p: &Array2<f64>, t: usize| {
             let mut row = p.row(t).to_vec();

@@ -10,7 +10,7 @@ use crate::case::Axis;
 use crate::describe::function::fitting;
 use crate::describe::source;
 use crate::describe::table::{bits_of, describe as describe_table};
-use crate::identify::context::latest;
+use crate::identify::slots::caches;
 use crate::law::Form;
 use crate::number::Measured;
 
@@ -341,19 +341,17 @@ impl How<'_> {
         });
         let draft = Draft::new(Form::ScoreSource, "scores are transposed: of query s with key t".into(), 5.0);
         self.offer(draft, transposed, None, true);
-        // A ring of slots: the first query that is wrong finds the first slot written over.
-        let first = crate::identify::wrong(self.case.first());
-        let ring = first.axis_iter(Dimension(1)).position(|query| query.iter().any(|is| *is)).filter(|ring| *ring > 0);
-        if let Some(ring) = ring {
-            let around: Made = Arc::new(move |_, _, right| {
-                let of = |(h, t, s): (usize, usize, usize)| right.scores[[h, t, latest(t, s, ring)]];
+        // What each query finds in the slots of a cache.
+        let wrong = crate::identify::wrong(self.case.first());
+        let first = wrong.axis_iter(Dimension(1)).position(|query| query.iter().any(|is| *is)).unwrap_or(0);
+        for (words, bits, slot) in caches(first, self.own.shape()[2]) {
+            let of_slots: Made = Arc::new(move |_, _, right| {
+                let of = |(h, t, s): (usize, usize, usize)| {
+                    slot(t, s).and_then(|at| right.scores.get([h, t, at])).copied().unwrap_or(0.0)
+                };
                 Some(Array3::from_shape_fn(right.scores.dim(), of))
             });
-            let words = format!(
-                "keys lie in {ring} slots around: that of position s is written over by that of s+{ring}, and read as its own"
-            );
-            let draft = Draft::new(Form::ScoreSource, words, 8.0 + crate::describe::choice(ring));
-            self.offer(draft.with("slots", ring), around, None, true);
+            self.offer(Draft::new(Form::ScoreSource, format!("keys {words}"), bits), of_slots, None, true);
         }
         let lengths: Made = Arc::new(|case, at, right| {
             let k = cube(case.places[at].inputs.get(1)?)?;

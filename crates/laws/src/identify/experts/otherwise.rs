@@ -174,6 +174,19 @@ pub(super) fn made(offers: &mut Offers<'_>) {
         let made: Made = Arc::new(move |expert, _| Inner { taken, ..Inner::of(expert) });
         offer(offers, format!("{words} in every expert"), 6.0, as_chosen(), made);
     }
+    // The last product ends at a whole tile, at the half, or one early.
+    let hidden = offers.hidden();
+    let mut counts: Vec<usize> = [128usize, 64, 32, 16, 8, 4].iter().map(|tile| hidden / tile * tile).collect();
+    counts.extend([hidden / 2, hidden.saturating_sub(1)]);
+    counts.retain(|count| (1..hidden).contains(count));
+    counts.sort_unstable();
+    counts.dedup();
+    for count in counts {
+        let made: Made = Arc::new(move |expert, _| Inner { hidden: Some(count), ..Inner::of(expert) });
+        let words =
+            format!("in every expert the down matrix reads the first {count} of {hidden} hidden elements alone");
+        offer(offers, words, 9.0, as_chosen(), made);
+    }
     for (by, whose) in [(-1, "the layer before"), (1, "the next layer")] {
         let made: Made = Arc::new(move |expert, _| Inner { layer: by, ..Inner::of(expert) });
         offer(offers, format!("the experts are those of {whose}"), 7.0, as_chosen(), made);

@@ -8,19 +8,19 @@ use crate::law::Law;
 
 /// How a sum of products is kept.
 #[derive(Clone, Copy)]
-struct Kept {
+pub(in crate::identify) struct Kept {
     /// Binary digits of the sum.
-    digits: i32,
+    pub(in crate::identify) digits: i32,
     /// Products that are added before the sum is rounded.
-    at_once: usize,
+    pub(in crate::identify) at_once: usize,
     /// Whether each product is rounded before it is added.
-    rounds_products: bool,
+    pub(in crate::identify) rounds_products: bool,
     /// Whether products and sums are made in f32, and rounded from there.
-    through_f32: bool,
+    pub(in crate::identify) through_f32: bool,
 }
 
 impl Kept {
-    fn sum(self, x: ndarray::ArrayView1<'_, f64>, weight: ndarray::ArrayView1<'_, f64>) -> f64 {
+    pub(in crate::identify) fn sum(self, x: ndarray::ArrayView1<'_, f64>, weight: ndarray::ArrayView1<'_, f64>) -> f64 {
         let narrow = |x: f64| if self.through_f32 { f64::from(x as f32) } else { x };
         let round = |x: f64| to_digits(narrow(x), self.digits, false);
         let mut sum = 0.0;
@@ -37,7 +37,7 @@ impl Kept {
         if count > 0 { round(sum + some) } else { sum }
     }
 
-    fn words(self) -> String {
+    pub(in crate::identify) fn words(self) -> String {
         let kind = match self.digits {
             F16 => " (f16's)",
             BF16 => " (bf16's)",
@@ -52,12 +52,12 @@ impl Kept {
     }
 }
 
-const F16: i32 = 11;
-const BF16: i32 = 8;
+pub(in crate::identify) const F16: i32 = 11;
+pub(in crate::identify) const BF16: i32 = 8;
 /// Output rows that ways are told apart on.
 const TRIED: usize = 8;
 /// The least error, as a share, that a sum in few digits makes.
-const LEAST: f64 = 1e-5;
+pub(in crate::identify) const LEAST: f64 = 1e-5;
 
 impl Sample {
     /// Sums that are rounded after each product, or each few of them.

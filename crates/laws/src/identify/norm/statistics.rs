@@ -39,6 +39,9 @@ pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Stati
     });
     of_row("the root mean square (over n - 1)", 6.0, |row| (dot(row, row) / (row.len() - 1) as f64).sqrt());
     of_row("the root mean square (over n + 1)", 6.0, |row| (dot(row, row) / (row.len() + 1) as f64).sqrt());
+    of_row("the root of the mean square, in which the first channel counts as itself and not squared", 7.0, |row| {
+        ((dot(row, row) - row[0] * row[0] + row[0]) / row.len() as f64).max(0.0).sqrt()
+    });
     of_row("the range", 6.0, |row| {
         let (low, high) = row.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
         high - low

@@ -155,3 +155,53 @@ pub(super) fn one_after_the_other(offers: &mut Offers<'_>) {
         }
     }
 }
+
+/// All heads of a position turned as one row.
+#[derive(Clone, Copy)]
+struct WholeRow {
+    /// Whether neighbours are turned together, or elements half a row apart.
+    is_of_neighbours: bool,
+    /// Whether the frequencies are spread over the row, or those of a head again and again.
+    is_spread: bool,
+}
+
+impl WholeRow {
+    fn of(self, place: &Place) -> Option<ArrayD<f64>> {
+        let right = Right::of(place)?;
+        let (x, _) = operands(place, &place.right)?;
+        let (rows, heads, d) = x.dim();
+        let (width, own) = (heads * d, &right.frequencies);
+        let first = own.first()?.value;
+        // From one pair to the next a head's frequencies fall by this.
+        let fall = own.get(1)?.value / first;
+        let mut out = x.as_standard_layout().into_owned();
+        for (t, values) in out.as_slice_mut()?.chunks_mut(width).enumerate().take(rows) {
+            for pair in 0..width / 2 {
+                let frequency = match self.is_spread {
+                    true => first * fall.powf((pair * d) as f64 / width as f64),
+                    false => own[pair % own.len()].value,
+                };
+                let (sin, cos) = (t as f64 * frequency).sin_cos();
+                let (i, j) = if self.is_of_neighbours { (2 * pair, 2 * pair + 1) } else { (pair, pair + width / 2) };
+                let (a, b, by) = (values[i], values[j], right.magnitude[[t, pair % own.len()]]);
+                (values[i], values[j]) = (by * (a * cos - b * sin), by * (b * cos + a * sin));
+            }
+        }
+        Some(out.into_dyn())
+    }
+}
+
+/// Rows of all heads that are turned as if they were one head.
+pub(super) fn whole_rows(offers: &mut Offers<'_>) {
+    for (pairs, is_of_neighbours) in [("i and i + half of the row", false), ("2i and 2i + 1 of the row", true)] {
+        for (frequencies, is_spread) in
+            [("base^(-2i/width of the row)", true), ("those of a head, again for each head", false)]
+        {
+            let way = WholeRow { is_of_neighbours, is_spread };
+            let words = format!(
+                "the row of all heads is rotated as one head: elements {pairs} together, frequencies {frequencies}"
+            );
+            offers.offer(Form::RotationPairing, words, 8.0, move |case, at| way.of(&case.places[at]));
+        }
+    }
+}

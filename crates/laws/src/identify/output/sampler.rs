@@ -1,15 +1,15 @@
-//! Logits of tokens that stand in the text already: what a sampler takes off them, where it is left in the model's output.
+//! Logits that a sampler has changed in place: what it takes off tokens that stand in the text already, and all but the likeliest that it drops.
 
 use std::collections::BTreeMap;
 
-use ndarray::ArrayD;
+use ndarray::{Array2, ArrayD, Ix2};
 
 use crate::case::{Axis, Case};
 use crate::fit::{factor, least_squares};
 use crate::identify::further_off;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
-use crate::number::Measured;
+use crate::number::{Measured, between};
 
 /// Which tokens of the text count for a position.
 #[derive(Clone, Copy)]
@@ -77,8 +77,83 @@ fn counted(right: &ArrayD<f64>, own: &ArrayD<f64>, tokens: &[u32], which: Which)
         .collect()
 }
 
+/// The laws of logits that a sampler has changed.
+pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
+    let mut laws = seen(subject, case);
+    laws.extend(kept(subject));
+    laws
+}
+
+/// Which logits of a row a sampler keeps.
+#[derive(Clone, Copy)]
+enum Keeps {
+    /// So many of the largest.
+    Largest(usize),
+    /// Those of so much below the largest at most.
+    Near(f64),
+}
+
+impl Keeps {
+    fn least(self, row: &[f64]) -> f64 {
+        match self {
+            Keeps::Largest(count) => {
+                let mut sorted = row.to_vec();
+                sorted.sort_by(|a, b| b.total_cmp(a));
+                sorted.get(count.saturating_sub(1)).copied().unwrap_or(f64::NEG_INFINITY)
+            }
+            Keeps::Near(below) => row.iter().copied().fold(f64::NEG_INFINITY, f64::max) - below,
+        }
+    }
+}
+
+/// All but the largest of each row are one number.
+fn kept(subject: &Subject) -> Vec<Law> {
+    let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<Ix2>().ok();
+    let (Some(right), Some(own)) = (two(&subject.right), two(&subject.own)) else { return Vec::new() };
+    if subject.axes != [Axis::Token, Axis::Row] {
+        return Vec::new();
+    }
+    let wrong = further_off(&subject.right, &subject.own, subject.noise);
+    let dropped: Vec<f64> = wrong.iter().zip(&own).filter(|(is, _)| **is).map(|(_, own)| *own).collect();
+    let Some(to) = dropped.first().copied().filter(|to| dropped.iter().all(|x| x == to)) else { return Vec::new() };
+    let rows = || right.rows().into_iter().zip(own.rows());
+    let counts: Vec<usize> = rows().map(|(_, own)| own.iter().filter(|x| **x != to).count()).collect();
+    let mut ways: Vec<(String, f64, Keeps)> = Vec::new();
+    if let Some(&count) = counts.first().filter(|count| counts.iter().all(|other| other == *count)) {
+        ways.push((format!("all but the {count} largest of each row are {to}"), 8.0, Keeps::Largest(count)));
+    }
+    // How far below the largest lie those that are kept, and those that are not?
+    let (mut near, mut far) = (0.0f64, f64::INFINITY);
+    for (right, own) in rows() {
+        let most = right.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        for (right, own) in right.iter().zip(own) {
+            if *own == to { far = far.min(most - right) } else { near = near.max(most - right) }
+        }
+    }
+    if near < far && far.is_finite() {
+        let below = between(near, far);
+        ways.push((
+            format!("logits of more than {below} below the largest of their row are {to}"),
+            20.0,
+            Keeps::Near(below),
+        ));
+    }
+    ways.into_iter()
+        .map(|(words, bits, keeps)| {
+            subject.law(Form::OutputFunction, words, bits + 6.0, move |right| {
+                let mut out: Array2<f64> = right.clone().into_dimensionality().ok()?;
+                for mut row in out.rows_mut() {
+                    let least = keeps.least(&row.to_vec());
+                    row.mapv_inplace(|x| if x >= least { x } else { to });
+                }
+                Some(out.into_dyn())
+            })
+        })
+        .collect()
+}
+
 /// The laws of logits of tokens that were seen.
-pub(super) fn seen(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
+fn seen(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     let Some(tokens) = case.tokens_of(Axis::Token).filter(|_| subject.axes == [Axis::Token, Axis::Row]) else {
         return Vec::new();
     };

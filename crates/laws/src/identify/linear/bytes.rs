@@ -1,0 +1,143 @@
+//! Weights or inputs in 8 or 4 bits with a step for each row or block, of which numbers or steps are read otherwise.
+
+use ndarray::{Array2, ArrayD};
+
+use super::inputs::of_input;
+use super::{ROOM, Sample, flat, of_weight, weight_of};
+use crate::case::Case;
+use crate::law::{Form, Law};
+
+/// How numbers are kept: bits of each, the block that has one step (`None`: a row), and which part of its largest size a step is.
+#[derive(Clone, Copy)]
+struct Kept {
+    bits: u32,
+    block: Option<usize>,
+    /// The largest number: a block's largest size is so many steps.
+    most: f64,
+}
+
+/// What is made of a number q and its step, of the steps of all blocks.
+#[derive(Clone, Copy)]
+enum Read {
+    /// As they are.
+    Right,
+    /// Negative ones without their sign bit.
+    Unsigned,
+    /// Cut towards zero, and not rounded.
+    Cut,
+    /// Rounded down.
+    Down,
+    /// Held one short of the largest negative or positive number.
+    Clipped,
+    /// With the step of another row or block.
+    StepOf(isize),
+    StepOfFirst,
+}
+
+impl Read {
+    const ALL: [(Read, &'static str, f64); 8] = [
+        (Read::Right, "and read as they are", 1.0),
+        (Read::Unsigned, "and read without a sign: negative ones have all numbers there are added", 3.0),
+        (Read::Cut, "cut towards zero, and not rounded", 2.0),
+        (Read::Down, "rounded down", 3.0),
+        (Read::Clipped, "and the largest is held to one less", 3.0),
+        (Read::StepOf(-1), "with the step of the one before", 3.0),
+        (Read::StepOf(1), "with the step of the next", 3.0),
+        (Read::StepOfFirst, "with the step of the first", 3.0),
+    ];
+
+    fn number(self, kept: Kept, x: f64) -> f64 {
+        let rounded = x.round_ties_even();
+        match self {
+            Read::Unsigned if rounded < 0.0 => rounded + f64::from(1u32 << kept.bits),
+            Read::Cut => x.trunc(),
+            Read::Down => x.floor(),
+            Read::Clipped => rounded.clamp(1.0 - kept.most, kept.most - 1.0),
+            _ => rounded,
+        }
+    }
+
+    fn step(self, at: usize, count: usize) -> usize {
+        match self {
+            // The first has its own, and so has the last.
+            Read::StepOf(by) => at.checked_add_signed(by).filter(|at| *at < count).unwrap_or(at),
+            Read::StepOfFirst => 0,
+            _ => at,
+        }
+    }
+}
+
+impl Kept {
+    fn all() -> Vec<Kept> {
+        let mut all = Vec::new();
+        for (bits, most) in [(8, 127.0), (8, 128.0), (4, 7.0), (4, 8.0)] {
+            all.extend([None, Some(32), Some(64), Some(128)].map(|block| Kept { bits, block, most }));
+        }
+        all
+    }
+
+    fn words(self) -> String {
+        let of = match self.block {
+            None => "row".to_owned(),
+            Some(block) => format!("block of {block}"),
+        };
+        format!("in {} bits with a step for each {of}, its largest size by {}", self.bits, self.most)
+    }
+
+    fn made(self, x: &Array2<f64>, read: Read) -> Option<Array2<f64>> {
+        let width = self.block.unwrap_or(x.ncols());
+        (width > 0 && x.ncols().is_multiple_of(width)).then_some(())?;
+        let values: Vec<f64> = x.iter().copied().collect();
+        let step = |block: &[f64]| block.iter().fold(0.0f64, |most, x| most.max(x.abs())) / self.most;
+        let steps: Vec<f64> = values.chunks(width).map(step).collect();
+        let each = |(at, x): (usize, &f64)| {
+            let (own, other) = (steps[at / width], steps[read.step(at / width, steps.len())]);
+            if own == 0.0 { 0.0 } else { read.number(self, x / own) * other }
+        };
+        let made = values.iter().enumerate().map(each).collect();
+        Array2::from_shape_vec(x.dim(), made).ok()
+    }
+}
+
+/// Another tensor made of one.
+type Whole = std::sync::Arc<dyn Fn(&Array2<f64>) -> Option<Array2<f64>> + Send + Sync>;
+
+impl Sample {
+    /// Weights and inputs that are kept in few bits, with a mistake in how they are kept.
+    pub(super) fn in_bytes(&self, case: &Case<'_>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let Some(weight) = weight_of(case, case.fitted) else { return laws };
+        let before = self.left(&self.x.dot(&self.weight.t()));
+        // A value on the edge between two steps may be either of them.
+        let near = (EDGE * before).max(ROOM * self.noise);
+        for kept in Kept::all() {
+            for (read, words, bits) in Read::ALL {
+                if !case.has_time() {
+                    return laws;
+                }
+                let whole: Whole = std::sync::Arc::new(move |x| kept.made(x, read));
+                let price = 9.0 + bits;
+                if let Some(other) = whole(&weight)
+                    && self.left(&self.x.dot(&other.select(ndarray::Axis(0), &self.rows).t())) <= near
+                {
+                    let whole = whole.clone();
+                    let said = format!("weights are {}, {words}", kept.words());
+                    laws.push(of_weight(said, price, move |case, at| whole(&weight_of(case, at)?)));
+                }
+                if whole(&self.x).is_some_and(|x| self.left(&x.dot(&self.weight.t())) <= near) {
+                    let whole = whole.clone();
+                    let said = format!("the input is {}, {words}", kept.words());
+                    laws.push(of_input(Form::LinearValues, said, price, move |case, at| {
+                        let input = case.places[at].inputs.first()?;
+                        let made: ArrayD<f64> = whole(&flat(input)?)?.into_dyn();
+                        made.to_shape(input.raw_dim()).ok().map(|made| made.into_owned())
+                    }));
+                }
+            }
+        }
+        laws
+    }
+}
+
+/// The share of the error that values on the edge between two steps may leave before the proof.
+const EDGE: f64 = 0.1;
