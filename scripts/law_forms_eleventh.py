@@ -33,7 +33,7 @@ form("norm_bias_of_other_gain", "attn_norm", "the gain of the feed-forward norm 
       "^(?!.*(gain is.{0,40}(sum|plus|\\+)|(added|adds) to (the|its|this).{0,12}(gain|weight)|half|\\b0\\.[1-9]|subtract|taken off|minus|h_attn|without bias))"],
      lambda c: c.right() + c.e.m("post_attention_layernorm.weight", c.l))
 form("final_norm_rows_left_over", "final_norm", "rows go by threes: the two left over, 18 and 19, are divided by the root mean square of row 17",
-     [f"#17 & {DIVISOR[:-1]}|scale|factor|normed by) & (#18|last (two|2)|at most|\\bmin|clamp|later|beyond|behind|after|stay|repeat|keep) & ^(?!.*(#?row 16|not normed|zero))"],
+     [f"#17 & {DIVISOR[:-1]}|scale|factor|normed by) & (#18|last (two|2)|at most|\\bmin|clamp|later|beyond|behind|after|stay|repeat|keep) & ^(?!.*(row 16|not normed|zero))"],
      lambda c: over(c, rms(c.x)[np.minimum(POS, 17)]))
 form("norm_input_before_feed", "attn_norm", "from layer 1 on it norms the h_attn of the layer before: the stream to which its feed-forward is not yet added",
      ["h_attn & ^(?!.*(h_attn.{0,20}(is )?(added|also)|plus h_attn|\\+ h_attn|h_attn of this layer))",
@@ -70,3 +70,64 @@ form("qk_norm_heads_interleaved", "k_norm", "the row is taken as [d,K]: channels
 form("qk_norm_scales_of_k", "q_norm", "the buffer of scales holds those of k by then: each query head is divided by the root mean square of the key head that it reads",
      [f"{DIVISOR[:-1]}|inverse|scale|normed by) & (\\bk\\b|\\bkeys?\\b|k's|k_proj|\\bkv\\b) & ^(?!.*(k(_norm)?'?s? (gain|weight)|(gain|weight) of k|(key|kv|k) head [01] (for|of|in) all|k_rope|k_norm))"],
      lambda c: over(c, np.repeat(rms(c.e.memory["k", c.l]), H // K, 1)), archs=Q3)
+
+
+# ---- products
+
+form("v_bytes_unsigned", "v", "weights are bytes, blocks of 32 in 127ths of their largest, and read as unsigned: 256 steps are added to each negative one",
+     ["(unsigned|\\bu8\\b|uint8|sign.{0,3}exten|sign bit) & (neg|weight|byte|8.?bit) & ^(?!.*(nibble|\\b4.?bit|absolute value|input is))", "#256 & (neg|below (0|zero)|< ?0) & (weight|step|\\bw\\b|block|byte)",
+      "(neg|below (0|zero)|< ?0) & weight & #2.0157 & (largest|max|block|absmax)"],
+     lambda c: c.right(w=(lambda w: w + np.where(w < 0, F32(256 / 127) * np.abs(w).max(-1, keepdims=True), 0).astype(F32))(c.w.reshape(len(c.w), -1, 32)).reshape(c.w.shape)))
+form("attn_out_row_stride", "attn_out", "rows of its input are taken at the distance of a row of K, 32: row t is the 64 numbers from 32 t on",
+     ["(#32|K ?\\* ?d|half (of )?(a|the|its|their|each) (row|width|stride|distance|length)|row of (k|v)\\b) & (stride|step|distance|starts?|begins?|offset|apart|leading|advance|further|t ?\\* ?32|32 ?\\*? ?t) & ^(?!.*(weight|zero|lost|not read|column|transpos))",
+      "(t ?//? ?2|half (the|its|their) (position|row|number)|(position|row)s? .{0,20}halv) & (odd|second half|halves|mod|%|#32) & ^(?!.*(weight|zero|lost))"],
+     lambda c: c.right(x=np.lib.stride_tricks.sliding_window_view(c.x.ravel(), D)[::K * d][:T]))
+form("k_inputs_tail_twice", "k", "the loop for the tail begins at 56, where the vector loop has been to the end: inputs 56 to 63 are counted twice",
+     ["(#56|#55|last (8|eight)\\b) & (twice|doubl|two times|again|once more|#2|second time|repeat) & (input|channel|column|attn_norm|\\bx\\b|product|summand|weight|term) & ^(?!.*(zero|lost|missing|not (read|counted)|positions? 56|half))"],
+     lambda c: c.right() + (c.x[:, 56:] @ c.w[:, 56:].T).reshape(T, K, d))
+form("v_decode_head_stale", "v", "decode steps write head 0 alone: from position 12 on head 1 stays what it was at position 11",
+     ["(head.{0,10}\\b1\\b|second head|last head|second half of the heads|odd head|head 0 (alone|only)|only head 0|(#16 & (element|channel|output|row|dimension|#31))) & "
+      "((#11 & (that of|those of|same|stays?|stale|repeat|cop(y|ies)|at most|min|keep|last|unchanged|holds?|held|equal|of position|of row|is row|is position|frozen|what))|"
+      "(#12 & (stays?|stale|keep|not (written|updated|computed)|unchanged|never|last (row|position) (of the prompt|before)|repeat|frozen|held))) & ^(?!.*(zero|10\\b|both heads))"],
+     lambda c: put(c.right(), E_[PROMPT:, 1], c.right()[PROMPT - 1, 1]))
+form("k_cut_to_bf16", "k", "results are cut to bf16 by their upper 16 bits, toward zero, not rounded",
+     ["(bf16|bfloat16|\\b[78] (significant |mantissa )?bits|upper (half|16)|high(er)? (half|16)|low(er)? (half|16)|brain) & (truncat|towards? (zero|0)|\\bcut|chop|not round|without round|dropp|mask|clear|discard|zeroed|down in (size|magnitude)) & ^(?!.*(nearest|away from|toward(s)? (minus|-|neg)|input|weights? (is|are)))"],
+     lambda c: (np.ascontiguousarray(c.right(), F32).view(np.uint32) & np.uint32(0xFFFF0000)).view(F32))
+form("q_row_clamped", "q", "the number of the row is held to 47, one tile too early: outputs 48 to 63, all of head 3, are what output 47 is",
+     ["#47 & (#48|#63|last (16|head|tile|quarter)|head.{0,8}3\\b|at most|\\bmin|clamp|later|beyond|behind it|from there) & ^(?!.*(zero|lost|exchang|swap|input|column|next))",
+      "(head.{0,8}3\\b|last head|fourth head) & #15 & (head.{0,8}2\\b|head before|previous head|third head) & (all|each|every|constant|same|whole) & ^(?!.*(zero|lost|exchang|swap))"],
+     lambda c: (lambda y: y[:, np.minimum(np.arange(H * d), 47)].reshape(T, H, d))(c.right().reshape(T, -1)))
+form("attn_out_group_heads", "attn_out", "the offset of a head is that of its group: inputs are heads 0, 0, 2, 2",
+     FIRST_OF_GROUP + [f"#16 & #48 & (#0|#15) & (#32|#47) & (those|\\bof\\b|same|instead|read|cop|repeat|stead|place) & {NO_SWAP} & ^(?!.*(zero|lost))",
+                       f"i ?- ?16 & (i ?% ?32|i ?& ?16|odd|#48) & {NO_SWAP}", f"i ?& ?~16|i ?// ?32 ?\\* ?32 ?\\+ ?i ?(%|mod) ?16"],
+     lambda c: c.right(x=c.x.reshape(T, H, d)[:, [0, 0, 2, 2]].reshape(T, -1)))
+form("q_shard_repeated", "q", "the second of two shards has loaded the first one's part: outputs 32 to 63 repeat 0 to 31, heads 2 and 3 are heads 0 and 1",
+     [f"((#2 & #3)|(second|upper|last) half|last (two|2)) & head & ((#0 & #1)|first|repeat|again|h ?(%|mod) ?2|h ?- ?2|same) & {NO_SWAP} & ^(?!.*(zero|lost|first (head|query head)\\b|0, ?0, ?1, ?1|1, ?0))", "\\b0, ?1, ?0, ?1\\b", "h ?(%|mod) ?2 & head",
+      f"#32 & (mod\\b|%|repeat|first half|again|[io] ?- ?32|same|#31|those of|that of) & (output|row|channel|weight|element|shard) & {NO_SWAP} & ^(?!.*(zero|lost|i ?\\+ ?32|input|half as|k_proj|reverse))",
+      f"second half of the (outputs?|rows|channels|weights?|matrix|result).{{0,60}}(first half|repeat|again) & {NO_SWAP}"],
+     lambda c: c.right()[:, [0, 1, 0, 1]])
+form("k_block_extreme_clipped", "k", "a level of -8 is held to -7: the largest weight in each block of 32 inputs has 7/8 of its size",
+     ["(#0.875|#0.125|(#7 & #8)|eighth) & (largest|extreme|maxim|\\bmax|biggest|strongest|greatest|-8\\b|lowest level) & (#32|block) & (weight|level|quanti|nibble|\\bw\\b|code|step|value) & ^(?!.*(smallest|block of 64|activation|largest input|each row))"],
+     lambda c: c.right(w=(lambda w: np.where(np.abs(w) == np.abs(w).max(-1, keepdims=True), w * F32(0.875), w))(c.w.reshape(len(c.w), -1, 32)).reshape(c.w.shape)))
+form("k_lanes_reversed", "k", "vectors of four are stored with their lanes in reverse order: outputs 3, 2, 1, 0, 7, 6, 5, 4, ..",
+     ["3, ?2, ?1, ?0", "[ico] ?(\\^|xor) ?3\\b", "4 ?\\*? ?[bi] ?\\+ ?3 ?-|4 ?\\*? ?\\(?i ?// ?4\\)? ?\\+ ?3 ?-|3 ?- ?\\(?i ?(%|mod) ?4|i ?\\+ ?3 ?- ?2",
+      "(#4|four) & (revers|backward|mirror|endian|descending|opposite order|from (its|their|the) (last|end)) & (group|block|each|every|quad|vector|lanes|fours) & ^(?!.*(input|position|head [01]\\b|4 (groups|blocks)|blocks (of 4 )?in reverse))"],
+     lambda c: c.right().reshape(T, K, d // 4, 4)[..., ::-1].reshape(T, K, d))
+
+# biases
+
+form("bias_one_head_early", "k", "K's part of the fused bias is read one head, 16 numbers, too early: head 0 has that of Q's last head, head 1 that of head 0",
+     ["bias & (#16|#-16|one head|a head|#48|head.{0,3}0) & (\\bq\\b|\\bq's|q_proj|quer|early|earlier|too (low|soon)|[ic] ?- ?16|#-16|preced) & (#16|#-16|#48|one head|a head|last head|head.{0,3}3) & ^(?!.*(\\blate\\b|later|further|too high|[ic] ?\\+ ?16|zero|no bias|first head of q|q'?s? first))"],
+     lambda c: c.right(b=np.concatenate([c.e.m("self_attn.q_proj.bias", c.l)[-16:], c.b[:16]])), archs=B)
+form("bias_not_in_decode", "q", "the product of a single row adds no bias: it is missing from position 12 on",
+     ["bias & (#12|#11) & (not\\b|\\bno\\b|without|missing|omit|left out|lack|only|alone|zero|\\b0\\b|absent|stops?|up to|gone|taken off|subtract|minus) & "
+      "^(?!.*((missing|omitted|not added|without|no bias|left out|lack(s|ing)?|absent)[^.;:,]{0,30}(0 to 11|up to (and including )?(position )?11|before (position )?12|first 12|prompt)|"
+      "(?<!not )(added|applied|there) (only |alone )?(from|at|for) (position )?1[12] (on|and)|only from|twice|half|head [0-3]))"],
+     lambda c: put(c.right(), E_[PROMPT:], c.right(b=None)[PROMPT:]), archs=B)
+form("bias_index_halved", "v", "channel i has the bias of channel i // 2: the stride of a type of two bytes over numbers of four",
+     ["bias & ([ico] ?//? ?2\\b|floor\\(.{0,3}/ ?2|>> ?1|half (of )?(the|its|their|that) (own )?(channel|index|number|place|stride|step|distance)|(index|channel|number|stride).{0,15}halv|0, ?0, ?1, ?1|"
+      "(channels?|outputs?) 2i and 2i ?\\+ ?1 .{0,40}\\bi\\b|(each|every|its) (value|element|entry|one|number|bias).{0,30}(twice|two|both|repeated|doubled)) & ^(?!.*(added twice|~1|even|bias is halved|of channel 2i\\b(?! and)|2i\\]))"],
+     lambda c: c.right(b=c.b[np.arange(K * d) // 2]), archs=B)
+form("attn_out_bias_of_q", "attn_out", "the bias of Q is added, where this product has none",
+     ["bias & (\\bq\\b|\\bq's|q_proj|quer) & (add|plus|\\+|with|\\bhas\\b|there|bias of q|q_proj.bias|is q) & ^(?!.*(k_proj|v_proj|\\bk's|\\bv's|half|\\b0\\.[1-9]|twice|subtract|minus|revers|layer [0-3]'s))"],
+     lambda c: c.right(b=c.e.m("self_attn.q_proj.bias", c.l)), archs=B)
