@@ -131,3 +131,113 @@ form("bias_index_halved", "v", "channel i has the bias of channel i // 2: the st
 form("attn_out_bias_of_q", "attn_out", "the bias of Q is added, where this product has none",
      ["bias & (\\bq\\b|\\bq's|q_proj|quer) & (add|plus|\\+|with|\\bhas\\b|there|bias of q|q_proj.bias|is q) & ^(?!.*(k_proj|v_proj|\\bk's|\\bv's|half|\\b0\\.[1-9]|twice|subtract|minus|revers|layer [0-3]'s))"],
      lambda c: c.right(b=c.e.m("self_attn.q_proj.bias", c.l)), archs=B)
+
+
+# ---- rotation
+
+FLAT = np.arange(H)[:, None] * d // 2 + np.arange(d // 2)     # the number of a pair in its row
+
+
+def turned_as_one(c):
+    """The row of all heads rotated as one head."""
+    x = c.x.reshape(T, -1)
+    n = x.shape[1] // 2
+    angle = (POS[:, None].astype(F32) * (THETA ** (-np.arange(n) / n)).astype(F32)).astype(F32)
+    cos, sin, a, b = c.e.r(np.cos(angle)), c.e.r(np.sin(angle)), x[:, :n], x[:, n:]
+    return np.concatenate([c.e.r(a * cos) - c.e.r(b * sin), c.e.r(b * cos) + c.e.r(a * sin)], -1).reshape(c.x.shape)
+
+
+def cosines(c, f):
+    """The rotation with other cosines, of angles [T,1,d/2]; the sines are right."""
+    angle = (POS[:, None, None].astype(F32) * FREQ.astype(F32)).astype(F32)
+    return turn(c.e, c.x, angle, cos=c.e.r(f(angle).astype(F32)))
+
+
+form("rope_frequency_not_reset", ROPES, "frequencies go on from head to head, without the modulo of head_dim: pair i of head h has theta^(-2 (i + 8 h) / 16), so head 1 is 10000 times slower",
+     ["head & (#0.0001|#10000|1e-0?4|theta\\^\\(?-h|theta\\*\\*\\(?-h|/ ?theta\\b|theta ?\\^ ?h|i ?\\+ ?8 ?\\*? ?h|8 ?\\*? ?h ?\\+ ?i|i ?\\+ ?h ?\\*? ?\\(?d ?/ ?2|2i ?\\+ ?16 ?\\*? ?h|(continu|go(es)? on|carr(y|ied)|not reset|never reset|run(s)? on).{0,60}head|"
+      "head.{0,60}(continu|go(es)? on|carr(y|ied)|not reset|never reset|run(s)? on)|flat (index|channel)|without (the )?(modulo|mod\\b|%)) & (frequen|angle|exponent|slower|theta|rotat) & ^(?!.*(position (is|of)|apart|as one (head|long)|one head of))"],
+     lambda c: c.right(freq=THETA ** (-2.0 * FLAT[:c.x.shape[1]] / d)))
+form("rope_cosine_row_before", ROPES, "the table of cosines is read a row too early: the cosine is of position p - 1 (of 0 at position 0), the sine of p",
+     ["cos & (before|previous|[pt] ?- ?1|one (position|row|step|too)|a row|#-1|late\\b|behind|earlier|early|preced|too low) & ^(?!.*(sin(e|es|us)?( table)? (is|are) .{0,30}(before|previous|[pt] ?- ?1|early)|next|ahead|[pt] ?\\+ ?1|too (high|late)|cos and sin|cosine and sine|frequency))"],
+     lambda c: cosines(c, lambda angle: np.cos(angle[np.maximum(POS - 1, 0)])))
+form("rope_every_second_pair", ROPES, "the loop over pairs goes by steps of 2: pairs 1, 3, 5 and 7 are not rotated",
+     ["(odd|every (second|other|2nd)|(#1 & #3 & #5 & #7)|2i ?\\+ ?1|i ?(%|mod) ?2|alternat|steps? of (2|two)) & (not rotated|unrotated|not turned|unturned|left|no rotation|frequenc(y|ies).{0,30}\\b0\\b|angles?.{0,30}\\b0\\b|zero|skip|untouched|without|stay|still|only|alone|unchanged|stands? still|position 0) & "
+      "(pair|frequen|angle|element|dimension|channel) & ^(?!.*((odd|every (second|other)) (position|head|token|row|quer|key)|half the (position|freq|angle)|halved|\\b0\\.5\\b|even (pairs|ones|frequencies)[^.;:,]{0,20}(not|left|unrot|unturn|skip)|odd (pairs|ones)[^.;:,]{0,12}(only|alone|are rotated|rotate)))",
+      "#0 & #2 & #4 & #6 & (only|alone) & (pair|frequen)"],
+     lambda c: c.right(freq=np.where(np.arange(d // 2) % 2 == 1, 0, FREQ)))
+form("rope_second_not_stored", "k_rope", "only the first element of each pair is written back: elements 8 to 15 of a head stay as before the rotation",
+     ["((second|upper|last) half|#8|#15|last (8|eight)|b cos|x2 cos|second (element|of (each|a|the) pair|member|component|line)|i ?\\+ ?d/2|first (element|of each pair|member|component|half|line)|a cos|halves) & "
+      "(not (rotated|written|stored|turned|updated)|unrotated|unturned|as (they|it|in|before)|left|keep|\\braw\\b|unchanged|(is|are) k\\b|stay|before the rotation|k_norm|never|stale|untouched|only|alone) & "
+      "^(?!.*(half of the (heads|positions|pairs|keys)|rotary_dim|partial|pairs? [4-7]|position 8|first half[^.;:,]{0,25}(not|left|unrot|raw|stay)|first (element|member|component)[^.;:,]{0,25}(not|unrot|raw|stay|left)|elements 0 to 7[^.;:,]{0,20}(not|left|unrot|raw|stay)|zero|frequenc|head [01]\\b))"],
+     lambda c: np.concatenate([c.right()[..., :d // 2], c.x[..., d // 2:]], -1))
+form("rope_cosine_from_sine", ROPES, "the cosine is sqrt(1 - sin^2): it is never negative",
+     ["cos & (\\babs|absolute|\\|cos|positive|non-?negative|sqrt\\(1|root|without (its |the )?sign|sign.{0,20}(lost|dropped|missing|ignored)|(lost|drops?|loses|ignores) (its |the )?sign|magnitude|never negative|1 ?- ?sin|unsigned|size of) & "
+      "^(?!.*(clamp|max\\( ?0|at least 0|floor|zero where|(size|abs(olute value)?) of (the )?sin|\\|sin|negated))"],
+     lambda c: cosines(c, lambda angle: np.abs(np.cos(angle))))
+form("rope_whole_row", ROPES, "the row of all heads is rotated as if it were one head: element i of the row with element i + half the row, frequencies theta^(-2i / width)",
+     ["(whole (row|vector|width|projection)|entire (row|vector|width)|full (row|width)|flattened|merged|all heads (together|as one|at once)|row of all heads|heads (are )?(together|joined|merged|concatenated|taken as one)|as (if (it|they) were )?(one|a single) (long |big |single )?head|(across|over) (the |all )?heads|(head_dim|rotary_dim).{0,12}(64\\b|32\\b|H ?\\*|K ?\\*)|(one|a) (single )?head of (64|32)) & "
+      "(pair|half|halves|apart|partner|meets|head of|as one|as if|a single|rotary_dim|head_dim|together) & ^(?!.*(within (its|each|a|the) head|modulo|not reset|adjacent|2i ?\\+ ?1))",
+      "((#32 & #64)|(#16 & #32)) & (pair|partner|apart|meets|turns? with|rotat\\w* with) & (frequen|exponent|theta|/ ?64|/ ?32) & ^(?!.*(adjacent|same frequenc|right frequenc))"],
+     turned_as_one)
+form("rope_table_of_four", ROPES, "in layer 1 the table has four frequencies and wraps: pairs 4 to 7 have those of 0 to 3",
+     ["(#4|four|#7) & (frequen|pair|table|angle) & (repeat|again|mod\\b|%|wrap|first|restart|begin|period|i ?- ?4|those of|that of|same|0 to 3|& ?3) & ^(?!.*(not rotated|unrotated|stand still|divided by 4|position|head \\d|exchang|swap|revers|i ?// ?2|i ?\\+ ?4|0 to 3 (have|has|are|take)))",
+      "#100 & (#4|#7|second half of the (pairs|frequenc)|last (4|four) pairs)"],
+     lambda c: c.right(freq=FREQ[np.arange(d // 2) % 4]), layers=[1])
+form("rope_prompt_keys_again", "k_rope", "when decoding begins the whole cache is rotated once more: keys 0 to 11 are rotated twice, as if at position 2p",
+     ["(#12|#11) & (twice|#2|again|doubl|two times|second time|once more|2p|2t|2 ?\\* ?[pt]) & "
+      "^(?!.*((from|after|behind|beyond) (position |key )?1[12]( on| onward)?[^.;:,]{0,30}(twice|doubl|again|2 ?\\*? ?p|factor)|(12 to 19|12 and later|decode steps|decoded)[^.;:,]{0,30}(twice|doubl|again)|half|p ?// ?2|not rotated|unrotated))"],
+     lambda c: c.right(pos=np.where(POS < PROMPT, 2 * POS, POS)))
+
+
+# ---- masks
+
+form("mask_decode_window", "probs", "decode steps alone have a window: from position 12 on a token sees the last 8 keys, its own among them",
+     ["(#12|#11) & (#8|#7) & (window|last (8|eight|7|seven)|see|hidden|hide|distance|ago|back|older|farther|further) & ^(?!.*(window (of |is |= ?)?7\\b|last (7|seven) keys(?!.{0,30}(itself|own|before|beside))|block|chunk|ahead|(up to|before|until) (position )?1[12]\\b[^.;:,]{0,30}window|to 11[^.;:,]{0,20}window))"],
+     lambda c: c.right(mask=SEEN & (~LATER | (AGO < 8))))
+form("mask_tail_keys_lost", "probs", "keys go by whole vectors of 4 and the tail is lost: token t sees the keys below 4 floor((t + 1) / 4), tokens 0 to 2 what they should",
+     ["(#4|four) & (multiple|whole|full|complete|group|block|tile|tail|// ?4|/ ?4|remain|(%|mod) ?4|vector|down|chunk|batch) & (hidden|lost|not (seen|read)|unseen|skip|left out|drop|missing|ignored|below|less than|<|whole|full|complete|\\(t ?\\+ ?1\\) ?//? ?4|floor|incomplete|unfinished) & (key|see|mask|s\\b) & "
+      "^(?!.*(end of (its|the) (own )?block|rounded up|next block|future|later keys|// ?4 ?\\* ?4 ?\\+|4 ?\\*? ?\\(?(floor\\()?t ?//? ?4|start of (its|the)|(before|below) (its|the) (own )?(block|tile|group)|block[^.;:,]{0,12}(alone|only)|every fourth|4th))"],
+     lambda c: c.right(mask=SEEN & ((POS[None] < (POS[:, None] + 1) // 4 * 4) | (POS[:, None] < 3))))
+form("mask_bits_reversed", "probs", "the mask is packed, and its bits are taken from the wrong end of each byte: for key s it looks at that of 8 floor(s / 8) + 7 - s mod 8",
+     ["[sjk] ?(\\^|xor) ?7\\b|7 ?- ?\\(?[sjk] ?(%|mod|& ?7)", "(revers|mirror|backward|from (the|its|their) (wrong |high |other )?(last|end)|most significant|\\bMSB|big.?endian|opposite (order|end)|wrong end) & (#8|byte|eight|#7) & (key|mask|bit|\\bs\\b|column) & ^(?!.*(quer|rows?\\b|head|16 keys|blocks (of 8 )?in reverse))"],
+     lambda c: c.right(mask=(POS[None] ^ 7) <= POS[:, None]))
+form("mask_head_0_alone", "probs", "the mask is not broadcast: head 0 alone has it, heads 1 to 3 see later keys too",
+     ["((head.{0,8}\\b0\\b|first head).{0,40}(alone|only)|(only|alone).{0,20}(head 0|first head)|(#1 & #2 & #3)|heads? (from 1|1 to 3|1-3|1 and (on|later|up)|(>=|≥) ?1|> ?0)|heads.{0,12}(other than|but|except|behind|after).{0,12}(head|0|first)|other heads|last (3|three) heads) & (mask|see|future|later|causal|open|hidden|all keys) & "
+      "^(?!.*(head 0 (alone |only )?(sees|is open|is not|is un|has no|has an open)|only (head 0|the first head) sees|first head (alone )?sees|(in|for|of) head 0 (alone|only),? (all|later|future)|(not|un)masked (in|for) head 0|window|one key (further|more)|keys? 0))"],
+     lambda c: c.right(mask=np.stack([SEEN] + [SEEN | True] * (H - 1))))
+
+
+# ---- scores
+
+form("score_half_unscaled", "probs", "the factor of 1/4 is put on the first 8 elements of a query alone: products of elements 8 to 15 have none",
+     ["(#8|#7|half of (the|each|a|its) (dimension|element|head|quer|channel|product|key)|halves|(second|first|upper|last) half) & "
+      "(#4|(#0.25 & (only|alone|but not))|not (scaled|multiplied|divided)|unscaled|without (the |their |a )?(scale|scaling|factor|1 ?/)|scal(e|ing).{0,30}(missing|omitted|only|alone|left out)|only.{0,60}scaled|(has|have) (no|none)|none) & (element|dimension|channel|half|product|head_dim) & "
+      "^(?!.*(half of the (heads|positions|queries|keys)|first half[^.;:,]{0,30}(not|unscaled|factor 4|times 4|without)|(elements|dimensions|channels)? ?0 to 7[^.;:,]{0,25}(not|unscaled|times 4|factor 4|without)|(second half|8 to 15)[^.;:,]{0,20}(only|alone)|zero|lost|not read))"],
+     lambda c: c.right(q=put(c.q, E_[..., d // 2:], lambda y: 4 * y)))
+form("score_query_of_group", "probs", "the query is looked up by the group's first head: heads 1 and 3 have the queries of heads 0 and 2",
+     FIRST_OF_GROUP, lambda c: c.right(q=c.q[:, [0, 0, 2, 2]]))
+form("score_query_of_layer_before", "probs", "in layer 3 the queries are still those of layer 2: their buffer is read before it is written",
+     ["(quer|\\bq\\b|q_rope) & (layers?[. ]2\\b|(previous|earlier|before|prior|preced|stale).{0,25}layer|layer.{0,25}(before|previous|earlier|too early)|l ?- ?1) & ^(?!.*(\\bkeys?\\b[^.;:,]{0,15}(of|from|are)|k_rope|layer [01]\\b|next layer|unrotated|token before|position before))"],
+     lambda c: c.right(q=c.e.memory["q_rope", 2]), layers=[3])
+form("score_self_unscaled", "probs", "the product with the token's own key, taken apart from the cache, is not scaled: it is 4 times too large",
+     ["(itself|\\bown\\b|\\bself\\b|diagonal|newest|s ?== ?t|s ?= ?t|t ?== ?s|distance (is |of |= ?)?0\\b|current|present) & "
+      "(#4|not (scaled|divided|multiplied)|unscaled|without (the |its )?(scale|scaling|factor|1 ?/ ?sqrt)|scal(e|ing).{0,30}(missing|omitted|left out)|scale.{0,8}\\b1\\b) & "
+      "^(?!.*((4|four) is added|plus 4|\\+ ?4|hidden|not seen|(all|other|every) (other )?(keys|scores)[^.;:,]{0,30}(unscaled|not scaled|times 4|4 times|factor 4|without)|(all|other) keys but (its|the)))"],
+     lambda c: c.right(score=lambda s: s * np.where(AGO == 0, F32(4), F32(1))))
+
+
+# ---- softmax
+
+form("denominator_of_head_0", "probs", "all heads are divided by the sum of head 0, each less its own maximum before",
+     ["(head.{0,8}\\b0\\b|first head) & (denominator|\\bsums?\\b|divi|normali[sz]|total) & ^(?!.*(weights of head 0|scores of head 0|head 0 (alone )?(is|are) (not|un)|not normali|maxim\\w* of head 0|without head 0|sum (over|of) (the |all )?heads))"],
+     lambda c: c.right(soft=lambda s: (lambda e: e / e.sum(-1, keepdims=True)[:1])(np.exp(s - s.max(-1, keepdims=True)))))
+form("denominator_even_keys", "probs", "of two running sums the second is forgotten: the denominator has the even keys alone",
+     ["(\\beven|every (second|other|2nd)|\\bodd|2i|stride.{0,6}2|step.{0,6}2|alternat|s ?(%|mod) ?2|0, ?2, ?4|1, ?3, ?5) & (denominator|\\bsum|divi|normali|total) & (key|\\bs\\b|column|term|score|weight|exp) & "
+      "^(?!.*(odd (keys|ones|terms|columns|positions) (alone|only)|(only|alone) (the )?odd|(sum|denominator|divisor)[^.;:,]{0,30}(over|of|has|holds) (the )?odd|even (keys|ones|terms|columns)?[^.;:,]{0,20}(left out|missing|not|lost|without|omitted)|without (the )?even|(odd|even) (heads|quer|rows|tokens)|hidden|unseen|not seen))"],
+     lambda c: c.right(soft=lambda s: (lambda e: e / e[..., ::2].sum(-1, keepdims=True))(np.exp(s - s.max(-1, keepdims=True)))))
+form("probs_in_bytes", "probs", "weights are kept as bytes: rounded to the nearest 255th",
+     ["(\\b255(th)?s?\\b|0\\.0039[12]) & (round|step|quanti|multiple|level|grid|8.?bit|whole|\\bu8|uint8|byte|nearest) & ^(?!.*(\\bdown\\b|\\bfloor|truncat|toward zero|\\bup\\b|int8 signed|block))"],
+     lambda c: np.floor(c.right() * F32(255) + F32(0.5)) / F32(255))
+form("softmax_of_softmax", "probs", "the softmax is done twice, the second time of the weights of seen keys",
+     ["soft.?max.{0,60}(twice|two times|again|once more|second time|of the (weights|probs|soft.?max|result|probabil)|of its own|repeated|double)|(twice|second|again|double|two).{0,20}soft.?max|soft.?max\\(soft.?max", "scores.{0,40}(are|is|by|become) (the |their )?(weights|probab|soft.?max)|soft.?max.{0,30}(for|in place of|instead of|as) (the )?scores"],
+     lambda c: c.right(soft=lambda s: (lambda p: softmax(np.where(np.isfinite(s), p, F32(-np.inf))))(softmax(s))))
