@@ -16,11 +16,14 @@ PROMPT = 12
 LATER = POS[:, None] >= PROMPT
 DIVISOR = "(rms|root mean|mean square|divisor|divided|denominator|statistic|squares)"
 ROOT_2 = "#1.4142|#0.7071|sqrt\\(1 ?/ ?2\\)|root of (2|two|a half|1/2)|2\\^(0\\.5|\\(1/2|1/2|-)"
-LEFT = "(not (normed|normal|norm\\b)|unnorm|un-norm|\\braw\\b|as (they|it) (are|is|stand|come|were|was)|(is|are) q\\b|copied|skip|left|only|alone|untouched|input|without|omit|pass)"
+LEFT = "(not (normed|normal|norm\\b)|unnorm|un-norm|\\braw\\b|as (they|it) (are|is|stand|come|were|was)|(is|are) q\\b|copied|skip|left|only|alone|untouched|\\binput\\b|without|omit|pass)"
 NO_SWAP = "^(?!.*(exchang|swap))"
 # query heads that stand for others: 1 for 0, and 3 for 2
 FIRST_OF_GROUP = ["0, ?0, ?2, ?2", "(h ?// ?2 ?\\* ?2|2 ?\\*? ?\\(?(floor\\()?h ?//? ?2|h ?& ?~1|h ?- ?\\(?h ?(%|mod) ?2)", f"first (query |head |query head )?(of|in) (its|the|each|every) (group|pair) & {NO_SWAP}",
-                  f"head & (odd|(#1 & #3)|second) & ((#0 & #2)|even|before|previous|h ?- ?1|neighbour|first) & {NO_SWAP} & ^(?!.*(0, ?0, ?1, ?1|zero|lost|average|mean of|after|h ?\\+ ?1|next))"]
+                  f"head & (odd (query )?heads|second (query )?heads? (of|in) (its|the|each|every)|\\b1 (and|,|&) ?(head |query )*3\\b) & (even|before|previous|h ?- ?1|neighbour|first|0 (and|,|&) ?(head )?2\\b) & {NO_SWAP} & "
+                  "^(?!.*(zero|lost|average|mean of|after|h ?\\+ ?1|next|key head))",
+                  f"head & (\\b1\\b.{{0,40}}\\b0\\b.{{0,30}}\\b3\\b.{{0,40}}\\b2\\b|0\\b.{{0,25}}\\b(for|in place of|instead of|as|and) (head )?1\\b.{{0,40}}\\b2\\b.{{0,25}}\\b(for|in place of|instead of|as|and) (head )?3\\b) & "
+                  f"{NO_SWAP} & ^(?!.*(zero|lost|average|key head|2 and 3|0, ?1|1, ?0|c ?/ ?2|normed as))"]
 
 
 # ---- norms
@@ -52,8 +55,8 @@ form("norm_first_not_squared", "attn_norm", "the sum of squares begins with x[0]
 # norms of heads
 
 form("qk_norm_gain_by_head", "q_norm", "the gain is indexed by the head, not by the element: all of head h is multiplied by w[h]",
-     ["(gain|weight|\\bw\\b) & head & (w\\[ ?h\\b|(gain|weight|element|channel|entry|number|component|value)s?[ \\[]+h\\b|(index|indic|taken|looked up|chosen|read)\\w*.{0,12} (by|with|at|from) (the |its |their )?head|head.{0,12}(index|number)|axis|"
-      "(w\\[0|\\b0\\b).{0,80}(w\\[1|\\b1\\b).{0,80}(w\\[2|\\b2\\b)) & ^(?!.*(revers|backward|not normed|random|h ?\\+ ?1|3 ?- ?h))"],
+     ["(gain|weight|\\bw\\b) & head & (w\\[ ?h\\b|(gain|weight|element|channel|entry|number|component|value)s?[ \\[]+h\\b|(index|indic|taken|looked up|chosen|read)\\w*.{0,12} (by|with|at|from) (the |its |their )?head|head.{0,12}(index|number)|(number|index) of (the|its|each) head|axis|"
+      "(w\\[0|element 0|gain 0|channel 0).{0,80}(w\\[1|element 1|gain 1|channel 1)) & ^(?!.*(revers|backward|not normed|random|h ?\\+ ?1|3 ?- ?h))"],
      lambda c: c.right(w=np.ones_like(c.w)) * c.w[:H, None], archs=Q3)
 form("qk_norm_sum_over_heads", "k_norm", "the sum of squares is not reset between heads: head 1 is divided by the root of the squares of heads 0 and 1, summed, over 16",
      ["head & (reset|accumul|cumul|carr(y|ied)|so far|running|sum|both|add|plus|\\+|total) & (\\b1\\b|second|last head|between heads|so far|previous head|head before|from head to head) & (square|rms|root mean|divi|denominator) & "
@@ -68,7 +71,7 @@ form("qk_norm_heads_interleaved", "k_norm", "the row is taken as [d,K]: channels
       "(even|odd|every (second|other)|stride (of )?2|parity|0, ?2, ?4) & (square|rms|root mean|divi|denominator|normed) & (gain|weight) & (c ?//? ?2|i ?//? ?2|half|//? ?2)"],
      lambda c: (lambda x: (c.e.r(x / rms(x, 1)) * c.w[:, None]).reshape(T, K, d))(c.x.reshape(T, d, K)), archs=Q3)
 form("qk_norm_scales_of_k", "q_norm", "the buffer of scales holds those of k by then: each query head is divided by the root mean square of the key head that it reads",
-     [f"{DIVISOR[:-1]}|inverse|scale|normed by) & (\\bk\\b|\\bkeys?\\b|k's|k_proj|\\bkv\\b) & ^(?!.*(k(_norm)?'?s? (gain|weight)|(gain|weight) of k|(key|kv|k) head [01] (for|of|in) all|k_rope|k_norm))"],
+     [f"{DIVISOR[:-1]}|inverse|scales? (is|are|of|that)|scaled by|normed by) & (\\bk\\b|\\bkeys?\\b|k's|k_proj|\\bkv\\b) & ^(?!.*(k(_norm)?'?s? (gain|weight)|(gain|weight) of k|(key|kv|k) head [01] (for|of|in) all|k_rope|k_norm|(odd|even) keys|not scaled|\\bexp|summed|every second))"],
      lambda c: over(c, np.repeat(rms(c.e.memory["k", c.l]), H // K, 1)), archs=Q3)
 
 
@@ -79,7 +82,7 @@ form("v_bytes_unsigned", "v", "weights are bytes, blocks of 32 in 127ths of thei
       "(neg|below (0|zero)|< ?0) & weight & #2.0157 & (largest|max|block|absmax)"],
      lambda c: c.right(w=(lambda w: w + np.where(w < 0, F32(256 / 127) * np.abs(w).max(-1, keepdims=True), 0).astype(F32))(c.w.reshape(len(c.w), -1, 32)).reshape(c.w.shape)))
 form("attn_out_row_stride", "attn_out", "rows of its input are taken at the distance of a row of K, 32: row t is the 64 numbers from 32 t on",
-     ["(#32|K ?\\* ?d|half (of )?(a|the|its|their|each) (row|width|stride|distance|length)|row of (k|v)\\b) & (stride|step|distance|starts?|begins?|offset|apart|leading|advance|further|t ?\\* ?32|32 ?\\*? ?t) & ^(?!.*(weight|zero|lost|not read|column|transpos))",
+     ["(#32|K ?\\* ?d|half (of )?(a|the|its|their|each) (row|width|stride|distance|length)|row of (k|v)\\b) & (stride|step|distance|starts?|begins?|offset|apart|leading|advance|further|t ?\\* ?32|32 ?\\*? ?t\\b) & ^(?!.*(weight|zero|lost|not read|column|transpos|\\bpair|rotat))",
       "(t ?//? ?2|half (the|its|their) (position|row|number)|(position|row)s? .{0,20}halv) & (odd|second half|halves|mod|%|#32) & ^(?!.*(weight|zero|lost))"],
      lambda c: c.right(x=np.lib.stride_tricks.sliding_window_view(c.x.ravel(), D)[::K * d][:T]))
 form("k_inputs_tail_twice", "k", "the loop for the tail begins at 56, where the vector loop has been to the end: inputs 56 to 63 are counted twice",
@@ -98,12 +101,14 @@ form("q_row_clamped", "q", "the number of the row is held to 47, one tile too ea
       "(head.{0,8}3\\b|last head|fourth head) & #15 & (head.{0,8}2\\b|head before|previous head|third head) & (all|each|every|constant|same|whole) & ^(?!.*(zero|lost|exchang|swap))"],
      lambda c: (lambda y: y[:, np.minimum(np.arange(H * d), 47)].reshape(T, H, d))(c.right().reshape(T, -1)))
 form("attn_out_group_heads", "attn_out", "the offset of a head is that of its group: inputs are heads 0, 0, 2, 2",
-     FIRST_OF_GROUP + [f"#16 & #48 & (#0|#15) & (#32|#47) & (those|\\bof\\b|same|instead|read|cop|repeat|stead|place) & {NO_SWAP} & ^(?!.*(zero|lost))",
+     [f"{said} & ^(?!.*(queries|query (of|heads? 0)))" for said in FIRST_OF_GROUP] + [f"#16 & #48 & (#0|#15) & (#32|#47) & (those|\\bof\\b|same|instead|read|cop|repeat|stead|place) & {NO_SWAP} & ^(?!.*(zero|lost))",
                        f"i ?- ?16 & (i ?% ?32|i ?& ?16|odd|#48) & {NO_SWAP}", f"i ?& ?~16|i ?// ?32 ?\\* ?32 ?\\+ ?i ?(%|mod) ?16"],
      lambda c: c.right(x=c.x.reshape(T, H, d)[:, [0, 0, 2, 2]].reshape(T, -1)))
 form("q_shard_repeated", "q", "the second of two shards has loaded the first one's part: outputs 32 to 63 repeat 0 to 31, heads 2 and 3 are heads 0 and 1",
-     [f"((#2 & #3)|(second|upper|last) half|last (two|2)) & head & ((#0 & #1)|first|repeat|again|h ?(%|mod) ?2|h ?- ?2|same) & {NO_SWAP} & ^(?!.*(zero|lost|first (head|query head)\\b|0, ?0, ?1, ?1|1, ?0))", "\\b0, ?1, ?0, ?1\\b", "h ?(%|mod) ?2 & head",
-      f"#32 & (mod\\b|%|repeat|first half|again|[io] ?- ?32|same|#31|those of|that of) & (output|row|channel|weight|element|shard) & {NO_SWAP} & ^(?!.*(zero|lost|i ?\\+ ?32|input|half as|k_proj|reverse))",
+     [f"head & (\\b2 ?(and|,|to|-|&) ?(head )?3\\b|(second|upper|last) half of the (query )?heads|last (two|2) (query )?heads|heads? from 2|from head 2) & (\\b0 ?(and|,|to|-|&) ?(head )?1\\b|first (two|2|half)|repeat|again|h ?- ?2|same as) & "
+      f"{NO_SWAP} & ^(?!.*(zero|lost|0, ?0, ?1, ?1|0, ?2|1, ?0|not normed|all the same))", "\\b0, ?1, ?0, ?1\\b", "h ?(%|mod) ?2 & head",
+      f"head 2\\b.{{0,40}}(head |of |is |from |repeats )0\\b.{{0,40}}head 3\\b.{{0,40}}(head |of |is |from |repeats )1\\b & {NO_SWAP}",
+      f"#32 & (mod\\b|%|repeat|first half|again|[io] ?- ?32|same|#31|those of|that of) & (output|row|channel|weight|element|shard) & {NO_SWAP} & ^(?!.*(zero|lost|i ?\\+ ?32|input|half as|k_proj|reverse|mean square|divided))",
       f"second half of the (outputs?|rows|channels|weights?|matrix|result).{{0,60}}(first half|repeat|again) & {NO_SWAP}"],
      lambda c: c.right()[:, [0, 1, 0, 1]])
 form("k_block_extreme_clipped", "k", "a level of -8 is held to -7: the largest weight in each block of 32 inputs has 7/8 of its size",
@@ -129,7 +134,7 @@ form("bias_index_halved", "v", "channel i has the bias of channel i // 2: the st
       "(channels?|outputs?) 2i and 2i ?\\+ ?1 .{0,40}\\bi\\b|(each|every|its) (value|element|entry|one|number|bias).{0,30}(twice|two|both|repeated|doubled)) & ^(?!.*(added twice|~1|even|bias is halved|of channel 2i\\b(?! and)|2i\\]))"],
      lambda c: c.right(b=c.b[np.arange(K * d) // 2]), archs=B)
 form("attn_out_bias_of_q", "attn_out", "the bias of Q is added, where this product has none",
-     ["bias & (\\bq\\b|\\bq's|q_proj|quer) & (add|plus|\\+|with|\\bhas\\b|there|bias of q|q_proj.bias|is q) & ^(?!.*(k_proj|v_proj|\\bk's|\\bv's|half|\\b0\\.[1-9]|twice|subtract|minus|revers|layer [0-3]'s))"],
+     ["bias & (\\bq\\b|\\bq's|q_proj|quer) & (add|plus|\\+|with|\\bhas\\b|there|bias of q|q_proj.bias|is q) & ^(?!.*(k_proj|v_proj|\\bk's|\\bv's|half|\\b0\\.[1-9]|twice|subtract|minus|revers|layer [0-3]'s|one head|head [0-3] has|last head))"],
      lambda c: c.right(b=c.e.m("self_attn.q_proj.bias", c.l)), archs=B)
 
 
@@ -158,25 +163,25 @@ form("rope_frequency_not_reset", ROPES, "frequencies go on from head to head, wi
       "head.{0,60}(continu|go(es)? on|carr(y|ied)|not reset|never reset|run(s)? on)|flat (index|channel)|without (the )?(modulo|mod\\b|%)) & (frequen|angle|exponent|slower|theta|rotat) & ^(?!.*(position (is|of)|apart|as one (head|long)|one head of))"],
      lambda c: c.right(freq=THETA ** (-2.0 * FLAT[:c.x.shape[1]] / d)))
 form("rope_cosine_row_before", ROPES, "the table of cosines is read a row too early: the cosine is of position p - 1 (of 0 at position 0), the sine of p",
-     ["cos & (before|previous|[pt] ?- ?1|one (position|row|step|too)|a row|#-1|late\\b|behind|earlier|early|preced|too low) & ^(?!.*(sin(e|es|us)?( table)? (is|are) .{0,30}(before|previous|[pt] ?- ?1|early)|next|ahead|[pt] ?\\+ ?1|too (high|late)|cos and sin|cosine and sine|frequency))"],
+     ["cos & (before|previous|[pt] ?- ?1|one (position|row|step|too)|a row (too )?(early|before|back)|#-1|late\\b|behind|earlier|early|preced|too low) & ^(?!.*(\\bsin(e|es|us)?( table)? (is|are) .{0,30}(before|previous|[pt] ?- ?1|early)|next|ahead|[pt] ?\\+ ?1|too (high|late)|cos and sin|cosine and sine|frequency|\\b2i\\b))"],
      lambda c: cosines(c, lambda angle: np.cos(angle[np.maximum(POS - 1, 0)])))
 form("rope_every_second_pair", ROPES, "the loop over pairs goes by steps of 2: pairs 1, 3, 5 and 7 are not rotated",
      ["(odd|every (second|other|2nd)|(#1 & #3 & #5 & #7)|2i ?\\+ ?1|i ?(%|mod) ?2|alternat|steps? of (2|two)) & (not rotated|unrotated|not turned|unturned|left|no rotation|frequenc(y|ies).{0,30}\\b0\\b|angles?.{0,30}\\b0\\b|zero|skip|untouched|without|stay|still|only|alone|unchanged|stands? still|position 0) & "
-      "(pair|frequen|angle|element|dimension|channel) & ^(?!.*((odd|every (second|other)) (position|head|token|row|quer|key)|half the (position|freq|angle)|halved|\\b0\\.5\\b|even (pairs|ones|frequencies)[^.;:,]{0,20}(not|left|unrot|unturn|skip)|odd (pairs|ones)[^.;:,]{0,12}(only|alone|are rotated|rotate)))",
+      "(pair|frequen|angle|element|dimension|channel) & ^(?!.*((odd|every (second|other)) (position|head|token|row|quer|key)|half the (position|freq|angle)|halved|\\b0\\.5\\b|even (pairs|ones|frequencies)[^.;:,]{0,20}(not|left|unrot|unturn|skip)|odd (pairs|ones)[^.;:,]{0,12}(only|alone|are rotated|rotate\\b)))",
       "#0 & #2 & #4 & #6 & (only|alone) & (pair|frequen)"],
      lambda c: c.right(freq=np.where(np.arange(d // 2) % 2 == 1, 0, FREQ)))
 form("rope_second_not_stored", "k_rope", "only the first element of each pair is written back: elements 8 to 15 of a head stay as before the rotation",
      ["((second|upper|last) half|#8|#15|last (8|eight)|b cos|x2 cos|second (element|of (each|a|the) pair|member|component|line)|i ?\\+ ?d/2|first (element|of each pair|member|component|half|line)|a cos|halves) & "
-      "(not (rotated|written|stored|turned|updated)|unrotated|unturned|as (they|it|in|before)|left|keep|\\braw\\b|unchanged|(is|are) k\\b|stay|before the rotation|k_norm|never|stale|untouched|only|alone) & "
-      "^(?!.*(half of the (heads|positions|pairs|keys)|rotary_dim|partial|pairs? [4-7]|position 8|first half[^.;:,]{0,25}(not|left|unrot|raw|stay)|first (element|member|component)[^.;:,]{0,25}(not|unrot|raw|stay|left)|elements 0 to 7[^.;:,]{0,20}(not|left|unrot|raw|stay)|zero|frequenc|head [01]\\b))"],
+      "(not (rotated|written|stored|turned|updated)|unrotated|unturned|as (they|it|in|before)|left (as|un|raw|out|where)|keep|\\braw\\b|unchanged|(is|are) k\\b|stays? (as|what|un)|before the rotation|k_norm|never (written|stored|rotated|turned)|stale|untouched|(written|stored|rotated|turned|rotates?|writes?|stores?)[^.;:]{0,30}(only|alone)|(only|alone)[^.;:]{0,60}(written|stored|rotated|turned)) & "
+      "^(?!.*(half of the (heads|positions|pairs|keys)|rotary_dim|partial|pairs? [4-7]|positions? (8|15)\\b|first half[^.;:,]{0,25}(not|left|unrot|raw|stay)|first (element|member|component)[^.;:,]{0,25}(not|unrot|raw|stay|left)|elements 0 to 7[^.;:,]{0,20}(not|left|unrot|raw|stay)|first (8|eight)[^.;:,]{0,25}(not|left|unrot|raw|stay)|(last (8|eight)|second half|8 to 15)[^.;:,]{0,30}(is|are) (alone |only )?(rotated|turned)|(second half|last (8|eight)|8 to 15)[^.;:,]{0,12}(alone|only)|zero|frequenc|head [01]\\b|from (position )?12))"],
      lambda c: np.concatenate([c.right()[..., :d // 2], c.x[..., d // 2:]], -1))
 form("rope_cosine_from_sine", ROPES, "the cosine is sqrt(1 - sin^2): it is never negative",
      ["cos & (\\babs|absolute|\\|cos|positive|non-?negative|sqrt\\(1|root|without (its |the )?sign|sign.{0,20}(lost|dropped|missing|ignored)|(lost|drops?|loses|ignores) (its |the )?sign|magnitude|never negative|1 ?- ?sin|unsigned|size of) & "
-      "^(?!.*(clamp|max\\( ?0|at least 0|floor|zero where|(size|abs(olute value)?) of (the )?sin|\\|sin|negated))"],
+      "^(?!.*(clamp|max\\( ?0|at least 0|floor|zero where|\\bsine? (is|=) sqrt|1 ?- ?cos|(size|abs(olute value)?) of (the )?sin|\\|sin|negated))"],
      lambda c: cosines(c, lambda angle: np.abs(np.cos(angle))))
 form("rope_whole_row", ROPES, "the row of all heads is rotated as if it were one head: element i of the row with element i + half the row, frequencies theta^(-2i / width)",
      ["(whole (row|vector|width|projection)|entire (row|vector|width)|full (row|width)|flattened|merged|all heads (together|as one|at once)|row of all heads|heads (are )?(together|joined|merged|concatenated|taken as one)|as (if (it|they) were )?(one|a single) (long |big |single )?head|(across|over) (the |all )?heads|(head_dim|rotary_dim).{0,12}(64\\b|32\\b|H ?\\*|K ?\\*)|(one|a) (single )?head of (64|32)) & "
-      "(pair|half|halves|apart|partner|meets|head of|as one|as if|a single|rotary_dim|head_dim|together) & ^(?!.*(within (its|each|a|the) head|modulo|not reset|adjacent|2i ?\\+ ?1))",
+      "(pair|half|halves|apart|partner|meets|head of|as one|as if|a single|rotary_dim|head_dim|together) & (rotat|pair|frequen|partner|turn|angle|exponent|rotary|apart) & ^(?!.*(within (its|each|a|the) head|modulo|not reset|adjacent|2i ?\\+ ?1))",
       "((#32 & #64)|(#16 & #32)) & (pair|partner|apart|meets|turns? with|rotat\\w* with) & (frequen|exponent|theta|/ ?64|/ ?32) & ^(?!.*(adjacent|same frequenc|right frequenc))"],
      turned_as_one)
 form("rope_table_of_four", ROPES, "in layer 1 the table has four frequencies and wraps: pairs 4 to 7 have those of 0 to 3",
@@ -195,7 +200,7 @@ form("mask_decode_window", "probs", "decode steps alone have a window: from posi
      ["(#12|#11) & (#8|#7) & (window|last (8|eight|7|seven)|see|hidden|hide|distance|ago|back|older|farther|further) & ^(?!.*(window (of |is |= ?)?7\\b|last (7|seven) keys(?!.{0,30}(itself|own|before|beside))|block|chunk|ahead|(up to|before|until) (position )?1[12]\\b[^.;:,]{0,30}window|to 11[^.;:,]{0,20}window))"],
      lambda c: c.right(mask=SEEN & (~LATER | (AGO < 8))))
 form("mask_tail_keys_lost", "probs", "keys go by whole vectors of 4 and the tail is lost: token t sees the keys below 4 floor((t + 1) / 4), tokens 0 to 2 what they should",
-     ["(#4|four) & (multiple|whole|full|complete|group|block|tile|tail|// ?4|/ ?4|remain|(%|mod) ?4|vector|down|chunk|batch) & (hidden|lost|not (seen|read)|unseen|skip|left out|drop|missing|ignored|below|less than|<|whole|full|complete|\\(t ?\\+ ?1\\) ?//? ?4|floor|incomplete|unfinished) & (key|see|mask|s\\b) & "
+     ["(#4|four) & (multiple|whole|full|complete|group|block|tile|tail|// ?4|/ ?4|remain|(%|mod) ?4|vector|down|chunk|batch) & (hidden|lost|not (seen|read)|unseen|skip|left out|drop|missing|ignored|below|less than|<|whole|full|complete|\\(t ?\\+ ?1\\) ?//? ?4|floor|down|incomplete|unfinished) & (key|see|mask|s\\b) & "
       "^(?!.*(end of (its|the) (own )?block|rounded up|next block|future|later keys|// ?4 ?\\* ?4 ?\\+|4 ?\\*? ?\\(?(floor\\()?t ?//? ?4|start of (its|the)|(before|below) (its|the) (own )?(block|tile|group)|block[^.;:,]{0,12}(alone|only)|every fourth|4th))"],
      lambda c: c.right(mask=SEEN & ((POS[None] < (POS[:, None] + 1) // 4 * 4) | (POS[:, None] < 3))))
 form("mask_bits_reversed", "probs", "the mask is packed, and its bits are taken from the wrong end of each byte: for key s it looks at that of 8 floor(s / 8) + 7 - s mod 8",
@@ -203,7 +208,7 @@ form("mask_bits_reversed", "probs", "the mask is packed, and its bits are taken 
      lambda c: c.right(mask=(POS[None] ^ 7) <= POS[:, None]))
 form("mask_head_0_alone", "probs", "the mask is not broadcast: head 0 alone has it, heads 1 to 3 see later keys too",
      ["((head.{0,8}\\b0\\b|first head).{0,40}(alone|only)|(only|alone).{0,20}(head 0|first head)|(#1 & #2 & #3)|heads? (from 1|1 to 3|1-3|1 and (on|later|up)|(>=|≥) ?1|> ?0)|heads.{0,12}(other than|but|except|behind|after).{0,12}(head|0|first)|other heads|last (3|three) heads) & (mask|see|future|later|causal|open|hidden|all keys) & "
-      "^(?!.*(head 0 (alone |only )?(sees|is open|is not|is un|has no|has an open)|only (head 0|the first head) sees|first head (alone )?sees|(in|for|of) head 0 (alone|only),? (all|later|future)|(not|un)masked (in|for) head 0|window|one key (further|more)|keys? 0))"],
+      "^(?!.*(head 0 (alone |only )?(sees|is open|is not|is un|has no|has an open)|only (head 0|the first head) sees|first head (alone )?sees|(in|for|of) head 0 (alone|only),? (all|later|future)|(not|un)masked (in|for) head 0|window|block|heads 0 and 1|one key (further|more)|keys? 0))"],
      lambda c: c.right(mask=np.stack([SEEN] + [SEEN | True] * (H - 1))))
 
 
@@ -211,11 +216,11 @@ form("mask_head_0_alone", "probs", "the mask is not broadcast: head 0 alone has 
 
 form("score_half_unscaled", "probs", "the factor of 1/4 is put on the first 8 elements of a query alone: products of elements 8 to 15 have none",
      ["(#8|#7|half of (the|each|a|its) (dimension|element|head|quer|channel|product|key)|halves|(second|first|upper|last) half) & "
-      "(#4|(#0.25 & (only|alone|but not))|not (scaled|multiplied|divided)|unscaled|without (the |their |a )?(scale|scaling|factor|1 ?/)|scal(e|ing).{0,30}(missing|omitted|only|alone|left out)|only.{0,60}scaled|(has|have) (no|none)|none) & (element|dimension|channel|half|product|head_dim) & "
-      "^(?!.*(half of the (heads|positions|queries|keys)|first half[^.;:,]{0,30}(not|unscaled|factor 4|times 4|without)|(elements|dimensions|channels)? ?0 to 7[^.;:,]{0,25}(not|unscaled|times 4|factor 4|without)|(second half|8 to 15)[^.;:,]{0,20}(only|alone)|zero|lost|not read))"],
+      "(#4|(#0.25 & (only|alone|but not))|not (scaled|multiplied|divided)|unscaled|without (the |their |a )?(scale|scaling|factor|1 ?/)|scal(e|ing).{0,30}(missing|omitted|only|alone|left out)|only.{0,60}scaled?\\b|(has|have) (no|none)|none) & (element|dimension|channel|half|product|head_dim) & "
+      "^(?!.*(half of the (heads|positions|queries|keys)|first half[^.;:,]{0,30}(not|unscaled|factor (of )?4|times 4|without)|(elements|dimensions|channels)? ?0 to 7[^.;:,]{0,25}(not|unscaled|times 4|factor (of )?4|without)|(second half|8 to 15)[^.;:,]{0,20}(only|alone)|zero|lost|not read))"],
      lambda c: c.right(q=put(c.q, E_[..., d // 2:], lambda y: 4 * y)))
 form("score_query_of_group", "probs", "the query is looked up by the group's first head: heads 1 and 3 have the queries of heads 0 and 2",
-     FIRST_OF_GROUP, lambda c: c.right(q=c.q[:, [0, 0, 2, 2]]))
+     [f"{said} & ^(?!.*\\binputs? )" for said in FIRST_OF_GROUP], lambda c: c.right(q=c.q[:, [0, 0, 2, 2]]))
 form("score_query_of_layer_before", "probs", "in layer 3 the queries are still those of layer 2: their buffer is read before it is written",
      ["(quer|\\bq\\b|q_rope) & (layers?[. ]2\\b|(previous|earlier|before|prior|preced|stale).{0,25}layer|layer.{0,25}(before|previous|earlier|too early)|l ?- ?1) & ^(?!.*(\\bkeys?\\b[^.;:,]{0,15}(of|from|are)|k_rope|layer [01]\\b|next layer|unrotated|token before|position before))"],
      lambda c: c.right(q=c.e.memory["q_rope", 2]), layers=[3])
@@ -229,7 +234,7 @@ form("score_self_unscaled", "probs", "the product with the token's own key, take
 # ---- softmax
 
 form("denominator_of_head_0", "probs", "all heads are divided by the sum of head 0, each less its own maximum before",
-     ["(head.{0,8}\\b0\\b|first head) & (denominator|\\bsums?\\b|divi|normali[sz]|total) & ^(?!.*(weights of head 0|scores of head 0|head 0 (alone )?(is|are) (not|un)|not normali|maxim\\w* of head 0|without head 0|sum (over|of) (the |all )?heads))"],
+     ["(head.{0,3}\\b0'?s? (own )?(sum|denominator|total|divisor)|head 0's|(of|by|from|with|on|in) (the )?(query )?(head.{0,3}\\b0\\b|first head)|first head's) & (denominator|\\bsums?\\b|divi|normali[sz]|total) & ^(?!.*(head 0 alone|(one|1) more|extra|term|square|weights of head 0|scores of head 0|head 0 (alone )?(is|are) (not|un)|not normali|maxim\\w* of head 0|without head 0|sum (over|of) (the |all )?heads))"],
      lambda c: c.right(soft=lambda s: (lambda e: e / e.sum(-1, keepdims=True)[:1])(np.exp(s - s.max(-1, keepdims=True)))))
 form("denominator_even_keys", "probs", "of two running sums the second is forgotten: the denominator has the even keys alone",
      ["(\\beven|every (second|other|2nd)|\\bodd|2i|stride.{0,6}2|step.{0,6}2|alternat|s ?(%|mod) ?2|0, ?2, ?4|1, ?3, ?5) & (denominator|\\bsum|divi|normali|total) & (key|\\bs\\b|column|term|score|weight|exp) & "
