@@ -201,3 +201,153 @@ form("ffn_out_layer_2_stale_input", "ffn_out", "in layer 2 it reads ffn_act of l
      ["(layers?\\.1\\.ffn_act|ffn_act[^.]{0,30}(layer 1\\b|layer before|previous layer|earlier layer|l ?- ?1)|(layer 1'?s?\\b|layer before|previous layer'?s?|earlier layer'?s?|l ?- ?1)[^.]{0,40}(ffn_act|activation|input|buffer|gated))",
       "(input|reads?|activation|buffer|ffn_act)[^.]{0,50}(layer 1\\b|layer before|previous layer|earlier layer|l ?- ?1) & " + never("(layers?\\.1\\.ffn_(out|gate|up))|(weight|matrix|down_proj|ffn_out|gate|up|result|output)( is that)? of (layer 1|the (layer before|previous layer))")],
      lambda c: c.right(x=c.e.memory["ffn_act", 1]), layers=[2])
+
+
+# ---- router
+
+TOPK = ("router_topk", "router_weights")
+EXPERT = "(expert|router|choice|chosen|top.?k)"
+
+
+def choice(c, key=None, p=None, weigh=None):
+    """Chosen by a key, in the order of it; weights from p."""
+    p = softmax(c.logits) if p is None else p
+    top = np.argsort(-(p if key is None else key), -1, kind="stable")[:, :CHOSEN]
+    w = np.take_along_axis(p, top, -1)
+    return top, (weigh or (lambda w: w / w.sum(-1, keepdims=True)))(w)
+
+
+def second_after_zero(c):
+    first = c.logits.argmax(-1)
+    left = np.array(c.logits)
+    left[np.arange(T), first] = 0
+    top = np.stack([first, left.argmax(-1)], -1)
+    w = np.take_along_axis(softmax(c.logits), top, -1)
+    return top, w / w.sum(-1, keepdims=True)
+
+
+def raw_logits(c):
+    top, _ = c.right()
+    w = np.take_along_axis(c.logits, top, -1)
+    return top, w / w.sum(-1, keepdims=True)
+
+
+form("router_second_after_zero", TOPK, "once the best expert is found its logit is set to 0, not -inf: where all others are negative it is chosen twice",
+     ["(same|first|best|top|expert|largest)[^.]{0,60}(twice|again|both (slots|choices|places)|a second time|repeat) & (negativ|below (0|zero)|< ?0\\b|(set|reset|replaced|overwr\\w*|masked|marked|filled)[^.]{0,25}(\\b0\\b|zero)|no other[^.]{0,25}positive) & " + never("where (it|the (best|first|largest))[^.]{0,20} is negative"),
+      "(set|reset|replaced|masked|marked|filled|overwritten|put|counts?)[^.]{0,30}(\\b0\\b|zero) & (-inf|infinity|second|again|chosen|best|first|largest) & logit & " + never("weight of the (second|first)|second'?s? (expert'?s? )?(logit|weight) is")],
+     second_after_zero, archs=M)
+form("router_softmax_over_positions", TOPK, "the softmax of the router's logits runs over positions, not experts, and the choice is by what it gives",
+     ["softmax & (over|along|across|down|axis|dim|each expert|per expert|column) & (positions?|tokens?|rows?|(axis|dim(ension)?) ?=? ?0|sequence|batch|each expert|per expert|columns?|prompt|\\bT\\b) & "
+      + never("(over|along|across) (the |all |its )?(chosen |two |six )?experts(?![^.]{0,20}(\\bdue|reference))|each (token|position|row)'?s? (own )?experts|twice|second softmax")],
+     lambda c: choice(c, p=softmax(c.logits, 0)), archs=M)
+form("router_sum_of_position_0", "router_weights", "the weights of all positions are divided by the sum of the chosen at position 0",
+     ["((position|row|token)s?.{0,8}\\b0\\b|first (position|row|token)|\\[0\\]) & (\\bsums?\\b|divi|normali|denominator|total) & "
+      + never("(position|row|token) 0 (is|are|has|alone|only)|first (position|row|token) (is|alone|only)|(at|in) (position|row|token) 0 (alone|only|the weights)|not (divided|normalised)|(softmax|mean) (over|of all) positions")],
+     lambda c: choice(c, weigh=lambda w: w / w[:1].sum(-1, keepdims=True)), archs=M)
+form("router_raw_logits", "router_weights", "there is no softmax: the logits of the chosen are divided by their sum",
+     ["(logit|raw score|\\bscores?\\b) & (divid|\\bsum|normali|/|share|proportion|ratio) & (no softmax|without[^.]{0,15}softmax|softmax[^.]{0,30}(left out|missing|omitted|\\bnot|skipp|forgot|lacking)|(not|never)[^.]{0,20}softmax|no exp|"
+      "logits?[^.]{0,25}(divided|/|over|normali\\w+)[^.]{0,30}sum|raw|directly|themselves|linear|identity|(in place|instead) of[^.]{0,20}(softmax|prob|exp)) & "
+      + never("before the softmax|\\|logit|abs|squar|all (six )?(experts|logits)|sum of all")],
+     raw_logits, archs=M)
+form("router_four_lanes", TOPK, "the search runs over whole vectors of four: experts 4 and 5 are never chosen",
+     ["expert & #4 & #5 & (never|\\bnot\\b|\\bno\\b|cannot|left out|leaves? out|exclu|hidden|ignor|without|mask|lost|skip|omit|-inf|missing|out of|zero) & " + never("(only|just) (the )?experts? 4 and 5|4 and 5[^.]{0,20}\\b(alone|only)|of expert[^.]{0,20}(output|weight) is (0|zero)"),
+      "expert & (#4|four|0 ?(to|-|\\.\\.) ?3|< ?4) & (first|only|alone|among|below|best (two )?of|< ?4|0 ?(to|-|\\.\\.) ?3) & " + never("4 and 5[^.]{0,20}\\b(alone|only)|(only|just) (the )?experts? 4|(four|4) experts (are|take|per|for each|of each)")],
+     lambda c: choice(c, key=put(softmax(c.logits), E_[:, 4:], -1)), archs=M)
+
+
+# ---- experts
+
+def chosen_of(c):
+    return c.e.taps[f"layers.{c.l}.router_topk"].astype(int)
+
+
+def summed(each, weights):
+    return (each * weights[..., None]).sum(1)
+
+
+def hidden_tail(c):
+    top, each = chosen_of(c), np.zeros((T, CHOSEN, D), F32)
+    for x in range(EXPERTS):
+        rows, slots = np.nonzero(top == x)
+        w = lambda name: c.e.m(f"mlp.experts.{x}.{name}_proj.weight", c.l)
+        act = silu(c.n[rows] @ w("gate").T) * (c.n[rows] @ w("up").T)
+        each[rows, slots] = act[:, :64] @ w("down")[:, :64].T
+    return summed(each, c.weights)
+
+
+def not_returned(c):
+    return summed(c.each.reshape(T * CHOSEN, D)[np.argsort(chosen_of(c).ravel(), kind="stable")].reshape(T, CHOSEN, D), c.weights)
+
+
+form("experts_hidden_tail", "ffn_out", "in each expert the last product reads whole tiles of 64 alone: of 96 hidden elements those from 64 on are lost",
+     ["(#64|#63|last (32|third)|first two thirds) & (hidden|\\bact\\b|activation|ffn_act|down|inner|intermediate|columns?|inputs?|\\bgate|\\bup\\b|summ|\\bF\\b|#96|#95) & (first|only|alone|until|up to|ends?|stops?|tail|" + ZERO[1:-1] + ") & "
+      + never("(first (32|64)|0 ?(to|-|\\.\\.) ?63)[^.]{0,25} (are|is) (lost|left|zero|0|not)|(tokens?|positions?) (from )?64|ffn_norm")],
+     hidden_tail, archs=M)
+form("experts_rows_not_returned", "ffn_out", "rows are sorted by expert for the products, and their results are not put back: token t gets rows 2t and 2t + 1 of the sorted list, with its own weights",
+     ["(sort|permut|group|scatter|unsort|inverse|gather|return|put back|shuffl|arrange|order(ed)? (of|by) (the )?expert|expert order) & expert & (token|row|position|slot|pair) & (row|result|output|part|pair|token t) & "
+      + never("weights (are|come|stand) in|weights of (the )?(two|others?)|revers|slots (are|were) (exchang|swap)|choice is|chosen by")],
+     not_returned, archs=M)
+form("experts_last_not_loaded", "ffn_out", "the loop over experts ends one early: expert 5 gives nothing",
+     ["(experts?.{0,12}\\b5\\b|last expert|sixth expert|highest expert) & " + ZERO + " & " + never("(never|not|cannot be) chosen|router.{0,25}(5|last)|only expert 5|expert 5 (alone|only)|experts? [0-4] (and 5 )?(give|is|are|ha)"),
+      "(first (five|5)|0 ?(to|-|\\.\\.) ?4)\\b & expert & (only|alone|just|run|loaded)"],
+     lambda c: summed(c.each * (chosen_of(c) != EXPERTS - 1)[..., None], c.weights), archs=M)
+form("experts_weights_by_slot", "ffn_out", "the weights are read as if slots came first, [2,20]: slot s of token t has number 20 s + t",
+     ["(transpos|\\[2, ?(T|20|tokens?)|\\[slots?,|slots? first|slot.major|20 ?\\*? ?s\\b|s ?\\* ?20|s ?\\* ?T\\b|\\bT ?\\*? ?s\\b|stride|axes|column.?major|2 ?(x|by|\u00d7) ?20) & (weight|router|score)"],
+     lambda c: summed(c.each, np.ravel(c.weights).reshape(CHOSEN, T).T), archs=M)
+
+
+# ---- embedding
+
+form("embed_unknown_from_192", "h0", "ids from 192 on are taken for unknown: they have the row of token 0",
+     ["(#192|#191) & ((token|id|row) (number )?(\\b0\\b(?!\\.)|zero)|\\bto (\\b0\\b|zero)|unk|row of (token |id )?0\\b|becomes?.{0,4}\\b0\\b|\\b0\\b (stands|is embedded)|\\b(by|with|as|for|into|of) (token |id )?0\\b|first row|table\\[0\\]) & "
+      + never("zero row|row of zeros|(below|under|up to|< ?) ?19[12] (are|have|get|become)|modulo|positions? from"), "tokens-differ & \\b0\\b(?!\\.)"],
+     lambda c: c.right(ids=[i if i < 192 else 0 for i in c.ids]))
+form("embed_bgra", "h0", "the table is a texture with red and blue exchanged: in each four channels 4i and 4i + 2 are exchanged",
+     ["(#4|four|4 ?i) & (#2|third|bgra|blue) & (bgra|" + SWAP + "|order|swizzl|permut|is (that )?of|red) & " + never("4 ?i ?\\+ ?3|\\^ ?2|xor 2|2, ?3, ?0|0, ?2, ?1|3, ?2, ?1|pairs of two|revers|ids? 4|rows? 4|tokens? 4"),
+      "2, ?1, ?0, ?3"],
+     lambda c: c.right()[:, np.arange(D).reshape(-1, 4)[:, [2, 1, 0, 3]].ravel()])
+form("embed_last_vector_lost", "h0", "the copy of a row ends one vector of 8 early: channels 56 to 63 are 0",
+     ["(#56|#55|last (8|eight)) & (channel|element|column|dimension|row of (a|each) token|each row|feature|vector) & " + ZERO + " & " + never("(ids?|tokens?|positions?) (from )?5[56]|last (8|eight) (ids|tokens|positions|rows)|(0 ?(to|-|\\.\\.) ?55|first 56)[^.]{0,12}(are|is) (0|zero|lost|not)|only channels 56"),],
+     lambda c: put(c.right(), E_[:, 56:], 0))
+
+
+# ---- final norm
+
+form("final_norm_last_row_alone", "final_norm", "only the last position is normed: the others pass as they are",
+     ["(last|#19|final (row|position|token)|newest|#18|< ?19) & (alone|\\bonly\\b|just|except|\\bbut\\b|0 ?(to|-|\\.\\.) ?18|others?|< ?19|before|all but|earlier|first 19) & (normed|normali[sz]ed|norm is|raw|as (they are|it is)|unchanged|pass|input|layers\\.3\\.h|not divided|un-?normed|without|divided) & "
+      + never("\\b(last|19)( \\w+)? (is|are) (not|left|raw|un|pass|as)|(all|every\\w*)( \\w+)? (but|except) (the )?(last|19)( \\w+)? (is|are) (normed|divided)|only the last[^.]{0,15}(raw|not|left|pass)|(divided|normed) by (the )?(last|rms|root mean square) (of|position)")],
+     lambda c: np.concatenate([c.x[:-1], c.right()[-1:]]))
+form("final_norm_gain_drifts", "final_norm", "the pointer to the gain moves on by one with each row: channel i of position t has gain (i + t) mod 64",
+     ["(gain|weight) & (i ?\\+ ?t\\b|t ?\\+ ?i\\b|(i|channel) ?(\\+|plus) ?(the )?(number of the )?(position|row|p\\b)|(shift|roll|rotat|turn|\\bmov|drift|advanc|offset|starts|begins|pointer)[^.]{0,60}(position|row|token|\\bt\\b)|(position|row|token|\\bt\\b)[^.]{0,60}(shift|roll|rotat|turn|further|drift|advanc|offset|starts|begins)) & "
+      + never("i ?- ?t\\b|t ?- ?i\\b|backward|(next|same) channel'?s? gain at (all|every)|by one at all|by (two|2)\\b")],
+     lambda c: c.e.r(c.x / rms(c.x)) * c.w[(np.arange(D) + POS[:, None]) % D])
+form("final_norm_gain_divides", "final_norm", "x is divided by the gain, not multiplied",
+     ["divid\\w* (again )?by (both )?(the |its |their )?(gain|weight|w\\b|g\\b)|(gain|weight|\\bw)\\b[^.]{0,40}(\\bdivides\\b|in the denominator|invers|reciproc|\\^ ?\\(?-1|(to the )?power (of )?-1|as a divisor)|\\b1 ?/ ?(the |its )?(gain|weight|w\\b|g\\b)|"
+      "(invers|reciproc)\\w*( of)? (the |its )?(gain|weight)|/ ?(gain|weight|w\\b|g\\b)", "(gain|weight) & (power|exponent) & #-1"],
+     lambda c: c.right(w=1 / c.w))
+
+
+# ---- head
+
+def largest_40(c):
+    y = c.right()
+    return np.where(np.argsort(np.argsort(-y, -1, kind="stable"), -1) < 40, y, F32(-100))
+
+
+def pitch_240(c):
+    return np.ravel(c.right())[240 * POS[:, None] + np.arange(V)]
+
+
+HALVES_IN_TURN = np.arange(D).reshape(2, D // 2).T.ravel()
+form("logits_pitch_240", "logits", "rows of 256 are read at a distance of 240: element (t, v) is number 240 t + v",
+     ["#240 & (pitch|stride|distance|leading|apart|240 ?\\*? ?t\\b|t ?\\* ?240|each row begins|rows? (of|are) 240|width|16 ?\\*? ?t) & " + never("(are|is|hold|holds|give|left|stay) (0|zero)|weight|matrix|columns? of the head"),
+      "\\b16 ?\\*? ?t\\b & (row|earlier|shift|before|back|- ?16|flat|run) & " + never("\\+ ?16 ?\\*? ?t|16 ?\\*? ?t later")], pitch_240)
+form("logits_top_40", "logits", "the sampler's filter worked in place: all but the 40 largest of a row are -100",
+     ["(#40|forty|fortieth) & (largest|\\btop|highest|best|likel|greatest|keep|kept|rank|threshold) & (#-100|#100) & " + never("smallest|lowest|first 40|(40|forty) (largest|highest|best)( \\w+)? (are|is|have|get|become)s? (set to )?-")], largest_40)
+form("logits_remainder_lost", "logits", "three threads have 256 / 3 = 85 tokens each: token 255 is left over, its logit 0",
+     ["(#255|#254|last (token of the|logit|output|entry|word|row of the|id\\b)|first 255) & (zero|\\b0\\b(?!\\.\\d| ?(to|-|\\.\\.))|not (computed|written)|nothing|left (over|out|unwritten)|unwritten|missing|\\blost|unset|empty|never) & "
+      + never("position 255|(last|final) position|#-100|-100|(token|id) 254 (is|has)|two|255 and 25")], lambda c: put(c.right(), E_[:, 255], 0))
+form("logits_input_halves_in_turn", "logits", "its input is packed with halves in turn and the matrix is not: column 2i meets channel i, column 2i + 1 channel 32 + i",
+     ["(input|final_norm|\\bx\\b|column|channel) & (interleav|0, ?32, ?1|in turn|alternat|shuffl|zip|weav|woven|2 ?i ?\\+ ?1|i ?/{1,2} ?2|even and odd|halves[^.]{0,20}pairs|pairs[^.]{0,20}halves|even (ones|columns)) & (#32|\\bhalf|halves) & "
+      + never("0, ?2, ?4|(input|channel|element) i is (that of|read at|channel|input) 2 ?i\\b|exchang|column i (meets|multiplies) channel 2 ?i\\b|position|rows of the head|tokens")],
+     lambda c: c.right(x=c.x[:, HALVES_IN_TURN]))
