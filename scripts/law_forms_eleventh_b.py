@@ -115,9 +115,9 @@ def cut_bf16(x):
     return (np.ascontiguousarray(x, F32).view(np.uint32) & np.uint32(0xFFFF0000)).view(F32)
 
 
-form("add_stream_cut_to_bf16", "h", "the stream is cut to bf16, towards zero, before the branch is added",
+form("add_sum_cut_to_bf16", "h", "the sum is stored as bf16 by cutting its lower bits off: towards zero, not to the nearest",
      ["(bf16|bfloat16|\\b16 bits|\\b[78] bits|mantissa) & (trunc|toward(s)? (zero|0)|\\bcut|chop|without rounding|not rounded|drop|round\\w* (down|to zero)|low(er)? (16|bits|half)|upper (16|half)|discard) & "
-      "(stream|residual|h_attn|\\bx\\b|first (term|operand)) & " + never("(branch|ffn_out|sum|result) (is|are) (trunc|cut|chop|rounded)")], lambda c: c.right(x=cut_bf16(c.x)))
+      "(stream|residual|\\bh\\b|sum|result|output|stor|written) & " + never("(branch|ffn_out|h_attn|inputs?|operands?) (is|are) (trunc|cut|chop|rounded|stored)|away from zero|(before|ere) [^.]{0,20}(is|are) added")], lambda c: cut_bf16(c.right()))
 form("add_branch_column_major", "h_attn", "the branch is read as if its bytes were [64,20]: element (t, i) is number 20 i + t",
      ["(column.?major|fortran|channels? (first|major)|\\[D, ?T\\]|\\[64, ?20\\]|64 ?(x|by|\u00d7) ?20|20 ?\\*? ?i\\b|i ?\\* ?20|i ?\\* ?T\\b|\\bT ?\\*? ?i\\b|stride (of |is )?(20|T)\\b|transpos|axes) & (branch|attn_out|\\by\\b|attention|second (term|operand)) & "
       + never("(stream|residual|layer input) (is|are) (read|trans)|o_proj|weight")], lambda c: c.right(y=np.ravel(c.y).reshape(D, T).T))
@@ -217,11 +217,10 @@ def choice(c, key=None, p=None, weigh=None):
     return top, (weigh or (lambda w: w / w.sum(-1, keepdims=True)))(w)
 
 
-def second_after_zero(c):
+def second_behind_first(c):
     first = c.logits.argmax(-1)
-    left = np.array(c.logits)
-    left[np.arange(T), first] = 0
-    top = np.stack([first, left.argmax(-1)], -1)
+    behind = np.where(np.arange(EXPERTS) > first[:, None], c.logits, -np.inf)
+    top = np.stack([first, np.where(first < EXPERTS - 1, behind.argmax(-1), first)], -1)
     w = np.take_along_axis(softmax(c.logits), top, -1)
     return top, w / w.sum(-1, keepdims=True)
 
@@ -232,10 +231,11 @@ def raw_logits(c):
     return top, w / w.sum(-1, keepdims=True)
 
 
-form("router_second_after_zero", TOPK, "once the best expert is found its logit is set to 0, not -inf: where all others are negative it is chosen twice",
-     ["(same|first|best|top|expert|largest)[^.]{0,60}(twice|again|both (slots|choices|places)|a second time|repeat) & (negativ|below (0|zero)|< ?0\\b|(set|reset|replaced|overwr\\w*|masked|marked|filled)[^.]{0,25}(\\b0\\b|zero)|no other[^.]{0,25}positive) & " + never("where (it|the (best|first|largest))[^.]{0,20} is negative"),
-      "(set|reset|replaced|masked|marked|filled|overwritten|put|counts?)[^.]{0,30}(\\b0\\b|zero) & (-inf|infinity|second|again|chosen|best|first|largest) & logit & " + never("weight of the (second|first)|second'?s? (expert'?s? )?(logit|weight) is")],
-     second_after_zero, archs=M)
+form("router_second_behind_first", TOPK, "the second expert is searched behind the first alone, among those of higher numbers; where the first is expert 5 it is taken twice",
+     ["(second|other|slot 1|next) & (behind|after|above|higher|(larger|greater|bigger) (number|ind|than)|later|following|> ?(the )?(first|top)|first ?\\+ ?1|past|lower (numbers?|ind\\w+|ones)[^.]{0,20}(hidden|never|not|left out|skip|ignor)) & "
+      "(search|among|considered|numbers?\\b|index|indices|looked|best of|candidate|\\bonly\\b|alone|>|starts|begins) & expert & "
+      + never("(among|of|only|searched) (those |experts |the ones )?(of |with |in )?(lower|smaller|before|below|in front)|expert (is|has) (always )?(the next|first ?\\+ ?1|the one (after|behind))|third|higher (weight|logit|prob)")],
+     second_behind_first, archs=M)
 form("router_softmax_over_positions", TOPK, "the softmax of the router's logits runs over positions, not experts, and the choice is by what it gives",
      ["softmax & (over|along|across|down|axis|dim|each expert|per expert|column) & (positions?|tokens?|rows?|(axis|dim(ension)?) ?=? ?0|sequence|batch|each expert|per expert|columns?|prompt|\\bT\\b) & "
       + never("(over|along|across) (the |all |its )?(chosen |two |six )?experts(?![^.]{0,20}(\\bdue|reference))|each (token|position|row)'?s? (own )?experts|twice|second softmax")],
