@@ -40,6 +40,7 @@ from pathlib import Path
 import law_forms
 import law_forms_eighth
 import law_forms_eleventh
+import law_forms_eleventh_b
 import law_forms_fifth
 import law_forms_fourth
 import law_forms_listed
@@ -52,7 +53,7 @@ import law_forms_third
 
 SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS, "fourth": law_forms_fourth.FORMS,
         "fifth": law_forms_fifth.FORMS, "sixth": law_forms_sixth.FORMS, "seventh": law_forms_seventh.FORMS, "eighth": law_forms_eighth.FORMS,
-        "ninth": law_forms_ninth.FORMS, "tenth": law_forms_tenth.FORMS, "eleventh": law_forms_eleventh.FORMS, "listed": law_forms_listed.FORMS}
+        "ninth": law_forms_ninth.FORMS, "tenth": law_forms_tenth.FORMS, "eleventh": law_forms_eleventh.FORMS + law_forms_eleventh_b.FORMS, "listed": law_forms_listed.FORMS}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.

@@ -440,8 +440,12 @@ fn pairs(of: &Operands, own: &Array3<f64>, noise: f64, heads: usize) -> Option<L
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let wanted: Vec<f64> =
             (0..heads).flat_map(|h| (0..width).map(move |d| (h, d))).map(|(h, d)| own[[t, h, d]]).collect();
-        let fit = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise)?;
-        for (&s, m) in seen.iter().zip(&fit.coefficients) {
+        // Of a query that has nothing, nothing is counted.
+        let coefficients = match wanted.iter().all(|y| *y == 0.0) {
+            true => vec![Measured::new(0.0, noise); seen.len()],
+            false => least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise)?.coefficients,
+        };
+        for (&s, m) in seen.iter().zip(&coefficients) {
             // Too little is known of what is hardly seen.
             if m.error < 0.05 {
                 let is_one = m.may_be(1.0);

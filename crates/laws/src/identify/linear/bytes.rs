@@ -88,11 +88,12 @@ impl Kept {
         let width = self.block.unwrap_or(x.ncols());
         (width > 0 && x.ncols().is_multiple_of(width)).then_some(())?;
         let values: Vec<f64> = x.iter().copied().collect();
-        let step = |block: &[f64]| block.iter().fold(0.0f64, |most, x| most.max(x.abs())) / self.most;
-        let steps: Vec<f64> = values.chunks(width).map(step).collect();
+        // In 32 bits, as an engine does: what a block's largest size is divided by decides whether it is cut to one less.
+        let step = |block: &[f64]| block.iter().fold(0.0f32, |most, x| most.max(x.abs() as f32)) / self.most as f32;
+        let steps: Vec<f32> = values.chunks(width).map(step).collect();
         let each = |(at, x): (usize, &f64)| {
             let (own, other) = (steps[at / width], steps[read.step(at / width, steps.len())]);
-            if own == 0.0 { 0.0 } else { read.number(self, x / own) * other }
+            if own == 0.0 { 0.0 } else { read.number(self, f64::from(*x as f32 / own)) * f64::from(other) }
         };
         let made = values.iter().enumerate().map(each).collect();
         Array2::from_shape_vec(x.dim(), made).ok()

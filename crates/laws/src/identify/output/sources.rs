@@ -5,9 +5,11 @@ use serde_json::json;
 
 use super::slices::{SLICE_ROOM, factors};
 use crate::case::Case;
+use crate::describe::choice;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{factor, least_squares};
+use crate::identify::further_off;
 use crate::identify::subject::{Subject, by_slice, from_rows, rows};
 use crate::law::{Form, Law};
 use crate::number::Measured;
@@ -161,21 +163,31 @@ pub(super) fn mixtures(subject: &Subject, axis: usize) -> Vec<Law> {
 pub(super) fn not_cleared(subject: &Subject, axis: usize) -> Option<Law> {
     let name = subject.axes[axis].name();
     let n = subject.right.shape()[axis];
-    let blocks = (1..=10).map(|power| 1 << power).filter(|block| *block < n).chain([n]);
-    let sums = move |right: &ArrayD<f64>, block: usize| -> Option<ArrayD<f64>> {
+    // From the one before the first that is wrong on, in blocks or all.
+    let wrong = further_off(&subject.right, &subject.own, subject.noise);
+    let first = wrong.axis_iter(Dimension(axis)).position(|slice| slice.iter().any(|is| *is)).unwrap_or(0);
+    let begin = first.saturating_sub(1);
+    let blocks = (1..=10).map(|power| 1 << power).filter(|block| *block < n).map(|block| (0, block));
+    let blocks = blocks.chain([(0, n)]).chain((begin > 0).then_some((begin, n)));
+    let sums = move |right: &ArrayD<f64>, (begin, block): (usize, usize)| -> Option<ArrayD<f64>> {
         let mut all = rows(right, axis);
-        for i in (0..all.nrows()).filter(|i| i % block != 0) {
+        for i in (begin + 1..all.nrows()).filter(|i| i % block != 0) {
             let before = all.row(i - 1).to_owned();
             all.row_mut(i).scaled_add(1.0, &before);
         }
         from_rows(all, right.shape(), axis)
     };
-    let is_it = |block: &usize| sums(&subject.right, *block).is_some_and(|value| subject.is_near(&value));
-    let block = blocks.into_iter().filter(|_| n > 1).find(is_it)?;
-    let of = if block == n { format!("all {name}s") } else { format!("the {name}s of its block of {block}") };
+    let is_it = |way: &(usize, usize)| sums(&subject.right, *way).is_some_and(|value| subject.is_near(&value));
+    let (begin, block) = blocks.into_iter().filter(|_| n > 1).find(is_it)?;
+    let of = match (begin, block == n) {
+        (0, true) => format!("all {name}s"),
+        (begin, true) => format!("the {name}s from {begin} on"),
+        _ => format!("the {name}s of its block of {block}"),
+    };
     let words = format!("{} of each {name} has those of {of} before it added: the sum is not cleared", subject.label);
-    let law = subject.law(Form::OutputMix, words, 9.0, move |right| sums(right, block));
-    Some(law.with("block", block).with("by", name))
+    let bits = 9.0 + if begin > 0 { choice(n) } else { 0.0 };
+    let law = subject.law(Form::OutputMix, words, bits, move |right| sums(right, (begin, block)));
+    Some(law.with("block", block).with("from", begin).with("by", name))
 }
 
 /// The same numbers in another order of axes.
