@@ -242,7 +242,7 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
 
 /// A causal mask that hides some keys, from all queries or from all but their own.
 fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)]) -> Option<Mask> {
-    for (of_own, whom) in [(true, ""), (false, " from later queries")] {
+    for (of_own, whom) in [(true, ""), (false, " for later queries")] {
         let counts = |t: i64, s: i64| s < t || of_own && s == t;
         let hidden = |key: usize| {
             let mut of = known.iter().filter(|((t, s), _)| *s == key as i64 && counts(*t, *s)).map(|(_, is)| !is);
@@ -258,7 +258,7 @@ fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)]) -> Option<
         if known.iter().all(|&((t, s), sees)| is(t, s) == sees) {
             let on = set.words.clone().unwrap_or_else(|| "all keys".into());
             return Some(Mask {
-                words: format!("keys up to its own, but {on} are hidden{whom}"),
+                words: format!("keys up to its own, without {on}{whom}"),
                 bits: 4.0 + set.bits + if of_own { 0.0 } else { 1.0 },
                 sees: Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64)),
                 parameters: vec![("hidden", on.into())],
@@ -415,7 +415,7 @@ mod tests {
     fn keys_that_are_hidden_and_bounds_that_are_a_law_of_the_query() {
         assert_eq!(
             words(|t, s| s <= t && (s == t || ![4, 9].contains(&s))),
-            "keys up to its own, but keys 4, 9 are hidden from later queries"
+            "keys up to its own, without keys 4, 9 for later queries"
         );
         assert_eq!(words(|t, s| s <= t / 4 * 4), "keys from the first to the first of its 4 keys (i: the query)");
     }

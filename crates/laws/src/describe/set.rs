@@ -47,10 +47,21 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
     };
     offer(Some(format!("even {plural}")), 3.0, &|i| i % 2 == 0);
     offer(Some(format!("odd {plural}")), 3.0, &|i| i % 2 == 1);
-    offer(Some(format!("the first half of the {plural}")), 3.0, &|i| 2 * i < n);
-    offer(Some(format!("the second half of the {plural}")), 3.0, &|i| 2 * i >= n);
-    offer(Some(format!("the first {name}")), 3.0, &|i| i == 0);
-    offer(Some(format!("the last {name}")), 3.0, &|i| i + 1 == n);
+    let range =
+        |from: usize, to: usize| if to > from + 1 { format!("{from} to {to}") } else { format!("{from}, {to}") };
+    let half = n.div_ceil(2);
+    if n > 3 {
+        let words = format!("the first half of the {plural} ({})", range(0, half - 1));
+        offer(Some(words), 3.0, &|i| 2 * i < n);
+        let words = format!("the second half of the {plural} ({})", range(half, n - 1));
+        offer(Some(words), 3.0, &|i| 2 * i >= n);
+    }
+    let first_words = match axis {
+        Axis::Distance => "distance 0, the query's own key".to_owned(),
+        _ => format!("the first {name}"),
+    };
+    offer(Some(first_words), 3.0, &|i| i == 0);
+    offer(Some(format!("the last {name} ({})", n - 1)), 3.0, &|i| i + 1 == n);
     offer(Some(format!("all {plural} but the first")), 3.0, &|i| i > 0);
     offer(Some(format!("all {plural} but the last")), 3.0, &|i| i + 1 < n);
     if first == last {

@@ -45,7 +45,11 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
     for by in 1..n {
         let signed = if 2 * by <= n { format!("+{by}") } else { format!("-{}", n - by) };
         let size = by.min(n - by);
-        offer(&|| format!("{name} i{signed}, around the end"), 6.0 + choice(size), &|i| (i + by) % n);
+        // Where none that is known lies over the end, it is not said.
+        let further = |i: usize| if 2 * by <= n { i + by < n } else { i >= n - by };
+        let is_inside = from.iter().enumerate().all(|(i, from)| from.is_none() || further(i));
+        let end = if is_inside { "" } else { ", around the end" };
+        offer(&|| format!("{name} i{signed}{end}"), 6.0 + choice(size), &|i| (i + by) % n);
     }
     for by in 1..n.min(65) {
         let bits = 7.0 + choice(by);
@@ -127,7 +131,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
     if (1..=2).contains(&moved.len()) {
         let listed =
             || moved.iter().map(|&i| format!("{name} {i} has {name} {}", from[i].unwrap_or(i))).collect::<Vec<_>>();
-        let bits = 4.0 + 2.0 * moved.len() as f64 * choice(n);
+        let bits = if moved.len() == 1 { 3.0 + 1.4 * choice(n) } else { 4.0 + 2.0 * moved.len() as f64 * choice(n) };
         offer(&|| listed().join("; "), bits, &|i| from[i].unwrap_or(i));
     }
     if let (Some(&a), width) = (moved.first(), moved.len() / 2)

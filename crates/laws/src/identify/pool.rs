@@ -83,7 +83,10 @@ pub(super) fn found(case: &Case<'_>, own: &[f64], measured: &[Measured]) -> Opti
         bits += set.bits + source.bits + choice(all.len());
         if of > 0 || !source.is_itself {
             let on = set.words.clone().unwrap_or_else(|| "all channels".to_owned());
-            words.push(format!("{on} have those of {name} (of each channel i: {})", source.words));
+            words.push(match source.is_itself {
+                true => format!("{on} have those of {name}"),
+                false => format!("{on} have that of {} of {name} (i: the channel)", source.words),
+            });
         }
         pieces.push((of, name.clone(), set.has, source.from));
     }

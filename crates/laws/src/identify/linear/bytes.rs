@@ -35,16 +35,30 @@ enum Read {
 }
 
 impl Read {
-    const ALL: [(Read, &'static str, f64); 8] = [
-        (Read::Right, "and read as they are", 1.0),
-        (Read::Unsigned, "and read without a sign: negative ones have all numbers there are added", 3.0),
-        (Read::Cut, "cut towards zero, and not rounded", 2.0),
-        (Read::Down, "rounded down", 3.0),
-        (Read::Clipped, "and the largest is held to one less", 3.0),
-        (Read::StepOf(-1), "with the step of the one before", 3.0),
-        (Read::StepOf(1), "with the step of the next", 3.0),
-        (Read::StepOfFirst, "with the step of the first", 3.0),
+    const ALL: [(Read, f64); 8] = [
+        (Read::Right, 1.0),
+        (Read::Unsigned, 3.0),
+        (Read::Cut, 2.0),
+        (Read::Down, 3.0),
+        (Read::Clipped, 3.0),
+        (Read::StepOf(-1), 3.0),
+        (Read::StepOf(1), 3.0),
+        (Read::StepOfFirst, 3.0),
     ];
+
+    fn words(self, kept: Kept) -> String {
+        let of = if kept.block.is_some() { "block" } else { "row" };
+        match self {
+            Read::Right => "and read as they are".into(),
+            Read::Unsigned => format!("and read as unsigned: negative ones have {} steps added", 1u32 << kept.bits),
+            Read::Cut => "cut towards zero, and not rounded".into(),
+            Read::Down => "rounded down".into(),
+            Read::Clipped => format!("and the largest is held to {}", kept.most - 1.0),
+            Read::StepOf(by) if by < 0 => format!("each {of} with the step of the {of} before"),
+            Read::StepOf(_) => format!("each {of} with the step of the next {of}"),
+            Read::StepOfFirst => format!("each {of} with the step of the first {of}"),
+        }
+    }
 
     fn number(self, kept: Kept, x: f64) -> f64 {
         let rounded = x.round_ties_even();
@@ -112,7 +126,7 @@ impl Sample {
         // A value on the edge between two steps may be either of them.
         let near = (EDGE * before).max(ROOM * self.noise);
         for kept in Kept::all() {
-            for (read, words, bits) in Read::ALL {
+            for (read, bits) in Read::ALL {
                 if !case.has_time() {
                     return laws;
                 }
@@ -122,12 +136,12 @@ impl Sample {
                     && self.left(&self.x.dot(&other.select(ndarray::Axis(0), &self.rows).t())) <= near
                 {
                     let whole = whole.clone();
-                    let said = format!("weights are {}, {words}", kept.words());
+                    let said = format!("weights are {}, {}", kept.words(), read.words(kept));
                     laws.push(of_weight(said, price, move |case, at| whole(&weight_of(case, at)?)));
                 }
                 if whole(&self.x).is_some_and(|x| self.left(&x.dot(&self.weight.t())) <= near) {
                     let whole = whole.clone();
-                    let said = format!("the input is {}, {words}", kept.words());
+                    let said = format!("the input is {}, {}", kept.words(), read.words(kept));
                     laws.push(of_input(Form::LinearValues, said, price, move |case, at| {
                         let input = case.places[at].inputs.first()?;
                         let made: ArrayD<f64> = whole(&flat(input)?)?.into_dyn();
