@@ -221,6 +221,9 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
     parts.iter_mut().skip(1).for_each(|part| *part = Set::all(part.has.len()));
     let on = OnPart::of(&output, &parts);
     let mut offer = |law: Law| {
+        if !case.has_time() {
+            return;
+        }
         let Some(value) = law.predicted(case, case.fitted) else { return };
         match (behind.behind(&value, law.clone()), &on) {
             (Some(law), _) => laws.push(law),

@@ -105,9 +105,6 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(sample.read_otherwise(case));
         laws.extend(sample.stored_otherwise(case));
     }
-    if laws.is_empty() {
-        laws.extend(sample.in_bytes(case));
-    }
     laws.extend(on_wrong_outputs(case, &laws));
     laws
 }
@@ -126,9 +123,15 @@ fn on_wrong_outputs(case: &Case<'_>, laws: &[Law]) -> Vec<Law> {
     of_all.map(|law| on.put(law.clone())).filter(near).collect()
 }
 
-/// Functions of the weight's values, where nothing plainer holds.
+/// Functions of the weight's values, and numbers in few bits, where nothing plainer holds.
 pub(crate) fn functions(case: &Case<'_>) -> Vec<Law> {
-    Sample::of(case).map_or_else(Vec::new, |sample| sample.functions(case))
+    Sample::of(case).map_or_else(Vec::new, |sample| {
+        let mut laws = sample.functions(case);
+        if laws.is_empty() {
+            laws.extend(sample.in_bytes(case));
+        }
+        laws
+    })
 }
 
 impl Sample {

@@ -121,7 +121,13 @@ impl Sample {
     /// Weights and inputs that are kept in few bits, with a mistake in how they are kept.
     pub(super) fn in_bytes(&self, case: &Case<'_>) -> Vec<Law> {
         let mut laws = Vec::new();
-        let Some(weight) = weight_of(case, case.fitted) else { return laws };
+        // Of a large weight the sample's rows alone, as far as they do not ask for others.
+        let whole_weight = weight_of(case, case.fitted).filter(|weight| weight.len() <= MOST);
+        let made_weight = |kept: Kept, read: Read| match &whole_weight {
+            Some(weight) => Some(kept.made(weight, read)?.select(ndarray::Axis(0), &self.rows)),
+            None if matches!(read, Read::StepOf(_) | Read::StepOfFirst) => None,
+            None => kept.made(&self.weight, read),
+        };
         let before = self.left(&self.x.dot(&self.weight.t()));
         // A value on the edge between two steps may be either of them.
         let near = (EDGE * before).max(ROOM * self.noise);
@@ -132,9 +138,7 @@ impl Sample {
                 }
                 let whole: Whole = std::sync::Arc::new(move |x| kept.made(x, read));
                 let price = 9.0 + bits;
-                if let Some(other) = whole(&weight)
-                    && self.left(&self.x.dot(&other.select(ndarray::Axis(0), &self.rows).t())) <= near
-                {
+                if made_weight(kept, read).is_some_and(|other| self.left(&self.x.dot(&other.t())) <= near) {
                     let whole = whole.clone();
                     let said = format!("weights are {}, {}", kept.words(), read.words(kept));
                     laws.push(of_weight(said, price, move |case, at| whole(&weight_of(case, at)?)));
@@ -154,5 +158,7 @@ impl Sample {
     }
 }
 
+/// Numbers of a weight that is made anew as a whole.
+const MOST: usize = 1 << 18;
 /// The share of the error that values on the edge between two steps may leave before the proof.
 const EDGE: f64 = 0.1;
