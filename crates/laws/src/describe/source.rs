@@ -130,9 +130,9 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
     let known = from.iter().flatten().count();
     if (1..=2).contains(&moved.len()) {
         let listed =
-            || moved.iter().map(|&i| format!("{name} {i} has {name} {}", from[i].unwrap_or(i))).collect::<Vec<_>>();
+            || moved.iter().map(|&i| format!("{name} {} for {name} {i}", from[i].unwrap_or(i))).collect::<Vec<_>>();
         let bits = if moved.len() == 1 { 3.0 + 1.4 * choice(n) } else { 4.0 + 2.0 * moved.len() as f64 * choice(n) };
-        offer(&|| listed().join("; "), bits, &|i| from[i].unwrap_or(i));
+        offer(&|| format!("itself, but {}", listed().join(", ")), bits, &|i| from[i].unwrap_or(i));
     }
     if let (Some(&a), width) = (moved.first(), moved.len() / 2)
         && moved.len() >= 4
@@ -198,7 +198,7 @@ mod tests {
             } else {
                 i
             }),
-            "head 3 has head 5; head 5 has head 3"
+            "itself, but head 5 for head 3, head 3 for head 5"
         );
         let exchanged = |i: usize| match i {
             2..=4 => i + 6,

@@ -15,7 +15,7 @@ use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
 use crate::identify::OnPart;
 use crate::identify::after::Offers;
-use crate::identify::attention::sources::{MEMORY, in_memory};
+use crate::identify::attention::sources::{MEMORY, in_memory_from};
 use crate::identify::of_recovered;
 use crate::identify::output::wrong_parts;
 use crate::identify::slots::caches;
@@ -77,7 +77,12 @@ const MOST_KEYS: usize = 128;
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
     let (Some(of), Some(own)) = (Operands::of(first), cube(&first.own)) else { return Vec::new() };
-    let mut laws = heads(case, &of, &own);
+    let every: Vec<usize> = (0..own.shape()[0]).collect();
+    let mut laws = heads(case, &of, &own, &every);
+    let some = of_wrong_queries(case);
+    if let Some((on, queries)) = some.filter(|_| laws.is_empty()) {
+        laws.extend(heads(case, &of, &own, &queries).into_iter().map(|law| on.put(law)));
+    }
     laws.extend(other_values(case));
     laws.extend(rows::rows(case, &of, &own));
     laws.extend(recovered(case, &of, &own));
@@ -97,14 +102,23 @@ fn law(
     Law::new(form, words, bits, move |case, at| Some(made(case, at, Operands::of(&case.places[at])?)?.into_dyn()))
 }
 
-/// Which heads meet.
-fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
+/// The queries that are wrong, where that is a part of them.
+fn of_wrong_queries(case: &Case<'_>) -> Option<(OnPart, Vec<usize>)> {
+    let output = Subject::output(case);
+    let mut parts = wrong_parts(&output, case);
+    parts.iter_mut().skip(1).for_each(|part| *part = Set::all(part.has.len()));
+    let queries = (0..parts.first()?.has.len()).filter(|&t| parts[0].has[t]).collect();
+    Some((OnPart::of(&output, &parts)?, queries))
+}
+
+/// Which heads meet, at these queries.
+fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>, queries: &[usize]) -> Vec<Law> {
     let (heads, key_heads) = (of.probs.shape()[0], of.values.shape()[1]);
     if heads * heads * key_heads > MOST_HEADS {
         return Vec::new();
     }
     let noise = case.first().noise();
-    let flat = |x: ndarray::ArrayView2<'_, f64>| x.iter().copied().collect::<Vec<f64>>();
+    let flat = |x: ndarray::ArrayView2<'_, f64>| x.select(Dimension(0), queries).into_iter().collect::<Vec<f64>>();
     let (mut whose, mut values, mut by) = (Vec::new(), Vec::new(), Vec::new());
     for h in 0..heads {
         let wanted = flat(own.slice(s![.., h, ..]));
@@ -217,9 +231,7 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
     let behind = Offers::of(case);
     // For all queries, or for those alone that are wrong.
     let output = Subject::output(case);
-    let mut parts = wrong_parts(&output, case);
-    parts.iter_mut().skip(1).for_each(|part| *part = Set::all(part.has.len()));
-    let on = OnPart::of(&output, &parts);
+    let on = of_wrong_queries(case).map(|(on, _)| on);
     let mut offer = |law: Law| {
         if !case.has_time() {
             return;
@@ -299,10 +311,12 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             Some(out)
         }));
     }
-    for (order, words) in MEMORY {
-        let words = format!("the memory of the values, positions by heads by dimensions, is read as {words}");
-        offer(law(Form::ContextValues, words, 8.0, move |_, _, of| {
-            let values = in_memory(&of.values, order)?;
+    for ((order, words), from) in MEMORY.into_iter().flat_map(|memory| [(memory, 0), (memory, found_wrong)]) {
+        let on = if from > 0 { format!(" for keys from {from} on") } else { String::new() };
+        let words = format!("the memory of the values, positions by heads by dimensions, is read as {words}{on}");
+        let bits = 8.0 + if from > 0 { crate::describe::choice(n) } else { 0.0 };
+        offer(law(Form::ContextValues, words, bits, move |_, _, of| {
+            let values = in_memory_from(&of.values, order, from)?;
             Some(context(&of.probs, &values.select(Dimension(1), &of.key_head)))
         }));
     }

@@ -299,6 +299,11 @@ fn counted(
             break;
         }
     }
+    // The slot's number stands for the expert's.
+    let by_slot = of_slots(|routed, (t, s)| Some((s, routed.weights[[t, s]])));
+    if routed.slots() < routed.experts && is_counted(&by_slot) {
+        say("the number of the slot is taken for that of the expert: slot s runs expert s".into(), 6.0, by_slot);
+    }
     // What is not chosen is not counted, or it is another choice.
     let is_chosen = |t: usize, expert: usize| (0..routed.slots()).any(|s| routed.chosen[[t, s]] == expert);
     let is_of_choice = found.indexed_iter().all(|((t, expert), m)| !on[t] || is_chosen(t, expert) || m.may_be(0.0));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, Axis as Dimension};
 
-use crate::case::{Case, Kind};
+use crate::case::{Axis, Case, Kind};
+use crate::describe::choice;
 use crate::describe::function::fitting;
 use crate::fit::search;
 use crate::identify::after::{Offers, by_row, softmax};
@@ -145,6 +146,33 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
     all
 }
 
+/// Ways to read the rows of positions from the first that is wrong on: those of a first chunk again, or one that stays.
+fn later_readings(case: &Case<'_>, shape: &[usize]) -> Vec<(String, f64, Reading)> {
+    let Some(at) = case.axes.iter().position(|axis| matches!(axis, Axis::Token | Axis::Query)) else {
+        return Vec::new();
+    };
+    let wrong = crate::identify::wrong(case.first());
+    let first = wrong.axis_iter(Dimension(at)).position(|slice| slice.iter().any(|is| *is)).unwrap_or(0);
+    let rows = shape.first().copied().unwrap_or(0);
+    if first == 0 || first >= rows {
+        return Vec::new();
+    }
+    type Of = fn(usize, usize) -> Option<usize>;
+    let ways: [(&str, Of); 5] = [
+        ("of position i-{}", |i, first| Some(i - first)),
+        ("of the last position before", |_, first| Some(first - 1)),
+        ("of position 0", |_, _| Some(0)),
+        ("of position i-1", |i, _| Some(i - 1)),
+        ("as nothing", |_, _| None),
+    ];
+    let way = |(words, of): (&str, Of)| -> (String, f64, Reading) {
+        let from: Vec<Option<usize>> = (0..rows).map(|i| if i < first { Some(i) } else { of(i, first) }).collect();
+        let words = format!("{} from position {first} on", words.replace("{}", &first.to_string()));
+        (words, 6.0 + choice(rows), Arc::new(move |x: &ArrayD<f64>| picked(x, 0, &from)))
+    };
+    ways.into_iter().map(way).collect()
+}
+
 /// A row over its root mean square.
 pub(crate) fn over_root_mean_square(row: &mut [f64]) {
     over(row, |row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt());
@@ -205,7 +233,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             continue;
         }
         let name = called(case.kind, count, operand);
-        for (words, bits, reading) in readings(input.shape()).into_iter().chain(scales::readings(input.shape())) {
+        let later = later_readings(case, input.shape());
+        let all = readings(input.shape()).into_iter().chain(scales::readings(input.shape())).chain(later);
+        for (words, bits, reading) in all {
             let made = with(operand, reading);
             let law = offers.offer(Form::OperationInput, format!("{name} read {words}"), bits, made);
             if let Some(law) = law {

@@ -167,8 +167,13 @@ fn of_some_positions(case: &Case<'_>, right: &Right, x: &Array3<f64>, own: &Arra
     let every = Set::all(x.shape()[1]);
     let of: Vec<usize> = (0..x.shape()[1]).collect();
     let mut laws = Vec::new();
+    // Positions that are right say nothing of a pairing: they are taken as they came.
+    let mut own = own.clone();
+    for t in (0..own.shape()[0]).filter(|t| !has.get(*t).is_some_and(|has| *has)) {
+        own.index_axis_mut(Dimension(0), t).assign(&x.index_axis(Dimension(0), t));
+    }
     for pairing in pairings(x.shape()[2]) {
-        let mut turns = pairing.turns(x, own, &of, case.first().noise());
+        let mut turns = pairing.turns(x, &own, &of, case.first().noise());
         if turns.left > ROOM * case.first().noise() {
             continue;
         }

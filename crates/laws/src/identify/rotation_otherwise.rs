@@ -35,6 +35,19 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         let angle = Array2::from_shape_fn((rows, pairs), |(t, j)| f64::from(tokens[t]) * right.frequencies[j].value);
         turned(place, &right, &angle, &angle)
     });
+    // A bias that is added behind, and not turned with what it belongs to.
+    let width = case.first().right.shape().iter().skip(1).product();
+    for (name, _) in case.operation.vectors(case.fitted, width) {
+        let said = format!("{name} is not rotated, but added behind the rotation");
+        offers.offer(Form::OutputBias, said, 8.0, move |case, at| {
+            let place = &case.places[at];
+            let x = place.inputs.first()?;
+            let vector = case.operation.vector(at, width, &name)?;
+            let rows = vector.iter().copied().cycle().take(x.len()).collect();
+            let added = ArrayD::from_shape_vec(x.raw_dim(), rows).ok()?;
+            Some(case.operation.apply(at, &[x - &added])? + added.to_shape(place.right.raw_dim()).ok()?)
+        });
+    }
     for (words, sine, cosine) in TABLES {
         of_table(&mut offers, (*words).to_owned(), 6.0, Arc::new(sine), Arc::new(cosine));
     }

@@ -91,6 +91,28 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
     }
     by_bits(case, &mut offers);
+    type Undivided = fn(usize, usize) -> bool;
+    let undivided: [(&str, Undivided); 3] = [
+        ("the query's own key", |row, key| row == key),
+        ("the first key", |_, key| key == 0),
+        ("all keys but the query's own", |row, key| row != key),
+    ];
+    for (whose, is_undivided) in undivided {
+        for (is_less_most, called) in [(true, "exp(s - largest)"), (false, "exp(s)")] {
+            let words = format!("the weight of {whose} is not divided by the sum: it is {called}");
+            offers.offer(Form::Denominator, words, 9.0, move |case, at| {
+                let right = Right::of(&case.places[at])?;
+                Some(of_rows(&right, |row, seen, scores| {
+                    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let less = if is_less_most { most } else { 0.0 };
+                    let of: Vec<f64> = scores.iter().map(|s| (s - less).exp()).collect();
+                    let sum: f64 = of.iter().sum();
+                    let each = |(x, key): (f64, &usize)| if is_undivided(row, *key) { x } else { x / sum };
+                    of.into_iter().zip(seen).map(each).collect()
+                }))
+            });
+        }
+    }
     let keys = case.first().own.shape().last().copied().unwrap_or(0);
     for (words, bits, of) in over_blocks(keys) {
         offers.offer(Form::Denominator, words, bits, move |case, at| {

@@ -353,6 +353,23 @@ impl How<'_> {
             });
             self.offer(Draft::new(Form::ScoreSource, format!("keys {words}"), bits), of_slots, None, true);
         }
+        // A loop over a head that runs one too far: what lies behind the head in memory is multiplied too.
+        let further: Made = Arc::new(|case, at, right| {
+            let [q, k] = &case.places[at].inputs[..] else { return None };
+            let (q, k) = (cube(q)?, cube(k)?);
+            let d = q.shape()[2];
+            let behind = |x: &Array3<f64>, row: usize, head: usize| {
+                let at = (row * x.shape()[1] + head + 1) * d;
+                x.as_slice().and_then(|memory| memory.get(at)).copied().unwrap_or(0.0)
+            };
+            let (q, k) = (q.as_standard_layout().into_owned(), k.as_standard_layout().into_owned());
+            Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
+                let term = behind(&q, t, h) * behind(&k, s, right.key_head[h]);
+                right.scores[[h, t, s]] + right.scale[h] * term
+            }))
+        });
+        let words = "the product of query and key has one term more, of the elements that lie behind each head in memory (i <= d)";
+        self.offer(Draft::new(Form::ScoreSource, words.into(), 7.0), further, None, true);
         let lengths: Made = Arc::new(|case, at, right| {
             let k = cube(case.places[at].inputs.get(1)?)?;
             Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {

@@ -157,7 +157,19 @@ impl How<'_> {
             (format!("all of its {group} heads together"), 8.0, Arc::new(of))
         };
         let of_groups: Vec<(String, f64, Sum)> = groups.filter(|group| *group > 1).map(of_group).collect();
-        for (words, bits, sum) in all.into_iter().map(one).chain(of_groups) {
+        let so_far: [(String, f64, Sum); 2] = [
+            (
+                "all queries up to its own together: the sum is not cleared".into(),
+                8.0,
+                Arc::new(|sums: &Array2<f64>, h, t| (0..=t).map(|t| sums.get([h, t]).copied()).sum()),
+            ),
+            (
+                "all heads up to its own together: the sum is not cleared".into(),
+                8.0,
+                Arc::new(|sums: &Array2<f64>, h, t| (0..=h).map(|h| sums.get([h, t]).copied()).sum()),
+            ),
+        ];
+        for (words, bits, sum) in all.into_iter().map(one).chain(of_groups).chain(so_far) {
             let fits = |((h, t), m): ((usize, usize), &Measured)| {
                 sum(sums, h, t).is_some_and(|other| m.may_be(sums[[h, t]] / other))
             };

@@ -219,14 +219,19 @@ impl How<'_> {
 
     /// The memory of queries or keys, with its axes in another order.
     fn memory(&mut self) {
+        let wrong = crate::identify::wrong(self.case.first());
+        let first = wrong.axis_iter(Dimension(1)).position(|query| query.iter().any(|is| *is)).unwrap_or(0);
         for (which, called) in [(1, "keys"), (0, "queries")] {
-            for (order, words) in MEMORY {
+            for ((order, words), from) in MEMORY.into_iter().flat_map(|memory| [(memory, 0), (memory, first)]) {
                 let made = of_operands(move |operands| {
-                    operands[which] = in_memory(&operands[which], order)?;
+                    operands[which] = in_memory_from(&operands[which], order, from)?;
                     Some(())
                 });
-                let words = format!("the memory of the {called}, positions by heads by dimensions, is read as {words}");
-                self.offer(Draft::new(Form::ScoreSource, words, 8.0), made, None, true);
+                let on = if from > 0 { format!(" for positions from {from} on") } else { String::new() };
+                let words =
+                    format!("the memory of the {called}, positions by heads by dimensions, is read as {words}{on}");
+                let bits = 8.0 + if from > 0 { crate::describe::choice(wrong.len_of(Dimension(1))) } else { 0.0 };
+                self.offer(Draft::new(Form::ScoreSource, words, bits), made, None, true);
             }
         }
     }
@@ -239,6 +244,17 @@ pub(in crate::identify) const MEMORY: [([usize; 3], &str); 4] = [
     ([1, 2, 0], "heads by dimensions by positions"),
     ([2, 1, 0], "dimensions by heads by positions"),
 ];
+
+/// The same for the rows of positions from one on, each by itself where that is not the first.
+pub(in crate::identify) fn in_memory_from(x: &Array3<f64>, order: [usize; 3], from: usize) -> Option<Array3<f64>> {
+    if from == 0 {
+        return in_memory(x, order);
+    }
+    let mut out = x.clone();
+    let rest = in_memory(&x.slice(s![from.min(x.shape()[0]).., .., ..]).to_owned(), order)?;
+    out.slice_mut(s![from.., .., ..]).assign(&rest);
+    Some(out)
+}
 
 /// Memory of a tensor, taken for one whose axes stand in another order.
 pub(in crate::identify) fn in_memory(x: &Array3<f64>, order: [usize; 3]) -> Option<Array3<f64>> {
