@@ -49,7 +49,7 @@ form("final_norm_skips_feed", "final_norm", "it reads the buffer of the stream a
 form("qk_norm_gain_of_pair", "q_norm", "a thread norms elements i and i + 8 and has loaded one gain for both: elements 8 to 15 have the gain of 0 to 7",
      ["(gain|weight|\\bw\\b|w\\[) & (#8|half|halves) & (repeat|first half|again|twice|(mod|%) ?8|& ?7|same|tiled|share|both|i ?- ?8|of 0 to 7|of (elements|channels|dimensions) 0|first 8|first eight|copied)"
       " & ^(?!.*(not applied|without|(second|upper|last) half[^.;]{0,15} (repeat|copied|for the first|on the first|twice|also|to the first|in both|for both|of the gain)"
-      "|first half[^.;]{0,25}(has|have|takes?|uses?|gets?|is|are)\\b[^.;]{0,40}(second|last|upper)|of (elements )?8 to 15))"],
+      "|first half[^.;]{0,25}(has|have|takes?|uses?|gets?|is|are)\\b[^.;]{0,40}(second|last|upper)|of (elements )?8 to 15|(mod|%) ?8\\)? ?(\\+|plus)|8 ?\\*? ?\\(\\w (mod|%)))"],
      lambda c: c.right(w=np.tile(c.w[:8], 2)), archs=Q3)
 form("qk_norm_heads_from_kv_count", "q_norm", "a fused kernel takes heads from the number of key heads on for keys: heads 2 and 3 of q have k_norm's gain",
      ["(k_norm|k.?norm|norm of k|\\bkeys?\\b.{0,15}(gain|norm|weight)) & head & (2 (and|to|,|-) ?3|second half|last (two|2)|upper (two|half)|from (head )?2|>= ?2|2 on|behind (head )?1|2 \\.\\. ?3)"
@@ -64,3 +64,48 @@ form("qk_norm_rows_are_tokens", "q_norm", "the loop runs over as many rows as th
       " & ((from|since|starting|>=|positions?|rows?|tokens?|begin\\w*)[^.;]{0,12} 5\\b|>= ?5|(after|behind|beyond|>)[^.;]{0,14} 4\\b|5 (to|-|and|on|\\.\\.)|5 ?\\.\\.) & ^(?!.*(first (5|five)|0 to [45]|before 5|below 5)[^.;]{0,40}(not|raw|un|skip))",
       "(only|alone|no (further|more)) & norm & (first (5|five)|0 to 4|first 20 rows|20 (head )?rows|below 5|before (position )?5|< ?5) & ^(?!.*(not normed|raw))"],
      lambda c: put(c.right(), E_[T // H:], c.x[T // H:]), archs=Q3)
+
+
+# ---- products
+
+form("v_unrolled_row_repeated", "v", "four rows at a time, and the fourth is a copy of the third's line: output 4i + 3 is that of row 4i + 2",
+     ["(4 ?\\*? ?\\w ?\\+ ?3|3, ?7|(mod|%) ?4|every (4th|fourth|four|4)|each fourth|4th|fourth|& ?3|three of (each )?four) & (4 ?\\*? ?\\w ?\\+ ?2|2, ?6|before|previous|preced|neighbo|\\w ?- ?1\\b|one (earlier|lower)|#2|#-1|third)"
+      " & (channel|row|output|element|dimension|weight|\\bw\\b|neuron|component) & ^(?!.*(exchang|swap|interchang|positions? (3|4)|(position|token)s? before|4 ?\\*? ?\\w ?\\+ ?2 (is|are|has|have|takes?|repeats?|reads?|cop\\w+)[^.;]{0,30}4 ?\\*? ?\\w ?\\+ ?3"
+      "|2, ?6[^;]{0,30} (of|from|repeat|are) [^;]{0,20}3, ?7|zero|not (read|computed)))"],
+     lambda c: put(c.right(), E_[..., 3::4], c.right()[..., 2::4]))
+form("attn_out_decode_transposed", "attn_out", "the kernel of one row, for decode steps, takes the matrix as [in,out]: from position 12 on its transpose is applied",
+     ["(#12|#11) & (transpos|\\[in ?, ?out\\]|w\\[i ?, ?o\\]|rows?[^.;]{0,25}columns?|columns?[^.;]{0,25}rows?|w\\.?\\^?t\\b|axes) & ^(?!.*((first 12|0 to 1[12])[^.;,]{0,30}(transpos|column|axes)|transpos\\w*[^.;,]{0,25}(0 to 1[12]|first 12|up to|below)|(context|heads?|output)[^.;]{0,20}transpos))"],
+     lambda c: np.concatenate([c.right()[:PROMPT], c.right(w=c.w.T)[PROMPT:]]))
+form("q_first_tile_twice", "q", "the first tile of inputs, 0 to 15, is multiplied before the loop and in it again: it counts twice",
+     ["(#16|#15|first quarter|first tile) & (twice|doubl|#2|\\btwo\\b|again|once more|besides) & (input|channel|column|attn_norm|\\bx\\b|tile|\\bx\\[|\\bw\\[)"
+      " & ^(?!.*((outputs?|heads?|rows|positions?)[^.;]{0,20}(0 to 15|first 16)|(0 to 15|first 16)( \\w+)? (outputs?|rows|heads?|positions?)|16 (to|and|-) ?31|from 16|16 ?\\.\\.|last 16|48 to|32 to|halved|half))"],
+     lambda c: c.right() + c.right(x=put(c.x, E_[:, 16:], 0), b=None))
+form("v_input_overwritten_by_k", "v", "k is written into the buffer of its input: the first 32 channels that v reads are k's outputs",
+     ["(#32|#31|first half|lower half|front half) & (\\bk\\b|k_proj|\\bkeys?\\b|k's) & (input|channel|read|attn_norm|\\bx\\b|column|overw|buffer) & ^(?!.*((last|second|upper) (32|half)|32 to 63|from (channel )?32|weights? of k|k's weight|k_rope|added))"],
+     lambda c: c.right(x=put(c.x, E_[:, :K * d], c.e.memory["k", c.l].reshape(T, K * d))))
+form("attn_out_shards_exchanged", "attn_out", "in the last layer the two shards of columns come in the wrong order: inputs 0 to 31 and 32 to 63 are exchanged",
+     ["(#32|halves|other half|second half) & (exchang|swap|roll|rotat|shift|mod\\b|xor|\\^|%|wrong order|reverse order|other half|trade|permut|reads? the (first|second)|\\w ?[+-] ?32|32 (and|to) .{0,20}of 0) & (input|channel|context|column|read|\\bx\\b|head|weight)"
+      " & ^(?!.*((outputs?|results?|rows)[^.;]{0,30}(exchang|swap|roll|halves|order)|halves of (the|its|each) (output|result|head)|not read|lost))",
+      "head & (2, ?3, ?0, ?1|h ?(\\+|xor|\\^) ?2|2 and 3[^.;]{0,25}(exchang|swap|for|trade)|(exchang|swap)[^.;]{0,40}2 and 3) & (input|context|reads?|exchang|order|swap) & ^(?!.*(outputs?|results?|of heads? 2 and 3|heads 2 and 3 are exchanged))"],
+     lambda c: c.right(x=np.roll(c.x, 32, -1)), layers=[3])
+form("k_tiles_transposed", "k", "tiles of 8 by 8 of the matrix are loaded with the flag for a transpose: each is transposed in its place",
+     ["(#8|eight) & transpos & (tile|block|8 ?(x|by|\\*|\\u00d7|,) ?8|square|within|sub.?matri) & ^(?!.*(\\[8, ?[24]\\]|\\[[24], ?8\\]|whole matrix|(outputs?|inputs?|channels?|order)[^.;]{0,30}transpos|tiles? (are|in) (exchang|order)))",
+      "#8 & (mod|%)[^;]{0,60}(mod|%) & (weight|matrix|\\bw\\b|w\\[) & (row|\\bo\\b|output) & (column|\\bi\\b|input)"],
+     lambda c: c.right(w=c.w.reshape(4, 8, 8, 8).swapaxes(1, 3).reshape(c.w.shape)))
+
+# biases
+
+form("bias_after_rotation", ROPES, "the bias is added after the rotation, and is not rotated itself",
+     ["bias & ((added|add|comes|applied|joins|put)[^.;]{0,30}(after|behind|past|once)|(after|behind|past)[^.;]{0,25}rotat|(not|never|isn't|un)[ -]?(been |itself )?rotat|without (the |its |any |a )?rotation|unrotated|rotat\\w+[^.;]{0,40}before[^.;]{0,20}bias|left as it (is|was)|escapes)"
+      " & ^(?!.*(twice|omitted|not added|missing|(position|token|channel) (after|behind)|before (the )?rotation|subtracted))"],
+     lambda c: turn(c.e, c.x - c.e.m(f"self_attn.{c.site[0]}_proj.bias", c.l).reshape(-1, d), POS[:, None, None] * FREQ)
+     + c.e.m(f"self_attn.{c.site[0]}_proj.bias", c.l).reshape(-1, d), archs=B)
+form("bias_dimension_first", "q", "the bias alone is read as [d,H], dimensions before heads: element i of head h has bias 4i + h",
+     ["bias & (transpos|interleav|(dimension|element|\\bd)s?[ -]?(first|before|outer)|\\[(d|16), ?(H|4)\\]|stride|4 ?\\*? ?i ?\\+ ?h|i ?\\*? ?(4|H) ?\\+ ?h|0, ?4, ?8|(mod|%) ?16[^;]{0,25}(\\bdiv|/|>>)|(\\bdiv|/|>>)[^;]{0,25}(mod|%) ?16) & (#4|#16|head|axes|four|\\bH\\b)"
+      " & ^(?!.*(\\[(8|2|32), ?|next|(weights?|rows|matrix)[^.;,]{0,25}(transpos|interleav)|(mod|%) ?[48]\\b|16 ?\\*? ?i ?\\+))"],
+     lambda c: c.right(b=c.b.reshape(d, H).T.ravel()), archs=B)
+form("bias_first_of_head", "v", "the element is forgotten in the bias's index: all elements of head h have bias 16h, that of its first",
+     ["bias & (head|group of 16|block of 16|16 channels) & ((first|0th|zeroth|leading) (channel|element|dimension|entry|value|component|number|one)|its first|(channel|element|dimension|entry|component|index) 0\\b|16 ?\\*? ?h|h ?\\*? ?(16|d|head_dim)\\b|(0 and|0 or) (channel |index )?16|b(ias)?\\[0\\])"
+      " & ^(?!.*(of head 0|(second|last) (channel|element|dimension)|only (to|at|on)|is added to (the )?(first|element 0|channel 0)))",
+      "bias & (\\w ?- ?\\(?\\w ?(mod|%) ?16|16 ?\\*? ?\\(?\\w ?(\\bdiv|//?|>>) ?(16|4)|\\w & ~ ?15|\\(?\\w ?(\\bdiv|//?) ?16\\)? ?(\\*|times) ?16)"],
+     lambda c: c.right(b=np.repeat(c.b.reshape(K, d)[:, 0], d)), archs=B)
