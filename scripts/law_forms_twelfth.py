@@ -109,3 +109,135 @@ form("bias_first_of_head", "v", "the element is forgotten in the bias's index: a
       " & ^(?!.*(of head 0|(second|last) (channel|element|dimension)|only (to|at|on)|is added to (the )?(first|element 0|channel 0)))",
       "bias & (\\w ?- ?\\(?\\w ?(mod|%) ?16|16 ?\\*? ?\\(?\\w ?(\\bdiv|//?|>>) ?(16|4)|\\w & ~ ?15|\\(?\\w ?(\\bdiv|//?) ?16\\)? ?(\\*|times) ?16)"],
      lambda c: c.right(b=np.repeat(c.b.reshape(K, d)[:, 0], d)), archs=B)
+
+
+# ---- rotation
+
+def rotated(c, angle, halves=True):
+    """Pairs i and i + half along the last axis, or 2i and 2i + 1, turned by angle [T,1,pairs]."""
+    cos, sin = c.e.r(np.cos(np.asarray(angle, F32))), c.e.r(np.sin(np.asarray(angle, F32)))
+    n = c.x.shape[-1] // 2
+    a, b = (c.x[..., :n], c.x[..., n:]) if halves else (c.x[..., ::2], c.x[..., 1::2])
+    y = [c.e.r(a * cos) - c.e.r(b * sin), c.e.r(b * cos) + c.e.r(a * sin)]
+    return np.concatenate(y, -1) if halves else np.stack(y, -1).reshape(c.x.shape)
+
+
+def rope_tables_interleaved(c):
+    angle = (POS[:, None, None] * np.repeat(FREQ, 2)).astype(F32)
+    other = np.concatenate([-c.x[..., d // 2:], c.x[..., :d // 2]], -1)
+    return c.e.r(c.x * c.e.r(np.cos(angle))) + c.e.r(other * c.e.r(np.sin(angle)))
+
+
+def rope_one_head(c):
+    wide = type("", (), {"e": c.e, "x": c.x.reshape(T, 1, K * d)})
+    return rotated(wide, POS[:, None, None] * THETA ** (-np.arange(0, K * d, 2) / (K * d))).reshape(T, K, d)
+
+
+HALF = "((\\bdiv|//?|divided by|over) ?2\\b|>> ?1)"
+form("rope_tables_interleaved", ROPES, "cosines and sines are repeated in the other pairing's order, 0, 0, 1, 1, ..: element j has frequency j div 2; i and i + 8 are paired as ever",
+     [f"(frequenc|angle|\\bcos|\\bsin|table|exponent) & (\\b([ijcekn]|element|channel|index|number|dimension)\\)? ?{HALF}|floor\\(\\w ?/ ?2|(frequenc|angle|cos|sin|table)[^;]{{0,70}}(interleav|2 ?i (and|,) 2 ?i ?\\+ ?1|two by two)|0, ?0, ?1, ?1"
+      "|each[^.;]{0,25}(twice|two (neighbo|adjacent))|(neighbo|adjacent)[^.;]{0,40}(share|same|one)|repeat_interleave)"
+      " & ^(?!.*(rotation pairs|pairs (other|elements 2 ?i|2 ?i|adjacent|neighbo)|rotates (adjacent|neighbo|pairs)|(adjacent|neighbouring) (elements|pairs|ones) are (rotated|paired|turned)|position[^.;]{0,15}(div|//)|frequency 2 ?[ij]\\b))"],
+     rope_tables_interleaved)
+form("rope_decode_pairs", ROPES, "the kernel for decode steps is that of the other pairing: from position 12 on elements 2i and 2i + 1 are rotated together",
+     ["(#12|#11) & (2 ?i (and|,|with) 2 ?i ?\\+ ?1|adjacent|neighbo|interleav|other pairing|even and odd|consecutive|0 and 1, 2 and 3|two by two|\\w ?(\\^|xor) ?1)"
+      " & ^(?!.*((first 12|0 to 1[12])[^.;,]{0,25}(pair|adjacent|neighbo|interleav|2i)|not rotated))"],
+     lambda c: np.concatenate([c.right()[:PROMPT], rotated(c, POS[:, None, None] * FREQ, False)[PROMPT:]]))
+form("rope_position_of_head_row", "k_rope", "the number of the row [T*K] is taken for the position: head h of token t is rotated as position 2t + h",
+     ["(2 ?\\*? ?([tpisn]\\b|pos|\\(?the pos|token)|twice|doubl|\\bK ?\\*? ?[tp]\\b|[tp](os\\w*)? ?\\*? ?(2|K)\\b|times (2|two)) & (\\+ ?\\(?(h\\b|head|its head)|plus (h\\b|the head|its head|head|the number of the head)"
+      "|(head.{0,6}\\b1\\b|second head|last head|second half of the heads)[^;]{0,60}(\\+ ?1|plus (1|one)|one (more|further|later|position|ahead)|by 1\\b|1 (more|further|later|ahead)))",
+      "(row (number|index)|(number|index) of the (head )?row|flat(tened)? (row|index))[^.;]{0,60}(position|rotat|token)|position[^.;]{0,60}(row (number|index)|(number|index) of the (head )?row|flat(tened)? (row|index))", "0, ?2, ?4 & 1, ?3, ?5"],
+     lambda c: c.right(pos=K * POS[:, None] + np.arange(K)))
+form("rope_sine_of_next_position", ROPES, "the sine is read one row further in its table: that of position p + 1, with the cosine of p",
+     ["\\bsin(e|es|\\b|\\() & (next|[pti] ?\\+ ?1|pos\\w* ?\\+ ?1|ahead|one (position |row |step )?(further|later|more|too (far|late|high))|(position|row) (further|later|behind|after)|1 (position )?(further|more|later|too)|plus (1|one)|shift\\w* (by )?\\+?(1|one)\\b|following)"
+      " & ^(?!.*(\\bcos(ine|ines)?( is| are)?( that| those)?( of| at| read| taken)*( position| the)* ?(p ?\\+ ?1|next|one)|before|earlier|p ?- ?1|both|(i|index|frequenc\\w*|pair) ?\\+ ?1|next (frequenc|pair|element)))"],
+     lambda c: turn(c.e, c.x, POS[:, None, None] * FREQ, sin=c.e.r(np.sin(((POS + 1)[:, None, None] * FREQ).astype(F32)))))
+form("rope_row_as_one_head", "k_rope", "the width of the row is given for head_dim: k is rotated as one head of 32, element i of head 0 with that of head 1, by theta^(-2i/32)",
+     ["(\\bone\\b|single|whole|wide|instead of|for 16|not 16|\\ba head|together|treated|taken|as if|head_dim|rotary|width) & #32 & (head|row|dimension|width|rotary) & (pair|rotat|head_dim|exponent|frequenc) & ^(?!.*(#64|quer|each head of))",
+      "(head 0[^;]{0,40}head 1|across (the )?heads|both heads|two heads|other head|\\w ?\\+ ?16\\b|16 apart|elements? 16|heads? (0 and 1|together)) & (pair|rotat|with|together) & (#32|i ?/ ?16|#0.5623|(16|sixteen) frequencies|1/8|roots? of (the )?frequenc)"],
+     rope_one_head)
+
+
+# ---- masks
+
+TILED = SEEN & ((POS[:, None] == 0) | (POS[None] < -(-POS[:, None] // 8) * 8))
+OWN = "itself|themselves|\\bown\\b|diagonal|\\bself\\b|distance (of |is )?0\\b|newest|s ?(<|!=|==?) ?t\\b|key t\\b|their key"
+form("mask_packed_rows", "probs", "rows of a group's two heads are packed, and the packed row's number is the mask's: query t of head h sees keys 0 to 2t + (h mod 2)",
+     ["(2 ?\\*? ?([tpiqr]\\b|pos|\\(?the pos|the (token|query))|twice|doubl|times (2|two)|[tpiq] ?\\*? ?2\\b) & (h(ead)? ?(mod|%|&) ?[12]|head number (mod|%)|odd heads?|heads? 1 and 3|within (the|its) group|(number|index|place|second|member) (in|of) (the|its|each|a) (group|pair)|\\+ ?g\\b|t ?\\+ ?g)"
+      " & ^(?!.*((even heads|heads 0 and 2)[^.;]{0,30}2 ?t ?\\+ ?1|half|window|h (div|//)))"],
+     lambda c: c.right(mask=np.stack([POS[None] <= 2 * POS[:, None] + h % (H // K) for h in range(H)])))
+form("mask_tile_count", "probs", "tiles of 8 keys are counted for t keys, not t + 1: queries 8 and 16 do not see their own key, for which a tile would begin",
+     [f"(#8 & #16)|(#8 & (multiple|every|mod\\b|%|first of|first (row|query|token)|begin|start)) & ({OWN}) & (not|hid|miss|without|unseen|lose|lost|except|never|masked|cannot|no longer|left out|s ?< ?t)"
+      " & ^(?!.*((itself|themselves|own key|their own|self|diagonal) (alone|only)|only (itself|themselves|their own|the diagonal)|every (4|four)|multiples? of (4|four)|\\b4\\b|\\b12\\b|\\b7\\b|next key))"],
+     lambda c: c.right(mask=TILED))
+form("mask_row_of_pair", "probs", "two queries share one row of the mask, that of the first: odd queries do not see their own key",
+     [f"(odd|2 ?\\w ?\\+ ?1|every (second|other|2nd)|1, ?3, ?5|(mod|%) ?2 ?==? ?1) & ({OWN}|(mask|row|one) (of|before)|2 ?[itkq]\\b(?! ?\\+)|s ?<=? ?t ?- ?1) & (not|hid|miss|without|unseen|lose|lost|except|never|masked|cannot|left out|s ?< ?t|up to|to 2 ?\\w\\b|mask (row )?of|row of|s ?<= ?t ?- ?1)"
+      " & ^(?!.*(even (queries|tokens|positions|rows|ones)[^.;,]{0,30}(not|hid|miss|without|lose|cannot|never)|(itself|themselves|their own|own key) (alone|only)|only (itself|themselves|their own)|further|ahead|future|odd (keys|heads)))",
+      f"(up to|sees?|to|<=|at most|limit|mask|row)[^;]{{0,30}}(2 ?\\*? ?\\(?(\\w|floor\\(\\w) ?{HALF}|\\w ?- ?\\(?\\w ?(mod|%|&) ?[12]\\b|\\w ?& ?~ ?1|2 ?\\*? ?floor)", "(pair|two)[^;]{0,60}(mask|row) of (the |its |their )?(first|even|earlier|lower|2i\\b)"],
+     lambda c: c.right(mask=SEEN[POS // 2 * 2]))
+
+
+# ---- scores
+
+def one_more(c):
+    """q and k as they lie in memory, with the 17th element of each head."""
+    q, k = (np.append(x.reshape(T, -1), F32(0)).astype(F32) for x in (c.q, c.k))
+    q, k = (x[np.arange(T)[:, None] * n * d + np.arange(1, n + 1) * d] for x, n in ((q, H), (k, K)))
+    more = np.einsum("th,sh->hts", q, k[:, np.arange(H) // (H // K)])
+    return c.right(score=lambda s: s + more * F32(c.scale))
+
+
+form("score_cache_layout", "probs", "keys lie as [T,K,d] and are read as [K,T,d]: key s of head g is row 20g + s, of position (20g + s) div 2, head (20g + s) mod 2",
+     ["(head[ -]first|head[ -]major|heads? (before|first|outer|come before)|\\[?\\bK, ?T(, ?d)?|\\[?2, ?20|(20|T) ?\\*? ?(h\\w*|g) ?\\+ ?\\w|\\w ?\\+ ?(20|T) ?\\*? ?[hg]|transposed \\[20, ?2|transpos\\w* \\[2, ?20|(axes|transpos|exchang|swap|layout)[^.;]{0,60}head[^.;]{0,30}(position|token|slot|key)"
+      "|(axes|transpos|exchang|swap|layout)[^.;]{0,60}(position|token|slot)[^.;]{0,30}head) & (\\bkeys?\\b|\\bk\\b|cache|k_rope) & ^(?!.*(values?\\b|query s|with key t|of the queries|each head|\\[2, ?16))",
+      f"\\b[sj]\\)? ?{HALF} & (mod|%|& ?1|odd|even|parity|alternat) & (#10|ten\\b|second half|T ?/ ?2) & head & (key|\\bk\\b|k_rope|cache)"],
+     lambda c: c.right(k=c.k.reshape(K, T, d).swapaxes(0, 1)))
+form("score_query_offset_lost", "probs", "the second tile of queries begins at the first again: queries from position 16 on are those of 0 to 3",
+     ["(#16|#15) & (quer|\\bq\\b|q_rope) & (t ?- ?16|#-16|(mod|%) ?16|& ?15|0 to 3|positions? 0|first (four|4|rows|quer|tile|positions)|begin|again|restart|offset|0, ?1, ?2, ?3|16 (positions|rows|tokens|places)? ?(before|earlier|back|late))"
+      " & ^(?!.*((\\bkeys?|values?|k_rope)\\b[^.;]{0,30} (of|from|are|is|at|begin|those)\\b|scaled|hidden|mask|position 15|queries 15))"],
+     lambda c: c.right(q=c.q[POS % 16]))
+form("score_one_element_more", "probs", "the loop over a head runs to i <= d: the dot product has a 17th term, of the elements behind the head in memory",
+     ["(#17 & (element|dimension|term|dot|component|channel|length))|(\\b(one|1) (more|further|extra|additional|surplus) (element|dimension|channel|term|product|component)|\\b(one|1) (element|dimension|channel|term|product|component)s? (more|too many|further|too far|beyond|past|too long|behind)"
+      "|an? (further|extra|additional|seventeenth|surplus) (term|product|element|dimension|component)|seventeen|i ?<= ?(16|d\\b|head_dim)|(first|0th) (element|dimension|channel) of the (next|following) head|element 0 of the (next|following) head|(next|following) head'?s? (first|element 0))"
+      " & ^(?!.*(17 (keys|positions|tokens|rows)|less|left out|of 15|16 channels|factor for each))"],
+     one_more)
+form("score_group_reshape", "probs", "query heads are reshaped as [group,K] for [K,group]: heads 1 and 2 are multiplied with each other's keys' queries, q of 2 for 1 and of 1 for 2",
+     ["(quer|\\bq\\b|q_rope|q heads) & (head|0, ?2, ?1, ?3|\\[) & ((#1 & #2 & (exchang|swap|trade|order|permut|interchang|each other|is that of|are those of|reads?|takes?|q of|uses?))|0, ?2, ?1, ?3|transpos|2 ?\\*? ?\\(?\\w ?(mod|%) ?2\\)? ?\\+|\\[(2|G|group), ?K|interleav)"
+      " & ^(?!.*((\\bkeys?|values?|key/value|kv|weights) heads? (1 and 2|0 and 1|are (exchang|swap))|(2 and 3|0 and 1|1 and 3|0 and 3) |revers|3, ?2, ?1))"],
+     lambda c: c.right(q=c.q[:, [0, 2, 1, 3]]))
+form("score_odd_keys_of_even", "probs", "two keys at a time, and the first's pointer stands in both lines: key 2s + 1 has the score of key 2s",
+     [f"(\\bkeys?\\b|score|\\bk\\b|column|k_rope) & (odd|2 ?\\*? ?[sijk] ?\\+ ?1|pair|{HALF}|two by two|(mod|%) ?2|~ ?1|& ?1|every (second|other)|1, ?3, ?5) & (even|2 ?\\*? ?[sijk]\\b(?! ?\\+)|before|previous|same|repeat|preced|[sj] ?- ?1\\b|one earlier|~ ?1|{HALF}|- ?\\(?[sj] ?(mod|%|&)|0, ?2, ?4)"
+      " & ^(?!.*(even (keys?|columns?|ones?|positions?|scores?)[^.;,]{0,20}\\b(have|has|takes?|gets?|are|is|reads?|repeats?)\\b[^.;]{0,25}(odd|next|following|2 ?\\w ?\\+ ?1|behind)|2 ?s (has|have|is|takes?|gets?|reads?|repeats?)\\b[^.;]{0,30}2 ?s ?\\+ ?1|exchang|swap|mean|averag|hidden|not seen|zero|odd quer))"],
+     lambda c: c.right(k=c.k[POS // 2 * 2]))
+
+
+# ---- softmax
+
+def group_sum(s):
+    e = np.exp(s)
+    return e / np.repeat(e.sum(-1, keepdims=True).reshape(K, H // K, T, 1).sum(1), H // K, 0)
+
+
+def own_not_divided(s):
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return np.where(POS[:, None] == POS[None], e, e / e.sum(-1, keepdims=True))
+
+
+def sum_carried(s):
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / np.cumsum(e.sum(-1, keepdims=True), -2)
+
+
+SUM = "denominator|\\bsums?\\b|summed|divid|divisor|normali"
+form("softmax_group_sum", "probs", "the sum over lanes takes in both heads of a group: exp(s) is divided by the sum over the keys of both",
+     [f"({SUM}|softmax) & (head|h ?(\\^|xor) ?1) & (both|\\btwo\\b|pair|group|0 and 1|h ?(\\^|xor) ?1|neighbo|share) & (both|sum\\w*[^.;]{{0,40}}(over|of|from|in)|together|joint|common|shar|same|\\bplus\\b|\\+|added|adds|over (the )?(two|pair|heads of)|one (denominator|sum|softmax)|includes?|takes? in|too\\b|as well|also)"
+      " & ^(?!.*(all (four|4|the)? ?heads|four heads|head 0 alone|(denominator|sum|divisor) (is|are) (that|those|the one) of the (other|next|first)|by the (denominator|sum) of the (other|next|first)|instead of its own|not divided|positions|0 and 2))"],
+     lambda c: c.right(soft=group_sum))
+form("softmax_own_not_divided", "probs", "the loop that divides stops one short: the weight of the token's own key is not divided by the sum: exp(s - max)",
+     [f"({OWN}|last (key|column|weight|seen|element|cell|entry|of the row)|t ?= ?s|s ?=+ ?t) & (\\bnot\\b|undivided|un-?normali|without|never|\\braw\\b|before|escap|times the (sum|denominator)|multiplied by|exp\\(|left as) & ({SUM}|exp|softmax)"
+      " & ^(?!.*((not|left|leaves?|without|missing)[^.;]{0,25}(\\bin|from|out of|of) (the |its )?(denominator|sum|divisor)|(denominator|sum|divisor)[^.;]{0,25}(leaves?|without|lacks?|miss|excludes?|omits?|stops)|counted|(no|none|nothing|all)[^.;]{0,20}(weights?|keys?) (is|are) (not )?(divided|normali)|key 19|hidden))"],
+     lambda c: c.right(soft=own_not_divided))
+form("softmax_sum_of_rows_so_far", "probs", "the sum is not set to 0 between queries: exp(s - max) of query t is divided by the sums of queries 0 to t together",
+     [f"(cumul|accumul|(not|never) (re)?(set|cleared|zeroed)|carr(y|ies|ied)|so far|running|(rows|queries|positions|tokens|all) (up to|before|so far|0 to)|(previous|earlier|preceding) (rows|queries|positions|tokens)|adds? up|0 to t\\b|u ?<= ?t|goes on|grows) & ({SUM}) & (row|quer|position|token|so far|t\\b)"
+      " & ^(?!.*((between|of the|of|previous|from|over) heads?|heads (before|so far)|mean|averag|keys (so far|before)|blocks?|tiles?))"],
+     lambda c: c.right(soft=sum_carried))
