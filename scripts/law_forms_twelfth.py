@@ -32,12 +32,13 @@ form("norm_tail_summed_twice", "ffn_norm", "the loop for what is left over runs 
       "|statistic) & ^(?!.*(first (8|eight)|0 to 7))"],
      lambda c: over(c, np.sqrt((np.sum(c.x ** 2, -1, keepdims=True) + np.sum(c.x[:, 56:] ** 2, -1, keepdims=True)) / F32(D) + F32(EPS))))
 form("norm_gain_by_row", "ffn_norm", "the gain is broadcast along the wrong axis: all channels of row t are multiplied by w[t]",
-     ["(gain|weight|\\bw\\b|w\\[) & ((w|weight|gain)\\[ ?(t|p|row|pos)|index\\w* .{0,20}(position|row|token)|(gain|weight|element|channel|entry|component|number|w) (t|p)\\b"
+     ["(gain|weight|\\bw\\b|w\\[) & ((w|weight|gain)\\[ ?(t|p|row|pos)|index\\w* .{0,20}(position|row|token)|(position|row|token)'s (index|number)|(gain|weight|element|channel"
+      "|entry|component|number|w) (t|p)\\b"
       "|of the (channel|element|index|entry)[^.;]{0,30}(position|row|token|same number)|(position|row|token) (t|p|i|n)\\b[^.;]{0,50}(gain|weight|w)[^.;]{0,20}\\b(t|p|i|n)\\b"
       "|along (the )?(position|row|token|other|wrong|first)|\\bax[ie]s\\b|broadcast) & ^(?!.*(not applied|next channel|mean square|rms is|w\\[i ?, ?o|from position))"],
      lambda c: c.right(w=c.w[POS][:, None]))
 form("ffn_norm_of_branch", "ffn_norm", "the norm comes before the residual sum: it reads attn_out alone, without the stream",
-     ["(reads?|norms?|normed|input|takes?|from|of|applied to|is|divides?) [^.;]{0,30}(attn_out|attention.{0,12}(output|branch|result)|o_proj|\\bbranch|(output"
+     ["\\b(reads?|norms?|normed|input|takes?|from|of|applied to|is|divides?)\\b[^;]{0,30}(attn_out|attention.{0,12}(output|branch|result)|o_proj|\\bbranch|(output"
       "|result) of (the )?attention)"
       " & ^(?!.*\\b(without|minus|less|before|not added|no)\\b[^.;]{0,20}(attn_out|attention|branch)) & ^(?!.*(twice|attn_out ?\\+|half))",
       "(without|minus|less|lacks|no)\\b[^.;]{0,30}(stream|residual|layer.{0,3}s? input|h0|skip|input of the layer)",
@@ -47,7 +48,7 @@ form("ffn_norm_of_branch", "ffn_norm", "the norm comes before the residual sum: 
 form("final_norm_skips_feed", "final_norm", "it reads the buffer of the stream after attention: what the last layer's feed-forward adds is not in it",
      ["h_attn & ^(?!.*(layers?[. ][0-2]\\b|without h_attn|twice|without the (layer|stream)))", "(stream|state|sum|residual|hidden)[^.;]{0,40}(after"
       "|behind) (the )?(last layer.{0,4} |last )?attention & ^(?!.*layers?[. ][0-2]\\b)",
-      "(without|minus|less|leav\\w+ out|left out|miss\\w*|omit\\w*|skip\\w*|not add\\w*|lacks?)[^.;]{0,50}(ffn|feed.?forward|mlp|experts) & ^(?!.*(layers?[. ][0-2]\\b"
+      "(without|minus|less|leav\\w+ out|left out|miss\\w*|omit\\w*|skip\\w*|not add\\w*|lacks?)[^;]{0,50}(ffn|feed.?forward|mlp|experts) & ^(?!.*(layers?[. ][0-2]\\b"
       "|all layers))",
       "(ffn|feed.?forward|mlp|experts)[^.;]{0,60}(not (in|add)|missing|left out|omitted|skipped|lost|lacking|taken off|subtracted|removed) & ^(?!.*(layers?[. ][0-2]\\b"
       "|all layers))"],
@@ -56,14 +57,14 @@ form("final_norm_skips_feed", "final_norm", "it reads the buffer of the stream a
 # norms of heads
 
 form("qk_norm_gain_of_pair", "q_norm", "a thread norms elements i and i + 8 and has loaded one gain for both: elements 8 to 15 have the gain of 0 to 7",
-     ["(gain|weight|\\bw\\b|w\\[) & (#8|half|halves) & (repeat|first half|again|twice|(mod|%) ?8|& ?7|same|tiled|share|both|i ?- ?8|of 0 to 7|of (elements|channels"
+     ["(gain|weight|\\bw\\b|w\\[) & (#8|half|halves|& ?7) & (repeat|first half|again|twice|(mod|%) ?8|& ?7|same|tiled|share|both|i ?- ?8|of 0 to 7|of (elements|channels"
       "|dimensions) 0|first 8|first eight|copied)"
       " & ^(?!.*(not applied|without|(second|upper|last) half[^.;]{0,15} (repeat|copied|for the first|on the first|twice|also|to the first|in both|for both|of the gain)"
       "|first half[^.;]{0,25}(has|have|takes?|uses?|gets?|is (that|those|the gain) of|are (that|those) of)\\b[^.;]{0,40}(second|last|upper)|of (elements )?8 to 15|\\brow o\\b"
       "|(mod|%) ?8\\)? ?(\\+|plus)|8 ?\\*? ?\\(\\w (mod|%)))"],
      lambda c: c.right(w=np.tile(c.w[:8], 2)), archs=Q3)
 form("qk_norm_heads_from_kv_count", "q_norm", "a fused kernel takes heads from the number of key heads on for keys: heads 2 and 3 of q have k_norm's gain",
-     ["(k_norm|k.?norm|norm of k|\\bkeys?\\b.{0,15}(gain|norm|weight)) & head & (2 (and|to|,|-) ?3|second half|last (two|2)|upper (two|half)|from (head )?2|>= ?2|2 on"
+     ["(k_norm|k.?norm|norm of k|\\bkeys?\\b.{0,15}(gain|norm|weight)) & head & (2 ?(and|to|,|-) ?3|second half|last (two|2)|upper (two|half)|from (head )?2|>= ?2|2 on"
       "|behind (head )?1|2 \\.\\. ?3)"
       " & ^(?!.*(not normed|mean square of k|rms of k))"],
      lambda c: np.concatenate([c.right()[:, :K], c.right(w=c.e.m("self_attn.k_norm.weight", c.l))[:, K:]], 1), archs=Q3)
@@ -89,7 +90,7 @@ form("v_unrolled_row_repeated", "v", "four rows at a time, and the fourth is a c
       "|neighbo|\\w ?- ?1\\b|one (earlier|lower)|#2|#-1|third|\\w ?- ?\\(\\w (mod|%) 4)"
       " & (channel|row|output|element|dimension|weight|\\bw\\b|neuron|component) & ^(?!.*(exchang|swap|interchang|positions? (3|4)|(position|token)s? before"
       "|4 ?\\*? ?\\w ?\\+ ?2 (is|are|has|have|takes?|repeats?|reads?|cop\\w+)[^.;]{0,30}4 ?\\*? ?\\w ?\\+ ?3"
-      "|2, ?6[^;]{0,30} (of|from|repeat|are) [^;]{0,20}3, ?7|zero|not (read|computed)))"],
+      "|2, ?6[^;]{0,30} (of|from|repeat|are) [^;]{0,20}3, ?7|zero|not (read|computed)))", "\\b0, ?1, ?2, ?2\\b"],
      lambda c: put(c.right(), E_[..., 3::4], c.right()[..., 2::4]))
 form("attn_out_decode_transposed", "attn_out", "the kernel of one row, for decode steps, takes the matrix as [in,out]: from position 12 on its transpose is applied",
      ["(#12|#11) & (transpos|\\[in ?, ?out\\]|w\\[i ?, ?o\\]|rows?[^.;]{0,25}columns?|columns?[^.;]{0,25}rows?|w\\.?\\^?t\\b|axes) & ^(?!.*((first 12"
@@ -122,7 +123,8 @@ form("k_tiles_transposed", "k", "tiles of 8 by 8 of the matrix are loaded with t
 
 form("bias_after_rotation", ROPES, "the bias is added after the rotation, and is not rotated itself",
      ["bias & ((added|add|comes|applied|joins|put)[^.;]{0,30}(after|behind|past|once)|(after|behind|past)[^.;]{0,25}rotat|(not|never|isn't|un)[ -]?(been |itself )?rotat"
-      "|without (the |its |any |a )?rotation|unrotated|rotat\\w+[^.;]{0,40}before[^.;]{0,20}bias|left as it (is|was)|escapes|then (the )?bias)"
+      "|without (the |its |any |a )?rotation|unrotated|rotat\\w+[^.;]{0,40}before[^.;]{0,20}bias|left as it (is|was)|escapes|then (the )?bias|(without"
+      "|no) (the )?bias[^;]{0,30}(plus|\\+))"
       " & ^(?!.*(twice|omitted|not added|missing|(position|token|channel) (after|behind)|before (the )?rotation|subtracted))"],
      lambda c: turn(c.e, c.x - c.e.m(f"self_attn.{c.site[0]}_proj.bias", c.l).reshape(-1, d), POS[:, None, None] * FREQ)
      + c.e.m(f"self_attn.{c.site[0]}_proj.bias", c.l).reshape(-1, d), archs=B)
@@ -166,12 +168,13 @@ form("rope_positions_as_words", ROPES, "positions have 64 bits and are read as 3
       "0, ?0, ?1, ?0, ?2", "(64|int64|i64|long|eight bytes)[^;]{0,60}(32|int32|i32|int\\b|four bytes) & position & (read|taken|words?|stride)"],
      lambda c: c.right(pos=np.where(POS % 2 == 0, POS // 2, 0)))
 form("rope_decode_pairs", ROPES, "the kernel for decode steps is that of the other pairing: from position 12 on elements 2i and 2i + 1 are rotated together",
-     ["(#12|#11) & (2 ?i (and|,|with) 2 ?i ?\\+ ?1|adjacent|neighbo|interleav|other pairing|even and odd|consecutive|0 and 1, 2 and 3|two by two|\\w ?(\\^|xor) ?1)"
+     ["(#12|#11) & (2 ?i ?(and|,|with) 2 ?i ?\\+ ?1|rope-pairing|pairs other|other elements|adjacent|neighbo|interleav|other pairing|even and odd|consecutive|0 and 1, 2 and 3"
+      "|two by two|\\w ?(\\^|xor) ?1)"
       " & ^(?!.*((first 12|0 to 1[12])[^.;,]{0,25}(pair|adjacent|neighbo|interleav|2i)|not rotated))"],
      lambda c: np.concatenate([c.right()[:PROMPT], rotated(c, POS[:, None, None] * FREQ, False)[PROMPT:]]))
 form("rope_grid_of_query_heads", "k_rope", "the grid has as many heads as q has, so rows of k are rotated once more, by the position before: token t by 2t - 1 in all, from 1 on",
      ["2 ?\\*? ?(\\w|pos\\w*|\\(?the position\\)?) ?(-|minus|less) ?(1|one)\\b|-1 ?\\+ ?2 ?\\*? ?\\w|(twice|doubl\\w*|2 times|times (2|two)|factor (of )?(2"
-      "|two))[^;]{0,50}(minus|less|- ?1\\b|-1\\b|by one|one (less|before|earlier|lower))|\\b0, ?1, ?3, ?5, ?7|(p|t) ?\\+ ?\\(?(p|t) ?- ?1"
+      "|two))[^;]{0,50}(minus|less|- ?1\\b|-1\\b|by one|one (less|before|earlier|lower))|(1|one) less than (twice|doubl)|\\b0, ?1, ?3, ?5, ?7|(p|t) ?\\+ ?\\(?(p|t) ?- ?1"
       "|2 ?\\*? ?\\(?\\w ?- ?(0\\.5|1/2)|(twice|2 times)[^;]{0,20}- ?(0\\.5|1/2) & ^(?!.*(half|frequency index|exponent|\\bpair 2))",
       "(again|second time|once more|further|a second rotation|rotated twice|besides|as well|ahead|too far)[^;]{0,70}((position|token|row|one) before|before it|previous"
       "|preceding|[pt] ?- ?1\\b|position minus (1|one)|earlier) & (rotat|position|angle)"],
@@ -255,7 +258,7 @@ form("score_odd_keys_of_even", "probs", "two keys at a time, and the first's poi
      [f"(\\bkeys?\\b|score|\\bk\\b|column|k_rope) & (odd|2 ?\\*? ?[sijk] ?\\+ ?1|pair|{HALF}|two by two|(mod|%) ?2|~ ?1|& ?1|every (second|other)|1, ?3, ?5) & (even"
       f"|2 ?\\*? ?[sijk]\\b(?! ?\\+)|before|previous|same|repeat|preced|[sj] ?- ?1\\b|one earlier|~ ?1|{HALF}|- ?\\(?[sj] ?(mod|%|&)|0, ?2, ?4)"
       " & ^(?!.*(even (keys?|columns?|ones?|positions?|scores?)[^.;,]{0,20}\\b(have|has|takes?|gets?|are|is|reads?|repeats?)\\b[^.;]{0,25}(odd|next|following|2 ?\\w ?\\+ ?1"
-      "|behind)|2 ?s (has|have|is|takes?|gets?|reads?|repeats?)\\b[^.;]{0,30}2 ?s ?\\+ ?1|exchang|swap|mean|averag|hidden|not seen|zero|odd quer|\\bsees?\\b|20 ?g|head [01]))"],
+      "|behind)|2 ?s (has|have|is|takes?|gets?|reads?|repeats?)\\b[^.;]{0,30}2 ?s ?\\+ ?1|exchang|swap|mean|averag|hidden|\\bseen\\b|zero|odd quer|\\bsees?\\b|20 ?g|head [01]))"],
      lambda c: c.right(k=c.k[POS // 2 * 2]))
 
 
@@ -284,7 +287,8 @@ form("softmax_group_sum", "probs", "the sum over lanes takes in both heads of a 
       "|sum) of the (other|next|first)|instead of its own|not divided|positions|0 and 2))"],
      lambda c: c.right(soft=group_sum))
 form("softmax_own_not_divided", "probs", "the loop that divides stops one short: the weight of the token's own key is not divided by the sum: exp(s - max)",
-     [f"({OWN}|last (key|column|weight|seen|element|cell|entry|of the row)|t ?= ?s|s ?=+ ?t) & (\\bnot\\b|undivided|un-?normali|without|never|\\braw\\b|before (the )?divi"
+     [f"({OWN}|last (key|column|weight|seen|element|cell|entry|of the row)|t ?= ?s|s ?=+ ?t|\\[t ?, ?t\\]) & (\\bnot\\b|undivided|un-?normali|without|never|\\braw\\b"
+      f"|before (the )?divi"
       f"|escap|times the (sum|denominator)|multiplied by|exp\\(|left as) & ({SUM}|exp|softmax)"
       " & ^(?!.*((not|left|leaves?|without|missing)[^.;]{0,25}(\\bin|from|out of|of) (the |its )?(denominator|sum|divisor)|(denominator|sum|divisor)[^.;]{0,25}(leaves?|without"
       "|lacks?|miss|excludes?|omits?|stops)|counted|(no|none|nothing|all)[^.;]{0,20}(weights?|keys?) (is|are) (not )?(divided|normali)|key 19|hidden))"],
