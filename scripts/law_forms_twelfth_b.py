@@ -67,3 +67,73 @@ form("cache_decode_keys_by_element", "probs", "keys from position 12 on are read
      [f"{LATE} & (key|\\bk\\b|k_rope|cache) & ((?<!\\d)2 ?[*·]? ?\\(?([eij]\\b|i ?(mod|%) ?16|\\(i)|d[- ]first|element[- ](major|first|by[- ]element)|\\[16, ?2\\]|\\[d, ?K\\]|interleav|even.{{0,60}}odd|stride (of )?2\\b|step of 2\\b|(axes|axis).{{0,40}}(exchang|swap)|transpos) "
       "& ^(?!.*(16 ?[*·]? ?\\(?i ?(mod|%) ?2\\b|i ?(//?|div) ?2\\b|transpos\\w*.{0,10}\\[2, ?16\\]|read as \\[2, ?16\\]|value))"],
      lambda c: c.right(k=np.concatenate([c.k[:PROMPT], c.k[PROMPT:].reshape(-1, d, K).swapaxes(1, 2)])))
+
+
+# ---- residual sums
+
+BRANCH = "(branch|ffn_out|second (term|operand|summand)|\\by\\b|feed.forward|mlp|expert)"
+form("add_stream_of_first_row", "h_attn", "in layer 3 the branch of each position is added to the stream of position 0",
+     ["(stream|residual|layers\\.2\\.h\\b|layer input|\\binput\\b|\\bx\\b|hidden|first (term|operand|summand)) & ((position|row|token)s?.{0,10}\\b0\\b|first (position|row|token)|\\[0\\]|\\[0, ?:|broadcast|stride (of )?0|not advanced) "
+      "& ^(?!.*((branch|attn_out) (of|at|is|from).{0,15}(position|row|token) 0|attn_out\\[0|(\\bnot|nothing|omitted|missing|zero|left out).{0,20}(at|in|of) (position|row) 0|last (row|position)))"],
+     lambda c: c.right(x=np.repeat(c.x[:1], T, 0)), layers=[3])
+form("add_low_lane_twice", "h", "two channels are added at a time, and both with the lower one's branch: odd channels add the branch of the even one before",
+     [f"{BRANCH} & (2 ?[*·]? ?\\(?\\(?[ic] ?(//?|div) ?2|[ic] ?(//?|div) ?2 ?\\)? ?[*·]? ?2|& ?~ ?1|[ic] ?- ?\\(?[ic] ?(mod|%) ?2|(odd|2i ?\\+ ?1).{{0,80}}(even|2i\\b(?! ?\\+)|before|left|neighbo|i ?- ?1|previous|lower)|pairs?.{{0,50}}(first|even|lower)"
+      "|(even|first|2i\\b(?! ?\\+)).{0,50}(twice|both|repeat|pair)) "
+      "& ^(?!.*(even (channels?|ones?).{0,30}(take|get|have|add|are|read|is|hold|receive).{0,30}odd|2i (takes|gets|reads|has|is|adds).{0,40}2i ?\\+ ?1|exchang|swap|(channel|stream)s?.{0,20}(stream) of|odd channels? (add|get|have) (nothing|0)))"],
+     lambda c: c.right(y=c.y[:, np.arange(D) // 2 * 2]))
+form("add_ffn_input", "h", "the feed-forward's input is added, not its output: h_attn + ffn_norm",
+     ["(ffn_norm|norm(ed)? (input|stream|state|hidden|h_attn)|post_attention|(feed.forward|mlp|ffn|experts?)('?s)? (own )?input|input of the (mlp|ffn|feed|expert)) "
+      "& ^(?!.*(attn_norm|input_layernorm|besides|in addition|as well|also|ffn_norm (\\+|plus) (ffn_out|the branch|branch)|(ffn_out|branch) (\\+|plus) ffn_norm|half|0\\.5))"],
+     lambda c: c.right(y=c.e.memory["ffn_norm", c.l]))
+
+
+# ---- gate, up, activation, down
+
+form("up_loop_from_one", "ffn_up", "the sum begins at input 1: input 0 is left out",
+     [f"((input|channel|column|element|ffn_norm|index|weight)s?( of (the )?(input|ffn_norm|weights?))? ?(number |index |i ?= ?)?0\\b(?! to)|\\[:, ?0\\]|\\bfirst (input|channel|column|element|weight)\\b) & {GONE} & ^(?!.*((position|token|output|row) 0\\b|first (row|output|position|token)))",
+      "(begin|start|loop|run|sum)s?.{0,25}(at|from|with).{0,12}\\b1\\b & ^(?!.*(position|token|output|row) [01]\\b)", "(input|channel|column)s? (1 to 63|from 1)"],
+     lambda c: c.right(x=put(c.x, E_[:, 0], 0)))
+TWO, THREE = "(4i ?\\+ ?2|4n ?\\+ ?2|2, ?6|(= ?|is |to |gives )2\\b|from 2\\b|(lane|sum|accumulator|residue|remainder) 2\\b|third)", "(4i ?\\+ ?3|4n ?\\+ ?3|3, ?7|(= ?|is |to |gives )3\\b|from 3\\b|(lane|sum|accumulator|residue|remainder) 3\\b|fourth (lane|sum|partial|accumulator|of))"
+TWICE = "(twice|doubl|two times|factor (of )?2\\b|times 2\\b|[*x] ?2\\b|2x|weight (of )?2\\b|2 times)"
+form("gate_sum_counted_twice", "ffn_gate", "of four partial sums the third is added twice and the fourth not: inputs 4i + 2 count twice, inputs 4i + 3 not at all",
+     [f"(#4|four|4i|4n|2, ?6) & {TWO}(?:(?!{THREE}).){{0,45}}{TWICE}|{TWICE},? (for|on|at|over|to)\\b.{{0,20}}{TWO} & {THREE} & {GONE} & ^(?!.*(output|position)s? (4i|2,|from))",
+      "4[in] ?\\+ ?3.{0,60}\\b(read|those|that|is|are|at|of)\\b.{0,30}4[in] ?\\+ ?2 & (weight|column|both|product|partial|accumulat)"],
+     lambda c: c.right(x=c.x * np.tile(np.array([1, 1, 2, 0], F32), D // 4)))
+INPUT = "(input|ffn_act|\\bact\\b|activation|\\bx\\b|buffer)"
+form("ffn_out_input_column_major", "ffn_out", "its input is read column by column: channel i of position t is what lies at 20 i + t of the buffer [20, 96]",
+     [f"{INPUT} & (column.?(major|by.column|first|order)|[\\[(]96, ?20[\\])]|\\[F, ?T\\]|\\bi ?[*·]? ?(20|T)\\b|\\b(20|T) ?[*·]? ?i\\b|stride (of )?(20|T)\\b|(20|T) apart|transpos|fortran|(channel|feature).?(first|major)|axes.{{0,30}}(exchang|swap)) "
+      "& ^(?!.*(weights?.{0,20}transpos|transpos.{0,20}(weight|matrix)|matrix.{0,25}(transpos|column)|result.{0,15}transpos|output.{0,15}transpos|transpos\\w*.{0,10}[\\[(]20, ?96))"],
+     lambda c: c.right(x=c.x.reshape(F, T).T))
+form("ffn_out_input_pitch", "ffn_out", "rows of its input are taken to be 64 apart, not 96: row t begins at 64 t",
+     [f"{INPUT} & ((pitch|stride|leading|apart|distance).{{0,40}}\\b64\\b|\\b64\\b.{{0,20}}(pitch|stride|leading|apart|distance)|\\b64 ?[*·]? ?[tr]\\b|\\b[tr] ?[*·]? ?64\\b|(begin|start)s?.{{0,40}}(multiple of|every) 64|every 64|rows? of 64\\b|64 (wide|long)) "
+      "& ^(?!.*(weight|matrix|output (row|pitch|stride)|only|alone|lost|left out|zero))",
+      f"{INPUT} & (pitch|stride|leading|apart|distance).{{0,30}}(\\bD\\b|hidden (size|width)|model width|width of the stream) & ^(?!.*(weight|matrix))"],
+     lambda c: c.right(x=c.x.ravel()[np.arange(T)[:, None] * D + np.arange(F)]))
+form("ffn_out_bound_hidden", "ffn_out", "the sum ends at the hidden size: inputs from 64 on are left out",
+     [f"(#64|#63|(first|last) (two )?thirds?\\b|last 32) & (input|channel|column|ffn_act|\\bsums?\\b|loop|\\bx\\b|element|weight|inner) & {GONE[:-1]}|\\bends?\\b|bound) "
+      "& ^(?!.*(gate|pitch|stride|apart|(output|position|row)s?.{0,10}\\b(64|63)|(0 to 63|first (64|two thirds)|before 64|below 64)( inputs| channels| columns)? (are|is|stay) (not|lost|zero|0\\b|missing|left)|only.{0,20}(from 64|64 to 95|last (32|third))))"],
+     lambda c: c.right(x=put(c.x, E_[:, 64:], 0)))
+form("act_twice", "ffn_act", "the activation is applied twice: silu(silu(gate)) up",
+     ["(silu ?\\( ?silu|swish ?\\( ?swish|a\\( ?a\\(|(activat|silu|swish|gate)\\w*.{0,30}(twice|two times|double|\\bagain\\b|a second time)|(twice|two|double|second).{0,20}(activat|silu|swish)|(silu|swish|activation) of (the |its |an )?(silu|swish|activat)|sigmoid ?\\( ?silu|already (activated|silu)) "
+      "& ^(?!.*(silu ?\\( ?up|(\\bto|\\bof|\\band|then) up\\b|both|squar|gate (is )?(multipl|applied|taken)\\w* twice|\\^ ?2))"],
+     lambda c: c.right(f=lambda x: silu(silu(x))))
+form("act_bound_hidden", "ffn_act", "only the first 64 channels are done, in place: channels 64 to 95 hold the gate as it is",
+     ["(#64|#63|last (32|third)|(first|last) (two )?thirds?) & (ffn_)?gate\\b & (as (it|they) (is|are|was|were)|\\braw|itself|\\b(not|neither|nor|no|never)\\b|unchanged|untouched|unactivated|in place|\\bleft\\b|holds?|remain|keep|kept|stay|copy|without|\\b(is|are|=|equals?) (just |simply |the )?(ffn_)?gate|(only|alone|just)) "
+      "& ^(?!.*(silu ?\\(gate\\)[^,;.]{0,20}(alone|only|without|not multiplied)|(?<!\\()gate ?([*x·]|times)? ?up\\b|\\bup (alone|itself|as it)|(is|are|hold) (zero|0\\b|up\\b)|(0 to 63|first 64)[^,;.]{0,30}(hold|raw|are gate|keep|is gate)))"],
+     lambda c: put(c.right(), E_[:, 64:], c.gate[:, 64:]))
+form("act_decode_up_offset_lost", "ffn_act", "in decode steps up's offset is lost: positions from 12 on take up of positions 0 on, t - 12",
+     ["(ffn_up|\\bup\\b(?! to)) & #12 & ([tip] ?- ?12|12 (positions|rows|tokens|steps)? ?(before|earlier|back|ago)|(positions?|rows?|tokens?) 0\\b ?(to|\\.\\.|-|on|and|onward)|from (the )?(first|start|beginning|top)|restart|begins? (again|over)|starts? (again|over)|(mod|%)(ulo)? ?12|offset.{0,20}(lost|missing|0|not)|#-12) "
+      "& ^(?!.*(gate (of|at|is|from).{0,15}(position|row|t ?- ?12)|stale|t ?- ?1\\b|always|all .{0,20}row 0|[tip] ?\\+ ?12))"],
+     lambda c: c.right(up=np.concatenate([c.up[:PROMPT], c.up[:T - PROMPT]])))
+
+
+def up_one_row_early(c):
+    """The matrices of gate and up lie one behind the other."""
+    return c.right(w=np.concatenate([c.e.m("mlp.gate_proj.weight", c.l)[-1:], c.w[:-1]]))
+
+
+form("up_offset_one_row_early", "ffn_up", "in layer 1 the matrix is read one row too early: output o is row o - 1, output 0 the last row of gate's",
+     ["(row|output|channel|weight|matrix|ffn_up) & (\\b[oircj] ?- ?1\\b|rows? (before|above)|(previous|preceding|prior) (row|output|channel)|one (row|output|channel)?.{0,5}(early|before|earlier|back|late)|(shifted|rolled|moved|displaced) (down |up |on |back )?(by )?(one|1|a)\\b|#-1|(output|channel|one) before) "
+      "& ^(?!.*(\\b[oircj] ?\\+ ?1|(next|following) (row|output|channel)|row (behind|after)|position|token|input (before|[oij] ?-)|one row too late|[oircj] ?- ?[2-9]))",
+      "(output|channel) [oij] ?\\+ ?1 (is|has|holds|takes|gets).{0,30}\\b(row|that of|of|output|channel) (row )?[oij]\\b(?! ?[+-])"],
+     up_one_row_early, layers=[1])
