@@ -137,3 +137,106 @@ form("up_offset_one_row_early", "ffn_up", "in layer 1 the matrix is read one row
       "& ^(?!.*(\\b[oircj] ?\\+ ?1|(next|following) (row|output|channel)|row (behind|after)|position|token|input (before|[oij] ?-)|one row too late|[oircj] ?- ?[2-9]))",
       "(output|channel) [oij] ?\\+ ?1 (is|has|holds|takes|gets).{0,30}\\b(row|that of|of|output|channel) (row )?[oij]\\b(?! ?[+-])"],
      up_one_row_early, layers=[1])
+
+
+# ---- router and experts
+
+TOPK = ("router_topk", "router_weights")
+
+
+def among(c, candidates=EXPERTS, weigh=None):
+    """The choice among the first experts, and other weights of what is chosen."""
+    p = softmax(c.logits)
+    top = np.argsort(-p[:, :candidates], -1, kind="stable")[:, :CHOSEN]
+    w = np.take_along_axis(p, top, -1)
+    w = w / w.sum(-1, keepdims=True)
+    return top, w if weigh is None else weigh(w)
+
+
+def experts_by(c, which, up=None):
+    """The sum of the chosen, where slot s of position t runs expert which[t, s], with its own up matrix or another's."""
+    y, each = np.zeros((T, D), F32), np.zeros((T, CHOSEN, D), F32)
+    for x in range(EXPERTS):
+        rows, slots = np.nonzero(which == x)
+        w = lambda name, x=x: c.e.m(f"mlp.experts.{x}.{name}_proj.weight", c.l)
+        n = c.n[rows]
+        act = c.e.r(c.e.r(silu(c.e.r(n @ w("gate").T))) * c.e.r(n @ (w("up") if up is None else w("up", up)).T))
+        each[rows, slots] = c.e.r(act @ w("down").T)
+    for s in range(CHOSEN):
+        y = c.e.r(y + c.e.r(each[:, s] * c.weights[:, s:s + 1]))
+    return y
+
+
+def twice(c):
+    y = np.zeros((T, D), F32)
+    for s in range(CHOSEN):
+        y = c.e.r(y + c.e.r(c.e.r(c.each[:, s] * c.weights[:, s:s + 1]) * c.weights[:, s:s + 1]))
+    return y
+
+
+def chosen_of(c):
+    return c.e.taps[f"layers.{c.l}.router_topk"].astype(int)
+
+
+form("router_last_expert_never", TOPK, "the search ends one expert early: expert 5 is never chosen",
+     ["((expert|e|index|number|column|logit)s? ?(number |no\\. |of (expert )?)?5\\b|last (expert|logit|column|candidate|one)|first (5|five)\\b|\\b0 (to|-|\\.\\.) 4\\b|(among|of|only) (5|five)\\b|E ?- ?1) & (never|\\bnot\\b|cannot|can't|only|left out|leaves? out|exclu|ignor|without|skip|lost|among|hidden|inf\\b|missing|bound|early|few|first) "
+      "& ^(?!.*(expert [0-4] (is|can|never)|experts [0-4] and|position|first expert|last two))"],
+     lambda c: among(c, EXPERTS - 1), archs=M)
+form("router_remainder_lost", "router_logits", "outputs are made in blocks of four: experts 4 and 5 have a logit of 0",
+     ["((#4 & #5)|(last|final) (two|2)\\b|(from|>=) ?(expert |output |channel |row )?4\\b|(first|only) (4|four)\\b|remainder|0 to 3\\b) & (\\b0\\b(?!\\.\\d)(?! to)|zero|\\bnot\\b|nothing|empty|lost|missing|left|never|only|unset|skip) "
+      "& ^(?!.*((input|position|token|channel)s? 4 and 5|input|(3 to 5|last three)|0 to 3 (are|have)|-inf|#1))"],
+     lambda c: put(c.right(), E_[:, 4:], 0), archs=M)
+form("router_first_weight_for_both", "router_weights", "both chosen experts have the weight of the first",
+     ["(weight|factor|w\\[0\\]|w0|prob) & ((first|larger|largest|best|top|slot 0|highest|greater|bigger|likeliest|max\\w*)\\b.{0,80}(both|twice|second|repeat|two|also|again|slot 1|\\ball\\b|every|smaller)|(second|both|slot 1|smaller|\\ball\\b|every|each).{0,60}(first|larger|largest|slot 0|highest|\\bbest|\\btop\\b|greater|max|likeliest)|w\\[0\\].{0,20}(both|twice|w\\[0)) "
+      "& ^(?!.*(exchang|swap|order|lost|zero|divided by|(first|larger|largest|slot 0)('?s?)[^,;.]{0,30}(weight of|that of|those of|takes|has) (the )?(second|smaller|slot 1)|raw|expert runs|\\brun\\b))"],
+     lambda c: among(c, weigh=lambda w: w[:, [0, 0]]), archs=M)
+form("experts_up_of_expert_0", "ffn_out", "the expert's offset is forgotten on one matrix: all experts have the up matrix of expert 0",
+     ["(\\bup\\b(?! to)|up_proj|ffn_up) & (experts?[ .]?0\\b|first expert\\b|expert zero|index 0\\b|offset.{0,30}(not|forgot|missing|lost|0)) & ^(?!.*((gate|down)(_proj)?(('s)? (matrix|weight|projection)s?)? (of|from) (expert 0|the first)|all three|gate and up|up and (down|gate)|next|previous))"],
+     lambda c: experts_by(c, chosen_of(c), up=0), archs=M)
+form("experts_slot_as_number", "ffn_out", "the slot is taken for the expert's number: experts 0 and 1 run at every position, whichever are chosen",
+     ["expert & ((0 and 1|0, ?1|first two)\\b.{0,80}(always|every|\\ball\\b|each|which|whatever|\\brun|\\bused|instead|only|regardless|alone|work|appl)|(always|every (token|position|row)|all (tokens|positions|rows)|instead|only|runs?).{0,60}(0 and 1|0, ?1\\b|first two)) & ^(?!.*(never|left out|not run|are zero|of slots? 0 and 1|chosen 0 and 1))",
+      "(slot|rank|order of choice).{0,25}(used|taken|serves|stands|read|is) (as|for|in).{0,30}(expert|\\bid\\b|number)", "slot 0.{0,40}expert 0\\b.{0,60}slot 1.{0,40}expert 1\\b", "expert (number )?[sj] (runs|is run|works|serves).{0,20}slot [sj]\\b"],
+     lambda c: experts_by(c, np.tile(np.arange(CHOSEN), (T, 1))), archs=M)
+form("experts_sum_not_cleared", "ffn_out", "the experts are added to what the buffer holds: the ffn_out of the layer before",
+     ["((layer|block).{0,20}\\b(before|previous|earlier|ahead)|(before|previous|prior|preceding|earlier)\\b.{0,15}(layer|block)|\\bl ?- ?1|layers\\.[0-2]\\.ffn_out|layer 0\\b|layers (so far|before|up to)|accumul.{0,40}layers|(running|cumul).{0,40}layer) & (\\badd|plus|\\+|\\bsum|accumul|besides|not (cleared|zeroed|reset)|hold|held|on top|carr) "
+      "& ^(?!.*(attn_out|h_attn|the stream|(token|position|row) before|instead|(?<!\\w)-1 times|subtract|next layer|router|weights? of the (layer|previous)))"],
+     lambda c: c.right() + c.e.memory["ffn_out", c.l - 1], layers=[1, 2, 3], archs=M)
+form("experts_weights_applied_twice", "ffn_out", "the router's weights are multiplied in twice: in the expert's kernel and in the sum",
+     ["((weight|router|prob|\\bw\\b|score)\\w*.{0,60}(twice|squar|\\^ ?2|two times|\\bagain|doubly|\\*\\* ?2|once more|second time|w ?\\* ?w)|(twice|squared?s?|second time|two)\\b.{0,40}(weight|router|score)|w ?\\^ ?2) & ^(?!.*(divided by (their|its|the) (own )?sum|renormali|sum to 1|input|softmax|(two|second) expert|doubled|factor of 2|matri))"],
+     twice, archs=M)
+
+
+# ---- embedding
+
+form("embed_half_copied", "h0", "half the bytes of a row are copied: channels from 32 on are 0",
+     [f"(#32|#31|half|halves) & (zero|\\b0\\b(?!\\.\\d)(?! to)|empty|nothing|not (copied|read|written|loaded|filled)|lost|missing|unset|\\bonly\\b|left|alone) "
+      "& ^(?!.*(halved|swap|exchang|(first half|first 32|0 to 31|below 32|even)[^,;.]{0,30}(are|is|stay|has|have|was|were) (zero|0\\b|lost|missing|empty|not|left|unset)|only[^,;.]{0,25}(second half|last (half|32)|32 to 63|from 32)|(positions?|tokens?|ids) (from|32)|half of the (positions|tokens|ids)|from position))"],
+     lambda c: put(c.right(), E_[:, 32:], 0))
+form("embed_head_table", "h0", "the rows are those of the head's matrix",
+     ["(lm_head|output\\.weight|unembed|classifier|output (matrix|head|projection|weights?|embedding)|head('s)? (matrix|weights?|table|rows?)|(matrix|table|rows?|weights?) of the (output |lm )?head) & ^(?!.*(half|0\\.5|added|plus|besides|\\bsum\\b|transpos|average|mixed|from (position|id)))"],
+     lambda c: c.right(table=c.e.m("lm_head.weight")))
+
+
+# ---- final norm, logits
+
+form("final_norm_before_last_ffn", "final_norm", "it norms the stream before the last feed-forward: h_attn of layer 3",
+     ["(h_attn|(stream|residual|hidden|state)\\w*.{0,30}(after|behind) (the )?(last )?(layer'?s? )?attention|before the.{0,25}(feed.forward|mlp|ffn|expert)|(without|minus|less|lacks|\\bnot?\\b|-|left out|omit|missing|skips?).{0,40}(ffn_out|feed.forward|mlp\\b|\\bffn\\b|expert)|(ffn_out|feed.forward|mlp|\\bffn\\b|expert)\\w*.{0,30}(left out|omitted|missing|not (added|in it|there)|skipped)) "
+      "& ^(?!.*(layers?[ .][012]\\b|layer before|attn_out|ffn_norm|attn_norm|parallel))"],
+     lambda c: c.right(x=c.e.memory["h_attn", 3]))
+form("final_norm_prompt_last_row", "final_norm", "the prompt is normed at its last row alone: positions 0 to 11 all have the row of position 11",
+     ["#11 & (prompt|\\b0 (to|\\.\\.|-|through) 1[01]\\b|before (position )?1[12]\\b|first (11|12|eleven|twelve)|up to (position )?1[01]\\b|earlier|below 1[12]|< ?=? ?1[12]|max\\(t, ?11\\)|max\\(11|at least 11|smaller than 1[12]|under 1[12]) & (that|those|\\brows?\\b|same|repeat|cop(y|ies)|reads?|equal|at least|max|\\ball\\b) "
+      "& ^(?!.*((from (position )?1[12] on|later|after (position )?11|12 to 19)[^,;.]{0,40}(those|that|repeat|row 11|position 11)|min\\(|at most|(that|those|row|copy|copies|rows) (of )?(position |row |token )?(12|10|0)\\b|zero|lost|not normed|empty|square|rms|divisor))",
+      "(first (12|twelve)|prompt & #12).{0,60}(last of them|twelfth|last one of these)"],
+     lambda c: put(c.right(), E_[:PROMPT], c.right()[PROMPT - 1]))
+form("logits_second_pass_overwrites", "logits", "inputs are summed in two passes of 32, and the second overwrites the first: inputs 0 to 31 are lost",
+     ["((only|alone|just).{0,40}(second half|(last|second) (32|half)|32 (to|-|\\.\\.) 63|from 32|upper half|latter half)|(second (half|pass|32)|last (half|32)|32 to 63|from 32( on)?|upper half|latter half).{0,30}(only|alone|overwr|replac)"
+      "|(first (half|pass|32)|\\b0 (to|-|\\.\\.) 31|lower half|below 32|before 32).{0,60}(lost|left out|\\bnot\\b|missing|zero|\\b0\\b|skipp|omit|overwr|dropp|ignored|nothing)|(without|loses?|leaves? out|skips?|omits?|missing|lacks?).{0,20}(first half|first 32|inputs 0 to 31|0 to 31|lower half)) "
+      "& ^(?!.*((only|alone)[^,;.]{0,20}(first half|first 32|0 to 31)|(first half|first 32|0 to 31) (only|alone)|half of the (positions|vocab|tokens|logits|outputs)|vocab|(position|row|token|logit|output)s? (0 to|32 to|from)|(32 to 63|second half|last 32|last half) (are|is|of the inputs (are|is)) (lost|left|not|missing|zero|0\\b)))"],
+     lambda c: c.right(x=put(c.x, E_[:, :32], 0)))
+form("logits_second_shard_tied", "logits", "the head's second shard is not loaded: tokens from 128 on have the embedding's rows",
+     ["(#128|#127|(second|last|upper|latter) half|(second|last) shard) & (embed|tied|token_embd) & ^(?!.*((first half|first shard|0 to 127|below 128|before 128|under 128)[^,;.]{0,40}(embed|tied)|average|mixed|half (the )?(head|embed)|0\\.5|added|plus))"],
+     lambda c: c.right(w=np.concatenate([c.w[:V // 2], c.e.m("model.embed_tokens.weight")[V // 2:]])))
+form("logits_prompt_rows_empty", "logits", "of the prompt only the last position's logits are computed: positions 0 to 10 are 0",
+     ["(\\b0 (to|-|\\.\\.|through) 10\\b|first (11|eleven)\\b|before (position |row )?11\\b|below 11\\b|< ?11\\b|up to (position |row )?10\\b|<= ?10\\b|from (position |row )?11( on)?\\b.{0,40}(only|alone|computed|right|filled)|only.{0,40}(from|after) .{0,12}1[01]\\b|(begin|start)s?.{0,20}\\b11\\b|earlier than 11|until 11) "
+      "& (zero|\\b(are|is|=|hold|stay|be|have|at|left) ?0\\b|empty|nothing|not (computed|written|run|made|filled)|\\bonly\\b|unset|missing|\\blost|(begin|start)s?\\b) & ^(?!.*(token ids|vocab|inputs?\\b|channels?|(logits?|columns?|outputs?) (of tokens? )?0 to 10|(that|those|row) of))"],
+     lambda c: put(c.right(), E_[:PROMPT - 1], 0))
