@@ -8,9 +8,9 @@
 `--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
 and what is named alone is to be named beside others.
 
-`--set second`, `--set third`, `--set fourth`, `--set fifth`, `--set sixth`, `--set seventh`, `--set eighth`, `--set ninth`, `--set tenth` and `--set eleventh` take law_forms_second.py,
-law_forms_third.py, law_forms_fourth.py, law_forms_fifth.py, law_forms_sixth.py, law_forms_seventh.py, law_forms_eighth.py, law_forms_ninth.py, law_forms_tenth.py
-and law_forms_eleventh.py instead, which were written without sight of how laws are found.
+`--set second`, `--set third`, `--set fourth`, `--set fifth`, `--set sixth`, `--set seventh`, `--set eighth`, `--set ninth`, `--set tenth`, `--set eleventh` and `--set twelfth` take
+law_forms_second.py, law_forms_third.py, law_forms_fourth.py, law_forms_fifth.py, law_forms_sixth.py, law_forms_seventh.py, law_forms_eighth.py, law_forms_ninth.py,
+law_forms_tenth.py, law_forms_eleventh.py and law_forms_twelfth.py instead, which were written without sight of how laws are found.
 
 Of each form one architecture and one arithmetic of those given is taken, by the seed. Clean runs of all of them come first. The classes:
 
@@ -50,10 +50,13 @@ import law_forms_seventh
 import law_forms_sixth
 import law_forms_tenth
 import law_forms_third
+import law_forms_twelfth
+import law_forms_twelfth_b
 
 SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS, "fourth": law_forms_fourth.FORMS,
         "fifth": law_forms_fifth.FORMS, "sixth": law_forms_sixth.FORMS, "seventh": law_forms_seventh.FORMS, "eighth": law_forms_eighth.FORMS,
-        "ninth": law_forms_ninth.FORMS, "tenth": law_forms_tenth.FORMS, "eleventh": law_forms_eleventh.FORMS + law_forms_eleventh_b.FORMS, "listed": law_forms_listed.FORMS}
+        "ninth": law_forms_ninth.FORMS, "tenth": law_forms_tenth.FORMS, "eleventh": law_forms_eleventh.FORMS + law_forms_eleventh_b.FORMS,
+        "twelfth": law_forms_twelfth.FORMS + law_forms_twelfth_b.FORMS, "listed": law_forms_listed.FORMS}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.
@@ -314,7 +317,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(Path(__file__).resolve().parent.parent / "target" / "release" / "firstdiff"))
     p.add_argument("--only", nargs="+", metavar="NAME")
-    p.add_argument("--set", default="first", help="the forms of law_forms.py, or second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, listed; with --together several, by commas")
+    p.add_argument("--set", default="first", help="the forms of law_forms.py, or second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, listed; with --together several, by commas")
     p.add_argument("--together", metavar="2,3", help="so many mistakes in one engine")
     p.add_argument("--clean", type=int, metavar="N", help="so many right engines, and no other")
     p.add_argument("--count", type=int, default=60, help="mixtures, with --together")
