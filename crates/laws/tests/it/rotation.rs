@@ -84,7 +84,7 @@ fn some_heads_or_pairs_alone() {
             |_, x| rotated(&x[0], halves, |t, _, j| if j >= 4 { 0.0 } else { t as f64 * frequency(10000.0, j) }),
             Rounded::F32
         ),
-        "angles are 0 for the second half of the pairs, else 1 times the right ones [rotation.frequency]"
+        "angles are 0 for the second half of the pairs (4 to 7), else 1 times the right ones [rotation.frequency]"
     );
 }
 
