@@ -14,7 +14,6 @@ use crate::describe::set::Set;
 use crate::describe::source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::factor;
-use crate::identify::OnPart;
 use crate::identify::after::Offers;
 use crate::identify::attention::sources::{MEMORY, in_memory_from};
 use crate::identify::of_recovered;
@@ -22,6 +21,7 @@ use crate::identify::output::wrong_parts;
 use crate::identify::slots::caches;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
+use crate::identify::{OnPart, first_along};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -291,8 +291,7 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
         }));
     }
     // What each query finds in the slots of a cache.
-    let wrong = crate::identify::wrong(first);
-    let found_wrong = wrong.outer_iter().position(|row| row.iter().any(|is| *is)).unwrap_or(0);
+    let found_wrong = first_along(&crate::identify::wrong(first), 0);
     for (words, bits, slot) in caches(found_wrong, n) {
         offer(law(Form::ContextValues, format!("the values {words}"), bits, move |_, _, of| {
             let met = of.met();

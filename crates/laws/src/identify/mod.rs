@@ -184,6 +184,11 @@ pub(crate) fn wrong(place: &Place) -> ArrayD<bool> {
     further_off(&place.right, &place.own, place.noise())
 }
 
+/// The first slice along an axis in which a value is wrong; 0 where none is.
+pub(crate) fn first_along(wrong: &ArrayD<bool>, axis: usize) -> usize {
+    wrong.axis_iter(ndarray::Axis(axis)).position(|slice| slice.iter().any(|is| *is)).unwrap_or(0)
+}
+
 /// Which values differ by more than an error of this share.
 pub(crate) fn further_off(right: &ArrayD<f64>, own: &ArrayD<f64>, noise: f64) -> ArrayD<bool> {
     let size = (right.iter().map(|x| x * x).sum::<f64>() / right.len().max(1) as f64).sqrt();

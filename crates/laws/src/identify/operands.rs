@@ -10,6 +10,7 @@ use crate::describe::function::fitting;
 use crate::fit::search;
 use crate::identify::after::{Offers, by_row, softmax};
 use crate::identify::aliased::aliased;
+use crate::identify::first_along;
 use crate::identify::output::roundings::{digits, roundings_of};
 use crate::identify::scales;
 use crate::law::{Form, Law};
@@ -151,8 +152,7 @@ fn later_readings(case: &Case<'_>, shape: &[usize]) -> Vec<(String, f64, Reading
     let Some(at) = case.axes.iter().position(|axis| matches!(axis, Axis::Token | Axis::Query)) else {
         return Vec::new();
     };
-    let wrong = crate::identify::wrong(case.first());
-    let first = wrong.axis_iter(Dimension(at)).position(|slice| slice.iter().any(|is| *is)).unwrap_or(0);
+    let first = first_along(&crate::identify::wrong(case.first()), at);
     let rows = shape.first().copied().unwrap_or(0);
     if first == 0 || first >= rows {
         return Vec::new();

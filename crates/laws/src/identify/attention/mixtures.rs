@@ -101,10 +101,10 @@ impl How<'_> {
             let of_first: Vec<Vec<Measured>> = (0..key_heads).filter_map(|g| all.get(g * group).cloned()).collect();
             let is_by_group =
                 (0..heads).all(|h| (0..key_heads).all(|g| all[h][g].may_be(numbers[h / group * group][g].value)));
-            let found =
-                (is_by_group && of_first.len() == key_heads).then(|| so_far(&of_first).or_else(|| listed(&of_first)));
+            let found = (is_by_group && of_first.len() == key_heads)
+                .then(|| so_far(&of_first, "key head").or_else(|| listed(&of_first, "key head")));
             let Some(Some((words, bits, _))) = found else { return };
-            (format!("mixed: {}", words.replace("head", "key head")), bits + 2.0)
+            (format!("mixed: {words}"), bits + 2.0)
         };
         let by =
             Array2::from_shape_fn((heads, key_heads), |(h, g)| if is_one { mean.value } else { numbers[h][g].value });
@@ -205,11 +205,11 @@ fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<
         };
         return Some((words, 8.0 + own.bits + other.bits, by));
     }
-    so_far(&all).or_else(|| listed(&all))
+    so_far(&all, "head").or_else(|| listed(&all, "head"))
 }
 
 /// Heads that are the sum of those so far: a sum that is not cleared, over all heads or from the first of a group on; or of those from its own on.
-fn so_far(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
+fn so_far(all: &[Vec<Measured>], name: &str) -> Option<(String, f64, Array2<f64>)> {
     let heads = all.len();
     let groups = (2..=heads).rev().filter(|group| heads.is_multiple_of(*group));
     for (group, is_before) in groups.flat_map(|group| [(group, true), (group, false)]) {
@@ -218,8 +218,8 @@ fn so_far(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
         if by.indexed_iter().all(|((h, o), value)| all[h][o].may_be(*value)) {
             let of = if group == heads { String::new() } else { format!(" of its group of {group}") };
             let words = match is_before {
-                true => format!("the sum of those of all heads{of} up to its own"),
-                false => format!("the sum of those of all heads{of} from its own on"),
+                true => format!("the sum of those of all {name}s{of} up to its own"),
+                false => format!("the sum of those of all {name}s{of} from its own on"),
             };
             return Some((words, 9.0 + choice(group), by));
         }
@@ -228,7 +228,7 @@ fn so_far(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
 }
 
 /// Heads that are sums of others, each named, where no head has more than a few.
-fn listed(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
+fn listed(all: &[Vec<Measured>], name: &str) -> Option<(String, f64, Array2<f64>)> {
     let heads = all.len();
     let (mut by, mut bits, mut words) = (Array2::zeros((heads, heads)), 4.0, Vec::new());
     for (head, of) in all.iter().enumerate() {
@@ -238,10 +238,10 @@ fn listed(all: &[Vec<Measured>]) -> Option<(String, f64, Array2<f64>)> {
             return None;
         }
         let said = |(other, number): &(usize, Number)| match number.value == 1.0 {
-            true => format!("those of head {other}"),
-            false => format!("{} times those of head {other}", number.words),
+            true => format!("those of {name} {other}"),
+            false => format!("{} times those of {name} {other}", number.words),
         };
-        words.push(format!("in head {head} {}", parts.iter().map(said).collect::<Vec<_>>().join(" and ")));
+        words.push(format!("in {name} {head} {}", parts.iter().map(said).collect::<Vec<_>>().join(" and ")));
         for (other, number) in parts {
             by[[head, other]] = number.value;
             bits += 3.0 + number.bits;

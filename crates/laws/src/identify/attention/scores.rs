@@ -10,6 +10,7 @@ use crate::case::Axis;
 use crate::describe::function::fitting;
 use crate::describe::source;
 use crate::describe::table::{bits_of, describe as describe_table};
+use crate::identify::first_along;
 use crate::identify::slots::caches;
 use crate::law::Form;
 use crate::number::Measured;
@@ -342,8 +343,7 @@ impl How<'_> {
         let draft = Draft::new(Form::ScoreSource, "scores are transposed: of query s with key t".into(), 5.0);
         self.offer(draft, transposed, None, true);
         // What each query finds in the slots of a cache.
-        let wrong = crate::identify::wrong(self.case.first());
-        let first = wrong.axis_iter(Dimension(1)).position(|query| query.iter().any(|is| *is)).unwrap_or(0);
+        let first = first_along(&crate::identify::wrong(self.case.first()), 1);
         for (words, bits, slot) in caches(first, self.own.shape()[2]) {
             let of_slots: Made = Arc::new(move |_, _, right| {
                 let of = |(h, t, s): (usize, usize, usize)| {

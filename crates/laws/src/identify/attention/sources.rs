@@ -10,6 +10,7 @@ use super::{DEAR, Draft, How, LOG_ROOM, Made, cube};
 use crate::case::Axis;
 use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe;
+use crate::identify::first_along;
 use crate::law::Form;
 
 /// Keys up to which each is looked for among all.
@@ -219,8 +220,7 @@ impl How<'_> {
 
     /// The memory of queries or keys, with its axes in another order.
     fn memory(&mut self) {
-        let wrong = crate::identify::wrong(self.case.first());
-        let first = wrong.axis_iter(Dimension(1)).position(|query| query.iter().any(|is| *is)).unwrap_or(0);
+        let first = first_along(&crate::identify::wrong(self.case.first()), 1);
         for (which, called) in [(1, "keys"), (0, "queries")] {
             for ((order, words), from) in MEMORY.into_iter().flat_map(|memory| [(memory, 0), (memory, first)]) {
                 let made = of_operands(move |operands| {
@@ -230,7 +230,7 @@ impl How<'_> {
                 let on = if from > 0 { format!(" for positions from {from} on") } else { String::new() };
                 let words =
                     format!("the memory of the {called}, positions by heads by dimensions, is read as {words}{on}");
-                let bits = 8.0 + if from > 0 { crate::describe::choice(wrong.len_of(Dimension(1))) } else { 0.0 };
+                let bits = 8.0 + if from > 0 { crate::describe::choice(self.own.shape()[1]) } else { 0.0 };
                 self.offer(Draft::new(Form::ScoreSource, words, bits), made, None, true);
             }
         }

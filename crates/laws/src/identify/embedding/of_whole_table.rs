@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ndarray::{Array1, Array2, ArrayD, Ix2};
 
-use super::{Ids, law};
+use super::{Ids, ids, law};
 use crate::case::{Axis, Case};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
@@ -115,8 +115,7 @@ pub(super) fn laws(case: &Case<'_>, due: &[i64], subject: &Subject) -> Vec<Law> 
             }
             let has = part.has.clone();
             laws.push(Law::new(Form::EmbeddingRow, said, bits, move |case, place| {
-                let ids: Vec<i64> = case.places[place].inputs.first()?.iter().map(|x| *x as i64).collect();
-                let added = read(case, place, &other(&ids))?;
+                let added = read(case, place, &other(&ids(case, place)?))?;
                 let mut out: Array2<f64> = case.places[place].right.clone().into_dimensionality().ok()?;
                 (out.dim() == added.dim()).then_some(())?;
                 for at in (0..out.nrows()).filter(|at| has.get(*at) == Some(&true)) {

@@ -69,14 +69,6 @@ const ROOM: f64 = 5.0;
 /// Logits that tell a law.
 const LEAST: usize = 4;
 
-/// Every logit that counts at a place: right, own, and how often.
-fn counted(right: &ArrayD<f64>, own: &ArrayD<f64>, tokens: &[u32], which: Which) -> Vec<[f64; 3]> {
-    let of = |t: usize| which.counts(tokens, t).into_iter().map(move |(v, count)| (t, v, count));
-    let all = (0..tokens.len()).flat_map(of);
-    all.filter_map(|(t, v, count)| Some([*right.get([t, v].as_slice())?, *own.get([t, v].as_slice())?, count]))
-        .collect()
-}
-
 /// The laws of logits that a sampler has changed.
 pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     let mut laws = seen(subject, case);
@@ -166,7 +158,15 @@ fn seen(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         if wrong.indexed_iter().any(|(at, is)| *is && !counts[at[0]].contains_key(&at[1])) {
             continue;
         }
-        let all = counted(&subject.right, &subject.own, tokens, which);
+        // Every logit that counts: right, own, and how often.
+        let at = |t: usize, v: usize, count: f64| {
+            let at = [t, v];
+            Some([*subject.right.get(at.as_slice())?, *subject.own.get(at.as_slice())?, count])
+        };
+        let of = |(t, counts): (usize, &BTreeMap<usize, f64>)| {
+            counts.iter().filter_map(|(v, count)| at(t, *v, *count)).collect::<Vec<_>>()
+        };
+        let all: Vec<[f64; 3]> = counts.iter().enumerate().flat_map(of).collect();
         if all.len() < LEAST {
             continue;
         }
@@ -207,14 +207,13 @@ fn ways(all: &[[f64; 3]], noise: f64) -> Vec<(String, f64, Made)> {
         let number = Measured::new(m.value.abs(), m.error).number();
         (number.value.copysign(m.value), number)
     };
-    let way = |value: f64| if value < 0.0 { ("taken off", "from") } else { ("added to", "to") };
+    let way = |value: f64| if value < 0.0 { "taken off" } else { "added to" };
     let mut laws = Vec::new();
-    for (columns, is_each) in [(vec![&ones], false), (vec![&count], true)] {
-        let views: Vec<&[f64]> = columns.iter().map(|c| c.as_slice()).collect();
-        if let Some(fit) = least_squares(&views, &off, each).filter(|fit| fit.left <= ROOM * each) {
+    for (column, is_each) in [(&ones, false), (&count, true)] {
+        if let Some(fit) = least_squares(&[column], &off, each).filter(|fit| fit.left <= ROOM * each) {
             let (value, number) = taken(&fit.coefficients[0]);
             let times = if is_each { ", for each time that they do," } else { "" };
-            let words = format!("{}{times} is {} the logits", number.words, way(value).0);
+            let words = format!("{}{times} is {} the logits", number.words, way(value));
             let made = if is_each {
                 Made::Line { by: 1.0, plus: 0.0, each: value }
             } else {
@@ -230,9 +229,9 @@ fn ways(all: &[[f64; 3]], noise: f64) -> Vec<(String, f64, Made)> {
         let words = format!(
             "{} is {} and {} for each time that they do {} the logits",
             a.words,
-            way(plus).0,
+            way(plus),
             b.words,
-            way(by_count).0
+            way(by_count)
         );
         laws.push((words, a.bits + b.bits, Made::Line { by: 1.0, plus, each: by_count }));
     }

@@ -9,8 +9,8 @@ use crate::describe::choice;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{factor, least_squares};
-use crate::identify::further_off;
 use crate::identify::subject::{Subject, by_slice, from_rows, rows};
+use crate::identify::{first_along, further_off};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -165,8 +165,7 @@ pub(super) fn not_cleared(subject: &Subject, axis: usize) -> Option<Law> {
     let n = subject.right.shape()[axis];
     // From the one before the first that is wrong on, in blocks or all.
     let wrong = further_off(&subject.right, &subject.own, subject.noise);
-    let first = wrong.axis_iter(Dimension(axis)).position(|slice| slice.iter().any(|is| *is)).unwrap_or(0);
-    let begin = first.saturating_sub(1);
+    let begin = first_along(&wrong, axis).saturating_sub(1);
     let blocks = (1..=10).map(|power| 1 << power).filter(|block| *block < n).map(|block| (0, block));
     let blocks = blocks.chain([(0, n)]).chain((begin > 0).then_some((begin, n)));
     let sums = move |right: &ArrayD<f64>, (begin, block): (usize, usize)| -> Option<ArrayD<f64>> {
