@@ -41,6 +41,8 @@ pub use error::OpError;
 pub use kernel::dot::{dot, sum, tree};
 pub use kernel::float::Float;
 pub use kernel::packed::Packed;
+#[doc(hidden)]
+pub use kernel::peak::multiply_adds;
 pub use linear::{Rows, head, linear, linear_rows};
 pub use mask::Mask;
 pub use norm::{layer_norm, rms_norm};

@@ -52,15 +52,15 @@ impl Float for f32 {
     }
 
     fn products(x: &Packed<'_, f32>, w: &[&[f32]], out: ArrayViewMut2<'_, f32>) {
-        kernel::products_f32(x, w, out);
+        kernel::products(x, w, out);
     }
 
     fn products_f16(x: &Packed<'_, f32>, w: &[&[f16]], out: ArrayViewMut2<'_, f32>) {
-        kernel::products_f16(x, w, out);
+        kernel::products(x, w, out);
     }
 
     fn products_bf16(x: &Packed<'_, f32>, w: &[&[bf16]], out: ArrayViewMut2<'_, f32>) {
-        kernel::products_bf16(x, w, out);
+        kernel::products(x, w, out);
     }
 }
 
@@ -78,14 +78,14 @@ impl Float for f64 {
     }
 
     fn products(x: &Packed<'_, f64>, w: &[&[f64]], out: ArrayViewMut2<'_, f64>) {
-        kernel::products_f64(x, w, out);
+        kernel::products(x, w, out);
     }
 
     fn products_f16(x: &Packed<'_, f64>, w: &[&[f16]], out: ArrayViewMut2<'_, f64>) {
-        kernel::widened(x, w, f16::to_f64, out);
+        kernel::products(x, w, out);
     }
 
     fn products_bf16(x: &Packed<'_, f64>, w: &[&[bf16]], out: ArrayViewMut2<'_, f64>) {
-        kernel::widened(x, w, bf16::to_f64, out);
+        kernel::products(x, w, out);
     }
 }

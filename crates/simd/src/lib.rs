@@ -1,0 +1,120 @@
+//! Which vector instructions do the kernels use? What the processor has, or less where the environment says so.
+//!
+//! Every kernel gives the same bits at every level: a level changes how long a result takes, never the result. `FIRSTDIFF_SIMD=scalar`
+//! (or another [name](Level::name)) leaves out what is above a level, so that each can be tested and timed on one machine.
+
+use std::sync::OnceLock;
+
+/// The environment variable that leaves levels out.
+pub const VARIABLE: &str = "FIRSTDIFF_SIMD";
+
+/// A set of vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Plain Rust: what every kernel must equal to the bit.
+    Scalar,
+    /// aarch64: 128 bits.
+    Neon,
+    /// x86-64: 256 bits, with FMA and F16C.
+    Avx2,
+    /// x86-64: 512 bits (F, BW, DQ and VL).
+    Avx512,
+}
+
+/// The environment names no level of this processor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{VARIABLE}={asked}: this processor has {}", names(.available))]
+pub struct LevelError {
+    /// What was asked for.
+    pub asked: String,
+    /// What could have been.
+    pub available: Vec<Level>,
+}
+
+impl Level {
+    /// Every level there is.
+    pub const ALL: [Level; 4] = [Level::Scalar, Level::Neon, Level::Avx2, Level::Avx512];
+
+    /// The name in the environment: `scalar`, `neon`, `avx2`, `avx512`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Scalar => "scalar",
+            Level::Neon => "neon",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether the processor has the instructions.
+    pub fn is_available(self) -> bool {
+        match self {
+            Level::Scalar => true,
+            // Part of every aarch64 that Rust compiles for.
+            Level::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                Level::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Level::Avx2 | Level::Avx512 => false,
+        }
+    }
+
+    /// What the processor has, the lowest first.
+    pub fn available() -> Vec<Level> {
+        Level::ALL.into_iter().filter(|level| level.is_available()).collect()
+    }
+
+    /// The level that kernels use: the highest there is, or the one that the environment names. What it names in vain is ignored here; see
+    /// [`Level::asked`].
+    pub fn best() -> Level {
+        static BEST: OnceLock<Level> = OnceLock::new();
+        *BEST.get_or_init(|| match Level::asked() {
+            Ok(Some(level)) => level,
+            _ => Level::available().into_iter().max().unwrap_or(Level::Scalar),
+        })
+    }
+
+    /// The level that the environment names, if it names one.
+    ///
+    /// # Errors
+    /// When it names one that the processor has not, or that nobody knows.
+    pub fn asked() -> Result<Option<Level>, LevelError> {
+        let Some(asked) = std::env::var_os(VARIABLE).filter(|asked| !asked.is_empty()) else { return Ok(None) };
+        let asked = asked.to_string_lossy().into_owned();
+        let available = Level::available();
+        match available.iter().find(|level| level.name() == asked) {
+            Some(level) => Ok(Some(*level)),
+            None => Err(LevelError { asked, available }),
+        }
+    }
+}
+
+fn names(levels: &[Level]) -> String {
+    levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_rust_is_always_there_and_the_best_is_available() {
+        assert_eq!(Level::available().first(), Some(&Level::Scalar));
+        assert!(Level::best().is_available());
+    }
+
+    #[test]
+    fn the_error_names_what_there_is() {
+        let error = LevelError { asked: "sse9".into(), available: vec![Level::Scalar, Level::Avx2] };
+        assert_eq!(error.to_string(), "FIRSTDIFF_SIMD=sse9: this processor has scalar, avx2");
+    }
+}
