@@ -1,11 +1,14 @@
 //! What does one chunk add up to, as fast as the memory delivers it?
 //!
-//! One body in sixteen lanes, compiled for three instruction sets. Additions and multiplications are never fused, so all three give the
-//! same bits.
+//! One body in sixteen lanes, compiled for each set of instructions. Additions and multiplications are never fused, so all give the same bits.
+
+use firstdiff_simd::Level;
 
 use super::moments::Moments;
 
 const LANES: usize = 16;
+/// Rows of [`LANES`] values that are added up one group of lanes after the other: they stay in the first-level cache meanwhile.
+const ROWS: usize = 32;
 const PREFETCH_BYTES: usize = 2048;
 
 /// A float that widens to f64.
@@ -55,64 +58,89 @@ impl Chunk {
 
 /// The sums of a chunk, on the widest registers there are.
 pub(super) fn chunk<T: Real>(reference: &[T], candidate: &[T]) -> Chunk {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512F.
-            return unsafe { chunk_avx512(reference, candidate) };
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2.
-            return unsafe { chunk_avx2(reference, candidate) };
-        }
-    }
-    chunk_any(reference, candidate)
+    chunk_at(Level::best(), reference, candidate)
 }
 
+fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
+    assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => chunk_by::<T, LANES>(reference, candidate, |r, c, from, all| {
+            // SAFETY: the processor has AVX-512.
+            unsafe { avx512(r, c, from, all) }
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => chunk_by::<T, 4>(reference, candidate, |r, c, from, all| {
+            // SAFETY: the processor has AVX2.
+            unsafe { avx2(r, c, from, all) }
+        }),
+        _ => chunk_by::<T, 4>(reference, candidate, add_group::<T, 4>),
+    }
+}
+
+// Not inlined: joined to one loop the groups would not have their sums in registers.
+
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn chunk_avx512<T: Real>(reference: &[T], candidate: &[T]) -> Chunk {
-    chunk_any(reference, candidate)
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+#[inline(never)]
+fn avx512<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
+    add_group::<T, LANES>(r, c, from, all);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn chunk_avx2<T: Real>(reference: &[T], candidate: &[T]) -> Chunk {
-    chunk_any(reference, candidate)
+#[inline(never)]
+fn avx2<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
+    add_group::<T, 4>(r, c, from, all);
 }
 
-/// Per-lane running sums, of values shifted near their mean.
+/// Running sums of N lanes, of values shifted near their mean.
 #[derive(Clone, Copy)]
-struct Lanes {
+struct Lanes<const N: usize> {
     shift: (f64, f64),
-    diff_squares: [f64; LANES],
-    diff_abs: [f64; LANES],
-    max: [f64; LANES],
-    r: [f64; LANES],
-    c: [f64; LANES],
-    rr: [f64; LANES],
-    cc: [f64; LANES],
-    rc: [f64; LANES],
+    diff_squares: [f64; N],
+    diff_abs: [f64; N],
+    max: [f64; N],
+    r: [f64; N],
+    c: [f64; N],
+    rr: [f64; N],
+    cc: [f64; N],
+    rc: [f64; N],
 }
 
+/// The sums of a chunk. `add` adds GROUP lanes of some rows, as many as registers hold all sums of.
 #[inline(always)]
-fn chunk_any<T: Real>(reference: &[T], candidate: &[T]) -> Chunk {
+fn chunk_by<T: Real, const GROUP: usize>(
+    reference: &[T],
+    candidate: &[T],
+    add: impl Fn(&[[T; LANES]], &[[T; LANES]], usize, &mut Lanes<LANES>),
+) -> Chunk {
     if reference.is_empty() {
         return Chunk::default();
     }
-    let zero = [0.0; LANES];
-    let shift = (shift(reference), shift(candidate));
-    let mut lanes =
-        Lanes { shift, diff_squares: zero, diff_abs: zero, max: zero, r: zero, c: zero, rr: zero, cc: zero, rc: zero };
+    let mut lanes = Lanes::<LANES>::new((shift(reference), shift(candidate)));
     let (r, r_rest) = reference.as_chunks::<LANES>();
     let (c, c_rest) = candidate.as_chunks::<LANES>();
-    for (r, c) in r.iter().zip(c) {
-        prefetch(r);
-        prefetch(c);
-        lanes.add(r, c);
+    for (r, c) in r.chunks(ROWS).zip(c.chunks(ROWS)) {
+        r.iter().chain(c).for_each(prefetch);
+        (0..LANES).step_by(GROUP).for_each(|from| add(r, c, from, &mut lanes));
     }
-    lanes.add_some(r_rest, c_rest);
+    for (i, (&r, &c)) in r_rest.iter().zip(c_rest).enumerate() {
+        lanes.add(i, r.into(), c.into());
+    }
     lanes.total(reference.len())
+}
+
+/// Adds GROUP lanes, from lane `from` on, of some rows.
+#[inline(always)]
+fn add_group<T: Real, const GROUP: usize>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
+    let mut group: Lanes<GROUP> = all.group(from);
+    for (r, c) in r.iter().zip(c) {
+        for i in 0..GROUP {
+            group.add(i, r[from + i].into(), c[from + i].into());
+        }
+    }
+    all.set_group(from, &group);
 }
 
 /// A value no further from the mean than the chunk's spread times √(n/16): sums of squares around it lose next to nothing.
@@ -125,23 +153,51 @@ fn shift<T: Real>(values: &[T]) -> f64 {
     }
 }
 
-impl Lanes {
+impl<const N: usize> Lanes<N> {
     #[inline(always)]
-    fn add<T: Real>(&mut self, reference: &[T; LANES], candidate: &[T; LANES]) {
-        for i in 0..LANES {
-            self.add_at(i, reference[i].into(), candidate[i].into());
+    fn new(shift: (f64, f64)) -> Self {
+        let zero = [0.0; N];
+        Lanes { shift, diff_squares: zero, diff_abs: zero, max: zero, r: zero, c: zero, rr: zero, cc: zero, rc: zero }
+    }
+
+    #[inline(always)]
+    fn sums(&self) -> [&[f64; N]; 8] {
+        [&self.diff_squares, &self.diff_abs, &self.max, &self.r, &self.c, &self.rr, &self.cc, &self.rc]
+    }
+
+    #[inline(always)]
+    fn sums_mut(&mut self) -> [&mut [f64; N]; 8] {
+        [
+            &mut self.diff_squares,
+            &mut self.diff_abs,
+            &mut self.max,
+            &mut self.r,
+            &mut self.c,
+            &mut self.rr,
+            &mut self.cc,
+            &mut self.rc,
+        ]
+    }
+
+    /// Lanes from `from` on.
+    #[inline(always)]
+    fn group<const M: usize>(&self, from: usize) -> Lanes<M> {
+        let mut group = Lanes::new(self.shift);
+        for (to, all) in group.sums_mut().into_iter().zip(self.sums()) {
+            to.copy_from_slice(&all[from..from + M]);
+        }
+        group
+    }
+
+    #[inline(always)]
+    fn set_group<const M: usize>(&mut self, from: usize, group: &Lanes<M>) {
+        for (all, part) in self.sums_mut().into_iter().zip(group.sums()) {
+            all[from..from + M].copy_from_slice(part);
         }
     }
 
     #[inline(always)]
-    fn add_some<T: Real>(&mut self, reference: &[T], candidate: &[T]) {
-        for (i, (&r, &c)) in reference.iter().zip(candidate).enumerate() {
-            self.add_at(i, r.into(), c.into());
-        }
-    }
-
-    #[inline(always)]
-    fn add_at(&mut self, i: usize, r: f64, c: f64) {
+    fn add(&mut self, i: usize, r: f64, c: f64) {
         let d = c - r;
         let abs = d.abs();
         self.diff_squares[i] += d * d;
@@ -155,7 +211,9 @@ impl Lanes {
         self.cc[i] += c * c;
         self.rc[i] += r * c;
     }
+}
 
+impl Lanes<LANES> {
     fn total(&self, n: usize) -> Chunk {
         let count = n as f64;
         let (r, c) = (sum(self.r), sum(self.c));
@@ -213,18 +271,8 @@ mod tests {
 
     /// Every compiled form that this processor can run.
     fn forms<T: Real>(reference: &[T], candidate: &[T]) -> Vec<(&'static str, Chunk)> {
-        let mut forms = vec![("any", chunk_any(reference, candidate)), ("detected", chunk(reference, candidate))];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the processor has AVX2.
-                forms.push(("avx2", unsafe { chunk_avx2(reference, candidate) }));
-            }
-            if is_x86_feature_detected!("avx512f") {
-                // SAFETY: the processor has AVX-512F.
-                forms.push(("avx512", unsafe { chunk_avx512(reference, candidate) }));
-            }
-        }
+        let mut forms = vec![("all lanes at once", chunk_by::<T, LANES>(reference, candidate, add_group::<T, LANES>))];
+        forms.extend(Level::available().into_iter().map(|level| (level.name(), chunk_at(level, reference, candidate))));
         forms
     }
 
