@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use bytemuck::{cast_slice_mut, try_cast_slice, try_cast_slice_mut};
 use firstdiff_core::{OpError, Packed, Rows, linear_rows};
+#[cfg(target_arch = "x86_64")]
+use firstdiff_simd::Level;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
@@ -75,12 +77,12 @@ fn in_registers<E: Real>(
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let ([x], Storage::Block(kind), true) = (x, w.storage(), E::STORAGE == Storage::F32 && w.is_plain())
-        && crate::ggml::fused::suits(kind)
+        && crate::ggml::fused::suits(Level::best(), kind)
         && let Some(out) = out.as_slice_mut()
         && let (Ok(x), Ok(out)) = (try_cast_slice(x), try_cast_slice_mut(out))
         && let Some(stride) = w.storage().row_bytes(columns)
     {
-        crate::ggml::fused::products(kind, &w.bytes()[range.start * stride..range.end * stride], x, out);
+        crate::ggml::fused::products(Level::best(), kind, &w.bytes()[range.start * stride..range.end * stride], x, out);
         return true;
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -11,6 +11,8 @@ mod k;
 mod legacy;
 mod ternary;
 
+use firstdiff_simd::Level;
+
 /// One of ggml's block types.
 #[allow(missing_docs, reason = "the names are ggml's own")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -180,16 +182,20 @@ impl Type {
             self.name(),
             out.len()
         );
+        dequantise_at(Level::best(), self, bytes, out);
+    }
+}
+
+fn dequantise_at(level: Level, kind: Type, bytes: &[u8], out: &mut [f32]) {
+    assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+    match level {
+        // SAFETY: the processor has the instructions.
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
-                // SAFETY: the processor has the instructions.
-                return unsafe { dequantise_avx512(self, bytes, out) };
-            }
-            // SAFETY: the processor has the instructions.
-            return unsafe { dequantise_avx2(self, bytes, out) };
-        }
-        dequantise(self, bytes, out);
+        Level::Avx512 => unsafe { dequantise_avx512(kind, bytes, out) },
+        // SAFETY: the processor has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => unsafe { dequantise_avx2(kind, bytes, out) },
+        _ => dequantise(kind, bytes, out),
     }
 }
 
@@ -269,12 +275,17 @@ mod tests {
                 (state >> 24) as u8
             };
             let bytes: Vec<u8> = (0..64 * kind.block_bytes()).map(next).collect();
-            let mut values = [(); 2].map(|()| vec![0f32; 64 * kind.block_len()]);
-            dequantise(kind, &bytes, &mut values[0]);
-            kind.dequantise(&bytes, &mut values[1]);
-            let same =
-                values[0].iter().zip(&values[1]).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
-            assert!(same, "{}", kind.name());
+            let of = |level| {
+                let mut values = vec![0f32; 64 * kind.block_len()];
+                dequantise_at(level, kind, &bytes, &mut values);
+                values
+            };
+            let plain = of(Level::Scalar);
+            for level in Level::available() {
+                let same =
+                    plain.iter().zip(of(level)).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
+                assert!(same, "{level:?} {}", kind.name());
+            }
         }
     }
 }
