@@ -18,6 +18,7 @@ pub(crate) mod why;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use firstdiff_simd::Level;
 
 use crate::commands::align::AlignArgs;
 use crate::commands::bisect::BisectArgs;
@@ -101,7 +102,17 @@ pub fn main() -> u8 {
     if let Some(code) = crate::driver::keeper::run_if_asked(std::env::args_os().skip(1)) {
         return code;
     }
-    let outcome = match Cli::parse().command {
+    run(Cli::parse().command).unwrap_or_else(|error| {
+        report_error(&error);
+        UNUSABLE
+    })
+}
+
+/// Runs one command.
+fn run(command: Command) -> Result<u8> {
+    // What the kernels ignore is said before they are asked.
+    Level::asked()?;
+    match command {
         Command::Compare(args) => run_compare(args),
         Command::Dump(args) => run_dump(args),
         Command::Replay(args) => crate::commands::replay::run(args),
@@ -116,11 +127,7 @@ pub fn main() -> u8 {
         Command::Import(args) => crate::commands::import::run(args),
         Command::Align(args) => crate::commands::align::run(args),
         Command::Gate(args) => run_gate(args),
-    };
-    outcome.unwrap_or_else(|error| {
-        report_error(&error);
-        UNUSABLE
-    })
+    }
 }
 
 /// Prints lines of text, none wider than the screen.

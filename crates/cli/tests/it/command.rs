@@ -116,6 +116,25 @@ fn bad_input_is_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn every_level_of_instructions_gives_the_same_report() {
+    let run = |level: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+        command.args(args).env("FIRSTDIFF_SIMD", level).current_dir(fixtures()).output().unwrap()
+    };
+    for args in [
+        &["compare", GOLDEN, FAULTY, "--json", "-"][..],
+        &["replay", "models/llama", FAULTY, "--json", "-"],
+        &["replay", "gguf/llama-f16.gguf", GOLDEN, "--json", "-"],
+    ] {
+        let usual = firstdiff(args);
+        let plain = run("scalar", args);
+        assert_eq!(usual.status.code(), plain.status.code(), "{}", String::from_utf8_lossy(&plain.stderr));
+        assert_eq!(usual.stdout, plain.stdout, "{args:?}");
+    }
+    crate::common::refused(&run("sse9", &["compare", GOLDEN, GOLDEN]), &["FIRSTDIFF_SIMD=sse9", "scalar"]);
+}
+
+#[test]
 fn json_of_replay_and_weights() {
     let report = json(&["replay", "models/llama", FAULTY]);
     assert_eq!((&report["command"], &report["verdict"]), (&"replay".into(), &"diverged".into()));
