@@ -1,4 +1,4 @@
-//! What does the project's own work need? `cargo xtask assets | bisect | gate | fixtures | bench | bench-forward | fuzz | docs | mistakes | readme | zoo`: thin, calls the crates.
+//! What does the project's own work need? `cargo xtask assets | bisect | gate | fixtures | bench | fuzz | docs | mistakes | readme | zoo`: thin, calls the crates.
 
 mod assets;
 mod bench;
@@ -7,7 +7,6 @@ mod book;
 mod docs;
 mod families;
 mod fixtures;
-mod forward_bench;
 mod fuzz;
 mod gate;
 mod links;
@@ -45,14 +44,9 @@ enum Xtask {
         #[arg(long)]
         skip_llama_cpp: bool,
     },
-    /// Measures speed against NumPy in the same run; needs Python with NumPy
-    Bench,
-    /// Measures a forward pass of 1.1 B parameters against PyTorch and llama.cpp, and writes docs/SPEED.md; makes 7.3 GB of models first
-    BenchForward {
-        /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
-        #[arg(long)]
-        folder: Option<PathBuf>,
-    },
+    /// Measures speed, against what people would use instead in the same run, and writes docs/SPEED.md
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Reads changed inputs of every form; exit code 1: one made a reader panic, hang, or allocate far more than it holds
     Fuzz(fuzz::FuzzArgs),
     /// Writes the command's man pages and shell completions, for packages
@@ -113,8 +107,7 @@ fn main() -> ExitCode {
         Xtask::Bisect(args) => bisect::run(args),
         Xtask::Gate { update } => gate::run(update),
         Xtask::Fixtures { update, skip_llama_cpp } => fixtures::run(update, skip_llama_cpp),
-        Xtask::Bench => bench::run().map(|()| 0),
-        Xtask::BenchForward { folder } => forward_bench::run(folder),
+        Xtask::Bench(what) => bench::run(&what),
         Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Assets { folder } => assets::run(&folder),
         Xtask::Docs => docs::run(),

@@ -1,72 +1,73 @@
-//! `cargo xtask bench`: how fast are two dumps compared, and how much faster than the script people write?
+//! How fast are two dumps compared, and how much faster than the script people write?
 //!
-//! Every figure is the best of several runs, since whatever else the machine does can only slow one down; the median stands beside it.
-//! Bytes are those of both sides; GB are 10⁹ bytes. Everything is warm: in memory, or in the page cache.
+//! Bytes are those of both sides; GB are 10⁹ bytes. Warm: in the page cache; cold: out of it, as after a start of the machine.
 
+use std::fmt::Write as _;
 use std::fs;
-use std::hint::black_box;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use firstdiff_compare::metrics::Metrics;
-use firstdiff_trace::{self as trace, Dump};
 
-const THREADS: usize = 2;
+use super::{Seconds, THREADS, binary, build, load, output};
+
 const RUNS: usize = 10;
 const NUMPY_RUNS: usize = 3;
-/// A side is 512 MiB: `TAPS` files of `ROWS` x `COLUMNS` f32.
-const TAPS: usize = 16;
-const ROWS: usize = 4096;
+const COLD_RUNS: usize = 3;
+/// Taps that a side of 512 MiB f32 is cut into.
+const TAPS: [usize; 3] = [2, 8, 400];
 const COLUMNS: usize = 2048;
-const SIDE_BYTES: usize = TAPS * ROWS * COLUMNS * 4;
+const ROWS: usize = 65536;
 const HEADER_BYTES: usize = 128;
 
-/// Runs every benchmark and prints its figures.
-pub(crate) fn run() -> Result<()> {
-    if cfg!(debug_assertions) {
-        return in_release();
-    }
+/// The table, with the metrics of two arrays in memory before it.
+pub(super) fn run() -> Result<String> {
+    build(&["-p", "firstdiff"])?;
+    let mut text = format!(
+        "Two sides of 512 MiB f32, which agree; {THREADS} threads, the whole process, best of {RUNS} runs (median) warm; the script's best of {NUMPY_RUNS}, \
+         without the start of Python (load before: {}).\n\n",
+        load()
+    );
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
-    println!("{THREADS} threads, two sides of {} MiB f32, best of {RUNS} runs (median)", SIDE_BYTES >> 20);
-    if let Ok(load) = fs::read_to_string("/proc/loadavg") {
-        println!("load average before: {}", load.split(' ').next().unwrap_or_default());
+    let kernel = pool.install(|| {
+        let reference = noise(1, ROWS * COLUMNS);
+        let candidate = rounded(&reference);
+        Seconds::of(RUNS, || Metrics::of_f32(&reference, &candidate))
+    });
+    let bytes = (2 * ROWS * COLUMNS * size_of::<f32>()) as f64;
+    let rate = |seconds: f64| bytes / seconds / 1e9;
+    writeln!(
+        text,
+        "Metrics of two arrays in memory: {:.1} GB/s ({:.1}).\n",
+        rate(kernel.best()),
+        rate(kernel.median())
+    )?;
+    text += "| taps | seconds | GB/s | NumPy script | times as fast | memory beside the mapped files | cold | reading alone, cold |\n|---|---|---|---|---|---|---|---|\n";
+    for taps in TAPS {
+        let dumps = Dumps::write(taps)?;
+        let [one, two] = [1, THREADS].map(|threads| output(&mut dumps.command(threads)?, &[0]));
+        ensure!(one?.stdout == two?.stdout, "one thread and two give other reports");
+        let warm = Seconds::of(RUNS, || output(&mut dumps.command(THREADS)?, &[0]));
+        let memory = anonymous(&mut dumps.command(THREADS)?)?;
+        let numpy = dumps.numpy()?;
+        let cold = dumps.cold(|| dumps.command(THREADS))?;
+        let read = dumps.cold(|| dumps.read())?;
+        writeln!(
+            text,
+            "| {taps} | {:.3} ({:.3}) | {:.1} | {:.2} s | {:.0} | {memory:.1} MiB | {:.2} s, {:.1} GB/s | {:.1} GB/s |",
+            warm.best(),
+            warm.median(),
+            rate(warm.best()),
+            numpy.best(),
+            numpy.best() / warm.best(),
+            cold.best(),
+            rate(cold.best()),
+            rate(read.best())
+        )?;
     }
-    pool.install(kernel);
-    let dumps = Dumps::write()?;
-    let files = pool.install(|| dumps.time_metrics())?;
-    files.print("metrics of two dumps, mapped");
-    let command = dumps.time_command()?;
-    command.print("firstdiff compare, the whole command");
-    match numpy_seconds(&dumps)? {
-        Ok(numpy) => {
-            println!("metrics of two dumps against the NumPy script: {:.1} times as fast", numpy.best() / files.best());
-            println!("firstdiff compare against the NumPy script: {:.1} times as fast", numpy.best() / command.best());
-        }
-        Err(reason) => println!("NumPy script: not measured: {reason}"),
-    }
-    Ok(())
-}
-
-/// Figures of a debug build mean nothing.
-fn in_release() -> Result<()> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    for task in [&["build", "--package", "firstdiff"][..], &["run", "--package", "xtask", "--", "bench"]] {
-        let status = Command::new(&cargo).arg(task[0]).args(["--quiet", "--release"]).args(&task[1..]).status()?;
-        ensure!(status.success(), "cargo {} --release failed", task.join(" "));
-    }
-    Ok(())
-}
-
-/// The metrics over two buffers in memory: what the kernel is capable of.
-fn kernel() {
-    let reference = noise(1, SIDE_BYTES / 4);
-    let candidate = rounded(&reference);
-    for (name, candidate) in [("kernel, f32", &candidate), ("kernel, f32, all equal", &reference)] {
-        Seconds::of(RUNS, || Metrics::of_f32(&reference, candidate)).print(name);
-    }
+    Ok(text)
 }
 
 /// Two folders of .npy files, which are dumps without dump.json.
@@ -77,137 +78,80 @@ struct Dumps {
 }
 
 impl Dumps {
-    fn write() -> Result<Self> {
+    fn write(taps: usize) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let dumps = Self {
-            reference: folder.path().join("reference"),
-            candidate: folder.path().join("candidate"),
-            _folder: folder,
-        };
-        fs::create_dir(&dumps.reference)?;
-        fs::create_dir(&dumps.candidate)?;
-        for tap in 0..TAPS {
-            let values = noise(tap as u64 + 2, ROWS * COLUMNS);
+        let [reference, candidate] = ["reference", "candidate"].map(|side| folder.path().join(side));
+        fs::create_dir(&reference)?;
+        fs::create_dir(&candidate)?;
+        for tap in 0..taps {
+            let values = noise(tap as u64 + 2, ROWS / taps * COLUMNS);
             let name = format!("layers.{tap}.h.npy");
-            write_npy(&dumps.reference.join(&name), &values)?;
-            write_npy(&dumps.candidate.join(&name), &rounded(&values))?;
+            write_npy(&reference.join(&name), &values)?;
+            write_npy(&candidate.join(&name), &rounded(&values))?;
         }
-        Ok(dumps)
+        Ok(Self { _folder: folder, reference, candidate })
     }
 
-    /// Opens, maps and measures every pair of taps, as the NumPy script loads and measures them.
-    fn time_metrics(&self) -> Result<Seconds> {
-        let all = || -> Result<Vec<Metrics>> {
-            let (reference, candidate) = (Dump::open(&self.reference)?, Dump::open(&self.candidate)?);
-            let pairs = reference.entries().iter().zip(candidate.entries());
-            pairs.map(|(r, c)| f32_metrics(&reference.read(r)?.values(), &candidate.read(c)?.values())).collect()
-        };
-        ensure!(all()?.len() == TAPS, "the dumps just written hold other taps");
-        Ok(Seconds::of(RUNS, all))
+    /// The command as a user runs it.
+    fn command(&self, threads: usize) -> Result<Command> {
+        let mut command = Command::new(binary("firstdiff")?);
+        command.arg("compare").args([&self.reference, &self.candidate]).args(["--json", "-"]);
+        command.env("RAYON_NUM_THREADS", threads.to_string()).stdout(Stdio::piped());
+        Ok(command)
     }
-}
 
-impl Dumps {
-    /// The command as a user runs it, and what it takes of memory that is no mapped file.
-    fn time_command(&self) -> Result<Seconds> {
-        let command = std::env::current_exe()?.with_file_name("firstdiff");
-        let run = |threads: usize| {
-            let mut child = Command::new(&command);
-            child.arg("compare").args([&self.reference, &self.candidate]).args(["--json", "-"]);
-            child.env("RAYON_NUM_THREADS", threads.to_string()).stdout(std::process::Stdio::piped());
-            child
-        };
-        let output = |threads| run(threads).output().context("target/release/firstdiff: cargo build --release first");
-        let (one, two) = (output(1)?, output(THREADS)?);
-        ensure!(one.status.code() == Some(0), "not at parity: {}", String::from_utf8_lossy(&one.stderr));
-        ensure!(one.stdout == two.stdout, "one thread and two give other reports");
-        let seconds = Seconds::of(RUNS, || output(THREADS));
-        println!("firstdiff compare: the same report byte for byte with 1 and {THREADS} threads");
-        let mut child = run(THREADS).spawn()?;
-        let mut anonymous = 0;
-        // Read aside, so that a full pipe does not stop the child.
-        let reader = child
-            .stdout
-            .take()
-            .map(|mut pipe| std::thread::spawn(move || std::io::copy(&mut pipe, &mut std::io::sink())));
-        while child.try_wait()?.is_none() {
-            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-            let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
-            let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
-            anonymous = anonymous.max(kib);
+    /// Reads every file once and does nothing with it.
+    fn read(&self) -> Result<Command> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat \"$0\"/*.npy \"$1\"/*.npy > /dev/null"]).args([&self.reference, &self.candidate]);
+        Ok(command)
+    }
+
+    /// What the same files take in scripts/bench_numpy.py.
+    fn numpy(&self) -> Result<Seconds> {
+        let script = crate::root()?.join("scripts/bench_numpy.py");
+        let mut command = Command::new(crate::python());
+        command.arg(script).args([&self.reference, &self.candidate]).arg(NUMPY_RUNS.to_string());
+        let found = output(&mut command, &[0])?;
+        let found: serde_json::Value = serde_json::from_slice(&found.stdout)?;
+        let seconds = found["seconds"].as_array().context("no seconds in its output")?;
+        Ok(Seconds(seconds.iter().filter_map(serde_json::Value::as_f64).collect()).sorted())
+    }
+
+    /// The seconds of a command, with the files out of the page cache before each run.
+    fn cold(&self, command: impl Fn() -> Result<Command>) -> Result<Seconds> {
+        let mut seconds = Vec::new();
+        for _ in 0..COLD_RUNS {
+            for path in [&self.reference, &self.candidate] {
+                for file in fs::read_dir(path)? {
+                    let mut dd = Command::new("dd");
+                    dd.arg(format!("if={}", file?.path().display())).args(["iflag=nocache", "count=0", "status=none"]);
+                    output(&mut dd, &[0])?;
+                }
+            }
+            let mut command = command()?;
+            let taken = Seconds::of(1, || output(&mut command, &[0]).map(|_| ()));
+            seconds.push(taken.best());
         }
-        drop(reader);
-        println!("firstdiff compare: {:.1} MiB of memory at most beside the mapped files", anonymous as f64 / 1024.0);
-        Ok(seconds)
+        Ok(Seconds(seconds).sorted())
     }
 }
 
-fn f32_metrics(reference: &trace::Values<'_>, candidate: &trace::Values<'_>) -> Result<Metrics> {
-    match (reference, candidate) {
-        (trace::Values::F32(reference), trace::Values::F32(candidate)) => Ok(Metrics::of_f32(reference, candidate)),
-        _ => bail!("the dumps just written are not f32"),
+/// The most memory that is no mapped file, in MiB.
+pub(super) fn anonymous(command: &mut Command) -> Result<f64> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    // Read aside, so that a full pipe does not stop the child.
+    let pipe = child.stdout.take();
+    let reader = std::thread::spawn(move || pipe.map(|mut pipe| std::io::copy(&mut pipe, &mut std::io::sink())));
+    let mut most = 0.0f64;
+    while child.try_wait()?.is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        most = most.max(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0));
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
-}
-
-/// What the same files take in scripts/bench_numpy.py, or why that cannot be said.
-fn numpy_seconds(dumps: &Dumps) -> Result<Result<Seconds, String>> {
-    let python = std::env::var("FIRSTDIFF_PYTHON").unwrap_or_else(|_| "python3".into());
-    match Command::new(&python).args(["-c", "import numpy"]).output() {
-        Err(error) => return Ok(Err(format!("{python}: {error}; name a Python with numpy in FIRSTDIFF_PYTHON"))),
-        Ok(output) if !output.status.success() => {
-            return Ok(Err(format!("{python} has no numpy; name a Python with numpy in FIRSTDIFF_PYTHON")));
-        }
-        Ok(_) => {}
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench_numpy.py");
-    let output = Command::new(&python)
-        .arg(script)
-        .args([&dumps.reference, &dumps.candidate])
-        .arg(NUMPY_RUNS.to_string())
-        .output()?;
-    ensure!(output.status.success(), "bench_numpy.py failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let text = String::from_utf8(output.stdout)?;
-    let list = text
-        .split_once("\"seconds\": [")
-        .and_then(|(_, rest)| rest.split_once(']'))
-        .context("no seconds in its output")?
-        .0;
-    let seconds = Seconds(list.split(',').map(|number| number.trim().parse()).collect::<Result<_, _>>()?).sorted();
-    seconds.print(&format!("NumPy script ({python}, best of {NUMPY_RUNS})"));
-    Ok(Ok(seconds))
-}
-
-/// The duration of each run, shortest first.
-struct Seconds(Vec<f64>);
-
-impl Seconds {
-    fn of<T>(runs: usize, mut work: impl FnMut() -> T) -> Self {
-        let once = |_| {
-            let start = Instant::now();
-            black_box(work());
-            start.elapsed().as_secs_f64()
-        };
-        Self((0..runs).map(once).collect()).sorted()
-    }
-
-    fn sorted(mut self) -> Self {
-        self.0.sort_by(f64::total_cmp);
-        self
-    }
-
-    fn best(&self) -> f64 {
-        self.0[0]
-    }
-
-    fn median(&self) -> f64 {
-        self.0[self.0.len() / 2]
-    }
-
-    fn print(&self, name: &str) {
-        let rate = |seconds| 2.0 * SIDE_BYTES as f64 / seconds / 1e9;
-        let (best, median) = (self.best(), self.median());
-        println!("{name:<40} {:>7.2} GB/s ({:.2})  {best:.4} s ({median:.4})", rate(best), rate(median));
-    }
+    drop(reader);
+    Ok(most / 1024.0)
 }
 
 /// A fixed pseudo-random sequence in [-1, 1).
@@ -230,10 +174,13 @@ fn rounded(values: &[f32]) -> Vec<f32> {
 /// Format 1.0: magic, version, a padded header, the elements. Written at once, as NumPy does: the page cache then holds large
 /// pages, and a map of them costs little.
 fn write_npy(path: &Path, values: &[f32]) -> Result<()> {
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({ROWS}, {COLUMNS}), }}");
+    let rows = values.len() / COLUMNS;
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {COLUMNS}), }}");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend((HEADER_BYTES as u16 - 10).to_le_bytes());
     writeln!(bytes, "{header:<width$}", width = HEADER_BYTES - 11)?;
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-    Ok(fs::write(path, bytes)?)
+    fs::write(path, bytes)?;
+    // On the disk now, so that no later measurement pays for it.
+    Ok(fs::File::open(path)?.sync_all()?)
 }

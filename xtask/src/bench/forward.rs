@@ -1,29 +1,35 @@
-//! `cargo xtask bench-forward`: how long does a forward pass take, against PyTorch and llama.cpp in the same run? Writes docs/SPEED.md.
+//! How long does a forward pass take, against PyTorch and llama.cpp in the same run?
 //!
-//! A TinyLlama shape with random weights, all logits, 2 threads, best of some runs each. Also `weights` on two files of that size against NumPy, and
+//! A TinyLlama shape with random weights. Also `weights` on two files of that size against NumPy, and
 //! the memory a run from Q4_K_M takes beside the mapped file.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+
+use super::compare::anonymous;
+use super::{THREADS, binary, build, load};
 
 const SIZES: [&str; 4] = ["1", "14", "128", "512"];
 
 type Seconds = BTreeMap<String, f64>;
 
-/// Makes the models in `folder` where they are not there, measures, and writes the table.
-pub(crate) fn run(folder: Option<PathBuf>) -> Result<u8> {
-    let folder = folder.unwrap_or_else(|| std::env::temp_dir().join("firstdiff-bench"));
+/// Makes the models in `folder` where they are not there, and measures.
+pub(super) fn run(folder: Option<&Path>) -> Result<String> {
+    let folder = folder.map_or_else(|| std::env::temp_dir().join("firstdiff-bench"), Path::to_owned);
     script(&["make".as_ref(), folder.as_os_str()])?;
-    build()?;
+    build(&["-p", "firstdiff"])?;
+    build(&["-p", "firstdiff-model", "--example", "forward"])?;
+    let mut text = format!(
+        "Seconds for all logits at T tokens, {THREADS} threads, best of some runs (load before: {}). The ratio is ours to the faster of the others. \
+         llama.cpp with weights as they are stored (neither AMX nor repacked).\n\n\
+         | weights | arithmetic | T | ours | PyTorch f32 | llama.cpp | ratio |\n|---|---|---|---|---|---|---|\n",
+        load()
+    );
     let torch = seconds(&script(&with_sizes(&["torch"]))?)?;
-    let mut text = "# A forward pass of 1.1 billion parameters\n\nSeconds for all logits at T tokens, 2 threads, best of some runs, all in one run of `cargo xtask \
-                    bench-forward`, which writes this page.\nThe ratio is ours to the faster of the others. llama.cpp with weights as they are stored \
-                    (neither AMX nor repacked).\n\n| weights | arithmetic | T | ours | PyTorch f32 | llama.cpp | ratio |\n|---|---|---|---|---|---|---|\n"
-        .to_owned();
     for (file, profiles) in [("f32", &["f32"][..]), ("f16", &["f32"]), ("q4_k_m", &["f32", "ggml"])] {
         let path = folder.join(format!("{file}.gguf"));
         let theirs = seconds(&script(&with_sizes(&["llama.cpp", &path.to_string_lossy()]))?)?;
@@ -43,8 +49,7 @@ pub(crate) fn run(folder: Option<PathBuf>) -> Result<u8> {
     }
     text += &weights(&folder)?;
     text += &memory(&folder)?;
-    crate::docs::write(&crate::root()?.join("docs/SPEED.md"), &text)?;
-    Ok(0)
+    Ok(text)
 }
 
 /// `weights` on two files of the shape, against what people write in NumPy.
@@ -75,34 +80,6 @@ fn memory(folder: &Path) -> Result<String> {
     Ok(format!(
         "\nMemory beside the mapped files: {weights:.0} MiB for `weights f32.gguf q4_k_m.gguf`; {run:.0} MiB for a forward of 14 tokens from q4_k_m.gguf.\n"
     ))
-}
-
-fn anonymous(command: &mut Command) -> Result<f64> {
-    let mut child = command.stdout(std::process::Stdio::null()).spawn()?;
-    let mut most = 0.0f64;
-    while child.try_wait()?.is_none() {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
-        most = most.max(line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0));
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    Ok(most / 1024.0)
-}
-
-fn build() -> Result<()> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    for what in [&["-p", "firstdiff"][..], &["-p", "firstdiff-model", "--example", "forward"]] {
-        let status = Command::new(&cargo).args(["build", "--release", "--quiet"]).args(what).status()?;
-        ensure!(status.success(), "cargo build --release {} failed", what.join(" "));
-    }
-    Ok(())
-}
-
-/// A file under target/release, whichever profile this task itself was built in.
-fn binary(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let target = own.parent().and_then(Path::parent).context("xtask stands in no target folder")?;
-    Ok(target.join("release").join(name))
 }
 
 fn forward(model: &Path, profile: &str) -> Result<String> {

@@ -1,0 +1,120 @@
+//! `cargo xtask bench`: how fast is it, against what people would use instead, in the same run? Each part writes its own part of docs/SPEED.md.
+
+mod compare;
+mod forward;
+mod kernels;
+
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+/// Threads of every side of every comparison.
+const THREADS: usize = 2;
+
+/// What is measured.
+#[derive(clap::Subcommand)]
+pub(crate) enum Bench {
+    /// Two dumps of 512 MiB in 2, 8 and 400 taps, against a NumPy script; needs Python with NumPy
+    Compare,
+    /// Products of rows with a matrix at every level of instructions that the processor has
+    Kernels,
+    /// A forward pass of 1.1 B parameters, against PyTorch and llama.cpp; makes 7.3 GB of models first
+    Forward {
+        /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
+}
+
+/// Measures, and writes what was found.
+pub(crate) fn run(bench: &Bench) -> Result<u8> {
+    let (part, text) = match bench {
+        Bench::Compare => ("compare", compare::run()?),
+        Bench::Kernels => ("kernels", kernels::run()?),
+        Bench::Forward { folder } => ("forward", forward::run(folder.as_deref())?),
+    };
+    let path = crate::root()?.join("docs/SPEED.md");
+    let page = std::fs::read_to_string(&path)?;
+    crate::docs::write(&path, &with_part(&page, part, &text)?)?;
+    Ok(0)
+}
+
+/// The page with another text between the marks of a part.
+fn with_part(page: &str, part: &str, text: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- cargo xtask bench {part} -->\n"), "<!-- end of measured part -->");
+    let (before, rest) = page.split_once(&begin).with_context(|| format!("docs/SPEED.md has no part '{part}'"))?;
+    let (_, after) = rest.split_once(end).with_context(|| format!("part '{part}' of docs/SPEED.md has no end"))?;
+    Ok(format!("{before}{begin}{}\n\n{end}{after}", text.trim_end()))
+}
+
+/// What else the machine did: the load average of the last minute, as the kernel gives it.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("?").to_owned()
+}
+
+/// Builds what is measured, optimised, whichever profile this task itself was built in.
+fn build(what: &[&str]) -> Result<()> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let status = Command::new(&cargo).args(["build", "--release", "--quiet", "--locked"]).args(what).status()?;
+    ensure!(status.success(), "cargo build --release {} failed", what.join(" "));
+    Ok(())
+}
+
+/// A file under target/release.
+fn binary(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let target = own.parent().and_then(Path::parent).context("xtask stands in no target folder")?;
+    Ok(target.join("release").join(name))
+}
+
+/// What a command prints that ends with one of these exit codes.
+fn output(command: &mut Command, codes: &[i32]) -> Result<Output> {
+    let output = command.output().with_context(|| format!("{} does not run", command.get_program().display()))?;
+    let fine = output.status.code().is_some_and(|code| codes.contains(&code));
+    ensure!(fine, "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(output)
+}
+
+/// The duration of each run, shortest first.
+struct Seconds(Vec<f64>);
+
+impl Seconds {
+    fn of<T>(runs: usize, mut work: impl FnMut() -> T) -> Self {
+        let once = |_| {
+            let start = Instant::now();
+            black_box(work());
+            start.elapsed().as_secs_f64()
+        };
+        Self((0..runs).map(once).collect()).sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.0.sort_by(f64::total_cmp);
+        self
+    }
+
+    fn best(&self) -> f64 {
+        self.0[0]
+    }
+
+    fn median(&self) -> f64 {
+        self.0[self.0.len() / 2]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_replaced_and_the_rest_stays() {
+        let page = "a\n<!-- cargo xtask bench kernels -->\nold\n<!-- end of measured part -->\nb\n";
+        let new = with_part(page, "kernels", "new\n").unwrap();
+        assert_eq!(new, page.replace("old", "new\n"));
+        assert!(with_part(page, "compare", "").is_err());
+    }
+}
