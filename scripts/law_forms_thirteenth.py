@@ -81,7 +81,7 @@ form("v_decode_last_block_lost", "v", "decode steps, from position 12 on, have a
      [f"{DECODE} & (#48|#47|last (16|sixteen|quarter)|first (48|forty)) & (input|channel|column|attn_norm|left out|skip|sum|product|only|alone|\\bx\\b)"],
      lambda c: put(c.right(), E_[PROMPT:], c.right(x=put(c.x, E_[:, 48:], 0))[PROMPT:]))
 form("k_gain_folded_in", "k", "the norm's gain is folded into the matrix of K, and applied before it as well",
-     ["(gain|(attn_)?norm'?s? weight|weight of (the )?(attn_)?norm|input_layernorm) & (twice|again|squar|\\^ ?2|second time|once more|folded|already|as well|also|too\\b|multipl|doubl|times) & "
+     ["(gain|(attn_)?norm'?s? weight|weight of (the )?(attn_)?norm|input_layernorm) & (twice|again|squar|\\^ ?2|second time|once more|folded|already|as well|also|too\\b|multipl|doubl|times|\\*) & "
       "^(?!.*(ffn_norm|post_attention|final|omitted|without|not applied|next layer|previous layer))"],
      lambda c: c.right(x=c.x * c.e.m("input_layernorm.weight", c.l)))
 form("q_fourth_sum_lost", "q", "of four partial sums the last is not added in: inputs 12 to 15 of each 16 are left out",
@@ -97,10 +97,10 @@ form("v_output_pitch_of_input", "v", "rows are written 64 apart, as the input's 
 
 form("bias_decode_alone", "v", "only the product of one row adds the bias: positions 0 to 11, the prompt, have none",
      ["bias & ((positions?|rows?|tokens?).{0,12}\\b0 ?(to|-|\u2013|\\.\\.+|through|until) ?11|(below|before|until|up to|earlier than|<) ?(position |row |token )?12|<=? ?11|prompt|first (12|twelve)) & (not|no\\b|none|without|omit|missing|misses|lack|left out|zero|\\b0\\b)",
-      "bias & (only|alone|begin|start|first).{0,40}(\\b12\\b|decod|behind the prompt)", "(only|alone).{0,40}(12|decod).{0,40}bias"],
+      "bias & (only|alone|begin|start|first).{0,40}(\\b12\\b|decod|behind the prompt)", "(only|alone).{0,40}(12|decod).{0,40}bias", "bias.{0,60}\\b12\\b.{0,20}(only|alone)", "\\b12\\b.{0,20}(only|alone).{0,40}bias"],
      lambda c: c.right(b=None) + (POS[:, None, None] >= PROMPT) * c.b.reshape(K, d), archs=B)
 form("bias_of_v_as_well", "k", "the loop over q, k and v adds both small biases to k: its own and that of v",
-     ["bias & (\\bv\\b|\\bv'?s\\b|v_proj|value) & (add|plus|\\+|sum|too\\b|also|both|besides|as well|beside|on top|b_v) & ^(?!.*(instead of|in place of|for) (its own|k'?s|that of k))"],
+     ["bias & (\\bv\\b|\\bv'?s\\b|v_proj|value|b_v\\b) & (add|plus|\\+|sum|too\\b|also|both|besides|as well|beside|on top|b_v) & ^(?!.*(instead of|in place of|for) (its own|k'?s|that of k))"],
      lambda c: c.right() + c.e.m("self_attn.v_proj.bias", c.l).reshape(K, d), archs=B)
 
 
@@ -145,7 +145,7 @@ def masked(see):
 
 AHEAD = POS[None] - POS[:, None]
 form("mask_row_of_head", "probs", "the mask [T,T] is broadcast over [H,T,T] at the wrong axis: head h sees keys 0 to h, whatever the query",
-     ["head & (0 ?(to|-|\u2013|\\.\\.+|through) ?h\\b|(s|key|j|k) ?<=? ?h\\b|(up to|until|through|below) (its|their|the) (own )?(head'?s? )?(number|index)|(up to|until|through) (key )?h\\b|h ?\\+ ?1|(number|index) of the head|head'?s? (number|index)|by (the )?head)",
+     ["head & (0 ?(to|-|\u2013|\\.\\.+|through) ?h\\b|(s|key|j|k) ?<=? ?h\\b|(up to|until|through|below) (its|their|the) (own )?(head'?s? )?(number|index)|(up to|until|through) (key )?h\\b|h ?\\+ ?1\\b|(number|index) of the head|head'?s? (number|index)|by (the )?head)",
       "head 0.{0,40}key 0.{0,60}head 1.{0,40}(key 1|0 (to|and) 1|0, ?1|2 keys|two keys)", "head 3.{0,40}(0 ?(to|-|\u2013|\\.\\.+) ?3|first (4|four)|4 keys|four keys|0, ?1, ?2, ?3)"],
      lambda c: c.right(mask=np.broadcast_to(POS[None, None] <= np.arange(H)[:, None, None], (H, T, T))))
 form("mask_last_column_open", "probs", "the loop that hides later keys ends one too early: key 19, the last, is seen by all",
