@@ -8,9 +8,8 @@
 `--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
 and what is named alone is to be named beside others.
 
-`--set second`, `--set third`, `--set fourth`, `--set fifth`, `--set sixth`, `--set seventh`, `--set eighth`, `--set ninth`, `--set tenth`, `--set eleventh` and `--set twelfth` take
-law_forms_second.py, law_forms_third.py, law_forms_fourth.py, law_forms_fifth.py, law_forms_sixth.py, law_forms_seventh.py, law_forms_eighth.py, law_forms_ninth.py,
-law_forms_tenth.py, law_forms_eleventh.py and law_forms_twelfth.py instead, which were written without sight of how laws are found.
+`--set second` .. `--set thirteenth` take law_forms_second.py .. law_forms_thirteenth.py (and the second author's, law_forms_.._b.py) instead, which were written
+without sight of how laws are found.
 
 Of each form one architecture and one arithmetic of those given is taken, by the seed. Clean runs of all of them come first. The classes:
 
@@ -25,6 +24,7 @@ tenth cannot be told). A mixture of experts is explained by a recorded program: 
 """
 
 import argparse
+import importlib
 import json
 import random
 import re
@@ -38,25 +38,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import law_forms
-import law_forms_eighth
-import law_forms_eleventh
-import law_forms_eleventh_b
-import law_forms_fifth
-import law_forms_fourth
-import law_forms_listed
-import law_forms_ninth
-import law_forms_second
-import law_forms_seventh
-import law_forms_sixth
-import law_forms_tenth
-import law_forms_third
-import law_forms_twelfth
-import law_forms_twelfth_b
 
-SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS, "fourth": law_forms_fourth.FORMS,
-        "fifth": law_forms_fifth.FORMS, "sixth": law_forms_sixth.FORMS, "seventh": law_forms_seventh.FORMS, "eighth": law_forms_eighth.FORMS,
-        "ninth": law_forms_ninth.FORMS, "tenth": law_forms_tenth.FORMS, "eleventh": law_forms_eleventh.FORMS + law_forms_eleventh_b.FORMS,
-        "twelfth": law_forms_twelfth.FORMS + law_forms_twelfth_b.FORMS, "listed": law_forms_listed.FORMS}
+
+def forms_of(name):
+    """The forms of a list, by one author or two."""
+    files = sorted(Path(__file__).parent.glob(f"law_forms_{name}.py")) + sorted(Path(__file__).parent.glob(f"law_forms_{name}_b.py"))
+    return [form for file in files for form in importlib.import_module(file.stem).FORMS]
+
+
+ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth")
+SETS = {"first": law_forms.FORMS} | {name: forms_of(name) for name in (*ORDINALS, "listed")}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.
@@ -202,7 +193,7 @@ def combinations(a, archs):
     out = []
     while len(out) < a.count:
         arch, size = rng.choice(archs), sizes[len(out) % len(sizes)]
-        forms = [rng.choice(law_forms_listed.FORMS), *rng.sample(unlisted, size - 1)]
+        forms = [rng.choice(SETS["listed"]), *rng.sample(unlisted, size - 1)]
         sites = [re.sub("^(q|k)_rope$", "rope", site) for form in forms for site in dict.fromkeys(re.sub("^(q|k)_rope$", "rope", s) for s in form.sites)]
         if len(set(sites)) == len(sites) and all(arch in form.archs for form in forms):
             out.append((arch, forms))
@@ -317,7 +308,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(Path(__file__).resolve().parent.parent / "target" / "release" / "firstdiff"))
     p.add_argument("--only", nargs="+", metavar="NAME")
-    p.add_argument("--set", default="first", help="the forms of law_forms.py, or second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, listed; with --together several, by commas")
+    p.add_argument("--set", default="first", help=f"the forms of law_forms.py, or {', '.join(SETS)}; with --together several, by commas")
     p.add_argument("--together", metavar="2,3", help="so many mistakes in one engine")
     p.add_argument("--clean", type=int, metavar="N", help="so many right engines, and no other")
     p.add_argument("--count", type=int, default=60, help="mixtures, with --together")

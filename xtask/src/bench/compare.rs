@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use firstdiff_compare::metrics::Metrics;
 
-use super::{Seconds, THREADS, binary, build, load, output};
+use super::{Seconds, THREADS, binary, build, load, output, watched};
 
 const RUNS: usize = 10;
 const NUMPY_RUNS: usize = 3;
@@ -50,7 +50,7 @@ pub(super) fn run() -> Result<String> {
         let [one, two] = [1, THREADS].map(|threads| output(&mut dumps.command(threads)?, &[0]));
         ensure!(one?.stdout == two?.stdout, "one thread and two give other reports");
         let warm = Seconds::of(RUNS, || output(&mut dumps.command(THREADS)?, &[0]));
-        let memory = anonymous(&mut dumps.command(THREADS)?)?;
+        let memory = watched(&mut dumps.command(THREADS)?, &[0])?.memory;
         let numpy = dumps.numpy()?;
         let cold = dumps.cold(|| dumps.command(THREADS))?;
         let read = dumps.cold(|| dumps.read())?;
@@ -96,7 +96,7 @@ impl Dumps {
     fn command(&self, threads: usize) -> Result<Command> {
         let mut command = Command::new(binary("firstdiff")?);
         command.arg("compare").args([&self.reference, &self.candidate]).args(["--json", "-"]);
-        command.env("RAYON_NUM_THREADS", threads.to_string()).stdout(Stdio::piped());
+        command.env("RAYON_NUM_THREADS", threads.to_string());
         Ok(command)
     }
 
@@ -135,23 +135,6 @@ impl Dumps {
         }
         Ok(Seconds(seconds).sorted())
     }
-}
-
-/// The most memory that is no mapped file, in MiB.
-pub(super) fn anonymous(command: &mut Command) -> Result<f64> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    // Read aside, so that a full pipe does not stop the child.
-    let pipe = child.stdout.take();
-    let reader = std::thread::spawn(move || pipe.map(|mut pipe| std::io::copy(&mut pipe, &mut std::io::sink())));
-    let mut most = 0.0f64;
-    while child.try_wait()?.is_none() {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        most = most.max(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0));
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    drop(reader);
-    Ok(most / 1024.0)
 }
 
 /// A fixed pseudo-random sequence in [-1, 1).

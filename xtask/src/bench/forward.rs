@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use super::compare::anonymous;
-use super::{THREADS, binary, build, load};
+use super::{THREADS, binary, build, load, watched};
 
 const SIZES: [&str; 4] = ["1", "14", "128", "512"];
 
@@ -75,8 +74,8 @@ fn weights(folder: &Path) -> Result<String> {
 /// The most memory that is no mapped file, of `weights` and of a forward pass.
 fn memory(folder: &Path) -> Result<String> {
     let (small, large) = (folder.join("q4_k_m.gguf"), folder.join("f32.gguf"));
-    let weights = anonymous(Command::new(binary("firstdiff")?).arg("weights").args([&large, &small]))?;
-    let run = anonymous(Command::new(binary("examples/forward")?).arg(&small).args(["ggml", "14"]))?;
+    let weights = watched(Command::new(binary("firstdiff")?).arg("weights").args([&large, &small]), &[0, 1])?.memory;
+    let run = watched(Command::new(binary("examples/forward")?).arg(&small).args(["ggml", "14"]), &[0])?.memory;
     Ok(format!(
         "\nMemory beside the mapped files: {weights:.0} MiB for `weights f32.gguf q4_k_m.gguf`; {run:.0} MiB for a forward of 14 tokens from q4_k_m.gguf.\n"
     ))

@@ -2,11 +2,12 @@
 
 mod compare;
 mod forward;
+mod growth;
 mod kernels;
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -21,6 +22,8 @@ pub(crate) enum Bench {
     Compare,
     /// Products of rows with a matrix at every level of instructions that the processor has
     Kernels,
+    /// Time and memory against layers, width and tokens; needs Python with NumPy
+    Growth,
     /// A forward pass of 1.1 B parameters, against PyTorch and llama.cpp; makes 7.3 GB of models first
     Forward {
         /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
@@ -34,6 +37,7 @@ pub(crate) fn run(bench: &Bench) -> Result<u8> {
     let (part, text) = match bench {
         Bench::Compare => ("compare", compare::run()?),
         Bench::Kernels => ("kernels", kernels::run()?),
+        Bench::Growth => ("growth", growth::run()?),
         Bench::Forward { folder } => ("forward", forward::run(folder.as_deref())?),
     };
     let path = crate::root()?.join("docs/SPEED.md");
@@ -77,6 +81,38 @@ fn output(command: &mut Command, codes: &[i32]) -> Result<Output> {
     let fine = output.status.code().is_some_and(|code| codes.contains(&code));
     ensure!(fine, "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     Ok(output)
+}
+
+/// What a command took.
+#[derive(Clone, Copy)]
+struct Cost {
+    seconds: f64,
+    /// The most memory that is no mapped file, in MiB.
+    memory: f64,
+}
+
+/// Runs a command that ends with one of these exit codes, and watches it.
+fn watched(command: &mut Command, codes: &[i32]) -> Result<Cost> {
+    let start = Instant::now();
+    // What it prints is not read here: into nothing, so that a full pipe does not stop it.
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("{command:?} does not run"))?;
+    let mut memory = 0.0f64;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        memory = memory.max(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0.0));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    ensure!(status.code().is_some_and(|code| codes.contains(&code)), "{command:?}: {status}");
+    Ok(Cost { seconds, memory: memory / 1024.0 })
 }
 
 /// The duration of each run, shortest first.
