@@ -5,6 +5,7 @@ mod channels;
 mod divisor;
 mod drift;
 mod gain;
+mod misplaced;
 mod rounded;
 mod statistics;
 
@@ -226,6 +227,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if laws.iter().all(|law| law.status == Status::Table) {
         laws.extend(rounded(case));
         laws.extend(drift::drifting(case));
+        laws.extend(misplaced::misplaced(case));
     }
     laws
 }

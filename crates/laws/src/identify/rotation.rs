@@ -2,6 +2,7 @@
 
 mod positions;
 mod sections;
+mod tables;
 mod turns;
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::describe::table::describe as describe_table;
 use crate::identify::output::wrong_parts;
 use crate::identify::subject::Subject;
 use crate::identify::{OnPart, further_off};
-use crate::law::{Form, Law, Support};
+use crate::law::{Form, Law, Status, Support};
 use crate::number::{Measured, SURE};
 
 /// What a rotation of a place does, as far as it can be told from what is right: pairs, and the frequency of each at positions 0, 1, 2 and so on.
@@ -149,6 +150,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     if laws.is_empty() {
         laws.extend(sections::by_head(case, &right));
+    }
+    if laws.iter().all(|law| law.status == Status::Table) {
+        laws.extend(tables::of_tables(case, &right));
     }
     if laws.is_empty() {
         laws.extend(crate::identify::rotation_otherwise::laws(case));

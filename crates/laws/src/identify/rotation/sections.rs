@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use nalgebra::Complex;
-use ndarray::{Array2, Array3};
+use ndarray::{Array2, Array3, ArrayD};
 
 use super::positions::position;
 use super::turns::{angles, wrap};
 use super::{How, Right, frequencies, operands, positions, predicted};
-use crate::case::{Axis, Case};
+use crate::case::{Axis, Case, Place};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::table::describe as describe_table;
@@ -111,7 +111,7 @@ impl How<'_> {
 type Turn = Array2<Complex<f64>>;
 
 /// Makes the turns of each head of what is right.
-type ByHead = Arc<dyn Fn(&Right, usize) -> Option<Turn> + Send + Sync>;
+pub(super) type ByHead = Arc<dyn Fn(&Right, usize) -> Option<Turn> + Send + Sync>;
 
 /// Each head by angles of its own: other positions, or other frequencies.
 pub(super) fn by_head(case: &Case<'_>, right: &Right) -> Vec<Law> {
@@ -145,21 +145,23 @@ pub(super) fn by_head(case: &Case<'_>, right: &Right) -> Vec<Law> {
 }
 
 fn law(words: String, bits: f64, form: Form, made: ByHead) -> Law {
-    Law::new(form, words, bits, move |case, at| {
-        let place = &case.places[at];
-        let right = Right::of(place)?;
-        let (x, _) = operands(place, &place.right)?;
-        let heads = x.shape()[1];
-        let mut out: Option<Array3<f64>> = None;
-        for head in 0..heads {
-            let alone: Vec<bool> = (0..heads).map(|other| other == head).collect();
-            let turned = predicted(place, &right.pairing, &alone, &made(&right, head)?)?;
-            let turned = turned.into_dimensionality::<ndarray::Ix3>().ok()?;
-            let out = out.get_or_insert_with(|| turned.clone());
-            out.index_axis_mut(ndarray::Axis(1), head).assign(&turned.index_axis(ndarray::Axis(1), head));
-        }
-        Some(out?.into_dyn())
-    })
+    Law::new(form, words, bits, move |case, at| turned_by_head(&case.places[at], &made))
+}
+
+/// Each head of a place turned by angles of its own.
+pub(super) fn turned_by_head(place: &Place, made: &ByHead) -> Option<ArrayD<f64>> {
+    let right = Right::of(place)?;
+    let (x, _) = operands(place, &place.right)?;
+    let heads = x.shape()[1];
+    let mut out: Option<Array3<f64>> = None;
+    for head in 0..heads {
+        let alone: Vec<bool> = (0..heads).map(|other| other == head).collect();
+        let turned = predicted(place, &right.pairing, &alone, &made(&right, head)?)?;
+        let turned = turned.into_dimensionality::<ndarray::Ix3>().ok()?;
+        let out = out.get_or_insert_with(|| turned.clone());
+        out.index_axis_mut(ndarray::Axis(1), head).assign(&turned.index_axis(ndarray::Axis(1), head));
+    }
+    Some(out?.into_dyn())
 }
 
 /// Positions that depend on the head: a t + b h + c.

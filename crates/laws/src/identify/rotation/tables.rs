@@ -1,0 +1,168 @@
+//! Cosines and sines of other entries of their table, angles that are rounded, positions counted over rows of heads.
+
+use std::sync::Arc;
+
+use nalgebra::Complex;
+use ndarray::Array2;
+
+use super::sections::{ByHead, turned_by_head};
+use super::{Right, operands, predicted};
+use crate::case::Case;
+use crate::identify::after::Offers;
+use crate::identify::output::roundings::{OfValue, digits};
+use crate::law::{Form, Law};
+
+/// The angles whose cosine and whose sine a pair has at a position: of position, pair, and what is right.
+type Angles = Arc<dyn Fn(&Right, usize, usize) -> (f64, f64) + Send + Sync>;
+
+/// Positions up to which a table is tried to stop.
+const MOST_STOPS: usize = 64;
+/// Positions that tables are made for.
+const LENGTHS: [usize; 10] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 32768];
+
+/// Rotations by other entries of right tables.
+pub(super) fn of_tables(case: &Case<'_>, right: &Right) -> Vec<Law> {
+    let (positions, pairs) = right.magnitude.dim();
+    let mut offers = Offers::of(case);
+    let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
+    all.extend(halves(positions));
+    all.extend(transposed(positions, pairs));
+    all.extend(rounded());
+    for (form, words, bits, angles) in all {
+        offers.offer(form, words, bits, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let z = Array2::from_shape_fn(right.magnitude.dim(), |(t, pair)| {
+                let (cos, sin) = angles(&right, t, pair);
+                Complex::new(cos.cos(), sin.sin()) * right.magnitude[[t, pair]]
+            });
+            let heads = operands(place, &place.right)?.0.shape()[1];
+            predicted(place, &right.pairing, &vec![true; heads], &z)
+        });
+    }
+    over_heads(case, &mut offers);
+    offers.laws
+}
+
+/// One of the two is that of another position.
+fn halves(positions: usize) -> Vec<(Form, String, f64, Angles)> {
+    type Other = Arc<dyn Fn(usize) -> usize + Send + Sync>;
+    let mut others: Vec<(String, f64, Other)> = vec![
+        ("the position before".into(), 6.0, Arc::new(|t| t.saturating_sub(1))),
+        ("the next position".into(), 6.0, Arc::new(|t| t + 1)),
+        ("twice the position".into(), 7.0, Arc::new(|t| 2 * t)),
+    ];
+    for last in 0..positions.saturating_sub(1).min(MOST_STOPS) {
+        let words = match last {
+            0 => "position 0".to_owned(),
+            _ => format!("the position, at most {last}: from position {} on it is that of position {last}", last + 1),
+        };
+        others.push((words, 8.0, Arc::new(move |t| t.min(last))));
+    }
+    let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
+    for (whose, bits, other) in others {
+        let at = |right: &Right, t: usize, pair: usize| t as f64 * right.frequencies[pair].value;
+        let (of_sine, of_cosine) = (other.clone(), other);
+        let sine = format!("the cosine is that of the position, the sine is that of {whose}");
+        all.push((Form::RotationPosition, sine, bits, Arc::new(move |r, t, p| (at(r, t, p), at(r, of_sine(t), p)))));
+        let cosine = format!("the sine is that of the position, the cosine is that of {whose}");
+        all.push((
+            Form::RotationPosition,
+            cosine,
+            bits,
+            Arc::new(move |r, t, p| (at(r, of_cosine(t), p), at(r, t, p))),
+        ));
+    }
+    all
+}
+
+/// Tables that are made with their axes the other way round than they are read.
+fn transposed(positions: usize, pairs: usize) -> Vec<(Form, String, f64, Angles)> {
+    let lengths = std::iter::once(positions).chain(LENGTHS.into_iter().filter(|length| *length > positions));
+    let mut seen = false;
+    let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
+    for length in lengths {
+        let of_one_pair = positions * pairs <= length;
+        // Where all that is read lies in the first row, longer tables are no other.
+        if of_one_pair && std::mem::replace(&mut seen, true) {
+            continue;
+        }
+        let words = match of_one_pair {
+            true => format!(
+                "tables of cosines and sines are made [{pairs},n] and read [n,{pairs}]: at position t pair i has the angle of pair 0 at position {pairs} t + i"
+            ),
+            false => format!(
+                "tables of cosines and sines are made [{pairs},{length}] and read [{length},{pairs}]: at position t pair i has entry {pairs} t + i of them"
+            ),
+        };
+        let angles: Angles = Arc::new(move |right, t, pair| {
+            let entry = t * pairs + pair;
+            let angle = (entry % length) as f64 * right.frequencies[entry / length % pairs].value;
+            (angle, angle)
+        });
+        all.push((Form::RotationPosition, words, 8.0, angles));
+    }
+    all
+}
+
+/// Angles, or frequencies, that are rounded on the way.
+fn rounded() -> Vec<(Form, String, f64, Angles)> {
+    let mut functions: Vec<(String, f64, OfValue)> = vec![
+        ("cut to whole numbers".to_owned(), 6.0, Arc::new(f64::floor)),
+        ("rounded to whole numbers".to_owned(), 6.0, Arc::new(f64::round)),
+    ];
+    functions.extend(digits());
+    let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
+    for (words, bits, f) in functions {
+        let (of_angle, of_frequency, of_both) = (f.clone(), f.clone(), f);
+        let radians = if words.ends_with("whole numbers") { " of radians" } else { "" };
+        all.push((
+            Form::RotationFrequency,
+            format!("angles are {words}{radians}"),
+            bits + 2.0,
+            Arc::new(move |right, t, pair| {
+                let angle = of_angle(t as f64 * right.frequencies[pair].value);
+                (angle, angle)
+            }),
+        ));
+        all.push((
+            Form::RotationFrequency,
+            format!("frequencies are {words}"),
+            bits + 2.0,
+            Arc::new(move |right, t, pair| {
+                let angle = t as f64 * of_frequency(right.frequencies[pair].value);
+                (angle, angle)
+            }),
+        ));
+        // An angle whose cosine and sine are these is as good as they are.
+        all.push((
+            Form::RotationMagnitude,
+            format!("cosines and sines are {words}"),
+            bits + 2.0,
+            Arc::new(move |right, t, pair| {
+                let (sin, cos) = (t as f64 * right.frequencies[pair].value).sin_cos();
+                (of_both(cos).clamp(-1.0, 1.0).acos(), of_both(sin).clamp(-1.0, 1.0).asin())
+            }),
+        ));
+    }
+    all
+}
+
+/// Positions that are counted over rows of heads: (a t + h) div c, or mod c.
+fn over_heads(case: &Case<'_>, offers: &mut Offers<'_>) {
+    let Some(heads) = operands(case.first(), &case.first().right).map(|(x, _)| x.shape()[1]) else { return };
+    if heads < 2 {
+        return;
+    }
+    type Of = fn(usize, usize) -> usize;
+    let ways: [(&str, Of); 2] = [("div", |n, by| n / by), ("mod", |n, by| n % by)];
+    for by in 2..=(2 * heads).max(8) {
+        for (word, of) in ways {
+            let words = format!("head h at position t is rotated as position ({heads} t + h) {word} {by}");
+            let made: ByHead = Arc::new(move |right, head| {
+                Some(right.angles(|t| of(t * heads + head, by) as f64, |pair| right.frequencies[pair].value))
+            });
+            offers.offer(Form::RotationPosition, words, 8.0, move |case, at| turned_by_head(&case.places[at], &made));
+        }
+    }
+}
