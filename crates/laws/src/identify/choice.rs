@@ -97,6 +97,43 @@ fn over_positions(scores: &Array2<f64>) -> Array2<f64> {
     out
 }
 
+/// Positions whose choice may be kept, at most.
+const MOST_HELD: usize = 256;
+
+/// The best two of a row, found in one pass over its scores that loses or keeps one too many.
+fn in_one_pass() -> [(&'static str, Choose); 2] {
+    let pass = |beaten: fn(&mut [Option<usize>; 2], usize)| -> Choose {
+        Arc::new(move |scores, taken| {
+            (taken == 2).then_some(())?;
+            let mut out = Array2::zeros((scores.nrows(), 2));
+            for (mut to, row) in out.rows_mut().into_iter().zip(scores.rows()) {
+                let mut two = [None, None];
+                for (expert, score) in row.iter().enumerate() {
+                    let beats = |slot: Option<usize>| slot.is_none_or(|other| *score > row[other]);
+                    if beats(two[0]) {
+                        beaten(&mut two, expert);
+                    } else if beats(two[1]) {
+                        two[1] = Some(expert);
+                    }
+                }
+                let [Some(first), Some(second)] = two else { return None };
+                to.assign(&ndarray::aview1(&[first as f64, second as f64]));
+            }
+            Some(out)
+        })
+    };
+    [
+        (
+            "the best two are found in one pass, and a best one that is beaten is not made the second: the second is the largest that has a larger one before it",
+            pass(|two, expert| two[0] = Some(expert)),
+        ),
+        (
+            "the best two are found in one pass, and a new best one is the second as well until another comes",
+            pass(|two, expert| *two = [Some(expert), Some(expert)]),
+        ),
+    ]
+}
+
 /// The laws of a choice.
 pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     let Some(first) = Scores::of(case, case.fitted) else { return Vec::new() };
@@ -189,6 +226,20 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
                 }),
             );
         }
+    }
+    for (words, choose) in in_one_pass() {
+        offer(words.into(), 8.0, choose);
+    }
+    for last in 0..first.scores.nrows().saturating_sub(1).min(MOST_HELD) {
+        let held: Choose = Arc::new(move |scores, taken| {
+            let mut chosen = best(scores, taken)?;
+            let of = (last < chosen.nrows()).then(|| chosen.row(last).to_owned())?;
+            chosen.rows_mut().into_iter().skip(last + 1).for_each(|mut row| row.assign(&of));
+            Some(chosen)
+        });
+        let words =
+            format!("the experts of position {last} are kept at all later positions, whatever the scores there");
+        offer(words, 8.0 + choice(first.scores.nrows()), held);
     }
     // As many of each group.
     for width in (2..experts).filter(|width| experts.is_multiple_of(*width)) {

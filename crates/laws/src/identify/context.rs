@@ -1,6 +1,7 @@
 //! Contexts: which head's probabilities meet which head's values, which values they are, and how often each is counted.
 
 mod counts;
+mod misread;
 mod rows;
 mod slots;
 mod weights;
@@ -89,6 +90,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(recovered(case, &of, &own));
     laws.extend(counts::coefficients(case, &of, &own));
     laws.extend(weights::in_blocks(case));
+    laws.extend(misread::misread(case));
     laws.extend(weights::kept_short(case, &own));
     laws.extend(sparse(&Subject::output(case), case, "the context", 2, &terms));
     laws

@@ -10,6 +10,7 @@ mod inputs;
 mod outer;
 pub(super) mod recovered;
 mod rows;
+mod running;
 mod stored;
 mod values;
 
@@ -104,6 +105,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(sample.other_rows(case));
         laws.extend(sample.read_otherwise(case));
         laws.extend(sample.stored_otherwise(case));
+    }
+    if laws.is_empty() {
+        laws.extend(running::running(case));
     }
     laws.extend(on_wrong_outputs(case, &laws));
     laws

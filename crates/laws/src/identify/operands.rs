@@ -97,6 +97,10 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         for block in [2, 4, 8, 16] {
             if block < n {
                 order(format!("of the first of each {block} {name}s"), some(&|i| i / block * block));
+                order(
+                    format!("of the first {block} {name}s again and again: of {name} i mod {block}"),
+                    some(&|i| i % block),
+                );
             }
             // The last block is an old one.
             if axis == 0 && n > block {

@@ -55,6 +55,20 @@ fn divisors(experts: usize, tokens: usize) -> Vec<(String, f64, Divisor)> {
         ),
         ("the sum of each expert over all positions".into(), 6.0, Arc::new(|p, c, t, s| p.column(c[[t, s]]).sum())),
     ];
+    all.push((
+        "the sum of the chosen, taken anew for each slot from weights of which those before are divided already".into(),
+        7.0,
+        Arc::new(|p, c, t, s| {
+            let mut of: Vec<f64> = c.row(t).iter().map(|e| p[[t, *e]]).collect();
+            (0..s).for_each(|slot| of[slot] /= of.iter().sum::<f64>());
+            of.iter().sum()
+        }),
+    ));
+    all.push((
+        "the sum of the chosen up to its own slot".into(),
+        7.0,
+        Arc::new(|p, c, t, s| c.row(t).iter().take(s + 1).map(|e| p[[t, *e]]).sum()),
+    ));
     for (whose, by) in [("the position before", -1isize), ("the next position", 1)] {
         let other = move |t: usize| t.saturating_add_signed(by).min(tokens.saturating_sub(1));
         all.push((
