@@ -19,7 +19,7 @@ type Seconds = BTreeMap<String, f64>;
 /// Makes the models in `folder` where they are not there, and measures.
 pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     let folder = folder.map_or_else(|| std::env::temp_dir().join("firstdiff-bench"), Path::to_owned);
-    script(&["make".as_ref(), folder.as_os_str()])?;
+    models(&folder)?;
     build(&["-p", "firstdiff"])?;
     build(&["-p", "firstdiff-model", "--example", "forward"])?;
     let mut text = format!(
@@ -49,6 +49,11 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     text += &weights(&folder)?;
     text += &memory(&folder)?;
     Ok(text)
+}
+
+/// Makes the models where they are not there.
+pub(super) fn models(folder: &Path) -> Result<()> {
+    script(&["make".as_ref(), folder.as_os_str()]).map(|_| ())
 }
 
 /// `weights` on two files of the shape, against what people write in NumPy.

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: how fast is it, against what people would use instead, in the same run? Each part writes its own part of docs/SPEED.md.
 
 mod compare;
+mod explain;
 mod forward;
 mod growth;
 mod kernels;
@@ -24,6 +25,12 @@ pub(crate) enum Bench {
     Kernels,
     /// Time and memory against layers, width and tokens; needs Python with NumPy
     Growth,
+    /// `explain` on a model of 1.1 B parameters, from all taps and from logits alone; makes the models first
+    Explain {
+        /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
     /// A forward pass of 1.1 B parameters, against PyTorch and llama.cpp; makes 7.3 GB of models first
     Forward {
         /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
@@ -38,6 +45,7 @@ pub(crate) fn run(bench: &Bench) -> Result<u8> {
         Bench::Compare => ("compare", compare::run()?),
         Bench::Kernels => ("kernels", kernels::run()?),
         Bench::Growth => ("growth", growth::run()?),
+        Bench::Explain { folder } => ("explain", explain::run(folder.as_deref())?),
         Bench::Forward { folder } => ("forward", forward::run(folder.as_deref())?),
     };
     let path = crate::root()?.join("docs/SPEED.md");

@@ -17,12 +17,16 @@ pub(crate) mod ranks;
 pub(crate) mod tap;
 
 use firstdiff_trace::{DumpError, Entry};
+use rayon::prelude::*;
 
 use crate::graph::Place;
 use crate::report::log::{LogEntry, Stage};
 use crate::taps::aligned::AlignedTap;
 use crate::taps::choice::is_choice;
 use crate::taps::context::{Judged, Run};
+
+/// Taps that are read at once.
+const SIDE_BY_SIDE: usize = 32;
 
 /// Every tap by itself, in the order of the graph, with a log of what was said of each.
 pub(crate) struct JudgedTaps {
@@ -34,10 +38,14 @@ pub(crate) struct JudgedTaps {
 pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) -> Result<JudgedTaps, DumpError> {
     let places = run.graph.places();
     let mut judged = JudgedTaps { taps: Vec::with_capacity(places.len()), log: Vec::with_capacity(places.len()) };
-    for (index, &place) in places.iter().enumerate() {
+    // Side by side: while one tap is computed another is read, and small ones keep all threads busy.
+    let by_themselves = places
+        .chunks(SIDE_BY_SIDE)
+        .flat_map(|some| some.par_iter().map(|&place| run.judge(place, run.aligned(place))).collect::<Vec<_>>());
+    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves) {
         progress(index, places.len());
         let mut log: Vec<LogEntry> = Vec::new();
-        let by_itself = run.judge(place, run.aligned(place))?;
+        let by_itself = by_itself?;
         log.extend(by_itself.news(Stage::Tensors, log.last()));
         let in_doubt = run.doubted(place, by_itself);
         log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
