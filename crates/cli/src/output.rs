@@ -136,11 +136,19 @@ pub fn write(path: &Path, text: &str, inputs: &Inputs) -> Result<()> {
     if path == Path::new("-") || is_standard_output(path) {
         return print(text);
     }
+    write_bytes(path, text.as_bytes(), inputs)
+}
+
+/// The same of bytes, which are never printed.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &Inputs) -> Result<()> {
     inputs.spare(Some(path))?;
     let written = match fs::metadata(path) {
-        Ok(meta) if meta.is_file() => fs::canonicalize(path).and_then(|file| replace(&file, text, Some(meta))),
-        Ok(_) => through(path, text),
-        Err(_) => replace(&end_of_link(path), text, None),
+        Ok(meta) if meta.is_file() => fs::canonicalize(path).and_then(|file| replace(&file, bytes, Some(meta))),
+        Ok(_) => through(path, bytes),
+        Err(_) => replace(&end_of_link(path), bytes, None),
     };
     written.with_context(|| format!("{}: cannot be written", path.display()))
 }
@@ -154,9 +162,9 @@ fn end_of_link(path: &Path) -> PathBuf {
 }
 
 /// Writes a file beside `path`, and renames it to that.
-fn replace(path: &Path, text: &str, old: Option<Metadata>) -> std::io::Result<()> {
+fn replace(path: &Path, bytes: &[u8], old: Option<Metadata>) -> std::io::Result<()> {
     let temporary = temporary(path);
-    let written = fs::write(&temporary, text)
+    let written = fs::write(&temporary, bytes)
         .and_then(|()| old.map_or(Ok(()), |old| fs::set_permissions(&temporary, old.permissions())))
         .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
@@ -166,8 +174,8 @@ fn replace(path: &Path, text: &str, old: Option<Metadata>) -> std::io::Result<()
 }
 
 /// Writes into a device or a pipe. A reader that has gone away is no error.
-fn through(path: &Path, text: &str) -> std::io::Result<()> {
-    let written = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+fn through(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let written = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(bytes));
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other,

@@ -34,7 +34,7 @@ pub use squares::Squares;
 pub use values::Values;
 
 /// The distance between a reference and a candidate, as sums that merge.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Metrics {
     len: usize,
     moments: Moments,
@@ -45,7 +45,7 @@ pub struct Metrics {
 }
 
 /// The largest |candidate - reference|, and where it first occurs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Peak {
     /// Flat index.
     pub index: usize,
@@ -58,7 +58,7 @@ pub struct Peak {
 }
 
 /// How often something was met, and the flat index where it was met first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Tally {
     /// Number of pairs.
     pub count: usize,
@@ -67,7 +67,7 @@ pub struct Tally {
 }
 
 /// The pairs that are in no sum because a side is not finite. A pair that is NaN on both sides is in both NaN tallies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NonFinite {
     /// The reference is NaN.
     pub nan_reference: Tally,

@@ -1,13 +1,16 @@
 //! `firstdiff compare`: where do two runs part?
 
+use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Place, Verdict};
+use firstdiff_compare::{JudgedBefore, Place, Share, Verdict};
 use firstdiff_trace::Tap;
 
 use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
+use crate::commands::join::write_part;
 use crate::output::{exit_code, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
@@ -24,6 +27,7 @@ pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
   firstdiff compare golden/llama out/dump --why 'layers.0.q*'             why these taps have their status
   firstdiff compare golden/llama out/dump --html report.html              the same as a page, to look into every tap
+  firstdiff compare golden/llama out/dump --part 1/4 -o 1.part            a quarter of the work; `firstdiff join 1.part .. 4.part` is the whole
   firstdiff compare golden/llama out/dump --require 'layers.*.h,logits' --format github     in CI: these must have been compared
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
@@ -45,6 +49,19 @@ pub(crate) struct CompareArgs {
     /// Compare only these taps: patterns with *, separated by commas
     #[arg(long, value_name = "PATTERNS")]
     taps: Option<String>,
+    #[command(flatten)]
+    shown: ShownArgs,
+    /// Judge only this share of the taps, such as 2/8, each of about as many bytes, and write what was found: `firstdiff join` makes the whole
+    #[arg(long, value_name = "I/N", value_parser = share, requires = "output", conflicts_with_all = SHOWN)]
+    part: Option<Share>,
+    /// The file that a --part is written to
+    #[arg(long, short, value_name = "FILE", requires = "part")]
+    output: Option<PathBuf>,
+}
+
+/// What is done with a comparison.
+#[derive(Debug, Args)]
+pub(crate) struct ShownArgs {
     /// Print what each stage of the comparison said of these taps: how a tap was read, aligned, judged, and what changed its status
     #[arg(long, value_name = "PATTERNS")]
     why: Option<String>,
@@ -61,20 +78,46 @@ pub(crate) struct CompareArgs {
     ci: CiArgs,
 }
 
+/// The options of [`ShownArgs`], which a part has no use for.
+const SHOWN: [&str; 8] = ["why", "verbose", "json", "html", "require", "fail_on_unchecked", "format", "junit"];
+
+/// `2/8`.
+fn share(text: &str) -> Result<Share, String> {
+    let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+    let share = numbers.map(|(number, of)| Share { number, of });
+    share.filter(|share| (1..=share.of).contains(&share.number)).ok_or_else(|| "a share is 1/8 .. 8/8".to_owned())
+}
+
 pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
-    let inputs = args.pair.inputs();
+    match (args.part, args.output) {
+        (Some(share), Some(output)) => write_part(&args.pair, args.taps.as_deref(), share, &output),
+        _ => show(&args.pair, args.taps.as_deref(), &args.shown, &[], None),
+    }
+}
+
+/// Compares, and says what was found. `parts`: files that hold taps `judged` before.
+pub(crate) fn show(
+    pair: &PairArgs,
+    taps: Option<&str>,
+    args: &ShownArgs,
+    parts: &[PathBuf],
+    judged: Option<Arc<JudgedBefore>>,
+) -> Result<u8> {
+    let inputs = pair.inputs().and(parts);
     let [junit, summary] = args.ci.files();
     inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
-    let judged = args.pair.judged(|session| match &args.taps {
-        Some(patterns) => narrow(session, patterns),
-        None => Ok(()),
+    // Of the session that the parts are of, which is the first: other sequences, and other rows, are other taps.
+    let judged = Cell::new(judged);
+    let judged = pair.judged(|session| {
+        session.options.judged = judged.take();
+        taps.map_or(Ok(()), |patterns| narrow(session, patterns))
     })?;
     if let Some(patterns) =
         args.why.as_deref().filter(|patterns| !crate::render::why::is_known(&judged.report, patterns))
     {
         bail!("--why {patterns}: no tap of either dump matches");
     }
-    let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
+    let unmet = args.ci.unmet(&judged.report, pair.rows.is_some())?;
     if args.json.is_some() || args.html.is_some() {
         let mut report = Compare::of("compare", &judged);
         report.required_unchecked = unmet.clone();

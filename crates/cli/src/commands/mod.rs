@@ -10,6 +10,7 @@ pub(crate) mod explain;
 pub(crate) mod gate;
 pub(crate) mod import;
 pub(crate) mod inspect;
+pub(crate) mod join;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod show;
@@ -29,6 +30,7 @@ use crate::commands::explain::ExplainArgs;
 use crate::commands::gate::{GATE_HELP, GateArgs, run_gate};
 use crate::commands::import::ImportArgs;
 use crate::commands::inspect::InspectArgs;
+use crate::commands::join::JoinArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::show::ShowArgs;
@@ -56,6 +58,9 @@ enum Command {
     /// Where do two runs part? Compares a candidate's dump with a reference's
     #[command(after_help = COMPARE_HELP)]
     Compare(CompareArgs),
+    /// Makes one report of what several `compare --part` wrote
+    #[command(after_help = crate::commands::join::HELP)]
+    Join(JoinArgs),
     /// Runs a model through the reference forward pass and writes a dump
     #[command(after_help = DUMP_HELP)]
     Dump(DumpArgs),
@@ -114,6 +119,7 @@ fn run(command: Command) -> Result<u8> {
     Level::asked()?;
     match command {
         Command::Compare(args) => run_compare(args),
+        Command::Join(args) => crate::commands::join::run(args),
         Command::Dump(args) => run_dump(args),
         Command::Replay(args) => crate::commands::replay::run(args),
         Command::Explain(args) => crate::commands::explain::run(args),

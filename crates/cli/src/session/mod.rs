@@ -226,7 +226,7 @@ impl Session {
             },
         };
         let judged_with = |cache: Cache| {
-            let options = Options { cache, ..self.options.clone() };
+            let options = Options { cache, judged: None, ..self.options.clone() };
             compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})
         };
         if let Some((cache, side)) = shown {

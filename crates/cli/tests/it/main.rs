@@ -10,6 +10,7 @@ mod explain_run;
 #[cfg(unix)]
 mod files;
 mod inspect;
+mod parts;
 mod positions;
 mod printed;
 mod program;

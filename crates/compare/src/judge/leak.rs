@@ -18,7 +18,7 @@ use crate::tolerance::judge::{
 use crate::words::number;
 
 /// Cells in which one side has a probability and the other side exactly 0.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Leak {
     /// How many there are.
     pub count: usize,

@@ -20,7 +20,7 @@ use crate::tolerance::judge::{
 use crate::words::number;
 
 /// What a comparison of two tensors says.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Outcome {
     /// Bit for bit, once widened to one type.
     Exact,
@@ -45,7 +45,7 @@ impl Outcome {
 }
 
 /// Why two tensors differ.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Difference {
     /// A NaN, an infinity, or a mask that the other side does not have.
     NonFinite {
@@ -210,7 +210,7 @@ impl fmt::Display for Difference {
 }
 
 /// What is not finite in a pair of tensors, or masked on one side alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NotFinite {
     /// Each kind that was met, how often, and where first.
     pub kinds: Vec<(NotFiniteKind, usize, Option<String>)>,
@@ -221,7 +221,7 @@ pub struct NotFinite {
 }
 
 /// A value that is not finite where the other side's is, or is another infinity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum NotFiniteKind {
     /// NaN in the candidate.
     NanInCandidate,
@@ -268,7 +268,7 @@ impl NotFinite {
 }
 
 /// A tap's verdict with the numbers it rests on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Judgement {
     /// The verdict.
     pub outcome: Outcome,

@@ -10,7 +10,7 @@ pub enum Misfit {
 }
 
 /// Why two tensors cannot be compared element by element.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ShapeMismatch {
     /// The shapes cannot be brought together.
     Shapes {

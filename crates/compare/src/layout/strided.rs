@@ -16,7 +16,7 @@ use crate::layout::types::{Layout, rows_in_words};
 use crate::tolerance::judge::MASKED;
 
 /// Memory in an order that its content shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Stored {
     /// The axes, the slowest first.
     axes: Vec<Axis>,
@@ -31,7 +31,7 @@ pub struct Stored {
 }
 
 /// One axis of the candidate's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Axis {
     name: char,
     /// Its extent in the candidate.

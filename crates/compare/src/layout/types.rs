@@ -7,7 +7,7 @@ use firstdiff_trace::QkRows;
 use crate::layout::strided::Stored;
 
 /// How the candidate's memory was read to line it up with the reference.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Layout {
     /// As it stands.
     Same,

@@ -1,7 +1,7 @@
 //! Which sums does a stretch of pairs leave behind, and how do two stretches become one?
 
 /// Means, centred second moments and sums of differences of n finite pairs.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Moments {
     /// Number of pairs.
     pub(super) n: usize,

@@ -15,6 +15,7 @@ use crate::report::log::{LogEntry, Stage, Standing};
 use crate::report::noise::Noise;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, start};
+use crate::taps::share::JudgedBefore;
 use crate::tolerance::context::NOISE_ROOM;
 use crate::tolerance::{Profile, allowed_nmse, storage_nmse};
 
@@ -37,6 +38,8 @@ pub struct Options {
     pub noise: Option<Noise>,
     /// The taps of experts of which nothing shows whose their rows are.
     pub open_rows: BTreeSet<Place>,
+    /// Taps that were judged by themselves before, by [`judge_share`](crate::judge_share) with these very options.
+    pub judged: Option<Arc<JudgedBefore>>,
 }
 
 impl Options {
@@ -44,7 +47,17 @@ impl Options {
     pub fn new(profile: Profile) -> Options {
         let (cache, allowed) = (Cache::F32, BTreeMap::new());
         let open_rows = BTreeSet::new();
-        Options { profile, rows: None, allowed, only: None, alignment: None, cache, noise: None, open_rows }
+        Options {
+            profile,
+            rows: None,
+            allowed,
+            only: None,
+            alignment: None,
+            cache,
+            noise: None,
+            open_rows,
+            judged: None,
+        }
     }
 }
 
@@ -77,7 +90,7 @@ pub(crate) struct Compared {
 }
 
 /// How a tap stands as it is.
-#[derive(Clone)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum AsStored {
     Compared(Box<Judgement>),
     /// Its shape does not fit the reference's.

@@ -14,6 +14,7 @@ pub(crate) mod open;
 pub(crate) mod partial;
 pub(crate) mod propagation;
 pub(crate) mod ranks;
+pub(crate) mod share;
 pub(crate) mod tap;
 
 use firstdiff_trace::{DumpError, Entry};
@@ -41,7 +42,7 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
     // Side by side: while one tap is computed another is read, and small ones keep all threads busy.
     let by_themselves = places
         .chunks(SIDE_BY_SIDE)
-        .flat_map(|some| some.par_iter().map(|&place| run.judge(place, run.aligned(place))).collect::<Vec<_>>());
+        .flat_map(|some| some.par_iter().map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>());
     for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves) {
         progress(index, places.len());
         let mut log: Vec<LogEntry> = Vec::new();
@@ -71,8 +72,14 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
 }
 
 impl Run<'_> {
+    /// One tap by its two tensors, as it was judged before or is now.
+    fn judged_by_itself(&self, place: Place) -> Result<Judged, DumpError> {
+        let before = self.options.judged.as_ref().and_then(|before| before.judged(place));
+        before.map_or_else(|| self.judge(place, self.aligned(place)), Ok)
+    }
+
     /// Judges one tap by its two tensors.
-    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+    pub(crate) fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
         Ok(match aligned {
             AlignedTap::Settled(judged) => judged,
             AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,

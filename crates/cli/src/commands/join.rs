@@ -1,0 +1,143 @@
+//! `firstdiff join`: one comparison of which several processes did a share each.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{ArgMatches, Args, CommandFactory, Parser};
+use firstdiff_compare::{JudgedBefore, Share, judge_share};
+use serde::{Deserialize, Serialize};
+
+use crate::commands::Cli;
+use crate::commands::compare::{ShownArgs, narrow, show};
+use crate::output::{PARITY, write_bytes};
+use crate::session::pair::PairArgs;
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff compare golden/llama out/dump --part 1/2 -o 1.part      on one machine
+  firstdiff compare golden/llama out/dump --part 2/2 -o 2.part      on another, at the same time
+  firstdiff join 1.part 2.part --json report.json                   the report of one run, byte for byte
+
+Every part names the two dumps as it was given them: join from the same folder, or use absolute paths. The dumps are read once more where
+taps differ, to see whether what they read explains it; what agrees is not.";
+
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// What `firstdiff compare --part 1/N` .. `--part N/N` wrote, in any order
+    #[arg(required = true, value_name = "PART")]
+    parts: Vec<PathBuf>,
+    #[command(flatten)]
+    shown: ShownArgs,
+}
+
+/// What was asked of `compare`.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Asked {
+    #[command(flatten)]
+    pair: PairArgs,
+    #[arg(long)]
+    taps: Option<String>,
+}
+
+/// The first line of a part; the taps stand behind it.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    /// The version of the command that wrote it: another may judge otherwise.
+    firstdiff: String,
+    /// What `compare` was asked, without the part.
+    asked: Vec<String>,
+    share: Share,
+}
+
+/// The most that a part may hold.
+const LIMIT: u64 = 4 << 30;
+
+/// Judges a share and writes it.
+pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, output: &Path) -> Result<u8> {
+    let inputs = pair.inputs();
+    inputs.spare(Some(output))?;
+    let mut session = pair.open()?;
+    if let Some(patterns) = taps {
+        narrow(&mut session, patterns)?;
+    }
+    let bar = crate::progress::Bar::new(&session.reference);
+    let (reference, candidate) = (&session.reference, &session.candidate);
+    let judged = judge_share(reference, candidate, &session.graph, &session.options, share, &mut |done, all| {
+        bar.step(done, all)
+    })?;
+    bar.finish();
+    let head = Head { firstdiff: env!("CARGO_PKG_VERSION").to_owned(), asked: asked()?, share };
+    let mut bytes = serde_json::to_vec(&head)?;
+    bytes.push(b'\n');
+    bytes.extend(judged.to_bytes()?);
+    write_bytes(output, &bytes, &inputs)?;
+    Ok(PARITY)
+}
+
+/// What this process was asked of `compare`, without the part and its file.
+fn asked() -> Result<Vec<String>> {
+    let mut command = Cli::command();
+    command.build();
+    let matches = command.clone().get_matches();
+    let (name, matches) = matches.subcommand().context("a part is one of `firstdiff compare`")?;
+    let compare = command.find_subcommand(name).context("a part is one of `firstdiff compare`")?;
+    let kept = compare.get_arguments().filter(|arg| !["part", "output"].contains(&arg.get_id().as_str()));
+    let mut asked = Vec::new();
+    for arg in kept.filter(|arg| is_given(matches, arg.get_id().as_str())) {
+        let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+        let values: Vec<String> = values
+            .map(|value| value.to_str().map(str::to_owned).with_context(|| format!("{} is no UTF-8", value.display())))
+            .collect::<Result<_>>()?;
+        match arg.get_long() {
+            Some(long) if arg.get_action().takes_values() => {
+                asked.extend(values.iter().map(|value| format!("--{long}={value}")))
+            }
+            Some(long) => asked.push(format!("--{long}")),
+            None => asked.extend(values),
+        }
+    }
+    Ok(asked)
+}
+
+fn is_given(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine)
+}
+
+pub(crate) fn run(args: JoinArgs) -> Result<u8> {
+    let mut parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(Head, JudgedBefore)>>>()?;
+    parts.sort_by_key(|(head, _)| head.share.number);
+    let [(first, _), ..] = &parts[..] else { bail!("no part is named") };
+    for ((head, _), path) in parts.iter().zip(&args.parts) {
+        let is_one = head.asked == first.asked && head.share.of == first.share.of;
+        ensure!(
+            is_one,
+            "{}: its parts are not of one comparison: `compare {}` in {} parts, and `compare {}` in {}",
+            path.display(),
+            first.asked.join(" "),
+            first.share.of,
+            head.asked.join(" "),
+            head.share.of
+        );
+    }
+    let numbers: Vec<usize> = parts.iter().map(|(head, _)| head.share.number).collect();
+    let missing: Vec<String> = (1..=first.share.of)
+        .filter(|number| !numbers.contains(number))
+        .map(|n| format!("{n}/{}", first.share.of))
+        .collect();
+    ensure!(missing.is_empty(), "part {} is missing", missing.join(", "));
+    ensure!(numbers.len() == first.share.of, "a part is named twice");
+    let asked = Asked::try_parse_from(&first.asked)?;
+    let judged = JudgedBefore::joined(parts.into_iter().map(|(_, judged)| judged));
+    show(&asked.pair, asked.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
+}
+
+fn read(path: &Path) -> Result<(Head, JudgedBefore)> {
+    let bytes = firstdiff_trace::read_regular(path, LIMIT)?;
+    let no_part = || format!("{}: not what `firstdiff compare --part` writes", path.display());
+    let end = bytes.iter().position(|byte| *byte == b'\n').with_context(no_part)?;
+    let head: Head = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
+    let own = env!("CARGO_PKG_VERSION");
+    ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
+    Ok((head, JudgedBefore::from_bytes(&bytes[end + 1..]).with_context(no_part)?))
+}

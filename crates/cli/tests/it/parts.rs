@@ -1,0 +1,63 @@
+//! Is a comparison in parts that of one run, to the byte, and is what is no whole refused?
+
+use std::fs;
+
+use crate::command::{FAULTY, GOLDEN};
+use crate::common::{firstdiff, refused};
+
+/// Writes a comparison in so many parts into `folder`, and gives their paths.
+fn parts(folder: &tempfile::TempDir, of: usize, asked: &[&str]) -> Vec<String> {
+    let write = |number: usize| {
+        let path = folder.path().join(format!("{number}-of-{of}.part")).to_string_lossy().into_owned();
+        let share = format!("{number}/{of}");
+        let out = firstdiff(&[&["compare"], asked, &["--part", &share, "-o", &path]].concat());
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        path
+    };
+    (1..=of).map(write).collect()
+}
+
+#[test]
+fn the_whole_is_that_of_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for asked in [
+        &[GOLDEN, FAULTY][..],
+        &[GOLDEN, GOLDEN],
+        &[GOLDEN, "golden/llama-llama-cpp.npz"],
+        &[GOLDEN, "faulty/llama-kv-cache-shift.npz"],
+        &["golden/minimind-torch.npz", "faulty/minimind-mask-omitted.npz", "--profile", "bf16"],
+        &[GOLDEN, FAULTY, "--taps", "layers.0.*", "--rows", "0,1"],
+        &[GOLDEN, FAULTY, "--model=models/llama"],
+    ] {
+        let one = firstdiff(&[&["compare"], asked, &["--json", "-"]].concat());
+        for of in [1, 3, 7] {
+            let parts = parts(&folder, of, asked);
+            let names: Vec<&str> = parts.iter().rev().map(String::as_str).collect();
+            let joined = firstdiff(&[&["join"], &names[..], &["--json", "-"]].concat());
+            let error = String::from_utf8_lossy(&joined.stderr);
+            assert_eq!(joined.status.code(), one.status.code(), "{asked:?} in {of}: {error}");
+            assert_eq!(joined.stdout, one.stdout, "{asked:?} in {of}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_whole_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = parts(&folder, 3, &[GOLDEN, FAULTY]);
+    let other = parts(&folder, 2, &[GOLDEN, GOLDEN]);
+    refused(&firstdiff(&["join", &all[0], &all[2]]), &["part 2/3 is missing"]);
+    refused(&firstdiff(&["join", &all[0], &all[1], &all[1], &all[2]]), &["twice"]);
+    refused(&firstdiff(&["join", &all[0], &other[1]]), &["not of one comparison"]);
+    refused(&firstdiff(&["join", "golden/llama-torch/h0.npy"]), &["h0.npy", "compare --part"]);
+    let whole = fs::read(&all[0]).unwrap();
+    for cut in [1, whole.len() / 2, whole.len() - 1] {
+        fs::write(&all[0], &whole[..cut]).unwrap();
+        refused(&firstdiff(&["join", &all[0], &all[1], &all[2]]), &["1-of-3.part"]);
+    }
+    let out = |args: &[&str]| firstdiff(&[&["compare", GOLDEN, FAULTY], args].concat()).status.code();
+    assert_eq!(out(&["--part", "4/3", "-o", &all[1]]), Some(2));
+    assert_eq!(out(&["--part", "1/3"]), Some(2));
+    assert_eq!(out(&["-o", &all[1]]), Some(2));
+    assert_eq!(out(&["--part", "1/3", "-o", &all[1], "--json", "-"]), Some(2));
+}

@@ -1,0 +1,162 @@
+//! One comparison in parts: what takes long, every tap judged by itself, may be done by several processes, of which each does a share.
+//!
+//! A share holds how taps were judged by their two tensors, as the stage `taps` hands it on; what all taps together say is asked
+//! once, of all shares. What no share holds is judged then: the result is that of one run, to the bit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use firstdiff_trace::{Dump, DumpError, Tap};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::graph::{Graph, Place};
+use crate::judge::tensor::Judgement;
+use crate::layout::types::Layout;
+use crate::taps::context::{AsStored, Compared, Judged, Options, Run};
+
+/// Which share of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// From 1 on.
+    pub number: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+/// Taps as they were judged by themselves: those of a share, or of several.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct JudgedBefore {
+    taps: Vec<Kept>,
+    #[serde(skip)]
+    by_place: BTreeMap<Place, usize>,
+}
+
+/// One tap that was compared.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    step: u32,
+    tap: String,
+    judgement: Judgement,
+    shape: Vec<usize>,
+    positions: Option<Vec<usize>>,
+    layout: Layout,
+    plain: Option<AsStored>,
+}
+
+/// Bytes are no share of a comparison.
+#[derive(Debug, thiserror::Error)]
+#[error("not what `compare --part` writes: {0}")]
+pub struct ShareError(#[from] postcard::Error);
+
+impl Share {
+    /// The places of the share: each has about as many bytes.
+    fn places<'p>(&self, run: &Run<'_>, places: &'p [Place]) -> &'p [Place] {
+        let size = |place: &Place| -> u64 {
+            let bytes = |dump: &Dump| {
+                let entry = dump.find(place.tap, place.step);
+                entry.map_or(0, |entry| entry.shape.iter().product::<usize>() as u64)
+            };
+            // What only one side has costs next to nothing, and not nothing.
+            1 + bytes(run.reference) + bytes(run.candidate)
+        };
+        let mut ends: Vec<u64> = Vec::with_capacity(places.len());
+        for place in places {
+            ends.push(ends.last().unwrap_or(&0) + size(place));
+        }
+        let all = ends.last().copied().unwrap_or(0);
+        let cut = |number: usize| ends.partition_point(|end| end * self.of as u64 <= all * number as u64);
+        &places[cut(self.number - 1)..if self.number == self.of { places.len() } else { cut(self.number) }]
+    }
+}
+
+/// Judges the taps of a share by themselves. `progress` is told how many of how many are done.
+///
+/// # Errors
+/// When a file cannot be read.
+///
+/// # Panics
+/// When the share is none: numbers are from 1 to `of`.
+pub fn judge_share(
+    reference: &Dump,
+    candidate: &Dump,
+    graph: &Graph,
+    options: &Options,
+    share: Share,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<JudgedBefore, DumpError> {
+    assert!((1..=share.of).contains(&share.number), "share {} of {}", share.number, share.of);
+    let run = Run::of(reference, candidate, graph, options);
+    let places = share.places(&run, graph.places());
+    let mut kept = JudgedBefore::default();
+    for (done, some) in places.chunks(AT_ONCE).enumerate() {
+        progress(done * AT_ONCE, places.len());
+        let judged: Vec<Result<Judged, DumpError>> =
+            some.par_iter().map(|&place| run.judge(place, run.aligned(place))).collect();
+        for (place, judged) in some.iter().zip(judged) {
+            if let Judged::Compared(compared) = judged? {
+                kept.taps.extend(Kept::of(*place, &compared));
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// Taps between two words of progress.
+const AT_ONCE: usize = 32;
+
+impl Kept {
+    /// `None` of what is as soon judged again: a part of a tensor, or a tap whose name does not say which it is.
+    fn of(place: Place, compared: &Compared) -> Option<Kept> {
+        let Compared { judgement, shape, positions, layout, plain, part } = compared.clone();
+        let tap = place.tap.to_string();
+        let is_known = Tap::named(&tap) == place.tap;
+        (part.is_none() && is_known).then(|| Kept { step: place.step, tap, judgement, shape, positions, layout, plain })
+    }
+
+    fn place(&self) -> Place {
+        Place { step: self.step, tap: Tap::named(&self.tap) }
+    }
+}
+
+impl JudgedBefore {
+    /// How many taps it holds.
+    pub fn len(&self) -> usize {
+        self.taps.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.taps.is_empty()
+    }
+
+    /// Several shares as one.
+    pub fn joined(shares: impl IntoIterator<Item = JudgedBefore>) -> JudgedBefore {
+        let taps: Vec<Kept> = shares.into_iter().flat_map(|share| share.taps).collect();
+        let by_place = taps.iter().enumerate().map(|(at, kept)| (kept.place(), at)).collect();
+        JudgedBefore { taps, by_place }
+    }
+
+    /// How a tap was judged by itself, where a share holds it.
+    pub(crate) fn judged(&self, place: Place) -> Option<Judged> {
+        let Kept { judgement, shape, positions, layout, plain, .. } =
+            self.taps.get(*self.by_place.get(&place)?)?.clone();
+        Some(Judged::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None })))
+    }
+
+    /// As bytes.
+    ///
+    /// # Errors
+    /// When memory does not suffice.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, ShareError> {
+        Ok(postcard::to_allocvec(self)?)
+    }
+
+    /// Of bytes.
+    ///
+    /// # Errors
+    /// When they are none of [`to_bytes`](JudgedBefore::to_bytes).
+    pub fn from_bytes(bytes: &[u8]) -> Result<JudgedBefore, ShareError> {
+        Ok(postcard::from_bytes(bytes)?)
+    }
+}
