@@ -9,7 +9,7 @@ use super::sections::{ByHead, turned_by_head};
 use super::{Right, operands, predicted};
 use crate::case::Case;
 use crate::identify::after::Offers;
-use crate::identify::output::roundings::{OfValue, digits};
+use crate::identify::output::roundings::digits;
 use crate::law::{Form, Law};
 
 /// The angles whose cosine and whose sine a pair has at a position: of position, pair, and what is right.
@@ -105,20 +105,23 @@ fn transposed(positions: usize, pairs: usize) -> Vec<(Form, String, f64, Angles)
     all
 }
 
-/// Angles, or frequencies, that are rounded on the way.
+/// Angles, frequencies, or cosines and sines that are rounded on the way.
 fn rounded() -> Vec<(Form, String, f64, Angles)> {
-    let mut functions: Vec<(String, f64, OfValue)> = vec![
-        ("cut to whole numbers".to_owned(), 6.0, Arc::new(f64::floor)),
-        ("rounded to whole numbers".to_owned(), 6.0, Arc::new(f64::round)),
-    ];
-    functions.extend(digits());
     let mut all: Vec<(Form, String, f64, Angles)> = Vec::new();
-    for (words, bits, f) in functions {
+    type Whole = fn(f64) -> f64;
+    let whole: [(&str, Whole); 2] = [("cut", f64::floor), ("rounded", f64::round)];
+    for (words, f) in whole {
+        let angles: Angles = Arc::new(move |right, t, pair| {
+            let angle = f(near_whole(t as f64 * right.frequencies[pair].value));
+            (angle, angle)
+        });
+        all.push((Form::RotationFrequency, format!("angles are {words} to whole radians"), 8.0, angles));
+    }
+    for (words, bits, f) in digits() {
         let (of_angle, of_frequency, of_both) = (f.clone(), f.clone(), f);
-        let radians = if words.ends_with("whole numbers") { " of radians" } else { "" };
         all.push((
             Form::RotationFrequency,
-            format!("angles are {words}{radians}"),
+            format!("angles are {words}"),
             bits + 2.0,
             Arc::new(move |right, t, pair| {
                 let angle = of_angle(t as f64 * right.frequencies[pair].value);
@@ -147,6 +150,14 @@ fn rounded() -> Vec<(Form, String, f64, Angles)> {
     }
     all
 }
+
+/// A measured number, or the whole number that it may be.
+fn near_whole(x: f64) -> f64 {
+    if (x - x.round()).abs() <= NEAR_WHOLE * (1.0 + x.abs()) { x.round() } else { x }
+}
+
+/// By what share a measured angle may be off.
+const NEAR_WHOLE: f64 = 1e-6;
 
 /// Positions that are counted over rows of heads: (a t + h) div c, or mod c.
 fn over_heads(case: &Case<'_>, offers: &mut Offers<'_>) {
