@@ -24,7 +24,7 @@ tenth cannot be told). A mixture of experts is explained by a recorded program: 
 """
 
 import argparse
-import importlib
+import importlib.util
 import json
 import random
 import re
@@ -42,8 +42,8 @@ import law_forms
 
 def forms_of(name):
     """The forms of a list, by one author or two."""
-    files = sorted(Path(__file__).parent.glob(f"law_forms_{name}.py")) + sorted(Path(__file__).parent.glob(f"law_forms_{name}_b.py"))
-    return [form for file in files for form in importlib.import_module(file.stem).FORMS]
+    modules = [module for module in (f"law_forms_{name}", f"law_forms_{name}_b") if importlib.util.find_spec(module)]
+    return [form for module in modules for form in importlib.import_module(module).FORMS]
 
 
 ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth")

@@ -78,7 +78,7 @@ pub use run::slice::{AxisUnknown, CutError};
 pub use run::steps::{Chunks, Contradiction, Misaligned, Unwitnessed};
 pub use taps::choice::{CHOICE, WEIGHTS};
 pub use taps::context::Options;
-pub use taps::share::{JudgedBefore, Share, ShareError, judge_share};
+pub use taps::share::{JudgedBefore, JudgedShare, Share, ShareError, judge_share};
 pub use tolerance::context::NOISE_ROOM;
 pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW};
 pub use tolerance::layout::CHANGE_LEAVES;

@@ -1,11 +1,12 @@
 //! `firstdiff join`: one comparison of which several processes did a share each.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgMatches, Args, CommandFactory, Parser};
-use firstdiff_compare::{JudgedBefore, Share, judge_share};
+use firstdiff_compare::{JudgedBefore, JudgedShare, Share, judge_share};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::Cli;
@@ -105,14 +106,12 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
 }
 
 pub(crate) fn run(args: JoinArgs) -> Result<u8> {
-    let mut parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(Head, JudgedBefore)>>>()?;
-    parts.sort_by_key(|(head, _)| head.share.number);
+    let parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(Head, JudgedShare)>>>()?;
     let [(first, _), ..] = &parts[..] else { bail!("no part is named") };
     for ((head, _), path) in parts.iter().zip(&args.parts) {
-        let is_one = head.asked == first.asked && head.share.of == first.share.of;
         ensure!(
-            is_one,
-            "{}: its parts are not of one comparison: `compare {}` in {} parts, and `compare {}` in {}",
+            head.asked == first.asked && head.share.of == first.share.of,
+            "{}: the parts are not of one comparison: `compare {}` in {} parts, and `compare {}` in {}",
             path.display(),
             first.asked.join(" "),
             first.share.of,
@@ -120,24 +119,22 @@ pub(crate) fn run(args: JoinArgs) -> Result<u8> {
             head.share.of
         );
     }
-    let numbers: Vec<usize> = parts.iter().map(|(head, _)| head.share.number).collect();
-    let missing: Vec<String> = (1..=first.share.of)
-        .filter(|number| !numbers.contains(number))
-        .map(|n| format!("{n}/{}", first.share.of))
-        .collect();
-    ensure!(missing.is_empty(), "part {} is missing", missing.join(", "));
-    ensure!(numbers.len() == first.share.of, "a part is named twice");
+    let (of, numbers) = (first.share.of, parts.iter().map(|(head, _)| head.share.number).collect::<BTreeSet<usize>>());
+    let missing = (1..=of).filter(|number| !numbers.contains(number)).map(|number| format!("{number}/{of}"));
+    let missing = missing.collect::<Vec<_>>().join(", ");
+    ensure!(missing.is_empty(), "part {missing} is missing");
+    ensure!(parts.len() == of, "a part is named twice");
     let asked = Asked::try_parse_from(&first.asked)?;
-    let judged = JudgedBefore::joined(parts.into_iter().map(|(_, judged)| judged));
+    let judged: JudgedBefore = parts.into_iter().map(|(_, judged)| judged).collect();
     show(&asked.pair, asked.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
 }
 
-fn read(path: &Path) -> Result<(Head, JudgedBefore)> {
+fn read(path: &Path) -> Result<(Head, JudgedShare)> {
     let bytes = firstdiff_trace::read_regular(path, LIMIT)?;
     let no_part = || format!("{}: not what `firstdiff compare --part` writes", path.display());
     let end = bytes.iter().position(|byte| *byte == b'\n').with_context(no_part)?;
     let head: Head = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
     let own = env!("CARGO_PKG_VERSION");
     ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
-    Ok((head, JudgedBefore::from_bytes(&bytes[end + 1..]).with_context(no_part)?))
+    Ok((head, JudgedShare::from_bytes(&bytes[end + 1..]).with_context(no_part)?))
 }

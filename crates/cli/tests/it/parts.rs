@@ -48,7 +48,8 @@ fn what_is_no_whole_is_refused() {
     let other = parts(&folder, 2, &[GOLDEN, GOLDEN]);
     refused(&firstdiff(&["join", &all[0], &all[2]]), &["part 2/3 is missing"]);
     refused(&firstdiff(&["join", &all[0], &all[1], &all[1], &all[2]]), &["twice"]);
-    refused(&firstdiff(&["join", &all[0], &other[1]]), &["not of one comparison"]);
+    refused(&firstdiff(&["join", &all[0], &other[1]]), &["2-of-2.part", "not of one comparison"]);
+    refused(&firstdiff(&["join", &all[2], &all[0], &other[0]]), &["1-of-2.part", "not of one comparison"]);
     refused(&firstdiff(&["join", "golden/llama-torch/h0.npy"]), &["h0.npy", "compare --part"]);
     let whole = fs::read(&all[0]).unwrap();
     for cut in [1, whole.len() / 2, whole.len() - 1] {

@@ -2,7 +2,7 @@
 //!
 //! One body in sixteen lanes, compiled for each set of instructions. Additions and multiplications are never fused, so all give the same bits.
 
-use firstdiff_simd::Level;
+use firstdiff_simd::{Level, prefetch};
 
 use super::moments::Moments;
 
@@ -122,7 +122,7 @@ fn chunk_by<T: Real, const GROUP: usize>(
     let (r, r_rest) = reference.as_chunks::<LANES>();
     let (c, c_rest) = candidate.as_chunks::<LANES>();
     for (r, c) in r.chunks(ROWS).zip(c.chunks(ROWS)) {
-        r.iter().chain(c).for_each(prefetch);
+        r.iter().chain(c).for_each(ahead);
         (0..LANES).step_by(GROUP).for_each(|from| add(r, c, from, &mut lanes));
     }
     for (i, (&r, &c)) in r_rest.iter().zip(c_rest).enumerate() {
@@ -248,19 +248,12 @@ fn halve<const N: usize, const HALF: usize>(x: [f64; N]) -> [f64; HALF] {
     std::array::from_fn(|i| x[i] + x[i + HALF])
 }
 
-/// Asks for the cache lines that the loop reaches next. Processors prefetch within a page only, and this loop is busy enough to wait for them:
-/// without this it runs at half the memory's speed.
+/// Asks for the cache lines that the loop reaches next: it is busy enough to wait for them, and without this runs at half the memory's speed.
 #[inline(always)]
-fn prefetch<T>(row: &[T; LANES]) {
-    #[cfg(target_arch = "x86_64")]
+fn ahead<T>(row: &[T; LANES]) {
     for line in (0..size_of_val(row)).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let ahead = row.as_ptr().wrapping_byte_add(PREFETCH_BYTES + line);
-        // SAFETY: a prefetch is a hint, which at any address whatever reads nothing and faults never.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+        prefetch(row.as_ptr().wrapping_byte_add(PREFETCH_BYTES + line));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = row;
 }
 
 #[cfg(test)]

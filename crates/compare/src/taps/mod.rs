@@ -29,6 +29,15 @@ use crate::taps::context::{Judged, Run};
 /// Taps that are read at once.
 const SIDE_BY_SIDE: usize = 32;
 
+/// Each of `places` by its two tensors, side by side: while one is computed another is read, and small ones keep all threads busy.
+pub(crate) fn by_themselves<'r>(
+    run: &'r Run<'_>,
+    places: &'r [Place],
+) -> impl Iterator<Item = Result<Judged, DumpError>> + 'r {
+    let judged = |some: &'r [Place]| some.par_iter().map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>();
+    places.chunks(SIDE_BY_SIDE).flat_map(judged)
+}
+
 /// Every tap by itself, in the order of the graph, with a log of what was said of each.
 pub(crate) struct JudgedTaps {
     pub(crate) taps: Vec<Judged>,
@@ -39,11 +48,7 @@ pub(crate) struct JudgedTaps {
 pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) -> Result<JudgedTaps, DumpError> {
     let places = run.graph.places();
     let mut judged = JudgedTaps { taps: Vec::with_capacity(places.len()), log: Vec::with_capacity(places.len()) };
-    // Side by side: while one tap is computed another is read, and small ones keep all threads busy.
-    let by_themselves = places
-        .chunks(SIDE_BY_SIDE)
-        .flat_map(|some| some.par_iter().map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>());
-    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves) {
+    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves(run, places)) {
         progress(index, places.len());
         let mut log: Vec<LogEntry> = Vec::new();
         let by_itself = by_itself?;
@@ -79,7 +84,7 @@ impl Run<'_> {
     }
 
     /// Judges one tap by its two tensors.
-    pub(crate) fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
         Ok(match aligned {
             AlignedTap::Settled(judged) => judged,
             AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use firstdiff_trace::{Dump, DumpError, Tap};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, Place};
 use crate::judge::tensor::Judgement;
 use crate::layout::types::Layout;
+use crate::taps::by_themselves;
 use crate::taps::context::{AsStored, Compared, Judged, Options, Run};
 
 /// Which share of a comparison.
@@ -24,13 +24,13 @@ pub struct Share {
     pub of: usize,
 }
 
-/// Taps as they were judged by themselves: those of a share, or of several.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct JudgedBefore {
-    taps: Vec<Kept>,
-    #[serde(skip)]
-    by_place: BTreeMap<Place, usize>,
-}
+/// The taps of a share, as they were judged by themselves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JudgedShare(Vec<Kept>);
+
+/// The taps of several shares.
+#[derive(Clone, Debug)]
+pub struct JudgedBefore(BTreeMap<Place, Kept>);
 
 /// One tap that was compared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,26 +84,19 @@ pub fn judge_share(
     options: &Options,
     share: Share,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<JudgedBefore, DumpError> {
+) -> Result<JudgedShare, DumpError> {
     assert!((1..=share.of).contains(&share.number), "share {} of {}", share.number, share.of);
     let run = Run::of(reference, candidate, graph, options);
     let places = share.places(&run, graph.places());
-    let mut kept = JudgedBefore::default();
-    for (done, some) in places.chunks(AT_ONCE).enumerate() {
-        progress(done * AT_ONCE, places.len());
-        let judged: Vec<Result<Judged, DumpError>> =
-            some.par_iter().map(|&place| run.judge(place, run.aligned(place))).collect();
-        for (place, judged) in some.iter().zip(judged) {
-            if let Judged::Compared(compared) = judged? {
-                kept.taps.extend(Kept::of(*place, &compared));
-            }
+    let mut kept = Vec::new();
+    for (done, (place, judged)) in places.iter().zip(by_themselves(&run, places)).enumerate() {
+        progress(done, places.len());
+        if let Judged::Compared(compared) = judged? {
+            kept.extend(Kept::of(*place, &compared));
         }
     }
-    Ok(kept)
+    Ok(JudgedShare(kept))
 }
-
-/// Taps between two words of progress.
-const AT_ONCE: usize = 32;
 
 impl Kept {
     /// `None` of what is as soon judged again: a part of a tensor, or a tap whose name does not say which it is.
@@ -111,7 +104,15 @@ impl Kept {
         let Compared { judgement, shape, positions, layout, plain, part } = compared.clone();
         let tap = place.tap.to_string();
         let is_known = Tap::named(&tap) == place.tap;
-        (part.is_none() && is_known).then(|| Kept { step: place.step, tap, judgement, shape, positions, layout, plain })
+        (part.is_none() && is_known).then_some(Kept {
+            step: place.step,
+            tap,
+            judgement,
+            shape,
+            positions,
+            layout,
+            plain,
+        })
     }
 
     fn place(&self) -> Place {
@@ -119,31 +120,7 @@ impl Kept {
     }
 }
 
-impl JudgedBefore {
-    /// How many taps it holds.
-    pub fn len(&self) -> usize {
-        self.taps.len()
-    }
-
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.taps.is_empty()
-    }
-
-    /// Several shares as one.
-    pub fn joined(shares: impl IntoIterator<Item = JudgedBefore>) -> JudgedBefore {
-        let taps: Vec<Kept> = shares.into_iter().flat_map(|share| share.taps).collect();
-        let by_place = taps.iter().enumerate().map(|(at, kept)| (kept.place(), at)).collect();
-        JudgedBefore { taps, by_place }
-    }
-
-    /// How a tap was judged by itself, where a share holds it.
-    pub(crate) fn judged(&self, place: Place) -> Option<Judged> {
-        let Kept { judgement, shape, positions, layout, plain, .. } =
-            self.taps.get(*self.by_place.get(&place)?)?.clone();
-        Some(Judged::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None })))
-    }
-
+impl JudgedShare {
     /// As bytes.
     ///
     /// # Errors
@@ -155,8 +132,23 @@ impl JudgedBefore {
     /// Of bytes.
     ///
     /// # Errors
-    /// When they are none of [`to_bytes`](JudgedBefore::to_bytes).
-    pub fn from_bytes(bytes: &[u8]) -> Result<JudgedBefore, ShareError> {
+    /// When they are none of [`to_bytes`](JudgedShare::to_bytes).
+    pub fn from_bytes(bytes: &[u8]) -> Result<JudgedShare, ShareError> {
         Ok(postcard::from_bytes(bytes)?)
+    }
+}
+
+impl FromIterator<JudgedShare> for JudgedBefore {
+    fn from_iter<I: IntoIterator<Item = JudgedShare>>(shares: I) -> JudgedBefore {
+        let taps = shares.into_iter().flat_map(|share| share.0);
+        JudgedBefore(taps.map(|kept| (kept.place(), kept)).collect())
+    }
+}
+
+impl JudgedBefore {
+    /// How a tap was judged by itself, where a share holds it.
+    pub(crate) fn judged(&self, place: Place) -> Option<Judged> {
+        let Kept { judgement, shape, positions, layout, plain, .. } = self.0.get(&place)?.clone();
+        Some(Judged::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None })))
     }
 }

@@ -16,8 +16,9 @@ macro_rules! kernel {
             #[allow(unused_imports)] // each has one type of weights
             use half::{bf16, f16};
 
+            use firstdiff_simd::prefetch;
+
             use super::CHUNK;
-            use crate::kernel::ahead;
             use crate::kernel::dot::{LANES, finish};
             use crate::kernel::packed::{Line, Packed, STRIP, Strip};
 
@@ -108,7 +109,7 @@ macro_rules! kernel {
                     if next > 0 {
                         for c in 0..C {
                             // The same elements of the rows that come next, if rows follow each other.
-                            ahead(w[c].wrapping_add(k + next));
+                            prefetch(w[c].wrapping_add(k + next));
                         }
                     }
                     for v in 0..VECTORS {

@@ -151,20 +151,6 @@ fn plain<F: Float>(x: &Packed<'_, F>, w: &[&[F]], mut out: ArrayViewMut2<'_, F>)
     }
 }
 
-/// Asks memory for what lies there; an address that is none is no harm.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[inline(always)]
-fn ahead<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which reads nothing and faults at no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 #[cfg(test)]
 mod tests {
     use std::fmt::Debug;

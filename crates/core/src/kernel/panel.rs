@@ -107,6 +107,8 @@ unsafe fn strip<W>(
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
+    use firstdiff_simd::prefetch;
+
     use super::{COLUMNS, Columns, Micro, Sums, products};
     use crate::kernel::dot::{LANES, trees_avx2};
     use crate::kernel::packed::{Line, Packed, STRIP};
@@ -141,8 +143,8 @@ pub(crate) mod x86 {
     fn pack_avx512<W: Weight>(w: &[&[W]], to: &mut [Columns]) {
         for (c, row) in w.iter().enumerate() {
             for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.iter_mut()) {
-                // What lies a page on; a wrong address is no harm.
-                _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().cast::<i8>().wrapping_add(AHEAD));
+                // What lies a page on.
+                prefetch(from.as_ptr().wrapping_byte_add(AHEAD));
                 // SAFETY: 16 elements each; `Columns` begins where a line of the cache does.
                 unsafe { _mm512_store_ps(to.0[c].as_mut_ptr(), W::load_16(from.as_ptr())) };
             }
@@ -153,8 +155,8 @@ pub(crate) mod x86 {
     fn pack_avx2<W: Weight>(w: &[&[W]], to: &mut [Columns]) {
         for (c, row) in w.iter().enumerate() {
             for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.iter_mut()) {
-                // What lies a page on; a wrong address is no harm.
-                _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().cast::<i8>().wrapping_add(AHEAD));
+                // What lies a page on.
+                prefetch(from.as_ptr().wrapping_byte_add(AHEAD));
                 for half in [0, LANES / 2] {
                     // SAFETY: 8 elements each; `Columns` begins where a line of the cache does, and its half where half a line does.
                     unsafe { _mm256_store_ps(to.0[c].as_mut_ptr().add(half), W::load_8(from.as_ptr().add(half))) };
@@ -179,7 +181,7 @@ pub(crate) mod x86 {
         }
         for (x, w) in x.iter().zip(w) {
             for c in 0..COLUMNS {
-                _mm_prefetch::<_MM_HINT_T0>(w.0[c].as_ptr().cast::<i8>().wrapping_add(NEXT));
+                prefetch(w.0[c].as_ptr().wrapping_byte_add(NEXT));
             }
             // SAFETY: 16 elements each; `Columns` and `Line` begin where a line of the cache does.
             let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { _mm512_load_ps(w.0[c].as_ptr()) });
@@ -217,7 +219,7 @@ pub(crate) mod x86 {
             for (x, w) in x.iter().zip(w) {
                 if (first, half) == (0, 0) {
                     for c in 0..COLUMNS {
-                        _mm_prefetch::<_MM_HINT_T0>(w.0[c].as_ptr().cast::<i8>().wrapping_add(NEXT));
+                        prefetch(w.0[c].as_ptr().wrapping_byte_add(NEXT));
                     }
                 }
                 // SAFETY: 8 elements from `half` on; `Columns` and `Line` begin where a line of the cache does.

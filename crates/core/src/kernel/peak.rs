@@ -5,7 +5,7 @@ use firstdiff_simd::Level;
 /// Registers that are added to in turn: enough for the latency of an addition on every processor, few enough for 16 registers.
 const SUMS: usize = 12;
 
-/// Adds the product of two numbers to [`SUMS`] registers, `rounds` times, without touching memory; gives how many multiply-adds that were, and
+/// Adds the product of two numbers to 12 registers, `rounds` times, without touching memory; gives how many multiply-adds that were, and
 /// the sum of one element.
 pub fn multiply_adds(level: Level, rounds: usize) -> (usize, f32) {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");

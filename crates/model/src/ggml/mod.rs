@@ -11,7 +11,7 @@ mod k;
 mod legacy;
 mod ternary;
 
-use firstdiff_simd::Level;
+use firstdiff_simd::{Level, prefetch};
 
 /// One of ggml's block types.
 #[allow(missing_docs, reason = "the names are ggml's own")]
@@ -203,14 +203,9 @@ fn dequantise_at(level: Level, kind: Type, bytes: &[u8], out: &mut [f32]) {
 /// dequantising was spent waiting there.
 #[inline(always)]
 fn ahead(block: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
     for line in (0..block.len()).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which no address makes wrong.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast::<i8>().wrapping_add(line + 4096)) };
+        prefetch(block.as_ptr().wrapping_add(line + 4096));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = block;
 }
 
 /// The same code, compiled for wider registers: no operation is fused, so no bit changes.
