@@ -155,7 +155,8 @@ def run_ort(model, tokens, folder, quantised):
     path = folder / "model.onnx"
     if quantised:
         onnx.save(model, path)
-        quantize_dynamic(path, path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
+        # Unsigned: with signed ones pairs of products are added in 16 bits where the processor has no VNNI, and saturate, which is another result.
+        quantize_dynamic(path, path, weight_type=QuantType.QUInt8, op_types_to_quantize=["MatMul"])
         model = onnx.load(path)
     model = show_all(model)
     onnx.save(model, path)

@@ -67,6 +67,7 @@ pub use {
     dump::import::{Part, Partial},
     dump::join::{Joined, Ranks, join},
     dump::open::{OpenOptions, own_table},
+    dump::store::{Piece, Store},
     dump::{Dump, DumpError, Entry},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     names::{Names, NamesError},

@@ -44,22 +44,26 @@ pub(super) fn run() -> Result<String> {
         rate(kernel.best()),
         rate(kernel.median())
     )?;
-    text += "| taps | seconds | GB/s | NumPy script | times as fast | memory beside the mapped files | cold | reading alone, cold |\n|---|---|---|---|---|---|---|---|\n";
+    text += "| taps | seconds | GB/s | with --html | NumPy script | times as fast | memory beside the mapped files | cold | reading alone, cold |\n|---|---|---|---|---|---|---|---|---|\n";
     for taps in TAPS {
         let dumps = Dumps::write(taps)?;
         let [one, two] = [1, THREADS].map(|threads| output(&mut dumps.command(threads)?, &[0]));
         ensure!(one?.stdout == two?.stdout, "one thread and two give other reports");
         let warm = Seconds::of(RUNS, || output(&mut dumps.command(THREADS)?, &[0]));
+        let page = dumps.page.display().to_string();
+        let with_page = Seconds::of(RUNS, || output(dumps.command(THREADS)?.args(["--html", &page]), &[0]));
         let memory = watched(&mut dumps.command(THREADS)?, &[0])?.memory;
         let numpy = dumps.numpy()?;
         let cold = dumps.cold(|| dumps.command(THREADS))?;
         let read = dumps.cold(|| dumps.read())?;
         writeln!(
             text,
-            "| {taps} | {:.3} ({:.3}) | {:.1} | {:.2} s | {:.0} | {memory:.1} MiB | {:.2} s, {:.1} GB/s | {:.1} GB/s |",
+            "| {taps} | {:.3} ({:.3}) | {:.1} | {:.3} ({:.3}) | {:.2} s | {:.0} | {memory:.1} MiB | {:.2} s, {:.1} GB/s | {:.1} GB/s |",
             warm.best(),
             warm.median(),
             rate(warm.best()),
+            with_page.best(),
+            with_page.median(),
             numpy.best(),
             numpy.best() / warm.best(),
             cold.best(),
@@ -75,6 +79,8 @@ struct Dumps {
     _folder: tempfile::TempDir,
     reference: PathBuf,
     candidate: PathBuf,
+    /// Where a report is written as a page.
+    page: PathBuf,
 }
 
 impl Dumps {
@@ -89,7 +95,8 @@ impl Dumps {
             write_npy(&reference.join(&name), &values)?;
             write_npy(&candidate.join(&name), &rounded(&values))?;
         }
-        Ok(Self { _folder: folder, reference, candidate })
+        let page = folder.path().join("report.html");
+        Ok(Self { _folder: folder, reference, candidate, page })
     }
 
     /// The command as a user runs it.

@@ -10,6 +10,7 @@ pub(crate) mod noise;
 pub(crate) mod own_program;
 pub mod pair;
 pub(crate) mod reading;
+pub(crate) mod remote;
 pub(crate) mod replay;
 pub(crate) mod source;
 pub(crate) mod streams;

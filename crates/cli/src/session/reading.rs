@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_trace::{Batch, DType, Dump, Names, OpenOptions, Rows, own_table};
 
+use crate::session::remote;
+
 /// What can be told of files that do not say it.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReadingArgs {
@@ -31,13 +33,19 @@ impl ReadingArgs {
     /// # Errors
     /// When it, or the table of names, cannot be read.
     pub fn open(&self, path: &Path) -> Result<Dump> {
+        let is_address = remote::is_address(path);
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
-            None if own_table(path).is_some() => None,
+            // Beside what lies elsewhere its own table alone counts.
+            None if is_address || own_table(path).is_some() => None,
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
         };
-        let mut dump = Dump::open_with(path, &OpenOptions { names, dtype: self.dtype, name: None })?;
+        let options = OpenOptions { names, dtype: self.dtype, name: None };
+        let mut dump = match is_address {
+            true => remote::open(path, &options)?,
+            false => Dump::open_with(path, &options)?,
+        };
         firstdiff_compare::own_rows(&mut dump)?;
         Ok(dump)
     }

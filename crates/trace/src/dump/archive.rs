@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
+use crate::dump::store::StoredFile;
 use crate::dump::{DumpError, map_file};
 use crate::element::DType;
 use crate::file::{JSON_LIMIT, json_fits, memory_limit};
@@ -30,23 +32,37 @@ pub(crate) struct Archive {
 enum Form {
     /// A zip of .npy members; reading a member needs the archive's cursor.
     Npz {
-        zip: Mutex<ZipArchive<Cursor<SharedMap>>>,
+        zip: Mutex<ZipArchive<Cursor<Held>>>,
         names: Vec<String>,
     },
     Safetensors {
-        map: Arc<Mmap>,
+        source: Source,
         tensors: BTreeMap<String, (Dtype, Vec<usize>, Range<usize>)>,
         json: Option<String>,
     },
 }
 
+/// The bytes of a whole file.
 #[derive(Clone, Debug)]
-struct SharedMap(Arc<Mmap>);
+enum Held {
+    Mapped(Arc<Mmap>),
+    Read(Arc<[u8]>),
+}
 
-impl AsRef<[u8]> for SharedMap {
+impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        match self {
+            Held::Mapped(map) => map,
+            Held::Read(bytes) => bytes,
+        }
     }
+}
+
+/// Where the bytes of a tensor are had from.
+#[derive(Debug)]
+enum Source {
+    Mapped(Arc<Mmap>),
+    Stored(StoredFile),
 }
 
 /// What all members of a .npz may unpack to together, whatever the file takes.
@@ -58,18 +74,28 @@ const UNPACKED_FOLD: u64 = 200;
 const META_MEMBER: &str = "dump.json";
 const META_KEY: &str = "dump";
 
+const NO_HEADER: &str = "not a .safetensors: it ends inside its header";
+
 impl Archive {
     pub(crate) fn open_npz(path: &Path) -> Result<Archive, DumpError> {
-        let map = map_archive(path)?;
-        let size = map.len() as u64;
-        let zip =
-            ZipArchive::new(Cursor::new(SharedMap(Arc::clone(&map)))).map_err(|e| damaged(path, zip_reason(e)))?;
-        if let Some(twice) = member_twice(&map, &zip) {
+        Archive::npz(path, Held::Mapped(map_archive(path)?))
+    }
+
+    /// A .npz of which all bytes are here.
+    pub(crate) fn of_npz(path: &Path, bytes: Vec<u8>) -> Result<Archive, DumpError> {
+        Archive::npz(path, Held::Read(bytes.into()))
+    }
+
+    fn npz(path: &Path, held: Held) -> Result<Archive, DumpError> {
+        let bytes = held.as_ref();
+        let size = bytes.len() as u64;
+        let zip = ZipArchive::new(Cursor::new(held.clone())).map_err(|e| damaged(path, zip_reason(e)))?;
+        if let Some(twice) = member_twice(bytes, &zip) {
             return Err(damaged(path, format!("member '{}' is there twice", twice.escape_debug())));
         }
         let names = zip.file_names().map(|name| Ok(name?.into_owned())).collect::<Result<_, ZipError>>();
         let names = names.map_err(|e| damaged(path, zip_reason(e)))?;
-        let unpacked = members(&map, &zip).fold(0u64, |sum, (_, size)| sum.saturating_add(size));
+        let unpacked = members(bytes, &zip).fold(0u64, |sum, (_, size)| sum.saturating_add(size));
         if unpacked > UNPACKED_LIMIT.saturating_add(size.saturating_mul(UNPACKED_FOLD)) {
             return Err(damaged(
                 path,
@@ -81,13 +107,39 @@ impl Archive {
 
     pub(crate) fn open_safetensors(path: &Path) -> Result<Archive, DumpError> {
         let map = map_archive(path)?;
-        let size = map.len() as u64;
+        let (length, rest) = map.split_first_chunk::<8>().ok_or_else(|| damaged(path, NO_HEADER.into()))?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        let header = rest.get(..length).ok_or_else(|| damaged(path, NO_HEADER.into()))?;
+        Archive::safetensors(path, header, map.len() as u64, Source::Mapped(Arc::clone(&map)))
+    }
+
+    /// A .safetensors that lies elsewhere: its header is read now, each tensor when it is asked for.
+    pub(crate) fn of_stored_safetensors(file: StoredFile) -> Result<Archive, DumpError> {
+        let path = file.path().to_owned();
+        let length = file.piece(0..8)?;
+        let size = length.size;
+        let length = length.bytes.first_chunk().map(|length| u64::from_le_bytes(*length));
+        let fits = |length: &u64| length.checked_add(8).is_some_and(|end| end <= size);
+        let length = length.filter(fits).ok_or_else(|| damaged(&path, NO_HEADER.into()))?;
+        let header = file.piece(8..8 + length)?.bytes;
+        Archive::safetensors(&path, &header, size, Source::Stored(file))
+    }
+
+    /// By its header, in a file of `size` bytes.
+    fn safetensors(path: &Path, header: &[u8], size: u64, source: Source) -> Result<Archive, DumpError> {
         let err = |reason: String| damaged(path, format!("not a .safetensors: {reason}"));
-        check_header(&map).map_err(err)?;
-        let (length, metadata) = SafeTensors::read_metadata(&map).map_err(|e| err(e.to_string()))?;
-        let start = length + 8;
-        let tensors = metadata
-            .tensors()
+        check_header(header, size).map_err(err)?;
+        let metadata: Metadata = serde_json::from_slice(header).map_err(|e| err(e.to_string()))?;
+        let (start, found) = (8 + header.len(), metadata.tensors());
+        let end = found.values().map(|t| t.data_offsets.1).max().unwrap_or(0);
+        let needed = start.checked_add(end);
+        if needed.map(|needed| needed as u64) != Some(size) {
+            return Err(err(format!(
+                "its header asks for {end} bytes of data, the file holds {}",
+                size - start as u64
+            )));
+        }
+        let tensors = found
             .into_iter()
             .map(|(name, t)| {
                 let range = start + t.data_offsets.0..start + t.data_offsets.1;
@@ -95,7 +147,7 @@ impl Archive {
             })
             .collect();
         let json = metadata.metadata().as_ref().and_then(|m| m.get(META_KEY)).cloned();
-        Ok(Archive { path: path.into(), size, form: Form::Safetensors { map, tensors, json } })
+        Ok(Archive { path: path.into(), size, form: Form::Safetensors { source, tensors, json } })
     }
 
     /// Bytes of the file.
@@ -163,9 +215,18 @@ impl Archive {
                 let end = bytes.len();
                 Ok(Bytes::Owned(bytes.into(), header.data..end))
             }
-            Form::Safetensors { map, tensors, .. } => {
+            Form::Safetensors { source, tensors, .. } => {
                 let (_, _, range) = tensors.get(name).ok_or_else(|| self.absent(name))?;
-                Ok(Bytes::Mapped(Arc::clone(map), range.clone()))
+                match source {
+                    Source::Mapped(map) => Ok(Bytes::Mapped(Arc::clone(map), range.clone())),
+                    Source::Stored(_) if range.is_empty() => Ok(Bytes::Owned([].into(), 0..0)),
+                    Source::Stored(file) => {
+                        let piece = file.piece(range.start as u64..range.end as u64)?;
+                        let as_before = piece.size == self.size && piece.bytes.len() == range.len();
+                        let changed = || damaged(&self.path, "the file changed while it was read".into());
+                        as_before.then(|| Bytes::Owned(piece.bytes.into(), 0..range.len())).ok_or_else(changed)
+                    }
+                }
             }
         }
     }
@@ -232,12 +293,10 @@ fn members<'a, R: Read + io::Seek>(bytes: &'a [u8], zip: &ZipArchive<R>) -> impl
     })
 }
 
-/// Looks at the header of a .safetensors before it is parsed: its size, and whether a name stands in it twice, of which the parser would keep one.
-fn check_header(bytes: &[u8]) -> Result<(), String> {
-    let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return Ok(()) };
-    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    let Some(header) = rest.get(..length) else { return Ok(()) };
-    if !json_fits(header, bytes.len() as u64) {
+/// Looks at the header of a .safetensors of `size` bytes before it is parsed: its own size, and whether a name stands in it twice, of which the parser
+/// would keep one.
+fn check_header(header: &[u8], size: u64) -> Result<(), String> {
+    if !json_fits(header, size) {
         return Err("its header holds far more values than that of any run".into());
     }
     let Ok(Keys(names)) = serde_json::from_slice(header) else { return Ok(()) };

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use crate::dump::join::{lone_rank, open_ranks};
 use crate::dump::open::{
     Contents, OpenOptions, RawTensor, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive,
-    read_meta,
+    read_meta, unlisted,
 };
 use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, import, io_error, not_a_dump};
 use crate::element::DType;
-use crate::meta::{Meta, name_in_file, split_stored_name, stored_name};
+use crate::meta::{Meta, stored_name};
 use crate::npy::NpyError;
 
 /// Opens the dump that a folder is.
@@ -61,7 +61,11 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
         if let Some(stem) = name.strip_suffix(".npy") {
             // Recorders write what no file name holds as `%` and two digits.
             match meta.is_incomplete() || (json.exists() && stem.contains('%')) {
-                true => all.found.push(unlisted(stem, &file)),
+                true => {
+                    let untyped =
+                        matches!(npy_header(&file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
+                    all.found.push(unlisted(stem, TensorLocation::File(file), untyped));
+                }
                 false => npy(&file, stem, reading, &mut all)?,
             }
         } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
@@ -101,14 +105,6 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
         );
     }
     assemble(path, meta, all, None, reading)
-}
-
-/// A tap of which only its file tells, as of a recording that was not finished. Our recorders know one type of two bytes that NumPy has not.
-fn unlisted(stem: &str, file: &Path) -> RawTensor {
-    let (name, step) = split_stored_name(stem);
-    let found = RawTensor::stored(&name_in_file(name), TensorLocation::File(file.into())).at_step(step);
-    let untyped = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
-    found.of_type(untyped.then_some(DType::BF16))
 }
 
 /// The type that most files without a header look like, where they look like several.

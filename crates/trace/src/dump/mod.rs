@@ -5,6 +5,7 @@ pub(crate) mod folder;
 pub(crate) mod import;
 pub(crate) mod join;
 pub(crate) mod open;
+pub(crate) mod store;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -18,6 +19,7 @@ use crate::dump::archive::Archive;
 use crate::dump::import::Partial;
 use crate::dump::join::Ranks;
 use crate::dump::open::{RawTensor, npy_header};
+use crate::dump::store::StoredFile;
 use crate::element::{DType, element_count};
 use crate::file::{FileError, NOT_A_FILE, open_regular};
 use crate::meta::{Meta, Rows, split_stored_name, stored_name};
@@ -124,6 +126,8 @@ pub(crate) enum TensorLocation {
     File(PathBuf),
     /// A member of the dump's archive.
     Member(String),
+    /// A .npy that lies elsewhere.
+    Stored(StoredFile),
     /// Nowhere yet: made of other tensors when it is read.
     Made(Maker),
 }
@@ -294,6 +298,7 @@ impl Dump {
     fn header_as(&self, entry: &RawTensor, declared: Option<DType>) -> Result<Header, DumpError> {
         match (&entry.place, &self.archive) {
             (TensorLocation::File(path), _) => npy_header(path, declared),
+            (TensorLocation::Stored(file), _) => file.header(declared),
             (TensorLocation::Member(name), Some(archive)) => archive.header(name, declared),
             (TensorLocation::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
             (TensorLocation::Made(_), _) if let Some((shape, dtype)) = entry.declared_extents() => {
@@ -435,6 +440,7 @@ impl Dump {
                 let end = map.len();
                 Bytes::Mapped(map, data..end)
             }
+            (TensorLocation::Stored(file), _) => file.npy(known)?,
             (TensorLocation::Member(name), Some(archive)) => archive.bytes(name, known)?,
             (TensorLocation::Member(_), None) => return Err(changed(&self.path)),
         };

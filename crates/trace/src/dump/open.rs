@@ -12,7 +12,7 @@ use crate::dump::import::{self, Item, Part, Partial, Printed};
 use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, file_error, folder, io_error, not_a_dump, open_file};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, read_regular};
-use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
+use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::{Site, Tap};
@@ -257,6 +257,17 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &OpenOptions) -> Re
         true => (Archive::open_npz(path)?, ".npy"),
         false => (Archive::open_safetensors(path)?, ""),
     };
+    of_archive(path, archive, ending, meta, reading)
+}
+
+/// The dump that an archive is, whose members' names have this ending.
+pub(crate) fn of_archive(
+    path: &Path,
+    archive: Archive,
+    ending: &str,
+    meta: Meta,
+    reading: &OpenOptions,
+) -> Result<Dump, DumpError> {
     let meta = match archive.meta_json()? {
         Some(json) => parse_meta(path, &json, archive.size())?,
         None => meta,
@@ -559,6 +570,14 @@ pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
     kinds.into_values().map(said).collect()
 }
 
+/// A tap of which only its file tells, as of a recording that was not finished. `untyped`: two bytes an element, of a type that NumPy does not have; our
+/// recorders know one.
+pub(crate) fn unlisted(stem: &str, place: TensorLocation, untyped: bool) -> RawTensor {
+    let (name, step) = split_stored_name(stem);
+    let found = RawTensor::stored(&name_in_file(name), place).at_step(step);
+    found.of_type(untyped.then_some(DType::BF16))
+}
+
 /// Names of the files in a folder, sorted; names that are not UTF-8 cannot be taps, and are refused where they end in .npy.
 pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, DumpError> {
     let mut names = Vec::new();
@@ -581,7 +600,7 @@ pub(crate) fn declared(
     json: &Path,
     meta: &Meta,
     ending: &str,
-    place: impl Fn(&str) -> TensorLocation,
+    mut place: impl FnMut(&str) -> TensorLocation,
 ) -> Result<(Vec<RawTensor>, HashSet<String>), DumpError> {
     let mut found = Vec::new();
     let mut listed = HashSet::new();
@@ -610,7 +629,7 @@ pub(crate) fn read_meta(path: &Path) -> Result<Meta, DumpError> {
 }
 
 /// Parses what dump.json says; `size` is that of the file it was found in.
-fn parse_meta(path: &Path, json: &[u8], size: u64) -> Result<Meta, DumpError> {
+pub(crate) fn parse_meta(path: &Path, json: &[u8], size: u64) -> Result<Meta, DumpError> {
     let err = |reason: String| DumpError::Meta { path: path.into(), reason };
     if !json_fits(json, size) {
         return Err(err("not a dump.json: it holds far more values than that of any run".into()));

@@ -4,3 +4,4 @@ mod foreign;
 mod import;
 mod join;
 mod recorder;
+mod store;

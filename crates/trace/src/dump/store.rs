@@ -1,0 +1,244 @@
+//! What is a dump that lies elsewhere? Files of a store, of which ranges of bytes are asked for: headers first, a tensor when it is read.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use crate::dump::archive::Archive;
+use crate::dump::open::{Contents, OpenOptions, RawTensor, assemble, declared, of_archive, parse_meta, unlisted};
+use crate::dump::{Dump, DumpError, TensorLocation, io_error, not_a_dump};
+use crate::element::DType;
+use crate::file::{JSON_LIMIT, TABLE_LIMIT};
+use crate::meta::Meta;
+use crate::names::Names;
+use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
+use crate::tensor::Bytes;
+
+/// A folder of files in an object store, or on a web server.
+pub trait Store: Debug + Send + Sync {
+    /// The names of the files in it, folders left out; `None` where the store does not tell.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or refuses.
+    fn names(&self) -> io::Result<Option<Vec<String>>>;
+
+    /// Ranges of bytes of files, side by side where the store can. A range ends where its file does; one that begins there is an error.
+    ///
+    /// # Errors
+    /// For each: when there is no such file ([`io::ErrorKind::NotFound`]), or the store cannot be reached or refuses.
+    fn read(&self, wanted: &[(String, Range<u64>)]) -> Vec<io::Result<Piece>>;
+}
+
+/// A range of a file's bytes.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// How many bytes the whole file holds.
+    pub size: u64,
+}
+
+/// One file of a store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredFile {
+    store: Arc<dyn Store>,
+    name: String,
+    /// What a person calls it.
+    path: PathBuf,
+    /// Its first bytes, once they were read.
+    start: Arc<OnceLock<Piece>>,
+}
+
+/// How many bytes of a .npy are read to know its header: 128 are usual.
+const START: u64 = 1024;
+
+impl StoredFile {
+    fn new(store: &Arc<dyn Store>, folder: &Path, name: &str) -> StoredFile {
+        StoredFile { store: Arc::clone(store), name: name.to_owned(), path: folder.join(name), start: Arc::default() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A range of its bytes, and how many it holds in all.
+    pub(crate) fn piece(&self, range: Range<u64>) -> Result<Piece, DumpError> {
+        let wanted = range.end.saturating_sub(range.start);
+        let mut read = self.store.read(&[(self.name.clone(), range.clone())]);
+        let piece = read.pop().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()));
+        let piece = piece.map_err(|source| io_error(&self.path, source))?;
+        match piece.bytes.len() as u64 == wanted.min(piece.size.saturating_sub(range.start)) {
+            true => Ok(piece),
+            false => Err(io_error(&self.path, io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// All of it, where that is at most `limit` bytes.
+    pub(crate) fn whole(&self, limit: u64) -> Result<Vec<u8>, DumpError> {
+        let piece = self.piece(0..limit)?;
+        match piece.size > limit {
+            true => Err(not_a_dump(
+                &self.path,
+                &format!("{} bytes, and {limit} are the most that are read of such a file", piece.size),
+            )),
+            false => Ok(piece.bytes),
+        }
+    }
+
+    /// The same, of a file that need not be there.
+    fn whole_if_there(&self, limit: u64) -> Result<Option<Vec<u8>>, DumpError> {
+        match self.whole(limit) {
+            Err(DumpError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// What its .npy header says.
+    pub(crate) fn header(&self, dtype: Option<DType>) -> Result<Header, DumpError> {
+        let start = match self.start.get() {
+            Some(start) => start.clone(),
+            None => self.piece(0..START)?,
+        };
+        let read = |start: &Piece| {
+            let total =
+                usize::try_from(start.size).map_err(|_| not_a_dump(&self.path, "too large for this machine"))?;
+            read_header(&start.bytes, total, dtype).map_err(|source| DumpError::Npy { path: self.path.clone(), source })
+        };
+        let longer = |e: &DumpError| matches!(e, DumpError::Npy { source: NpyError::Header(_), .. });
+        match read(&start) {
+            Err(e) if longer(&e) && start.size > START => read(&self.piece(0..HEADER_LIMIT as u64)?),
+            header => header,
+        }
+    }
+
+    /// The bytes of the .npy that it is, of which `known` was read before.
+    pub(crate) fn npy(&self, known: &Header) -> Result<Bytes, DumpError> {
+        let piece = self.piece(0..u64::MAX)?;
+        let header = read_header(&piece.bytes, piece.bytes.len(), Some(known.layout.dtype));
+        if header.map_err(|source| DumpError::Npy { path: self.path.clone(), source })? != *known {
+            return Err(DumpError::Archive {
+                path: self.path.clone(),
+                reason: "the file changed while it was read".into(),
+            });
+        }
+        let end = piece.bytes.len();
+        Ok(Bytes::Owned(piece.bytes.into(), known.data..end))
+    }
+}
+
+impl Dump {
+    /// Opens a dump that lies in a store: all .npy files of the folder, or `file`, a .npz, a .safetensors or a .npy in it. `path` is what a person
+    /// calls the folder. Headers are read now, side by side, and each tensor when it is asked for; a .npz is read whole.
+    ///
+    /// Of a store that does not tell its files, `dump.json` must list the taps.
+    ///
+    /// # Errors
+    /// When there is no dump, a part of it that carries a tap's name is damaged, or the store cannot be reached.
+    pub fn open_store(
+        path: &Path,
+        file: Option<&str>,
+        store: &Arc<dyn Store>,
+        reading: &OpenOptions,
+    ) -> Result<Dump, DumpError> {
+        let at = |name: &str| StoredFile::new(store, path, name);
+        let mut reading = reading.clone();
+        if reading.names.is_none()
+            && let Some(text) = at("firstdiff.toml").whole_if_there(TABLE_LIMIT)?
+        {
+            let text = String::from_utf8_lossy(&text);
+            let names = Names::parse(&text, at("firstdiff.toml").path()).map_err(|e| DumpError::Names(Box::new(e)))?;
+            reading.names = Some(names);
+        }
+        let Some(name) = file else { return open_folder(path, store, &reading) };
+        match name.rsplit_once('.') {
+            Some((_, "npz" | "safetensors")) => open_archive(&at(name), Meta::default(), &reading),
+            Some((stem, "npy")) => {
+                let stem = reading.name.clone().unwrap_or_else(|| stem.to_owned());
+                let found = vec![RawTensor::stored(&stem, TensorLocation::Stored(at(name)))];
+                assemble(at(name).path(), Meta::default(), Contents { found, ..Contents::default() }, None, &reading)
+            }
+            _ => Err(not_a_dump(
+                at(name).path(),
+                "neither a folder (end its address with /), a .npz, a .safetensors nor a .npy: files of other forms are read where they lie on this machine",
+            )),
+        }
+    }
+}
+
+fn open_archive(file: &StoredFile, meta: Meta, reading: &OpenOptions) -> Result<Dump, DumpError> {
+    let (archive, ending) = match file.name.ends_with(".npz") {
+        true => (Archive::of_npz(file.path(), file.whole(u64::MAX)?)?, ".npy"),
+        false => (Archive::of_stored_safetensors(file.clone())?, ""),
+    };
+    of_archive(file.path(), archive, ending, meta, reading)
+}
+
+fn open_folder(path: &Path, store: &Arc<dyn Store>, reading: &OpenOptions) -> Result<Dump, DumpError> {
+    let at = |name: &str| StoredFile::new(store, path, name);
+    let json = at("dump.json");
+    let said = json.whole_if_there(JSON_LIMIT)?;
+    let meta = match &said {
+        Some(text) => parse_meta(json.path(), text, text.len() as u64)?,
+        None => Meta::default(),
+    };
+    let names = store.names().map_err(|source| io_error(path, source))?;
+    let mut files: Vec<StoredFile> = Vec::new();
+    let (mut found, listed) = declared(json.path(), &meta, ".npy", |name| {
+        files.push(at(name));
+        TensorLocation::Stored(files[files.len() - 1].clone())
+    })?;
+    if names.is_none() && meta.taps.is_none() {
+        return Err(not_a_dump(
+            path,
+            "the server does not tell which files it has, and there is no dump.json that lists taps: name a .safetensors, a .npz or a .npy in it",
+        ));
+    }
+    let mut notes = Vec::new();
+    let (npy, others): (Vec<&str>, Vec<&str>) = names
+        .iter()
+        .flatten()
+        .map(String::as_str)
+        .filter(|name| !listed.contains(*name) && !["dump.json", "firstdiff.toml", "program.json"].contains(name))
+        .partition(|name| name.ends_with(".npy"));
+    let stems: Vec<(&str, StoredFile)> =
+        npy.iter().map(|name| (name.strip_suffix(".npy").unwrap_or(name), at(name))).collect();
+    files.extend(stems.iter().map(|(_, file)| file.clone()));
+    read_starts(store, &files);
+    for (stem, file) in stems {
+        // As of a folder of this machine: recorders write what no file name holds as `%` and two digits.
+        found.push(match meta.is_incomplete() || (said.is_some() && stem.contains('%')) {
+            true => {
+                let untyped = matches!(file.header(None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
+                unlisted(stem, TensorLocation::Stored(file), untyped)
+            }
+            false => RawTensor::stored(stem, TensorLocation::Stored(file)),
+        });
+    }
+    if found.is_empty() {
+        let archives: Vec<&&str> =
+            others.iter().filter(|name| name.ends_with(".npz") || name.ends_with(".safetensors")).collect();
+        return match archives.as_slice() {
+            [one] => open_archive(&at(one), meta, reading),
+            [] => Err(not_a_dump(path, "no .npy files in it, no archive, and no dump.json that lists taps")),
+            [first, ..] => {
+                Err(not_a_dump(path, &format!("it holds {} archives, {first} ...: name one of them", archives.len())))
+            }
+        };
+    }
+    if let ([first, ..], None) = (others.as_slice(), &meta.taps) {
+        notes.push(format!("{} files that are no .npy were not read ({first} ...)", others.len()));
+    }
+    assemble(path, meta, Contents { found, notes, ..Contents::default() }, None, reading)
+}
+
+/// Reads the first bytes of all files at once. What cannot be read is asked for again, and refused, where it is needed.
+fn read_starts(store: &Arc<dyn Store>, files: &[StoredFile]) {
+    let wanted: Vec<(String, Range<u64>)> = files.iter().map(|file| (file.name.clone(), 0..START)).collect();
+    for (file, piece) in files.iter().zip(store.read(&wanted)) {
+        if let Ok(piece) = piece {
+            let _ = file.start.set(piece);
+        }
+    }
+}
