@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use firstdiff_compare::metrics::Metrics;
 
 use super::{Seconds, THREADS, binary, build, load, output, watched};
 
@@ -30,12 +29,9 @@ pub(super) fn run() -> Result<String> {
          without the start of Python (load before: {}).\n\n",
         load()
     );
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
-    let kernel = pool.install(|| {
-        let reference = noise(1, ROWS * COLUMNS);
-        let candidate = rounded(&reference);
-        Seconds::of(RUNS, || Metrics::of_f32(&reference, &candidate))
-    });
+    build(&["-p", "firstdiff-compare", "--example", "metrics"])?;
+    let mut kernel = Command::new(binary("examples/metrics")?);
+    let kernel = seconds(&output(kernel.env("RAYON_NUM_THREADS", THREADS.to_string()), &[0])?.stdout)?;
     let bytes = (2 * ROWS * COLUMNS * size_of::<f32>()) as f64;
     let rate = |seconds: f64| bytes / seconds / 1e9;
     writeln!(
@@ -119,10 +115,7 @@ impl Dumps {
         let script = crate::root()?.join("scripts/bench_numpy.py");
         let mut command = Command::new(crate::python());
         command.arg(script).args([&self.reference, &self.candidate]).arg(NUMPY_RUNS.to_string());
-        let found = output(&mut command, &[0])?;
-        let found: serde_json::Value = serde_json::from_slice(&found.stdout)?;
-        let seconds = found["seconds"].as_array().context("no seconds in its output")?;
-        Ok(Seconds(seconds.iter().filter_map(serde_json::Value::as_f64).collect()).sorted())
+        seconds(&output(&mut command, &[0])?.stdout)
     }
 
     /// The seconds of a command, with the files out of the page cache before each run.
@@ -142,6 +135,13 @@ impl Dumps {
         }
         Ok(Seconds(seconds).sorted())
     }
+}
+
+/// What a program prints that measures itself.
+fn seconds(printed: &[u8]) -> Result<Seconds> {
+    let found: serde_json::Value = serde_json::from_slice(printed)?;
+    let seconds = found["seconds"].as_array().context("no seconds in its output")?;
+    Ok(Seconds(seconds.iter().filter_map(serde_json::Value::as_f64).collect()).sorted())
 }
 
 /// A fixed pseudo-random sequence in [-1, 1).

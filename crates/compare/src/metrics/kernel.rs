@@ -1,6 +1,7 @@
 //! What does one chunk add up to, as fast as the memory delivers it?
 //!
-//! One body in sixteen lanes, compiled for each set of instructions. Additions and multiplications are never fused, so all give the same bits.
+//! One body in sixteen lanes, compiled for each set of instructions; of AVX2 written out, as compilers do not keep its sums in registers. Additions and
+//! multiplications are never fused, so all give the same bits.
 
 use firstdiff_simd::{Level, prefetch};
 
@@ -13,17 +14,24 @@ const PREFETCH_BYTES: usize = 2048;
 
 /// A float that widens to f64.
 pub(super) trait Real: Copy + Into<f64> {
+    /// Whether it is an f64; else an f32.
+    const IS_F64: bool;
+
     /// Whether both are the same bits.
     fn is_same(self, other: Self) -> bool;
 }
 
 impl Real for f32 {
+    const IS_F64: bool = false;
+
     fn is_same(self, other: Self) -> bool {
         self.to_bits() == other.to_bits()
     }
 }
 
 impl Real for f64 {
+    const IS_F64: bool = true;
+
     fn is_same(self, other: Self) -> bool {
         self.to_bits() == other.to_bits()
     }
@@ -87,11 +95,54 @@ fn avx512<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut La
     add_group::<T, LANES>(r, c, from, all);
 }
 
+/// What [`add_group`] does with four lanes, of which `from` is the first.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline(never)]
 fn avx2<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
-    add_group::<T, 4>(r, c, from, all);
+    use std::arch::x86_64::*;
+    // Below LANES - 3, which spares the loop a check.
+    let from = from & (LANES - 4);
+    let absolute = _mm256_castsi256_pd(_mm256_set1_epi64x(i64::MAX));
+    let shift = (_mm256_set1_pd(all.shift.0), _mm256_set1_pd(all.shift.1));
+    // SAFETY: four of sixteen lanes, from `from` on.
+    let mut sums = all.sums().map(|lanes| unsafe { _mm256_loadu_pd(lanes[from..from + 4].as_ptr()) });
+    let [diff_squares, diff_abs, max, sum_r, sum_c, rr, cc, rc] = &mut sums;
+    for (r, c) in r.iter().zip(c) {
+        let (r, c) = (four(r, from), four(c, from));
+        let d = _mm256_sub_pd(c, r);
+        let abs = _mm256_and_pd(d, absolute);
+        *diff_squares = _mm256_add_pd(*diff_squares, _mm256_mul_pd(d, d));
+        *diff_abs = _mm256_add_pd(*diff_abs, abs);
+        // The second where the first is not larger, NaN included.
+        *max = _mm256_max_pd(abs, *max);
+        let (r, c) = (_mm256_sub_pd(r, shift.0), _mm256_sub_pd(c, shift.1));
+        *sum_r = _mm256_add_pd(*sum_r, r);
+        *sum_c = _mm256_add_pd(*sum_c, c);
+        *rr = _mm256_add_pd(*rr, _mm256_mul_pd(r, r));
+        *cc = _mm256_add_pd(*cc, _mm256_mul_pd(c, c));
+        *rc = _mm256_add_pd(*rc, _mm256_mul_pd(r, c));
+    }
+    for (lanes, sum) in all.sums_mut().into_iter().zip(sums) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_pd(lanes[from..from + 4].as_mut_ptr(), sum) };
+    }
+}
+
+/// Four values of a row, widened.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn four<T: Real>(row: &[T; LANES], from: usize) -> std::arch::x86_64::__m256d {
+    use std::arch::x86_64::*;
+    let at = row[from..from + 4].as_ptr();
+    // SAFETY: four values, of the type that T says it is.
+    unsafe {
+        match T::IS_F64 {
+            true => _mm256_loadu_pd(at.cast()),
+            false => _mm256_cvtps_pd(_mm_loadu_ps(at.cast())),
+        }
+    }
 }
 
 /// Running sums of N lanes, of values shifted near their mean.
