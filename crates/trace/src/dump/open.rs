@@ -237,6 +237,11 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
     if all.found.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("it holds no tensors", String::as_str)));
     }
+    of_one_file(path, all, reading)
+}
+
+/// The dump of one file; one tensor whose name is that of no tap is refused.
+pub(crate) fn of_one_file(path: &Path, all: Contents, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let dump = assemble(path, Meta::default(), all, None, reading)?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unmapped.as_slice()) {
         (true, [name]) => Err(not_a_dump(

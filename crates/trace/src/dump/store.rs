@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::dump::archive::Archive;
-use crate::dump::open::{Contents, OpenOptions, RawTensor, assemble, declared, of_archive, parse_meta, unlisted};
+use crate::dump::open::{
+    Contents, OpenOptions, RawTensor, assemble, declared, of_archive, of_one_file, parse_meta, unlisted,
+};
 use crate::dump::{Dump, DumpError, TensorLocation, io_error, not_a_dump};
 use crate::element::DType;
 use crate::file::{JSON_LIMIT, TABLE_LIMIT};
@@ -155,9 +157,12 @@ impl Dump {
         match name.rsplit_once('.') {
             Some((_, "npz" | "safetensors")) => open_archive(&at(name), Meta::default(), &reading),
             Some((stem, "npy")) => {
+                let file = at(name);
                 let stem = reading.name.clone().unwrap_or_else(|| stem.to_owned());
-                let found = vec![RawTensor::stored(&stem, TensorLocation::Stored(at(name)))];
-                assemble(at(name).path(), Meta::default(), Contents { found, ..Contents::default() }, None, &reading)
+                // That it is there at all, and a .npy, whatever its name means.
+                file.header(reading.dtype)?;
+                let found = vec![RawTensor::stored(&stem, TensorLocation::Stored(file.clone()))];
+                of_one_file(file.path(), Contents { found, ..Contents::default() }, &reading)
             }
             _ => Err(not_a_dump(
                 at(name).path(),
