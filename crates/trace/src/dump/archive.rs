@@ -14,7 +14,7 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use crate::dump::store::StoredFile;
-use crate::dump::{DumpError, map_file};
+use crate::dump::{DumpError, changed, map_file};
 use crate::element::DType;
 use crate::file::{JSON_LIMIT, json_fits, memory_limit};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
@@ -223,8 +223,9 @@ impl Archive {
                     Source::Stored(file) => {
                         let piece = file.piece(range.start as u64..range.end as u64)?;
                         let as_before = piece.size == self.size && piece.bytes.len() == range.len();
-                        let changed = || damaged(&self.path, "the file changed while it was read".into());
-                        as_before.then(|| Bytes::Owned(piece.bytes.into(), 0..range.len())).ok_or_else(changed)
+                        as_before
+                            .then(|| Bytes::Owned(piece.bytes.into(), 0..range.len()))
+                            .ok_or_else(|| changed(&self.path))
                     }
                 }
             }

@@ -563,7 +563,7 @@ pub(crate) fn not_a_dump(path: &Path, reason: &str) -> DumpError {
     DumpError::NotADump { path: path.into(), reason: reason.into() }
 }
 
-fn changed(path: &Path) -> DumpError {
+pub(crate) fn changed(path: &Path) -> DumpError {
     DumpError::Archive { path: path.into(), reason: "the file changed while it was read".into() }
 }
 

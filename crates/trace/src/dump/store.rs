@@ -10,7 +10,7 @@ use crate::dump::archive::Archive;
 use crate::dump::open::{
     Contents, OpenOptions, RawTensor, assemble, declared, of_archive, of_one_file, parse_meta, unlisted,
 };
-use crate::dump::{Dump, DumpError, TensorLocation, io_error, not_a_dump};
+use crate::dump::{Dump, DumpError, TensorLocation, changed, io_error, not_a_dump};
 use crate::element::DType;
 use crate::file::{JSON_LIMIT, TABLE_LIMIT};
 use crate::meta::Meta;
@@ -120,10 +120,7 @@ impl StoredFile {
         let piece = self.piece(0..u64::MAX)?;
         let header = read_header(&piece.bytes, piece.bytes.len(), Some(known.layout.dtype));
         if header.map_err(|source| DumpError::Npy { path: self.path.clone(), source })? != *known {
-            return Err(DumpError::Archive {
-                path: self.path.clone(),
-                reason: "the file changed while it was read".into(),
-            });
+            return Err(changed(&self.path));
         }
         let end = piece.bytes.len();
         Ok(Bytes::Owned(piece.bytes.into(), known.data..end))
