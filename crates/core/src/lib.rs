@@ -46,7 +46,7 @@ pub use kernel::peak::multiply_adds;
 pub use linear::{Rows, head, linear, linear_rows};
 pub use mask::Mask;
 pub use norm::{layer_norm, rms_norm};
-pub use quantise::{Activations, Quantised, quantise};
+pub use quantise::{Activations, Quantised, WholeNumbers, quantise, whole_numbers};
 pub use residual::residual;
 pub use rope::{RopePairing, rope};
 pub use scaling::{RopeScaling, rope_inv_freq};

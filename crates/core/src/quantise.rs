@@ -41,14 +41,20 @@ pub struct Quantised {
     pub excess: Option<Array2<f32>>,
 }
 
+/// Activations in blocks of whole numbers: element i of row t stands for `quants[t, i] · scales[t, i / block]`.
+#[derive(Clone, Debug)]
+pub struct WholeNumbers {
+    /// -127 to 127, \[T,n\].
+    pub quants: Array2<i8>,
+    /// \[T,n/block\]; NaN where an element of the block is not finite.
+    pub scales: Array2<f32>,
+    /// As in [`Quantised`].
+    pub excess: Option<Array2<f32>>,
+}
+
 /// Rounds every row of `x` \[T,n\], n a multiple of the block.
 ///
-/// Q8_0, Q8_1: d = max|x| / 127 over 32 elements; q = round(x · 127/max|x|), ties to even; the value is q · f16(d). Q8_1's sum is f16(d · Σq),
-/// with d before it is rounded. Q8_K: i = -127/m over 256 elements, m the element of the largest magnitude, the first of equals; q = min(127,
-/// round(i · x)); the value is q · (1/i). F16, BF16: rounded to nearest, ties to even.
-///
-/// Source: llama.cpp, ggml-quants and ggml-cpu (x86), quantize_row_q8_0, quantize_row_q8_1, quantize_row_q8_K. Other processors' code takes
-/// 1/d for 127/max and rounds halves away from zero: one step of a value now and then.
+/// Q8_0, Q8_1, Q8_K: the values that [`whole_numbers`] stand for. F16, BF16: rounded to nearest, ties to even.
 ///
 /// # Errors
 /// When n is no multiple of the block.
@@ -61,29 +67,63 @@ pub struct Quantised {
 /// # Ok::<(), firstdiff_core::OpError>(())
 /// ```
 pub fn quantise(x: ArrayView2<'_, f32>, kind: Activations) -> Result<Quantised, OpError> {
-    let block = kind.block_len();
+    let rounded = |round: fn(f32) -> f32| {
+        let mut values = x.as_standard_layout().into_owned();
+        let work = values.len() * WORK;
+        each(values.rows_mut().into_iter().collect(), work, |mut row| row.mapv_inplace(round));
+        Ok(Quantised { values, excess: None })
+    };
+    match kind {
+        Activations::F16 => return rounded(|x| f16::from_f32(x).to_f32()),
+        Activations::BF16 => return rounded(|x| bf16::from_f32(x).to_f32()),
+        Activations::Q8_0 | Activations::Q8_1 | Activations::Q8K => {}
+    }
+    let WholeNumbers { quants, scales, excess } = whole_numbers(x, kind)?;
+    let mut values = quants.mapv(f32::from);
+    let blocks = values.exact_chunks_mut((1, kind.block_len()));
+    blocks.into_iter().zip(&scales).for_each(|(mut block, &scale)| block *= scale);
+    Ok(Quantised { values, excess })
+}
+
+/// Rounds every row of `x` \[T,n\] to whole numbers, n a multiple of the block.
+///
+/// Q8_0, Q8_1: d = max|x| / 127 over 32 elements; q = round(x · 127/max|x|), ties to even; the scale is f16(d). Q8_1's sum is f16(d · Σq), with d
+/// before it is rounded. Q8_K: i = -127/m over 256 elements, m the element of the largest magnitude, the first of equals; q = min(127, round(i · x));
+/// the scale is 1/i.
+///
+/// Source: llama.cpp, ggml-quants and ggml-cpu (x86), quantize_row_q8_0, quantize_row_q8_1, quantize_row_q8_K. Other processors' code takes
+/// 1/d for 127/max and rounds halves away from zero: one step of a value now and then.
+///
+/// # Errors
+/// When n is no multiple of the block, or the kind is a 16-bit float.
+pub fn whole_numbers(x: ArrayView2<'_, f32>, kind: Activations) -> Result<WholeNumbers, OpError> {
+    let (block, tokens) = (kind.block_len(), x.nrows());
+    ensure(block > 1, "whole_numbers", x.shape(), &[block], "16-bit floats are no whole numbers")?;
     ensure(x.ncols().is_multiple_of(block), "quantise", x.shape(), &[block], "x is [T,n], n a multiple of the block")?;
-    let mut values = x.as_standard_layout().into_owned();
-    let mut excess = (kind == Activations::Q8_1).then(|| Array2::zeros((x.nrows(), x.ncols() / block)));
+    let x = x.as_standard_layout();
+    let mut quants = Array2::<i8>::zeros(x.raw_dim());
+    let mut scales = Array2::<f32>::zeros((tokens, x.ncols() / block));
+    let mut excess = (kind == Activations::Q8_1).then(|| Array2::<f32>::zeros(scales.raw_dim()));
     let mut beyond: Vec<_> = excess.iter_mut().flat_map(|e| e.rows_mut()).collect();
-    beyond.resize_with(x.nrows(), || ndarray::ArrayViewMut1::from(&mut []));
-    let rows: Vec<_> = values.rows_mut().into_iter().zip(beyond).collect();
-    each(rows, x.len() * WORK, |(mut row, mut beyond)| {
-        let Some(row) = row.as_slice_mut() else { return };
-        match kind {
-            Activations::F16 => row.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
-            Activations::BF16 => row.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
-            Activations::Q8K => row.as_chunks_mut::<256>().0.iter_mut().for_each(q8_k),
-            Activations::Q8_0 => row.as_chunks_mut::<32>().0.iter_mut().for_each(|block| {
-                q8(block);
-            }),
-            Activations::Q8_1 => {
-                let sums = row.as_chunks_mut::<32>().0.iter_mut().map(q8);
-                beyond.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
+    beyond.resize_with(tokens, || ndarray::ArrayViewMut1::from(&mut []));
+    let rows: Vec<_> = x.outer_iter().zip(quants.rows_mut()).zip(scales.rows_mut()).zip(beyond).collect();
+    each(rows, x.len() * WORK, |(((x, mut quants), mut scales), mut beyond)| {
+        let (Some(x), Some(quants)) = (x.to_slice(), quants.as_slice_mut()) else { return };
+        if kind == Activations::Q8K {
+            let blocks = x.as_chunks::<256>().0.iter().zip(quants.as_chunks_mut::<256>().0);
+            scales.iter_mut().zip(blocks).for_each(|(scale, (x, quants))| *scale = q8_k(x, quants));
+            return;
+        }
+        let blocks = x.as_chunks::<32>().0.iter().zip(quants.as_chunks_mut::<32>().0);
+        for (i, (scale, (x, quants))) in scales.iter_mut().zip(blocks).enumerate() {
+            let over;
+            (*scale, over) = q8(x, quants);
+            if let Some(beyond) = beyond.get_mut(i) {
+                *beyond = over;
             }
         }
     });
-    Ok(Quantised { values, excess })
+    Ok(WholeNumbers { quants, scales, excess })
 }
 
 /// Multiply-adds that rounding an element is worth.
@@ -108,29 +148,36 @@ fn top(block: &[f32]) -> f32 {
     lanes.into_iter().fold(0.0, f32::max)
 }
 
-/// One block of Q8_0 or Q8_1; gives f16(d · Σq) - Σ q · f16(d).
-fn q8(block: &mut [f32; 32]) -> f32 {
-    let top = top(block);
+/// One block of Q8_0 or Q8_1; gives its scale, and f16(d · Σq) - Σ q · f16(d).
+fn q8(x: &[f32; 32], quants: &mut [i8; 32]) -> (f32, f32) {
+    let top = top(x);
     let (d, inverse) = (top / 127.0, if top == 0.0 { 0.0 } else { 127.0 / top });
     let stored = f16::from_f32(d).to_f32();
-    let mut sum = 0f32;
-    for x in block {
-        let q = nearest(*x * inverse);
-        sum += q;
-        *x = q * stored;
+    if !steps(x, inverse, quants) {
+        return (f32::NAN, f32::NAN);
     }
-    f16::from_f32(d * sum).to_f32() - stored * sum
+    let sum: f32 = quants.iter().map(|&q| f32::from(q)).sum();
+    (stored, f16::from_f32(d * sum).to_f32() - stored * sum)
 }
 
-/// One block of Q8_K.
-fn q8_k(block: &mut [f32; 256]) {
-    let size = top(block);
-    let Some(&top) = block.iter().find(|x| x.abs() == size && size > 0.0) else { return block.fill(0.0) };
+/// One block of Q8_K; gives its scale.
+fn q8_k(x: &[f32; 256], quants: &mut [i8; 256]) -> f32 {
+    let size = top(x);
+    let Some(&top) = x.iter().find(|x| x.abs() == size && size > 0.0) else {
+        return if steps(x, 0.0, quants) { 0.0 } else { f32::NAN };
+    };
     let inverse = -127.0 / top;
-    let d = 1.0 / inverse;
-    for x in block {
-        *x = nearest(*x * inverse).min(127.0) * d;
+    if steps(x, inverse, quants) { 1.0 / inverse } else { f32::NAN }
+}
+
+/// The whole numbers nearest to x · inverse; whether all of x are finite.
+fn steps(x: &[f32], inverse: f32, quants: &mut [i8]) -> bool {
+    let mut finite = true;
+    for (q, &x) in quants.iter_mut().zip(x) {
+        finite &= x.is_finite();
+        *q = nearest(x * inverse).min(127.0) as i8;
     }
+    finite
 }
 
 #[cfg(test)]

@@ -35,9 +35,9 @@ macro_rules! kernel {
                     while at < strip.1.len() {
                         let out = &mut out[first + at..];
                         at += match strip.1.len() - at {
-                            $rows.. => rows::<$rows>(strip, at, w, out),
-                            2.. => rows::<2>(strip, at, w, out),
-                            _ => rows::<1>(strip, at, w, out),
+                            $rows.. => rows::<$rows, $columns>(strip, at, w, out),
+                            2.. => rows::<2, $columns>(strip, at, w, out),
+                            _ => rows::<1, { 2 * $columns }>(strip, at, w, out),
                         };
                     }
                     first += at;
@@ -46,27 +46,27 @@ macro_rules! kernel {
 
             /// R rows of a strip from row `at` on with all of w; gives R.
             #[target_feature(enable = $features)]
-            fn rows<const R: usize>(
+            fn rows<const R: usize, const C: usize>(
                 strip: Strip<'_, '_, $float>,
                 at: usize,
                 w: &[&[$weight]],
                 out: &mut [&mut [$float]],
             ) -> usize {
-                let (many, rest) = w.as_chunks::<$columns>();
+                let (many, rest) = w.as_chunks::<C>();
                 let (lines, x) = strip;
                 // With few rows of x all of them fit the cache, and w is read from front to back.
                 let chunk = if R < $rows { lines.len().max(1) } else { CHUNK };
                 let whole = lines.len() * LANES;
-                let mut all: Vec<Sums<R, $columns>> = vec![[[[0.0; LANES]; $columns]; R]; many.len()];
+                let mut all: Vec<Sums<R, C>> = vec![[[[0.0; LANES]; C]; R]; many.len()];
                 for start in (0..lines.len().max(1)).step_by(chunk) {
                     let end = (start + chunk).min(lines.len());
                     for (j, (w, sums)) in many.iter().zip(&mut all).enumerate() {
                         let pointers = w.map(|row| row.as_ptr());
-                        let ahead = if R > 2 { $columns * w[0].len() } else { 0 };
+                        let ahead = if R > 2 { C * w[0].len() } else { 0 };
                         // SAFETY: rows of w are as long as those of x (products), which have `whole` elements and more.
                         unsafe { block(&lines[start..end], at, pointers, start * LANES, ahead, sums) };
                         if end == lines.len() {
-                            done(&x[at..], w, whole, sums, j * $columns, out);
+                            done(&x[at..], w, whole, sums, j * C, out);
                         }
                     }
                 }
@@ -74,7 +74,7 @@ macro_rules! kernel {
                     let mut sums: Sums<R, 1> = [[[0.0; LANES]; 1]; R];
                     // SAFETY: as above.
                     unsafe { block(lines, at, [w.as_ptr()], 0, 0, &mut sums) };
-                    done(&x[at..], &[*w], whole, &sums, many.len() * $columns + j, out);
+                    done(&x[at..], &[*w], whole, &sums, many.len() * C + j, out);
                 }
                 R
             }

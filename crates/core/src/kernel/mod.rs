@@ -176,9 +176,9 @@ mod tests {
             for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8), (25, 6), (31, 7)] {
                 let x: Vec<F> = values(height * len, 1 + len as u64).into_iter().map(F::of).collect();
                 let w: Vec<W> = values(width * len, 77 + len as u64).into_iter().map(stored).collect();
-                let x = Packed::new((0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
                 let w: Vec<&[W]> = (0..width).map(|j| &w[j * len..(j + 1) * len]).collect();
                 let of = |level| {
+                    let x = Packed::new((0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
                     let mut out = Array2::from_elem((height, width), F::nan());
                     products_at(level, &x, &w, out.view_mut());
                     out.mapv(bits)

@@ -2,6 +2,8 @@
 //!
 //! Rows that lie a power of two apart fight for the same lines of the cache: with 2048 f32 a row, a third of the speed is lost to that.
 
+use std::sync::OnceLock;
+
 use crate::kernel::dot::LANES;
 use crate::kernel::float::Float;
 
@@ -16,29 +18,52 @@ pub(crate) struct Line<F>(pub(crate) [[F; LANES]; STRIP]);
 /// The lines of a strip, and its rows.
 pub(crate) type Strip<'s, 'a, F> = (&'s [Line<F>], &'s [&'a [F]]);
 
-/// Rows of one length, as they are and packed.
+/// Rows of one length, as they are and packed, each way when it is first asked for.
 pub struct Packed<'a, F> {
     rows: Vec<&'a [F]>,
-    lines: Vec<Line<F>>,
+    lines: OnceLock<Vec<Line<F>>>,
+    panel: OnceLock<Panel<F>>,
     len: usize,
 }
 
+/// How strips lie that are multiplied with a panel: of so many rows, and so many of the 16 lanes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) rows: usize,
+    pub(crate) lanes: usize,
+}
+
+/// Rows in strips: for each strip and each part of the lanes the elements of all its lines, row by row, where a line of the cache begins.
+struct Panel<F> {
+    cut: Cut,
+    values: Vec<CacheLine<F>>,
+}
+
+/// 16 elements, where lines of the cache begin.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct CacheLine<F>(pub(crate) [F; LANES]);
+
+/// The elements one after the other.
+pub(crate) fn flat<F>(lines: &[CacheLine<F>]) -> &[F] {
+    const { assert!(size_of::<CacheLine<F>>() == LANES * size_of::<F>()) };
+    // SAFETY: a `CacheLine` is its array and no more (above).
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES) }
+}
+
+/// The same to be written to.
+pub(crate) fn flat_mut<F>(lines: &mut [CacheLine<F>]) -> &mut [F] {
+    const { assert!(size_of::<CacheLine<F>>() == LANES * size_of::<F>()) };
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES) }
+}
+
 impl<'a, F: Float> Packed<'a, F> {
-    /// Packs `rows`, cut to the length of the shortest.
+    /// Of `rows`, cut to the length of the shortest.
     pub fn new(mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
         let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         rows.iter_mut().for_each(|row| *row = &row[..len]);
-        let mut lines = Vec::with_capacity(rows.len().div_ceil(STRIP) * (len / LANES));
-        for strip in rows.chunks(STRIP) {
-            for k in 0..len / LANES {
-                let mut line = Line([[F::zero(); LANES]; STRIP]);
-                for (to, row) in line.0.iter_mut().zip(strip) {
-                    to.copy_from_slice(&row[k * LANES..(k + 1) * LANES]);
-                }
-                lines.push(line);
-            }
-        }
-        Packed { rows, lines, len }
+        Packed { rows, lines: OnceLock::new(), panel: OnceLock::new(), len }
     }
 
     /// The rows as they are.
@@ -53,7 +78,40 @@ impl<'a, F: Float> Packed<'a, F> {
 
     /// The strips: their lines and their rows.
     pub(crate) fn strips(&self) -> impl Iterator<Item = Strip<'_, 'a, F>> {
-        let lines = self.len / LANES;
-        self.rows.chunks(STRIP).enumerate().map(move |(i, rows)| (&self.lines[i * lines..(i + 1) * lines], rows))
+        let count = self.len / LANES;
+        let lines = self.lines.get_or_init(|| {
+            let mut lines = Vec::with_capacity(self.rows.len().div_ceil(STRIP) * count);
+            for strip in self.rows.chunks(STRIP) {
+                for k in 0..count {
+                    let mut line = Line([[F::zero(); LANES]; STRIP]);
+                    for (to, row) in line.0.iter_mut().zip(strip) {
+                        to.copy_from_slice(&row[k * LANES..(k + 1) * LANES]);
+                    }
+                    lines.push(line);
+                }
+            }
+            lines
+        });
+        self.rows.chunks(STRIP).enumerate().map(move |(i, rows)| (&lines[i * count..(i + 1) * count], rows))
+    }
+
+    /// The strips cut so, of rows of whole lines; what a strip lacks in rows is 0.
+    pub(crate) fn cut(&self, cut: Cut) -> impl Iterator<Item = &[F]> {
+        let size = cut.rows * self.len;
+        let panel = self.panel.get_or_init(|| {
+            let mut values = vec![CacheLine([F::zero(); LANES]); self.rows.len().div_ceil(cut.rows) * size / LANES];
+            for (strip, to) in self.rows.chunks(cut.rows).zip(flat_mut(&mut values).chunks_exact_mut(size)) {
+                for (part, to) in to.chunks_exact_mut(size * cut.lanes / LANES).enumerate() {
+                    for (line, to) in to.chunks_exact_mut(cut.rows * cut.lanes).enumerate() {
+                        for (row, to) in strip.iter().zip(to.chunks_exact_mut(cut.lanes)) {
+                            to.copy_from_slice(&row[line * LANES + part * cut.lanes..][..cut.lanes]);
+                        }
+                    }
+                }
+            }
+            Panel { cut, values }
+        });
+        assert_eq!(panel.cut, cut, "rows are packed for one set of instructions");
+        flat(&panel.values).chunks_exact(size)
     }
 }

@@ -1,41 +1,45 @@
-//! How are many rows of x multiplied with a tile of w? Both packed, so that every load is aligned and follows the one before.
+//! How are many rows of x multiplied with a tile of w? Both packed, so that what one pass reads lies one after the other.
 //!
 //! Sums in f32, and those of `dot` to the bit. What differs from one set of instructions to the next is a [`Micro`].
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use crate::kernel::dot::LANES;
 use crate::kernel::float::Float;
-use crate::kernel::packed::{Line, Packed, STRIP};
+use crate::kernel::packed::{CacheLine, Cut, Packed, flat_mut};
 
 /// Rows of x from which on packing w takes less time than it saves.
-const MANY: usize = 24;
+const MANY: usize = 8;
 /// Rows of w in a block.
 const COLUMNS: usize = 4;
+/// The most rows of x in a strip.
+const ROWS: usize = 6;
 
-/// 16 elements of each row of a block of w.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Columns([[f32; LANES]; COLUMNS]);
-
-/// The lanes of a strip of x with a block of w.
-type Sums = [[[f32; LANES]; COLUMNS]; STRIP];
+/// The lanes of a strip with a block of w, a part of the lanes after the other; in each by rows of x, then rows of w.
+type Sums = [f32; ROWS * COLUMNS * LANES];
 
 /// What is written for each set of instructions.
 struct Micro<W> {
-    /// Rows of w, at most a block, side by side.
-    pack: unsafe fn(&[&[W]], &mut [Columns]),
-    /// The lanes of a strip with a block, in registers meanwhile; behind those that the sums hold where `true` is given.
-    block: unsafe fn(&[Line<f32>], &[Columns], bool, &mut Sums),
+    /// Rows of x in a strip, and lanes that are in registers at a time: a part of the 16.
+    cut: Cut,
+    /// Rows of w, at most a block, side by side: each part of the lanes by itself.
+    pack: unsafe fn(&[&[W]], &mut [f32]),
+    /// One part of the lanes of a strip with a block, in registers meanwhile; behind those that the sums hold where `true` is given.
+    pass: unsafe fn(&[f32], &[f32], bool, &mut [f32]),
     /// The sum of each pair's lanes, of one row of x.
     trees: unsafe fn(&[[f32; LANES]; COLUMNS]) -> [f32; COLUMNS],
-    /// Lines after which the lanes are put aside, so that a strip and a block of w stay in the first-level cache.
+    /// Strips that a block of w is multiplied with while it is in the first-level cache.
+    together: usize,
+    /// Lines after which the lanes are put aside, so that these strips and a block of w stay there.
     chunk: usize,
+    /// Bytes of packed w that stay in the second-level cache.
+    panel: usize,
 }
 
 thread_local! {
     /// A thread's tile of w.
-    static PANEL: RefCell<Vec<Columns>> = const { RefCell::new(Vec::new()) };
+    static PANEL: RefCell<Vec<CacheLine<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether [`products`] is for these rows.
@@ -50,53 +54,75 @@ pub(crate) fn suits<F: Float>(x: &Packed<'_, F>) -> bool {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 unsafe fn products<W>(micro: &Micro<W>, x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
     assert!(suits(x) && w.iter().all(|row| row.len() >= x.width()) && out.iter().all(|row| row.len() == w.len()));
-    let count = x.width() / LANES;
+    assert!(micro.cut.rows <= ROWS && LANES.is_multiple_of(micro.cut.lanes));
+    let size = x.width() * COLUMNS;
+    let height = (micro.panel / (size * size_of::<f32>())).max(1) * COLUMNS;
+    let strips: Vec<&[f32]> = x.cut(micro.cut).collect();
     PANEL.with_borrow_mut(|panel| {
-        let needed = count * w.len().div_ceil(COLUMNS);
-        if panel.len() < needed {
-            panel.resize(needed, Columns([[0.0; LANES]; COLUMNS]));
-        }
-        let panel = &mut panel[..needed];
-        for (w, to) in w.chunks(COLUMNS).zip(panel.chunks_exact_mut(count)) {
-            // SAFETY: the caller's processor; rows are as long as those of x (above).
-            unsafe { (micro.pack)(w, to) };
-        }
-        let blocks: Vec<&[Columns]> = panel.chunks_exact(count).collect();
-        let mut sums: Vec<Sums> = vec![[[[0.0; LANES]; COLUMNS]; STRIP]; blocks.len()];
-        for ((lines, _), out) in x.strips().zip(out.chunks_mut(STRIP)) {
-            // SAFETY: as the caller says.
-            unsafe { strip(micro, lines, &blocks, &mut sums, out) };
+        for (number, w) in w.chunks(height).enumerate() {
+            let needed = size * w.len().div_ceil(COLUMNS);
+            if panel.len() < needed / LANES {
+                panel.resize(needed / LANES, CacheLine([0.0; LANES]));
+            }
+            let panel = &mut flat_mut(panel)[..needed];
+            for (w, to) in w.chunks(COLUMNS).zip(panel.chunks_exact_mut(size)) {
+                // SAFETY: the caller's processor; rows are as long as those of x (above).
+                unsafe { (micro.pack)(w, to) };
+            }
+            let blocks: Vec<&[f32]> = panel.chunks_exact(size).collect();
+            let mut sums = vec![[0.0; ROWS * COLUMNS * LANES]; blocks.len() * micro.together];
+            let columns = number * height..number * height + w.len();
+            let rows = micro.together * micro.cut.rows;
+            for (strips, out) in strips.chunks(micro.together).zip(out.chunks_mut(rows)) {
+                // SAFETY: as the caller says.
+                unsafe { some_strips(micro, x.width() / LANES, strips, &blocks, &mut sums, columns.clone(), out) };
+            }
         }
     });
 }
 
-/// A strip of x with all blocks of w.
+/// Some strips with all blocks of w, to `columns` of their rows of `out`.
 ///
 /// # Safety
 /// The processor has the instructions of `micro`.
-unsafe fn strip<W>(
+unsafe fn some_strips<W>(
     micro: &Micro<W>,
-    lines: &[Line<f32>],
-    blocks: &[&[Columns]],
-    all: &mut [Sums],
+    lines: usize,
+    strips: &[&[f32]],
+    blocks: &[&[f32]],
+    sums: &mut [Sums],
+    columns: Range<usize>,
     out: &mut [&mut [f32]],
 ) {
-    for start in (0..lines.len()).step_by(micro.chunk) {
-        let end = (start + micro.chunk).min(lines.len());
-        for (j, (w, sums)) in blocks.iter().zip(all.iter_mut()).enumerate() {
-            // SAFETY: as the caller says.
-            unsafe { (micro.block)(&lines[start..end], &w[start..end], start > 0, sums) };
-            if end < lines.len() {
-                continue;
-            }
-            for (out, sums) in out.iter_mut().zip(sums.iter()) {
-                let to = &mut out[j * COLUMNS..];
-                // SAFETY: as the caller says.
-                let found = unsafe { (micro.trees)(sums) };
-                match to.first_chunk_mut() {
-                    Some(to) => *to = found,
-                    None => to.copy_from_slice(&found[..to.len()]),
+    let Cut { rows, lanes } = micro.cut;
+    for start in (0..lines).step_by(micro.chunk) {
+        let end = (start + micro.chunk).min(lines);
+        for part in 0..LANES / lanes {
+            let of = |packed: usize| (part * lines + start) * packed * lanes..(part * lines + end) * packed * lanes;
+            for (w, sums) in blocks.iter().zip(sums.chunks_exact_mut(micro.together)) {
+                for (x, sums) in strips.iter().zip(sums) {
+                    let size = rows * COLUMNS * lanes;
+                    let sums = &mut sums[part * size..(part + 1) * size];
+                    // SAFETY: as the caller says.
+                    unsafe { (micro.pass)(&x[of(rows)], &w[of(COLUMNS)], start > 0, sums) };
                 }
+            }
+        }
+    }
+    for (number, out) in out.chunks_mut(rows).enumerate() {
+        for (row, out) in out.iter_mut().enumerate() {
+            let sums = sums.iter().skip(number).step_by(micro.together);
+            for (to, sums) in out[columns.clone()].chunks_mut(COLUMNS).zip(sums) {
+                let mut whole = [[0.0; LANES]; COLUMNS];
+                for (column, whole) in whole.iter_mut().enumerate() {
+                    for (part, whole) in whole.chunks_exact_mut(lanes).enumerate() {
+                        let at = ((part * rows + row) * COLUMNS + column) * lanes;
+                        whole.copy_from_slice(&sums[at..at + lanes]);
+                    }
+                }
+                // SAFETY: as the caller says.
+                let found = unsafe { (micro.trees)(&whole) };
+                to.copy_from_slice(&found[..to.len()]);
             }
         }
     }
@@ -109,22 +135,28 @@ pub(crate) mod x86 {
 
     use firstdiff_simd::prefetch;
 
-    use super::{COLUMNS, Columns, Micro, Sums, products};
+    use super::{COLUMNS, Cut, Micro, ROWS, products};
     use crate::kernel::dot::{LANES, trees_avx2};
-    use crate::kernel::packed::{Line, Packed, STRIP};
+    use crate::kernel::packed::Packed;
     use crate::kernel::widen::x86::Weight;
 
     /// Bytes that are asked of memory ahead of time: the processor's own prefetching stops at the end of a page.
     const AHEAD: usize = 4096;
-    /// Bytes of the tile that are asked of the second-level cache ahead of time.
-    const NEXT: usize = 1024;
 
     /// The products with AVX-512.
     ///
     /// # Safety
     /// The processor has it.
     pub(crate) unsafe fn avx512<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { pack: pack_avx512::<W>, block: block_avx512, trees: trees_avx2::<COLUMNS>, chunk: 64 };
+        let micro = Micro {
+            cut: Cut { rows: ROWS, lanes: LANES },
+            pack: pack_avx512::<W>,
+            pass: pass_avx512,
+            trees: trees_avx2::<COLUMNS>,
+            together: 1,
+            chunk: 64,
+            panel: 1 << 19,
+        };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
@@ -134,32 +166,50 @@ pub(crate) mod x86 {
     /// # Safety
     /// The processor has them.
     pub(crate) unsafe fn avx2<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { pack: pack_avx2::<W>, block: block_avx2, trees: trees_avx2::<COLUMNS>, chunk: 32 };
+        let micro = Micro {
+            cut: Cut { rows: HALF_ROWS, lanes: LANES / 2 },
+            pack: pack_avx2::<W>,
+            pass: pass_avx2,
+            trees: trees_avx2::<COLUMNS>,
+            together: 2,
+            chunk: 64,
+            panel: 1 << 17,
+        };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
 
     #[target_feature(enable = "avx512f")]
-    fn pack_avx512<W: Weight>(w: &[&[W]], to: &mut [Columns]) {
+    fn pack_avx512<W: Weight>(w: &[&[W]], to: &mut [f32]) {
         for (c, row) in w.iter().enumerate() {
-            for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.iter_mut()) {
+            for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<{ COLUMNS * LANES }>().0) {
                 // What lies a page on.
                 prefetch(from.as_ptr().wrapping_byte_add(AHEAD));
-                // SAFETY: 16 elements each; `Columns` begins where a line of the cache does.
-                unsafe { _mm512_store_ps(to.0[c].as_mut_ptr(), W::load_16(from.as_ptr())) };
+                let to = &mut to[c * LANES..(c + 1) * LANES];
+                // SAFETY: 16 elements each; no alignment is needed.
+                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), W::load_16(from.as_ptr())) };
             }
         }
     }
 
     #[target_feature(enable = "avx2,f16c")]
-    fn pack_avx2<W: Weight>(w: &[&[W]], to: &mut [Columns]) {
-        for (c, row) in w.iter().enumerate() {
-            for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.iter_mut()) {
+    fn pack_avx2<W: Weight>(w: &[&[W]], to: &mut [f32]) {
+        const HALF: usize = LANES / 2;
+        let (first, second) = to.split_at_mut(to.len() / 2);
+        let lines = first.as_chunks_mut::<{ COLUMNS * HALF }>().0.iter_mut();
+        let mut lines = lines.zip(second.as_chunks_mut::<{ COLUMNS * HALF }>().0);
+        for k in 0.. {
+            let Some((first, second)) = lines.next() else { return };
+            for (c, row) in w.iter().enumerate() {
+                let Some(from) = row[k * LANES..].first_chunk::<LANES>() else { return };
                 // What lies a page on.
                 prefetch(from.as_ptr().wrapping_byte_add(AHEAD));
-                for half in [0, LANES / 2] {
-                    // SAFETY: 8 elements each; `Columns` begins where a line of the cache does, and its half where half a line does.
-                    unsafe { _mm256_store_ps(to.0[c].as_mut_ptr().add(half), W::load_8(from.as_ptr().add(half))) };
+                for (half, to) in [&mut first[c * HALF..(c + 1) * HALF], &mut second[c * HALF..(c + 1) * HALF]]
+                    .into_iter()
+                    .enumerate()
+                {
+                    // SAFETY: 8 elements each; no alignment is needed.
+                    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), W::load_8(from.as_ptr().add(half * HALF))) };
                 }
             }
         }
@@ -169,75 +219,68 @@ pub(crate) mod x86 {
 
     #[allow(clippy::needless_range_loop)]
     #[target_feature(enable = "avx512f")]
-    fn block_avx512(x: &[Line<f32>], w: &[Columns], more: bool, sums: &mut Sums) {
-        let mut lanes = [[_mm512_setzero_ps(); COLUMNS]; STRIP];
+    fn pass_avx512(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
+        let sums = sums.first_chunk_mut::<{ ROWS * COLUMNS * LANES }>().expect("lanes of all pairs");
+        let mut lanes = [[_mm512_setzero_ps(); COLUMNS]; ROWS];
         if more {
-            for r in 0..STRIP {
+            for r in 0..ROWS {
                 for c in 0..COLUMNS {
                     // SAFETY: 16 elements; no alignment is needed.
-                    lanes[r][c] = unsafe { _mm512_loadu_ps(sums[r][c].as_ptr()) };
+                    lanes[r][c] = unsafe { _mm512_loadu_ps(sums[(r * COLUMNS + c) * LANES..].as_ptr()) };
                 }
             }
         }
-        for (x, w) in x.iter().zip(w) {
-            for c in 0..COLUMNS {
-                prefetch(w.0[c].as_ptr().wrapping_byte_add(NEXT));
-            }
-            // SAFETY: 16 elements each; `Columns` and `Line` begin where a line of the cache does.
-            let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { _mm512_load_ps(w.0[c].as_ptr()) });
-            for r in 0..STRIP {
+        for (x, w) in x.as_chunks::<{ ROWS * LANES }>().0.iter().zip(w.as_chunks::<{ COLUMNS * LANES }>().0) {
+            // SAFETY: 16 elements each; no alignment is needed.
+            let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { _mm512_loadu_ps(w[c * LANES..].as_ptr()) });
+            for r in 0..ROWS {
                 // SAFETY: as above.
-                let xs = unsafe { _mm512_load_ps(x.0[r].as_ptr()) };
+                let xs = unsafe { _mm512_loadu_ps(x[r * LANES..].as_ptr()) };
                 for c in 0..COLUMNS {
                     lanes[r][c] = _mm512_fmadd_ps(xs, ws[c], lanes[r][c]);
                 }
             }
         }
-        for r in 0..STRIP {
+        for r in 0..ROWS {
             for c in 0..COLUMNS {
                 // SAFETY: 16 elements; no alignment is needed.
-                unsafe { _mm512_storeu_ps(sums[r][c].as_mut_ptr(), lanes[r][c]) };
+                unsafe { _mm512_storeu_ps(sums[(r * COLUMNS + c) * LANES..].as_mut_ptr(), lanes[r][c]) };
             }
         }
     }
 
-    /// Half the rows and half the lanes at a time, so that the lanes of all their pairs fit 16 registers.
+    /// Rows of x of which the lanes of all pairs fit 16 registers, half of the lanes at a time.
+    const HALF_ROWS: usize = 3;
+
     #[allow(clippy::needless_range_loop)]
     #[target_feature(enable = "avx2,fma")]
-    fn block_avx2(x: &[Line<f32>], w: &[Columns], more: bool, sums: &mut Sums) {
-        const ROWS: usize = STRIP / 2;
-        for (first, half) in [(0, 0), (0, LANES / 2), (ROWS, 0), (ROWS, LANES / 2)] {
-            let mut lanes = [[_mm256_setzero_ps(); COLUMNS]; ROWS];
-            if more {
-                for r in 0..ROWS {
-                    for c in 0..COLUMNS {
-                        // SAFETY: 8 elements from `half` on; no alignment is needed.
-                        lanes[r][c] = unsafe { _mm256_loadu_ps(sums[first + r][c].as_ptr().add(half)) };
-                    }
+    fn pass_avx2(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
+        const WIDTH: usize = LANES / 2;
+        let sums = sums.first_chunk_mut::<{ HALF_ROWS * COLUMNS * WIDTH }>().expect("lanes of all pairs");
+        let mut lanes = [[_mm256_setzero_ps(); COLUMNS]; HALF_ROWS];
+        if more {
+            for r in 0..HALF_ROWS {
+                for c in 0..COLUMNS {
+                    // SAFETY: 8 elements; no alignment is needed.
+                    lanes[r][c] = unsafe { _mm256_loadu_ps(sums[(r * COLUMNS + c) * WIDTH..].as_ptr()) };
                 }
             }
-            for (x, w) in x.iter().zip(w) {
-                if (first, half) == (0, 0) {
-                    for c in 0..COLUMNS {
-                        prefetch(w.0[c].as_ptr().wrapping_byte_add(NEXT));
-                    }
-                }
-                // SAFETY: 8 elements from `half` on; `Columns` and `Line` begin where a line of the cache does.
-                let xs: [_; ROWS] =
-                    std::array::from_fn(|r| unsafe { _mm256_load_ps(x.0[first + r].as_ptr().add(half)) });
-                for c in 0..COLUMNS {
-                    // SAFETY: as above.
-                    let w = unsafe { _mm256_load_ps(w.0[c].as_ptr().add(half)) };
-                    for r in 0..ROWS {
-                        lanes[r][c] = _mm256_fmadd_ps(xs[r], w, lanes[r][c]);
-                    }
+        }
+        for (x, w) in x.as_chunks::<{ HALF_ROWS * WIDTH }>().0.iter().zip(w.as_chunks::<{ COLUMNS * WIDTH }>().0) {
+            // SAFETY: 8 elements each; no alignment is needed.
+            let xs: [_; HALF_ROWS] = std::array::from_fn(|r| unsafe { _mm256_loadu_ps(x[r * WIDTH..].as_ptr()) });
+            for c in 0..COLUMNS {
+                // SAFETY: as above.
+                let w = unsafe { _mm256_loadu_ps(w[c * WIDTH..].as_ptr()) };
+                for r in 0..HALF_ROWS {
+                    lanes[r][c] = _mm256_fmadd_ps(xs[r], w, lanes[r][c]);
                 }
             }
-            for r in 0..ROWS {
-                for c in 0..COLUMNS {
-                    // SAFETY: 8 elements from `half` on; no alignment is needed.
-                    unsafe { _mm256_storeu_ps(sums[first + r][c].as_mut_ptr().add(half), lanes[r][c]) };
-                }
+        }
+        for r in 0..HALF_ROWS {
+            for c in 0..COLUMNS {
+                // SAFETY: 8 elements; no alignment is needed.
+                unsafe { _mm256_storeu_ps(sums[(r * COLUMNS + c) * WIDTH..].as_mut_ptr(), lanes[r][c]) };
             }
         }
     }
@@ -248,9 +291,9 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{COLUMNS, Columns, Micro, Sums, products};
+    use super::{COLUMNS, Cut, Micro, ROWS, products};
     use crate::kernel::dot::{LANES, trees};
-    use crate::kernel::packed::{Line, Packed, STRIP};
+    use crate::kernel::packed::Packed;
     use crate::kernel::widen::neon::{Weight, fma_f32, zero_f32};
 
     /// Elements of a register.
@@ -261,51 +304,60 @@ pub(crate) mod neon {
     /// # Safety
     /// None is asked; it is one of the kernels that do.
     pub(crate) unsafe fn neon<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { pack: pack::<W>, block, trees: trees::<f32, COLUMNS>, chunk: 64 };
+        let micro = Micro {
+            cut: Cut { rows: ROWS, lanes: WIDTH },
+            pack: pack::<W>,
+            pass,
+            trees: trees::<f32, COLUMNS>,
+            together: 2,
+            chunk: 32,
+            panel: 1 << 17,
+        };
         // SAFETY: the processor has the instructions.
         unsafe { products(&micro, x, w, out) }
     }
 
-    fn pack<W: Weight>(w: &[&[W]], to: &mut [Columns]) {
-        for (c, row) in w.iter().enumerate() {
-            for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.iter_mut()) {
-                for part in (0..LANES).step_by(WIDTH) {
-                    // SAFETY: 4 elements each from `part` on.
-                    unsafe { vst1q_f32(to.0[c].as_mut_ptr().add(part), W::load_4(from.as_ptr().add(part))) };
+    fn pack<W: Weight>(w: &[&[W]], to: &mut [f32]) {
+        let size = to.len() * WIDTH / LANES;
+        for (part, to) in to.chunks_exact_mut(size).enumerate() {
+            for (c, row) in w.iter().enumerate() {
+                for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<{ COLUMNS * WIDTH }>().0) {
+                    let (from, to) = (&from[part * WIDTH..][..WIDTH], &mut to[c * WIDTH..][..WIDTH]);
+                    // SAFETY: 4 elements each.
+                    unsafe { vst1q_f32(to.as_mut_ptr(), W::load_4(from.as_ptr())) };
                 }
             }
         }
     }
 
-    /// A quarter of the lanes at a time, so that those of all pairs fit 32 registers.
+    /// A quarter of the lanes, so that those of all pairs fit 32 registers.
     #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
-    fn block(x: &[Line<f32>], w: &[Columns], more: bool, sums: &mut Sums) {
-        for part in (0..LANES).step_by(WIDTH) {
-            let mut lanes = [[zero_f32(); COLUMNS]; STRIP];
-            if more {
-                for r in 0..STRIP {
-                    for c in 0..COLUMNS {
-                        // SAFETY: 4 elements from `part` on.
-                        lanes[r][c] = unsafe { vld1q_f32(sums[r][c].as_ptr().add(part)) };
-                    }
-                }
-            }
-            for (x, w) in x.iter().zip(w) {
-                // SAFETY: 4 elements from `part` on.
-                let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { vld1q_f32(w.0[c].as_ptr().add(part)) });
-                for r in 0..STRIP {
-                    // SAFETY: as above.
-                    let xs = unsafe { vld1q_f32(x.0[r].as_ptr().add(part)) };
-                    for c in 0..COLUMNS {
-                        lanes[r][c] = fma_f32(xs, ws[c], lanes[r][c]);
-                    }
-                }
-            }
-            for r in 0..STRIP {
+    fn pass(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
+        let sums = sums.first_chunk_mut::<{ ROWS * COLUMNS * WIDTH }>().expect("lanes of all pairs");
+        let mut lanes = [[zero_f32(); COLUMNS]; ROWS];
+        if more {
+            for r in 0..ROWS {
                 for c in 0..COLUMNS {
-                    // SAFETY: 4 elements from `part` on.
-                    unsafe { vst1q_f32(sums[r][c].as_mut_ptr().add(part), lanes[r][c]) };
+                    // SAFETY: 4 elements.
+                    lanes[r][c] = unsafe { vld1q_f32(sums[(r * COLUMNS + c) * WIDTH..].as_ptr()) };
                 }
+            }
+        }
+        for (x, w) in x.as_chunks::<{ ROWS * WIDTH }>().0.iter().zip(w.as_chunks::<{ COLUMNS * WIDTH }>().0) {
+            // SAFETY: 4 elements each.
+            let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { vld1q_f32(w[c * WIDTH..].as_ptr()) });
+            for r in 0..ROWS {
+                // SAFETY: as above.
+                let xs = unsafe { vld1q_f32(x[r * WIDTH..].as_ptr()) };
+                for c in 0..COLUMNS {
+                    lanes[r][c] = fma_f32(xs, ws[c], lanes[r][c]);
+                }
+            }
+        }
+        for r in 0..ROWS {
+            for c in 0..COLUMNS {
+                // SAFETY: 4 elements.
+                unsafe { vst1q_f32(sums[(r * COLUMNS + c) * WIDTH..].as_mut_ptr(), lanes[r][c]) };
             }
         }
     }
