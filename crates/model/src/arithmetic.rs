@@ -1,6 +1,6 @@
 //! In what arithmetic is a step carried out? f64, f32, f16 or bf16 as PyTorch, or llama.cpp's own.
 
-use firstdiff_core::{self as core, Activations, RopePairing, quantise};
+use firstdiff_core::{self as core, Activations, RopePairing, quantise, whole_numbers};
 use firstdiff_trace::Cache;
 use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Axis, Zip};
 
@@ -8,6 +8,7 @@ use crate::cache::keep;
 use crate::error::ModelError;
 use crate::eval::{Chunk, Evaluation, Out};
 use crate::ggml;
+use crate::matmul::{is_whole, whole_product};
 use crate::plan::{Op, Rope, Step};
 use crate::storage::{Half, Storage};
 use crate::weights::Weights;
@@ -172,6 +173,10 @@ fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f
     let x = step.matrix(0)?;
     let (matrix, rows, columns) = step.weight_matrix()?;
     let Some(kind) = asked(matrix.storage()) else { return step.linear(x, heads) };
+    if is_whole(&matrix) {
+        let x = whole_numbers(x, kind).map_err(|e| step.error(e))?;
+        return step.linear_by(x.quants.nrows(), heads, |matrix, columns, out| whole_product(&x, matrix, columns, out));
+    }
     let rounded = quantise(x, kind).map_err(|e| step.error(e))?;
     let mut out = step.linear(rounded.values.view(), heads)?;
     if let (Some(excess), Storage::Block(kind)) = (rounded.excess, matrix.storage()) {

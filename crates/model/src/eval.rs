@@ -1,7 +1,9 @@
 //! What does one step make of its inputs? Reads the weights a tile of rows at a time, and calls core.
 
 use firstdiff_core::{self as core, Mask, OpError};
-use ndarray::{Array, Array1, Array2, Array3, ArrayD, ArrayView2, ArrayView3, ArrayViewD, Dimension, Ix3};
+use ndarray::{
+    Array, Array1, Array2, Array3, ArrayD, ArrayView2, ArrayView3, ArrayViewD, ArrayViewMut2, Dimension, Ix3,
+};
 
 use crate::error::ModelError;
 use crate::matmul::product;
@@ -117,6 +119,16 @@ impl<E: Real> Evaluation<'_, E> {
 
     /// x Wᵀ + b, a tile of rows of W at a time; the tiles are independent of each other.
     pub(crate) fn linear(&self, x: ArrayView2<'_, E>, heads: Option<usize>) -> Out<ArrayD<E>> {
+        self.linear_by(x.nrows(), heads, |matrix, columns, out| product(x, matrix, columns, out))
+    }
+
+    /// The same with another product of the rows, which fills \[T,out\] from the matrix and the length of its rows.
+    pub(crate) fn linear_by(
+        &self,
+        tokens: usize,
+        heads: Option<usize>,
+        product: impl FnOnce(&WeightView<'_>, usize, ArrayViewMut2<'_, E>) -> Result<(), OpError>,
+    ) -> Out<ArrayD<E>> {
         let (matrix, rows, columns) = self.weight_matrix()?;
         let bias = if self.step.weights.len() > 1 { Some(self.vector(1)?) } else { None };
         if let Some(bias) = &bias
@@ -124,8 +136,8 @@ impl<E: Real> Evaluation<'_, E> {
         {
             return Err(self.error(format!("the bias has {} elements, the weight {rows} rows", bias.len())));
         }
-        let mut out = Array2::zeros((x.nrows(), rows));
-        product(x, &matrix, columns, out.view_mut()).map_err(|e| self.error(e))?;
+        let mut out = Array2::zeros((tokens, rows));
+        product(&matrix, columns, out.view_mut()).map_err(|e| self.error(e))?;
         if let Some(bias) = &bias {
             out += bias;
         }

@@ -5,12 +5,13 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use bytemuck::{cast_slice_mut, try_cast_slice, try_cast_slice_mut};
-use firstdiff_core::{OpError, Packed, Rows, linear_rows};
+use firstdiff_core::{OpError, Packed, Rows, WholeNumbers, linear_rows};
 #[cfg(target_arch = "x86_64")]
 use firstdiff_simd::Level;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
+use crate::ggml::whole;
 use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
@@ -39,6 +40,30 @@ pub(crate) fn product<E: Real>(
         }
         BUFFER.with_borrow_mut(|buffer| linear_rows(&x, stored(w, range, columns, buffer), tile))
     })
+}
+
+/// Whether [`whole_product`] takes the matrix.
+pub(crate) fn is_whole(w: &WeightView<'_>) -> bool {
+    matches!(w.storage(), Storage::Block(kind) if whole::suits(kind)) && w.is_plain()
+}
+
+/// The same with rows of x that are whole numbers, in the blocks that the matrix asks for: sums of whole numbers. f32, as llama.cpp has it.
+pub(crate) fn whole_product(
+    x: &WholeNumbers,
+    w: &WeightView<'_>,
+    columns: usize,
+    out: ArrayViewMut2<'_, f32>,
+) -> Result<(), OpError> {
+    match w.storage() {
+        Storage::Block(kind) if is_whole(w) && x.quants.ncols() == columns => {
+            whole::products(kind, w.bytes(), x, out);
+            Ok(())
+        }
+        _ => {
+            let (left, right) = (x.quants.shape().to_vec(), w.shape().to_vec());
+            Err(OpError::Shape { op: "product", left, right, rule: "x is [T,in], the weight [out,in] in blocks" })
+        }
+    }
 }
 
 impl WeightView<'_> {

@@ -10,6 +10,7 @@ pub(crate) mod fused;
 mod k;
 mod legacy;
 mod ternary;
+pub(crate) mod whole;
 
 use firstdiff_simd::{Level, prefetch};
 
