@@ -18,7 +18,7 @@ use crate::weights::WeightView;
 /// Rows of a tile, and the bytes they may take in the product's type before they are made fewer: of the second-level cache, or of the first
 /// where a tile is used for one row of x only.
 const TILE_ROWS: usize = 64;
-const TILE_BYTES: usize = 1 << 20;
+const TILE_BYTES: usize = 1 << 17;
 const SMALL_TILE_BYTES: usize = 1 << 15;
 
 /// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]; on several threads, which changes no bit.

@@ -48,6 +48,8 @@ pub struct Mistake {
     pub(crate) in_the_cache: bool,
     /// Whether one piece of code, or one reader of files, makes it in all matrices of a model.
     pub(crate) of_all_matrices: bool,
+    /// Whether a matrix of its own is made for each product: what takes longest to imitate, and gives the numbers of no other mistake.
+    pub(crate) makes_a_matrix: bool,
     /// Whether it is no mistake, but another arithmetic: it is proved by its own numbers, and stands beside no mistake.
     pub(crate) is_another_arithmetic: bool,
 }
@@ -105,6 +107,7 @@ impl Mistake {
         moves_tokens: false,
         in_the_cache: false,
         of_all_matrices: false,
+        makes_a_matrix: false,
         is_another_arithmetic: false,
     };
 

@@ -38,6 +38,7 @@ pub(crate) static WEIGHT_TRANSPOSED: Mistake = Mistake {
     ),
     at: sites::MATRICES,
     params: &[Param::words("form", &["reshape", "transpose"]).of_shape()],
+    makes_a_matrix: true,
     ..LINEAR
 };
 pub(crate) static WEIGHT_STRIDE: Mistake = Mistake {
@@ -46,6 +47,7 @@ pub(crate) static WEIGHT_STRIDE: Mistake = Mistake {
     fix: "the leading dimension is the width of a row, in",
     at: sites::MATRICES,
     params: &[Param::words("leading_dimension", &["in-1", "in+1"])],
+    makes_a_matrix: true,
     ..LINEAR
 };
 pub(crate) static WEIGHT_WRONG_LAYER: Mistake = Mistake {

@@ -39,6 +39,7 @@ pub(crate) static PRECISION: Mistake = Mistake {
         Param::words("of", &["past"]),
     ],
     of_all_matrices: true,
+    makes_a_matrix: true,
     is_another_arithmetic: true,
     ..Mistake::ORDINARY
 };

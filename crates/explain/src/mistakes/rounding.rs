@@ -104,9 +104,15 @@ pub(crate) struct Steps {
 impl Steps {
     /// The nearest step of each value; as they are where there is none.
     pub(crate) fn round(self, x: &mut [f64]) {
+        // Above this no f64 has anything behind the point: what is added and taken away again is rounded, ties to even, without a call.
+        const WHOLE: f64 = (3u64 << 51) as f64;
         let Steps { step, zero, least, most } = self;
         if step.is_finite() && step != 0.0 {
-            x.iter_mut().for_each(|x| *x = ((*x - zero) / step).round_ties_even().clamp(least, most) * step + zero);
+            x.iter_mut().for_each(|x| {
+                // Steps are few: what lies beyond ends at the last of them in any case.
+                let steps = ((*x - zero) / step).clamp(least - 1.0, most + 1.0);
+                *x = ((steps + WHOLE) - WHOLE).clamp(least, most) * step + zero;
+            });
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::mistakes::unpack::misreadings;
 use crate::tolerance::mistakes::WHOLE_BLOCK;
 
 /// A mistake of the reader of files.
-const STORED: Mistake = Mistake { at: sites::MATRICES, of_all_matrices: true, ..Mistake::ORDINARY };
+const STORED: Mistake =
+    Mistake { at: sites::MATRICES, of_all_matrices: true, makes_a_matrix: true, ..Mistake::ORDINARY };
 
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] =

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse};
-use firstdiff_model::{Cache, Model, Op, keep};
+use firstdiff_model::{Cache, Model, Op, Step, keep};
 use firstdiff_trace::{Dump, Tap};
 use ndarray::ArrayD;
 
@@ -96,11 +96,29 @@ impl Run<'_> {
         let mut cleared = 0;
         for &(place, was) in wrong {
             let Some(step) = self.recorded.model.plan.step(place.tap) else { continue };
+            if !self.comes_nearer(step, place, was / CACHE_TELLS)? {
+                continue;
+            }
             let again = self.judge(step, place.step)?.report;
             let is = again.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
             cleared += usize::from(again.status.agrees() && CACHE_TELLS * is <= was);
         }
         Ok(cleared)
+    }
+
+    /// Whether what is due here is no further from the candidate's than `bar`, whatever is allowed: seen before anything is measured for a tolerance.
+    fn comes_nearer(&mut self, step: &Step, place: Place, bar: f64) -> Done<bool> {
+        let Ok(due) = self.due(step, place.step)? else { return Ok(false) };
+        let own = match &due.positions {
+            Some(list) => self.recorded.read_rows(place, list),
+            None => self.recorded.read(place),
+        };
+        let Ok(own) = own else { return Ok(false) };
+        let off = |right: &ArrayD<f64>| {
+            let kept = self.as_kept(place, &own, right);
+            compared(place.tap.site, right, kept.as_ref().unwrap_or(&own), Judged::F32, 0.0).0.metrics.nmse()
+        };
+        Ok([due.right.mapv(f64::from), due.exact].iter().any(|right| off(right).is_some_and(|nmse| nmse <= bar)))
     }
 
     /// Keys or values that were recorded as the cache holds them, each moved by half a step of its type towards the right value; `None` where

@@ -137,16 +137,27 @@ impl BeamSearch<'_, '_, '_> {
         let all: Vec<usize> = (0..self.candidates.len()).collect();
         let (alone, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|&&at| self.candidates[at].one_of_several);
         let one = |set: &[usize]| -> Vec<Vec<usize>> { set.iter().map(|&at| vec![at]).collect() };
-        let mut tried = match self.target.first_rows(SCREEN).filter(|_| self.search.is_large()) {
-            Some(screen) => self.screened(&screen, one(&shared)),
-            None => self.measure(one(&shared), 4.0, "single mistakes"),
-        };
-        self.remember(&tried);
-        self.settle(&mut tried);
-        if self.target.is_one_factor() {
-            return;
+        let screen = self.target.first_rows(SCREEN).filter(|_| self.search.is_large());
+        // Of a large model what makes matrices of its own is tried where nothing else is the cause: it takes longer than all the rest.
+        let late = |at: &usize| screen.is_some() && self.candidates[*at].mistake().makes_a_matrix;
+        let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| late(at));
+        let mut tried = Tried::new();
+        for part in [early, late] {
+            if self.is_found() {
+                break;
+            }
+            let mut some = match &screen {
+                Some(screen) => self.screened(screen, one(&part)),
+                None => self.measure(one(&part), 4.0, "single mistakes"),
+            };
+            self.remember(&some);
+            self.settle(&mut some);
+            if self.target.is_one_factor() {
+                return;
+            }
+            self.fit(&mut some, 8 * TUNED);
+            tried.extend(some);
         }
-        self.fit(&mut tried, 8 * TUNED);
         self.factors(&tried);
         if !self.is_found() && !alone.is_empty() {
             let mut alone = self.measure(one(&alone), 1.0, "mistakes in one layer");
@@ -192,7 +203,9 @@ impl BeamSearch<'_, '_, '_> {
         let mut first = self.measure_in(&search, screen, cut, 4.0, "single mistakes, on the first tokens");
         self.remember(&first);
         first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
-        let best = first.iter().take(KEPT).map(|(set, _)| set.clone()).chain(all).collect();
+        let bar = first.first().map_or(f64::INFINITY, |(_, left)| WORSE * left.nmse + NO_RESIDUAL);
+        let near = first.iter().take_while(|(_, left)| left.nmse <= bar).take(KEPT);
+        let best = near.map(|(set, _)| set.clone()).chain(all).collect();
         self.measure(best, 4.0, "single mistakes")
     }
 
@@ -341,8 +354,10 @@ const MOST: usize = 24;
 const TOGETHER: usize = 128;
 /// Tokens that a large model is run on at first.
 const SCREEN: usize = 4;
-/// Mistakes that are tried on all tokens then.
+/// Mistakes that are tried on all tokens then, at most, and how much more of the error they may leave than the best: what is the cause leaves no more
+/// than rounding on any tokens.
 const KEPT: usize = 40;
+const WORSE: f64 = 1000.0;
 /// Candidates below which every layer by itself is tried in combinations too.
 const FEW: usize = 400;
 /// Sets that are grown by one more mistake.
