@@ -24,7 +24,7 @@ use crate::search::candidates::{Candidate, edits_of, extended, order_of};
 use crate::search::proof::{Residual, Target};
 use crate::search::simulate::Shared;
 use crate::search::tune::TUNED;
-use crate::tolerance::search::{FEW_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
+use crate::tolerance::search::{FEW_TOKENS, FIRST_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
 
 /// How far to look.
 #[derive(Clone, Debug)]
@@ -203,7 +203,7 @@ impl BeamSearch<'_, '_, '_> {
         let mut first = self.measure_in(&search, screen, cut, 4.0, "single mistakes, on the first tokens");
         self.remember(&first);
         first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
-        let bar = first.first().map_or(f64::INFINITY, |(_, left)| WORSE * left.nmse + NO_RESIDUAL);
+        let bar = first.first().map_or(f64::INFINITY, |(_, left)| FIRST_TOKENS * left.nmse + NO_RESIDUAL);
         let near = first.iter().take_while(|(_, left)| left.nmse <= bar).take(KEPT);
         let best = near.map(|(set, _)| set.clone()).chain(all).collect();
         self.measure(best, 4.0, "single mistakes")
@@ -354,10 +354,8 @@ const MOST: usize = 24;
 const TOGETHER: usize = 128;
 /// Tokens that a large model is run on at first.
 const SCREEN: usize = 4;
-/// Mistakes that are tried on all tokens then, at most, and how much more of the error they may leave than the best: what is the cause leaves no more
-/// than rounding on any tokens.
+/// Mistakes that are tried on all tokens then, at most.
 const KEPT: usize = 40;
-const WORSE: f64 = 1000.0;
 /// Candidates below which every layer by itself is tried in combinations too.
 const FEW: usize = 400;
 /// Sets that are grown by one more mistake.

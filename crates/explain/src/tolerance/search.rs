@@ -26,6 +26,8 @@ pub(crate) const AS_NOTHING: f64 = 8.0;
 pub(crate) const ROUNDED_VALUE: f64 = 1.0 / 64.0;
 /// Nearer in direction than this one row counts for no more.
 pub(crate) const LEAST_ANGLE: f64 = 1e-12;
+/// How much more than the best a mistake may leave on the first tokens and still be tried on all: a cause leaves no more than rounding on any tokens.
+pub(crate) const FIRST_TOKENS: f64 = 1000.0;
 /// By how much each of several mistakes must lower what the others leave.
 pub(crate) const MATTERS: f64 = 100.0;
 /// Residuals that are the same to six digits are of the same values by other words.
