@@ -112,26 +112,6 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Asks the system for the pages of these bytes at once, where they are of a mapped file: a fault for every few of them takes longer than what is
-/// done with the bytes. A hint; without it each page is read when it is touched.
-pub fn populate(bytes: &[u8]) {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::mm::{Advice, madvise};
-        let page = rustix::param::page_size();
-        let start = bytes.as_ptr().addr().next_multiple_of(page);
-        let end = (bytes.as_ptr().addr() + bytes.len()) / page * page;
-        if start < end {
-            let at = bytes.as_ptr().wrapping_add(start - bytes.as_ptr().addr());
-            // SAFETY: whole pages within the slice, which are read, not changed. A system that does not know the advice says so, and one whose
-            // file has become shorter too; neither matters here.
-            let _ = unsafe { madvise(at.cast_mut().cast(), end - start, Advice::LinuxPopulateRead) };
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = bytes;
-}
-
 fn names(levels: &[Level]) -> String {
     levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ")
 }

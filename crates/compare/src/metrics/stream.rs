@@ -13,13 +13,9 @@ const SPAN: usize = 64 * CHUNK;
 
 pub(super) fn metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     let len = reference.len();
-    // While a thread waits for the pages of its span another computes.
     let span = |start: usize| {
         let range = start..len.min(start + SPAN);
-        let (reference, candidate) = (reference.slice(range.clone()), candidate.slice(range));
-        reference.populate();
-        candidate.populate();
-        span_metrics(reference, candidate)
+        span_metrics(reference.slice(range.clone()), candidate.slice(range))
     };
     if len <= SPAN {
         return span(0);

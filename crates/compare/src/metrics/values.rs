@@ -60,16 +60,6 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Has them brought into memory, where they are of a mapped file.
-    pub(super) fn populate(&self) {
-        firstdiff_simd::populate(match self {
-            Self::F32(values) => bytemuck::cast_slice(values),
-            Self::F64(values) => bytemuck::cast_slice(values),
-            Self::F16(values) => bytemuck::cast_slice(values),
-            Self::BF16(values) => bytemuck::cast_slice(values),
-        });
-    }
-
     /// Whether f32 cannot hold every value.
     pub(super) fn needs_f64(&self) -> bool {
         matches!(self, Self::F64(_))
