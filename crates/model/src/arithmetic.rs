@@ -8,7 +8,7 @@ use crate::cache::keep;
 use crate::error::ModelError;
 use crate::eval::{Chunk, Evaluation, Out};
 use crate::ggml;
-use crate::matmul::{is_whole, whole_product};
+use crate::matmul::{whole_blocks, whole_product};
 use crate::plan::{Op, Rope, Step};
 use crate::storage::{Half, Storage};
 use crate::weights::Weights;
@@ -173,9 +173,9 @@ fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f
     let x = step.matrix(0)?;
     let (matrix, rows, columns) = step.weight_matrix()?;
     let Some(kind) = asked(matrix.storage()) else { return step.linear(x, heads) };
-    if is_whole(&matrix) {
+    if let Some(blocks) = whole_blocks(&matrix) {
         let x = whole_numbers(x, kind).map_err(|e| step.error(e))?;
-        return step.linear_by(x.quants.nrows(), heads, |matrix, columns, out| whole_product(&x, matrix, columns, out));
+        return step.linear_by(x.quants.nrows(), heads, |w, columns, out| whole_product(&x, blocks, w, columns, out));
     }
     let rounded = quantise(x, kind).map_err(|e| step.error(e))?;
     let mut out = step.linear(rounded.values.view(), heads)?;

@@ -11,7 +11,7 @@ use firstdiff_simd::Level;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
-use crate::ggml::whole;
+use crate::ggml::{self, whole};
 use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
@@ -42,28 +42,28 @@ pub(crate) fn product<E: Real>(
     })
 }
 
-/// Whether [`whole_product`] takes the matrix.
-pub(crate) fn is_whole(w: &WeightView<'_>) -> bool {
-    matches!(w.storage(), Storage::Block(kind) if whole::suits(kind)) && w.is_plain()
+/// The type of the matrix's blocks, where [`whole_product`] takes them.
+pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
+    match w.storage() {
+        Storage::Block(kind) if w.is_plain() && whole::suits(kind) => Some(kind),
+        _ => None,
+    }
 }
 
-/// The same with rows of x that are whole numbers, in the blocks that the matrix asks for: sums of whole numbers. f32, as llama.cpp has it.
+/// The same with a matrix of such blocks, and rows of x that are whole numbers in the blocks that it asks for. f32, as llama.cpp has it.
 pub(crate) fn whole_product(
     x: &WholeNumbers,
+    blocks: ggml::Type,
     w: &WeightView<'_>,
     columns: usize,
     out: ArrayViewMut2<'_, f32>,
 ) -> Result<(), OpError> {
-    match w.storage() {
-        Storage::Block(kind) if is_whole(w) && x.quants.ncols() == columns => {
-            whole::products(kind, w.bytes(), x, out);
-            Ok(())
-        }
-        _ => {
-            let (left, right) = (x.quants.shape().to_vec(), w.shape().to_vec());
-            Err(OpError::Shape { op: "product", left, right, rule: "x is [T,in], the weight [out,in] in blocks" })
-        }
+    if x.quants.ncols() != columns {
+        let (left, right) = (x.quants.shape().to_vec(), w.shape().to_vec());
+        return Err(OpError::Shape { op: "product", left, right, rule: "x is [T,in], the weight [out,in]" });
     }
+    whole::products(blocks, w.bytes(), x, out);
+    Ok(())
 }
 
 impl WeightView<'_> {

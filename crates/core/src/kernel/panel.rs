@@ -128,6 +128,45 @@ unsafe fn some_strips<W>(
     }
 }
 
+/// The pass of one set of instructions: $rows rows of x with a block of w, $width lanes at a time.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! pass {
+    ($name:ident: $(#[$attribute:meta])?, $rows:expr, $width:expr, $zero:path, $load:path, $fma:path, $store:path) => {
+        #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
+        $(#[$attribute])?
+        fn $name(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
+            const SIZE: usize = $rows * COLUMNS * $width;
+            let sums = sums.first_chunk_mut::<SIZE>().expect("lanes of all pairs");
+            let mut lanes = [[$zero(); COLUMNS]; $rows];
+            if more {
+                for r in 0..$rows {
+                    for c in 0..COLUMNS {
+                        // SAFETY: a register's elements; no alignment is needed.
+                        lanes[r][c] = unsafe { $load(sums[(r * COLUMNS + c) * $width..].as_ptr()) };
+                    }
+                }
+            }
+            for (x, w) in x.as_chunks::<{ $rows * $width }>().0.iter().zip(w.as_chunks::<{ COLUMNS * $width }>().0) {
+                // SAFETY: a register's elements each; no alignment is needed.
+                let xs: [_; $rows] = std::array::from_fn(|r| unsafe { $load(x[r * $width..].as_ptr()) });
+                for c in 0..COLUMNS {
+                    // SAFETY: as above.
+                    let w = unsafe { $load(w[c * $width..].as_ptr()) };
+                    for r in 0..$rows {
+                        lanes[r][c] = $fma(xs[r], w, lanes[r][c]);
+                    }
+                }
+            }
+            for r in 0..$rows {
+                for c in 0..COLUMNS {
+                    // SAFETY: a register's elements; no alignment is needed.
+                    unsafe { $store(sums[(r * COLUMNS + c) * $width..].as_mut_ptr(), lanes[r][c]) };
+                }
+            }
+        }
+    };
+}
+
 /// For AVX-512 and AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
@@ -167,7 +206,7 @@ pub(crate) mod x86 {
     /// The processor has them.
     pub(crate) unsafe fn avx2<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
         let micro = Micro {
-            cut: Cut { rows: HALF_ROWS, lanes: LANES / 2 },
+            cut: Cut { rows: HALF_ROWS, lanes: HALF },
             pack: pack_avx2::<W>,
             pass: pass_avx2,
             trees: trees_avx2::<COLUMNS>,
@@ -194,7 +233,6 @@ pub(crate) mod x86 {
 
     #[target_feature(enable = "avx2,f16c")]
     fn pack_avx2<W: Weight>(w: &[&[W]], to: &mut [f32]) {
-        const HALF: usize = LANES / 2;
         let (first, second) = to.split_at_mut(to.len() / 2);
         let lines = first.as_chunks_mut::<{ COLUMNS * HALF }>().0.iter_mut();
         let mut lines = lines.zip(second.as_chunks_mut::<{ COLUMNS * HALF }>().0);
@@ -215,75 +253,12 @@ pub(crate) mod x86 {
         }
     }
 
-    // Indices below, since an array that is iterated over does not stay in registers.
-
-    #[allow(clippy::needless_range_loop)]
-    #[target_feature(enable = "avx512f")]
-    fn pass_avx512(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
-        let sums = sums.first_chunk_mut::<{ ROWS * COLUMNS * LANES }>().expect("lanes of all pairs");
-        let mut lanes = [[_mm512_setzero_ps(); COLUMNS]; ROWS];
-        if more {
-            for r in 0..ROWS {
-                for c in 0..COLUMNS {
-                    // SAFETY: 16 elements; no alignment is needed.
-                    lanes[r][c] = unsafe { _mm512_loadu_ps(sums[(r * COLUMNS + c) * LANES..].as_ptr()) };
-                }
-            }
-        }
-        for (x, w) in x.as_chunks::<{ ROWS * LANES }>().0.iter().zip(w.as_chunks::<{ COLUMNS * LANES }>().0) {
-            // SAFETY: 16 elements each; no alignment is needed.
-            let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { _mm512_loadu_ps(w[c * LANES..].as_ptr()) });
-            for r in 0..ROWS {
-                // SAFETY: as above.
-                let xs = unsafe { _mm512_loadu_ps(x[r * LANES..].as_ptr()) };
-                for c in 0..COLUMNS {
-                    lanes[r][c] = _mm512_fmadd_ps(xs, ws[c], lanes[r][c]);
-                }
-            }
-        }
-        for r in 0..ROWS {
-            for c in 0..COLUMNS {
-                // SAFETY: 16 elements; no alignment is needed.
-                unsafe { _mm512_storeu_ps(sums[(r * COLUMNS + c) * LANES..].as_mut_ptr(), lanes[r][c]) };
-            }
-        }
-    }
-
     /// Rows of x of which the lanes of all pairs fit 16 registers, half of the lanes at a time.
     const HALF_ROWS: usize = 3;
+    const HALF: usize = LANES / 2;
 
-    #[allow(clippy::needless_range_loop)]
-    #[target_feature(enable = "avx2,fma")]
-    fn pass_avx2(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
-        const WIDTH: usize = LANES / 2;
-        let sums = sums.first_chunk_mut::<{ HALF_ROWS * COLUMNS * WIDTH }>().expect("lanes of all pairs");
-        let mut lanes = [[_mm256_setzero_ps(); COLUMNS]; HALF_ROWS];
-        if more {
-            for r in 0..HALF_ROWS {
-                for c in 0..COLUMNS {
-                    // SAFETY: 8 elements; no alignment is needed.
-                    lanes[r][c] = unsafe { _mm256_loadu_ps(sums[(r * COLUMNS + c) * WIDTH..].as_ptr()) };
-                }
-            }
-        }
-        for (x, w) in x.as_chunks::<{ HALF_ROWS * WIDTH }>().0.iter().zip(w.as_chunks::<{ COLUMNS * WIDTH }>().0) {
-            // SAFETY: 8 elements each; no alignment is needed.
-            let xs: [_; HALF_ROWS] = std::array::from_fn(|r| unsafe { _mm256_loadu_ps(x[r * WIDTH..].as_ptr()) });
-            for c in 0..COLUMNS {
-                // SAFETY: as above.
-                let w = unsafe { _mm256_loadu_ps(w[c * WIDTH..].as_ptr()) };
-                for r in 0..HALF_ROWS {
-                    lanes[r][c] = _mm256_fmadd_ps(xs[r], w, lanes[r][c]);
-                }
-            }
-        }
-        for r in 0..HALF_ROWS {
-            for c in 0..COLUMNS {
-                // SAFETY: 8 elements; no alignment is needed.
-                unsafe { _mm256_storeu_ps(sums[(r * COLUMNS + c) * WIDTH..].as_mut_ptr(), lanes[r][c]) };
-            }
-        }
-    }
+    pass!(pass_avx512: #[target_feature(enable = "avx512f")], ROWS, LANES, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
+    pass!(pass_avx2: #[target_feature(enable = "avx2,fma")], HALF_ROWS, HALF, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
 }
 
 /// For NEON.
@@ -330,35 +305,6 @@ pub(crate) mod neon {
         }
     }
 
-    /// A quarter of the lanes, so that those of all pairs fit 32 registers.
-    #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
-    fn pass(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
-        let sums = sums.first_chunk_mut::<{ ROWS * COLUMNS * WIDTH }>().expect("lanes of all pairs");
-        let mut lanes = [[zero_f32(); COLUMNS]; ROWS];
-        if more {
-            for r in 0..ROWS {
-                for c in 0..COLUMNS {
-                    // SAFETY: 4 elements.
-                    lanes[r][c] = unsafe { vld1q_f32(sums[(r * COLUMNS + c) * WIDTH..].as_ptr()) };
-                }
-            }
-        }
-        for (x, w) in x.as_chunks::<{ ROWS * WIDTH }>().0.iter().zip(w.as_chunks::<{ COLUMNS * WIDTH }>().0) {
-            // SAFETY: 4 elements each.
-            let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { vld1q_f32(w[c * WIDTH..].as_ptr()) });
-            for r in 0..ROWS {
-                // SAFETY: as above.
-                let xs = unsafe { vld1q_f32(x[r * WIDTH..].as_ptr()) };
-                for c in 0..COLUMNS {
-                    lanes[r][c] = fma_f32(xs, ws[c], lanes[r][c]);
-                }
-            }
-        }
-        for r in 0..ROWS {
-            for c in 0..COLUMNS {
-                // SAFETY: 4 elements.
-                unsafe { vst1q_f32(sums[(r * COLUMNS + c) * WIDTH..].as_mut_ptr(), lanes[r][c]) };
-            }
-        }
-    }
+    // A quarter of the lanes, so that those of all pairs fit 32 registers.
+    pass!(pass: , ROWS, WIDTH, zero_f32, vld1q_f32, fma_f32, vst1q_f32);
 }

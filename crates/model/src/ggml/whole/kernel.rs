@@ -4,7 +4,7 @@
 
 use firstdiff_simd::Level;
 
-use super::{LANES, PART, Plain, PlainInput, Scaled, ScaledInput};
+use super::{LANES, PART, PARTS, Plain, PlainInput, Scaled, ScaledInput};
 
 /// Rows of x that a row of w is multiplied with while it is in registers.
 pub(super) const ROWS: usize = 8;
@@ -26,50 +26,77 @@ fn lane(l: usize) -> std::ops::Range<usize> {
     l * PART / LANES..(l + 1) * PART / LANES
 }
 
-/// Adds the products of a row with some rows of x to their lanes.
-pub(super) fn scaled(level: Level, row: &[Scaled], x: &[&[ScaledInput]], lanes: &mut [[f32; LANES]]) {
-    assert!(x.len() == lanes.len() && x.iter().all(|x| x.len() == row.len()));
+/// What a block of weights is multiplied with, and how.
+pub(super) trait Multiply: Sized {
+    type Input;
+
+    /// Adds the products of one block with one of x to their lanes.
+    fn one(&self, x: &Self::Input, lanes: &mut [f32; LANES]);
+
+    /// The same of a row with some rows of x; all are equally many blocks.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
-    if level >= Level::Avx2 && Level::Avx2.is_available() {
-        // SAFETY: the processor has AVX2 and FMA.
-        return unsafe { avx2::scaled(row, x, lanes) };
-    }
-    let _ = level;
-    for (x, lanes) in x.iter().zip(lanes) {
-        for (w, x) in row.iter().zip(*x) {
-            for (l, to) in lanes.iter_mut().enumerate() {
-                let products = |part: usize, i: usize| {
-                    let scale = i32::from(w.scales[part][i / 2]);
-                    scale * i32::from(w.quants[part][i]) * i32::from(x.quants[part][i])
-                };
-                let sum: i32 = (0..super::PARTS).map(|part| lane(l).map(|i| products(part, i)).sum::<i32>()).sum();
-                let minima: i32 = (2 * l..2 * l + 2).map(|g| i32::from(w.minima[g]) * i32::from(x.sums[g])).sum();
-                *to = (w.d * x.d).mul_add(sum as f32, *to);
-                *to = (-(w.m * x.d)).mul_add(minima as f32, *to);
+    unsafe fn avx2(row: &[Self], x: &[&[Self::Input]], lanes: &mut [[f32; LANES]]);
+}
+
+/// Adds the products of a row with some rows of x to their lanes.
+pub(super) fn add<B: Multiply>(level: Level, row: &[B], x: &[&[B::Input]], lanes: &mut [[f32; LANES]]) {
+    assert!(x.len() == lanes.len() && x.iter().all(|x| x.len() == row.len()));
+    assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+    match level {
+        // SAFETY: the processor has the instructions, AVX2 and FMA among them.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 | Level::Avx2 => unsafe { B::avx2(row, x, lanes) },
+        _ => {
+            for (x, lanes) in x.iter().zip(lanes) {
+                row.iter().zip(*x).for_each(|(w, x)| w.one(x, lanes));
             }
         }
     }
 }
 
-/// The same of blocks about 0.
-pub(super) fn plain(level: Level, row: &[Plain], x: &[&[PlainInput]], lanes: &mut [[f32; LANES]]) {
-    assert!(x.len() == lanes.len() && x.iter().all(|x| x.len() == row.len()));
-    #[cfg(target_arch = "x86_64")]
-    if level >= Level::Avx2 && Level::Avx2.is_available() {
-        // SAFETY: the processor has AVX2 and FMA.
-        return unsafe { avx2::plain(row, x, lanes) };
+impl Multiply for Scaled {
+    type Input = ScaledInput;
+
+    fn one(&self, x: &ScaledInput, lanes: &mut [f32; LANES]) {
+        for (l, to) in lanes.iter_mut().enumerate() {
+            let product = |part: usize, i: usize| {
+                let scale = i32::from(self.scales[part][i / 2]);
+                scale * i32::from(self.quants[part][i]) * i32::from(x.quants[part][i])
+            };
+            let sum: i32 = (0..PARTS).map(|part| lane(l).map(|i| product(part, i)).sum::<i32>()).sum();
+            let minima: i32 = (2 * l..2 * l + 2).map(|g| i32::from(self.minima[g]) * i32::from(x.sums[g])).sum();
+            *to = (self.d * x.d).mul_add(sum as f32, *to);
+            *to = (-(self.m * x.d)).mul_add(minima as f32, *to);
+        }
     }
-    let _ = level;
-    for (x, lanes) in x.iter().zip(lanes) {
-        for (w, x) in row.iter().zip(*x) {
-            for part in 0..super::PARTS {
-                let factor = w.d[part] * x.d[part];
-                for (l, to) in lanes.iter_mut().enumerate() {
-                    let product = |i: usize| i32::from(w.quants[part][i]) * i32::from(x.quants[part][i]);
-                    *to = factor.mul_add(lane(l).map(product).sum::<i32>() as f32, *to);
-                }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx2(row: &[Scaled], x: &[&[ScaledInput]], lanes: &mut [[f32; LANES]]) {
+        // SAFETY: as the caller says.
+        unsafe { avx2::scaled(row, x, lanes) }
+    }
+}
+
+impl Multiply for Plain {
+    type Input = PlainInput;
+
+    fn one(&self, x: &PlainInput, lanes: &mut [f32; LANES]) {
+        for part in 0..PARTS {
+            let factor = self.d[part] * x.d[part];
+            for (l, to) in lanes.iter_mut().enumerate() {
+                let product = |i: usize| i32::from(self.quants[part][i]) * i32::from(x.quants[part][i]);
+                *to = factor.mul_add(lane(l).map(product).sum::<i32>() as f32, *to);
             }
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx2(row: &[Plain], x: &[&[PlainInput]], lanes: &mut [[f32; LANES]]) {
+        // SAFETY: as the caller says.
+        unsafe { avx2::plain(row, x, lanes) }
     }
 }
 

@@ -15,6 +15,7 @@ use ndarray::{ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use super::{Type, ahead};
+use kernel::Multiply;
 
 /// Lanes that a sum is kept in.
 const LANES: usize = 8;
@@ -123,7 +124,7 @@ pub(crate) fn products(kind: Type, bytes: &[u8], x: &WholeNumbers, out: ArrayVie
                     unpack(block, number % PARTS, &mut to[number / PARTS]);
                 }
                 // Parts that the row does not have count for nothing.
-                let last = columns.div_ceil(PART) % PARTS;
+                let last = columns / PART % PARTS;
                 if let (Some(to), 1..) = (to.last_mut(), last) {
                     to.d[last..].fill(0.0);
                 }
@@ -165,25 +166,18 @@ fn plain_input(x: &WholeNumbers) -> Input<PlainInput> {
     Input { blocks, width }
 }
 
-/// A block of weights, and how it is multiplied.
-trait Block: Clone + Send + 'static {
-    /// What it is multiplied with.
-    type Input: Sync;
-
+/// A block of weights that a thread keeps some of.
+trait Block: Multiply<Input: Sync> + Clone + Send + 'static {
     /// One that holds nothing.
     const EMPTY: Self;
 
     /// Memory of a thread for unpacked rows.
     fn buffer() -> &'static std::thread::LocalKey<RefCell<Vec<Self>>>;
-
-    /// Adds the products of one row with some rows of x to their lanes; all are equally many blocks.
-    fn add(row: &[Self], x: &[&[Self::Input]], lanes: &mut [[f32; LANES]]);
 }
 
 macro_rules! block {
-    ($block:ident, $input:ident, $empty:expr, $add:path) => {
+    ($block:ident, $empty:expr) => {
         impl Block for $block {
-            type Input = $input;
             const EMPTY: $block = $empty;
 
             fn buffer() -> &'static std::thread::LocalKey<RefCell<Vec<$block>>> {
@@ -192,26 +186,15 @@ macro_rules! block {
                 }
                 &BUFFER
             }
-
-            fn add(row: &[$block], x: &[&[$input]], lanes: &mut [[f32; LANES]]) {
-                $add(Level::best(), row, x, lanes);
-            }
         }
     };
 }
 
 block!(
     Scaled,
-    ScaledInput,
-    Scaled { quants: [[0; PART]; PARTS], scales: [[0; PART / 2]; PARTS], minima: [0; BLOCK / 16], d: 0.0, m: 0.0 },
-    kernel::scaled
+    Scaled { quants: [[0; PART]; PARTS], scales: [[0; PART / 2]; PARTS], minima: [0; BLOCK / 16], d: 0.0, m: 0.0 }
 );
-block!(
-    Plain,
-    PlainInput,
-    Plain { quants: [[0; PART]; PARTS], magnitudes: [[0; PART]; PARTS], d: [0.0; PARTS] },
-    kernel::plain
-);
+block!(Plain, Plain { quants: [[0; PART]; PARTS], magnitudes: [[0; PART]; PARTS], d: [0.0; PARTS] });
 
 /// Some rows of w at a time, on several threads.
 fn tiles<B: Block>(
@@ -240,6 +223,7 @@ fn tiles<B: Block>(
 
 /// All rows of x with the rows of a tile, some blocks of a few rows of x at a time, which stay in the first-level cache meanwhile.
 fn tile_products<B: Block>(w: &[B], x: &[&[B::Input]], width: usize, mut out: ArrayViewMut2<'_, f32>) {
+    let level = Level::best();
     for (x, mut out) in x.chunks(kernel::ROWS).zip(out.axis_chunks_iter_mut(Axis(0), kernel::ROWS)) {
         let mut lanes = vec![[0f32; LANES]; out.len()];
         for start in (0..width).step_by(CHUNK) {
@@ -247,7 +231,7 @@ fn tile_products<B: Block>(w: &[B], x: &[&[B::Input]], width: usize, mut out: Ar
             let mut part = [&x[0][..0]; kernel::ROWS];
             part.iter_mut().zip(x).for_each(|(to, x)| *to = &x[range.clone()]);
             for (w, lanes) in w.chunks_exact(width).zip(lanes.chunks_exact_mut(x.len())) {
-                B::add(&w[range.clone()], &part[..x.len()], lanes);
+                kernel::add(level, &w[range.clone()], &part[..x.len()], lanes);
             }
         }
         for (mut column, lanes) in out.columns_mut().into_iter().zip(lanes.chunks_exact(x.len())) {
@@ -268,8 +252,6 @@ mod tests {
 
     const KINDS: [Type; 9] =
         [Type::Q2K, Type::Q3K, Type::Q4K, Type::Q5K, Type::Q6K, Type::Q4_0, Type::Q5_0, Type::Q8_0, Type::IQ4NL];
-
-    type Kernel<B> = fn(Level, &[B], &[&[<B as Block>::Input]], &mut [[f32; LANES]]);
 
     struct Random(u32);
 
@@ -335,7 +317,6 @@ mod tests {
                 let lanes = |level: Level, together: bool| -> Vec<u32> {
                     let mut lanes = vec![[0f32; LANES]; tokens];
                     fn all<B: Block>(
-                        kernel: Kernel<B>,
                         level: Level,
                         row: &[B],
                         x: &Input<B::Input>,
@@ -344,19 +325,19 @@ mod tests {
                     ) {
                         let x: Vec<_> = x.blocks.chunks_exact(x.width).collect();
                         let some = if together { x.len() } else { 1 };
-                        x.chunks(some).zip(lanes.chunks_mut(some)).for_each(|(x, to)| kernel(level, row, x, to));
+                        x.chunks(some).zip(lanes.chunks_mut(some)).for_each(|(x, to)| kernel::add(level, row, x, to));
                     }
                     let bytes = bytes.chunks_exact(kind.block_bytes());
                     match unpack::form(level, kind).unwrap() {
                         Form::Scaled(unpack) => {
                             let mut row = vec![Scaled::EMPTY; 2];
                             bytes.zip(&mut row).for_each(|(from, to)| unpack(from, to));
-                            all(kernel::scaled, level, &row, &scaled_input(&x), together, &mut lanes);
+                            all(level, &row, &scaled_input(&x), together, &mut lanes);
                         }
                         Form::Plain(unpack) => {
                             let mut row = vec![Plain::EMPTY; 2];
                             bytes.enumerate().for_each(|(i, from)| unpack(from, i % PARTS, &mut row[i / PARTS]));
-                            all(kernel::plain, level, &row, &plain_input(&x), together, &mut lanes);
+                            all(level, &row, &plain_input(&x), together, &mut lanes);
                         }
                     }
                     lanes.as_flattened().iter().map(|x| x.to_bits()).collect()

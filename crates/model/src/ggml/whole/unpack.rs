@@ -13,8 +13,9 @@ macro_rules! forms {
     ($(Scaled: $($scaled:ident $q:ident)*; Plain: $($plain:ident $p:ident)*;)*) => {
         /// How blocks of a type are unpacked at a level; the same code, compiled for its registers.
         pub(super) fn form(level: Level, kind: Type) -> Option<Form> {
+            assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
             #[cfg(target_arch = "x86_64")]
-            if level >= Level::Avx2 && Level::Avx2.is_available() {
+            if let Level::Avx512 | Level::Avx2 = level {
                 return match kind {
                     // SAFETY: the processor has AVX2.
                     $($(Type::$scaled => Some(Form::Scaled(|block, to| unsafe { avx2::$q(block, to) })),)*)*
@@ -23,7 +24,6 @@ macro_rules! forms {
                     _ => None,
                 };
             }
-            let _ = level;
             match kind {
                 $($(Type::$scaled => Some(Form::Scaled($q)),)*)*
                 $($(Type::$plain => Some(Form::Plain($p)),)*)*
