@@ -108,11 +108,8 @@ impl Steps {
         const WHOLE: f64 = (3u64 << 51) as f64;
         let Steps { step, zero, least, most } = self;
         if step.is_finite() && step != 0.0 {
-            x.iter_mut().for_each(|x| {
-                // Steps are few: what lies beyond ends at the last of them in any case.
-                let steps = ((*x - zero) / step).clamp(least - 1.0, most + 1.0);
-                *x = ((steps + WHOLE) - WHOLE).clamp(least, most) * step + zero;
-            });
+            // The ends are whole numbers of steps, so what is cut to them first is rounded to the same.
+            x.iter_mut().for_each(|x| *x = ((((*x - zero) / step).clamp(least, most) + WHOLE) - WHOLE) * step + zero);
         }
     }
 }

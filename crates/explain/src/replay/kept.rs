@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse};
-use firstdiff_model::{Cache, Model, Op, Step, keep};
+use firstdiff_model::{Cache, Model, Op, keep};
 use firstdiff_trace::{Dump, Tap};
 use ndarray::ArrayD;
 
 use crate::replay::replayed::{Options, Replay};
 use crate::replay::right::compared;
-use crate::replay::{Done, Run};
+use crate::replay::{Done, Due, Run};
 use crate::tolerance::replay::CACHE_TELLS;
 
 /// Replays, with the type of cache that `options` name; where they name none and attention is wrong, with the one type that makes most of it right.
@@ -96,10 +96,11 @@ impl Run<'_> {
         let mut cleared = 0;
         for &(place, was) in wrong {
             let Some(step) = self.recorded.model.plan.step(place.tap) else { continue };
-            if !self.comes_nearer(step, place, was / CACHE_TELLS)? {
+            let due = self.due(step, place.step)?;
+            if !due.as_ref().is_ok_and(|due| self.comes_nearer(place, due, was / CACHE_TELLS)) {
                 continue;
             }
-            let again = self.judge(step, place.step)?.report;
+            let again = self.judged(step, place, due.as_ref())?.report;
             let is = again.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
             cleared += usize::from(again.status.agrees() && CACHE_TELLS * is <= was);
         }
@@ -107,18 +108,17 @@ impl Run<'_> {
     }
 
     /// Whether what is due here is no further from the candidate's than `bar`, whatever is allowed: seen before anything is measured for a tolerance.
-    fn comes_nearer(&mut self, step: &Step, place: Place, bar: f64) -> Done<bool> {
-        let Ok(due) = self.due(step, place.step)? else { return Ok(false) };
+    fn comes_nearer(&self, place: Place, due: &Due, bar: f64) -> bool {
         let own = match &due.positions {
             Some(list) => self.recorded.read_rows(place, list),
             None => self.recorded.read(place),
         };
-        let Ok(own) = own else { return Ok(false) };
+        let Ok(own) = own else { return false };
         let off = |right: &ArrayD<f64>| {
             let kept = self.as_kept(place, &own, right);
             compared(place.tap.site, right, kept.as_ref().unwrap_or(&own), Judged::F32, 0.0).0.metrics.nmse()
         };
-        Ok([due.right.mapv(f64::from), due.exact].iter().any(|right| off(right).is_some_and(|nmse| nmse <= bar)))
+        [&due.right.mapv(f64::from), &due.exact].into_iter().any(|right| off(right).is_some_and(|nmse| nmse <= bar))
     }
 
     /// Keys or values that were recorded as the cache holds them, each moved by half a step of its type towards the right value; `None` where
