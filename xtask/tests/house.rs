@@ -1,9 +1,10 @@
 //! Rules of the code base that no compiler checks: nothing is decided by what a message says or by the id of a mistake, no folder of a crate imports in
-//! a circle, and what is allowed stands where all tolerances of a crate do.
+//! a circle, what is allowed stands where all tolerances of a crate do, and no crate is built once for the command and again for the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use firstdiff_explain::mistakes::catalogue;
 
@@ -220,4 +221,29 @@ fn all_that_is_allowed_stands_in_the_tolerances_of_its_crate() {
         }
     }
     assert!(found.is_empty(), "tolerances outside of tolerance/:\n{}", found.join("\n"));
+}
+
+/// Each crate with its features, as Cargo builds them for these arguments.
+fn built(arguments: &[&str]) -> BTreeSet<String> {
+    let shown = ["tree", "--locked", "--offline", "--prefix", "none", "--format", "{p} {f}"];
+    let tree = Command::new(env!("CARGO")).args(shown).args(arguments).current_dir(root()).output().expect("cargo");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    String::from_utf8(tree.stdout)
+        .expect("UTF-8")
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)").trim_end().to_string())
+        .collect()
+}
+
+#[test]
+fn the_command_and_the_tests_share_one_build() {
+    let (command, tests) = (
+        built(&["--package", "firstdiff", "--edges", "normal,build"]),
+        built(&["--workspace", "--edges", "normal,build,dev"]),
+    );
+    let twice: Vec<_> = command.difference(&tests).collect();
+    assert!(
+        twice.is_empty(),
+        "the tests ask other features of these, so that all above them is built twice: {twice:?}"
+    );
 }
