@@ -24,7 +24,7 @@ use crate::search::candidates::{Candidate, edits_of, extended, order_of};
 use crate::search::proof::{Residual, Target};
 use crate::search::simulate::Shared;
 use crate::search::tune::TUNED;
-use crate::tolerance::search::{FEW_TOKENS, FIRST_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
+use crate::tolerance::search::{BEYOND_ROUNDING, FEW_TOKENS, FIRST_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
 
 /// How far to look.
 #[derive(Clone, Debug)]
@@ -40,6 +40,9 @@ pub struct Effort {
     pub quick: bool,
     /// Whether a cause is stated only where nothing that was recorded speaks against it; what is skipped in a quick search included.
     pub weigh: bool,
+    /// The width up to which a model is small: one evaluation of a wider one keeps all threads busy, so many mistakes are carried through its matrices
+    /// at once, on its first tokens before all of them.
+    pub small: usize,
 }
 
 impl Effort {
@@ -56,7 +59,7 @@ impl Effort {
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { only: Vec::new(), faults: 4, seconds: 60.0, quick: false, weigh: false }
+        Effort { only: Vec::new(), faults: 4, seconds: 60.0, quick: false, weigh: false, small: 1024 }
     }
 }
 
@@ -99,16 +102,26 @@ impl<'a> Search<'_, 'a> {
         &self.run.recorded
     }
 
-    /// Whether one evaluation keeps all threads busy.
+    /// Whether one evaluation keeps all threads busy (`Effort::small`).
     pub(crate) fn is_large(&self) -> bool {
-        self.recorded().model.plan.dims.hidden > 1024
+        self.recorded().model.plan.dims.hidden > self.effort.small
+    }
+
+    /// How many sets of mistakes go through a large model's matrices at once: its steps keep all threads busy by themselves.
+    fn together(&self, target: &Target<'_>) -> usize {
+        (TOGETHER / target.tokens(self.recorded()).max(1)).max(1)
     }
 
     /// Tries `candidates` one by one, and, if none is it, several at once. `progress` is told what is tried and how many of how many.
     pub(crate) fn run(&self, target: &Target<'a>, candidates: Vec<Candidate>, progress: Tell<'_>) -> Result {
-        let base = self.residual(target, &[]);
+        let right = self.value(target, &[], self.run.profile);
+        let screen = right.as_ref().filter(|_| self.is_large()).and_then(|right| {
+            let rows = SCREEN.max(target.first_wrong(right, BEYOND_ROUNDING)? + 1);
+            Some(Screen { target: target.first_rows(rows)?, shared: Shared::default() })
+        });
+        let base = Residual::of(target, right);
         let result = Result { base: base.nmse, ..Result::default() };
-        let mut hunt = BeamSearch { search: self, target, candidates, base, result, progress };
+        let mut hunt = BeamSearch { search: self, target, screen, candidates, base, result, progress };
         hunt.run();
         hunt.result
     }
@@ -120,10 +133,24 @@ pub(crate) type Tell<'p> = &'p (dyn Fn(&str, usize, usize) + Sync);
 /// Sets of candidates by their numbers, and what each leaves.
 type Tried = Vec<(Vec<usize>, Residual)>;
 
+/// The first tokens of a target, on which the mistakes of a large model are tried, and parameters fitted, before they are on all.
+struct Screen<'a> {
+    target: Target<'a>,
+    shared: Shared,
+}
+
+impl<'a> Screen<'a> {
+    /// The same search, in a run of these tokens.
+    fn search<'s>(&'s self, of: &'s Search<'_, 'a>) -> Search<'s, 'a> {
+        Search { shared: &self.shared, ..*of }
+    }
+}
+
 /// One search on its way.
 struct BeamSearch<'h, 'r, 'a> {
     search: &'h Search<'r, 'a>,
     target: &'h Target<'a>,
+    screen: Option<Screen<'a>>,
     candidates: Vec<Candidate>,
     /// What is left without any mistake.
     base: Residual,
@@ -137,19 +164,16 @@ impl BeamSearch<'_, '_, '_> {
         let all: Vec<usize> = (0..self.candidates.len()).collect();
         let (alone, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|&&at| self.candidates[at].one_of_several);
         let one = |set: &[usize]| -> Vec<Vec<usize>> { set.iter().map(|&at| vec![at]).collect() };
-        let screen = self.target.first_rows(SCREEN).filter(|_| self.search.is_large());
         // Of a large model what makes matrices of its own is tried where nothing else is the cause: it takes longer than all the rest.
-        let late = |at: &usize| screen.is_some() && self.candidates[*at].mistake().makes_a_matrix;
+        let late = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().makes_a_matrix;
         let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| late(at));
         let mut tried = Tried::new();
         for part in [early, late] {
             if self.is_found() {
                 break;
             }
-            let mut some = match &screen {
-                Some(screen) => self.screened(screen, one(&part)),
-                None => self.measure(one(&part), 4.0, "single mistakes"),
-            };
+            let near = self.near_on_the_first_tokens(one(&part));
+            let mut some = self.measure(near, 4.0, "single mistakes");
             self.remember(&some);
             self.settle(&mut some);
             if self.target.is_one_factor() {
@@ -193,29 +217,32 @@ impl BeamSearch<'_, '_, '_> {
         }
     }
 
-    /// What each mistake leaves, of those that are not far off on the first rows already.
-    fn screened(&mut self, screen: &Target<'_>, sets: Vec<Vec<usize>>) -> Tried {
+    /// The sets that are not far off on the first tokens already; all of them where those are not looked at first.
+    fn near_on_the_first_tokens(&mut self, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+        let Some(screen) = &self.screen else { return sets };
         // What looks at all tokens cannot be cut.
         let whole = |set: &Vec<usize>| self.candidates[set[0]].mistake().mixes_tokens;
         let (all, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(whole);
-        let shared = Shared::default();
-        let search = Search { shared: &shared, ..*self.search };
-        let mut first = self.measure_in(&search, screen, cut, 4.0, "single mistakes, on the first tokens");
+        let (total, search) = (cut.len(), screen.search(self.search));
+        let mut first = self.measured(&search, &screen.target, cut, 4.0, "single mistakes, on the first tokens");
+        self.result.untried += total - first.len();
         self.remember(&first);
         first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
         let bar = first.first().map_or(f64::INFINITY, |(_, left)| FIRST_TOKENS * left.nmse + NO_RESIDUAL);
-        let near = first.iter().take_while(|(_, left)| left.nmse <= bar).take(KEPT);
-        let best = near.map(|(set, _)| set.clone()).chain(all).collect();
-        self.measure(best, 4.0, "single mistakes")
+        let near = first.into_iter().take_while(|(_, left)| left.nmse <= bar).take(KEPT);
+        near.map(|(set, _)| set).chain(all).collect()
     }
 
     /// What each set leaves; sets whose turn did not come before `share` of the time ran out are missing.
     fn measure(&mut self, sets: Vec<Vec<usize>>, share: f64, what: &str) -> Tried {
-        self.measure_in(self.search, self.target, sets, share, what)
+        let total = sets.len();
+        let tried = self.measured(self.search, self.target, sets, share, what);
+        self.result.untried += total - tried.len();
+        tried
     }
 
-    fn measure_in(
-        &mut self,
+    fn measured(
+        &self,
         search: &Search<'_, '_>,
         target: &Target<'_>,
         sets: Vec<Vec<usize>>,
@@ -230,18 +257,14 @@ impl BeamSearch<'_, '_, '_> {
             (self.progress)(what, done.fetch_add(sets.len(), Ordering::Relaxed) + sets.len(), total);
             sets.iter().cloned().zip(left).collect::<Vec<_>>()
         };
-        // A large model's steps keep all threads busy by themselves: there many mistakes go through each matrix at once.
-        let tried: Tried = if search.is_large() {
-            let tokens = target.tokens(search.recorded()).max(1);
+        if search.is_large() {
             let is_late = || begun.elapsed().as_secs_f64() > seconds;
-            sets.chunks((TOGETHER / tokens).max(1)).filter(|_| !is_late()).flat_map(measured).collect()
+            sets.chunks(search.together(target)).filter(|_| !is_late()).flat_map(measured).collect()
         } else {
             let budget = Budget::of_each_thread(seconds);
             let within = |set: &[Vec<usize>]| budget.spend(|| measured(set));
             sets.par_chunks(1).filter(|_| !budget.is_spent()).flat_map_iter(within).collect()
-        };
-        self.result.untried += total - tried.len();
-        tried
+        }
     }
 
     /// Takes over what is proved, or came nearest.
@@ -262,7 +285,7 @@ impl BeamSearch<'_, '_, '_> {
         if self.is_found() {
             return;
         }
-        let mut tuned = self.search.tuned(self.target, &mut self.candidates, tried, self.base, most, self.progress);
+        let mut tuned = self.tuned(tried, most);
         self.remember(&tuned);
         self.settle(&mut tuned);
         tried.extend(tuned);
@@ -277,7 +300,7 @@ impl BeamSearch<'_, '_, '_> {
         }
         let factor = |(set, _): &&(Vec<usize>, Residual)| self.candidates[set[0]].mistake().is_a_factor;
         let free: Tried = tried.iter().filter(factor).cloned().collect();
-        let mut tuned = self.search.tuned(self.target, &mut self.candidates, &free, self.base, TUNED, self.progress);
+        let mut tuned = self.tuned(&free, TUNED);
         self.settle(&mut tuned);
     }
 
@@ -352,8 +375,8 @@ const MISSES: usize = 12;
 const MOST: usize = 24;
 /// Rows that go through a large model's matrices at once.
 const TOGETHER: usize = 128;
-/// Tokens that a large model is run on at first.
-const SCREEN: usize = 4;
+/// Tokens that a large model is run on at first, at least: as many as it takes for one to be wrong.
+const SCREEN: usize = 2;
 /// Mistakes that are tried on all tokens then, at most.
 const KEPT: usize = 40;
 /// Candidates below which every layer by itself is tried in combinations too.

@@ -117,6 +117,12 @@ impl<'a> Target<'a> {
         self.cut.map_or(all, |cut| cut.min(all))
     }
 
+    /// The first row of the first axis that is farther off than `allowed` (an NMSE).
+    pub(crate) fn first_wrong(&self, right: &ArrayD<f64>, allowed: f64) -> Option<usize> {
+        let mut rows = self.own.outer_iter().zip(right.outer_iter());
+        rows.position(|(own, right)| misfit(&own.to_owned(), &right.to_owned()) > allowed)
+    }
+
     /// The same with its first tokens alone, where it is computed from the tokens: what comes later cannot change them.
     pub(crate) fn first_rows(&self, rows: usize) -> Option<Target<'a>> {
         let from_tokens = self.steps.first().is_some_and(|s| matches!(s.op, Op::Embedding { .. }));
@@ -323,7 +329,7 @@ pub(crate) struct Residual {
 }
 
 impl Residual {
-    fn of(target: &Target<'_>, value: Option<ArrayD<f64>>) -> Residual {
+    pub(crate) fn of(target: &Target<'_>, value: Option<ArrayD<f64>>) -> Residual {
         let value = value.filter(|x| x.shape() == target.own.shape());
         value.map_or(Residual { nmse: f64::INFINITY, angle: 1.0 }, |value| Residual {
             nmse: target.misfit(&value),

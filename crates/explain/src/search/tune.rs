@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use firstdiff_trace::Tap;
 use rayon::prelude::*;
@@ -10,31 +11,59 @@ use crate::minimum::least;
 use crate::mistakes::{Edit, STEP, Scale};
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Residual, Target};
-use crate::search::{Search, Tell};
+use crate::search::{BeamSearch, Search, Tell, Tried};
 use crate::tolerance::search::TUNED_TO_ROUNDING;
 
-impl Search<'_, '_> {
-    /// The nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `candidates`.
-    pub(crate) fn tuned(
-        &self,
-        target: &Target<'_>,
-        candidates: &mut Vec<Candidate>,
-        tried: &[(Vec<usize>, Residual)],
-        base: Residual,
-        most: usize,
-        progress: Tell<'_>,
-    ) -> Vec<(Vec<usize>, Residual)> {
+/// A set of mistakes to fit.
+struct Seed {
+    mistakes: Vec<Candidate>,
+    /// Where a scan of the first parameter that may have any value was least, on its scale.
+    rough: Option<f64>,
+}
+
+impl BeamSearch<'_, '_, '_> {
+    /// The nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `self.candidates`.
+    pub(super) fn tuned(&mut self, tried: &Tried, most: usize) -> Tried {
+        // A large model's are fitted on its first tokens.
+        let first = self.screen.as_ref().map(|screen| (screen.search(self.search), &screen.target));
+        let (search, target) = first.as_ref().map_or((self.search, self.target), |(search, target)| (search, target));
+        let most = if search.is_large() && first.is_none() { LARGE } else { most };
+        let mut seeds = self.seeds(tried, most);
+        if first.is_some() {
+            seeds = search.scanned(target, seeds, self.progress);
+        }
+        let (done, total) = (AtomicUsize::new(0), seeds.len());
+        let fitted: Vec<(Vec<Candidate>, Residual)> = seeds
+            .into_par_iter()
+            .filter_map(|mut seed| {
+                (self.progress)("fitting parameters", done.fetch_add(1, Ordering::Relaxed), total);
+                search.tune(target, &mut seed)?;
+                let edits: Vec<&Edit> = seed.mistakes.iter().flat_map(|m| &m.edits).collect();
+                let left = self.search.residual(self.target, &edits);
+                (left.nmse < self.base.nmse).then_some((seed.mistakes, left))
+            })
+            .collect();
+        let mut out = Vec::new();
+        for (mistakes, left) in fitted {
+            let first = self.candidates.len();
+            let count = mistakes.len();
+            self.candidates.extend(mistakes);
+            out.push(((first..first + count).collect(), left));
+        }
+        out
+    }
+
+    /// The sets to begin with: the nearest in direction and the nearest in all, in turn; one for each form of the mistakes, in the same places.
+    fn seeds(&self, tried: &Tried, most: usize) -> Vec<Seed> {
+        let candidates = &self.candidates;
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
         let mut order: Vec<&(Vec<usize>, Residual)> =
             tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
         // Rounded to 16 bits, one step's numbers are too few for a free number beside another mistake.
-        order.retain(|(set, _)| set.len() == 1 || target.is_span() || !self.run.is_coarse());
-        // The nearest in direction and the nearest in all, in turn.
+        order.retain(|(set, _)| set.len() == 1 || self.target.is_span() || !self.search.run.is_coarse());
         let mut by_angle = order.clone();
         order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
         by_angle.sort_by(|a, b| a.1.angle.total_cmp(&b.1.angle));
-        let order: Vec<_> = by_angle.into_iter().zip(order).flat_map(|(a, b)| [a, b]).collect();
-        // One beginning for each form of the mistakes, in the same places.
         let kind = |set: &[usize]| -> Vec<(String, Vec<Tap>)> {
             let of = |&at: &usize| {
                 let edits = &candidates[at].edits;
@@ -43,37 +72,61 @@ impl Search<'_, '_> {
             set.iter().map(of).collect()
         };
         let mut kinds = HashSet::new();
-        let seeds: Vec<Vec<usize>> = order
-            .into_iter()
-            .filter(|(set, left)| left.nmse.is_finite() && kinds.insert(kind(set)))
-            .map(|(set, _)| set.clone())
-            .take(if self.is_large() { 2 } else { most })
-            .collect();
-        let (done, total) = (AtomicUsize::new(0), seeds.len());
-        let fitted: Vec<(Vec<Candidate>, Residual)> = seeds
-            .into_par_iter()
-            .filter_map(|set| {
-                progress("fitting parameters", done.fetch_add(1, Ordering::Relaxed), total);
-                let mut mistakes: Vec<Candidate> = set.iter().map(|&at| candidates[at].clone()).collect();
-                let left = self.tune(target, &mut mistakes)?;
-                (left.nmse < base.nmse).then_some((mistakes, left))
-            })
-            .collect();
-        let mut out = Vec::new();
-        for (mistakes, left) in fitted {
-            let first = candidates.len();
-            let count = mistakes.len();
-            candidates.extend(mistakes);
-            out.push(((first..first + count).collect(), left));
+        let in_turn = by_angle.into_iter().zip(order).flat_map(|(a, b)| [a, b]);
+        let begun = in_turn.filter(|(set, left)| left.nmse.is_finite() && kinds.insert(kind(set)));
+        begun.take(most).map(|(set, _)| Seed { mistakes: self.mistakes(set), rough: None }).collect()
+    }
+}
+
+impl Search<'_, '_> {
+    /// The parameter of one of a set's mistakes that may have any value, where numbers like these can tell it; and its scale.
+    fn free(&self, mistakes: &[Candidate], at: usize) -> Option<(f64, Scale)> {
+        let is_told = |&(x, scale): &(f64, Scale)| x != 0.0 && !(scale == Scale::Whole && self.run.is_coarse());
+        mistakes[at].edits[0].tunable().filter(is_told)
+    }
+
+    /// The seeds that a scan of their first free parameter brings nearest: the scans of all go through the matrices side by side.
+    fn scanned(&self, target: &Target<'_>, seeds: Vec<Seed>, progress: Tell<'_>) -> Vec<Seed> {
+        let begun = Instant::now();
+        let mut places: Vec<(usize, f64, Candidate, usize)> = Vec::new();
+        for (number, seed) in seeds.iter().enumerate() {
+            let free = (0..seed.mistakes.len()).find_map(|at| Some((at, self.free(&seed.mistakes, at)?)));
+            let Some((at, (begin, scale))) = free else { continue };
+            for place in scale.scan(scale.place(begin.abs())) {
+                let tuned = seed.mistakes[at].tuned(begin.signum() * scale.value(place));
+                places.push((number, place, tuned, at));
+            }
         }
-        out
+        let mut best: Vec<Option<(f64, f64)>> = vec![None; seeds.len()];
+        let mut done = 0;
+        for some in places.chunks(self.together(target)) {
+            if begun.elapsed().as_secs_f64() > self.effort.seconds {
+                break;
+            }
+            let sets: Vec<Vec<&Edit>> =
+                some.iter().map(|(number, _, tuned, at)| beside(*at, tuned, &seeds[*number].mistakes)).collect();
+            for ((number, place, ..), left) in some.iter().zip(self.residuals(target, &sets)) {
+                let best = &mut best[*number];
+                if best.is_none_or(|(least, _)| left.nmse < least) {
+                    *best = Some((left.nmse, *place));
+                }
+            }
+            done += some.len();
+            progress("fitting parameters, on the first tokens", done, places.len());
+        }
+        let scanned = seeds.into_iter().zip(best);
+        let mut scanned: Vec<(f64, Seed)> = scanned
+            .filter_map(|(seed, best)| best.map(|(nmse, place)| (nmse, Seed { rough: Some(place), ..seed })))
+            .collect();
+        scanned.sort_by(|a, b| a.0.total_cmp(&b.0));
+        scanned.into_iter().take(NEAREST).map(|(_, seed)| seed).collect()
     }
 
     /// Fits each free parameter of a set in turn: a scan over a factor of 64 either way on its scale, then Brent's search.
-    fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Residual> {
+    fn tune(&self, target: &Target<'_>, seed: &mut Seed) -> Option<()> {
+        let Seed { mistakes, rough: scanned } = seed;
         for at in 0..mistakes.len() {
-            let is_told = |&(x, scale): &(f64, Scale)| x != 0.0 && !(scale == Scale::Whole && self.run.is_coarse());
-            let Some((begin, scale)) = mistakes[at].edits[0].tunable().filter(is_told) else { continue };
+            let Some((begin, scale)) = self.free(mistakes, at) else { continue };
             // Of a number below 0 the size is fitted.
             let (begin, sign) = (begin.abs(), begin.signum());
             let with = |x: f64, mistakes: &[Candidate]| -> Residual {
@@ -87,7 +140,10 @@ impl Search<'_, '_> {
                 let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
                 Some(places.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?.0)
             };
-            let rough = nearest(scale.scan(begin))?;
+            let rough = match scanned.take() {
+                Some(rough) => rough,
+                None => nearest(scale.scan(begin))?,
+            };
             let (rough, width) = match scale.closer_scan(rough) {
                 Some((places, width)) => (nearest(places)?, width),
                 None => (rough, STEP),
@@ -109,13 +165,16 @@ impl Search<'_, '_> {
             let best = left.iter().position(|&l| l <= 4.0 * least + TUNED_TO_ROUNDING)?;
             mistakes[at] = mistakes[at].tuned(sign * near[best]);
         }
-        let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
-        Some(self.residual(target, &edits))
+        Some(())
     }
 }
 
 /// Sets whose free parameters are fitted.
 pub(crate) const TUNED: usize = 16;
+/// The same of a large model where all tokens are needed.
+const LARGE: usize = 2;
+/// Of those whose parameter was scanned on the first tokens, the ones that are fitted to the end.
+const NEAREST: usize = 4;
 
 /// The edits of a set with `tuned` in the place of its mistake `at`.
 fn beside<'m>(at: usize, tuned: &'m Candidate, mistakes: &'m [Candidate]) -> Vec<&'m Edit> {

@@ -18,7 +18,13 @@ pub(crate) fn changed(model: &str, dump: &str, change: Change<'_>) -> Explanatio
 /// The same, and something else said of it.
 #[allow(dead_code)]
 pub(crate) fn described(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>) -> Explanation {
-    again(model, dump, say, change, false, &|_, shape| shape.to_vec())
+    again(model, dump, say, change, false, &|_, shape| shape.to_vec(), &Effort::default())
+}
+
+/// What is found with this effort of some taps of a dump.
+#[allow(dead_code)]
+pub(crate) fn with_effort(model: &str, dump: &str, change: Change<'_>, effort: &Effort) -> Explanation {
+    again(model, dump, |_| {}, change, false, &|_, shape| shape.to_vec(), effort)
 }
 
 /// The same, recorded under other shapes.
@@ -29,13 +35,13 @@ pub(crate) fn reshaped(
     change: Change<'_>,
     shape: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
 ) -> Explanation {
-    again(model, dump, |_| {}, change, false, shape)
+    again(model, dump, |_| {}, change, false, shape, &Effort::default())
 }
 
 /// The last position alone of the prefill.
 #[allow(dead_code)]
 pub(crate) fn last_rows(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>) -> Explanation {
-    again(model, dump, say, change, true, &|_, shape| shape.to_vec())
+    again(model, dump, say, change, true, &|_, shape| shape.to_vec(), &Effort::default())
 }
 
 fn again(
@@ -45,6 +51,7 @@ fn again(
     change: Change<'_>,
     last: bool,
     shaped: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
+    effort: &Effort,
 ) -> Explanation {
     let dump = Dump::open(fixtures().join(dump)).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -73,8 +80,7 @@ fn again(
     let dump = Dump::open(&path).unwrap();
     let mut options = Options::declared(&dump, precision(&dump)).unwrap();
     options.rows = last.then_some(Rows::Named(NamedRows::Last));
-    explain(&load(fixtures().join("models").join(model)).unwrap(), &dump, &options, &Effort::default(), &|_, _, _| {})
-        .unwrap()
+    explain(&load(fixtures().join("models").join(model)).unwrap(), &dump, &options, effort, &|_, _, _| {}).unwrap()
 }
 
 /// What a tensor holds at the last place of an axis.

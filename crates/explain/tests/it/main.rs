@@ -5,6 +5,7 @@ mod catalogue;
 mod common;
 mod explain;
 mod few;
+mod large;
 mod misrecorded;
 mod onset;
 mod open;
