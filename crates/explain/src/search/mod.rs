@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use firstdiff_compare::Place;
+use ndarray::Axis;
 use rayon::prelude::*;
 
 use crate::mistakes::{Edit, Mistake};
@@ -24,7 +25,7 @@ use crate::search::candidates::{Candidate, edits_of, extended, order_of};
 use crate::search::proof::{Residual, Target};
 use crate::search::simulate::Shared;
 use crate::search::tune::TUNED;
-use crate::tolerance::search::{BEYOND_ROUNDING, FEW_TOKENS, FIRST_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
+use crate::tolerance::search::{BEYOND_ROUNDING, FEW_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
 
 /// How far to look.
 #[derive(Clone, Debug)]
@@ -117,7 +118,9 @@ impl<'a> Search<'_, 'a> {
         let right = self.value(target, &[], self.run.profile);
         let screen = right.as_ref().filter(|_| self.is_large()).and_then(|right| {
             let rows = SCREEN.max(target.first_wrong(right, BEYOND_ROUNDING)? + 1);
-            Some(Screen { target: target.first_rows(rows)?, shared: Shared::default() })
+            let target = target.first_rows(rows)?;
+            let right = right.slice_axis(Axis(0), (0..rows).into()).to_owned();
+            Some(Screen { base: Residual::of(&target, Some(right)).nmse, target, shared: Shared::default() })
         });
         let base = Residual::of(target, right);
         let result = Result { base: base.nmse, ..Result::default() };
@@ -137,12 +140,61 @@ type Tried = Vec<(Vec<usize>, Residual)>;
 struct Screen<'a> {
     target: Target<'a>,
     shared: Shared,
+    /// What is left of these tokens without any mistake.
+    base: f64,
+}
+
+/// Sets of mistakes in the order in which they are tried on all tokens.
+#[derive(Default)]
+struct Sorted {
+    /// What may give the first tokens' numbers; of a small model all of them.
+    near: Vec<Vec<usize>>,
+    /// What looks at all tokens, and was not tried on the first.
+    whole: Vec<Vec<usize>>,
+    /// The nearest of those that do not give the first tokens' numbers.
+    far: Vec<Vec<usize>>,
+    /// What each leaves on the first tokens.
+    first: Tried,
 }
 
 impl<'a> Screen<'a> {
     /// The same search, in a run of these tokens.
     fn search<'s>(&'s self, of: &'s Search<'_, 'a>) -> Search<'s, 'a> {
         Search { shared: &self.shared, ..*of }
+    }
+}
+
+/// Where single mistakes are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Singles {
+    /// In all layers of a stretch, as engines' layers share their code.
+    Shared,
+    /// In one layer of several.
+    OneLayer,
+}
+
+impl Singles {
+    fn what(self) -> &'static str {
+        match self {
+            Singles::Shared => "single mistakes",
+            Singles::OneLayer => "mistakes in one layer",
+        }
+    }
+
+    /// How many times the search's time they may take.
+    fn share(self) -> f64 {
+        match self {
+            Singles::Shared => 4.0,
+            Singles::OneLayer => 1.0,
+        }
+    }
+
+    /// How many forms are fitted at most.
+    fn fitted(self) -> usize {
+        match self {
+            Singles::Shared => 8 * TUNED,
+            Singles::OneLayer => 4 * TUNED,
+        }
     }
 }
 
@@ -167,27 +219,30 @@ impl BeamSearch<'_, '_, '_> {
         // Of a large model what makes matrices of its own is tried where nothing else is the cause: it takes longer than all the rest.
         let late = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().makes_a_matrix;
         let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| late(at));
+        let alone = if self.screen.is_some() { self.fewest_ways_first(alone) } else { alone };
         let mut tried = Tried::new();
-        for part in [early, late] {
-            if self.is_found() {
-                break;
+        for (part, kind) in [(early, Singles::Shared), (alone, Singles::OneLayer), (late, Singles::Shared)] {
+            if self.is_found() || part.is_empty() {
+                continue;
             }
-            let near = self.near_on_the_first_tokens(one(&part));
-            let mut some = self.measure(near, 4.0, "single mistakes");
-            self.remember(&some);
-            self.settle(&mut some);
+            let sets = self.sorted(one(&part), kind);
+            let mut some = Tried::new();
+            for sets in [sets.near, sets.whole] {
+                if !self.is_found() {
+                    some.extend(self.try_singly(sets, kind));
+                }
+            }
             if self.target.is_one_factor() {
                 return;
             }
-            self.fit(&mut some, 8 * TUNED);
+            some.extend(self.fit(if self.screen.is_some() { &sets.first } else { &some }, kind.fitted()));
+            if !self.is_found() {
+                some.extend(self.try_singly(sets.far, kind));
+            }
             tried.extend(some);
-        }
-        self.factors(&tried);
-        if !self.is_found() && !alone.is_empty() {
-            let mut alone = self.measure(one(&alone), 1.0, "mistakes in one layer");
-            self.settle(&mut alone);
-            self.fit(&mut alone, 4 * TUNED);
-            tried.extend(alone);
+            if kind == Singles::Shared {
+                self.factors(&tried);
+            }
         }
         let singles = tried.clone();
         // Few tokens have too few numbers to tell several mistakes from others.
@@ -200,7 +255,7 @@ impl BeamSearch<'_, '_, '_> {
             let by = if faults == 2 && all.len() < FEW { &all } else { &shared };
             tried = self.measure(extended(&beam, by, &self.candidates), 1.0, &format!("{faults} mistakes at once"));
             self.settle(&mut tried);
-            self.fit(&mut tried, TUNED);
+            tried.extend(self.fit(&tried, TUNED));
         }
         self.stand_ins(&singles);
     }
@@ -217,20 +272,41 @@ impl BeamSearch<'_, '_, '_> {
         }
     }
 
-    /// The sets that are not far off on the first tokens already; all of them where those are not looked at first.
-    fn near_on_the_first_tokens(&mut self, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-        let Some(screen) = &self.screen else { return sets };
-        // What looks at all tokens cannot be cut.
-        let whole = |set: &Vec<usize>| self.candidates[set[0]].mistake().mixes_tokens;
-        let (all, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(whole);
+    /// The mistakes that can be made in the fewest ways first, so that as many as may be are tried before the time ends.
+    fn fewest_ways_first(&self, mut candidates: Vec<usize>) -> Vec<usize> {
+        let mut ways: BTreeMap<&str, usize> = BTreeMap::new();
+        for &at in &candidates {
+            *ways.entry(self.candidates[at].id()).or_default() += 1;
+        }
+        candidates.sort_by_key(|&at| ways[self.candidates[at].id()]);
+        candidates
+    }
+
+    /// In which order single mistakes are tried: a large model's by what they leave on its first tokens.
+    fn sorted(&mut self, sets: Vec<Vec<usize>>, kind: Singles) -> Sorted {
+        let Some(screen) = &self.screen else { return Sorted { near: sets, ..Sorted::default() } };
+        let mixes = |set: &Vec<usize>| self.candidates[set[0]].mistake().mixes_tokens;
+        let (whole, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(mixes);
         let (total, search) = (cut.len(), screen.search(self.search));
-        let mut first = self.measured(&search, &screen.target, cut, 4.0, "single mistakes, on the first tokens");
+        let what = format!("{}, on the first tokens", kind.what());
+        let mut first = self.measured(&search, &screen.target, cut, kind.share(), &what);
+        first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
+        let base = screen.base;
+        let may_leave = |set: &[usize]| self.search.may_leave(&edits_of(set, &self.candidates), base);
+        let (near, far): (Tried, Tried) = first.iter().cloned().partition(|(set, left)| left.nmse <= may_leave(set));
+        let near = near.into_iter().map(|(set, _)| set).collect();
+        let far = far.into_iter().map(|(set, _)| set).take(KEPT).collect();
         self.result.untried += total - first.len();
         self.remember(&first);
-        first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
-        let bar = first.first().map_or(f64::INFINITY, |(_, left)| FIRST_TOKENS * left.nmse + NO_RESIDUAL);
-        let near = first.into_iter().take_while(|(_, left)| left.nmse <= bar).take(KEPT);
-        near.map(|(set, _)| set).chain(all).collect()
+        Sorted { near, whole, far, first }
+    }
+
+    /// What each set of one leaves on all tokens, and whether it is proved.
+    fn try_singly(&mut self, sets: Vec<Vec<usize>>, kind: Singles) -> Tried {
+        let mut tried = self.measure(sets, kind.share(), kind.what());
+        self.remember(&tried);
+        self.settle(&mut tried);
+        tried
     }
 
     /// What each set leaves; sets whose turn did not come before `share` of the time ran out are missing.
@@ -281,14 +357,14 @@ impl BeamSearch<'_, '_, '_> {
     }
 
     /// Fits the free parameters of the nearest sets, where none is proved yet.
-    fn fit(&mut self, tried: &mut Tried, most: usize) {
+    fn fit(&mut self, tried: &Tried, most: usize) -> Tried {
         if self.is_found() {
-            return;
+            return Tried::new();
         }
         let mut tuned = self.tuned(tried, most);
         self.remember(&tuned);
         self.settle(&mut tuned);
-        tried.extend(tuned);
+        tuned
     }
 
     /// Where a factor is the cause, other factors that may have any value give the same: they are to stand beside it.
@@ -377,7 +453,7 @@ const MOST: usize = 24;
 const TOGETHER: usize = 128;
 /// Tokens that a large model is run on at first, at least: as many as it takes for one to be wrong.
 const SCREEN: usize = 2;
-/// Mistakes that are tried on all tokens then, at most.
+/// Of those that do not give the numbers of the first tokens, how many are tried on all.
 const KEPT: usize = 40;
 /// Candidates below which every layer by itself is tried in combinations too.
 const FEW: usize = 400;

@@ -206,6 +206,12 @@ impl Search<'_, '_> {
         self.values(target, sets, self.run.profile).into_iter().map(|value| Residual::of(target, value)).collect()
     }
 
+    /// What mistakes that give the candidate's numbers leave at the most, in our arithmetic, of an error of `base`.
+    pub(crate) fn may_leave(&self, edits: &[&Edit], base: f64) -> f64 {
+        let fine = base > BEYOND_ROUNDING && !self.run.is_coarse() && !is_rounding(edits);
+        base * if fine { 10.0 * CAUSE_LEAVES } else { 0.3 }
+    }
+
     /// Whether no more than rounding is left, as replay judges it; and how much.
     pub(crate) fn proved(&self, target: &Target<'_>, edits: &[&Edit], base: f64) -> Option<f64> {
         // NaN agrees with any other NaN, and tells nothing.
@@ -214,10 +220,7 @@ impl Search<'_, '_> {
         }
         let narrow = self.value(target, edits, self.run.profile)?;
         // Where the error is far above rounding, what is no cause is seen before anything is computed once more, in f64.
-        let rounding = edits.iter().any(|e| e.mistake.is_another_arithmetic);
-        let share =
-            if base > BEYOND_ROUNDING && !self.run.is_coarse() && !rounding { 10.0 * CAUSE_LEAVES } else { 0.3 };
-        if narrow.shape() != target.own.shape() || target.misfit(&narrow) > share * base {
+        if narrow.shape() != target.own.shape() || target.misfit(&narrow) > self.may_leave(edits, base) {
             return None;
         }
         let exact = self.value(target, edits, Profile::Exact)?;
@@ -233,7 +236,7 @@ impl Search<'_, '_> {
         {
             return None;
         }
-        if rounding {
+        if is_rounding(edits) {
             // Another rounding is proved by its own numbers, not by being as large.
             let noise = distance(target.step.tap.site, &exact, &narrow);
             return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
@@ -297,6 +300,11 @@ impl Search<'_, '_> {
         let verdict = self.run.verdict(target.step, target.place, &target.own, &narrow, &exact, target.is_span());
         (verdict.report.status.agrees() && residual < base).then_some(residual)
     }
+}
+
+/// Whether one of them is another rounding of the same numbers.
+fn is_rounding(edits: &[&Edit]) -> bool {
+    edits.iter().any(|e| e.mistake.is_another_arithmetic)
 }
 
 /// What is NaN in all three is reproduced as well as it can be: 0 in all.

@@ -12,7 +12,7 @@ use crate::mistakes::{Edit, STEP, Scale};
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Residual, Target};
 use crate::search::{BeamSearch, Search, Tell, Tried};
-use crate::tolerance::search::TUNED_TO_ROUNDING;
+use crate::tolerance::search::{PART_LEFT, TUNED_TO_ROUNDING};
 
 /// A set of mistakes to fit.
 struct Seed {
@@ -27,10 +27,14 @@ impl BeamSearch<'_, '_, '_> {
         // A large model's are fitted on its first tokens.
         let first = self.screen.as_ref().map(|screen| (screen.search(self.search), &screen.target));
         let (search, target) = first.as_ref().map_or((self.search, self.target), |(search, target)| (search, target));
-        let most = if search.is_large() && first.is_none() { LARGE } else { most };
+        let most = match (search.is_large(), &first) {
+            (true, Some(_)) => most.min(TUNED),
+            (true, None) => LARGE,
+            (false, _) => most,
+        };
         let mut seeds = self.seeds(tried, most);
-        if first.is_some() {
-            seeds = search.scanned(target, seeds, self.progress);
+        if let Some(screen) = &self.screen {
+            seeds = search.scanned(target, seeds, screen.base, self.progress);
         }
         let (done, total) = (AtomicUsize::new(0), seeds.len());
         let fitted: Vec<(Vec<Candidate>, Residual)> = seeds
@@ -85,8 +89,9 @@ impl Search<'_, '_> {
         mistakes[at].edits[0].tunable().filter(is_told)
     }
 
-    /// The seeds that a scan of their first free parameter brings nearest: the scans of all go through the matrices side by side.
-    fn scanned(&self, target: &Target<'_>, seeds: Vec<Seed>, progress: Tell<'_>) -> Vec<Seed> {
+    /// The seeds that a scan of their first free parameter brings nearest, of those that take a part of the error (`base`) away: the scans of all go
+    /// through the matrices side by side.
+    fn scanned(&self, target: &Target<'_>, seeds: Vec<Seed>, base: f64, progress: Tell<'_>) -> Vec<Seed> {
         let begun = Instant::now();
         let mut places: Vec<(usize, f64, Candidate, usize)> = Vec::new();
         for (number, seed) in seeds.iter().enumerate() {
@@ -117,6 +122,7 @@ impl Search<'_, '_> {
         let scanned = seeds.into_iter().zip(best);
         let mut scanned: Vec<(f64, Seed)> = scanned
             .filter_map(|(seed, best)| best.map(|(nmse, place)| (nmse, Seed { rough: Some(place), ..seed })))
+            .filter(|(nmse, _)| *nmse < PART_LEFT * base)
             .collect();
         scanned.sort_by(|a, b| a.0.total_cmp(&b.0));
         scanned.into_iter().take(NEAREST).map(|(_, seed)| seed).collect()
@@ -155,7 +161,7 @@ impl Search<'_, '_> {
             };
             let near = nearer(rough, width, 1e-2);
             // What a percent more or less does not nearly settle, no digit will.
-            if f(near) > 0.5 * f(begin) {
+            if f(near) > PART_LEFT * f(begin) {
                 continue;
             }
             let near = scale.near(scale.value(nearer(near, 2e-2, 1e-8)));

@@ -26,8 +26,6 @@ pub(crate) const AS_NOTHING: f64 = 8.0;
 pub(crate) const ROUNDED_VALUE: f64 = 1.0 / 64.0;
 /// Nearer in direction than this one row counts for no more.
 pub(crate) const LEAST_ANGLE: f64 = 1e-12;
-/// How much more than the best a mistake may leave on the first tokens and still be tried on all: a cause leaves no more than rounding on any tokens.
-pub(crate) const FIRST_TOKENS: f64 = 1000.0;
 /// By how much each of several mistakes must lower what the others leave.
 pub(crate) const MATTERS: f64 = 100.0;
 /// Residuals that are the same to six digits are of the same values by other words.
@@ -38,6 +36,8 @@ pub(crate) const NO_RESIDUAL: f64 = 1e-15;
 pub(crate) const F32_LEAVES: f64 = 1e-14;
 /// What a plain number for a parameter may leave beside the best one.
 pub(crate) const TUNED_TO_ROUNDING: f64 = 1e-13;
+/// What a rough value of a parameter may leave of the error at the most, for it to be made finer.
+pub(crate) const PART_LEFT: f64 = 0.5;
 /// Tokens below which mistakes are tried singly only.
 pub(crate) const FEW_TOKENS: usize = 4;
 /// By how much the order of a sum moves it, in units of its row's root mean square.
