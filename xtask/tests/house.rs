@@ -225,7 +225,7 @@ fn all_that_is_allowed_stands_in_the_tolerances_of_its_crate() {
 
 /// Each crate with its features, as Cargo builds them for these arguments.
 fn built(arguments: &[&str]) -> BTreeSet<String> {
-    let shown = ["tree", "--locked", "--offline", "--prefix", "none", "--format", "{p} {f}"];
+    let shown = ["tree", "--locked", "--prefix", "none", "--format", "{p} {f}"];
     let tree = Command::new(env!("CARGO")).args(shown).args(arguments).current_dir(root()).output().expect("cargo");
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     String::from_utf8(tree.stdout)
