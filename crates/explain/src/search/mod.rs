@@ -108,9 +108,24 @@ impl<'a> Search<'_, 'a> {
         self.recorded().model.plan.dims.hidden > self.effort.small
     }
 
-    /// How many sets of mistakes go through a large model's matrices at once: its steps keep all threads busy by themselves.
-    fn together(&self, target: &Target<'_>) -> usize {
-        (TOGETHER / target.tokens(self.recorded()).max(1)).max(1)
+    /// What each set of mistakes leaves, many at once: a large model's steps keep all threads busy by themselves. Those whose turn did not come in
+    /// these seconds are missing at the end. `tell` is told how many are done.
+    fn side_by_side(
+        &self,
+        target: &Target<'_>,
+        sets: &[Vec<&Edit>],
+        seconds: f64,
+        tell: &dyn Fn(usize),
+    ) -> Vec<Residual> {
+        let (begun, mut left) = (Instant::now(), Vec::new());
+        for some in sets.chunks((TOGETHER / target.tokens(self.recorded()).max(1)).max(1)) {
+            if begun.elapsed().as_secs_f64() > seconds {
+                break;
+            }
+            left.extend(self.residuals(target, some));
+            tell(left.len());
+        }
+        left
     }
 
     /// Tries `candidates` one by one, and, if none is it, several at once. `progress` is told what is tried and how many of how many.
@@ -325,22 +340,21 @@ impl BeamSearch<'_, '_, '_> {
         share: f64,
         what: &str,
     ) -> Tried {
-        let (begun, done, total) = (Instant::now(), AtomicUsize::new(0), sets.len());
+        let total = sets.len();
         let seconds = search.effort.seconds * share;
-        let measured = |sets: &[Vec<usize>]| {
-            let edits: Vec<Vec<&Edit>> = sets.iter().map(|set| edits_of(set, &self.candidates)).collect();
-            let left = search.residuals(target, &edits);
-            (self.progress)(what, done.fetch_add(sets.len(), Ordering::Relaxed) + sets.len(), total);
-            sets.iter().cloned().zip(left).collect::<Vec<_>>()
-        };
+        let edits = |set: &Vec<usize>| edits_of(set, &self.candidates);
         if search.is_large() {
-            let is_late = || begun.elapsed().as_secs_f64() > seconds;
-            sets.chunks(search.together(target)).filter(|_| !is_late()).flat_map(measured).collect()
-        } else {
-            let budget = Budget::of_each_thread(seconds);
-            let within = |set: &[Vec<usize>]| budget.spend(|| measured(set));
-            sets.par_chunks(1).filter(|_| !budget.is_spent()).flat_map_iter(within).collect()
+            let tell = |done| (self.progress)(what, done, total);
+            let left = search.side_by_side(target, &sets.iter().map(edits).collect::<Vec<_>>(), seconds, &tell);
+            return sets.into_iter().zip(left).collect();
         }
+        let (budget, done) = (Budget::of_each_thread(seconds), AtomicUsize::new(0));
+        let one = |set: Vec<usize>| {
+            let left = budget.spend(|| search.residual(target, &edits(&set)));
+            (self.progress)(what, done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            (set, left)
+        };
+        sets.into_par_iter().filter(|_| !budget.is_spent()).map(one).collect()
     }
 
     /// Takes over what is proved, or came nearest.

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use firstdiff_trace::Tap;
 use rayon::prelude::*;
@@ -19,6 +18,15 @@ struct Seed {
     mistakes: Vec<Candidate>,
     /// Where a scan of the first parameter that may have any value was least, on its scale.
     rough: Option<f64>,
+}
+
+/// One place of a scan.
+struct Trial {
+    /// The number of the seed, and which of its mistakes has another value.
+    seed: usize,
+    at: usize,
+    place: f64,
+    tuned: Candidate,
 }
 
 impl BeamSearch<'_, '_, '_> {
@@ -92,32 +100,23 @@ impl Search<'_, '_> {
     /// The seeds that a scan of their first free parameter brings nearest, of those that take a part of the error (`base`) away: the scans of all go
     /// through the matrices side by side.
     fn scanned(&self, target: &Target<'_>, seeds: Vec<Seed>, base: f64, progress: Tell<'_>) -> Vec<Seed> {
-        let begun = Instant::now();
-        let mut places: Vec<(usize, f64, Candidate, usize)> = Vec::new();
+        let mut trials = Vec::new();
         for (number, seed) in seeds.iter().enumerate() {
             let free = (0..seed.mistakes.len()).find_map(|at| Some((at, self.free(&seed.mistakes, at)?)));
             let Some((at, (begin, scale))) = free else { continue };
-            for place in scale.scan(scale.place(begin.abs())) {
+            trials.extend(scale.scan(scale.place(begin.abs())).into_iter().map(|place| {
                 let tuned = seed.mistakes[at].tuned(begin.signum() * scale.value(place));
-                places.push((number, place, tuned, at));
-            }
+                Trial { seed: number, at, place, tuned }
+            }));
         }
+        let sets: Vec<Vec<&Edit>> = trials.iter().map(|t| beside(t.at, &t.tuned, &seeds[t.seed].mistakes)).collect();
+        let tell = |done| progress("fitting parameters, on the first tokens", done, sets.len());
         let mut best: Vec<Option<(f64, f64)>> = vec![None; seeds.len()];
-        let mut done = 0;
-        for some in places.chunks(self.together(target)) {
-            if begun.elapsed().as_secs_f64() > self.effort.seconds {
-                break;
+        for (trial, left) in trials.iter().zip(self.side_by_side(target, &sets, self.effort.seconds, &tell)) {
+            let best = &mut best[trial.seed];
+            if best.is_none_or(|(least, _)| left.nmse < least) {
+                *best = Some((left.nmse, trial.place));
             }
-            let sets: Vec<Vec<&Edit>> =
-                some.iter().map(|(number, _, tuned, at)| beside(*at, tuned, &seeds[*number].mistakes)).collect();
-            for ((number, place, ..), left) in some.iter().zip(self.residuals(target, &sets)) {
-                let best = &mut best[*number];
-                if best.is_none_or(|(least, _)| left.nmse < least) {
-                    *best = Some((left.nmse, *place));
-                }
-            }
-            done += some.len();
-            progress("fitting parameters, on the first tokens", done, places.len());
         }
         let scanned = seeds.into_iter().zip(best);
         let mut scanned: Vec<(f64, Seed)> = scanned
