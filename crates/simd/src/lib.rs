@@ -19,6 +19,8 @@ pub enum Level {
     Avx2,
     /// x86-64: 512 bits (F, BW, DQ and VL).
     Avx512,
+    /// The same with sums of products of whole numbers (VNNI).
+    Vnni,
 }
 
 /// The environment names no level of this processor.
@@ -33,15 +35,16 @@ pub struct LevelError {
 
 impl Level {
     /// Every level there is.
-    pub const ALL: [Level; 4] = [Level::Scalar, Level::Neon, Level::Avx2, Level::Avx512];
+    pub const ALL: [Level; 5] = [Level::Scalar, Level::Neon, Level::Avx2, Level::Avx512, Level::Vnni];
 
-    /// The name in the environment: `scalar`, `neon`, `avx2`, `avx512`.
+    /// The name in the environment: `scalar`, `neon`, `avx2`, `avx512`, `vnni`.
     pub fn name(self) -> &'static str {
         match self {
             Level::Scalar => "scalar",
             Level::Neon => "neon",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Vnni => "vnni",
         }
     }
 
@@ -63,8 +66,10 @@ impl Level {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Level::Vnni => Level::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 => false,
+            Level::Avx2 | Level::Avx512 | Level::Vnni => false,
         }
     }
 

@@ -73,7 +73,7 @@ fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => chunk_by::<T, LANES>(reference, candidate, |r, c, from, all| {
+        Level::Avx512 | Level::Vnni => chunk_by::<T, LANES>(reference, candidate, |r, c, from, all| {
             // SAFETY: the processor has AVX-512.
             unsafe { avx512(r, c, from, all) }
         }),

@@ -71,7 +71,7 @@ macro_rules! stored {
             fn kernels(level: Level) -> Option<Kernels<$float, Self>> {
                 match level {
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => $avx512,
+                    Level::Avx512 | Level::Vnni => $avx512,
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => $avx2,
                     #[cfg(target_arch = "aarch64")]

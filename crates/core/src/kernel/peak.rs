@@ -12,7 +12,7 @@ pub fn multiply_adds(level: Level, rounds: usize) -> (usize, f32) {
     let (width, sum) = match level {
         // SAFETY: the processor has AVX-512.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => (16, unsafe { avx512(rounds) }),
+        Level::Avx512 | Level::Vnni => (16, unsafe { avx512(rounds) }),
         // SAFETY: the processor has AVX2 and FMA.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => (8, unsafe { avx2(rounds) }),

@@ -8,7 +8,7 @@ use super::Type;
 
 /// Whether this level and this type have such a product.
 pub(crate) fn suits(level: Level, kind: Type) -> bool {
-    matches!(kind, Type::Q4K | Type::Q6K) && matches!(level, Level::Avx2 | Level::Avx512)
+    matches!(kind, Type::Q4K | Type::Q6K) && matches!(level, Level::Avx2 | Level::Avx512 | Level::Vnni)
 }
 
 /// out\[j\] = dot(x, row j of `bytes`); as many rows as `out` has elements.
@@ -25,8 +25,8 @@ pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &
         // SAFETY: the processor has the instructions; a row is whole blocks of the type, for each of which x has 256 elements.
         *out = firstdiff_core::tree(unsafe {
             match (level, kind) {
-                (Level::Avx512, Type::Q4K) => avx512::q4_k(blocks, x),
-                (Level::Avx512, _) => avx512::q6_k(blocks, x),
+                (Level::Avx512 | Level::Vnni, Type::Q4K) => avx512::q4_k(blocks, x),
+                (Level::Avx512 | Level::Vnni, _) => avx512::q6_k(blocks, x),
                 (_, Type::Q4K) => avx2::q4_k(blocks, x),
                 _ => avx2::q6_k(blocks, x),
             }

@@ -192,7 +192,7 @@ fn dequantise_at(level: Level, kind: Type, bytes: &[u8], out: &mut [f32]) {
     match level {
         // SAFETY: the processor has the instructions.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => unsafe { dequantise_avx512(kind, bytes, out) },
+        Level::Avx512 | Level::Vnni => unsafe { dequantise_avx512(kind, bytes, out) },
         // SAFETY: the processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => unsafe { dequantise_avx2(kind, bytes, out) },

@@ -1,6 +1,6 @@
-//! How fast can a block be multiplied with a few rows of x? Two instructions for 32 products of 8 bits with AVX2.
+//! How fast can a block be multiplied with a few rows of x? Two or three instructions for 32 products of 8 bits with AVX2, as many for 64 with VNNI.
 //!
-//! Plain Rust says what is computed; what is written for AVX2 gives the same bits.
+//! Plain Rust says what is computed; what is written for others gives the same bits.
 
 use firstdiff_simd::Level;
 
@@ -39,16 +39,38 @@ pub(super) trait Multiply: Sized {
     /// The processor has AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx2(row: &[Self], x: &[&[Self::Input]], lanes: &mut [[f32; LANES]]);
+
+    /// The same of two rows.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with F, BW, DQ, VL and VNNI.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn vnni(rows: [&[Self]; 2], x: &[&[Self::Input]], lanes: [&mut [[f32; LANES]]; 2]);
 }
 
-/// Adds the products of a row with some rows of x to their lanes.
-pub(super) fn add<B: Multiply>(level: Level, row: &[B], x: &[&[B::Input]], lanes: &mut [[f32; LANES]]) {
-    assert!(x.len() == lanes.len() && x.iter().all(|x| x.len() == row.len()));
+/// Adds the products of some rows with some rows of x to their lanes: those of the first row with each x, then of the next.
+pub(super) fn add<B: Multiply>(level: Level, rows: &[&[B]], x: &[&[B::Input]], lanes: &mut [[f32; LANES]]) {
+    assert!(rows.len() * x.len() == lanes.len() && rows.iter().all(|row| x.iter().all(|x| x.len() == row.len())));
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+    for (rows, lanes) in rows.chunks(2).zip(lanes.chunks_mut(2 * x.len().max(1))) {
+        match (level, rows) {
+            // SAFETY: the processor has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            (Level::Vnni, &[first, second]) => unsafe {
+                B::vnni([first, second], x, lanes.split_at_mut(x.len()).into())
+            },
+            _ => {
+                rows.iter().zip(lanes.chunks_mut(x.len().max(1))).for_each(|(row, lanes)| one_row(level, row, x, lanes))
+            }
+        }
+    }
+}
+
+fn one_row<B: Multiply>(level: Level, row: &[B], x: &[&[B::Input]], lanes: &mut [[f32; LANES]]) {
     match level {
         // SAFETY: the processor has the instructions, AVX2 and FMA among them.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Avx2 => unsafe { B::avx2(row, x, lanes) },
+        Level::Vnni | Level::Avx512 | Level::Avx2 => unsafe { B::avx2(row, x, lanes) },
         _ => {
             for (x, lanes) in x.iter().zip(lanes) {
                 row.iter().zip(*x).for_each(|(w, x)| w.one(x, lanes));
@@ -76,7 +98,13 @@ impl Multiply for Scaled {
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx2(row: &[Scaled], x: &[&[ScaledInput]], lanes: &mut [[f32; LANES]]) {
         // SAFETY: as the caller says.
-        unsafe { avx2::scaled(row, x, lanes) }
+        unsafe { avx2::scaled([row], x, [lanes]) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn vnni(rows: [&[Scaled]; 2], x: &[&[ScaledInput]], lanes: [&mut [[f32; LANES]]; 2]) {
+        // SAFETY: as the caller says.
+        unsafe { vnni::scaled(rows, x, lanes) }
     }
 }
 
@@ -96,35 +124,47 @@ impl Multiply for Plain {
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx2(row: &[Plain], x: &[&[PlainInput]], lanes: &mut [[f32; LANES]]) {
         // SAFETY: as the caller says.
-        unsafe { avx2::plain(row, x, lanes) }
+        unsafe { avx2::plain([row], x, [lanes]) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn vnni(rows: [&[Plain]; 2], x: &[&[PlainInput]], lanes: [&mut [[f32; LANES]]; 2]) {
+        // SAFETY: as the caller says.
+        unsafe { vnni::plain(rows, x, lanes) }
     }
 }
+
+/// Rows of x in groups whose sums fit the registers: as many as there are, then half of them, and so on.
+#[cfg(target_arch = "x86_64")]
+macro_rules! groups {
+    ($name:ident: $features:literal, $some:ident, $block:ty, $input:ty, $rows:literal rows with $($group:literal)*) => {
+        #[target_feature(enable = $features)]
+        pub(super) fn $name(w: [&[$block]; $rows], mut x: &[&[$input]], mut lanes: [&mut [Lanes]; $rows]) {
+            $(while let Some((some, rest)) = x.split_first_chunk::<$group>() {
+                let to = lanes.each_mut().map(|lanes| {
+                    let (to, rest) = std::mem::take(lanes).split_first_chunk_mut::<$group>().expect("lanes for each row of x");
+                    *lanes = rest;
+                    to
+                });
+                $some::<$group>(w, some, to);
+                x = rest;
+            })*
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+type Lanes = [f32; LANES];
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
 
     use super::super::{PARTS, Plain, PlainInput, Scaled, ScaledInput};
-    use super::LANES;
+    use super::Lanes;
 
-    type Lanes = [f32; LANES];
-
-    /// Rows of x in groups whose sums fit the registers: as many as there are, then half of them, and so on.
-    macro_rules! groups {
-        ($name:ident, $some:ident, $block:ty, $input:ty, $($rows:literal)*) => {
-            #[target_feature(enable = "avx2,fma")]
-            pub(super) fn $name(row: &[$block], mut x: &[&[$input]], mut lanes: &mut [Lanes]) {
-                $(while let (Some((some, x_rest)), Some(_)) = (x.split_first_chunk::<$rows>(), lanes.first_chunk::<$rows>()) {
-                    let (to, rest) = std::mem::take(&mut lanes).split_at_mut($rows);
-                    $some::<$rows>(row, some, to.try_into().expect("as many"));
-                    (x, lanes) = (x_rest, rest);
-                })*
-            }
-        };
-    }
-
-    groups!(scaled, some_scaled, Scaled, ScaledInput, 8 4 2 1);
-    groups!(plain, some_plain, Plain, PlainInput, 4 2 1);
+    groups!(scaled: "avx2,fma", some_scaled, Scaled, ScaledInput, 1 rows with 8 4 2 1);
+    groups!(plain: "avx2,fma", some_plain, Plain, PlainInput, 1 rows with 4 2 1);
 
     #[target_feature(enable = "avx2")]
     #[inline]
@@ -147,7 +187,7 @@ mod avx2 {
 
     #[allow(clippy::needless_range_loop)]
     #[target_feature(enable = "avx2,fma")]
-    fn some_scaled<const R: usize>(row: &[Scaled], x: &[&[ScaledInput]; R], lanes: &mut [Lanes; R]) {
+    fn some_scaled<const R: usize>([row]: [&[Scaled]; 1], x: &[&[ScaledInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
         for (number, w) in row.iter().enumerate() {
             let x: [&ScaledInput; R] = x.map(|x| &x[number]);
             let mut sums = [_mm256_setzero_si256(); R];
@@ -175,7 +215,7 @@ mod avx2 {
 
     #[allow(clippy::needless_range_loop)]
     #[target_feature(enable = "avx2,fma")]
-    fn some_plain<const R: usize>(row: &[Plain], x: &[&[PlainInput]; R], lanes: &mut [Lanes; R]) {
+    fn some_plain<const R: usize>([row]: [&[Plain]; 1], x: &[&[PlainInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
         let ones = _mm256_set1_epi16(1);
         // SAFETY: eight elements each; no alignment is needed.
         let mut sums: [__m256; R] = std::array::from_fn(|r| unsafe { _mm256_loadu_ps(lanes[r].as_ptr()) });
@@ -200,6 +240,123 @@ mod avx2 {
         for r in 0..R {
             // SAFETY: eight elements; no alignment is needed.
             unsafe { _mm256_storeu_ps(lanes[r].as_mut_ptr(), sums[r]) };
+        }
+    }
+}
+
+/// Two rows of w side by side: the first in the lower half of a register, the second in the upper, and x in both.
+#[cfg(target_arch = "x86_64")]
+mod vnni {
+    use std::arch::x86_64::*;
+
+    use super::super::{PARTS, Plain, PlainInput, Scaled, ScaledInput};
+    use super::{LANES, Lanes};
+
+    groups!(scaled: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", some_scaled, Scaled, ScaledInput, 2 rows with 8 4 2 1);
+    groups!(plain: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", some_plain, Plain, PlainInput, 2 rows with 8 4 2 1);
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn half<T, const N: usize>(from: &[T; N]) -> __m256i {
+        const { assert!(size_of::<T>() * N == 32) };
+        // SAFETY: 32 bytes; no alignment is needed.
+        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+    }
+
+    /// The same of x, beside itself.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn twice<T, const N: usize>(from: &[T; N]) -> __m512i {
+        _mm512_broadcast_i64x4(half(from))
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn both<T, const N: usize>(w: [&[T; N]; 2]) -> __m512i {
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(half(w[0])), half(w[1]))
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    #[inline]
+    fn factors(d: [f32; 2]) -> __m512 {
+        _mm512_insertf32x8::<1>(_mm512_set1_ps(d[0]), _mm256_set1_ps(d[1]))
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    #[inline]
+    fn load(lanes: [&Lanes; 2]) -> __m512 {
+        // SAFETY: eight elements each; no alignment is needed.
+        let [first, second] = lanes.map(|lanes| unsafe { _mm256_loadu_ps(lanes.as_ptr()) });
+        _mm512_insertf32x8::<1>(_mm512_castps256_ps512(first), second)
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    #[inline]
+    fn store(sums: __m512, to: [&mut Lanes; 2]) {
+        const { assert!(LANES == 8) };
+        let [first, second] = to.map(|lanes| lanes.as_mut_ptr());
+        // SAFETY: eight elements each; no alignment is needed.
+        unsafe {
+            _mm256_storeu_ps(first, _mm512_castps512_ps256(sums));
+            _mm256_storeu_ps(second, _mm512_extractf32x8_ps::<1>(sums));
+        }
+    }
+
+    // Indices below, since an array that is iterated over does not stay in registers.
+
+    #[allow(clippy::needless_range_loop)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn some_scaled<const R: usize>(rows: [&[Scaled]; 2], x: &[&[ScaledInput]; R], lanes: [&mut [Lanes; R]; 2]) {
+        let [first, second] = lanes;
+        let mut all: [__m512; R] = std::array::from_fn(|r| load([&first[r], &second[r]]));
+        for (number, w) in rows[0].iter().zip(rows[1]).enumerate() {
+            let (w, x) = ([w.0, w.1], x.map(|x| &x[number]));
+            let mut sums = [_mm512_setzero_si512(); R];
+            for part in 0..PARTS {
+                let quants = both(w.map(|w| &w.quants[part]));
+                let scales = both(w.map(|w| &w.scales[part]));
+                for r in 0..R {
+                    // Of two products each, below 127 · 127 · 2; of four with their scales in 32 bits.
+                    let pairs = _mm512_maddubs_epi16(quants, twice(&x[r].quants[part]));
+                    sums[r] = _mm512_dpwssd_epi32(sums[r], pairs, scales);
+                }
+            }
+            let minima = both(w.map(|w| &w.minima));
+            let (d, m) = (factors(w.map(|w| w.d)), factors(w.map(|w| w.m)));
+            for r in 0..R {
+                let below = _mm512_cvtepi32_ps(_mm512_madd_epi16(minima, twice(&x[r].sums)));
+                let input = _mm512_set1_ps(x[r].d);
+                let sum = _mm512_fmadd_ps(_mm512_mul_ps(d, input), _mm512_cvtepi32_ps(sums[r]), all[r]);
+                all[r] = _mm512_fnmadd_ps(_mm512_mul_ps(m, input), below, sum);
+            }
+        }
+        for r in 0..R {
+            store(all[r], [&mut first[r], &mut second[r]]);
+        }
+    }
+
+    #[allow(clippy::needless_range_loop)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn some_plain<const R: usize>(rows: [&[Plain]; 2], x: &[&[PlainInput]; R], lanes: [&mut [Lanes; R]; 2]) {
+        let [first, second] = lanes;
+        let mut all: [__m512; R] = std::array::from_fn(|r| load([&first[r], &second[r]]));
+        for (number, w) in rows[0].iter().zip(rows[1]).enumerate() {
+            let (w, x) = ([w.0, w.1], x.map(|x| &x[number]));
+            for part in 0..PARTS {
+                let quants = both(w.map(|w| &w.quants[part]));
+                let d = factors(w.map(|w| w.d[part]));
+                // Σ q (qx + 128) - 128 Σ q.
+                let raised = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(i8::MIN), quants);
+                let below = _mm512_sub_epi32(_mm512_setzero_si512(), raised);
+                for r in 0..R {
+                    let whole = _mm512_dpbusd_epi32(below, twice(&x[r].raised[part]), quants);
+                    let factor = _mm512_mul_ps(d, _mm512_set1_ps(x[r].d[part]));
+                    all[r] = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(whole), all[r]);
+                }
+            }
+        }
+        for r in 0..R {
+            store(all[r], [&mut first[r], &mut second[r]]);
         }
     }
 }

@@ -33,7 +33,7 @@ const TILE_ROWS: usize = 64;
 
 /// A block of the K types: element i stands for d · scales\[i/16\] · quants\[i\] - m · minima\[i/16\].
 #[derive(Clone)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 struct Scaled {
     /// Below 128; products of two of them with 8 bits do not leave 16.
     quants: [[u8; PART]; PARTS],
@@ -46,7 +46,7 @@ struct Scaled {
 
 /// What a [`Scaled`] is multiplied with: 256 activations under one scale.
 #[derive(Clone)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 struct ScaledInput {
     quants: [[i8; PART]; PARTS],
     /// Of every 16 of them.
@@ -56,7 +56,7 @@ struct ScaledInput {
 
 /// Eight blocks of 32 about 0: element i stands for d\[i/32\] · quants\[i\].
 #[derive(Clone)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 struct Plain {
     quants: [[i8; PART]; PARTS],
     /// Of the same numbers.
@@ -66,9 +66,11 @@ struct Plain {
 
 /// What a [`Plain`] is multiplied with: eight times 32 activations, each under its scale.
 #[derive(Clone)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 struct PlainInput {
     quants: [[i8; PART]; PARTS],
+    /// The same and 128, for instructions that take one side without signs.
+    raised: [[u8; PART]; PARTS],
     d: [f32; PARTS],
 }
 
@@ -154,12 +156,13 @@ fn scaled_input(x: &WholeNumbers) -> Input<ScaledInput> {
 
 fn plain_input(x: &WholeNumbers) -> Input<PlainInput> {
     let width = x.quants.ncols().div_ceil(BLOCK);
-    let none = PlainInput { quants: [[0; PART]; PARTS], d: [0.0; PARTS] };
+    let none = PlainInput { quants: [[0; PART]; PARTS], raised: [[128; PART]; PARTS], d: [0.0; PARTS] };
     let mut blocks = vec![none; x.quants.nrows() * width];
     for ((to, quants), scales) in blocks.chunks_exact_mut(width.max(1)).zip(x.quants.rows()).zip(x.scales.rows()) {
         for ((number, quants), &d) in quants.exact_chunks(PART).into_iter().enumerate().zip(scales) {
             let (to, part) = (&mut to[number / PARTS], number % PARTS);
             to.quants[part].iter_mut().zip(&quants).for_each(|(to, &from)| *to = from);
+            to.raised[part] = to.quants[part].map(|q| q.cast_unsigned() ^ 128);
             to.d[part] = d;
         }
     }
@@ -230,9 +233,8 @@ fn tile_products<B: Block>(w: &[B], x: &[&[B::Input]], width: usize, mut out: Ar
             let range = start..(start + CHUNK).min(width);
             let mut part = [&x[0][..0]; kernel::ROWS];
             part.iter_mut().zip(x).for_each(|(to, x)| *to = &x[range.clone()]);
-            for (w, lanes) in w.chunks_exact(width).zip(lanes.chunks_exact_mut(x.len())) {
-                kernel::add(level, &w[range.clone()], &part[..x.len()], lanes);
-            }
+            let rows: Vec<&[B]> = w.chunks_exact(width).map(|row| &row[range.clone()]).collect();
+            kernel::add(level, &rows, &part[..x.len()], &mut lanes);
         }
         for (mut column, lanes) in out.columns_mut().into_iter().zip(lanes.chunks_exact(x.len())) {
             column.iter_mut().zip(lanes).for_each(|(to, &lanes)| *to = kernel::tree(lanes));
@@ -306,45 +308,44 @@ mod tests {
         }
     }
 
+    /// The lanes of three rows of two blocks each with x.
+    fn lanes<B: Block>(level: Level, rows: &[B], x: &Input<B::Input>, together: bool) -> Vec<u32> {
+        let (rows, x): (Vec<_>, Vec<_>) = (rows.chunks(2).collect(), x.blocks.chunks_exact(x.width).collect());
+        let mut lanes = vec![[0f32; LANES]; rows.len() * x.len()];
+        if together {
+            kernel::add(level, &rows, &x, &mut lanes);
+        } else {
+            let pairs = rows.iter().flat_map(|row| x.iter().map(move |x| (row, x)));
+            pairs.zip(&mut lanes).for_each(|((row, x), to)| kernel::add(level, &[row], &[x], std::array::from_mut(to)));
+        }
+        lanes.as_flattened().iter().map(|x| x.to_bits()).collect()
+    }
+
     #[test]
     fn every_level_and_every_number_of_rows_gives_the_same_bits() {
         let mut random = Random(5);
         for kind in KINDS {
-            let blocks = 2 * BLOCK / kind.block_len();
-            let bytes = random.blocks(kind, blocks);
+            let bytes = random.blocks(kind, 6 * BLOCK / kind.block_len());
             for tokens in 1..=17 {
                 let x = whole_numbers(random.activations(tokens, 2 * BLOCK).view(), asked(kind)).unwrap();
-                let lanes = |level: Level, together: bool| -> Vec<u32> {
-                    let mut lanes = vec![[0f32; LANES]; tokens];
-                    fn all<B: Block>(
-                        level: Level,
-                        row: &[B],
-                        x: &Input<B::Input>,
-                        together: bool,
-                        lanes: &mut [[f32; LANES]],
-                    ) {
-                        let x: Vec<_> = x.blocks.chunks_exact(x.width).collect();
-                        let some = if together { x.len() } else { 1 };
-                        x.chunks(some).zip(lanes.chunks_mut(some)).for_each(|(x, to)| kernel::add(level, row, x, to));
-                    }
+                let all = |level: Level, together: bool| {
                     let bytes = bytes.chunks_exact(kind.block_bytes());
                     match unpack::form(level, kind).unwrap() {
                         Form::Scaled(unpack) => {
-                            let mut row = vec![Scaled::EMPTY; 2];
-                            bytes.zip(&mut row).for_each(|(from, to)| unpack(from, to));
-                            all(level, &row, &scaled_input(&x), together, &mut lanes);
+                            let mut rows = vec![Scaled::EMPTY; 6];
+                            bytes.zip(&mut rows).for_each(|(from, to)| unpack(from, to));
+                            lanes(level, &rows, &scaled_input(&x), together)
                         }
                         Form::Plain(unpack) => {
-                            let mut row = vec![Plain::EMPTY; 2];
-                            bytes.enumerate().for_each(|(i, from)| unpack(from, i % PARTS, &mut row[i / PARTS]));
-                            all(level, &row, &plain_input(&x), together, &mut lanes);
+                            let mut rows = vec![Plain::EMPTY; 6];
+                            bytes.enumerate().for_each(|(i, from)| unpack(from, i % PARTS, &mut rows[i / PARTS]));
+                            lanes(level, &rows, &plain_input(&x), together)
                         }
                     }
-                    lanes.as_flattened().iter().map(|x| x.to_bits()).collect()
                 };
-                let expected = lanes(Level::Scalar, false);
+                let expected = all(Level::Scalar, false);
                 for level in Level::available() {
-                    assert_eq!(expected, lanes(level, true), "{level:?} {} {tokens}", kind.name());
+                    assert_eq!(expected, all(level, true), "{level:?} {} {tokens}", kind.name());
                 }
             }
         }

@@ -15,7 +15,7 @@ macro_rules! forms {
         pub(super) fn form(level: Level, kind: Type) -> Option<Form> {
             assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
             #[cfg(target_arch = "x86_64")]
-            if let Level::Avx512 | Level::Avx2 = level {
+            if let Level::Vnni | Level::Avx512 | Level::Avx2 = level {
                 return match kind {
                     // SAFETY: the processor has AVX2.
                     $($(Type::$scaled => Some(Form::Scaled(|block, to| unsafe { avx2::$q(block, to) })),)*)*
