@@ -52,8 +52,8 @@ type Kernel<F, W> = unsafe fn(&Packed<'_, F>, &[&[W]], &mut [&mut [F]]);
 /// The kernels of one level.
 pub(crate) struct Kernels<F, W> {
     few: Kernel<F, W>,
-    /// For as many rows of x as [`panel::suits`].
-    many: Option<Kernel<F, W>>,
+    /// For so many rows of x and more, where packing w takes less time than it saves; those that [`panel::suits`].
+    many: Option<(usize, Kernel<F, W>)>,
 }
 
 /// A type that weights are stored in, for products in F.
@@ -89,8 +89,8 @@ macro_rules! stored {
 
 /// A kernel of in_place, and one of panel.
 macro_rules! both {
-    ($few:ident, $many:path) => {
-        Some(Kernels { few: in_place::$few::products, many: Some($many) })
+    ($few:ident, $rows:literal $many:path) => {
+        Some(Kernels { few: in_place::$few::products, many: Some(($rows, $many)) })
     };
     ($few:ident) => {
         Some(Kernels { few: in_place::$few::products, many: None })
@@ -98,9 +98,9 @@ macro_rules! both {
 }
 
 stored! {
-    f32, f32, |x| x, both!(f32_avx512, panel::x86::avx512), both!(f32_avx2, panel::x86::avx2), both!(f32_neon, panel::neon::neon);
-    f16, f32, f16::to_f32, both!(f16_avx512, panel::x86::avx512), both!(f16_avx2, panel::x86::avx2), both!(f16_neon, panel::neon::neon);
-    bf16, f32, bf16::to_f32, both!(bf16_avx512, panel::x86::avx512), both!(bf16_avx2, panel::x86::avx2), both!(bf16_neon, panel::neon::neon);
+    f32, f32, |x| x, both!(f32_avx512, 24 panel::x86::avx512), both!(f32_avx2, 8 panel::x86::avx2), both!(f32_neon, 8 panel::neon::neon);
+    f16, f32, f16::to_f32, both!(f16_avx512, 24 panel::x86::avx512), both!(f16_avx2, 8 panel::x86::avx2), both!(f16_neon, 8 panel::neon::neon);
+    bf16, f32, bf16::to_f32, both!(bf16_avx512, 24 panel::x86::avx512), both!(bf16_avx2, 8 panel::x86::avx2), both!(bf16_neon, 8 panel::neon::neon);
     f64, f64, |x| x, both!(f64_avx512), both!(f64_avx2), both!(f64_neon);
     f16, f64, f16::to_f64, None, None, None;
     bf16, f64, bf16::to_f64, None, None, None;
@@ -138,7 +138,7 @@ fn runs<F: Float, W>(
 ) -> bool {
     let rows: Option<Vec<_>> = out.rows_mut().into_iter().map(|row| row.into_slice()).collect();
     let (Some(Kernels { few, many }), Some(mut rows)) = (kernels, rows) else { return false };
-    let kernel = many.filter(|_| panel::suits(x)).unwrap_or(few);
+    let kernel = many.filter(|(rows, _)| x.rows().len() >= *rows && panel::suits(x)).map_or(few, |(_, many)| many);
     // SAFETY: the processor has the instructions.
     unsafe { kernel(x, w, &mut rows) };
     true
