@@ -1,5 +1,6 @@
 //! How is a stored element widened to one that arithmetic is done in?
 
+use firstdiff_simd::prefetch;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -174,8 +175,13 @@ fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {
 
 /// One element after the other.
 fn each<const N: usize, E>(bytes: &[u8], out: &mut [E], read: impl Fn([u8; N]) -> E) {
-    for (b, o) in bytes.as_chunks::<N>().0.iter().zip(out) {
-        *o = read(*b);
+    const LINE: usize = 64;
+    for (bytes, out) in bytes.chunks(LINE).zip(out.chunks_mut(LINE / N)) {
+        // What lies a page on: the processor's own prefetching stops at the end of a page.
+        prefetch(bytes.as_ptr().wrapping_add(4096));
+        for (b, o) in bytes.as_chunks::<N>().0.iter().zip(out) {
+            *o = read(*b);
+        }
     }
 }
 
