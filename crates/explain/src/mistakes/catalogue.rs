@@ -50,6 +50,8 @@ pub struct Mistake {
     pub(crate) of_all_matrices: bool,
     /// Whether a matrix of its own is made for each product: what takes longest to imitate, and gives the numbers of no other mistake.
     pub(crate) makes_a_matrix: bool,
+    /// Whether it is made in a layer, and hardly ever in all: no model would be left.
+    pub(crate) of_a_layer: bool,
     /// Whether it is no mistake, but another arithmetic: it is proved by its own numbers, and stands beside no mistake.
     pub(crate) is_another_arithmetic: bool,
 }
@@ -108,6 +110,7 @@ impl Mistake {
         in_the_cache: false,
         of_all_matrices: false,
         makes_a_matrix: false,
+        of_a_layer: false,
         is_another_arithmetic: false,
     };
 

@@ -61,6 +61,7 @@ pub(crate) static LAYER_SKIPPED: Mistake = Mistake {
     what: "the layer is not run",
     fix: "look at the loop over layers",
     at: &[Site::H],
+    of_a_layer: true,
     ..Mistake::ORDINARY
 };
 

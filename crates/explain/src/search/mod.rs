@@ -234,6 +234,10 @@ impl BeamSearch<'_, '_, '_> {
         // Of a large model what makes matrices of its own is tried where nothing else is the cause: it takes longer than all the rest.
         let late = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().makes_a_matrix;
         let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| late(at));
+        // What is made in a layer by its nature is tried with the rest: it is made in few ways.
+        let of_a_layer = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().of_a_layer;
+        let (of_a_layer, alone): (Vec<usize>, Vec<usize>) = alone.into_iter().partition(of_a_layer);
+        let early = [early, of_a_layer].concat();
         let alone = if self.screen.is_some() { self.fewest_ways_first(alone) } else { alone };
         let mut tried = Tried::new();
         for (part, kind) in [(early, Singles::Shared), (alone, Singles::OneLayer), (late, Singles::Shared)] {
