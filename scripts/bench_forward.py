@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long do PyTorch and llama.cpp take for a forward pass of a TinyLlama shape? What `cargo xtask bench-forward` compares ours with.
+"""How long do PyTorch and llama.cpp take for a forward pass of a TinyLlama shape? What `cargo xtask bench forward` compares ours with.
 
-    python scripts/bench_forward.py make FOLDER                 random weights of 1.1 B parameters as f32, f16 and Q4_K_M GGUF (7.3 GB)
+    python scripts/bench_forward.py make FOLDER                 random weights of 1.1 B parameters as f32, f16, bf16 and four quantised GGUFs (13 GB)
     python scripts/bench_forward.py torch T [T ..]              seconds of each T, as JSON: f32, all logits, 2 threads, best of some
     python scripts/bench_forward.py llama.cpp FILE T [T ..]
     python scripts/bench_forward.py weights A B                 seconds of a NumPy script that compares two .gguf of f16 tensor by tensor
@@ -56,7 +56,7 @@ def make(folder):
             writer.write_tensor_data(values + np.float32(1) if len(shape) == 1 else values)
         writer.close()
         os.replace(partial, source)
-    for name, kind in (("f16", "F16"), ("q4_k_m", "Q4_K_M")):
+    for name, kind in (("f16", "F16"), ("bf16", "BF16"), ("q4_k_m", "Q4_K_M"), ("q6_k", "Q6_K"), ("q8_0", "Q8_0"), ("q4_0", "Q4_0")):
         target = folder / f"{name}.gguf"
         if not target.exists():
             quantise(source, folder / "partial", kind)

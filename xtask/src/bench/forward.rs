@@ -9,10 +9,22 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use firstdiff_simd::{Level, VARIABLE};
 
 use super::{THREADS, binary, build, load, watched};
 
 const SIZES: [&str; 4] = ["1", "14", "128", "512"];
+
+/// The files of a model, and the arithmetics that each is run in.
+const FILES: [(&str, &[&str]); 7] = [
+    ("f32", &["f32"]),
+    ("f16", &["f32"]),
+    ("bf16", &["f32"]),
+    ("q4_k_m", &["f32", "ggml"]),
+    ("q6_k", &["f32", "ggml"]),
+    ("q8_0", &["f32", "ggml"]),
+    ("q4_0", &["f32", "ggml"]),
+];
 
 type Seconds = BTreeMap<String, f64>;
 
@@ -29,11 +41,11 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
         load()
     );
     let torch = seconds(&script(&with_sizes(&["torch"]))?)?;
-    for (file, profiles) in [("f32", &["f32"][..]), ("f16", &["f32"]), ("q4_k_m", &["f32", "ggml"])] {
+    for (file, profiles) in FILES {
         let path = folder.join(format!("{file}.gguf"));
         let theirs = seconds(&script(&with_sizes(&["llama.cpp", &path.to_string_lossy()]))?)?;
         for profile in profiles {
-            let ours = seconds(&forward(&path, profile)?)?;
+            let ours = seconds(&forward(&path, profile, Level::best())?)?;
             for size in SIZES {
                 let torch = torch.get(size).copied().filter(|_| file == "f32");
                 let (ours, theirs) = (ours[size], theirs[size]);
@@ -46,6 +58,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
             }
         }
     }
+    text += &levels(&folder)?;
     text += &weights(&folder)?;
     text += &memory(&folder)?;
     Ok(text)
@@ -86,8 +99,27 @@ fn memory(folder: &Path) -> Result<String> {
     ))
 }
 
-fn forward(model: &Path, profile: &str) -> Result<String> {
-    let output = Command::new(binary("examples/forward")?).arg(model).arg(profile).args(SIZES).output()?;
+/// The same at every level of instructions, for a type of each kind of product.
+fn levels(folder: &Path) -> Result<String> {
+    let mut text =
+        format!("\nWith fewer of the processor's instructions, in seconds:\n\n| weights | arithmetic | level |{}\n", {
+            let heads: String = SIZES.iter().map(|size| format!(" T = {size} |")).collect();
+            format!("{heads}\n|---|---|---|{}", "---|".repeat(SIZES.len()))
+        });
+    for (file, profile) in [("f16", "f32"), ("q4_k_m", "ggml"), ("q8_0", "ggml")] {
+        // Plain Rust takes minutes for what the others do in a second.
+        for level in Level::available().into_iter().filter(|level| *level != Level::Scalar) {
+            let found = seconds(&forward(&folder.join(format!("{file}.gguf")), profile, level)?)?;
+            let cells: String = SIZES.iter().map(|size| format!(" {:.3} |", found[*size])).collect();
+            text += &format!("| {file} | {profile} | {} |{cells}\n", level.name());
+        }
+    }
+    Ok(text)
+}
+
+fn forward(model: &Path, profile: &str, level: Level) -> Result<String> {
+    let mut command = Command::new(binary("examples/forward")?);
+    let output = command.arg(model).arg(profile).args(SIZES).env(VARIABLE, level.name()).output()?;
     ensure!(output.status.success(), "forward: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -5,6 +5,7 @@ mod explain;
 mod forward;
 mod growth;
 mod kernels;
+mod memory;
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -31,9 +32,15 @@ pub(crate) enum Bench {
         #[arg(long)]
         folder: Option<PathBuf>,
     },
-    /// A forward pass of 1.1 B parameters, against PyTorch and llama.cpp; makes 7.3 GB of models first
+    /// A forward pass of 1.1 B parameters, against PyTorch and llama.cpp; makes 13 GB of models first
     Forward {
         /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
+    /// `dump`, `replay`, `explain` and `weights` of 8 B parameters with 3 GiB of memory; makes 21 GB of models first, needs root and Python with NumPy
+    Memory {
+        /// Where the models are, or are made [default: firstdiff-bench-8b in the temporary folder]
         #[arg(long)]
         folder: Option<PathBuf>,
     },
@@ -47,6 +54,7 @@ pub(crate) fn run(bench: &Bench) -> Result<u8> {
         Bench::Growth => ("growth", growth::run()?),
         Bench::Explain { folder } => ("explain", explain::run(folder.as_deref())?),
         Bench::Forward { folder } => ("forward", forward::run(folder.as_deref())?),
+        Bench::Memory { folder } => ("memory", memory::run(folder.as_deref())?),
     };
     let path = crate::root()?.join("docs/SPEED.md");
     let page = std::fs::read_to_string(&path)?;
