@@ -73,29 +73,35 @@ pub(crate) trait OtherWeights {
     }
 }
 
-/// What a weight of so many axes is called from a layer, by the name of what it makes; `None` where it is too far away. `last` is the last layer.
+/// What a weight of so many axes is called from a layer, by the name of what it makes: by how far away its layer is, and, of a vector, as that of the first
+/// or the last layer; nothing where it is too far away. `last` is the last layer.
 pub(crate) fn weight_called(
     name: &str,
     axes: usize,
     is_bias: bool,
     (own, there): (Option<u32>, Option<u32>),
     last: u32,
-) -> Option<String> {
-    let whose = match (own, there) {
-        (a, b) if a == b => "",
-        (_, None) => "",
-        (Some(own), Some(layer)) if layer == own + 1 => " of the next layer",
-        (Some(own), Some(layer)) if layer + 1 == own => " of the layer before",
-        (None, Some(0)) => " of the first layer",
-        (None, Some(layer)) if layer == last => " of the last layer",
-        _ => return None,
+) -> Vec<String> {
+    let near = match (own, there) {
+        (a, b) if a == b => Some(""),
+        (_, None) => Some(""),
+        (Some(own), Some(layer)) if layer == own + 1 => Some(" of the next layer"),
+        (Some(own), Some(layer)) if layer + 1 == own => Some(" of the layer before"),
+        _ => None,
+    };
+    // A pointer that stays is in the same layer from everywhere.
+    let is_other = own != there && (own.is_none() || axes == 1);
+    let at_the_end = match there.filter(|_| is_other) {
+        Some(0) => Some(" of the first layer"),
+        Some(layer) if layer == last => Some(" of the last layer"),
+        _ => None,
     };
     let what = match (axes, is_bias) {
         (1, false) => "the gain of ",
         (1, true) => "the bias of ",
         _ => "",
     };
-    Some(format!("{what}{name}{whose}"))
+    near.into_iter().chain(at_the_end).map(|whose| format!("{what}{name}{whose}")).collect()
 }
 
 /// How the right operation is carried out on other inputs, by the index of the place.

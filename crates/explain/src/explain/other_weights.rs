@@ -24,10 +24,10 @@ impl ByPlace<'_> {
         for step in &plan.steps {
             for (at, &weight) in step.weights.iter().enumerate() {
                 let layers = (own.tap.layer, step.tap.layer);
-                let Some(called) = weight_called(step.tap.site.name(), axes, at > 0, layers, last) else { continue };
+                let called = weight_called(step.tap.site.name(), axes, at > 0, layers, last);
                 let has_axes = self.model.weights.shape(weight).is_some_and(|shape| shape.len() == axes);
-                if has_axes && known.insert(weight) {
-                    all.push((called, weight));
+                if has_axes && !called.is_empty() && known.insert(weight) {
+                    all.extend(called.into_iter().map(|called| (called, weight)));
                 }
             }
         }

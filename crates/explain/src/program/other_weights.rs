@@ -55,9 +55,10 @@ impl ByPlace<'_> {
     fn nearby(&self, place: usize, axes: usize) -> impl Iterator<Item = (String, &Known)> {
         let own = self.places.get(place).map(|place| place.tap.layer);
         let last = self.known.iter().filter_map(|known| known.tap.layer).max().unwrap_or(0);
-        self.known.iter().filter(move |known| known.shape.len() == axes).filter_map(move |known| {
+        self.known.iter().filter(move |known| known.shape.len() == axes).flat_map(move |known| {
             let (name, is_bias) = (known.tap.last_site().name(), known.name.ends_with("bias"));
-            Some((weight_called(name, axes, is_bias, (own?, known.tap.layer), last)?, known))
+            let called = own.map(|own| weight_called(name, axes, is_bias, (own, known.tap.layer), last));
+            called.unwrap_or_default().into_iter().map(move |called| (called, known))
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ndarray::ArrayD;
 
-use self::functions::{ALONE, FIXED, Family, GATED, Role, families, gelu_tanh, sigmoid, silu};
+use self::functions::{ALONE, APPROXIMATED, FIXED, Family, GATED, Role, families, gelu_tanh, sigmoid, silu};
 use crate::case::{Axis, Case, Kind, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::fit::{factor, least_squares, search};
@@ -106,7 +106,7 @@ impl How<'_> {
             let made = |f: &dyn Fn(f64) -> f64| -> Vec<f64> {
                 self.sample.iter().zip(&of).map(|([g, u, ..], x)| (role.out)(f(*x), *g, *u)).collect()
             };
-            for (words, f) in FIXED {
+            for (words, f) in FIXED.into_iter().chain(APPROXIMATED) {
                 let fit = factor(&made(&f), &own, self.noise);
                 let by = fit.coefficients[0];
                 if fit.left <= ROOM * self.noise && by.is_known() {

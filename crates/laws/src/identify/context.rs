@@ -322,6 +322,7 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             Some(context(&of.probs, &values.select(Dimension(1), &of.key_head)))
         }));
     }
+    laws_of_rows(case, &mut offer);
     for (name, tensor) in &first.around {
         let Some(tensor) = cube(tensor) else { continue };
         let (heads, key_heads) = (first.inputs[0].shape()[0], first.inputs[1].shape()[1]);
@@ -347,6 +348,37 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
         );
     }
     laws
+}
+
+/// Values of another row for each key and head: of all rows, position by position, as they lie in memory.
+fn laws_of_rows(case: &Case<'_>, offer: &mut impl FnMut(Law)) {
+    let [probs, values] = &case.first().inputs[..] else { return };
+    let (heads, keys, key_heads) = (probs.shape()[0], values.shape()[0], values.shape()[1]);
+    let group = heads.div_ceil(key_heads.max(1)).max(1);
+    for (by_key, by_head) in [(key_heads, 1), (heads, 1), (1, 1), (1, keys), (1, key_heads), (1, heads)] {
+        for in_groups in [false, true] {
+            if (by_key, by_head, in_groups) == (key_heads, 1, true) {
+                continue;
+            }
+            let times = |by: usize, what: &str| if by == 1 { what.to_owned() } else { format!("{by} {what}") };
+            let whose = if in_groups { format!("(h div {group})") } else { "h".to_owned() };
+            let words = format!(
+                "head h meets for key s row {} + {} of all rows of values, nothing behind the last (right: row {} + h div {group})",
+                times(by_key, "s"),
+                times(by_head, &whose),
+                times(key_heads, "s")
+            );
+            offer(law(Form::ContextValues, words, 9.0, move |_, _, of| {
+                let (keys, key_heads, width) = of.values.dim();
+                let rows = of.values.to_shape((keys * key_heads, width)).ok()?;
+                let values = Array3::from_shape_fn((keys, of.key_head.len(), width), |(s, h, i)| {
+                    let at = by_key * s + by_head * if in_groups { h / group } else { h };
+                    rows.get([at, i]).copied().unwrap_or(0.0)
+                });
+                Some(context(&of.probs, &values))
+            }));
+        }
+    }
 }
 
 /// The values that must have been read: probabilities of a causal head are a triangle, which is solved row by row.

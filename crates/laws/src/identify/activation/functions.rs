@@ -91,9 +91,41 @@ pub(super) const FIXED: [Fixed; 39] = [
     ("sign(x) log(1 + |x|)", |x| x.abs().ln_1p().copysign(x)),
 ];
 
+/// x / (1 + e^-x) with an exponential or a sigmoid that is only near to the right one. In f32, as an engine has it: an error that is squared often shows.
+pub(super) const APPROXIMATED: [Fixed; 21] = [
+    ("x sigmoid(x) with e^x as (1 + x/16)^16", silu_by_power::<4>),
+    ("x sigmoid(x) with e^x as (1 + x/32)^32", silu_by_power::<5>),
+    ("x sigmoid(x) with e^x as (1 + x/64)^64", silu_by_power::<6>),
+    ("x sigmoid(x) with e^x as (1 + x/128)^128", silu_by_power::<7>),
+    ("x sigmoid(x) with e^x as (1 + x/256)^256", silu_by_power::<8>),
+    ("x sigmoid(x) with e^x as (1 + x/512)^512", silu_by_power::<9>),
+    ("x sigmoid(x) with e^x as (1 + x/1024)^1024", silu_by_power::<10>),
+    ("x times the sigmoid of x cut down to multiples of 1/4", |x| x * sigmoid((4.0 * x).floor() / 4.0)),
+    ("x times the sigmoid of x cut down to multiples of 1/8", |x| x * sigmoid((8.0 * x).floor() / 8.0)),
+    ("x times the sigmoid of x cut down to multiples of 1/16", |x| x * sigmoid((16.0 * x).floor() / 16.0)),
+    ("x times the sigmoid of x cut down to multiples of 1/32", |x| x * sigmoid((32.0 * x).floor() / 32.0)),
+    ("x times the sigmoid of x cut down to multiples of 1/64", |x| x * sigmoid((64.0 * x).floor() / 64.0)),
+    ("x times the sigmoid of x cut down to multiples of 1/128", |x| x * sigmoid((128.0 * x).floor() / 128.0)),
+    ("x times the sigmoid of x cut down to multiples of 1/256", |x| x * sigmoid((256.0 * x).floor() / 256.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/4", |x| x * sigmoid((4.0 * x).round() / 4.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/8", |x| x * sigmoid((8.0 * x).round() / 8.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/16", |x| x * sigmoid((16.0 * x).round() / 16.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/32", |x| x * sigmoid((32.0 * x).round() / 32.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/64", |x| x * sigmoid((64.0 * x).round() / 64.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/128", |x| x * sigmoid((128.0 * x).round() / 128.0)),
+    ("x times the sigmoid of x rounded to multiples of 1/256", |x| x * sigmoid((256.0 * x).round() / 256.0)),
+];
+
+/// x / (1 + (1 - x / 2^K)^(2^K)), squared K times.
+fn silu_by_power<const K: i32>(x: f64) -> f64 {
+    let x = x as f32;
+    let power = (0..K).fold(1.0 - x / 2f32.powi(K), |power, _| power * power);
+    f64::from(x / (1.0 + power))
+}
+
 /// Functions with one constant b, and its range; `true`: the range is searched by size.
 type OneConstant = (&'static str, fn(f64, f64) -> f64, f64, f64, bool);
-const WITH_CONSTANT: [OneConstant; 31] = [
+const WITH_CONSTANT: [OneConstant; 33] = [
     ("x sigmoid({} x)", |x, b| x * sigmoid(b * x), 0.05, 20.0, true),
     ("x sigmoid(x + {})", |x, b| x * sigmoid(x + b), -4.0, 4.0, false),
     ("silu(x) + {}", |x, b| silu(x) + b, -2.0, 2.0, false),
@@ -129,9 +161,22 @@ const WITH_CONSTANT: [OneConstant; 31] = [
     ("x/2 (1 + s/(1 + |s|)), s = {} x", |x, b| 0.5 * x * (1.0 + b * x / (1.0 + (b * x).abs())), 0.1, 10.0, true),
     ("x/2 (1 + 2/pi arctan({} x))", |x, b| 0.5 * x * (1.0 + 2.0 / PI * (b * x).atan()), 0.1, 20.0, true),
     ("x sigmoid(x)^{}", |x, b| x * sigmoid(x).powf(b), 0.1, 6.0, true),
+    ("x sigmoid(x), the sigmoid 0 where x is below -{} and 1 above", saturated, 0.05, 20.0, true),
+    ("x times (sigmoid(x) of x held within {})", |x, b| x * sigmoid(x.clamp(-b, b)), 0.05, 20.0, true),
     ("silu(x) + {} x", |x, b| silu(x) + b * x, -2.0, 2.0, false),
     ("silu of x rounded to multiples of {}", |x, b| silu((x / b).round_ties_even() * b), 0.001, 0.5, true),
 ];
+
+/// silu(x) with a sigmoid that is its last value from b on, either way.
+fn saturated(x: f64, b: f64) -> f64 {
+    if x < -b {
+        0.0
+    } else if x > b {
+        x
+    } else {
+        silu(x)
+    }
+}
 
 /// How an activation and its operands make the output.
 pub(super) struct Role {

@@ -1,8 +1,11 @@
 //! Norms that are rounded on their way: the mean square, its root, one over it, the row over its divisor, or the gain.
 
+use ndarray::ArrayView1;
+
 use super::{Right, matrix, mean_square};
 use crate::case::Case;
 use crate::identify::after::Offers;
+use crate::identify::linear::accumulated::{BF16, F16, Kept};
 use crate::identify::output::roundings::digits;
 use crate::law::{Form, Law};
 
@@ -65,5 +68,63 @@ pub(super) fn rounded(case: &Case<'_>) -> Vec<Law> {
             });
         }
     }
+    in_few_digits(&mut offers);
+    estimated(&mut offers);
     offers.laws
+}
+
+/// Norms by another 1/root of each row's squares.
+fn offer_inverse(
+    offers: &mut Offers<'_>,
+    words: String,
+    inverse: impl Fn(ArrayView1<'_, f64>, f64) -> f64 + Send + Sync + 'static,
+) {
+    offers.offer(Form::NormDivisor, words, 12.0, move |case, at| {
+        let place = &case.places[at];
+        let right = Right::of(place)?;
+        let mut out = right.inner(&matrix(place.inputs.first()?)?);
+        for mut row in out.rows_mut() {
+            let by = inverse(row.view(), right.epsilon);
+            for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
+                *x = *x * by * gain + bias;
+            }
+        }
+        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+    });
+}
+
+/// Sums of squares that are rounded as they grow.
+fn in_few_digits(offers: &mut Offers<'_>) {
+    for digits in [F16, BF16] {
+        for at_once in [1, 2, 4, 8, 16, 32, 64] {
+            for (rounds_products, through_f32) in [(false, false), (false, true), (true, false), (true, true)] {
+                let kept = Kept { digits, at_once, rounds_products, through_f32 };
+                let words = format!("of each row's squares {}", kept.words());
+                offer_inverse(offers, words, move |row, epsilon| {
+                    1.0 / (kept.sum(row, row) / row.len() as f64 + epsilon).sqrt()
+                });
+            }
+        }
+    }
+}
+
+/// The inverse root by the bits of a float: half of them taken from a number, and some steps of Newton. In f32, as it is written.
+fn estimated(offers: &mut Offers<'_>) {
+    for magic in [0x5f37_59df_u32, 0x5f37_5a86, 0x5f34_ff59] {
+        for steps in 0..=2usize {
+            let how = match steps {
+                0 => "without a step of Newton".to_owned(),
+                1 => "with one step of Newton".to_owned(),
+                n => format!("with {n} steps of Newton"),
+            };
+            let words = format!(
+                "one over the root is estimated by bits, {magic:#x} less half of those of the mean square, {how}"
+            );
+            offer_inverse(offers, words, move |row, epsilon| {
+                let square = (mean_square(&row.to_vec()) + epsilon) as f32;
+                let begin = f32::from_bits(magic.wrapping_sub(square.to_bits() >> 1));
+                f64::from((0..steps).fold(begin, |y, _| y * (1.5 - 0.5 * square * y * y)))
+            });
+        }
+    }
 }

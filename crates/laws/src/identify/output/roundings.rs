@@ -76,6 +76,7 @@ pub(crate) fn roundings_of() -> Vec<(String, f64, Whole)> {
     }
     for within in [
         Within::Row,
+        Within::Position,
         Within::Block(16),
         Within::Block(32),
         Within::Block(64),
@@ -129,6 +130,8 @@ pub(crate) fn to_digits(x: f64, digits: i32, cut: bool) -> f64 {
 #[derive(Clone, Copy)]
 enum Within {
     Row,
+    /// All rows of a position, its heads: one row where there are none.
+    Position,
     Block(usize),
     Tensor,
     /// Each element of a row by itself, over all positions.
@@ -139,6 +142,7 @@ impl Within {
     fn said(self) -> String {
         match self {
             Within::Row => "its row".to_owned(),
+            Within::Position => "its position, all heads together".to_owned(),
             Within::Block(size) => format!("its block of {size}"),
             Within::Tensor => "the whole tensor".to_owned(),
             Within::Positions => "its channel over all positions".to_owned(),
@@ -157,6 +161,7 @@ fn in_steps(x: &ArrayD<f64>, within: Within, levels: f64) -> Option<ArrayD<f64>>
     }
     let block = match within {
         Within::Row => row,
+        Within::Position => x.shape().get(1..).filter(|rest| rest.len() > 1)?.iter().product(),
         Within::Block(size) => Some(size).filter(|size| row.is_multiple_of(*size))?,
         Within::Tensor => x.len(),
         Within::Positions => return None,

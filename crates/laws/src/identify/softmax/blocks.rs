@@ -69,10 +69,15 @@ const STEPS: [Step; 6] = [
     }),
 ];
 
+/// Blocks of keys that are tried: every small size, and the usual ones.
+fn sizes() -> Vec<usize> {
+    (1..=12).chain([16, 24, 32, 48, 64]).collect()
+}
+
 /// Ways to take a softmax over blocks of keys that are wrong, with their prices.
 pub(in crate::identify) fn over_blocks(keys: usize) -> Vec<(String, f64, OfRow)> {
     let mut all: Vec<(String, f64, OfRow)> = Vec::new();
-    let mut blocks = vec![2usize, 4, 8, 16, 32, 64];
+    let mut blocks = sizes();
     // The keys in two, three or four splits.
     blocks.extend([2, 3, 4].map(|splits| keys.div_ceil(splits)));
     blocks.sort_unstable();
@@ -125,7 +130,7 @@ pub(in crate::identify) fn over_blocks(keys: usize) -> Vec<(String, f64, OfRow)>
         all.push((words, 9.0, of));
     }
     // In one block there is no step.
-    for block in [1usize, 2, 4, 8, 16, 32, 64].into_iter().filter(|block| *block < keys) {
+    for block in sizes().into_iter().filter(|block| *block < keys) {
         for (words, of) in STEPS {
             let said = format!("the softmax runs over blocks of {block} keys, and {words}");
             all.push((said, 10.0, Arc::new(move |_, seen, scores| of(&Running::of(seen, scores, block), scores))));
