@@ -24,6 +24,8 @@ const SAMPLE: usize = 3000;
 const FEW: usize = 400;
 /// Elements of one sign that tell a function of these.
 const LEAST_OF_A_SIDE: usize = 16;
+/// Values of a constant that are looked at first.
+const STEPS: usize = 61;
 /// Roles in which functions with a constant are tried.
 const SEARCHED: usize = 4;
 
@@ -228,34 +230,62 @@ impl How<'_> {
                     (rest / all.max(f64::MIN_POSITIVE)).sqrt()
                 };
                 let (low, high) = family.range;
-                let (at, rest) = search(low, high, 61, family.by_size, |b| of(&few, b));
+                let (at, rest) = search(low, high, STEPS, family.by_size, |b| of(&few, b));
                 let left = |b: f64| of(&self.sample, b);
                 if rest > SEARCH_ROOM || left(at) > SEARCH_ROOM {
                     continue;
                 }
-                let rest = left(at);
-                // How far the constant may be off: where the rest is twice what it is, or rounding's.
-                let near = (2.0 * rest).max(2.0 * self.noise);
-                let error = [1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
-                    .into_iter()
-                    .map(|by| by * at.abs().max(1e-2))
-                    .find(|by| left(at + by) > near)
-                    .unwrap_or(1e-2 * at.abs());
-                let measured = Measured::new(at, error);
-                for number in [measured.number(), Measured::new(at, 0.0).plain()] {
-                    let b = number.value;
-                    if left(b) > ROOM * self.noise {
-                        continue;
-                    }
-                    let said = format!("{} with a(x) = {}", role.words, family.words.replace("{}", &number.words));
-                    let f = family.f.clone();
-                    let law = self.law(role, said, role.bits + 8.0 + number.bits, model, move |x| f(x, b), 1.0);
-                    laws.push(law.with("a", family.words.clone()).with("role", role.words).with("b", b));
-                    break;
-                }
+                let at_a_jump = || self.number(self.jump(role, family, &of)?, &left);
+                let Some(number) = self.number(at, &left).or_else(at_a_jump) else { continue };
+                let b = number.value;
+                let said = format!("{} with a(x) = {}", role.words, family.words.replace("{}", &number.words));
+                let f = family.f.clone();
+                let law = self.law(role, said, role.bits + 8.0 + number.bits, model, move |x| f(x, b), 1.0);
+                laws.push(law.with("a", family.words.clone()).with("role", role.words).with("b", b));
             }
         }
         laws
+    }
+
+    /// The plainest number near a constant that leaves no more than rounding.
+    fn number(&self, at: f64, left: &dyn Fn(f64) -> f64) -> Option<Number> {
+        // How far the constant may be off: where the rest is twice what it is, or rounding's.
+        let near = (2.0 * left(at)).max(2.0 * self.noise);
+        let error = [1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
+            .into_iter()
+            .map(|by| by * at.abs().max(1e-2))
+            .find(|by| left(at + by) > near)
+            .unwrap_or(1e-2 * at.abs());
+        let measured = Measured::new(at, error);
+        [measured.number(), Measured::new(at, 0.0).plain()]
+            .into_iter()
+            .find(|number| left(number.value) <= ROOM * self.noise)
+    }
+
+    /// The constant of a function that jumps there: between two elements no value is told from another, so one is tried between each two, on more and
+    /// more elements.
+    fn jump(&self, role: &Role, family: &Family, of: &dyn Fn(&[[f64; 4]], f64) -> f64) -> Option<f64> {
+        let (mut low, mut high) = family.range;
+        let mut found = None;
+        for count in [FEW / 8, FEW, self.sample.len()] {
+            let some: Vec<[f64; 4]> =
+                self.sample.iter().copied().step_by((self.sample.len() / count.max(1)).max(1)).collect();
+            let of_element = |[g, u, ..]: &[f64; 4]| {
+                let x = (role.of)(*g, *u);
+                if family.by_size { x.abs() } else { x }
+            };
+            let mut at: Vec<f64> = some.iter().map(of_element).filter(|x| low < *x && *x < high).collect();
+            at.extend([low, high]);
+            at.sort_by(f64::total_cmp);
+            let between = at.windows(2).map(|pair| (pair[0], pair[1], of(&some, 0.5 * (pair[0] + pair[1]))));
+            let best = between.min_by(|a, b| a.2.total_cmp(&b.2))?;
+            if best.2 > SEARCH_ROOM {
+                return None;
+            }
+            (low, high) = (best.0, best.1);
+            found = Some(0.5 * (low + high));
+        }
+        found
     }
 
     /// The right function, where it has a name.

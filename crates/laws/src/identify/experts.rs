@@ -304,6 +304,54 @@ fn counted(
     if routed.slots() < routed.experts && is_counted(&by_slot) {
         say("the number of the slot is taken for that of the expert: slot s runs expert s".into(), 6.0, by_slot);
     }
+    // The experts of a token are brought into another order, and their weights stay.
+    for (words, is_falling) in [("rising", false), ("falling", true)] {
+        let terms = of_slots(move |routed, (t, s)| {
+            let mut experts = routed.chosen.row(t).to_vec();
+            experts.sort_unstable();
+            if is_falling {
+                experts.reverse();
+            }
+            Some((experts[s], routed.weights[[t, s]]))
+        });
+        if is_counted(&terms) {
+            say(
+                format!(
+                    "the chosen experts of each token are sorted by their numbers, {words}, and their weights are not sorted with them"
+                ),
+                7.0,
+                terms,
+            );
+            break;
+        }
+    }
+    // One expert is counted for every token besides.
+    for expert in 0..routed.experts {
+        let due = |t: usize| -> f64 {
+            (0..routed.slots()).filter(|s| routed.chosen[[t, *s]] == expert).map(|s| routed.weights[[t, s]]).sum()
+        };
+        let extra = Measured::mean((0..routed.tokens()).filter(|t| on[*t]).map(|t| found[[t, expert]].plus(-due(t))));
+        if !extra.is_known() || extra.may_be(0.0) {
+            continue;
+        }
+        let number = extra.number();
+        let by = number.value;
+        let terms: Terms = Arc::new(move |routed| {
+            let besides = (0..routed.tokens()).map(|t| ((t, 0), Term { expert, token: t, weight: by, inner: None }));
+            as_chosen()(routed).into_iter().chain(besides).collect()
+        });
+        if is_counted(&terms) {
+            let times = if by == 1.0 { String::new() } else { format!("{} times ", number.words) };
+            say(
+                format!(
+                    "{times}the part of expert {expert} is added for every token besides those of the chosen experts"
+                ),
+                7.0 + choice(routed.experts) + number.bits,
+                terms,
+            );
+            break;
+        }
+    }
     // What is not chosen is not counted, or it is another choice.
     let is_chosen = |t: usize, expert: usize| (0..routed.slots()).any(|s| routed.chosen[[t, s]] == expert);
     let is_of_choice = found.indexed_iter().all(|((t, expert), m)| !on[t] || is_chosen(t, expert) || m.may_be(0.0));

@@ -26,6 +26,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         offers.laws.extend(law);
     }
     functions_of_angles(case, &right, &mut offers);
+    series(&mut offers);
     // An id is large: no turns are counted up to it.
     offers.offer(Form::RotationPosition, "the token's id stands for its position", 6.0, |case, at| {
         let place = &case.places[at];
@@ -222,6 +223,47 @@ fn functions_of_angles(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) 
             let angle = right.all_angles().mapv(|x| f(x));
             turned(place, &right, &angle, &angle)
         });
+    }
+}
+
+/// Sines and cosines by the first terms of their series, of the angle as it is or brought near 0.
+fn series(offers: &mut Offers<'_>) {
+    let to_a_turn = |x: f64| x - 2.0 * PI * (x / (2.0 * PI)).round();
+    type Brought = (&'static str, fn(f64) -> f64);
+    let brought: [Brought; 3] = [
+        ("the angle", |x| x),
+        ("the angle brought to -pi .. pi", to_a_turn),
+        ("the angle modulo 2 pi", |x| x.rem_euclid(2.0 * PI)),
+    ];
+    const SINE: [&str; 4] = ["a", "a - a^3/6", "a - a^3/6 + a^5/120", "a - a^3/6 + a^5/120 - a^7/5040"];
+    const COSINE: [&str; 4] = ["1", "1 - a^2/2", "1 - a^2/2 + a^4/24", "1 - a^2/2 + a^4/24 - a^6/720"];
+    /// Terms of the series that begins with this one, each over the next two numbers times the square.
+    fn summed(begin: f64, from: usize, x: f64, terms: usize) -> f64 {
+        let (mut term, mut sum) = (begin, 0.0);
+        for n in 0..terms {
+            sum += term;
+            let at = (from + 2 * n) as f64;
+            term *= -x * x / ((at + 1.0) * (at + 2.0));
+        }
+        sum
+    }
+    for (of, bring) in brought {
+        for (sines, sine) in SINE.iter().enumerate() {
+            for (cosines, cosine) in COSINE.iter().enumerate().filter(|(cosines, _)| cosines.abs_diff(sines) <= 1) {
+                let said = format!("sine is {sine} and cosine {cosine}, a being {of}");
+                offers.offer(Form::RotationMatrix, said, 10.0, move |case, at| {
+                    let place = &case.places[at];
+                    let right = Right::of(place)?;
+                    let angle = right.all_angles().mapv(bring);
+                    combined(place, &right, &|t, j| {
+                        let (a, by) = (angle[[t, j]], right.magnitude[[t, j]]);
+                        let sin = by * summed(a, 1, a, sines + 1);
+                        let cos = by * summed(1.0, 0, a, cosines + 1);
+                        [cos, -sin, sin, cos]
+                    })
+                });
+            }
+        }
     }
 }
 

@@ -114,6 +114,19 @@ pub(crate) fn digits() -> Vec<(String, f64, OfValue)> {
             all.push((words, 9.0, Arc::new(move |x| to_digits(x, digits, cut))));
         }
     }
+    for (words, digits, least, most) in [("E4M3", 4, -9, 448.0), ("E5M2", 3, -16, 57344.0)] {
+        let words = format!(
+            "rounded to 8 bits ({words}: {digits} binary digits, steps of 2^{least} at the least, up to {most})"
+        );
+        let f = move |x: f64| {
+            let step = 2f64.powi(least);
+            let fine = to_digits(x, digits, false);
+            // Below the least exponent steps are all of one size.
+            let value = if x.abs() < step * 2f64.powi(digits - 1) { (x / step).round_ties_even() * step } else { fine };
+            value.clamp(-most, most)
+        };
+        all.push((words, 9.0, Arc::new(f)));
+    }
     all
 }
 
