@@ -210,7 +210,7 @@ def main():
         shutil.rmtree(path, ignore_errors=True)
         return path
 
-    def both(name, command, codes=(0, 1)):
+    def both(name, command):
         found = []
         for limit in (None, a.limit):
             removed(again)
@@ -219,7 +219,7 @@ def main():
                 forgotten(model)
             group = Group(int(limit * GIB)) if limit else None
             try:
-                found.append(cost(command, codes, group))
+                found.append(cost(command, (0, 1), group))
             finally:
                 if group:
                     group.close()

@@ -1,6 +1,5 @@
 //! How is a stored element widened to one that arithmetic is done in?
 
-use firstdiff_simd::prefetch;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -177,8 +176,7 @@ fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {
 fn each<const N: usize, E>(bytes: &[u8], out: &mut [E], read: impl Fn([u8; N]) -> E) {
     const LINE: usize = 64;
     for (bytes, out) in bytes.chunks(LINE).zip(out.chunks_mut(LINE / N)) {
-        // What lies a page on: the processor's own prefetching stops at the end of a page.
-        prefetch(bytes.as_ptr().wrapping_add(4096));
+        ggml::ahead(bytes);
         for (b, o) in bytes.as_chunks::<N>().0.iter().zip(out) {
             *o = read(*b);
         }

@@ -218,7 +218,7 @@ impl How<'_> {
 
     fn with_constants(&self, families: &[Family], model: &Option<String>) -> Vec<Law> {
         let mut laws = Vec::new();
-        let few: Vec<[f64; 4]> = self.sample.iter().copied().step_by((self.sample.len() / FEW).max(1)).collect();
+        let few = self.some(FEW);
         for role in self.roles.iter().take(SEARCHED) {
             for family in families {
                 let of = |sample: &[[f64; 4]], b: f64| {
@@ -266,10 +266,8 @@ impl How<'_> {
     /// more elements.
     fn jump(&self, role: &Role, family: &Family, of: &dyn Fn(&[[f64; 4]], f64) -> f64) -> Option<f64> {
         let (mut low, mut high) = family.range;
-        let mut found = None;
         for count in [FEW / 8, FEW, self.sample.len()] {
-            let some: Vec<[f64; 4]> =
-                self.sample.iter().copied().step_by((self.sample.len() / count.max(1)).max(1)).collect();
+            let some = self.some(count);
             let of_element = |[g, u, ..]: &[f64; 4]| {
                 let x = (role.of)(*g, *u);
                 if family.by_size { x.abs() } else { x }
@@ -283,9 +281,13 @@ impl How<'_> {
                 return None;
             }
             (low, high) = (best.0, best.1);
-            found = Some(0.5 * (low + high));
         }
-        found
+        Some(0.5 * (low + high))
+    }
+
+    /// So many elements of the sample, or a few more, from all over it.
+    fn some(&self, count: usize) -> Vec<[f64; 4]> {
+        self.sample.iter().copied().step_by((self.sample.len() / count.max(1)).max(1)).collect()
     }
 
     /// The right function, where it has a name.

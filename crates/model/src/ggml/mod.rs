@@ -203,7 +203,7 @@ fn dequantise_at(level: Level, kind: Type, bytes: &[u8], out: &mut [f32]) {
 /// Asks memory for the bytes a page behind this block: the processor's own prefetching stops at the end of a page, and half the time of
 /// dequantising was spent waiting there.
 #[inline(always)]
-fn ahead(block: &[u8]) {
+pub(crate) fn ahead(block: &[u8]) {
     for line in (0..block.len()).step_by(64) {
         prefetch(block.as_ptr().wrapping_add(line + 4096));
     }

@@ -91,7 +91,7 @@ pub(super) const FIXED: [Fixed; 39] = [
     ("sign(x) log(1 + |x|)", |x| x.abs().ln_1p().copysign(x)),
 ];
 
-/// x / (1 + e^-x) with an exponential or a sigmoid that is only near to the right one. In f32, as an engine has it: an error that is squared often shows.
+/// silu with an exponential or a sigmoid that is only near to the right one.
 pub(super) const APPROXIMATED: [Fixed; 21] = [
     ("x sigmoid(x) with e^x as (1 + x/16)^16", silu_by_power::<4>),
     ("x sigmoid(x) with e^x as (1 + x/32)^32", silu_by_power::<5>),
@@ -116,7 +116,7 @@ pub(super) const APPROXIMATED: [Fixed; 21] = [
     ("x times the sigmoid of x rounded to multiples of 1/256", |x| x * sigmoid((256.0 * x).round() / 256.0)),
 ];
 
-/// x / (1 + (1 - x / 2^K)^(2^K)), squared K times.
+/// x / (1 + (1 - x / 2^K)^(2^K)), squared K times. In f32, as an engine has it: rounding that is squared often shows.
 fn silu_by_power<const K: i32>(x: f64) -> f64 {
     let x = x as f32;
     let power = (0..K).fold(1.0 - x / 2f32.powi(K), |power, _| power * power);
@@ -167,7 +167,7 @@ const WITH_CONSTANT: [OneConstant; 33] = [
     ("silu of x rounded to multiples of {}", |x, b| silu((x / b).round_ties_even() * b), 0.001, 0.5, true),
 ];
 
-/// silu(x) with a sigmoid that is its last value from b on, either way.
+/// silu(x) with a sigmoid that is 0 below -b and 1 above b.
 fn saturated(x: f64, b: f64) -> f64 {
     if x < -b {
         0.0

@@ -5,7 +5,7 @@ use ndarray::{Array3, s};
 use super::{Operands, context, law};
 use crate::case::Case;
 use crate::identify::after::Offers;
-use crate::identify::linear::accumulated::{BF16, F16, Kept, LEAST};
+use crate::identify::linear::accumulated::{Kept, LEAST};
 use crate::identify::softmax::over_blocks;
 use crate::law::{Form, Law};
 
@@ -55,17 +55,12 @@ pub(super) fn kept_short(case: &Case<'_>, own: &Array3<f64>) -> Vec<Law> {
     };
     let size = own.iter().map(|y| y * y).sum::<f64>().max(f64::MIN_POSITIVE);
     let mut laws = Vec::new();
-    for digits in [F16, BF16] {
-        for at_once in [1, 2, 4, 8, 16, 32] {
-            for (rounds_products, through_f32) in [(false, false), (false, true), (true, false), (true, true)] {
-                let kept = Kept { digits, at_once, rounds_products, through_f32 };
-                let off = (made(&of, kept) - own).mapv(|x| x * x).sum();
-                // A value on the edge between two steps may be either of them.
-                if (off / size).sqrt() <= (0.1 * before).max(ROOM * first.noise()) {
-                    let words = format!("over keys, {}", kept.words());
-                    laws.push(law(Form::ContextWeights, words, 12.0, move |_, _, of| Some(made(&of, kept))));
-                }
-            }
+    for kept in Kept::ways(32) {
+        let off = (made(&of, kept) - own).mapv(|x| x * x).sum();
+        // A value on the edge between two steps may be either of them.
+        if (off / size).sqrt() <= (0.1 * before).max(ROOM * first.noise()) {
+            let words = format!("over keys, {}", kept.words());
+            laws.push(law(Form::ContextWeights, words, 12.0, move |_, _, of| Some(made(&of, kept))));
         }
     }
     laws

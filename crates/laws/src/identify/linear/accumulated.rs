@@ -20,6 +20,17 @@ pub(in crate::identify) struct Kept {
 }
 
 impl Kept {
+    /// The ways that are tried, of up to so many products at once.
+    pub(in crate::identify) fn ways(most: usize) -> impl Iterator<Item = Kept> {
+        let rounds = [(false, false), (false, true), (true, false), (true, true)];
+        [F16, BF16].into_iter().flat_map(move |digits| {
+            let at_once = [1, 2, 4, 8, 16, 32, 64].into_iter().filter(move |at_once| *at_once <= most);
+            at_once.flat_map(move |at_once| {
+                rounds.map(|(rounds_products, through_f32)| Kept { digits, at_once, rounds_products, through_f32 })
+            })
+        })
+    }
+
     pub(in crate::identify) fn sum(self, x: ndarray::ArrayView1<'_, f64>, weight: ndarray::ArrayView1<'_, f64>) -> f64 {
         let narrow = |x: f64| if self.through_f32 { f64::from(x as f32) } else { x };
         let round = |x: f64| to_digits(narrow(x), self.digits, false);
@@ -52,8 +63,8 @@ impl Kept {
     }
 }
 
-pub(in crate::identify) const F16: i32 = 11;
-pub(in crate::identify) const BF16: i32 = 8;
+const F16: i32 = 11;
+const BF16: i32 = 8;
 /// Output rows that ways are told apart on.
 const TRIED: usize = 8;
 /// The least error, as a share, that a sum in few digits makes.
@@ -69,23 +80,18 @@ impl Sample {
         let few: Vec<usize> = (0..self.rows.len().min(TRIED)).collect();
         let bias = &self.right - &self.x.dot(&self.weight.t());
         let mut laws = Vec::new();
-        for digits in [F16, BF16] {
-            for at_once in [1, 2, 4, 8, 16, 32, 64] {
-                for (rounds_products, through_f32) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let kept = Kept { digits, at_once, rounds_products, through_f32 };
-                    let (mut off, mut size) = (0.0, 0.0);
-                    for &row in &few {
-                        for (t, x) in self.x.rows().into_iter().enumerate() {
-                            let made = kept.sum(x, self.weight.row(row)) + bias[[t, row]];
-                            off += (made - self.own[[t, row]]).powi(2);
-                            size += self.own[[t, row]].powi(2);
-                        }
-                    }
-                    // A value on the edge between two steps may be either of them.
-                    if (off / f64::max(size, f64::MIN_POSITIVE)).sqrt() <= (0.1 * before).max(ROOM * self.noise) {
-                        laws.push(law(kept));
-                    }
+        for kept in Kept::ways(64) {
+            let (mut off, mut size) = (0.0, 0.0);
+            for &row in &few {
+                for (t, x) in self.x.rows().into_iter().enumerate() {
+                    let made = kept.sum(x, self.weight.row(row)) + bias[[t, row]];
+                    off += (made - self.own[[t, row]]).powi(2);
+                    size += self.own[[t, row]].powi(2);
                 }
+            }
+            // A value on the edge between two steps may be either of them.
+            if (off / f64::max(size, f64::MIN_POSITIVE)).sqrt() <= (0.1 * before).max(ROOM * self.noise) {
+                laws.push(law(kept));
             }
         }
         laws

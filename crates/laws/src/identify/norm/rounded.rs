@@ -1,11 +1,11 @@
 //! Norms that are rounded on their way: the mean square, its root, one over it, the row over its divisor, or the gain.
 
-use ndarray::ArrayView1;
+use ndarray::{ArrayD, ArrayView1};
 
 use super::{Right, matrix, mean_square};
-use crate::case::Case;
+use crate::case::{Case, Place};
 use crate::identify::after::Offers;
-use crate::identify::linear::accumulated::{BF16, F16, Kept};
+use crate::identify::linear::accumulated::Kept;
 use crate::identify::output::roundings::digits;
 use crate::law::{Form, Law};
 
@@ -45,32 +45,43 @@ pub(super) fn rounded(case: &Case<'_>) -> Vec<Law> {
         for what in [What::MeanSquare, What::Divisor, What::Inverse, What::Quotient, What::Gain] {
             let f = f.clone();
             offers.offer(what.form(), what.said(&words), bits + 2.0, move |case, at| {
-                let place = &case.places[at];
-                let right = Right::of(place)?;
-                let mut out = right.inner(&matrix(place.inputs.first()?)?);
-                for mut row in out.rows_mut() {
+                let inverse = |row: ArrayView1<'_, f64>, epsilon: f64| {
                     let square = mean_square(&row.to_vec());
-                    let by = match what {
-                        What::MeanSquare => 1.0 / (f(square) + right.epsilon).sqrt(),
-                        What::Divisor => 1.0 / f((square + right.epsilon).sqrt()),
-                        What::Inverse => f(1.0 / (square + right.epsilon).sqrt()),
-                        What::Quotient | What::Gain => 1.0 / (square + right.epsilon).sqrt(),
-                    };
-                    for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
-                        *x = match what {
-                            What::Quotient => f(*x * by) * gain,
-                            What::Gain => *x * by * f(*gain),
-                            What::MeanSquare | What::Divisor | What::Inverse => *x * by * gain,
-                        } + bias;
+                    match what {
+                        What::MeanSquare => 1.0 / (f(square) + epsilon).sqrt(),
+                        What::Divisor => 1.0 / f((square + epsilon).sqrt()),
+                        What::Inverse => f(1.0 / (square + epsilon).sqrt()),
+                        What::Quotient | What::Gain => 1.0 / (square + epsilon).sqrt(),
                     }
-                }
-                out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+                };
+                normed(&case.places[at], &inverse, &|quotient, gain| match what {
+                    What::Quotient => f(quotient) * gain,
+                    What::Gain => quotient * f(gain),
+                    What::MeanSquare | What::Divisor | What::Inverse => quotient * gain,
+                })
             });
         }
     }
     in_few_digits(&mut offers);
     estimated(&mut offers);
     offers.laws
+}
+
+/// A norm by what each row is multiplied with, of the row and epsilon, and what that and the gain make of an element.
+fn normed(
+    place: &Place,
+    inverse: &dyn Fn(ArrayView1<'_, f64>, f64) -> f64,
+    made: &dyn Fn(f64, f64) -> f64,
+) -> Option<ArrayD<f64>> {
+    let right = Right::of(place)?;
+    let mut out = right.inner(&matrix(place.inputs.first()?)?);
+    for mut row in out.rows_mut() {
+        let by = inverse(row.view(), right.epsilon);
+        for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
+            *x = made(*x * by, *gain) + bias;
+        }
+    }
+    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
 }
 
 /// Norms by another 1/root of each row's squares.
@@ -80,31 +91,17 @@ fn offer_inverse(
     inverse: impl Fn(ArrayView1<'_, f64>, f64) -> f64 + Send + Sync + 'static,
 ) {
     offers.offer(Form::NormDivisor, words, 12.0, move |case, at| {
-        let place = &case.places[at];
-        let right = Right::of(place)?;
-        let mut out = right.inner(&matrix(place.inputs.first()?)?);
-        for mut row in out.rows_mut() {
-            let by = inverse(row.view(), right.epsilon);
-            for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
-                *x = *x * by * gain + bias;
-            }
-        }
-        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+        normed(&case.places[at], &inverse, &|quotient, gain| quotient * gain)
     });
 }
 
 /// Sums of squares that are rounded as they grow.
 fn in_few_digits(offers: &mut Offers<'_>) {
-    for digits in [F16, BF16] {
-        for at_once in [1, 2, 4, 8, 16, 32, 64] {
-            for (rounds_products, through_f32) in [(false, false), (false, true), (true, false), (true, true)] {
-                let kept = Kept { digits, at_once, rounds_products, through_f32 };
-                let words = format!("of each row's squares {}", kept.words());
-                offer_inverse(offers, words, move |row, epsilon| {
-                    1.0 / (kept.sum(row, row) / row.len() as f64 + epsilon).sqrt()
-                });
-            }
-        }
+    for kept in Kept::ways(64) {
+        let words = format!("of each row's squares {}", kept.words());
+        offer_inverse(offers, words, move |row, epsilon| {
+            1.0 / (kept.sum(row, row) / row.len() as f64 + epsilon).sqrt()
+        });
     }
 }
 

@@ -120,9 +120,9 @@ pub(crate) fn digits() -> Vec<(String, f64, OfValue)> {
         );
         let f = move |x: f64| {
             let step = 2f64.powi(least);
-            let fine = to_digits(x, digits, false);
             // Below the least exponent steps are all of one size.
-            let value = if x.abs() < step * 2f64.powi(digits - 1) { (x / step).round_ties_even() * step } else { fine };
+            let is_below = x.abs() < step * 2f64.powi(digits - 1);
+            let value = if is_below { (x / step).round_ties_even() * step } else { to_digits(x, digits, false) };
             value.clamp(-most, most)
         };
         all.push((words, 9.0, Arc::new(f)));
@@ -143,7 +143,7 @@ pub(crate) fn to_digits(x: f64, digits: i32, cut: bool) -> f64 {
 #[derive(Clone, Copy)]
 enum Within {
     Row,
-    /// All rows of a position, its heads: one row where there are none.
+    /// All rows of a position, its heads; not where a position is one row.
     Position,
     Block(usize),
     Tensor,
