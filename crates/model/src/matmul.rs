@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use bytemuck::{cast_slice_mut, try_cast_slice, try_cast_slice_mut};
+use bytemuck::{cast_slice_mut, try_cast_slice};
 use firstdiff_core::{OpError, Packed, Rows, WholeNumbers, linear_rows};
 #[cfg(target_arch = "x86_64")]
 use firstdiff_simd::Level;
@@ -104,7 +104,7 @@ fn in_registers<E: Real>(
     if let ([x], Storage::Block(kind), true) = (x, w.storage(), E::STORAGE == Storage::F32 && w.is_plain())
         && crate::ggml::fused::suits(Level::best(), kind)
         && let Some(out) = out.as_slice_mut()
-        && let (Ok(x), Ok(out)) = (try_cast_slice(x), try_cast_slice_mut(out))
+        && let (Ok(x), Ok(out)) = (try_cast_slice(x), bytemuck::try_cast_slice_mut(out))
         && let Some(stride) = w.storage().row_bytes(columns)
     {
         crate::ggml::fused::products(Level::best(), kind, &w.bytes()[range.start * stride..range.end * stride], x, out);

@@ -15,6 +15,7 @@ const PREFETCH_BYTES: usize = 2048;
 /// A float that widens to f64.
 pub(super) trait Real: Copy + Into<f64> {
     /// Whether it is an f64; else an f32.
+    #[cfg(target_arch = "x86_64")]
     const IS_F64: bool;
 
     /// Whether both are the same bits.
@@ -22,6 +23,7 @@ pub(super) trait Real: Copy + Into<f64> {
 }
 
 impl Real for f32 {
+    #[cfg(target_arch = "x86_64")]
     const IS_F64: bool = false;
 
     fn is_same(self, other: Self) -> bool {
@@ -30,6 +32,7 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
+    #[cfg(target_arch = "x86_64")]
     const IS_F64: bool = true;
 
     fn is_same(self, other: Self) -> bool {

@@ -291,7 +291,7 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{COLUMNS, Cut, Micro, ROWS, Sums, lanes, products};
+    use super::{COLUMNS, Cut, Micro, ROWS, lanes, products};
     use crate::kernel::dot::{LANES, trees};
     use crate::kernel::packed::Packed;
     use crate::kernel::widen::neon::{Weight, fma_f32, zero_f32};

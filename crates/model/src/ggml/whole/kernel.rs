@@ -1,4 +1,5 @@
-//! How fast can a block be multiplied with a few rows of x? Two or three instructions for 32 products of 8 bits with AVX2, as many for 64 with VNNI.
+//! How fast can a block be multiplied with a few rows of x? Two or three instructions for 32 products of 8 bits with AVX2, as many for 64 with VNNI,
+//! eight or nine for 32 with NEON.
 //!
 //! Plain Rust says what is computed; what is written for others gives the same bits.
 
@@ -46,6 +47,10 @@ pub(super) trait Multiply: Sized {
     /// The processor has AVX-512 with F, BW, DQ, VL and VNNI.
     #[cfg(target_arch = "x86_64")]
     unsafe fn vnni(rows: [&[Self]; 2], x: &[&[Self::Input]], lanes: [&mut [[f32; LANES]]; 2]);
+
+    /// The same of a row; every aarch64 has the instructions.
+    #[cfg(target_arch = "aarch64")]
+    fn neon(row: &[Self], x: &[&[Self::Input]], lanes: &mut [[f32; LANES]]);
 }
 
 /// Adds the products of some rows with some rows of x to their lanes: those of the first row with each x, then of the next.
@@ -71,6 +76,8 @@ fn one_row<B: Multiply>(level: Level, row: &[B], x: &[&[B::Input]], lanes: &mut 
         // SAFETY: the processor has the instructions, AVX2 and FMA among them.
         #[cfg(target_arch = "x86_64")]
         Level::Vnni | Level::Avx512 | Level::Avx2 => unsafe { B::avx2(row, x, lanes) },
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => B::neon(row, x, lanes),
         _ => {
             for (x, lanes) in x.iter().zip(lanes) {
                 row.iter().zip(*x).for_each(|(w, x)| w.one(x, lanes));
@@ -106,6 +113,12 @@ impl Multiply for Scaled {
         // SAFETY: as the caller says.
         unsafe { vnni::scaled(rows, x, lanes) }
     }
+
+    #[cfg(target_arch = "aarch64")]
+    fn neon(row: &[Scaled], x: &[&[ScaledInput]], lanes: &mut [[f32; LANES]]) {
+        // SAFETY: part of every aarch64.
+        unsafe { neon::scaled([row], x, [lanes]) }
+    }
 }
 
 impl Multiply for Plain {
@@ -132,10 +145,16 @@ impl Multiply for Plain {
         // SAFETY: as the caller says.
         unsafe { vnni::plain(rows, x, lanes) }
     }
+
+    #[cfg(target_arch = "aarch64")]
+    fn neon(row: &[Plain], x: &[&[PlainInput]], lanes: &mut [[f32; LANES]]) {
+        // SAFETY: part of every aarch64.
+        unsafe { neon::plain([row], x, [lanes]) }
+    }
 }
 
 /// Rows of x in groups whose sums fit the registers: as many as there are, then half of them, and so on.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! groups {
     ($name:ident: $features:literal, $some:ident, $block:ty, $input:ty, $rows:literal rows with $($group:literal)*) => {
         #[target_feature(enable = $features)]
@@ -153,7 +172,7 @@ macro_rules! groups {
     };
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 type Lanes = [f32; LANES];
 
 #[cfg(target_arch = "x86_64")]
@@ -357,6 +376,117 @@ mod vnni {
         }
         for r in 0..R {
             store(all[r], [&mut first[r], &mut second[r]]);
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use std::arch::aarch64::*;
+
+    use super::super::{PARTS, Plain, PlainInput, Scaled, ScaledInput};
+    use super::{LANES, Lanes};
+
+    groups!(scaled: "neon", some_scaled, Scaled, ScaledInput, 1 rows with 4 2 1);
+    groups!(plain: "neon", some_plain, Plain, PlainInput, 1 rows with 4 2 1);
+
+    /// Half a part: the elements of four lanes.
+    const HALF: usize = 16;
+
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn half(from: &[i8; HALF]) -> int8x16_t {
+        // SAFETY: 16 bytes.
+        unsafe { vld1q_s8(from.as_ptr()) }
+    }
+
+    /// The products of 8 bits, added in fours. Two of them do not leave 16 bits: one side is 127 at most, the other 128.
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn fours(w: int8x16_t, x: int8x16_t) -> int32x4_t {
+        let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
+        vpaddlq_s16(vpaddq_s16(low, vmull_high_s8(w, x)))
+    }
+
+    /// The products of 16 bits, added in twos.
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn twos(w: &[i16; LANES], x: &[i16; LANES]) -> int32x4_t {
+        // SAFETY: eight elements each.
+        let (w, x) = unsafe { (vld1q_s16(w.as_ptr()), vld1q_s16(x.as_ptr())) };
+        vpaddq_s32(vmull_s16(vget_low_s16(w), vget_low_s16(x)), vmull_high_s16(w, x))
+    }
+
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn load(lanes: &Lanes) -> [float32x4_t; 2] {
+        // SAFETY: four elements each.
+        unsafe { [vld1q_f32(lanes.as_ptr()), vld1q_f32(lanes[LANES / 2..].as_ptr())] }
+    }
+
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn store(sums: [float32x4_t; 2], to: &mut Lanes) {
+        // SAFETY: four elements each.
+        unsafe {
+            vst1q_f32(to.as_mut_ptr(), sums[0]);
+            vst1q_f32(to[LANES / 2..].as_mut_ptr(), sums[1]);
+        }
+    }
+
+    // Indices below, since an array that is iterated over does not stay in registers.
+
+    #[allow(clippy::needless_range_loop)]
+    #[target_feature(enable = "neon")]
+    fn some_scaled<const R: usize>([row]: [&[Scaled]; 1], x: &[&[ScaledInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
+        let mut all: [[float32x4_t; 2]; R] = std::array::from_fn(|r| load(&lanes[r]));
+        for (number, w) in row.iter().enumerate() {
+            let x: [&ScaledInput; R] = x.map(|x| &x[number]);
+            let mut sums = [[vdupq_n_s32(0); 2]; R];
+            for part in 0..PARTS {
+                // Below 128.
+                let quants = w.quants[part].map(u8::cast_signed);
+                let (quants, scales) = (quants.as_chunks::<HALF>().0, w.scales[part].as_chunks::<LANES>().0);
+                for h in 0..2 {
+                    let (quants, scale) = (half(&quants[h]), i32::from(scales[h][0]));
+                    for r in 0..R {
+                        let input = half(&x[r].quants[part].as_chunks().0[h]);
+                        sums[r][h] = vmlaq_n_s32(sums[r][h], fours(quants, input), scale);
+                    }
+                }
+            }
+            for r in 0..R {
+                let (d, m) = (w.d * x[r].d, -(w.m * x[r].d));
+                let (minima, inputs) = (w.minima.as_chunks().0, x[r].sums.as_chunks().0);
+                for h in 0..2 {
+                    let sum = vfmaq_n_f32(all[r][h], vcvtq_f32_s32(sums[r][h]), d);
+                    all[r][h] = vfmaq_n_f32(sum, vcvtq_f32_s32(twos(&minima[h], &inputs[h])), m);
+                }
+            }
+        }
+        for r in 0..R {
+            store(all[r], &mut lanes[r]);
+        }
+    }
+
+    #[allow(clippy::needless_range_loop)]
+    #[target_feature(enable = "neon")]
+    fn some_plain<const R: usize>([row]: [&[Plain]; 1], x: &[&[PlainInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
+        let mut all: [[float32x4_t; 2]; R] = std::array::from_fn(|r| load(&lanes[r]));
+        for (number, w) in row.iter().enumerate() {
+            let x: [&PlainInput; R] = x.map(|x| &x[number]);
+            for part in 0..PARTS {
+                for h in 0..2 {
+                    let quants = half(&w.quants[part].as_chunks().0[h]);
+                    for r in 0..R {
+                        let whole = fours(quants, half(&x[r].quants[part].as_chunks().0[h]));
+                        all[r][h] = vfmaq_n_f32(all[r][h], vcvtq_f32_s32(whole), w.d[part] * x[r].d[part]);
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            store(all[r], &mut lanes[r]);
         }
     }
 }
