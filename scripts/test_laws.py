@@ -8,7 +8,7 @@
 `--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
 and what is named alone is to be named beside others.
 
-`--set second` .. `--set fourteenth` take law_forms_second.py .. law_forms_fourteenth.py (and the second author's, law_forms_.._b.py) instead, which were written
+`--set second` .. `--set fifteenth` take law_forms_second.py .. law_forms_fifteenth.py (and the second author's, law_forms_.._b.py) instead, which were written
 without sight of how laws are found.
 
 Of each form one architecture and one arithmetic of those given is taken, by the seed. Clean runs of all of them come first. The classes:
@@ -46,7 +46,7 @@ def forms_of(name):
     return [form for module in modules for form in importlib.import_module(module).FORMS]
 
 
-ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth")
+ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth")
 SETS = {"first": law_forms.FORMS} | {name: forms_of(name) for name in (*ORDINALS, "listed")}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
@@ -124,12 +124,15 @@ def judged(form, finding, arith):
 
 
 def seen(tap):
-    """Products and scores are not recorded: what is wrong with them shows in the probabilities."""
-    return re.sub(r"\b(qk|scores)$", "probs", tap)
+    """Where what is wrong with a tap shows in the engine: products and scores are not recorded, their probabilities are; a choice of experts is made where their
+    weights are; of an expert's own operations the sum of all parts is recorded."""
+    tap = re.sub(r"\b(qk|scores)$", "probs", tap)
+    tap = re.sub(r"\brouter_topk$", "router_weights", tap)
+    return re.sub(r"\b(mlp\.)?experts\.\d+\b.*", "ffn_out", tap)
 
 
 def is_of(form, tap):
-    return re.sub(r"^layers\.\d+\.", "", seen(tap)) in form.sites
+    return re.sub(r"^layers\.\d+\.", "", seen(tap)) in map(seen, form.sites)
 
 
 def one(a, source, model, seed, form, folder, arith):
@@ -153,7 +156,7 @@ def one(a, source, model, seed, form, folder, arith):
     kinds = [finding["class"] for finding in result["findings"]]
     if not kinds:
         result["class"] = "unknown"
-    elif not any(form.first == seen(tap) for finding in report["findings"] for tap in [finding["tap"], *(finding.get("taps") or [])]):
+    elif not any(seen(form.first) == seen(tap) for finding in report["findings"] for tap in [finding["tap"], *(finding.get("taps") or [])]):
         result["class"] = "first"
     else:
         result["class"] = max(kinds, key=CLASSES.index)

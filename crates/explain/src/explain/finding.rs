@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use firstdiff_compare::Place;
+use firstdiff_laws::Status;
 use firstdiff_trace::Tap;
 
 use crate::explain::quantised::OtherArithmetic;
@@ -141,6 +142,16 @@ impl Finding {
 }
 
 impl Finding {
+    /// Whether no mistake of the catalogue explains it, and no law.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.matched, Match::Unknown | Match::Closest)
+    }
+
+    /// Whether a law is to be measured: nothing explains it, or a mistake that only lists numbers.
+    pub(crate) fn asks_for_a_law(&self) -> bool {
+        self.is_open() || self.has_cause(|mistake| mistake.is_a_list)
+    }
+
     /// Whether it shows in decode steps alone.
     pub(crate) fn is_decoded(&self) -> bool {
         self.shown_at.iter().all(|place| place.step != 0)
@@ -162,9 +173,13 @@ impl Finding {
         self.shown_at.extend(decoded.shown_at);
     }
 
-    /// Takes up a law; where a mistake of the catalogue is this law, that is the cause.
+    /// Takes up a law; where a mistake of the catalogue is this law, that is the cause. Beside a cause that is known a table says nothing new.
     pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
         let Some(found) = &measured else { return };
+        if self.cause.is_some() {
+            self.measured = measured.filter(|found| found.law.status == Status::Measured);
+            return;
+        }
         self.matched = Match::Measured;
         let site = self.shown_at.first().map(|place| place.tap.last_site());
         // What was taken back for a reason is no cause by another way either.

@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::other_weights::ByPlace;
-use crate::explain::{Effort, Finding, Match};
+use crate::explain::{Effort, Finding};
 use crate::laws::{Wrong, allowed_at, law_of};
 use crate::replay::{Replay, ReplayError, Run};
 
@@ -22,8 +22,7 @@ pub(crate) fn measure(
     findings: &mut [Finding],
 ) -> Result<(), ReplayError> {
     for finding in findings.iter_mut() {
-        let is_open = matches!(finding.matched, Match::Unknown | Match::Closest);
-        if !is_open || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
+        if !finding.asks_for_a_law() || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
             continue;
         }
         let measured = of_finding(run, replay, finding)?;

@@ -52,6 +52,8 @@ pub struct Mistake {
     pub(crate) makes_a_matrix: bool,
     /// Whether it is made in a layer, and hardly ever in all: no model would be left.
     pub(crate) of_a_layer: bool,
+    /// Whether what it is known by is a list of numbers: a law says what they are.
+    pub(crate) is_a_list: bool,
     /// Whether it is no mistake, but another arithmetic: it is proved by its own numbers, and stands beside no mistake.
     pub(crate) is_another_arithmetic: bool,
 }
@@ -111,6 +113,7 @@ impl Mistake {
         of_all_matrices: false,
         makes_a_matrix: false,
         of_a_layer: false,
+        is_a_list: false,
         is_another_arithmetic: false,
     };
 

@@ -27,6 +27,7 @@ pub(crate) static TOKENS_DIFFER: Mistake = Mistake {
         Param::other("tokens", "the ids that were embedded"),
     ],
     mixes_tokens: true,
+    is_a_list: true,
     ..EMBEDDING
 };
 pub(crate) static EMBED_SCALE: Mistake = Mistake {

@@ -290,8 +290,9 @@ fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &
 /// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it.
 pub(super) fn say_stretches(recording: &Recording<'_>, held: &Held, findings: &mut [Finding]) {
     let program = recording.program;
-    let is_open = |finding: &&mut Finding| matches!(finding.matched, Match::Unknown | Match::Closest);
-    for finding in findings.iter_mut().filter(is_open).filter(|f| f.through.is_empty() && f.note.is_none()) {
+    for finding in
+        findings.iter_mut().filter(|finding| finding.is_open()).filter(|f| f.through.is_empty() && f.note.is_none())
+    {
         let Some(&place) = finding.shown_at.first() else { continue };
         let Some(tap) = (0..program.taps().len()).find(|&tap| held.place(tap) == place) else { continue };
         let slice = Slice::of(program, tap, |other| held.readable(other).is_some());

@@ -10,7 +10,7 @@ use firstdiff_program::{Arithmetic, Bench, DType, Slice, Tensor, Values};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::explain::{Effort, Finding, Match};
+use crate::explain::{Effort, Finding};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::held::{Held, array};
 use crate::program::mixture::Mixture;
@@ -30,7 +30,7 @@ pub(crate) fn measure(
 ) {
     let weights = OnceCell::new();
     let of = |findings: &mut [Finding], is: &dyn Fn(&Finding) -> bool| {
-        for finding in findings.iter_mut().filter(|finding| is_open(finding) && is(finding)) {
+        for finding in findings.iter_mut().filter(|finding| finding.asks_for_a_law() && is(finding)) {
             let known = weights.get_or_init(|| other_weights::known(recording, held));
             let measured = of_finding(recording, candidate, held, replay, known, finding);
             finding.take_up(measured, effort);
@@ -38,7 +38,7 @@ pub(crate) fn measure(
     };
     of(findings, &|finding| !finding.is_decoded());
     for at in (0..findings.len()).rev() {
-        if !is_open(&findings[at]) || !findings[at].is_decoded() {
+        if !findings[at].is_open() || !findings[at].is_decoded() {
             continue;
         }
         let found = (0..at)
@@ -49,11 +49,6 @@ pub(crate) fn measure(
         }
     }
     of(findings, &Finding::is_decoded);
-}
-
-/// Whether no mistake of the catalogue explains it, and no law.
-fn is_open(finding: &Finding) -> bool {
-    matches!(finding.matched, Match::Unknown | Match::Closest)
 }
 
 /// What the law of one finding leaves in the decode steps of another, where it gives them.

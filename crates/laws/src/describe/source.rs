@@ -17,6 +17,14 @@ pub(crate) struct Source {
     pub(crate) is_itself: bool,
 }
 
+impl Source {
+    fn of(words: String, bits: f64, count: usize, last: usize, of: &dyn Fn(usize) -> usize) -> Source {
+        let from: Vec<usize> = (0..count).map(|i| of(i).min(last)).collect();
+        let is_itself = from.iter().enumerate().all(|(i, from)| i == *from);
+        Source { words, bits, from, is_itself }
+    }
+}
+
 /// Slices of a block up to which runs in it are put in other orders.
 const MOST_RUNS: usize = 256;
 
@@ -34,11 +42,84 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
             return;
         }
         if from.iter().enumerate().all(|(i, from)| from.is_none_or(|from| from == of(i))) {
-            let from: Vec<usize> = (0..count).map(|i| of(i).min(last)).collect();
-            let is_itself = from.iter().enumerate().all(|(i, from)| i == *from);
-            best.replace(Some(Source { words: words(), bits, from, is_itself }));
+            best.replace(Some(Source::of(words(), bits, count, last, of)));
         }
     };
+    rules(count, n, name, &|i| from[i].is_some(), &offer);
+    if let Some(always) = from.iter().flatten().next().copied() {
+        offer(&|| format!("always {name} {always}"), 4.0 + choice(n), &|_| always);
+    }
+    let moved: Vec<usize> = (0..count).filter(|&i| from[i].is_some_and(|from| from != i)).collect();
+    let known = from.iter().flatten().count();
+    if (1..=2).contains(&moved.len()) {
+        let listed =
+            || moved.iter().map(|&i| format!("{name} {} for {name} {i}", from[i].unwrap_or(i))).collect::<Vec<_>>();
+        let bits = if moved.len() == 1 { 3.0 + 1.4 * choice(n) } else { 4.0 + 2.0 * moved.len() as f64 * choice(n) };
+        offer(&|| format!("itself, but {}", listed().join(", ")), bits, &|i| from[i].unwrap_or(i));
+    }
+    if let (Some(&a), width) = (moved.first(), moved.len() / 2)
+        && moved.len() >= 4
+        && moved.len().is_multiple_of(2)
+    {
+        let b = moved[width];
+        let of = |i: usize| exchanged(i, a, b, width);
+        let words = || format!("{name} i, {name}s {a} to {} and {b} to {} exchanged", a + width - 1, b + width - 1);
+        offer(&words, 6.0 + 3.0 * choice(n), &of);
+    }
+    if best.borrow().is_none() && on_parts && !moved.is_empty() && moved.len() < known {
+        let is_moved: Vec<Option<bool>> = from.iter().enumerate().map(|(i, from)| from.map(|from| from != i)).collect();
+        let set = describe_set(&is_moved, axis, None);
+        let part: Vec<Option<usize>> = from.iter().zip(&set.has).map(|(from, has)| from.filter(|_| *has)).collect();
+        let inner = described(&part, n, axis, false);
+        if let Some(on) = &set.words {
+            let words = format!("{} for {on}", inner.words);
+            offer(&|| words.clone(), inner.bits + set.bits + 2.0, &|i| if set.has[i] { inner.from[i] } else { i });
+        }
+    }
+    let listed = || {
+        let these = from.iter().take(16).map(|from| from.map_or_else(|| "?".into(), |from| from.to_string()));
+        format!("{name}s {}{}", these.collect::<Vec<_>>().join(", "), if count > 16 { ", .." } else { "" })
+    };
+    offer(&listed, 20.0 + known as f64 * choice(n), &|i| from[i].unwrap_or(i));
+    best.into_inner().unwrap_or(Source {
+        words: listed(),
+        bits: f64::INFINITY,
+        from: (0..count).collect(),
+        is_itself: true,
+    })
+}
+
+/// The cheapest rule by which each place has a slice that it may have: `may` says for each place which. From the first place on that may not have its own.
+pub(crate) fn describe_one_of(may: &[Vec<bool>], axis: Axis) -> Option<Source> {
+    let (count, n, name) = (may.len(), may.first()?.len(), axis.name());
+    let best: RefCell<Option<Source>> = RefCell::new(None);
+    let first = (0..count.min(n)).find(|&i| !may[i][i])?;
+    for begin in [0, first].into_iter().take(1 + usize::from(first > 0)) {
+        let price = if begin == 0 { 0.0 } else { 2.0 + choice(count) };
+        let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
+            if best.borrow().as_ref().is_some_and(|best| best.bits <= bits + price) {
+                return;
+            }
+            if (begin..count).all(|i| may[i].get(of(i)).is_some_and(|may| *may)) {
+                let words = if begin == 0 { words() } else { format!("{} for {name}s from {begin} on", words()) };
+                let of = |i: usize| if i < begin { i } else { of(i) };
+                best.replace(Some(Source::of(words, bits + price, count, n - 1, &of)));
+            }
+        };
+        rules(count, n, name, &|i| i >= begin, &offer);
+        for always in 0..n {
+            offer(&|| format!("always {name} {always}"), 4.0 + choice(n), &|_| always);
+        }
+    }
+    best.into_inner().filter(|best| !best.is_itself)
+}
+
+/// What is offered of a rule: its words, its price, and which slice it has stand at a place.
+type Offer<'a> = &'a dyn Fn(&dyn Fn() -> String, f64, &dyn Fn(usize) -> usize);
+
+/// Rules that say which of `n` slices stands at each of `count` places; of those that are not known nothing is said.
+fn rules(count: usize, n: usize, name: &str, is_known: &dyn Fn(usize) -> bool, offer: Offer<'_>) {
+    let last = n.saturating_sub(1);
     offer(&|| "itself".into(), 0.0, &|i| i);
     offer(&|| format!("the {name}s in reverse"), 5.0, &|i| last.saturating_sub(i));
     offer(&|| format!("neighbouring {name}s exchanged"), 5.0, &|i| if (i ^ 1) < n { i ^ 1 } else { i });
@@ -47,7 +128,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         let size = by.min(n - by);
         // Where none that is known lies over the end, it is not said.
         let further = |i: usize| if 2 * by <= n { i + by < n } else { i >= n - by };
-        let is_inside = from.iter().enumerate().all(|(i, from)| from.is_none() || further(i));
+        let is_inside = (0..count).all(|i| !is_known(i) || further(i));
         let end = if is_inside { "" } else { ", around the end" };
         offer(&|| format!("{name} i{signed}{end}"), 6.0 + choice(size), &|i| (i + by) % n);
     }
@@ -123,47 +204,6 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
             }
         }
     }
-    if let Some(always) = from.iter().flatten().next().copied() {
-        offer(&|| format!("always {name} {always}"), 4.0 + choice(n), &|_| always);
-    }
-    let moved: Vec<usize> = (0..count).filter(|&i| from[i].is_some_and(|from| from != i)).collect();
-    let known = from.iter().flatten().count();
-    if (1..=2).contains(&moved.len()) {
-        let listed =
-            || moved.iter().map(|&i| format!("{name} {} for {name} {i}", from[i].unwrap_or(i))).collect::<Vec<_>>();
-        let bits = if moved.len() == 1 { 3.0 + 1.4 * choice(n) } else { 4.0 + 2.0 * moved.len() as f64 * choice(n) };
-        offer(&|| format!("itself, but {}", listed().join(", ")), bits, &|i| from[i].unwrap_or(i));
-    }
-    if let (Some(&a), width) = (moved.first(), moved.len() / 2)
-        && moved.len() >= 4
-        && moved.len().is_multiple_of(2)
-    {
-        let b = moved[width];
-        let of = |i: usize| exchanged(i, a, b, width);
-        let words = || format!("{name} i, {name}s {a} to {} and {b} to {} exchanged", a + width - 1, b + width - 1);
-        offer(&words, 6.0 + 3.0 * choice(n), &of);
-    }
-    if best.borrow().is_none() && on_parts && !moved.is_empty() && moved.len() < known {
-        let is_moved: Vec<Option<bool>> = from.iter().enumerate().map(|(i, from)| from.map(|from| from != i)).collect();
-        let set = describe_set(&is_moved, axis, None);
-        let part: Vec<Option<usize>> = from.iter().zip(&set.has).map(|(from, has)| from.filter(|_| *has)).collect();
-        let inner = described(&part, n, axis, false);
-        if let Some(on) = &set.words {
-            let words = format!("{} for {on}", inner.words);
-            offer(&|| words.clone(), inner.bits + set.bits + 2.0, &|i| if set.has[i] { inner.from[i] } else { i });
-        }
-    }
-    let listed = || {
-        let these = from.iter().take(16).map(|from| from.map_or_else(|| "?".into(), |from| from.to_string()));
-        format!("{name}s {}{}", these.collect::<Vec<_>>().join(", "), if count > 16 { ", .." } else { "" })
-    };
-    offer(&listed, 20.0 + known as f64 * choice(n), &|i| from[i].unwrap_or(i));
-    best.into_inner().unwrap_or(Source {
-        words: listed(),
-        bits: f64::INFINITY,
-        from: (0..count).collect(),
-        is_itself: true,
-    })
 }
 
 /// Where an index stands when two ranges of this width, from `a` on and from `b` on, are exchanged.

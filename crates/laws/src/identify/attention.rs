@@ -31,7 +31,8 @@ pub(super) struct Right {
     pub(super) sees: Array3<bool>,
     /// `[H,T]`: what the denominator has beside the seen keys (a sink).
     beside: Array2<f64>,
-    scale: Vec<f64>,
+    /// Of each head, what products are multiplied by.
+    pub(super) scale: Vec<f64>,
     /// Which key head answers each head.
     key_head: Vec<usize>,
 }
@@ -71,7 +72,7 @@ fn rows_of(x: &Array3<f64>) -> impl Iterator<Item = (usize, usize)> + use<> {
 }
 
 /// Probabilities of the seen keys' scores; `beside` is added to each denominator.
-fn softmax(scores: &Array3<f64>, sees: &Array3<bool>, beside: &Array2<f64>) -> Array3<f64> {
+pub(super) fn softmax(scores: &Array3<f64>, sees: &Array3<bool>, beside: &Array2<f64>) -> Array3<f64> {
     let mut out = Array3::zeros(scores.dim());
     for (head, row) in rows_of(scores) {
         let (x, sees) = (scores.slice(s![head, row, ..]), sees.slice(s![head, row, ..]));

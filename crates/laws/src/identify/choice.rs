@@ -1,12 +1,15 @@
 //! A router's choice: which of its scores are taken for each token, by their rank, among which experts, and what is added before.
+//!
+//! Where a token has the experts that are due, they stand in the order that is due: that order is nobody's fault, and a case does not have it.
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, ArrayView1};
 
 use crate::case::{Axis, Case};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
+use crate::describe::source::describe_one_of;
 use crate::law::{Form, Law};
 use crate::number::between;
 
@@ -19,6 +22,7 @@ type Change = fn(&Array2<f64>) -> Array2<f64>;
 struct Scores {
     scores: Array2<f64>,
     own: Array2<f64>,
+    due: Array2<f64>,
 }
 
 impl Scores {
@@ -26,15 +30,35 @@ impl Scores {
         let place = &case.places[at];
         let [scores] = &place.inputs[..] else { return None };
         let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
-        let (scores, own) = (two(scores)?, two(&place.own)?);
+        let (scores, own, due) = (two(scores)?, two(&place.own)?, two(&place.right)?);
         let is_one = |e: &f64| e.fract() == 0.0 && (0.0..scores.ncols() as f64).contains(e);
         (scores.nrows() == own.nrows() && own.ncols() <= scores.ncols() && own.iter().all(is_one)).then_some(())?;
-        Some(Scores { scores, own })
+        (due.dim() == own.dim()).then_some(Scores { scores, own, due })
+    }
+
+    /// A choice as the case has it.
+    fn held(&self, mut chosen: Array2<f64>) -> Array2<f64> {
+        for (mut row, due) in chosen.rows_mut().into_iter().zip(self.due.rows()) {
+            if is_same_set(row.view(), due) {
+                row.assign(&due);
+            }
+        }
+        chosen
     }
 }
 
+fn is_same_set(one: ArrayView1<'_, f64>, other: ArrayView1<'_, f64>) -> bool {
+    let sorted = |row: ArrayView1<'_, f64>| {
+        let mut row = row.to_vec();
+        row.sort_by(f64::total_cmp);
+        row
+    };
+    let one = sorted(one);
+    one == sorted(other) && one.windows(2).all(|pair| pair[0] != pair[1])
+}
+
 /// Experts of a row, the largest score first.
-fn ranked(row: ndarray::ArrayView1<'_, f64>) -> Vec<usize> {
+fn ranked(row: ArrayView1<'_, f64>) -> Vec<usize> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
     order
@@ -97,8 +121,27 @@ fn over_positions(scores: &Array2<f64>) -> Array2<f64> {
     out
 }
 
-/// Positions whose choice may be kept, at most.
-const MOST_HELD: usize = 256;
+/// Positions whose choice may be that of others, at most.
+const MOST_POSITIONS: usize = 256;
+
+/// Each token has the choice of another position.
+fn of_other_positions(of: &Scores) -> Option<(String, f64, Choose)> {
+    let positions = of.own.nrows();
+    let due = best(&of.scores, of.own.ncols()).filter(|_| (2..=MOST_POSITIONS).contains(&positions))?;
+    let may_be = |own: ArrayView1<'_, f64>, here: ArrayView1<'_, f64>, due: &Array2<f64>| -> Vec<bool> {
+        let is_held = is_same_set(own, here);
+        due.rows().into_iter().map(|due| if is_held { is_same_set(due, here) } else { due == own }).collect()
+    };
+    let may: Vec<Vec<bool>> =
+        of.own.rows().into_iter().zip(of.due.rows()).map(|(own, here)| may_be(own, here, &due)).collect();
+    let source = describe_one_of(&may, Axis::Token)?;
+    let words = format!("each token has the choice of {}", source.words);
+    let choose: Choose = Arc::new(move |scores, taken| {
+        let chosen = best(scores, taken)?;
+        (chosen.nrows() == source.from.len()).then(|| chosen.select(ndarray::Axis(0), &source.from))
+    });
+    Some((words, 3.0 + source.bits, choose))
+}
 
 /// The best two of a row, found in one pass over its scores that loses or keeps one too many.
 fn in_one_pass() -> [(&'static str, Choose); 2] {
@@ -140,10 +183,10 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     let (taken, experts) = (first.own.ncols(), first.scores.ncols());
     let (mut laws, mut of_others) = (Vec::new(), Vec::new());
     let mut offer = |words: String, bits: f64, choose: Choose| {
-        if choose(&first.scores, taken).is_some_and(|made| made == first.own) {
+        if choose(&first.scores, taken).is_some_and(|made| first.held(made) == first.own) {
             laws.push(Law::new(Form::Choice, words, bits, move |case, at| {
                 let of = Scores::of(case, at)?;
-                Some(choose(&of.scores, of.own.ncols())?.into_dyn())
+                Some(of.held(choose(&of.scores, of.own.ncols())?).into_dyn())
             }));
         }
     };
@@ -153,14 +196,16 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
         (" after a softmax over the positions", 4.0, over_positions),
     ];
     for (words, bits, change) in changes {
-        // The rank of each slot, where it is the same for all tokens.
+        // The rank of each slot, where it is the same for all tokens that do not have what is due.
         let changed = change(&first.scores);
         let orders: Vec<Vec<usize>> = changed.rows().into_iter().map(ranked).collect();
         let rank = |slot: usize| -> Option<usize> {
             let mut all = orders
                 .iter()
-                .zip(first.own.column(slot))
-                .map(|(order, own)| order.iter().position(|e| *e as f64 == *own));
+                .zip(first.own.rows())
+                .zip(first.due.rows())
+                .filter(|((_, own), due)| own != due)
+                .map(|((order, own), _)| order.iter().position(|e| *e as f64 == own[slot]));
             let one = all.next()??;
             all.all(|other| other == Some(one)).then_some(one)
         };
@@ -189,12 +234,12 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
                 let other: Array2<f64> = other.clone().into_dimensionality().ok()?;
                 (other.dim() == due).then(|| best(&change(&other), taken))?
             };
-            if of(other, first.scores.dim(), taken).is_some_and(|made| made == first.own) {
+            if of(other, first.scores.dim(), taken).is_some_and(|made| first.held(made) == first.own) {
                 let said = format!("the experts with the largest of {name}{words} are chosen");
                 of_others.push(Law::new(Form::Choice, said, 7.0 + bits, move |case, at| {
                     let read = Scores::of(case, at)?;
                     let (_, other) = case.places[at].around.iter().find(|(known, _)| *known == name)?;
-                    Some(of(other, read.scores.dim(), read.own.ncols())?.into_dyn())
+                    Some(read.held(of(other, read.scores.dim(), read.own.ncols())?).into_dyn())
                 }));
             }
         }
@@ -230,17 +275,6 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     for (words, choose) in in_one_pass() {
         offer(words.into(), 8.0, choose);
     }
-    for last in 0..first.scores.nrows().saturating_sub(1).min(MOST_HELD) {
-        let held: Choose = Arc::new(move |scores, taken| {
-            let mut chosen = best(scores, taken)?;
-            let of = (last < chosen.nrows()).then(|| chosen.row(last).to_owned())?;
-            chosen.rows_mut().into_iter().skip(last + 1).for_each(|mut row| row.assign(&of));
-            Some(chosen)
-        });
-        let words =
-            format!("the experts of position {last} are kept at all later positions, whatever the scores there");
-        offer(words, 8.0 + choice(first.scores.nrows()), held);
-    }
     // As many of each group.
     for width in (2..experts).filter(|width| experts.is_multiple_of(*width)) {
         let of: Choose = Arc::new(move |scores, taken| of_each_group(scores, width, taken));
@@ -250,35 +284,31 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
         );
         offer(words, 8.0 + choice(width), of);
     }
-    type Row = fn(usize, usize) -> usize;
-    let rows: [(&str, Row); 3] = [
-        ("the token before", |t, _| t.saturating_sub(1)),
-        ("the next token", |t, n| (t + 1).min(n - 1)),
-        ("the first token", |_, _| 0),
-    ];
-    for (words, row) in rows {
-        let of: Choose = Arc::new(move |scores, taken| {
-            let chosen = best(scores, taken)?;
-            let n = chosen.nrows();
-            Some(chosen.select(ndarray::Axis(0), &(0..n).map(|t| row(t, n)).collect::<Vec<_>>()))
-        });
-        offer(format!("each token has the choice of {words}"), 6.0, of);
+    if let Some((words, bits, of)) = of_other_positions(&first) {
+        offer(words, bits, of);
     }
-    for expert in 0..experts {
-        if let Some((low, high)) = added(&first, expert) {
+    let ways: [(&str, Change); 2] =
+        [("the score", Array2::clone), ("the logit, the logarithm of the score,", |x| x.mapv(f64::ln))];
+    for (way, (called, change)) in ways.into_iter().enumerate() {
+        let changed = Scores { scores: change(&first.scores), own: first.own.clone(), due: first.due.clone() };
+        if changed.scores.iter().any(|x| x.is_nan()) {
+            continue;
+        }
+        for expert in 0..experts {
+            let Some((low, high)) = added(&changed, expert) else { continue };
             // A whole number where there is one: other layers hold it to other bounds.
             let whole = if low > 0.0 { low.floor() + 1.0 } else { high.ceil() - 1.0 };
             let whole = (low < whole && whole < high).then_some(whole);
             for by in whole.into_iter().chain([between(low, high)]) {
                 let of: Choose = Arc::new(move |scores, taken| {
-                    let mut scores = scores.clone();
+                    let mut scores = change(scores);
                     (expert < scores.ncols()).then(|| scores.column_mut(expert).mapv_inplace(|x| x + by))?;
                     best(&scores, taken)
                 });
                 let words = format!(
-                    "{by} (or what else lies between {low:.3} and {high:.3}) is added to the score of expert {expert} where experts are chosen"
+                    "{by} (or what else lies between {low:.3} and {high:.3}) is added to {called} of expert {expert} where experts are chosen"
                 );
-                offer(words, 12.0 + choice(experts), of);
+                offer(words, 12.0 + way as f64 + choice(experts), of);
             }
         }
     }
@@ -290,16 +320,19 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
 fn added(of: &Scores, expert: usize) -> Option<(f64, f64)> {
     let taken = of.own.ncols();
     let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
-    for (row, own) in of.scores.rows().into_iter().zip(of.own.rows()) {
+    for ((row, own), due) in of.scores.rows().into_iter().zip(of.own.rows()).zip(of.due.rows()) {
         // The least of the others that are taken, and the largest that are not, beside this one.
         let others: Vec<f64> = ranked(row).into_iter().filter(|e| *e != expert).map(|e| row[e]).collect();
         let slot = own.iter().position(|e| *e == expert as f64);
+        let last = || others.get(taken.checked_sub(1)?).map(|last| last - row[expert]);
         match slot {
+            // In which place it stands is not known.
+            Some(_) if is_same_set(own, due) => low = low.max(last().unwrap_or(f64::NEG_INFINITY)),
             Some(slot) => {
                 low = low.max(others.get(slot).map_or(f64::NEG_INFINITY, |next| next - row[expert]));
                 high = high.min(slot.checked_sub(1).map_or(f64::INFINITY, |before| others[before] - row[expert]));
             }
-            None => high = high.min(others.get(taken.checked_sub(1)?).map_or(f64::INFINITY, |last| last - row[expert])),
+            None => high = high.min(last().unwrap_or(f64::INFINITY)),
         }
     }
     (low < high && low.is_finite() && high.is_finite() && !(low..=high).contains(&0.0)).then_some((low, high))

@@ -1,10 +1,10 @@
-//! Embeddings: which row is read for which token?
+//! Embeddings: which row is read for which token, and of which table?
 
 mod of_whole_table;
 
 use ndarray::{Array1, ArrayD};
 
-use crate::case::{Axis, Case};
+use crate::case::{Axis, Case, OtherWeight};
 use crate::describe::set::describe as describe_set;
 use crate::describe::{choice, source};
 use crate::fit::factor;
@@ -150,9 +150,37 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(rows_apart(case, &due, &subject));
     }
     if laws.is_empty() {
+        laws.extend(of_another_table(case, &subject));
+    }
+    if laws.is_empty() {
         laws.extend(of_whole_table::laws(case, &due, &subject));
     }
     laws
+}
+
+/// Rows of the tokens in another matrix of the model, as they are or times a number.
+fn of_another_table(case: &Case<'_>, subject: &Subject) -> Option<Law> {
+    let read = |case: &Case<'_>, at: usize, weight: &OtherWeight| -> Option<ArrayD<f64>> {
+        let table = case.operation.other_weight(at, weight)?;
+        let ids: Option<Vec<usize>> = ids(case, at)?.into_iter().map(|id| usize::try_from(id).ok()).collect();
+        let ids = ids.filter(|ids| ids.iter().all(|id| *id < table.nrows()))?;
+        let rows = table.select(ndarray::Axis(0), &ids).into_dyn();
+        rows.to_shape(case.places[at].right.raw_dim()).ok().map(|rows| rows.into_owned())
+    };
+    case.operation.other_weights(case.fitted).into_iter().filter(|_| case.has_time()).find_map(|weight| {
+        let rows = read(case, case.fitted, &weight)?;
+        let flat = |x: &ArrayD<f64>| x.iter().copied().collect::<Vec<f64>>();
+        let fit = factor(&flat(&rows), &flat(&case.first().own), subject.noise);
+        let by = fit.coefficients.first()?.number();
+        subject.is_near(&(rows * by.value)).then_some(())?;
+        let times = if by.value == 1.0 { String::new() } else { format!(", times {}", by.words) };
+        let words = format!("the row read for a token is that of the matrix of {weight}{times}");
+        let law = Law::new(Form::EmbeddingRow, words, 7.0 + by.bits, {
+            let weight = weight.clone();
+            move |case, at| Some(read(case, at, &weight)? * by.value)
+        });
+        Some(law.with("weight", weight.to_string()))
+    })
 }
 
 /// Distances of rows that are tried, in rows of the right table.

@@ -19,7 +19,7 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 use self::inputs::{bias, inputs};
 use crate::case::Case;
 use crate::describe::set::Set;
-use crate::fit::least_squares;
+use crate::fit::{factor, least_squares};
 use crate::identify::OnPart;
 use crate::identify::output;
 use crate::identify::subject::Subject;
@@ -227,6 +227,7 @@ impl Sample {
             });
             laws.push(law.with("weight", name));
         }
+        laws.extend(self.without_the_bias());
         let square = |w: &Array2<f64>| (w.nrows() == w.ncols()).then(|| w.t().to_owned());
         let swapped = |w: &Array2<f64>| {
             let (rows, columns) = w.dim();
@@ -258,6 +259,27 @@ impl Sample {
             }
         }
         laws
+    }
+}
+
+impl Sample {
+    /// The weight times a number, and the bias as it is; without a bias that is a number on the output.
+    fn without_the_bias(&self) -> Option<Law> {
+        let product = self.x.dot(&self.weight.t());
+        let bias = &self.right - &product;
+        let flat = |x: &Array2<f64>| x.iter().copied().collect::<Vec<f64>>();
+        let fit = factor(&flat(&product), &flat(&(&self.own - &bias)), self.noise);
+        let by = *fit.coefficients.first()?;
+        if fit.left > ROOM * self.noise
+            || by.may_be(1.0)
+            || self.is_near(&(&product * by.value - &bias * (1.0 - by.value)))
+        {
+            return None;
+        }
+        let by = by.number();
+        let words = format!("the weight (or the input) is {} times the right one, and the bias is not", by.words);
+        let law = of_weight(words, 5.0 + by.bits, move |case, at| Some(weight_of(case, at)? * by.value));
+        Some(law.with("by", by.value))
     }
 }
 

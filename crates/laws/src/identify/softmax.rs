@@ -1,6 +1,7 @@
 //! Probabilities that are no softmax: another function of the scores, another divisor, a mixture with something else.
 
 mod blocks;
+mod kept;
 mod uneven;
 
 use std::sync::Arc;
@@ -104,6 +105,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
     }
     by_bits(case, &mut offers);
+    kept::kept(case, &mut offers);
     type Undivided = fn(usize, usize) -> bool;
     let undivided: [(&str, Undivided); 3] = [
         ("the query's own key", |row, key| row == key),

@@ -170,3 +170,15 @@ fn other_functions_of_a_row() {
         "at most 3",
     );
 }
+
+#[test]
+fn keys_that_the_softmax_does_not_reach_keep_their_scores() {
+    let law = law(|_, x| {
+        let mut out = softmax(|_, t, s| s < t, |h, t, s| score(x, h, t, s, h / 2), 0.0);
+        for h in 0..HEADS {
+            (0..T).for_each(|t| out[[h, t, t]] = score(x, h, t, t, h / 2));
+        }
+        out
+    });
+    assert!(law.contains("the softmax does not reach keys") && law.contains("keep their scores as they are"), "{law}");
+}

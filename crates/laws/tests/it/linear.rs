@@ -105,3 +105,14 @@ fn blocks_of_the_weight_and_of_the_input() {
         &["the sum is not cleared", "block of 4"],
     );
 }
+
+#[test]
+fn a_number_is_on_the_weight_alone() {
+    fn bias(y: ArrayD<f64>) -> ArrayD<f64> {
+        y + Array2::from_shape_fn((1, ROWS), |(_, i)| 0.5 - (i * 7 % 11) as f64 / 10.0).into_dyn()
+    }
+    let right = |layer: usize, x: &[ArrayD<f64>]| bias(product(&x[0], &weight(layer)));
+    let wrong = |layer: usize, x: &[ArrayD<f64>]| bias(0.25 * product(&x[0], &weight(layer)));
+    let law = said(&law_of(Kind::Linear, &AXES, &[&SHAPE], right, wrong, Rounded::F32));
+    assert!(law.starts_with("the weight (or the input) is 1/4 times the right one, and the bias is not"), "{law}");
+}

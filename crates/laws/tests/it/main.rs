@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod choice;
 mod context;
 mod docs;
 mod further;
