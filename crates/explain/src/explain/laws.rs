@@ -85,7 +85,7 @@ fn of_finding(
         }
         let (Ok(own), Some(allowed)) = (run.recorded.read(place), allowed_at(replay, place)) else { return Ok(None) };
         let Some(right) = evaluated(run, &chain, &inputs) else { return Ok(None) };
-        let around = around(run, place)?.into_iter().map(|(name, x)| (name, taken(run, &chain, x))).collect();
+        let around = around(run, place)?;
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         chains.push(chain);
     }

@@ -125,7 +125,7 @@ pub(crate) static ROPE_POSITION: Mistake = Mistake {
         ),
     ],
     note: Some(
-        "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope",
+        "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope, and one of the queries alone is one of the keys the other way",
     ),
     moves_tokens: true,
     ..ROPE

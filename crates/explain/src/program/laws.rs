@@ -6,15 +6,17 @@ use std::collections::BTreeSet;
 use firstdiff_compare::Place;
 use firstdiff_laws::Kind;
 use firstdiff_model::Profile;
-use firstdiff_program::{Arithmetic, Bench, DType, Slice, Tensor, Values};
+use firstdiff_program::{Arithmetic, At, Bench, DType, Edit, Operand, Program, Slice, Tensor, Values, View};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
+use crate::program::forms::computed;
 use crate::program::held::{Held, array};
 use crate::program::mixture::Mixture;
 use crate::program::other_weights::{self, ByPlace, Known};
+use crate::program::routing::read_by;
 use crate::program::{Candidate, Recording, arithmetic};
 use crate::replay::Replay;
 use crate::replay::right::distance;
@@ -90,6 +92,45 @@ struct Step<'p> {
     slice: Slice<'p>,
     bench: Bench<'p>,
     inputs: Vec<Vec<usize>>,
+    /// Where it reads no tap, the rows of tokens that it reads.
+    rows: Option<Rows>,
+}
+
+/// An operation that reads the rows of tokens from a table.
+struct Rows {
+    op: usize,
+    table: View,
+    ids: View,
+}
+
+impl Rows {
+    /// The one of a slice that reads no tap.
+    fn of(program: &Program, slice: &Slice<'_>) -> Option<Rows> {
+        let found = slice.ops().filter(|&op| program.ops()[op].base() == "embedding").find_map(|op| {
+            let [Operand::View(table), Operand::View(ids), ..] = &program.ops()[op].operands[..] else { return None };
+            program.is_token_input(ids.buffer).then(|| Rows { op, table: table.clone(), ids: ids.clone() })
+        });
+        found.filter(|_| slice.known().next().is_none())
+    }
+
+    /// The ids that the reference reads, by position.
+    fn read(&self, slice: &Slice<'_>, bench: &Bench<'_>) -> Option<ArrayD<f64>> {
+        let ids = read_by(slice, bench, self.op, &self.ids, &|_| None)?;
+        let count = ids.len();
+        ids.into_shape_with_order(vec![count]).ok()
+    }
+
+    /// The rows of other ids in their place.
+    fn with(&self, ids: &ArrayD<f64>) -> Edit {
+        let ids: Vec<f64> = ids.iter().copied().collect();
+        let change = computed(&[&self.table, &self.ids], move |x| {
+            let is_row = |id: &f64| id.fract() == 0.0 && (0.0..x[0].len_of(Axis(0)) as f64).contains(id);
+            let rows = ids.iter().all(is_row).then(|| ids.iter().map(|id| *id as usize).collect::<Vec<_>>())?;
+            let shape: Vec<usize> = x[1].shape().iter().chain(&x[0].shape()[1..]).copied().collect();
+            x[0].select(Axis(0), &rows).into_shape_with_order(shape).ok()
+        });
+        Edit { at: At::Op(self.op), change }
+    }
 }
 
 impl Step<'_> {
@@ -106,7 +147,8 @@ impl Step<'_> {
             let values: Vec<f64> = inputs.get(at)?.iter().copied().skip(from).take(len).collect();
             Tensor::new(DType::F64, shape(tap), Values::from(values))
         };
-        Some(array(&self.slice.evaluate(&self.bench, &value, &[]).ok()?))
+        let edits: Vec<Edit> = self.rows.iter().zip(inputs.first()).map(|(rows, ids)| rows.with(ids)).collect();
+        Some(array(&self.slice.evaluate(&self.bench, &value, &edits).ok()?))
     }
 }
 
@@ -183,8 +225,10 @@ fn wrongs<'r>(
         // Gate before up, queries before keys, probabilities before values.
         inputs.sort_by_key(|&tap| order_of(held.place(tap).tap.last_site()));
         let around = around(held, tap, &inputs, inner);
-        let (taps, inputs) = of_steps(held, &inputs);
-        let step = Step { slice, bench, inputs: taps };
+        let (taps, mut inputs) = of_steps(held, &inputs);
+        let rows = Rows::of(program, &slice).filter(|_| site == Site::H0);
+        inputs.extend(rows.iter().filter_map(|rows| rows.read(&slice, &bench)));
+        let step = Step { slice, bench, inputs: taps, rows };
         let right = step.value(held, program, &inputs)?;
         // A law says what is due before anything is rounded: it may leave what the operation's own roundings make.
         let of_roundings = half.and_then(|half| {

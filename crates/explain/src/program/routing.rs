@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use firstdiff_compare::{Place, choice_margin};
-use firstdiff_program::{Arithmetic, At, Bench, Change, Edit, Instead, Kind, Operand, Program, Slice, Tensor};
+use firstdiff_program::{Arithmetic, At, Bench, Change, Edit, Instead, Kind, Operand, Program, Slice, Tensor, View};
 use ndarray::{ArrayD, ArrayView1, Axis};
 
 use crate::program::held::{Held, array};
@@ -117,6 +117,17 @@ pub(crate) fn first_operand<'v>(
     value: &dyn Fn(usize) -> Option<Tensor<'v>>,
 ) -> Option<ArrayD<f64>> {
     let Some(Operand::View(among)) = program.ops()[op].operands.first() else { return None };
+    read_by(slice, bench, op, among, value)
+}
+
+/// What a view holds when an operation of a slice is carried out.
+pub(crate) fn read_by<'v>(
+    slice: &Slice<'_>,
+    bench: &Bench<'_>,
+    op: usize,
+    view: &View,
+    value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+) -> Option<ArrayD<f64>> {
     let read: Arc<Mutex<Option<ArrayD<f64>>>> = Arc::default();
     let seen = Arc::clone(&read);
     let look: Instead = Arc::new(move |views| {
@@ -124,7 +135,7 @@ pub(crate) fn first_operand<'v>(
         None
     });
     // The operation itself is not carried out.
-    let _ = slice.evaluate(bench, value, &[Edit { at: At::Op(op), change: Change::Values(vec![among.clone()], look) }]);
+    let _ = slice.evaluate(bench, value, &[Edit { at: At::Op(op), change: Change::Values(vec![view.clone()], look) }]);
     read.lock().ok()?.take()
 }
 

@@ -80,6 +80,8 @@ impl Atom {
             Atom::UpTo(k) if k > 0 => format!("up to {k} behind the query's own"),
             Atom::UpTo(k) => format!("{} or more before the query", -k),
             Atom::Window(1) => "from the query's own on".into(),
+            Atom::Window(0) => "behind the query's own".into(),
+            Atom::Window(w) if w < 0 => format!("more than {} behind the query's own", -w),
             Atom::Window(w) => format!("t-{} to t (window of {w})", w - 1),
             Atom::Near(w) => format!("less than {w} away"),
             Atom::KeyBelow(1) => "the first key".into(),
@@ -96,6 +98,7 @@ impl Atom {
             Atom::EarlierBlock(n) => format!("in blocks of {n} before the query's"),
             Atom::UpToBlock(n) => format!("in blocks of {n} up to the query's"),
             Atom::NearBlock(n) => format!("in the query's block of {n} and the one before"),
+            Atom::BlockNumbers(a, 1) => format!("up to key {a} t + {} (t: the query)", a - 1),
             Atom::BlockNumbers(a, b) => {
                 format!("whose block of {a} has at most the number of the query's block of {b}")
             }

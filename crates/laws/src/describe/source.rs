@@ -159,7 +159,9 @@ fn rules(count: usize, n: usize, name: &str, is_known: &dyn Fn(usize) -> bool, o
         });
         if by < n && n.is_multiple_of(by) {
             let rows = n / by;
-            offer(&|| format!("the {name}s as a transposed [{by}, {rows}]"), bits, &|i| i % rows * by + i / rows);
+            let transposed = |i: usize| i % rows * by + i / rows;
+            let begin = (0..4.min(n)).map(|i| transposed(i).to_string()).collect::<Vec<_>>().join(", ");
+            offer(&|| format!("the {name}s as a transposed [{by}, {rows}] ({begin}, ..)"), bits, &transposed);
             offer(&|| format!("blocks of {by} {name}s in reverse"), bits, &|i| {
                 (rows - 1).saturating_sub(i / by) * by + i % by
             });
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(words(8, |i| (i + 1) % 8), "head i+1, around the end");
         assert_eq!(words(8, |i| 7 - i), "the heads in reverse");
         assert_eq!(words(8, |i| i / 2), "head i div 2");
-        assert_eq!(words(12, |i| i % 4 * 3 + i / 4), "the heads as a transposed [3, 4]");
+        assert_eq!(words(12, |i| i % 4 * 3 + i / 4), "the heads as a transposed [3, 4] (0, 3, 6, 9, ..)");
         assert_eq!(
             words(8, |i| if i == 3 {
                 5

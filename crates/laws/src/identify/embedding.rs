@@ -174,7 +174,7 @@ fn of_another_table(case: &Case<'_>, subject: &Subject) -> Option<Law> {
         let by = fit.coefficients.first()?.number();
         subject.is_near(&(rows * by.value)).then_some(())?;
         let times = if by.value == 1.0 { String::new() } else { format!(", times {}", by.words) };
-        let words = format!("the row read for a token is that of the matrix of {weight}{times}");
+        let words = format!("the row read for a token is that of the matrix that makes {weight}{times}");
         let law = Law::new(Form::EmbeddingRow, words, 7.0 + by.bits, {
             let weight = weight.clone();
             move |case, at| Some(read(case, at, &weight)? * by.value)

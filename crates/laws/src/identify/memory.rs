@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, IxDyn};
 
-use crate::case::{Case, Kind};
+use crate::case::{Axis, Case, Kind};
 use crate::describe::choice;
 use crate::identify::after::Offers;
 use crate::identify::operands::{called, with};
@@ -231,19 +231,24 @@ fn apart(shape: &[usize], axis: usize, strides: impl Iterator<Item = usize>, all
     }
 }
 
+/// What the three axes of a tensor are called.
+pub(super) type Names = [&'static str; 3];
+pub(super) const OF_HEADS: Names = ["positions", "heads", "dimensions"];
+const OF_PROBABILITIES: Names = ["heads", "queries", "keys"];
+
 /// Every reading of a tensor of this shape that is cheap to try.
-pub(super) fn gathers(shape: &[usize]) -> Vec<Gather> {
+pub(super) fn gathers(shape: &[usize], names: Names) -> Vec<Gather> {
     let mut all = reordered(shape);
     for axis in 0..shape.len().saturating_sub(1) {
         let due: usize = shape[axis + 1..].iter().product();
         apart(shape, axis, 1..=(2 * due).min(MOST_STRIDES), &mut all);
     }
-    all.extend(layouts::between(shape));
+    all.extend(layouts::between(shape, names));
     kept(all, shape)
 }
 
 /// The readings that engines make by mistake most often.
-fn few_gathers(shape: &[usize], widths: &[usize]) -> Vec<Gather> {
+fn few_gathers(shape: &[usize], widths: &[usize], names: Names) -> Vec<Gather> {
     let mut all = reordered(shape);
     for axis in 0..shape.len().saturating_sub(1) {
         let due: usize = shape[axis + 1..].iter().product();
@@ -254,7 +259,7 @@ fn few_gathers(shape: &[usize], widths: &[usize]) -> Vec<Gather> {
         strides.dedup();
         apart(shape, axis, strides.into_iter().filter(|stride| *stride > 0), &mut all);
     }
-    all.extend(layouts::between(shape));
+    all.extend(layouts::between(shape, names));
     kept(all, shape)
 }
 
@@ -281,7 +286,8 @@ pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         (own[at] - due).abs() <= ROOM * subject.noise * (due.abs() + size)
     };
     let mut laws = Vec::new();
-    for gather in gathers(subject.right.shape()) {
+    let names = if subject.axes.first() == Some(&Axis::Head) { OF_PROBABILITIES } else { OF_HEADS };
+    for gather in gathers(subject.right.shape(), names) {
         if !case.has_time() {
             break;
         }
@@ -316,7 +322,8 @@ pub(super) fn of_operands(case: &Case<'_>) -> Vec<Law> {
         }
         let name = called(case.kind, count, operand);
         let is_of_cache = matches!(case.kind, Kind::Probs | Kind::Context);
-        for gather in few_gathers(input.shape(), &widths) {
+        let names = if (case.kind, operand) == (Kind::Context, 0) { OF_PROBABILITIES } else { OF_HEADS };
+        for gather in few_gathers(input.shape(), &widths, names) {
             if is_of_cache && !case.has_half_of_time() {
                 break;
             }
@@ -343,7 +350,7 @@ mod tests {
             let inside = |at: Option<usize>| at.filter(|at| *at < count);
             (0..count).all(|at| inside(gather.from(at)) == inside(read(at)))
         };
-        gathers(shape).iter().filter(is).map(|gather| gather.words.clone()).collect()
+        gathers(shape, OF_HEADS).iter().filter(is).map(|gather| gather.words.clone()).collect()
     }
 
     #[test]
@@ -363,6 +370,6 @@ mod tests {
 
     #[test]
     fn what_is_read_as_it_stands_is_no_law() {
-        assert!(gathers(&[6, 10]).iter().all(|gather| (0..60).any(|at| gather.from(at) != Some(at))));
+        assert!(gathers(&[6, 10], OF_HEADS).iter().all(|gather| (0..60).any(|at| gather.from(at) != Some(at))));
     }
 }

@@ -133,7 +133,8 @@ impl How<'_> {
         let model = self.right.scale[wrong[0]];
         let (heads, rows, _) = self.own.dim();
         let all = field.slope(&|_, _| true);
-        for by in [all.number(), all.plain()] {
+        // Scores that are right are no part of a law.
+        for by in [all.number(), all.plain()].into_iter().filter(|by| by.value != 1.0) {
             let scale = Measured::new(by.value * model, all.error * model).number();
             let words = format!(
                 "scores are {} times the right ones (scale {}, right: {})",

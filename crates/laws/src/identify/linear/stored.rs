@@ -4,7 +4,7 @@ use ndarray::Array2;
 
 use super::{Sample, of_weight, weight_of};
 use crate::case::Case;
-use crate::identify::memory::{Gather, gathers};
+use crate::identify::memory::{Gather, OF_HEADS, gathers};
 use crate::law::Law;
 
 /// Numbers of a weight beyond which the cheapest readings alone are tried, and how many.
@@ -22,7 +22,10 @@ impl Sample {
             let at = |(row, column): (usize, usize)| gather.value(memory, few.rows[row] * width + column);
             few.is_near(&few.x.dot(&Array2::from_shape_fn(few.weight.dim(), at).t()))
         };
-        let found = gathers(weight.shape()).into_iter().take(most).find(|gather| case.has_time() && is_near(gather))?;
+        let found = gathers(weight.shape(), OF_HEADS)
+            .into_iter()
+            .take(most)
+            .find(|gather| case.has_time() && is_near(gather))?;
         let words = format!("the weight is the right one {}", found.words);
         let gather = found.clone();
         let law = of_weight(words, found.bits + 2.0, move |case, at| gather.of_matrix(&weight_of(case, at)?));

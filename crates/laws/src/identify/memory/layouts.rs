@@ -1,7 +1,7 @@
 //! Layouts of a tensor's memory, and what is read where a tensor is written in one and read in another: pages, tiles, heads first, rows with room behind them.
 
 use crate::describe::choice;
-use crate::identify::memory::{Gather, Places};
+use crate::identify::memory::{Gather, Names, Places};
 
 /// A digit of a number's place: of which axis, how far apart its values are on it, and how many there are.
 type Digit = (usize, usize, usize);
@@ -45,10 +45,9 @@ impl Layout {
         is_there.then(|| shape.iter().zip(at).fold(0, |number, (extent, at)| number * extent + at))
     }
 
-    /// In words: its digits from the slowest to the fastest.
-    fn words(&self, shape: &[usize]) -> String {
-        let names: &[&str] =
-            if shape.len() == 3 { &["positions", "heads", "dimensions"] } else { &["rows", "columns"] };
+    /// In words: its digits from the slowest to the fastest. `names`: what three axes are called.
+    fn words(&self, shape: &[usize], names: Names) -> String {
+        let names: &[&str] = if shape.len() == 3 { &names } else { &["rows", "columns"] };
         let said = |(number, &(axis, apart, count)): (usize, &Digit)| {
             let is_split = self.digits.iter().enumerate().any(|(other, digit)| other != number && digit.0 == axis);
             let name = names[axis];
@@ -167,7 +166,7 @@ fn with_room(layout: &Layout, shape: &[usize]) -> Vec<Layout> {
 }
 
 /// What is read where a tensor of this shape is written in one layout and read in another.
-pub(super) fn between(shape: &[usize]) -> Vec<Gather> {
+pub(super) fn between(shape: &[usize], names: Names) -> Vec<Gather> {
     let mut layouts = Vec::new();
     match *shape {
         [rows, columns] => of_matrix(rows, columns, &mut layouts),
@@ -176,7 +175,8 @@ pub(super) fn between(shape: &[usize]) -> Vec<Gather> {
     }
     let mut all = Vec::new();
     let mut add = |written: &Layout, read: &Layout, bits: f64| {
-        let words = format!("as in memory it is {}, and is read as {}", written.words(shape), read.words(shape));
+        let words =
+            format!("as in memory it is {}, and is read as {}", written.words(shape, names), read.words(shape, names));
         let bits = 4.0 + choice(layouts.len()) + written.bits + read.bits + bits;
         let between = Between { written: written.clone(), read: read.clone(), shape: shape.to_vec() };
         all.push(Gather { words, bits, places: Places::Between(between.into()) });
@@ -205,10 +205,11 @@ pub(super) fn between(shape: &[usize]) -> Vec<Gather> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identify::memory::OF_HEADS;
 
     fn found(shape: &[usize], read: impl Fn(usize) -> Option<usize>) -> Option<String> {
         let count: usize = shape.iter().product();
-        let mut all = between(shape);
+        let mut all = between(shape, OF_HEADS);
         all.sort_by(|a, b| a.bits.total_cmp(&b.bits));
         all.into_iter().find(|gather| (0..count).all(|at| gather.from(at) == read(at))).map(|gather| gather.words)
     }
