@@ -150,7 +150,9 @@ fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
     // Only differences of positions reach the scores: where neither was recorded, a shift of the queries is one of the keys the other way.
     let sites: BTreeSet<&str> = finding.taps.iter().map(|tap| tap.site.name()).collect();
     let at: BTreeSet<&str> = planted["at"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let is_of_the_other = cause.id == "rope-position" && sites.len() == 1 && at.len() == 1 && sites != at;
+    let is_recorded = finding.shown_at.iter().any(|place| finding.taps.contains(&place.tap));
+    let is_of_the_other =
+        cause.id == "rope-position" && !is_recorded && sites.len() == 1 && at.len() == 1 && sites != at;
     let number = |name: &str| planted["params"][name].as_f64().map(|x| if is_of_the_other { -x } else { x });
     let agrees = |(name, value): &(&str, Value)| match (number(name), value.as_f64()) {
         (Some(due), Some(found)) => (due - found).abs() <= 1e-3 * due.abs().max(1e-9),

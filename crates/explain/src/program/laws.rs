@@ -13,6 +13,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 use crate::explain::{Effort, Finding};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::forms::computed;
+use crate::program::forms::embedding::picked;
 use crate::program::held::{Held, array};
 use crate::program::mixture::Mixture;
 use crate::program::other_weights::{self, ByPlace, Known};
@@ -124,10 +125,8 @@ impl Rows {
     fn with(&self, ids: &ArrayD<f64>) -> Edit {
         let ids: Vec<f64> = ids.iter().copied().collect();
         let change = computed(&[&self.table, &self.ids], move |x| {
-            let is_row = |id: &f64| id.fract() == 0.0 && (0.0..x[0].len_of(Axis(0)) as f64).contains(id);
-            let rows = ids.iter().all(is_row).then(|| ids.iter().map(|id| *id as usize).collect::<Vec<_>>())?;
-            let shape: Vec<usize> = x[1].shape().iter().chain(&x[0].shape()[1..]).copied().collect();
-            x[0].select(Axis(0), &rows).into_shape_with_order(shape).ok()
+            ids.iter().all(|id| id.fract() == 0.0).then_some(())?;
+            picked(&x[0], &x[1], ids.iter().map(|id| *id as i64))
         });
         Edit { at: At::Op(self.op), change }
     }

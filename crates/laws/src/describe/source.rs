@@ -94,7 +94,7 @@ pub(crate) fn describe_one_of(may: &[Vec<bool>], axis: Axis) -> Option<Source> {
     let (count, n, name) = (may.len(), may.first()?.len(), axis.name());
     let best: RefCell<Option<Source>> = RefCell::new(None);
     let first = (0..count.min(n)).find(|&i| !may[i][i])?;
-    for begin in [0, first].into_iter().take(1 + usize::from(first > 0)) {
+    for begin in [0, first] {
         let price = if begin == 0 { 0.0 } else { 2.0 + choice(count) };
         let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
             if best.borrow().as_ref().is_some_and(|best| best.bits <= bits + price) {

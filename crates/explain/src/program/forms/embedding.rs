@@ -19,6 +19,14 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
 }
 
+/// Rows of a table by their ids, in the shape of the ids in whose place they stand; `None` where one of them is not in it.
+pub(crate) fn picked(table: &ArrayD<f64>, like: &ArrayD<f64>, ids: impl Iterator<Item = i64>) -> Option<ArrayD<f64>> {
+    let count = table.len_of(Axis(0));
+    let rows: Vec<usize> = ids.map(|id| usize::try_from(id).ok().filter(|row| *row < count)).collect::<Option<_>>()?;
+    let shape: Vec<usize> = like.shape().iter().chain(&table.shape()[1..]).copied().collect();
+    table.select(Axis(0), &rows).into_shape_with_order(IxDyn(&shape)).ok()
+}
+
 fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
     let is_token = context.program.is_token_input(ids.buffer);
@@ -29,14 +37,7 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
             if !is_token && is_one_kind {
                 return None;
             }
-            let rows = x[0].len_of(Axis(0)) as i64;
-            let moved: Option<Vec<usize>> = x[1]
-                .iter()
-                .map(|&id| Some(id as i64 + by).filter(|id| (0..rows).contains(id)).map(|id| id as usize))
-                .collect();
-            let picked: ArrayD<f64> = x[0].select(Axis(0), &moved?);
-            let shape: Vec<usize> = x[1].shape().iter().chain(&x[0].shape()[1..]).copied().collect();
-            picked.into_shape_with_order(IxDyn(&shape)).ok()
+            picked(&x[0], &x[1], x[1].iter().map(|&id| id as i64 + by))
         })
     };
     if is_token {

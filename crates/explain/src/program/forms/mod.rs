@@ -1,7 +1,7 @@
 //! What may an engine do otherwise? Other ways to carry out operations of a program, found by what stands around them and never by a family's name.
 
 mod attention;
-mod embedding;
+pub(crate) mod embedding;
 mod feed_forward;
 mod generic;
 mod linear;
