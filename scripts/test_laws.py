@@ -8,7 +8,7 @@
 `--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
 and what is named alone is to be named beside others.
 
-`--set second` .. `--set fifteenth` take law_forms_second.py .. law_forms_fifteenth.py (and the second author's, law_forms_.._b.py) instead, which were written
+`--set second` .. `--set sixteenth` take law_forms_second.py .. law_forms_sixteenth.py (and the second author's, law_forms_.._b.py) instead, which were written
 without sight of how laws are found.
 
 Of each form one architecture and one arithmetic of those given is taken, by the seed. Clean runs of all of them come first. The classes:
@@ -46,7 +46,7 @@ def forms_of(name):
     return [form for module in modules for form in importlib.import_module(module).FORMS]
 
 
-ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth")
+ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth")
 SETS = {"first": law_forms.FORMS} | {name: forms_of(name) for name in (*ORDINALS, "listed")}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 use serde_json::Value;
 
-use crate::case::Case;
+use crate::case::{Axis, Case};
 
 /// Named numbers and words of a law.
 pub type Parameters = Vec<(&'static str, Value)>;
@@ -134,6 +134,27 @@ pub struct Support {
     pub channels: Option<String>,
 }
 
+impl Support {
+    /// The support of a law that has another one in each place: one where they are the same, else each with its place's name.
+    pub(crate) fn of_each<'s>(all: impl Iterator<Item = (String, &'s Support)> + Clone) -> Support {
+        let joined = |part: fn(&Support) -> &Option<String>| {
+            let mut parts = all.clone().map(|(_, support)| part(support));
+            let first = parts.next()?;
+            if parts.all(|other| other == first) {
+                return first.clone();
+            }
+            let said = |(place, support)| format!("{place}: {}", part(support).as_deref().unwrap_or("all"));
+            Some(all.clone().map(said).collect::<Vec<_>>().join("; "))
+        };
+        Support {
+            layers: joined(|support| &support.layers),
+            heads: joined(|support| &support.heads),
+            positions: joined(|support| &support.positions),
+            channels: joined(|support| &support.channels),
+        }
+    }
+}
+
 /// How sure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -244,9 +265,21 @@ impl Law {
         Law { support, ..self }
     }
 
+    /// On a part of an axis alone; `None` is all of it.
+    pub(crate) fn within(mut self, axis: Axis, part: Option<String>) -> Law {
+        self.support.add(axis, part);
+        self
+    }
+
     /// True numbers, not a law.
     pub(crate) fn table(self) -> Law {
         Law { status: Status::Table, ..self }
+    }
+
+    /// Whether it is another on a part of that one's places alone, which says nothing more.
+    pub(crate) fn is_part_of(&self, whole: &Law) -> bool {
+        let is_same = self.form == whole.form && self.parameters == whole.parameters && !self.parameters.is_empty();
+        is_same && whole.is_everywhere() && !self.is_everywhere()
     }
 
     /// What it predicts at a place of a case.

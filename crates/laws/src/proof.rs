@@ -1,11 +1,13 @@
 //! Which law holds in every place where the operation is wrong?
 
+use std::collections::BTreeSet;
+
 use ndarray::ArrayD;
 
 use crate::case::{Case, Place};
 use crate::fit::nmse;
 use crate::identify;
-use crate::law::{Law, Proof, Status};
+use crate::law::{Law, Proof, Status, Support};
 
 /// The law that a wrong operation follows, the plainest of those that are proved, and its proof. What the others say is in `equivalent`.
 ///
@@ -67,6 +69,7 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
     };
     let first = all[0].0.clone();
     let is_law = all.iter().all(|(law, _)| law.status == Status::Measured);
+    let support = Support::of_each(all.iter().enumerate().map(|(at, (law, _))| (place(at), &law.support)));
     let bits = all.iter().map(|(law, _)| law.bits).sum();
     let laws: Vec<(Option<usize>, Law)> =
         all.into_iter().zip(&case.places).map(|((law, _), place)| (place.layer, law)).collect();
@@ -80,6 +83,7 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
         bits,
         status: if is_law { Status::Measured } else { Status::Table },
         equivalent: Vec::new(),
+        support,
         predict: std::sync::Arc::new(move |case, at| of(case.places.get(at)?, at)?.predicted(case, at)),
         ..first
     };
@@ -118,9 +122,12 @@ fn best_of(case: &Case<'_>, places: &[usize], mut laws: Vec<Law>) -> Option<(Law
     let mut proved = proved.into_iter();
     let (score, mut law, proof) = proved.next()?;
     law.equivalent = proved
-        .filter(|(other, l, _)| *other <= score + WORTH && l.status == law.status && l.words != law.words)
+        .filter(|(other, l, _)| *other <= score + WORTH && l.status == law.status && !l.is_part_of(&law))
         .map(|(_, other, _)| other.words)
         .collect();
+    law.equivalent.retain(|words| *words != law.words);
+    let mut said = BTreeSet::new();
+    law.equivalent.retain(|words| said.insert(words.clone()));
     Some((law, proof))
 }
 

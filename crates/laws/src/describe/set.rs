@@ -45,12 +45,12 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
         offer(Some(format!("no {name}")), 1.0, &|_| false);
         return best.unwrap_or_else(|| Set::all(n));
     };
-    offer(Some(format!("even {plural}")), 3.0, &|i| i % 2 == 0);
-    offer(Some(format!("odd {plural}")), 3.0, &|i| i % 2 == 1);
     let range =
         |from: usize, to: usize| if to > from + 1 { format!("{from} to {to}") } else { format!("{from}, {to}") };
     let half = n.div_ceil(2);
     if n > 3 {
+        offer(Some(format!("even {plural}")), 3.0, &|i| i % 2 == 0);
+        offer(Some(format!("odd {plural}")), 3.0, &|i| i % 2 == 1);
         let words = format!("the first half of the {plural} ({})", range(0, half - 1));
         offer(Some(words), 3.0, &|i| 2 * i < n);
         let words = format!("the second half of the {plural} ({})", range(half, n - 1));

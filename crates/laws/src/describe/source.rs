@@ -15,13 +15,15 @@ pub(crate) struct Source {
     pub(crate) from: Vec<usize>,
     /// Whether each stands at its own place.
     pub(crate) is_itself: bool,
+    /// Where that is said of some places alone, which, in words.
+    pub(crate) part: Option<String>,
 }
 
 impl Source {
     fn of(words: String, bits: f64, count: usize, last: usize, of: &dyn Fn(usize) -> usize) -> Source {
         let from: Vec<usize> = (0..count).map(|i| of(i).min(last)).collect();
         let is_itself = from.iter().enumerate().all(|(i, from)| i == *from);
-        Source { words, bits, from, is_itself }
+        Source { words, bits, from, is_itself, part: None }
     }
 }
 
@@ -39,10 +41,17 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
     let best: RefCell<Option<Source>> = RefCell::new(None);
     let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
         if best.borrow().as_ref().is_some_and(|best| best.bits <= bits) {
-            return;
+            return false;
         }
-        if from.iter().enumerate().all(|(i, from)| from.is_none_or(|from| from == of(i))) {
+        let holds = from.iter().enumerate().all(|(i, from)| from.is_none_or(|from| from == of(i)));
+        if holds {
             best.replace(Some(Source::of(words(), bits, count, last, of)));
+        }
+        holds
+    };
+    let on_part = |part: Option<String>| {
+        if let Some(best) = best.borrow_mut().as_mut() {
+            best.part = part;
         }
     };
     rules(count, n, name, &|i| from[i].is_some(), &offer);
@@ -55,7 +64,10 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         let listed =
             || moved.iter().map(|&i| format!("{name} {} for {name} {i}", from[i].unwrap_or(i))).collect::<Vec<_>>();
         let bits = if moved.len() == 1 { 3.0 + 1.4 * choice(n) } else { 4.0 + 2.0 * moved.len() as f64 * choice(n) };
-        offer(&|| format!("itself, but {}", listed().join(", ")), bits, &|i| from[i].unwrap_or(i));
+        if offer(&|| format!("itself, but {}", listed().join(", ")), bits, &|i| from[i].unwrap_or(i)) {
+            let is_moved: Vec<Option<bool>> = (0..count).map(|i| Some(moved.contains(&i))).collect();
+            on_part(describe_set(&is_moved, axis, None).words);
+        }
     }
     if let (Some(&a), width) = (moved.first(), moved.len() / 2)
         && moved.len() >= 4
@@ -73,7 +85,10 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         let inner = described(&part, n, axis, false);
         if let Some(on) = &set.words {
             let words = format!("{} for {on}", inner.words);
-            offer(&|| words.clone(), inner.bits + set.bits + 2.0, &|i| if set.has[i] { inner.from[i] } else { i });
+            let bits = inner.bits + set.bits + 2.0;
+            if offer(&|| words.clone(), bits, &|i| if set.has[i] { inner.from[i] } else { i }) {
+                on_part(Some(on.clone()));
+            }
         }
     }
     let listed = || {
@@ -86,6 +101,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         bits: f64::INFINITY,
         from: (0..count).collect(),
         is_itself: true,
+        part: None,
     })
 }
 
@@ -98,13 +114,15 @@ pub(crate) fn describe_one_of(may: &[Vec<bool>], axis: Axis) -> Option<Source> {
         let price = if begin == 0 { 0.0 } else { 2.0 + choice(count) };
         let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
             if best.borrow().as_ref().is_some_and(|best| best.bits <= bits + price) {
-                return;
+                return false;
             }
-            if (begin..count).all(|i| may[i].get(of(i)).is_some_and(|may| *may)) {
+            let holds = (begin..count).all(|i| may[i].get(of(i)).is_some_and(|may| *may));
+            if holds {
                 let words = if begin == 0 { words() } else { format!("{} for {name}s from {begin} on", words()) };
                 let of = |i: usize| if i < begin { i } else { of(i) };
                 best.replace(Some(Source::of(words, bits + price, count, n - 1, &of)));
             }
+            holds
         };
         rules(count, n, name, &|i| i >= begin, &offer);
         for always in 0..n {
@@ -114,8 +132,8 @@ pub(crate) fn describe_one_of(may: &[Vec<bool>], axis: Axis) -> Option<Source> {
     best.into_inner().filter(|best| !best.is_itself)
 }
 
-/// What is offered of a rule: its words, its price, and which slice it has stand at a place.
-type Offer<'a> = &'a dyn Fn(&dyn Fn() -> String, f64, &dyn Fn(usize) -> usize);
+/// What is offered of a rule: its words, its price, and which slice it has stand at a place. Whether it was taken up.
+type Offer<'a> = &'a dyn Fn(&dyn Fn() -> String, f64, &dyn Fn(usize) -> usize) -> bool;
 
 /// Rules that say which of `n` slices stands at each of `count` places; of those that are not known nothing is said.
 fn rules(count: usize, n: usize, name: &str, is_known: &dyn Fn(usize) -> bool, offer: Offer<'_>) {

@@ -144,7 +144,9 @@ impl Laws<'_> {
             Measured::mean(these).number()
         };
         let (inner, outer) = (of(true), of(false));
-        if let Some(on) = &set.words {
+        if let Some(on) = &set.words
+            && self.is_short([&inner, &outer])
+        {
             let values = set.has.iter().map(|has| if *has { inner.value } else { outer.value }).collect();
             let words = format!("{} for {on}, else {}", inner.words, outer.words);
             self.offer(words, inner.bits + outer.bits + set.bits + 2.0, values);
@@ -241,6 +243,12 @@ impl Laws<'_> {
         is_fine || (a.bits < NUMBER && b.bits < NUMBER)
     }
 
+    /// Whether these numbers are less than what they stand for: as many numbers without a name as there are places say nothing of where they stand.
+    fn is_short<'n>(&self, numbers: impl IntoIterator<Item = &'n Number>) -> bool {
+        let price: f64 = numbers.into_iter().map(|number| number.bits).sum();
+        price <= SHORT * bits_of(self.measured)
+    }
+
     /// Straight lines over whole steps and bounded indices.
     fn steps(&mut self, axis: Axis) {
         let (n, name) = (self.measured.len(), axis.name());
@@ -275,6 +283,7 @@ impl Laws<'_> {
                 // More than a few numbers without a name are a table.
                 if numbers.iter().any(|number| !number.value.is_finite())
                     || numbers.iter().filter(|number| number.bits >= NUMBER).count() > MOST_UNNAMED
+                    || !self.is_short(&numbers)
                 {
                     continue;
                 }
@@ -292,6 +301,7 @@ impl Laws<'_> {
     fn levels(&mut self, axis: Axis, tokens: Option<&[u32]>) {
         let Some(levels) = self.distinct(6).filter(|levels| levels.len() > 2) else { return };
         let (mut words, mut bits, mut values) = (Vec::new(), 6.0, vec![f64::NAN; self.measured.len()]);
+        let mut numbers = Vec::new();
         for level in &levels {
             let meant: Vec<Option<bool>> =
                 self.measured.iter().map(|m| m.is_known().then(|| m.may_be(level.value))).collect();
@@ -305,6 +315,10 @@ impl Laws<'_> {
                 .zip(&meant)
                 .filter(|(_, meant)| **meant == Some(true))
                 .for_each(|(v, _)| *v = number.value);
+            numbers.push(number);
+        }
+        if !self.is_short(&numbers) {
+            return;
         }
         let usual = levels[0].value;
         values.iter_mut().filter(|value| value.is_nan()).for_each(|value| *value = usual);
@@ -325,6 +339,9 @@ impl Laws<'_> {
         Some(levels)
     }
 }
+
+/// What the numbers of a law may cost of what all numbers of the table do.
+const SHORT: f64 = 0.5;
 
 /// Numbers in turn that have no name, at most.
 const MOST_UNNAMED: usize = 4;

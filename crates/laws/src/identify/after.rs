@@ -91,13 +91,31 @@ impl<'c> Offers<'c> {
             return Some(law);
         }
         let after = self.after(value, own)?;
+        // Where the right output with something behind it gives this too, what stands before it is no step.
+        if self.after(&self.case.first().right, own).is_some() {
+            return None;
+        }
+        Some(self.then(law, after))
+    }
+
+    /// Takes up what is done behind the right output, where that gives the candidate's numbers.
+    pub(crate) fn offer_behind_right(&mut self) -> bool {
+        let first = self.case.first();
+        let right = Law::new(Form::OutputFunction, "the output is the right one", 0.0, |case, at| {
+            Some(case.places.get(at)?.right.clone())
+        });
+        let law = self.after(&first.right, &first.own).map(|after| self.then(right, after));
+        let is_found = law.is_some();
+        self.laws.extend(law);
+        is_found
+    }
+
+    fn then(&self, law: Law, after: After) -> Law {
         let inner = law.predict.clone();
         let words = format!("{}, {}", law.words, after.words);
         let f = after.f.clone();
         let predict = move |case: &Case<'_>, place: usize| f(&inner(case, place)?);
-        Some(
-            Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words),
-        )
+        Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words)
     }
 
     fn after(&self, value: &ArrayD<f64>, own: &ArrayD<f64>) -> Option<After> {

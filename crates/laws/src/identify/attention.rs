@@ -244,8 +244,35 @@ impl How<'_> {
 
     /// Takes up a law, where it gives the first place's numbers.
     fn offer(&mut self, draft: Draft, made: Made, after: Option<After>, with_mask: bool) -> bool {
+        // What holds everywhere is no law of a part. What is said of a mask is said of the heads and queries whose mask it is.
+        let is_of_mask = with_mask && self.masks.words.is_some();
+        let everywhere = (Set::all(self.heads.has.len()), Set::all(self.queries.has.len()));
+        let here = (self.heads.clone(), self.queries.clone());
+        let is_whole = here.0.is_all() && here.1.is_all();
+        let mut parts = (is_whole || !is_of_mask).then_some(everywhere).into_iter().chain((!is_whole).then_some(here));
+        let found = parts.find_map(|(heads, queries)| {
+            let law = self.law_on(&draft, &made, after.as_ref(), with_mask, &heads, &queries);
+            let predicted = law.predicted(self.case, self.case.fitted)?;
+            Offers::of(self.case).behind(&predicted, law)
+        });
+        let near = found.is_some();
+        self.laws.extend(found);
+        near
+    }
+
+    /// The law on these heads and queries.
+    fn law_on(
+        &self,
+        draft: &Draft,
+        made: &Made,
+        after: Option<&After>,
+        with_mask: bool,
+        on_heads: &Set,
+        on_queries: &Set,
+    ) -> Law {
         let masks = if with_mask { self.masks.clone() } else { Masks::of(self.right) };
-        let (heads, queries) = (self.heads.has.clone(), self.queries.has.clone());
+        let (heads, queries) = (on_heads.has.clone(), on_queries.has.clone());
+        let (made, after) = (made.clone(), after.cloned());
         let mask = with_mask.then(|| (masks.words.is_some(), masks.sees.clone()));
         let predict = move |case: &Case<'_>, at: usize| {
             let place = &case.places[at];
@@ -272,31 +299,23 @@ impl How<'_> {
             Some(out.into_dyn())
         };
         let mut support = Support::default();
-        support.add(Axis::Head, self.heads.words.clone());
-        support.add(Axis::Query, self.queries.words.clone());
+        support.add(Axis::Head, on_heads.words.clone());
+        support.add(Axis::Query, on_queries.words.clone());
         let mask_words = masks.words.as_deref().unwrap_or_default();
         let words = match (draft.words.is_empty(), mask_words.is_empty()) {
             (true, _) => mask_words.to_owned(),
-            (false, true) => draft.words,
+            (false, true) => draft.words.clone(),
             (false, false) => format!("{}; {mask_words}", draft.words),
         };
         let words = format!("{words}{}", support.said());
-        let bits = draft.bits + masks.bits + self.heads.bits + self.queries.bits;
+        let bits = draft.bits + masks.bits + on_heads.bits + on_queries.bits;
         let mut law = Law::new(draft.form, words, bits, predict).on(support);
-        law.parameters = draft.parameters;
+        law.parameters = draft.parameters.clone();
         law.parameters.extend(masks.parameters.iter().cloned());
         if with_mask && self.masks.words.is_some() {
             law.data = Some(masks::drawn(&self.masks.sees));
         }
-        if draft.is_table {
-            law = law.table();
-        }
-        let found = law
-            .predicted(self.case, self.case.fitted)
-            .and_then(|predicted| Offers::of(self.case).behind(&predicted, law));
-        let near = found.is_some();
-        self.laws.extend(found);
-        near
+        if draft.is_table { law.table() } else { law }
     }
 }
 

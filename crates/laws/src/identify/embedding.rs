@@ -5,7 +5,7 @@ mod of_whole_table;
 use ndarray::{Array1, ArrayD};
 
 use crate::case::{Axis, Case, OtherWeight};
-use crate::describe::set::describe as describe_set;
+use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::{choice, source};
 use crate::fit::factor;
 use crate::identify::subject::Subject;
@@ -120,18 +120,19 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if wrong.len() != due.len() {
         return Vec::new();
     }
-    let mut laws = Vec::new();
+    let (mut laws, mut rules): (Vec<Law>, Vec<Ids>) = (Vec::new(), Vec::new());
     let meant: Vec<Option<bool>> = wrong.iter().map(|is| Some(*is)).collect();
     let part = describe_set(&meant, Axis::Token, case.tokens_of(Axis::Token));
+    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
     for (words, bits, of) in families() {
         let whole = law(format!("the row read is that of {words}"), bits, of.clone());
-        let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
         if is_near(&whole) {
             laws.push(whole);
+            rules.push(of);
         } else if let Some(on) = &part.words {
-            let has = part.has.clone();
+            let (has, rule) = (part.has.clone(), of.clone());
             let some: Ids = std::sync::Arc::new(move |ids: &[i64]| {
-                let other = of(ids);
+                let other = rule(ids);
                 ids.iter()
                     .zip(other)
                     .zip(has.iter().chain(std::iter::repeat(&false)))
@@ -141,11 +142,16 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             let some = law(format!("the row read is that of {words} ({on})"), bits + part.bits + 2.0, some);
             if is_near(&some) {
                 laws.push(some.on(Subject::support(Axis::Token, part.words.clone())));
+                rules.push(of);
             }
         }
     }
     laws.extend(bounds(case, &due, &wrong, &subject));
-    laws.extend(positions(&due, &subject));
+    if let Some((law, of)) = positions(&due, &subject) {
+        laws.push(law);
+        rules.push(of);
+    }
+    laws.extend(rules.first().and_then(|of| of_one_token(&due, &part, of)).filter(is_near));
     if laws.is_empty() {
         laws.extend(rows_apart(case, &due, &subject));
     }
@@ -157,6 +163,25 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws
 }
+
+/// Where one token alone has another's row, which: any rule of its id or its place is a guess beside that.
+fn of_one_token(due: &[i64], wrong: &Set, of: &Ids) -> Option<Law> {
+    let other = of(due);
+    let mut moved = (0..due.len()).filter(|&at| wrong.has[at]).map(|at| (due[at], other[at]));
+    let (id, to) = moved.next().filter(|first| moved.all(|next| next == *first))?;
+    let is_everywhere = due.iter().zip(&wrong.has).all(|(of, is)| *is == (*of == id));
+    let has = wrong.has.clone();
+    let of: Ids = std::sync::Arc::new(move |ids| {
+        let is = |at: usize| is_everywhere || has.get(at) == Some(&true);
+        ids.iter().enumerate().map(|(at, of)| if *of == id && is(at) { to } else { *of }).collect()
+    });
+    let support = Subject::support(Axis::Token, wrong.words.clone().filter(|_| !is_everywhere));
+    let words = format!("the row read is that of token {to} in place of {id}{}", support.said());
+    Some(law(words, ONE_TOKEN, of).on(support))
+}
+
+/// What it costs to say two ids.
+const ONE_TOKEN: f64 = 14.0;
 
 /// Rows of the tokens in another matrix of the model, as they are or times a number.
 fn of_another_table(case: &Case<'_>, subject: &Subject) -> Option<Law> {
@@ -271,7 +296,7 @@ fn bounds(case: &Case<'_>, due: &[i64], wrong: &[bool], subject: &Subject) -> Ve
 }
 
 /// Rows of other positions of the same text.
-fn positions(due: &[i64], subject: &Subject) -> Option<Law> {
+fn positions(due: &[i64], subject: &Subject) -> Option<(Law, Ids)> {
     let rows =
         |x: &ArrayD<f64>| x.outer_iter().map(|row| row.iter().copied().collect::<Vec<f64>>()).collect::<Vec<_>>();
     let (right, own) = (rows(&subject.right), rows(&subject.own));
@@ -287,12 +312,12 @@ fn positions(due: &[i64], subject: &Subject) -> Option<Law> {
         return None;
     }
     let source = source::describe(&found, due.len(), Axis::Token);
-    let of = source.from.clone();
-    (!source.is_itself).then(|| {
-        law(
-            format!("the row read is that of the token of {}", source.words),
-            source.bits + 3.0,
-            std::sync::Arc::new(move |ids: &[i64]| of.iter().map(|&s| ids.get(s).copied().unwrap_or(0)).collect()),
-        )
-    })
+    if source.is_itself {
+        return None;
+    }
+    let from = source.from.clone();
+    let of: Ids =
+        std::sync::Arc::new(move |ids: &[i64]| from.iter().map(|&s| ids.get(s).copied().unwrap_or(0)).collect());
+    let words = format!("the row read is that of the token of {}", source.words);
+    Some((law(words, source.bits + 3.0, of.clone()).within(Axis::Token, source.part), of))
 }

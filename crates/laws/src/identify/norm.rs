@@ -131,21 +131,7 @@ impl Right {
 
     /// The gain with its scale: the divisor is the root of the mean square plus epsilon.
     fn scaled(x: &Array2<f64>, of: Product, is_centred: bool, bias: Vec<f64>) -> Option<Right> {
-        let squares: Vec<f64> = x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect();
-        let wanted: Vec<f64> = of.rows.iter().map(|f| f.value.powi(-2)).collect();
-        let ones = vec![1.0; squares.len()];
-        // Rows of very different size count alike.
-        let weight: Vec<f64> = wanted.iter().map(|w| 1.0 / w.abs().max(f64::MIN_POSITIVE)).collect();
-        let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-        let (squares_by, ones_by) = (by(&squares), by(&ones));
-        let fit = least_squares(&[&squares_by, &ones_by], &by(&wanted), EXACT);
-        let (slope, epsilon) = match fit {
-            Some(fit) if fit.coefficients[0].value > 0.0 => {
-                let slope = fit.coefficients[0].value;
-                (slope, (fit.coefficients[1].value / slope).max(0.0))
-            }
-            _ => (wanted[0] / squares[0].max(f64::MIN_POSITIVE), 0.0),
-        };
+        let (slope, epsilon) = slope_and_epsilon(x, &of);
         let gain = of.gain.iter().map(|g| g.value / slope.sqrt()).collect();
         Some(Right { is_centred, epsilon, gain, bias })
     }
@@ -175,6 +161,25 @@ impl Right {
             }
         }
         x
+    }
+}
+
+/// `1/rows^2 = slope (mean square + epsilon)`: the scale that rows and gain share, and the epsilon.
+fn slope_and_epsilon(x: &Array2<f64>, of: &Product) -> (f64, f64) {
+    let squares: Vec<f64> = x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect();
+    let wanted: Vec<f64> = of.rows.iter().map(|f| f.value.powi(-2)).collect();
+    let ones = vec![1.0; squares.len()];
+    // Rows of very different size count alike.
+    let weight: Vec<f64> = wanted.iter().map(|w| 1.0 / w.abs().max(f64::MIN_POSITIVE)).collect();
+    let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+    let (squares_by, ones_by) = (by(&squares), by(&ones));
+    let fit = least_squares(&[&squares_by, &ones_by], &by(&wanted), EXACT);
+    match fit {
+        Some(fit) if fit.coefficients[0].value > 0.0 => {
+            let slope = fit.coefficients[0].value;
+            (slope, (fit.coefficients[1].value / slope).max(0.0))
+        }
+        _ => (wanted[0] / squares[0].max(f64::MIN_POSITIVE), 0.0),
     }
 }
 
@@ -336,11 +341,15 @@ fn of_product(case: &Case<'_>, right: &Right, inner: &Array2<f64>, of: &Product,
     let by_gain = factor(&right.gain, &gains, 1e-9).coefficients[0].value;
     let by_rows = factor(&due, &rows, 1e-9).coefficients[0].value;
     let mean = gains.iter().sum::<f64>() / gains.len() as f64;
-    let mut laws = Vec::new();
-    for scale in [by_gain, 1.0 / by_rows, mean] {
-        if !scale.is_finite() || scale == 0.0 {
+    // Where neither is, so that the rows are divided by the root of their mean square and an epsilon.
+    let by_squares = slope_and_epsilon(inner, of).0.sqrt();
+    let (mut laws, mut tried) = (Vec::new(), Vec::new());
+    for scale in [by_gain, 1.0 / by_rows, mean, by_squares] {
+        let is_tried = tried.iter().any(|other: &f64| (scale / other - 1.0).abs() < EXACT);
+        if !scale.is_finite() || scale == 0.0 || is_tried {
             continue;
         }
+        tried.push(scale);
         // y = (f scale) (g / scale) x
         let divisors: Vec<Measured> = of
             .rows
@@ -394,7 +403,7 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
         .with("centred", shape.is_centred)
         .with("bias", shape.has_bias)
         .with("width", right.gain.len())
-        .with("right_epsilon", right.epsilon);
+        .with("right_epsilon", Measured::new(right.epsilon, 1e-6 * right.epsilon).number().value);
     law.parameters.extend(divisor.parameters.iter().chain(&gain.parameters).cloned());
     law
 }

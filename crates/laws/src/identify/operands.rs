@@ -223,6 +223,9 @@ const SEARCHED: usize = 1 << 16;
 /// The laws of operands that are read otherwise.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut offers = Offers::of(case);
+    if offers.offer_behind_right() {
+        return offers.laws;
+    }
     for (words, bits, reading) in readings(case.first().right.shape()) {
         let said = format!("the output is the right one {words}");
         let law = offers.offer(Form::OutputFunction, said, bits, move |case, at| reading(&case.places[at].right));

@@ -182,3 +182,9 @@ fn keys_that_the_softmax_does_not_reach_keep_their_scores() {
     });
     assert!(law.contains("the softmax does not reach keys") && law.contains("keep their scores as they are"), "{law}");
 }
+
+#[test]
+fn a_bound_that_few_heads_reach_is_said_of_all() {
+    let bound = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2).min(1.6), 0.0));
+    assert!(bound.starts_with("scores are s, at most 8/5 (s: the right ones) ["), "{bound}");
+}

@@ -6,6 +6,7 @@ mod choice;
 mod context;
 mod docs;
 mod further;
+mod invented;
 mod linear;
 mod norm;
 mod output;

@@ -98,7 +98,7 @@ pub(super) fn laws(case: &Case<'_>, due: &[i64], subject: &Subject) -> Vec<Law> 
         let meant: Vec<Option<bool>> = wrong.iter().map(|is| Some(*is)).collect();
         let part = describe_set(&meant, Axis::Token, case.tokens_of(Axis::Token));
         let on = part.words.as_ref().map_or_else(String::new, |on| format!(" ({on})"));
-        for (words, bits, of) in ways(&found, rows) {
+        for Way { words, bits, of, is_list } in ways(&found, rows) {
             let said = match is_added {
                 true => format!("to the row of each token is added that of {words}{on}"),
                 false => format!("the row read is that of {words}{on}"),
@@ -109,21 +109,23 @@ pub(super) fn laws(case: &Case<'_>, due: &[i64], subject: &Subject) -> Vec<Law> 
                 ids.iter().enumerate().map(|(at, id)| if is(at) { of(*id) } else { *id }).collect()
             });
             let bits = bits + part.bits + if is_added { 3.0 } else { 0.0 };
-            if !is_added {
-                laws.push(law(said, bits, other));
-                continue;
-            }
             let has = part.has.clone();
-            laws.push(Law::new(Form::EmbeddingRow, said, bits, move |case, place| {
-                let added = read(case, place, &other(&ids(case, place)?))?;
-                let mut out: Array2<f64> = case.places[place].right.clone().into_dimensionality().ok()?;
-                (out.dim() == added.dim()).then_some(())?;
-                for at in (0..out.nrows()).filter(|at| has.get(*at) == Some(&true)) {
-                    let mut row = out.row_mut(at);
-                    row += &added.row(at);
-                }
-                Some(out.into_dyn())
-            }));
+            let law = if is_added {
+                Law::new(Form::EmbeddingRow, said, bits, move |case, place| {
+                    let added = read(case, place, &other(&ids(case, place)?))?;
+                    let mut out: Array2<f64> = case.places[place].right.clone().into_dimensionality().ok()?;
+                    (out.dim() == added.dim()).then_some(())?;
+                    for at in (0..out.nrows()).filter(|at| has.get(*at) == Some(&true)) {
+                        let mut row = out.row_mut(at);
+                        row += &added.row(at);
+                    }
+                    Some(out.into_dyn())
+                })
+            } else {
+                law(said, bits, other)
+            };
+            let law = law.within(Axis::Token, part.words.clone());
+            laws.push(if is_list { law.table() } else { law });
         }
         if !laws.is_empty() {
             break;
@@ -135,10 +137,18 @@ pub(super) fn laws(case: &Case<'_>, due: &[i64], subject: &Subject) -> Vec<Law> 
 /// An id, made of a token's.
 type OfId = Box<dyn Fn(i64) -> i64 + Send + Sync>;
 
+/// An id made of a token's, in words; a list of ids is no rule.
+struct Way {
+    words: String,
+    bits: f64,
+    of: OfId,
+    is_list: bool,
+}
+
 /// What ids follow that were found, in words.
-fn ways(found: &BTreeMap<i64, i64>, rows: i64) -> Vec<(String, f64, OfId)> {
+fn ways(found: &BTreeMap<i64, i64>, rows: i64) -> Vec<Way> {
     let mut all: Vec<(String, f64, OfId)> = Vec::new();
-    let Some((first, to)) = found.iter().next().map(|(a, b)| (*a, *b)) else { return all };
+    let Some((first, to)) = found.iter().next().map(|(a, b)| (*a, *b)) else { return Vec::new() };
     let price = choice(usize::try_from(rows).unwrap_or(usize::MAX));
     let by = to - first;
     all.push((format!("token {to}"), 4.0 + price, Box::new(move |_| to)));
@@ -162,13 +172,10 @@ fn ways(found: &BTreeMap<i64, i64>, rows: i64) -> Vec<(String, f64, OfId)> {
         let listed: Vec<String> = found.iter().map(|(id, to)| format!("{to} for token {id}")).collect();
         let of = found.clone();
         let bits = 8.0 + 2.0 * price * found.len() as f64;
-        all.push((
-            format!("token {}", listed.join(", ")),
-            bits,
-            Box::new(move |id| of.get(&id).copied().unwrap_or(id)),
-        ));
+        let of: OfId = Box::new(move |id| of.get(&id).copied().unwrap_or(id));
+        return vec![Way { words: format!("token {}", listed.join(", ")), bits, of, is_list: true }];
     }
-    all
+    all.into_iter().map(|(words, bits, of)| Way { words, bits, of, is_list: false }).collect()
 }
 
 /// One row for ids below a bound, another for those from it on: a table in two parts.
@@ -176,6 +183,11 @@ fn of_two_parts(found: &BTreeMap<i64, i64>, rows: i64, price: f64) -> Option<(St
     let (low, high) = (*found.values().next()?, *found.values().next_back()?);
     let most = found.iter().take_while(|(_, to)| **to == low).map(|(id, _)| *id).last()?;
     let least = found.keys().copied().find(|id| *id > most)?;
+    // A bound is told by several ids on both sides of it.
+    let below = found.range(..=most).count();
+    if below < FEWEST || found.len() - below < FEWEST {
+        return None;
+    }
     // The middle of the table where that lies between them.
     let half = rows / 2;
     let bound = if (most + 1..=least).contains(&half) { half } else { least };
@@ -183,6 +195,8 @@ fn of_two_parts(found: &BTreeMap<i64, i64>, rows: i64, price: f64) -> Option<(St
     Some((words, 6.0 + 3.0 * price, Box::new(move |id| if id < bound { low } else { high })))
 }
 
+/// Ids on each side of a bound, at least.
+const FEWEST: usize = 2;
 /// The largest modulus that is looked for.
 const MOST_MODULUS: i64 = 1 << 18;
 /// Tokens that are listed one by one, at most.

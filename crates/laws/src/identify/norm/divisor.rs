@@ -125,27 +125,33 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     laws.extend(by_element(case, right, &due, own));
     laws.extend(two_statistics(case, right, inner, own));
     laws.extend(channels_weighed(case, right, inner, own));
-    laws.extend(epsilon_by_row(case, right, inner, own));
-    // A factor of the right divisor, by position.
-    let ratio: Vec<Measured> =
-        own.iter().zip(&due).map(|(m, due)| Measured::new(due / m.value, m.error * due / m.value.powi(2))).collect();
-    let rank = case.first().right.ndim();
-    let (axis, tokens) = if rank == 2 { (Axis::Token, case.tokens_of(Axis::Token)) } else { (Axis::Row, None) };
-    if let Some(table) = describe_table(&ratio, axis, Some(1.0), tokens) {
-        let values = table.values;
-        laws.push(Part {
-            words: Some(format!("rows are {} times the right ones", table.words)),
-            bits: table.bits + 4.0,
-            f: Arc::new(move |_, right, x| {
-                let due = right.divisor(x);
-                (due.len() == values.len()).then(|| due.iter().zip(&values).map(|(d, by)| d / by).collect())
-            }),
-            parameters: Vec::new(),
-        });
+    // Of few rows a number for each is no law: their scale is free.
+    if own.len() >= FEWEST_ROWS {
+        laws.extend(epsilon_by_row(case, right, inner, own));
+        laws.extend(factor_by_row(case, &due, own));
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     laws.truncate(MOST);
     laws
+}
+
+/// A factor of the right divisor, by position.
+fn factor_by_row(case: &Case<'_>, due: &[f64], own: &[Measured]) -> Option<Part<Rows>> {
+    let ratio: Vec<Measured> =
+        own.iter().zip(due).map(|(m, due)| Measured::new(due / m.value, m.error * due / m.value.powi(2))).collect();
+    let rank = case.first().right.ndim();
+    let (axis, tokens) = if rank == 2 { (Axis::Token, case.tokens_of(Axis::Token)) } else { (Axis::Row, None) };
+    let table = describe_table(&ratio, axis, Some(1.0), tokens)?;
+    let values = table.values;
+    Some(Part {
+        words: Some(format!("rows are {} times the right ones", table.words)),
+        bits: table.bits + 4.0,
+        f: Arc::new(move |_, right, x| {
+            let due = right.divisor(x);
+            (due.len() == values.len()).then(|| due.iter().zip(&values).map(|(d, by)| d / by).collect())
+        }),
+        parameters: Vec::new(),
+    })
 }
 
 /// Rows that are multiplied by an element of the gain each: its index runs along the wrong axis.
@@ -353,6 +359,8 @@ fn epsilon_by_row(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
     })
 }
 
+/// Rows of which two numbers, or a table, are told.
+const FEWEST_ROWS: usize = 4;
 /// Laws of a part that are kept.
 pub(super) const MOST: usize = 4;
 
@@ -391,7 +399,8 @@ fn scale_and_epsilon(
     let (columns, ones) = (by(x), weight.clone());
     let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
     let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
-    if let Some(fit) = least_squares(&[&columns, &ones], &wanted, 1.0 / size.max(1e-300)) {
+    let both = (y.len() >= FEWEST_ROWS).then(|| least_squares(&[&columns, &ones], &wanted, 1.0 / size.max(1e-300)));
+    if let Some(fit) = both.flatten() {
         let (a, e) = (fit.coefficients[0], fit.coefficients[1]);
         for (a, e) in [(a.number(), e.number()), (a.plain(), e.plain())] {
             let price = a.bits + e.bits;

@@ -126,20 +126,25 @@ pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Stati
         );
         all.push((words, 8.0, Arc::new(made)));
     }
+    let its_block = |block: usize| match block == inside {
+        true => "all heads of its position".to_owned(),
+        false => format!("its block of {block} rows"),
+    };
     for block in [2usize, 4, 8, 16, 32] {
-        type Of = fn(usize, usize, usize) -> usize;
+        type Of = fn(usize, usize) -> usize;
         let others: [(String, Of); 2] = [
-            (format!("the first of its block of {block} rows"), |t, block, _| t / block * block),
-            (format!("the same of the first {block} rows"), |t, block, rows| t % block.min(rows)),
+            (format!("the first of {}", its_block(block)), |t, block| t / block * block),
+            (format!("the same of the first {block} rows"), |t, block| t % block),
         ];
         for (whose, of) in others {
             let made = move |sizes: Vec<f64>| {
-                let rows = sizes.len();
-                (0..rows).map(|t| sizes[of(t, block, rows)].sqrt()).collect()
+                // One block of all rows is no part of them.
+                let of = |t: usize| if block < sizes.len() { sizes[of(t, block)].sqrt() } else { f64::NAN };
+                (0..sizes.len()).map(of).collect()
             };
             all.push((format!("the root mean square of {whose}"), 9.0, Arc::new(move |x| made(sizes(x)))));
         }
-        let words = format!("the root mean square of its block of {block} rows");
+        let words = format!("the root mean square of {}", its_block(block));
         all.push((
             words,
             9.0,
@@ -183,12 +188,12 @@ pub(super) fn statistics(width: usize, inside: usize) -> Vec<(String, f64, Stati
             all.push((format!("the root mean square of the first {at} channels"), bits, part(|n, _| n as f64, true)));
             all.push((format!("the root mean square of the last {at} channels"), bits, part(|n, _| n as f64, false)));
             all.push((
-                format!("the root of the sum over the first {at} channels, over all of them"),
+                format!("the root of the sum of squares of the first {at} channels, divided by all {width}"),
                 bits + 1.0,
                 part(|_, n| n as f64, true),
             ));
             all.push((
-                format!("the root of the sum over the last {at} channels, over all of them"),
+                format!("the root of the sum of squares of the last {at} channels, divided by all {width}"),
                 bits + 1.0,
                 part(|_, n| n as f64, false),
             ));

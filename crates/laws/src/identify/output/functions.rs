@@ -74,7 +74,11 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
         |words: String, bits: f64, parameters: &[(&'static str, f64)], f: Arc<dyn Fn(f64) -> f64 + Send + Sync>| {
             all.push(Function { words, bits, parameters: parameters.to_vec(), f })
         };
-    offer("zero".into(), 3.0, &[("scale", 0.0)], Arc::new(|_| 0.0));
+    offer("zero".into(), 2.0, &[("scale", 0.0)], Arc::new(|_| 0.0));
+    // Of nothing there is nothing more to say.
+    if own.iter().all(|own| *own == 0.0) {
+        return all;
+    }
     offer("the size of the right one".into(), 4.0, &[], Arc::new(f64::abs));
     offer("the right one where that is positive, else zero".into(), 4.0, &[], Arc::new(|x| x.max(0.0)));
     let scale = factor(right, own, noise);

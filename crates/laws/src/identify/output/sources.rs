@@ -77,7 +77,9 @@ pub(super) fn sources(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<La
         }
         by_slice(&right.select(Dimension(axis), &from), axis, &values, |x, by| x * by)
     };
-    vec![subject.law(Form::OutputSource, words, bits, made).with("source", source.words).with("by", name.name())]
+    let part = source.part.filter(|_| table.words == "1");
+    let law = subject.law(Form::OutputSource, words, bits, made).within(name, part);
+    vec![law.with("source", source.words).with("by", name.name())]
 }
 
 /// Each slice mixed with its neighbours.

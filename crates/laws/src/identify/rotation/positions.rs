@@ -84,35 +84,36 @@ impl How<'_> {
                     .then(|| right.angles(|t| values[t], |pair| right.frequencies[pair].value))
             })
         };
-        let mut offer = |words: String, bits: f64, shift: Option<f64>, values: Vec<f64>| {
+        let mut offer = |words: String, bits: f64, shift: Option<f64>, part: Option<String>, values: Vec<f64>| {
             if self.holds(&self.right.angles(|t| values[t], |pair| right[pair])) {
                 let parameter = words.clone();
                 let law = self.law(Form::RotationPosition, words, bits, of(values));
-                laws.push(law.with("position", parameter).with("shift", shift));
+                laws.push(law.with("position", parameter).with("shift", shift).within(Axis::Token, part));
             }
         };
         let ids = tokens.map(|tokens| tokens.iter().map(|id| f64::from(*id)).collect::<Vec<f64>>());
         if let Some(ids) = ids.filter(|ids| ids.len() == angle.nrows()) {
-            offer("positions are the tokens' ids".to_owned(), 4.0, None, ids);
+            offer("positions are the tokens' ids".to_owned(), 4.0, None, None, ids);
         }
         let each = (0..angle.nrows()).map(|t| position(&angle, &self.turns.error, t, right));
         let Some(measured) = each.collect::<Option<Vec<_>>>() else { return laws };
         if let Some(table) = describe_table(&measured, Axis::Token, None, tokens) {
-            offer(format!("positions are {}", table.words), table.bits, None, table.values);
+            offer(format!("positions are {}", table.words), table.bits, None, table.part, table.values);
         }
         let off: Vec<Measured> = measured.iter().enumerate().map(|(t, m)| m.plus(-(t as f64))).collect();
         if let Some(table) = describe_table(&off, Axis::Token, Some(0.0), tokens) {
             let values = table.values.iter().enumerate().map(|(t, by)| t as f64 + by).collect();
             let shift = table.number.filter(|_| table.part.is_none()).map(|number| number.value);
-            offer(format!("positions are the right ones plus {}", table.words), table.bits + 2.0, shift, values);
+            let words = format!("positions are the right ones plus {}", table.words);
+            offer(words, table.bits + 2.0, shift, table.part, values);
         }
         let still: Vec<Option<bool>> =
             measured.iter().enumerate().map(|(t, m)| (t > 0).then(|| m.may_be(0.0))).collect();
         if still.contains(&Some(true)) {
             let set = describe_set(&still, Axis::Token, tokens);
             let values = set.has.iter().enumerate().map(|(t, is)| if *is { 0.0 } else { t as f64 }).collect();
-            let at = set.words.map_or_else(String::new, |words| format!(" at {words}"));
-            offer(format!("nothing is rotated{at}"), set.bits + 1.0, None, values);
+            let at = set.words.as_ref().map_or_else(String::new, |words| format!(" at {words}"));
+            offer(format!("nothing is rotated{at}"), set.bits + 1.0, None, set.words, values);
         }
         let whole = |m: &Measured| {
             let near = m.value.round();
@@ -126,7 +127,7 @@ impl How<'_> {
             if source.is_itself {
                 return laws;
             }
-            offer(format!("each position i is rotated as {}", source.words), source.bits, None, values);
+            offer(format!("each position i is rotated as {}", source.words), source.bits, None, source.part, values);
         }
         laws
     }

@@ -182,13 +182,12 @@ fn positions_by_head(turns: &[(Array2<f64>, Array2<f64>)], due: &[f64], n: usize
     if b == 0.0 || !all.iter().all(|(t, h, m)| (m.value - a * t - b * h - c).abs() <= SURE * m.error + 1e-3) {
         return None;
     }
-    let times = |n: &Number, what: &str| if n.value == 1.0 { what.to_owned() } else { format!("{} {what}", n.words) };
-    let plus = if c == 0.0 { String::new() } else { format!(" + {}", numbers[2].words) };
-    let words = format!(
-        "head h at position t is rotated as position {} + {}{plus}",
-        times(&numbers[0], "t"),
-        times(&numbers[1], "h")
-    );
+    let terms = numbers.iter().zip(["t", "h", ""]).filter(|(n, _)| n.value != 0.0).map(|(n, what)| match what {
+        "" => n.words.clone(),
+        _ if n.value == 1.0 => what.to_owned(),
+        _ => format!("{} {what}", n.words),
+    });
+    let words = format!("head h at position t is rotated as position {}", terms.collect::<Vec<_>>().join(" + "));
     let bits = 8.0 + numbers.iter().map(|n| n.bits).sum::<f64>();
     let made = move |right: &Right, head: usize| {
         let at = |t: usize| a * t as f64 + b * head as f64 + c;
