@@ -23,8 +23,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, ChunkAlignment, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict,
-    Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
+    Aligned, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
+    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
@@ -246,7 +246,9 @@ impl Session {
             .iter()
             .chain([&place])
             .any(|place| matches!(place.tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context));
-        for cache in [Cache::F16, Cache::Bf16].into_iter().filter(|_| through && asks) {
+        // Each is another comparison of all taps: of what is further off than any cache makes it there is none.
+        let is_near = report.taps[first.index].size().is_some_and(|size| size <= DROWNED);
+        for cache in [Cache::F16, Cache::Bf16].into_iter().filter(|_| through && asks && is_near) {
             if judged_with(cache)?.verdict == Verdict::Parity {
                 report.warnings.push(format!(
                     "if an engine keeps its K/V cache in {cache}, say so (--cache {cache}, or 'cache' in dump.json): all that was compared is within that"

@@ -39,10 +39,12 @@ impl Run<'_> {
             Some(layer) => {
                 self.are_same_weights(place, Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place })?
             }
-            None => match self.other_order(place)?.filter(|_| is_of_expert(place.tap)) {
+            // Rows of an expert alone have no order: nothing else is searched through.
+            None if is_of_expert(place.tap) => match self.other_order(place)? {
                 Some(order) => self.options.open_rows.contains(&place) || !self.is_held_by_another(place, &order)?,
                 None => false,
             },
+            None => false,
         };
         Ok(if is_same { Judged::Unchecked(Reason::OrderOfExperts) } else { here })
     }

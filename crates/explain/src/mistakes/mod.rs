@@ -412,6 +412,7 @@ pub(crate) fn fitted(model: &Model, step: &Step, seen: &Seen<'_>) -> Vec<Edit> {
         Op::Linear { .. } if matches!(list.site(), Site::FfnGate | Site::FfnUp) => {
             feed_forward::fitted_projection(&mut list, seen);
         }
+        Op::Linear { .. } if list.site() == Site::V => rope::fitted_values(&mut list),
         Op::Linear { .. } => {}
         Op::Head => head::fitted(&mut list, seen),
         Op::Rope(rope) => rope_fitted::fitted(&mut list, rope, seen),

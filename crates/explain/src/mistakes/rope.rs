@@ -2,7 +2,7 @@
 
 use firstdiff_core::{self as core, RopePairing, RopeScaling, rope_inv_freq};
 use firstdiff_model::{Half, Op, Rope};
-use firstdiff_trace::{QkRows, Site};
+use firstdiff_trace::{QkRows, Site, Tap};
 use ndarray::Ix3;
 use serde_json::json;
 
@@ -148,8 +148,13 @@ pub(crate) static ALIASING: Mistake = Mistake {
     params: &[Param::words("kind", &["rotated in place"])],
     ..Mistake::ORDINARY
 };
-pub(crate) static ROPE_ON_V: Mistake =
-    Mistake { id: "rope-on-v", what: "v is rotated too", fix: "rotate q and k only", at: &[Site::Context], ..ROPE };
+pub(crate) static ROPE_ON_V: Mistake = Mistake {
+    id: "rope-on-v",
+    what: "v is rotated too",
+    fix: "rotate q and k only",
+    at: &[Site::V, Site::Context],
+    ..ROPE
+};
 pub(crate) static ROPE_PRECISION: Mistake = Mistake {
     id: "rope-precision",
     what: "cosines, sines or frequencies are kept in 16 bits",
@@ -161,6 +166,14 @@ pub(crate) static ROPE_PRECISION: Mistake = Mistake {
     ],
     ..ROPE
 };
+
+/// Values that are rotated before they are recorded. Where they were not recorded, the context says it.
+pub(super) fn fitted_values(list: &mut List<'_>) {
+    list.add(&ROPE_ON_V, vec![], |at| {
+        let step = at.model.plan.step(Tap::layer(at.step.tap.layer?, Site::KRope))?;
+        at.run(step, &[at.right()?])
+    });
+}
 
 /// Bases in use.
 const BASES: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4];

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use firstdiff_trace::Tap;
 use rayon::prelude::*;
 
-use crate::minimum::least;
+use crate::minimum::Least;
 use crate::mistakes::{Edit, STEP, Scale};
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Residual, Target};
@@ -45,16 +45,27 @@ impl BeamSearch<'_, '_, '_> {
             seeds = search.scanned(target, seeds, screen.base, self.progress);
         }
         let (done, total) = (AtomicUsize::new(0), seeds.len());
-        let fitted: Vec<(Vec<Candidate>, Residual)> = seeds
-            .into_par_iter()
-            .filter_map(|mut seed| {
-                (self.progress)("fitting parameters", done.fetch_add(1, Ordering::Relaxed), total);
-                search.tune(target, &mut seed)?;
-                let edits: Vec<&Edit> = seed.mistakes.iter().flat_map(|m| &m.edits).collect();
-                let left = self.search.residual(self.target, &edits);
-                (left.nmse < self.base.nmse).then_some((seed.mistakes, left))
-            })
-            .collect();
+        let tell = |some: usize| (self.progress)("fitting parameters", done.fetch_add(some, Ordering::Relaxed), total);
+        // One evaluation of a large model keeps all threads busy: its fits are carried through the matrices side by side.
+        let is_fitted: Vec<bool> = if search.is_large() {
+            tell(total);
+            search.tune(target, &mut seeds)
+        } else {
+            let one = |seed: &mut [Seed]| {
+                tell(1);
+                search.tune(target, seed)
+            };
+            seeds.par_chunks_mut(1).flat_map_iter(one).collect()
+        };
+        let seeds: Vec<Seed> = seeds.into_iter().zip(is_fitted).filter_map(|(seed, is)| is.then_some(seed)).collect();
+        let sets: Vec<Vec<&Edit>> =
+            seeds.iter().map(|seed| seed.mistakes.iter().flat_map(|m| &m.edits).collect()).collect();
+        let left: Vec<Residual> = match search.is_large() {
+            true => self.search.residuals(self.target, &sets),
+            false => sets.par_iter().map(|edits| self.search.residual(self.target, edits)).collect(),
+        };
+        let fitted = seeds.into_iter().zip(left).filter(|(_, left)| left.nmse < self.base.nmse);
+        let fitted: Vec<(Vec<Candidate>, Residual)> = fitted.map(|(seed, left)| (seed.mistakes, left)).collect();
         let mut out = Vec::new();
         for (mistakes, left) in fitted {
             let first = self.candidates.len();
@@ -127,50 +138,173 @@ impl Search<'_, '_> {
         scanned.into_iter().take(NEAREST).map(|(_, seed)| seed).collect()
     }
 
-    /// Fits each free parameter of a set in turn: a scan over a factor of 64 either way on its scale, then Brent's search.
-    fn tune(&self, target: &Target<'_>, seed: &mut Seed) -> Option<()> {
-        let Seed { mistakes, rough: scanned } = seed;
-        for at in 0..mistakes.len() {
-            let Some((begin, scale)) = self.free(mistakes, at) else { continue };
-            // Of a number below 0 the size is fitted.
-            let (begin, sign) = (begin.abs(), begin.signum());
-            let with = |x: f64, mistakes: &[Candidate]| -> Residual {
-                self.residual(target, &beside(at, &mistakes[at].tuned(sign * x), mistakes))
-            };
-            let f = |place: f64| with(scale.value(place), mistakes).nmse;
-            let begin = scale.place(begin);
-            let nearest = |places: Vec<f64>| -> Option<f64> {
-                let tuned: Vec<Candidate> =
-                    places.iter().map(|&place| mistakes[at].tuned(sign * scale.value(place))).collect();
-                let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
-                Some(places.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?.0)
-            };
-            let rough = match scanned.take() {
-                Some(rough) => rough,
-                None => nearest(scale.scan(begin))?,
-            };
-            let (rough, width) = match scale.closer_scan(rough) {
-                Some((places, width)) => (nearest(places)?, width),
-                None => (rough, STEP),
-            };
-            // Not every function has one valley.
-            let nearer = |of: f64, width: f64, to: f64| {
-                let found = least(f, of - width, of + width, to);
-                if f(found) <= f(of) { found } else { of }
-            };
-            let near = nearer(rough, width, 1e-2);
-            // What a percent more or less does not nearly settle, no digit will.
-            if f(near) > PART_LEFT * f(begin) {
-                continue;
+    /// Fits each free parameter of these sets in turn, those of all sets side by side: a scan over a factor of 64 either way on its scale, then Brent's
+    /// search. Whether each set has the values that it needs.
+    fn tune(&self, target: &Target<'_>, seeds: &mut [Seed]) -> Vec<bool> {
+        let mut is_fitted = vec![true; seeds.len()];
+        for at in 0..seeds.iter().map(|seed| seed.mistakes.len()).max().unwrap_or(0) {
+            let mut fits: Vec<Fit> = Vec::new();
+            for (number, seed) in seeds.iter_mut().enumerate().filter(|(_, seed)| at < seed.mistakes.len()) {
+                let Some((begin, scale)) = self.free(&seed.mistakes, at).filter(|_| is_fitted[number]) else {
+                    continue;
+                };
+                // Of a number below 0 the size is fitted.
+                let (begin, sign) = (scale.place(begin.abs()), begin.signum());
+                fits.push(Fit {
+                    seed: number,
+                    sign,
+                    scale,
+                    begin,
+                    rough: seed.rough.take(),
+                    near: begin,
+                    width: STEP,
+                    left: 0.0,
+                });
             }
-            let near = scale.near(scale.value(nearer(near, 2e-2, 1e-8)));
-            // The plainest number that leaves as little as the best, to rounding.
-            let left: Vec<f64> = near.iter().map(|&x| with(x, mistakes).nmse).collect();
-            let least = left.iter().copied().fold(f64::INFINITY, f64::min);
-            let best = left.iter().position(|&l| l <= 4.0 * least + TUNED_TO_ROUNDING)?;
-            mistakes[at] = mistakes[at].tuned(sign * near[best]);
+            let trials = Trials { search: self, target, seeds, at };
+            trials.scan(&mut fits);
+            trials.narrow(&mut fits, 1e-2);
+            // What a percent more or less does not nearly settle, no digit will.
+            let begun = trials.left(&fits.iter().map(|fit| (fit, fit.scale.value(fit.begin))).collect::<Vec<_>>());
+            let mut begun = begun.into_iter();
+            fits.retain(|fit| begun.next().is_some_and(|begun| fit.left <= PART_LEFT * begun));
+            fits.iter_mut().for_each(|fit| fit.width = 2e-2);
+            trials.narrow(&mut fits, 1e-8);
+            let plainest = trials.plainest(&fits);
+            for (fit, value) in fits.iter().zip(plainest) {
+                match value {
+                    Some(value) => {
+                        let tuned = seeds[fit.seed].mistakes[at].tuned(fit.sign * value);
+                        seeds[fit.seed].mistakes[at] = tuned;
+                    }
+                    None => is_fitted[fit.seed] = false,
+                }
+            }
         }
-        Some(())
+        is_fitted
+    }
+}
+
+/// A parameter that may have any value, on its way to the one that leaves least.
+struct Fit {
+    seed: usize,
+    sign: f64,
+    scale: Scale,
+    /// Where it begins on its scale.
+    begin: f64,
+    /// Where a scan was least, if there was one.
+    rough: Option<f64>,
+    /// Where it was least so far, and what it left there.
+    near: f64,
+    left: f64,
+    /// How far from there it is looked for.
+    width: f64,
+}
+
+/// Values of one parameter of each set, tried side by side.
+struct Trials<'t, 'r, 'a, 'b> {
+    search: &'t Search<'r, 'a>,
+    target: &'t Target<'b>,
+    seeds: &'t [Seed],
+    /// Which of each set's mistakes has the parameter.
+    at: usize,
+}
+
+impl Trials<'_, '_, '_, '_> {
+    /// What is left where fits have these values.
+    fn left(&self, asked: &[(&Fit, f64)]) -> Vec<f64> {
+        let of = |seed: usize| &self.seeds[seed].mistakes;
+        let tuned: Vec<Candidate> =
+            asked.iter().map(|(fit, value)| of(fit.seed)[self.at].tuned(fit.sign * value)).collect();
+        let sets: Vec<Vec<&Edit>> =
+            asked.iter().zip(&tuned).map(|((fit, _), tuned)| beside(self.at, tuned, of(fit.seed))).collect();
+        let left = self.search.side_by_side(self.target, &sets, f64::INFINITY, &|_| {});
+        left.into_iter().map(|left| left.nmse).collect()
+    }
+
+    /// For each fit the place that leaves least of those it is tried at; `None` of no places.
+    fn nearest(&self, fits: &[Fit], places: &[Vec<f64>]) -> Vec<Option<f64>> {
+        let asked: Vec<(&Fit, f64)> = fits
+            .iter()
+            .zip(places)
+            .flat_map(|(fit, places)| places.iter().map(move |place| (fit, fit.scale.value(*place))))
+            .collect();
+        let mut left = self.left(&asked).into_iter();
+        let least = |places: &Vec<f64>| {
+            let tried: Vec<(f64, f64)> = places.iter().copied().zip(left.by_ref().take(places.len())).collect();
+            tried.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+        };
+        places.iter().map(least).collect()
+    }
+
+    /// Where each is least in a scan of its scale, and in a closer one.
+    fn scan(&self, fits: &mut [Fit]) {
+        let places: Vec<Vec<f64>> =
+            fits.iter().map(|fit| fit.rough.map_or_else(|| fit.scale.scan(fit.begin), |rough| vec![rough])).collect();
+        for (fit, place) in self.nearest_of_several(fits, &places) {
+            fits[fit].near = place;
+        }
+        let closer: Vec<Option<(Vec<f64>, f64)>> = fits.iter().map(|fit| fit.scale.closer_scan(fit.near)).collect();
+        let places: Vec<Vec<f64>> = closer
+            .iter()
+            .zip(&*fits)
+            .map(|(closer, fit)| closer.as_ref().map_or_else(|| vec![fit.near], |(places, _)| places.clone()))
+            .collect();
+        for (fit, place) in self.nearest_of_several(fits, &places) {
+            fits[fit].near = place;
+        }
+        for (fit, closer) in fits.iter_mut().zip(closer) {
+            fit.width = closer.map_or(STEP, |(_, width)| width);
+        }
+    }
+
+    /// The number of each fit and its nearest place; one place alone is not tried.
+    fn nearest_of_several(&self, fits: &[Fit], places: &[Vec<f64>]) -> Vec<(usize, f64)> {
+        let several: Vec<Vec<f64>> =
+            places.iter().map(|places| if places.len() > 1 { places.clone() } else { Vec::new() }).collect();
+        let found = self.nearest(fits, &several).into_iter().zip(places);
+        found
+            .map(|(nearest, places)| nearest.or(places.first().copied()))
+            .enumerate()
+            .filter_map(|(at, place)| Some((at, place?)))
+            .collect()
+    }
+
+    /// Brent's search around where each is least so far, to this width. Not every function has one valley: what is no better is not taken.
+    fn narrow(&self, fits: &mut [Fit], to: f64) {
+        let here = self.left(&fits.iter().map(|fit| (fit, fit.scale.value(fit.near))).collect::<Vec<_>>());
+        let mut searches: Vec<Least> =
+            fits.iter().map(|fit| Least::new(fit.near - fit.width, fit.near + fit.width, to)).collect();
+        loop {
+            let asked: Vec<(usize, f64)> =
+                searches.iter_mut().enumerate().filter_map(|(at, search)| Some((at, search.next()?))).collect();
+            if asked.is_empty() {
+                break;
+            }
+            let values: Vec<(&Fit, f64)> =
+                asked.iter().map(|&(at, place)| (&fits[at], fits[at].scale.value(place))).collect();
+            for ((at, _), left) in asked.iter().zip(self.left(&values)) {
+                searches[*at].tell(left);
+            }
+        }
+        for ((fit, search), here) in fits.iter_mut().zip(searches).zip(here) {
+            let (place, left) = search.best();
+            (fit.near, fit.left) = if left <= here { (place, left) } else { (fit.near, here) };
+        }
+    }
+
+    /// The plainest number of each that leaves as little as the best, to rounding.
+    fn plainest(&self, fits: &[Fit]) -> Vec<Option<f64>> {
+        let near: Vec<Vec<f64>> = fits.iter().map(|fit| fit.scale.near(fit.scale.value(fit.near))).collect();
+        let asked: Vec<(&Fit, f64)> =
+            fits.iter().zip(&near).flat_map(|(fit, near)| near.iter().map(move |value| (fit, *value))).collect();
+        let mut left = self.left(&asked).into_iter();
+        let plainest = |near: &Vec<f64>| {
+            let left: Vec<f64> = left.by_ref().take(near.len()).collect();
+            let least = left.iter().copied().fold(f64::INFINITY, f64::min);
+            left.iter().position(|&l| l <= 4.0 * least + TUNED_TO_ROUNDING).map(|best| near[best])
+        };
+        near.iter().map(plainest).collect()
     }
 }
 
@@ -189,7 +323,7 @@ fn beside<'m>(at: usize, tuned: &'m Candidate, mistakes: &'m [Candidate]) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use super::least;
+    use crate::minimum::least;
 
     #[test]
     fn the_least_value_is_found_in_few_steps() {

@@ -1,5 +1,6 @@
 //! What is done behind a law: its value times a number, a number added, held within bounds, or otherwise at some positions.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use ndarray::{ArrayD, Axis as Dimension};
@@ -7,7 +8,9 @@ use ndarray::{ArrayD, Axis as Dimension};
 use crate::case::Case;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{factor, least_squares, nmse};
-use crate::identify::subject::{by_slice, rows};
+use crate::identify::OnPart;
+use crate::identify::output::wrong_parts;
+use crate::identify::subject::{Subject, by_slice, rows};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
@@ -41,13 +44,15 @@ pub(crate) struct Offers<'c> {
     /// NMSE that is near enough to be worth a proof.
     pub(crate) near: f64,
     pub(crate) laws: Vec<Law>,
+    /// The part on which the output is wrong, where that is not the whole.
+    part: OnceCell<Option<OnPart>>,
 }
 
 impl<'c> Offers<'c> {
     pub(crate) fn of(case: &'c Case<'c>) -> Offers<'c> {
         let first = case.first();
         let near = (NEAR * first.tolerance).max(SHARE * nmse(&first.right, &first.own));
-        Offers { case, noise: first.noise(), near, laws: Vec::new() }
+        Offers { case, noise: first.noise(), near, laws: Vec::new(), part: OnceCell::new() }
     }
 
     /// How many hidden elements an expert of the place has; 0 where it is no mixture.
@@ -76,9 +81,22 @@ impl<'c> Offers<'c> {
             return None;
         }
         let value = law.predicted(self.case, self.case.fitted)?;
-        let law = self.behind(&value, law)?;
+        let law = self.behind(&value, law.clone()).or_else(|| self.on_a_part(&value, law))?;
         self.laws.push(law);
         self.laws.last_mut()
+    }
+
+    /// The law on the wrong part alone, where that gives the candidate's numbers: one path of an engine's code, such as decoding.
+    fn on_a_part(&self, value: &ArrayD<f64>, law: Law) -> Option<Law> {
+        let first = self.case.first();
+        let part = self.part.get_or_init(|| {
+            let output = Subject::output(self.case);
+            OnPart::of(&output, &wrong_parts(&output, self.case))
+        });
+        let part = part.as_ref()?;
+        let value = part.within(&first.right, value)?;
+        let is_near = value.iter().all(|x| x.is_finite()) && nmse(&value, &first.own) <= self.near;
+        is_near.then(|| part.put(law))
     }
 
     /// The law with what is done behind it, where that gives the candidate's numbers; `value` is what the law gives in the first place.

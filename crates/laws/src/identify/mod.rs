@@ -143,6 +143,7 @@ fn on_a_part(case: &Case<'_>, output: &subject::Subject) -> Vec<Law> {
 }
 
 /// A part of an output on which a law may hold, with what is right elsewhere.
+#[derive(Clone)]
 pub(crate) struct OnPart {
     mask: ArrayD<bool>,
     support: Support,
@@ -158,19 +159,17 @@ impl OnPart {
         (!is_whole && bits <= DEAR).then_some(OnPart { mask, support, bits })
     }
 
+    /// Other values in this part, the right ones elsewhere.
+    pub(crate) fn within(&self, right: &ArrayD<f64>, other: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+        (right.shape() == self.mask.shape() && other.shape() == self.mask.shape()).then_some(())?;
+        let pick = |right: &f64, other: &f64, is: &bool| if *is { *other } else { *right };
+        Some(ndarray::Zip::from(right).and(other).and(&self.mask).map_collect(pick))
+    }
+
     /// The law on this part alone.
     pub(crate) fn put(&self, law: Law) -> Law {
-        let (inner, mask) = (law.predict.clone(), self.mask.clone());
-        let predict = move |case: &Case<'_>, at: usize| {
-            let (mut out, other) = (case.places[at].right.clone(), inner(case, at)?);
-            (out.shape() == mask.shape() && other.shape() == mask.shape()).then_some(())?;
-            ndarray::Zip::from(&mut out).and(&other).and(&mask).for_each(|out, other, is| {
-                if *is {
-                    *out = *other;
-                }
-            });
-            Some(out)
-        };
+        let (inner, part) = (law.predict.clone(), self.clone());
+        let predict = move |case: &Case<'_>, at: usize| part.within(&case.places[at].right, &inner(case, at)?);
         let words = format!("{}{}", law.words, self.support.said());
         Law { words, bits: law.bits + self.bits, predict: std::sync::Arc::new(predict), ..law }.on(self.support.clone())
     }

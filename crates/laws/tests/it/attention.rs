@@ -188,3 +188,23 @@ fn a_bound_that_few_heads_reach_is_said_of_all() {
     let bound = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2).min(1.6), 0.0));
     assert!(bound.starts_with("scores are s, at most 8/5 (s: the right ones) ["), "{bound}");
 }
+
+#[test]
+fn another_softmax_on_one_path_of_the_code_is_said_of_it() {
+    let decode = law(|_, x| {
+        let mut out = softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2), 0.0);
+        for (h, t) in (0..HEADS).flat_map(|h| (9..T).map(move |t| (h, t))) {
+            // Chunks of four keys, each with a sum of its own, and their mean.
+            let chunks = t / 4 + 1;
+            for chunk in 0..chunks {
+                let keys = chunk * 4..(chunk * 4 + 4).min(t + 1);
+                let sum: f64 = keys.clone().map(|s| score(x, h, t, s, h / 2).exp()).sum();
+                keys.for_each(|s| out[[h, t, s]] = score(x, h, t, s, h / 2).exp() / sum / chunks as f64);
+            }
+        }
+        out
+    });
+    let words =
+        "the softmax runs in blocks of 4 keys, each by itself, divided by how many there are (queries from 9 on)";
+    assert!(decode.starts_with(words), "{decode}");
+}

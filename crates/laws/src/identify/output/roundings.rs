@@ -94,6 +94,16 @@ pub(crate) fn roundings_of() -> Vec<(String, f64, Whole)> {
         let words = format!("rounded to multiples of 1/{steps}");
         all.push((words, 10.0, Arc::new(move |x| Some(x.mapv(|x| (x * steps).round_ties_even() / steps)))));
     }
+    // Whole numbers of few bits with a step that was settled beforehand.
+    for power in 2..=12u32 {
+        let steps = f64::from(1u32 << power);
+        for (bits, most) in [(8, 127.0), (4, 7.0)] {
+            let words =
+                format!("rounded to multiples of 1/{steps}, at most {most} of them ({bits} bits with a fixed step)");
+            let of = move |x: f64| (x * steps).round_ties_even().clamp(-most, most) / steps;
+            all.push((words, 11.0, Arc::new(move |x| Some(x.mapv(of)))));
+        }
+    }
     all
 }
 
