@@ -107,8 +107,8 @@ def run(weights, layers, mistake, record):
         y = rms(h, weights[at + "ffn_norm"], eps, mistake == "epsilon outside")
         record(name + "ffn_norm", y)
         gate, up = y @ weights[at + "ffn_gate"].T, y @ weights[at + "ffn_up"].T
-        record(name + "gate", gate)
-        record(name + "up", up)
+        record(name + "ffn_gate", gate)
+        record(name + "ffn_up", up)
         if mistake == "gate and up":
             gate, up = up, gate
         act = (gelu(gate) if mistake == "activation" else silu(F32(1.3) * gate) / F32(1.3) if mistake == "slope" else silu(gate)) * up
