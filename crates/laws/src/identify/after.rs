@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use ndarray::{ArrayD, Axis as Dimension};
 
-use crate::case::Case;
+use crate::case::{Axis, Case};
+use crate::describe::set::Set;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{factor, least_squares, nmse};
 use crate::identify::OnPart;
@@ -91,7 +92,11 @@ impl<'c> Offers<'c> {
         let first = self.case.first();
         let part = self.part.get_or_init(|| {
             let output = Subject::output(self.case);
-            OnPart::of(&output, &wrong_parts(&output, self.case))
+            // A path of the code is one of some positions or heads; of some channels a law says itself which.
+            let is_of_a_path = |axis: &Axis| axis.is_position() || *axis == Axis::Head;
+            let parts = wrong_parts(&output, self.case).into_iter().zip(&output.axes);
+            let parts = parts.map(|(part, axis)| if is_of_a_path(axis) { part } else { Set::all(part.has.len()) });
+            OnPart::of(&output, &parts.collect::<Vec<_>>())
         });
         let part = part.as_ref()?;
         let value = part.within(&first.right, value)?;
