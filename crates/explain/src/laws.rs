@@ -24,6 +24,20 @@ pub struct Measured {
     pub(crate) axes: Vec<usize>,
 }
 
+impl Measured {
+    /// Takes the places of the same law at another tap.
+    pub(crate) fn take_in(&mut self, other: Measured) {
+        let before = self.places.len();
+        let behind = |places: Vec<usize>| places.into_iter().map(move |at| before + at);
+        self.places.extend(other.places);
+        self.proof.fitted.extend(behind(other.proof.fitted));
+        self.proof.held_out.extend(behind(other.proof.held_out));
+        self.proof.residual_nmse = self.proof.residual_nmse.max(other.proof.residual_nmse);
+        self.proof.before_nmse = self.proof.before_nmse.max(other.proof.before_nmse);
+        self.proof.gained += other.proof.gained;
+    }
+}
+
 /// Numbers above which an operation is not measured: each candidate would take too long.
 const MOST_NUMBERS: usize = 1 << 24;
 

@@ -173,6 +173,25 @@ impl Finding {
         self.shown_at.extend(decoded.shown_at);
     }
 
+    /// Takes the places of another finding of the same cause.
+    pub(crate) fn take_in(&mut self, other: Finding) {
+        self.taps.extend(other.taps);
+        self.shown_at.extend(other.shown_at);
+        self.remainders.extend(other.remainders);
+        self.residual_nmse = self.residual_nmse.max(other.residual_nmse);
+        self.base_nmse = self.base_nmse.max(other.base_nmse);
+        self.note = self.note.take().or(other.note);
+        for (id, left) in other.tried {
+            let best = self.tried.entry(id).or_insert(left);
+            *best = best.min(left);
+        }
+        match (&mut self.measured, other.measured) {
+            (Some(law), Some(same)) if law.law.words == same.law.words => law.take_in(same),
+            (known @ None, law) => *known = law,
+            _ => {}
+        }
+    }
+
     /// Takes up a law; where a mistake of the catalogue is this law, that is the cause. Beside a cause that is known a table says nothing new.
     pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
         let Some(found) = &measured else { return };

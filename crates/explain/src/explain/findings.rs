@@ -106,6 +106,29 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     out
 }
 
+/// A mistake that laws name at several taps is one: each is added to the first of its cause; `order` is that of the operations.
+pub(crate) fn join_named(findings: &mut Vec<Finding>, order: impl Fn(Tap) -> usize) {
+    let mut at = 0;
+    while at < findings.len() {
+        let is_one = |known: &Finding, other: &Finding| {
+            let law = known.measured.is_some() || other.measured.is_some();
+            let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.misrecorded.is_empty());
+            let same = known.cause.as_ref().zip(other.cause.as_ref()).is_some_and(|(a, b)| is_same(a, b, FITTED_ALIKE));
+            law && stated && same
+        };
+        let (before, rest) = findings.split_at_mut(at);
+        match before.iter_mut().find(|known| is_one(known, &rest[0])) {
+            Some(known) => {
+                known.take_in(rest[0].clone());
+                known.taps.sort_by_key(|&tap| order(tap));
+                known.taps.dedup();
+                findings.remove(at);
+            }
+            None => at += 1,
+        }
+    }
+}
+
 /// A parameter is one number of an engine. Where each place would need another, the mistake is not the one it looks like.
 fn one_value(findings: &mut [Finding]) {
     let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {

@@ -228,6 +228,19 @@ fn limited(law: &Law) -> Option<Params> {
     Some(vec![("limit", json!(number(law, "b")?))])
 }
 
+/// Gate and up within one limit.
+fn both_limited(law: &Law) -> Option<Params> {
+    is(law, "operand", "gate and up").then_some(())?;
+    Some(vec![("limit", json!(number(law, "limit")?))])
+}
+
+/// Gate or up within a limit where they are made.
+fn held(law: &Law) -> Option<Params> {
+    let limit = number(law, "max").filter(|limit| *limit > 0.0)?;
+    let is_one = number(law, "min").is_none_or(|least| is_near(least, -limit));
+    is_one.then(|| vec![("limit", json!(limit))])
+}
+
 fn logit_cap(law: &Law) -> Option<Params> {
     Some(vec![("cap", json!(number(law, "cap")?))])
 }
@@ -237,7 +250,7 @@ const fn row(form: Form, mistake: &'static Mistake, params: fn(&Law) -> Option<P
 }
 
 /// The laws that have a name, each at the taps of its mistake.
-static NAMED: [Named; 33] = [
+static NAMED: [Named; 35] = [
     // A rotation whose input goes through: before those of norms, which may be left out of what is rotated.
     row(Form::Omitted, &rope::ROPE_OMITTED, goes_through),
     row(Form::Twice, &rope::ROPE_TWICE, |_| Some(Vec::new())),
@@ -259,6 +272,8 @@ static NAMED: [Named; 33] = [
     row(Form::LinearWeight, &stored::DEQUANT_TRUNCATED, read_in_part),
     row(Form::LinearWeight, &precision::PRECISION, few_bits),
     row(Form::GateRoles, &feed_forward::ACTIVATION_CLAMP, limited),
+    row(Form::OperationInput, &feed_forward::ACTIVATION_CLAMP, both_limited),
+    row(Form::OutputFunction, &feed_forward::ACTIVATION_CLAMP, held),
     row(Form::RotationFrequency, &rope::ROPE_THETA, theta),
     row(Form::RotationFrequency, &rope::ROPE_DIRECTION, backwards),
     row(Form::RotationPairing, &rope::ROPE_PAIRING, pairing),

@@ -8,8 +8,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{List, Out, Seen, StepContext, snapped};
-use crate::tolerance::mistakes::CLAMPED;
+use super::{List, Out, StepContext};
 
 /// A mistake between the feed-forward's projections.
 const GATED: Mistake = Mistake { at: &[Site::FfnAct], begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
@@ -123,42 +122,8 @@ pub(super) fn clamped(list: &mut List<'_>, limit: f64) {
     list.add(&ACTIVATION_CLAMP, vec![name], move |at| Some(at.kept(at.right()?.mapv(|x| x.clamp(least, limit)))));
 }
 
-/// The limit that a projection's results do not pass.
-pub(super) fn fitted_projection(list: &mut List<'_>, seen: &Seen<'_>) {
-    let limit = seen.own.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let beyond = seen.right.iter().filter(|x| **x > limit).count();
-    if limit > 0.0 && limit != LIMIT && beyond >= ENOUGH {
-        clamped(list, snapped(limit, 1e-6));
-    }
-}
-
-/// The limit on up, read off where gate is below it: activation(gate) · limit.
-pub(super) fn fitted(list: &mut List<'_>, activation: Activation, seen: &Seen<'_>) {
-    let [gate, up] = seen.inputs else { return };
-    if [up, seen.own, seen.right].iter().any(|x| x.shape() != gate.shape()) {
-        return;
-    }
-    let act = move |x: f64| activation.of(x);
-    let changed = |own: f64, right: f64| (own - right).abs() > CLAMPED * right.abs();
-    let mut limits = Vec::new();
-    Zip::from(gate).and(up).and(seen.own).and(seen.right).for_each(|&g, &u, &own, &right| {
-        let limit = own / (act(g) * u.signum());
-        if changed(own, right) && limit > 0.0 && limit < u.abs() && g < limit {
-            limits.push(limit);
-        }
-    });
-    limits.sort_by(f64::total_cmp);
-    let (true, Some(&middle)) = (limits.len() >= ENOUGH, limits.get(limits.len() / 2)) else { return };
-    let limit = snapped(middle, 1e-5);
-    list.add(&ACTIVATION_CLAMP, vec![("limit", json!(limit))], move |at| {
-        product(at, |g, u| act(g.min(limit)) * u.clamp(-limit, limit))
-    });
-}
-
 /// Where gpt-oss clamps.
 pub(super) const LIMIT: f64 = 7.0;
-/// Values that a limit must reach: any one that is too small could be the limit itself.
-const ENOUGH: usize = 4;
 
 fn product(at: &StepContext<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
     let mut out = at.input(0)?.clone();

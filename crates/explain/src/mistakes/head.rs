@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake, OneOf};
 use super::param::Param;
-use super::{List, Seen, factor, rows, snapped};
-use crate::tolerance::mistakes::{PLAIN_FACTOR, SAME_PARAMETER};
+use super::{List, rows};
 
 /// A mistake of the logits.
 const LOGITS: Mistake = Mistake { at: &[Site::Logits], ..Mistake::ORDINARY };
@@ -100,12 +99,4 @@ pub(super) fn listed(list: &mut List<'_>) {
 
 fn scale(list: &mut List<'_>, c: f64) {
     list.tunable(&LOGIT_SCALE, "factor", c, |c, at| Some(at.kept(at.right()?.mapv(|x| x * c))));
-}
-
-/// The factor on the logits.
-pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
-    let c = factor(seen.own, seen.right).map(|c| snapped(c, PLAIN_FACTOR));
-    if let Some(c) = c.filter(|c| (c - 1.0).abs() > SAME_PARAMETER) {
-        scale(list, c);
-    }
 }

@@ -17,7 +17,6 @@ pub(crate) mod precision;
 pub(crate) mod recorded;
 pub(crate) mod residual;
 pub(crate) mod rope;
-mod rope_fitted;
 pub(crate) mod rounding;
 pub(crate) mod scores;
 pub(crate) mod stored;
@@ -408,19 +407,10 @@ pub(crate) fn fitted(model: &Model, step: &Step, seen: &Seen<'_>) -> Vec<Edit> {
     let mut list = List { model, step, edits: Vec::new() };
     match &step.op {
         Op::Embedding { .. } => embedding::fitted(&mut list, seen),
-        Op::RmsNorm { eps } => norm::fitted(&mut list, *eps, seen),
-        Op::Linear { .. } if matches!(list.site(), Site::FfnGate | Site::FfnUp) => {
-            feed_forward::fitted_projection(&mut list, seen);
-        }
         Op::Linear { .. } if list.site() == Site::V => rope::fitted_values(&mut list),
-        Op::Linear { .. } => {}
-        Op::Head => head::fitted(&mut list, seen),
-        Op::Rope(rope) => rope_fitted::fitted(&mut list, rope, seen),
-        Op::Gated { activation } => feed_forward::fitted(&mut list, *activation, seen),
-        Op::Qk | Op::Context => {}
         Op::Softmax => scores::fitted_softmax(&mut list, seen),
         Op::Scores(scores) => scores::fitted(&mut list, scores, seen),
-        Op::Residual { .. } => residual::fitted(&mut list, seen),
+        _ => {}
     }
     list.edits
 }

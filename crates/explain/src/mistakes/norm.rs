@@ -2,15 +2,13 @@
 
 use firstdiff_model::{Op, Profile, Role, WeightRef};
 use firstdiff_trace::Site;
-use ndarray::ArrayD;
 use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
 use super::head::FINAL_NORM_OMITTED;
 use super::param::Param;
 use super::residual::RESIDUAL_PARALLEL;
-use super::{List, Out, Params, Scale, Seen, StepContext, by_row, factor, snapped};
-use crate::tolerance::mistakes::{WHOLE_WIDTH, WHOLE_WIDTH_ONE_ROW};
+use super::{List, Out, Params, Scale, StepContext, by_row};
 
 /// A mistake of the norms.
 const NORM: Mistake = Mistake { at: sites::NORMS, begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
@@ -360,43 +358,4 @@ fn over_heads(at: &StepContext<'_>, eps: f64) -> Out {
         row.iter_mut().enumerate().for_each(|(i, x)| *x *= scale * w[i % w.len()]);
     }
     out.into_dyn().into_shape_with_order(at.input(0)?.raw_dim()).ok().map(|x| at.kept(x))
-}
-
-/// The epsilon of the row of least energy, and the width of a constant factor.
-pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
-    // The factor of one row can be had by any epsilon, and nearly by some width.
-    let one_row = seen.own.shape().last().is_some_and(|&n| seen.own.len() == n);
-    if let Some(other) = fitted_eps(eps, seen).filter(|_| !one_row) {
-        list.op_with(&NORM_EPS, "eps", other, |eps| Op::RmsNorm { eps });
-    }
-    if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
-        let (whole, used) = (n as f64 * c * c, (n as f64 * c * c).round());
-        if (whole - used).abs() < if one_row { WHOLE_WIDTH_ONE_ROW } else { WHOLE_WIDTH } * used
-            && (!one_row || used % 8.0 == 0.0)
-            && used > 0.0
-            && used < 16.0 * n as f64
-            && used as usize != n
-            && !list.edits.iter().any(|e| e.mistake == &NORM_WIDTH)
-        {
-            width_edit(list, eps, used as usize);
-        }
-    }
-}
-
-fn fitted_eps(eps: f64, seen: &Seen<'_>) -> Option<f64> {
-    let mut best: Option<(f64, f64)> = None;
-    let rows = |x: &ArrayD<f64>| -> Vec<Vec<f64>> { x.rows().into_iter().map(|r| r.to_vec()).collect() };
-    let (xs, owns, rights) = (rows(seen.inputs.first()?), rows(seen.own), rows(seen.right));
-    for ((x, own), right) in xs.iter().zip(&owns).zip(&rights) {
-        let energy: f64 = right.iter().map(|r| r * r).sum();
-        let c = own.iter().zip(right).map(|(o, r)| o * r).sum::<f64>() / energy;
-        let mean = mean_square(x);
-        // own = w x / √(mean + e), right = w x / √(mean + eps)
-        let fitted = (mean + eps) / (c * c) - mean;
-        if fitted.is_finite() && best.is_none_or(|(least, _)| mean < least) {
-            best = Some((mean, fitted));
-        }
-    }
-    let (_, fitted) = best?;
-    (fitted > 0.0 && fitted < 1.0).then(|| snapped(fitted, 0.05)).filter(|e| (e - eps).abs() > 0.01 * eps)
 }

@@ -6,8 +6,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{List, Out, Seen, StepContext, snapped};
-use crate::tolerance::mistakes::MULTIPLE;
+use super::{List, Out, StepContext};
 
 /// A mistake of a residual add.
 const RESIDUAL: Mistake =
@@ -118,32 +117,4 @@ fn sum(at: &StepContext<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
     let mut out = at.input(0)?.clone();
     Zip::from(&mut out).and(at.input(1)?).for_each(|h, &b| *h = f(*h, b));
     Some(at.kept(out))
-}
-
-/// a · stream + b · branch, where one of them is 1 and the other a factor.
-pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
-    let [stream, branch] = seen.inputs else { return };
-    let dot = |a: &ndarray::ArrayD<f64>, b: &ndarray::ArrayD<f64>| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
-    let (ss, bb, sb) = (dot(stream, stream), dot(branch, branch), dot(stream, branch));
-    let (so, bo) = (dot(stream, seen.own), dot(branch, seen.own));
-    let determinant = ss * bb - sb * sb;
-    if determinant <= MULTIPLE * ss * bb || !determinant.is_finite() {
-        return;
-    }
-    let (a, b) = ((so * bb - bo * sb) / determinant, (bo * ss - so * sb) / determinant);
-    let is_one = |x: f64| snapped(x, 1e-5) == 1.0;
-    if is_one(a) == is_one(b) {
-        return;
-    }
-    // The plainer first, where it does.
-    let other = if is_one(a) { b } else { a };
-    let mut factors = vec![snapped(other, 1e-5), snapped(other, 1e-8)];
-    factors.dedup();
-    for c in factors.into_iter().filter(|&c| c != 0.0) {
-        if is_one(a) {
-            scale(list, c);
-        } else {
-            stream_scale(list, c);
-        }
-    }
 }

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{List, Out, Scale, Seen, StepContext, factor, snapped};
-use crate::tolerance::mistakes::{NO_FILL, PLAIN_FACTOR, PLAIN_FILL, SAME_PARAMETER};
+use super::{List, Out, Scale, Seen, StepContext, snapped};
+use crate::tolerance::mistakes::{NO_FILL, PLAIN_FILL, SAME_PARAMETER};
 
 /// A mistake of the mask.
 const MASK: Mistake =
@@ -371,31 +371,13 @@ pub(super) fn visible(scores: &Scores, query: usize, key: usize) -> bool {
     (!scores.causal || key <= query) && scores.window.is_none_or(|w| key + w > query)
 }
 
-/// The factor on the products, the fill and the window, as the candidate's scores show them.
+/// The fill of the mask, as the candidate's scores show it.
 pub(super) fn fitted(list: &mut List<'_>, right: &Scores, seen: &Seen<'_>) {
-    if let Some(c) = factor(seen.own, seen.right).filter(|c| (c - 1.0).abs() > SAME_PARAMETER) {
-        let scale = snapped(c * right.scale, PLAIN_FACTOR);
-        list.op(&SCORE_SCALE, vec![("scale", json!(scale))], Op::Scores(Scores { scale, ..*right }));
-    }
     let open = seen.inputs.first().map(|qk| qk.mapv(|x| capped(right, x * right.scale)));
     if let Some(open) = open.filter(|open| open.shape() == seen.own.shape()) {
         let of = |values| hidden_cells(values, right).into_iter().map(|(_, x)| x).collect::<Vec<f64>>();
         for (fill, how) in fills(&of(seen.own), &of(&open)) {
             filled(list, fill, how);
-        }
-    }
-    let Ok(own) = seen.own.clone().into_dimensionality::<Ix3>() else { return };
-    let (_, tokens, keys) = own.dim();
-    // How many keys the last query sees.
-    if let Some(last) = tokens.checked_sub(1) {
-        let visible = (0..keys).filter(|&s| own[[0, last, s]].is_finite() && own[[0, last, s]] > MASKED).count();
-        let known = list.edits.iter().any(|e| e.mistake == &WINDOW_SIZE && e.params[0].1 == json!(visible));
-        if visible > 0 && visible < keys && !known && Some(visible) != right.window {
-            list.op(
-                &WINDOW_SIZE,
-                vec![("window", json!(visible))],
-                Op::Scores(Scores { window: Some(visible), ..*right }),
-            );
         }
     }
 }

@@ -11,6 +11,7 @@ use firstdiff_program::{Arithmetic, Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
+use crate::explain::findings::join_named;
 use crate::explain::{Effort, Explanation, Progress};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
@@ -76,6 +77,8 @@ pub fn explain(
     let mut findings = findings(recording, held, &explained);
     if !effort.quick {
         crate::program::laws::measure(recording, candidate, held, &replays.replay, effort, &mut findings);
+        let order = |tap: Tap| (0..recording.program.taps().len()).find(|&at| held.place(at).tap == tap);
+        join_named(&mut findings, |tap| order(tap).unwrap_or(usize::MAX));
     }
     say_stretches(recording, held, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };

@@ -12,20 +12,7 @@ pub(crate) const TOKEN_ROW_ZERO: f64 = 1e-9;
 pub(crate) const NO_FILL: f64 = 1e-6;
 /// A base of RoPE this near to another, as a share of it, is the same one.
 pub(crate) const SAME_BASE: f64 = 1e-6;
-/// What the angles of a base may leave, a pair and a position.
-pub(crate) const ANGLES_LEAVE: f64 = 1e-6;
 /// Frequencies are divided by a number that is this near to another.
 pub(crate) const SAME_DIVISOR: f64 = 1e-4;
-/// A factor on rotated values nearer to 1 than this is none.
-pub(crate) const NO_EXTRA_FACTOR: f64 = 1e-7;
-/// What a shift of the positions may leave.
-pub(crate) const SHIFT_LEAVES: f64 = 1e-3;
-/// Below this share of the product of their energies the determinant of two tensors says that one is a multiple of the other.
-pub(crate) const MULTIPLE: f64 = 1e-9;
-/// Values that a clamp changed are off by more than this share.
-pub(crate) const CLAMPED: f64 = 1e-4;
-/// The width that a norm divided by is a whole number to this share; the second of one row.
-pub(crate) const WHOLE_WIDTH: f64 = 1e-5;
-pub(crate) const WHOLE_WIDTH_ONE_ROW: f64 = 1e-6;
 /// What a number of blocks that was divided and multiplied again may be short of a whole one.
 pub(crate) const WHOLE_BLOCK: f64 = 1e-6;

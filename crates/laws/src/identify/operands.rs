@@ -267,6 +267,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     if case.kind == Kind::Gate && count == 2 && offers.laws.is_empty() {
         activated(&mut offers);
+        if case.first().own.len() <= SEARCHED {
+            both_held(case, &mut offers);
+        }
     }
     if !matches!(case.kind, Kind::Norm | Kind::Linear) && offers.laws.is_empty() {
         both_recorded(case, &mut offers);
@@ -402,6 +405,50 @@ fn activated(offers: &mut Offers<'_>) {
     }
 }
 
+/// Ways to hold gate and up within one limit, as some models have it.
+type Held = (&'static str, fn(f64, f64) -> f64, &'static str, fn(f64, f64) -> f64);
+const HELD: [Held; 3] = [
+    ("of at most", f64::min, "held within", |x, limit| x.clamp(-limit, limit)),
+    ("held within", |x, limit| x.clamp(-limit, limit), "held within", |x, limit| x.clamp(-limit, limit)),
+    ("of at most", f64::min, "of at most", f64::min),
+];
+
+/// Gate and up held within one limit before they are read.
+fn both_held(case: &Case<'_>, offers: &mut Offers<'_>) {
+    let first = case.first();
+    let before = crate::fit::nmse(&first.right, &first.own);
+    let most = first.inputs.iter().flatten().fold(0.0f64, |most, x| most.max(x.abs()));
+    if !(most > 0.0 && most.is_finite()) {
+        return;
+    }
+    for (of_gate, on_gate, of_up, on_up) in HELD {
+        let made = move |case: &Case<'_>, place: usize, limit: f64| {
+            let [gate, up] = &case.places[place].inputs[..] else { return None };
+            case.operation.apply(place, &[gate.mapv(|x| on_gate(x, limit)), up.mapv(|x| on_up(x, limit))])
+        };
+        let left = |limit: f64| match made(case, case.fitted, limit).filter(|_| case.has_time()) {
+            Some(value) => crate::fit::nmse(&value, &first.own),
+            None => f64::INFINITY,
+        };
+        let (at, rest) = search(1e-3 * most, most, LIMITS, true, left);
+        if rest.is_nan() || rest > FIRST * before {
+            continue;
+        }
+        for number in [Measured::new(at, 1e-5 * at.abs()).number(), Measured::new(at, 0.0).plain()] {
+            let said = format!("gate read as x {of_gate} {0}, up as x {of_up} {0}", number.words);
+            let bits = 10.0 + number.bits;
+            let limit = number.value;
+            if let Some(law) =
+                offers.offer(Form::OperationInput, said, bits, move |case, place| made(case, place, limit))
+            {
+                law.parameters.push(("operand", "gate and up".into()));
+                law.parameters.push(("limit", limit.into()));
+                break;
+            }
+        }
+    }
+}
+
 /// The operation with an operand read otherwise.
 pub(crate) fn with(
     operand: usize,
@@ -464,6 +511,8 @@ fn functions(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'s
     }
 }
 
+/// Limits that are looked at first.
+const LIMITS: usize = 41;
 /// The largest share of a term.
 const MOST_SHARE: f64 = 4.0;
 /// Of the error a term may leave after a first look.

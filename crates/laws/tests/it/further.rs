@@ -31,6 +31,8 @@ fn an_operand_is_read_otherwise() {
     assert!(law.contains("up read of channel i-1, around the end"), "{law}");
     let law = gate_law(|_, x| x[0].mapv(silu) * x[1].mapv(|u| u.clamp(-0.75, 0.75)));
     assert!(law.contains("a(up) with a(x) = x held within 3/4"), "{law}");
+    let law = gate_law(|_, x| x[0].mapv(|g| silu(g.min(0.75))) * x[1].mapv(|u| u.clamp(-0.75, 0.75)));
+    assert!(law.contains("gate read as x of at most 3/4, up as x held within 3/4"), "{law}");
 }
 
 #[test]
