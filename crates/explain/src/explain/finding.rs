@@ -173,11 +173,19 @@ impl Finding {
         self.shown_at.extend(decoded.shown_at);
     }
 
-    /// Takes the places of another finding of the same cause.
+    /// Takes the places of another finding that says the same; of a place that both have, what is known of it here.
     pub(crate) fn take_in(&mut self, other: Finding) {
+        let is_new = |place: &Place, known: &[Place]| !known.contains(place);
+        let known = self.shown_at.clone();
         self.taps.extend(other.taps);
-        self.shown_at.extend(other.shown_at);
-        self.remainders.extend(other.remainders);
+        self.shown_at.extend(other.shown_at.into_iter().filter(|place| is_new(place, &known)));
+        self.remainders.extend(other.remainders.into_iter().filter(|rest| is_new(&rest.place, &known)));
+        let causes: Vec<Cause> =
+            other.alternatives.into_iter().filter(|cause| !self.alternatives.contains(cause)).collect();
+        self.alternatives.extend(causes);
+        let between: Vec<Tap> = other.through.into_iter().filter(|tap| !self.through.contains(tap)).collect();
+        self.through.extend(between);
+        self.untried = self.untried.max(other.untried);
         self.residual_nmse = self.residual_nmse.max(other.residual_nmse);
         self.base_nmse = self.base_nmse.max(other.base_nmse);
         self.note = self.note.take().or(other.note);

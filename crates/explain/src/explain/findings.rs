@@ -92,6 +92,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     if !run.known {
         of_no_known_positions(&mut out);
     }
+    each_place_once(&mut out);
     out.extend(others);
     let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
     for finding in &mut out {
@@ -240,6 +241,26 @@ fn withdrawn(findings: &mut [Finding], simulate_batch: &[BTreeSet<usize>]) {
                 &mut findings[at],
                 "it gives these numbers only together with one that does not hold everywhere".into(),
             );
+        }
+    }
+}
+
+/// Mistakes that gave a place together, and were taken back, are one thing that nothing explains there.
+fn each_place_once(findings: &mut Vec<Finding>) {
+    let is_open = |f: &Finding| f.matched == Match::Closest && f.cause.is_none();
+    let mut at = 0;
+    while at < findings.len() {
+        let (before, rest) = findings.split_at_mut(at);
+        let other = &rest[0];
+        let shares = |known: &&mut Finding| known.shown_at.iter().any(|place| other.shown_at.contains(place));
+        match before.iter_mut().filter(|known| is_open(known) && is_open(other)).find(shares) {
+            Some(known) => {
+                known.take_in(other.clone());
+                findings.remove(at);
+                // What it takes in may be shared with others that were looked at.
+                at = 0;
+            }
+            None => at += 1,
         }
     }
 }

@@ -292,6 +292,13 @@ pub(crate) fn describe(of: &[f64], measured: &[Measured]) -> Option<Function> {
                 continue;
             }
             let made = move |x: f64| times * f(x) + plus;
+            // What changes nothing but the last digits is no term.
+            let all = || x.iter().map(|x| times * (inner.f)(*x));
+            let spread = all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min);
+            let room = LAST_DIGITS * pairs.iter().map(|(_, m)| m.value.abs()).fold(0.0, f64::max);
+            if spread <= room || plus != 0.0 && plus.abs() <= room {
+                continue;
+            }
             if holds(&made) {
                 let times = if times == 1.0 { String::new() } else { format!("{} times ", a.words) };
                 let words = match plus.total_cmp(&0.0) {
@@ -329,6 +336,8 @@ pub(crate) fn on_a_part(of: &[f64], measured: &[Measured], axis: Axis) -> Option
     Some((function, set))
 }
 
+/// What f32 leaves open of a number, with some room.
+const LAST_DIGITS: f64 = 1e-6;
 /// Fewer values are no function.
 const FEWEST: usize = 6;
 

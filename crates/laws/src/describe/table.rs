@@ -4,7 +4,7 @@ use crate::case::Axis;
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::fit::least_squares;
-use crate::number::{Measured, NUMBER, Number, shortest};
+use crate::number::{Measured, NUMBER, Number};
 
 /// A table along an axis, in words.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Table {
     pub(crate) number: Option<Number>,
     /// Where it is not usual, in words; `None` is everywhere.
     pub(crate) part: Option<String>,
+    /// Whether its words say several places.
+    has_places: bool,
 }
 
 /// The cheapest law that all measured numbers may have. `usual` is what the right operation has: a law may hold on a part, with that elsewhere.
@@ -56,11 +58,15 @@ fn reciprocal(measured: &[Measured], axis: Axis) -> Option<Table> {
         values,
         number: None,
         part: None,
+        has_places: table.has_places,
     })
 }
 
 /// The share of the largest number up to which an error leaves functions apart.
 const FINE: f64 = 1e-5;
+
+/// How sure the usual number is that is said.
+const USUAL: f64 = 1e-9;
 
 /// What a table without a law costs.
 pub(crate) fn bits_of(measured: &[Measured]) -> f64 {
@@ -80,9 +86,18 @@ impl Laws<'_> {
     fn offer(&mut self, words: String, bits: f64, values: Vec<f64>) -> bool {
         let holds = self.measured.iter().zip(&values).all(|(m, value)| m.may_be(*value));
         if holds {
-            self.found.push(Table { words, bits, values, number: None, part: None });
+            self.found.push(Table { words, bits, values, number: None, part: None, has_places: false });
         }
         holds
+    }
+
+    /// Takes up what says several places.
+    fn offer_of_places(&mut self, words: String, bits: f64, values: Vec<f64>) {
+        if self.offer(words, bits, values)
+            && let Some(last) = self.found.last_mut()
+        {
+            last.has_places = true;
+        }
     }
 
     fn one_number(&mut self) {
@@ -116,12 +131,14 @@ impl Laws<'_> {
         if let (Some(inner), Some(on)) = (inner, set.words.clone()) {
             let values =
                 inner.values.iter().zip(&set.has).map(|(inner, has)| if *has { *inner } else { usual }).collect();
-            let words = format!("{} for {on}, else {}", inner.words, shortest(usual));
+            let said = if inner.has_places { format!("({})", inner.words) } else { inner.words };
+            let usual = Measured::new(usual, USUAL * usual.abs()).number();
+            let words = format!("{said} for {on}, else {}", usual.words);
             let number = inner.number;
             if self.offer(words, inner.bits + set.bits + 2.0, values)
                 && let Some(last) = self.found.last_mut()
             {
-                (last.number, last.part) = (number, Some(on));
+                (last.number, last.part, last.has_places) = (number, Some(on), true);
             }
         }
     }
@@ -149,7 +166,7 @@ impl Laws<'_> {
         {
             let values = set.has.iter().map(|has| if *has { inner.value } else { outer.value }).collect();
             let words = format!("{} for {on}, else {}", inner.words, outer.words);
-            self.offer(words, inner.bits + outer.bits + set.bits + 2.0, values);
+            self.offer_of_places(words, inner.bits + outer.bits + set.bits + 2.0, values);
         }
     }
 
@@ -322,7 +339,7 @@ impl Laws<'_> {
         }
         let usual = levels[0].value;
         values.iter_mut().filter(|value| value.is_nan()).for_each(|value| *value = usual);
-        self.offer(words.join("; "), bits, values);
+        self.offer_of_places(words.join("; "), bits, values);
     }
 
     /// The different numbers of the table, where there are no more than so many.

@@ -151,21 +151,7 @@ impl<'c> Offers<'c> {
             return None;
         }
         let (of, wanted): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-        let held = move |x: f64| match (low, high) {
-            (Some(low), Some(high)) => x.max(low).min(high.max(low)),
-            (Some(low), None) => x.max(low),
-            (None, Some(high)) => x.min(high),
-            (None, None) => x,
-        };
         let bound = |x: f64| Measured::new(x, self.noise * x.abs()).number();
-        let (held_words, held_bits) = match (low.map(bound), high.map(bound)) {
-            (Some(low), Some(high)) => {
-                (format!("then held between {} and {}", low.words, high.words), low.bits + high.bits)
-            }
-            (Some(low), None) => (format!("then at least {}", low.words), low.bits),
-            (None, Some(high)) => (format!("then at most {}", high.words), high.bits),
-            (None, None) => (String::new(), 0.0),
-        };
         let one = Number { value: 1.0, words: "1".into(), bits: 0.0 };
         let nothing = Number { value: 0.0, words: "0".into(), bits: 0.0 };
         let mut all: Vec<(Number, Number)> = vec![(one, nothing.clone())];
@@ -184,14 +170,40 @@ impl<'c> Offers<'c> {
         }
         for (a, b) in all {
             let (by, plus) = (a.value, b.value);
+            // A bound that nothing goes beyond but by rounding is what the values themselves have at the most.
+            let beyond = |bound: Option<f64>, sign: f64| {
+                bound.filter(|bound| {
+                    let room = ROOM * self.noise * bound.abs();
+                    let over = |(v, o): (&f64, &f64)| o == bound && sign * (by * v + plus - bound) > room;
+                    value.iter().zip(own).any(over)
+                })
+            };
+            let (low, high) = (beyond(low, -1.0), beyond(high, 1.0));
+            let held = move |x: f64| match (low, high) {
+                (Some(low), Some(high)) => x.max(low).min(high.max(low)),
+                (Some(low), None) => x.max(low),
+                (None, Some(high)) => x.min(high),
+                (None, None) => x,
+            };
             let f = move |x: &ArrayD<f64>| Some(x.mapv(|x| held(by * x + plus)));
             if by == 0.0 || nmse(&f(value)?, own) > self.near {
                 continue;
             }
+            let (held_words, held_bits) = match (low.map(bound), high.map(bound)) {
+                (Some(low), Some(high)) => {
+                    (Some(format!("then held between {} and {}", low.words, high.words)), low.bits + high.bits)
+                }
+                (Some(low), None) => (Some(format!("then at least {}", low.words)), low.bits),
+                (None, Some(high)) => (Some(format!("then at most {}", high.words)), high.bits),
+                (None, None) => (None, 0.0),
+            };
             let mut words = Vec::new();
             words.extend((by != 1.0).then(|| format!("then times {}", a.words)));
             words.extend((plus != 0.0).then(|| format!("then plus {}", b.words)));
-            words.extend((!held_words.is_empty()).then(|| held_words.clone()));
+            words.extend(held_words);
+            if words.is_empty() {
+                continue;
+            }
             let bits = a.bits + b.bits + held_bits;
             return Some(After { words: words.join(", "), bits, f: Arc::new(f) });
         }

@@ -405,6 +405,7 @@ fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
         label: "the value read",
         form: Some(Form::ContextValues),
         bits: 4.0,
+        is_part: false,
         axes: vec![Axis::Token, Axis::Head, Axis::Dim],
         right: of.met().into_dyn(),
         own: values.into_dyn(),

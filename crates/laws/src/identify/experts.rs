@@ -21,7 +21,7 @@ use crate::identify::output::roundings::OfValue;
 use crate::identify::subject::Subject;
 use crate::identify::{OnPart, output};
 use crate::law::{Form, Law};
-use crate::number::Measured;
+use crate::number::{Measured, SURE};
 
 /// What a mixture reads: the tokens' rows, the weights of what is chosen, and the choice.
 pub(super) struct Routed {
@@ -36,6 +36,8 @@ pub(super) struct Routed {
 const ROOM: f64 = 5.0;
 /// Experts up to which the part of each is counted.
 const MOST_EXPERTS: usize = 256;
+/// The last digits of f32, as a share.
+const LAST_DIGITS: f64 = 1e-7;
 
 impl Routed {
     fn of(case: &Case<'_>, at: usize) -> Option<Routed> {
@@ -411,9 +413,20 @@ fn counted(
                 of_others.push(Law::new(Form::Experts, words, 9.0, predict));
             }
         }
-        // A function of the weight.
+        // One number for all, or a function of the weight.
         let due: Vec<f64> = slots().map(|at| routed.weights[at]).collect();
         let measured: Vec<Measured> = slots().map(count).collect();
+        let one = Measured::mean(measured.iter().copied());
+        // The mean of all is surer than what f32 makes of each.
+        let number = Measured::new(one.value, one.error.max(LAST_DIGITS * one.value.abs())).number();
+        let is_one = |m: &Measured| (m.value - number.value).abs() <= SURE * m.error.max(LAST_DIGITS * m.value.abs());
+        let is_own = due.iter().zip(&measured).all(|(w, m)| m.may_be(*w));
+        if one.is_known() && number.value != 0.0 && !is_own && measured.iter().all(|m| !m.is_known() || is_one(m)) {
+            let by = number.value;
+            let terms = of_slots(move |routed, at| Some((routed.chosen[at], by)));
+            let said = format!("each part is counted {} times in place of its weight", number.words);
+            say(said, 5.0 + number.bits, terms);
+        }
         if let Some(function) = describe_function(&due, &measured) {
             let f = function.f.clone();
             let terms = of_slots(move |routed, at| Some((routed.chosen[at], f(routed.weights[at]))));

@@ -11,17 +11,17 @@ mod statistics;
 
 use std::sync::Arc;
 
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, Axis};
 
 use self::centre::{groups, offsets};
-use self::divisor::divisor_laws;
+use self::divisor::{FEWEST_ROWS, different, divisor_laws};
 use self::gain::gain_laws;
 use self::rounded::rounded;
 use crate::case::{Case, Place};
 use crate::fit::{dot, factor, least_squares};
 use crate::identify::aliased::aliased;
 use crate::law::{Form, Law, Parameters, Status};
-use crate::number::Measured;
+use crate::number::{Measured, NUMBER};
 
 /// Rows and channels of a tensor: its last axis, and all others together.
 fn matrix(x: &ArrayD<f64>) -> Option<Array2<f64>> {
@@ -103,10 +103,30 @@ pub(crate) fn mean_square(row: &[f64]) -> f64 {
 }
 
 impl Right {
-    fn of(place: &Place) -> Option<Right> {
-        let (x, y) = (matrix(place.inputs.first()?)?, matrix(&place.right)?);
+    fn of(case: &Case<'_>, at: usize) -> Option<Right> {
+        let place = case.places.get(at)?;
+        let (mut x, mut y) = (matrix(place.inputs.first()?)?, matrix(&place.right)?);
         if x.dim() != y.dim() {
             return None;
+        }
+        let sizes: Vec<Measured> = x
+            .rows()
+            .into_iter()
+            .map(|row| mean_square(&row.to_vec()))
+            .map(|size| Measured::new(size, ALIKE * size))
+            .collect();
+        if different(&sizes) < FEWEST_ROWS {
+            // Rows of few sizes do not tell scale and epsilon apart: the operation is asked of smaller ones too.
+            for by in [1e-2, 1e-4] {
+                let smaller = place.inputs.first()? * by;
+                let Some(of) = case.operation.apply(at, std::slice::from_ref(&smaller)) else { continue };
+                let (Some(smaller), Some(of)) = (matrix(&smaller), matrix(&of)) else { continue };
+                if of.dim() != smaller.dim() {
+                    continue;
+                }
+                x.append(Axis(0), smaller.view()).ok()?;
+                y.append(Axis(0), of.view()).ok()?;
+            }
         }
         let plain = product(&x, &y, EXACT);
         if plain.left < 1e-9 {
@@ -188,6 +208,8 @@ fn roots(x: &Array2<f64>, epsilon: f64) -> Vec<f64> {
     x.rows().into_iter().map(|row| (mean_square(&row.to_vec()) + epsilon).sqrt()).collect()
 }
 
+/// The share up to which rows are of one size.
+const ALIKE: f64 = 1e-4;
 /// The size of rounding in what is right.
 const EXACT: f64 = 1e-12;
 /// Errors of rounding's size that a norm may be left with before the proof.
@@ -196,7 +218,7 @@ const ROOM: f64 = 5.0;
 /// The laws of a norm.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
-    let (Some(right), Some(own)) = (Right::of(first), matrix(&first.own)) else { return Vec::new() };
+    let (Some(right), Some(own)) = (Right::of(case, case.fitted), matrix(&first.own)) else { return Vec::new() };
     let mut laws = Vec::new();
     let mut inputs = vec![(None, first.inputs[0].clone())];
     inputs.extend(
@@ -274,7 +296,7 @@ fn of_sums(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
             8.0 + number.bits,
             move |case, at| {
                 let place = &case.places[at];
-                let right = Right::of(place)?;
+                let right = Right::of(case, at)?;
                 let (_, other) = place.around.iter().find(|(name, _)| *name == known)?;
                 let sum = place.inputs.first()? + &(other * by);
                 let x = right.inner(&matrix(&sum)?);
@@ -365,6 +387,10 @@ fn of_product(case: &Case<'_>, right: &Right, inner: &Array2<f64>, of: &Product,
         }
         for divisor in divisor_laws(case, right, inner, &divisors) {
             for gain in &gains {
+                // Rows of few sizes do not tell a number of the divisor and one of the gain apart.
+                if different(&divisors) < FEWEST_ROWS && divisor.bits >= NUMBER && gain.bits >= NUMBER {
+                    continue;
+                }
                 let own: Vec<f64> = gain_is.iter().map(|m| m.value).collect();
                 let data = serde_json::json!({"kind": "gain", "right": right.gain.clone(), "measured": own});
                 laws.push(law(right, shape, &divisor, gain).drawn(data));
@@ -391,7 +417,7 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
     let (rows, gain_of, shape_of) = (divisor.f.clone(), gain.f.clone(), shape.clone());
     let law = Law::new(form, words.join("; "), bits, move |case, at| {
         let place = &case.places[at];
-        let right = Right::of(place)?;
+        let right = Right::of(case, at)?;
         let x = shape_of.inner(place)?;
         let (divisors, gain) = (rows(place, &right, &x)?, gain_of(case, at, &right)?);
         let out = right.applied(x, &divisors, &gain, shape_of.has_bias);

@@ -96,6 +96,7 @@ fn on_parts(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         let (whole_at, put_at) = (subject.right_at.clone(), inside.clone());
         let inner = Subject {
             bits: subject.bits + part.bits + 2.0,
+            is_part: true,
             right: subject.right.select(axis, &inside),
             own: subject.own.select(axis, &inside),
             right_at: Arc::new(move |case, place| {

@@ -171,10 +171,13 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
     let size = (scaled.iter().map(|x| x * x).sum::<f64>() / scaled.len() as f64).sqrt();
     let fit = least_squares(&[&by(&of), &by(&vec![1.0; of.len()])], &scaled, 1.0 / size.max(1e-300));
     if let Some(fit) = fit {
-        let (a, e) = (fit.coefficients[0].number(), fit.coefficients[1].number());
+        // The root of the mean square and an epsilon, and what that is multiplied by.
+        let [by, plus] = [fit.coefficients[0], fit.coefficients[1]];
+        let share = plus.error + (plus.value / by.value).abs() * by.error;
+        let (a, e) = (by.number(), Measured::new(plus.value / by.value, share / by.value.abs()).number());
         let (scale, epsilon) = (a.value, e.value);
         let made = move |x: &Array2<f64>| -> Vec<f64> {
-            x.rows().into_iter().map(|row| (scale * mean_square(&row.to_vec()) + epsilon).sqrt().recip()).collect()
+            x.rows().into_iter().map(|row| (scale * (mean_square(&row.to_vec()) + epsilon)).sqrt().recip()).collect()
         };
         if scale > 0.0 && made(x).iter().zip(measured).all(|(made, m)| m.may_be(*made)) {
             let scaled = if scale == 1.0 {
@@ -184,7 +187,7 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
             };
             let plus = if epsilon == 0.0 { String::new() } else { format!(" (epsilon {})", e.words) };
             all.push(Rows {
-                words: format!("over the root mean square of its row{scaled}{plus}"),
+                words: format!("over the root mean square of its row{plus}{scaled}"),
                 bits: 4.0 + if scale == 1.0 { 0.0 } else { a.bits } + if epsilon == 0.0 { 0.0 } else { e.bits },
                 of: Arc::new(move |x| Some(made(x))),
             });

@@ -25,6 +25,8 @@ pub(crate) struct Subject {
     /// What it costs to say that the law is about this.
     pub(crate) bits: f64,
     pub(crate) axes: Vec<Axis>,
+    /// Whether it is a part of a tensor alone.
+    pub(crate) is_part: bool,
     /// In the first place.
     pub(crate) right: ArrayD<f64>,
     pub(crate) own: ArrayD<f64>,
@@ -43,6 +45,7 @@ impl Subject {
             form: None,
             bits: 0.0,
             axes: case.axes.clone(),
+            is_part: false,
             right: first.right.clone(),
             own: first.own.clone(),
             noise: first.noise(),

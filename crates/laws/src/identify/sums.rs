@@ -237,6 +237,7 @@ fn operands(case: &Case<'_>) -> Vec<Law> {
             label: ["the first operand as it is added", "the second operand as it is added"][operand],
             form: Some(Form::Sum),
             bits: 2.0,
+            is_part: false,
             axes: case.axes.clone(),
             right: right.clone(),
             own,

@@ -38,6 +38,39 @@ fn a_step_that_does_nothing_is_not_said() {
 }
 
 #[test]
+fn what_holds_within_a_part_is_said_in_a_bracket() {
+    let wrong = |l: usize, x: &[ArrayD<f64>]| {
+        let mut y = right(l, x);
+        y.outer_iter_mut().enumerate().filter(|(t, _)| t % 2 == 1).for_each(|(t, mut row)| {
+            let by = if t < 8 { 0.9 } else { 1.2 };
+            row.mapv_inplace(|y| by * y);
+        });
+        y
+    };
+    let law = said(&law_of(Kind::Other, &AXES, &[&[16, 48]], right, wrong, Rounded::F32));
+    assert!(
+        law.contains("(0.9 for the first half of the positions (0 to 7), else 6/5) for odd positions, else 1"),
+        "{law}"
+    );
+}
+
+#[test]
+fn the_largest_of_a_row_is_no_bound() {
+    let wrong = |l: usize, x: &[ArrayD<f64>]| {
+        let mut y = right(l, x);
+        y.outer_iter_mut().for_each(|mut row| {
+            let most = row.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            // As f32 has it: the largest comes out exact.
+            row.mapv_inplace(|y| f64::from((y / most) as f32 * 1.3f32));
+        });
+        y
+    };
+    let law = law_of(Kind::Other, &AXES, &[&[16, 48]], right, wrong, Rounded::F32);
+    assert!(!said(&law).contains("held"), "{}", said(&law));
+    assert!(said(&law).contains("over the largest size in its row, then times 1.3"), "{}", said(&law));
+}
+
+#[test]
 fn places_with_a_part_each_have_it_in_their_support() {
     let wrong = |l: usize, x: &[ArrayD<f64>]| {
         let mut y = right(l, x);

@@ -73,3 +73,31 @@ fn what_no_law_makes_has_none() {
     });
     assert_eq!(noise, "none");
 }
+
+#[test]
+fn a_factor_of_a_statistic_is_the_factor_itself() {
+    let wrong = |layer: usize, x: &[ArrayD<f64>]| {
+        norm(layer, &x[0], |row| 0.3 * row.iter().fold(0.0, |most: f64, x| most.max(x.abs())), |_, w| w)
+    };
+    let said = law(wrong);
+    assert!(said.starts_with("rows are divided by 0.3 times the largest size"), "{said}");
+}
+
+/// The law of a norm of so many rows of about one size.
+fn of_rows(rows: usize, wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>) -> String {
+    let inputs = move |numbers: &mut Numbers| vec![numbers.tensor(&[rows, SHAPE[1]])];
+    let law = law_of_inputs(Kind::Norm, &AXES, inputs, right, wrong, Rounded::F32);
+    let equivalent = law.iter().flat_map(|(law, _)| law.equivalent.clone()).collect::<Vec<_>>().join("; ");
+    format!("{}; {equivalent}", said(&law))
+}
+
+#[test]
+fn two_rows_tell_the_epsilon_of_the_model_and_another() {
+    let said = of_rows(2, |layer, x| norm(layer, &x[0], |row| root_mean_square(row, 0.1), |_, w| w));
+    assert!(said.starts_with("rows are divided by sqrt(s^2 plus 0.1), s being the root mean square"), "{said}");
+    assert!(said.contains("epsilon 1e-5 inside"), "{said}");
+    // Two free numbers for two rows say nothing.
+    assert!(!said.contains("at least"), "{said}");
+    let none = of_rows(2, |layer, x| norm(layer, &x[0], |row| row.iter().map(|x| x.abs()).sum(), |_, w| w));
+    assert!(none.starts_with("rows are divided by the sum of sizes") && !none.contains("plus -"), "{none}");
+}

@@ -65,6 +65,7 @@ fn input(case: &Case<'_>) -> Option<Subject> {
         label: "the input as it is read",
         form: Some(Form::LinearInput),
         bits: 3.0,
+        is_part: false,
         axes: vec![case.axes.first().copied().unwrap_or(Axis::Token), Axis::Channel],
         right: x.into_dyn(),
         own: read.into_dyn(),

@@ -75,7 +75,7 @@ pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<
                 let words = format!("{} times the row's {called} is added before{of}{then}", number.words);
                 laws.push(Law::new(Form::NormCentre, words, 8.0 + number.bits + divisor.bits, move |case, at| {
                     let place = &case.places[at];
-                    let right = Right::of(place)?;
+                    let right = Right::of(case, at)?;
                     let x = matrix(&place.inputs[0])?;
                     let inner = moved(&x);
                     let divisors = rows(place, &right, if is_after { &inner } else { &x })?;
@@ -144,7 +144,7 @@ pub(super) fn groups(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<L
             let words = format!("{of} is divided by {by}");
             let law = Law::new(Form::NormGroups, words, 7.0 + choice(way.size), move |case, at| {
                 let place = &case.places[at];
-                let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(place)?, way);
+                let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(case, at)?, way);
                 out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
             });
             law.with("group", way.size)

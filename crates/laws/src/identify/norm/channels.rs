@@ -18,8 +18,8 @@ const MOST_CHANNELS: usize = 160;
 type Shares = Arc<dyn Fn(&Right) -> Vec<f64> + Send + Sync>;
 
 /// What rows are divided by at a place, where the gain is the right one.
-fn divisors(place: &Place) -> Option<(Array2<f64>, Vec<Measured>)> {
-    let right = Right::of(place)?;
+fn divisors(case: &Case<'_>, at: usize) -> Option<(Array2<f64>, Vec<Measured>)> {
+    let (right, place) = (Right::of(case, at)?, case.places.get(at)?);
     let (x, own) = (right.inner(&matrix(place.inputs.first()?)?), matrix(&place.own)?);
     let of = product(&x, &(&own - &ndarray::ArrayView1::from(&right.bias)), place.noise());
     let gains: Vec<f64> = of.gain.iter().map(|m| m.value).collect();
@@ -50,8 +50,8 @@ pub(super) fn channels_weighed(
         }
     };
     add(inner, own, right.epsilon);
-    for place in case.places.iter().enumerate().filter(|(at, _)| *at != case.fitted).map(|(_, place)| place) {
-        let Some((x, own)) = divisors(place).filter(|_| case.has_time()) else { continue };
+    for at in (0..case.places.len()).filter(|at| *at != case.fitted) {
+        let Some((x, own)) = divisors(case, at).filter(|_| case.has_time()) else { continue };
         add(&x, &own, right.epsilon);
     }
     if rows.len() < width + MORE {

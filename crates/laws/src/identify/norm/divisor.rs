@@ -58,12 +58,22 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                 .iter()
                 .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
                 .collect();
-            for (a, e, price) in scale_and_epsilon(&x, &y, right.epsilon) {
+            let mut is_found = false;
+            for (number, (a, e, price)) in scale_and_epsilon(&x, &y, right.epsilon).into_iter().enumerate() {
+                // With the right epsilon and without: both are said where nobody can tell them apart.
+                if is_found && number >= WITHOUT_A_NUMBER {
+                    break;
+                }
                 let made = |s: f64| {
                     let inner = a.value * s.powi(power) + e.value;
                     if is_inside { inner.max(0.0).sqrt() } else { inner }
                 };
                 if !own.iter().zip(&of).all(|(own, s)| own.may_be(made(*s))) {
+                    continue;
+                }
+                is_found = true;
+                // Without an epsilon the two are one, which is said without the root.
+                if is_inside && e.value == 0.0 {
                     continue;
                 }
                 let times = if a.words == "1" { String::new() } else { format!("{} times ", a.words) };
@@ -75,7 +85,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                 let (statistic, a, e) = (statistic.clone(), a.value, e.value);
                 laws.push(Part {
                     words: Some(format!("{said} (right: root mean square, epsilon {epsilon} inside)")),
-                    bits: bits + price + if is_inside { 0.0 } else { 2.0 },
+                    bits: bits + price + if is_inside || e == 0.0 { 0.0 } else { 2.0 },
                     f: Arc::new(move |_, right, x| {
                         let made = |s: f64| {
                             let inner = a * s.powi(power) + e;
@@ -90,7 +100,6 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                         ("epsilon_inside", is_inside.into()),
                     ],
                 });
-                break;
             }
         }
     }
@@ -126,7 +135,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     laws.extend(two_statistics(case, right, inner, own));
     laws.extend(channels_weighed(case, right, inner, own));
     // Of few rows a number for each is no law: their scale is free.
-    if own.len() >= FEWEST_ROWS {
+    if different(own) >= FEWEST_ROWS {
         laws.extend(epsilon_by_row(case, right, inner, own));
         laws.extend(factor_by_row(case, &due, own));
     }
@@ -360,9 +369,23 @@ fn epsilon_by_row(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
 }
 
 /// Rows of which two numbers, or a table, are told.
-const FEWEST_ROWS: usize = 4;
+pub(super) const FEWEST_ROWS: usize = 4;
+
+/// How many of these numbers are different ones, no more than [`FEWEST_ROWS`] of them counted: equal rows tell no more than one.
+pub(super) fn different(all: &[Measured]) -> usize {
+    let mut seen: Vec<&Measured> = Vec::new();
+    for one in all {
+        if !seen.iter().any(|other| one.may_be(other.value)) && seen.len() < FEWEST_ROWS {
+            seen.push(one);
+        }
+    }
+    seen.len()
+}
 /// Laws of a part that are kept.
 pub(super) const MOST: usize = 4;
+
+/// How many of these have no number of their own.
+const WITHOUT_A_NUMBER: usize = 2;
 
 /// `y = a x + e`, the plainest first: as it is, with the right epsilon, with another, with another scale, with both.
 #[allow(clippy::type_complexity)]
@@ -374,14 +397,14 @@ fn scale_and_epsilon(
     let exact = |value: f64, words: String| crate::number::Number { value, words, bits: 0.0 };
     let (one, nothing) = (exact(1.0, "1".into()), exact(0.0, "0".into()));
     let eps = exact(epsilon, Measured::new(epsilon, 1e-3 * epsilon).number().words);
-    let mut all = vec![(one.clone(), eps.clone(), 0.0), (one.clone(), nothing.clone(), 2.0)];
+    let mut all = vec![(one.clone(), nothing.clone(), 0.0), (one.clone(), eps.clone(), 1.0)];
     let off = Measured::mean(y.iter().zip(x).map(|(y, x)| y.plus(-x)));
     if off.is_known() {
         for e in [off.number(), off.plain()] {
             all.push((one.clone(), e.clone(), e.bits));
         }
     }
-    for e in [&eps, &nothing] {
+    for e in [&nothing, &eps] {
         let ratio = Measured::mean(
             y.iter()
                 .zip(x)
@@ -399,7 +422,8 @@ fn scale_and_epsilon(
     let (columns, ones) = (by(x), weight.clone());
     let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
     let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
-    let both = (y.len() >= FEWEST_ROWS).then(|| least_squares(&[&columns, &ones], &wanted, 1.0 / size.max(1e-300)));
+    let both =
+        (different(y) >= FEWEST_ROWS).then(|| least_squares(&[&columns, &ones], &wanted, 1.0 / size.max(1e-300)));
     if let Some(fit) = both.flatten() {
         let (a, e) = (fit.coefficients[0], fit.coefficients[1]);
         for (a, e) in [(a.number(), e.number()), (a.plain(), e.plain())] {

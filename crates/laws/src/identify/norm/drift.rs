@@ -17,7 +17,7 @@ pub(super) fn drifting(case: &Case<'_>) -> Vec<Law> {
         );
         offers.offer(Form::NormGain, words, 8.0 + (step.unsigned_abs() as f64).log2(), move |case, at| {
             let place = &case.places[at];
-            let right = Right::of(place)?;
+            let right = Right::of(case, at)?;
             let mut out = right.inner(&matrix(place.inputs.first()?)?);
             let divisors = right.divisor(&out);
             let width = isize::try_from(right.gain.len()).ok()?;

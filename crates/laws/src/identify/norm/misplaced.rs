@@ -27,7 +27,7 @@ pub(super) fn misplaced(case: &Case<'_>) -> Vec<Law> {
     let Some(extents) = extents(case.first()) else { return Vec::new() };
     for (words, bits, whose) in others(extents) {
         offers.offer(Form::NormDivisor, words, bits, move |case, at| {
-            made(&case.places[at], |right, x, extents| {
+            made(case, at, |right, x, extents| {
                 let due = right.divisor(x);
                 Some(Array2::from_shape_fn(x.dim(), |(r, c)| due[whose(extents, r, c).min(extents.rows - 1)]))
             })
@@ -35,7 +35,7 @@ pub(super) fn misplaced(case: &Case<'_>) -> Vec<Law> {
     }
     for (words, bits, f) in square_functions() {
         offers.offer(Form::NormDivisor, words, bits, move |case, at| {
-            made(&case.places[at], |right, x, _| {
+            made(case, at, |right, x, _| {
                 let root = |r: usize| {
                     let squares = x.row(r).iter().map(|x| f(x * x)).sum::<f64>();
                     (squares / x.ncols() as f64 + right.epsilon).max(0.0).sqrt()
@@ -51,7 +51,7 @@ pub(super) fn misplaced(case: &Case<'_>) -> Vec<Law> {
                 extents.width / blocks
             );
             offers.offer(Form::NormDivisor, words, 9.0, move |case, at| {
-                made(&case.places[at], |right, x, _| {
+                made(case, at, |right, x, _| {
                     let roots = |row: &[f64]| -> Vec<f64> {
                         row.chunks(row.len() / blocks)
                             .map(|block| (mean_square(block) + right.epsilon).sqrt())
@@ -86,8 +86,13 @@ fn by_row(x: &Array2<f64>, due: &[f64]) -> Array2<f64> {
 }
 
 /// A place's norm with a divisor for each element.
-fn made(place: &Place, divisors: impl Fn(&Right, &Array2<f64>, Extents) -> Option<Array2<f64>>) -> Option<ArrayD<f64>> {
-    let (right, extents) = (Right::of(place)?, extents(place)?);
+fn made(
+    case: &Case<'_>,
+    at: usize,
+    divisors: impl Fn(&Right, &Array2<f64>, Extents) -> Option<Array2<f64>>,
+) -> Option<ArrayD<f64>> {
+    let place = case.places.get(at)?;
+    let (right, extents) = (Right::of(case, at)?, extents(place)?);
     let x = right.inner(&matrix(place.inputs.first()?)?);
     let by = divisors(&right, &x, extents)?;
     let ones = vec![1.0; x.nrows()];
@@ -178,7 +183,7 @@ fn again(offers: &mut Offers<'_>, of: Extents) {
         let words = format!("rows are normed {times} times, one time after the other, with the gain each time");
         offers.offer(Form::NormInput, words, 8.0, move |case, at| {
             let place = &case.places[at];
-            let out = normed(matrix(place.inputs.first()?)?, &Right::of(place)?, times);
+            let out = normed(matrix(place.inputs.first()?)?, &Right::of(case, at)?, times);
             out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
         });
     }
@@ -190,7 +195,7 @@ fn again(offers: &mut Offers<'_>, of: Extents) {
         offers.offer(Form::NormInput, words, 9.0, move |case, at| {
             let place = &case.places[at];
             let (x, e) = (matrix(place.inputs.first()?)?, extents(place)?);
-            let all = normed(x.clone(), &Right::of(place)?, e.inside);
+            let all = normed(x.clone(), &Right::of(case, at)?, e.inside);
             let out =
                 Array2::from_shape_fn(x.dim(), |(r, c)| if r % e.inside == head { all[[r, c]] } else { x[[r, c]] });
             out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())

@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, ArrayView1};
 
 use super::{Right, matrix, mean_square};
-use crate::case::{Case, Place};
+use crate::case::Case;
 use crate::identify::after::Offers;
 use crate::identify::linear::accumulated::Kept;
 use crate::identify::output::roundings::digits;
@@ -54,7 +54,7 @@ pub(super) fn rounded(case: &Case<'_>) -> Vec<Law> {
                         What::Quotient | What::Gain => 1.0 / (square + epsilon).sqrt(),
                     }
                 };
-                normed(&case.places[at], &inverse, &|quotient, gain| match what {
+                normed(case, at, &inverse, &|quotient, gain| match what {
                     What::Quotient => f(quotient) * gain,
                     What::Gain => quotient * f(gain),
                     What::MeanSquare | What::Divisor | What::Inverse => quotient * gain,
@@ -69,11 +69,12 @@ pub(super) fn rounded(case: &Case<'_>) -> Vec<Law> {
 
 /// A norm by what each row is multiplied with, of the row and epsilon, and what that and the gain make of an element.
 fn normed(
-    place: &Place,
+    case: &Case<'_>,
+    at: usize,
     inverse: &dyn Fn(ArrayView1<'_, f64>, f64) -> f64,
     made: &dyn Fn(f64, f64) -> f64,
 ) -> Option<ArrayD<f64>> {
-    let right = Right::of(place)?;
+    let (right, place) = (Right::of(case, at)?, case.places.get(at)?);
     let mut out = right.inner(&matrix(place.inputs.first()?)?);
     for mut row in out.rows_mut() {
         let by = inverse(row.view(), right.epsilon);
@@ -91,7 +92,7 @@ fn offer_inverse(
     inverse: impl Fn(ArrayView1<'_, f64>, f64) -> f64 + Send + Sync + 'static,
 ) {
     offers.offer(Form::NormDivisor, words, 12.0, move |case, at| {
-        normed(&case.places[at], &inverse, &|quotient, gain| quotient * gain)
+        normed(case, at, &inverse, &|quotient, gain| quotient * gain)
     });
 }
 

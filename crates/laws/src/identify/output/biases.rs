@@ -53,8 +53,9 @@ pub(super) fn biases(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law
         let holds =
             numbers.iter().zip(&of).all(|(m, of)| m.may_be(number.value * of) || m.plus(-by.value * of).may_be(0.0));
         if by.is_known() && !by.may_be(0.0) && holds {
+            let of = if subject.is_part { ", over these alone" } else { "" };
             let words = format!(
-                "{} is the right one plus {} times the {statistic} of its {}",
+                "{} is the right one plus {} times the {statistic} of its {}{of}",
                 subject.label,
                 number.words,
                 name.name()

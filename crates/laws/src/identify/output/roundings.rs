@@ -101,11 +101,19 @@ pub(crate) fn roundings_of() -> Vec<(String, f64, Whole)> {
             let words =
                 format!("rounded to multiples of 1/{steps}, at most {most} of them ({bits} bits with a fixed step)");
             let of = move |x: f64| (x * steps).round_ties_even().clamp(-most, most) / steps;
-            all.push((words, 11.0, Arc::new(move |x| Some(x.mapv(of)))));
+            let of_all = move |x: &ArrayD<f64>| {
+                // Of what stands at its ends nearly everywhere nobody can tell the steps.
+                let within = x.iter().filter(|x| (*x * steps).abs() < most).count();
+                (within * LEAST_WITHIN >= x.len()).then(|| x.mapv(of))
+            };
+            all.push((words, 11.0, Arc::new(of_all)));
         }
     }
     all
 }
+
+/// One of so many values, at the least, lies within the ends of a rounding with a fixed step.
+const LEAST_WITHIN: usize = 4;
 
 /// A function of one value.
 pub(crate) type OfValue = Arc<dyn Fn(f64) -> f64 + Send + Sync>;
