@@ -12,7 +12,7 @@ use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
-use crate::number::Measured;
+use crate::number::{Measured, NUMBER};
 
 /// How many rows belong to a position.
 fn inside(case: &Case<'_>) -> usize {
@@ -20,6 +20,10 @@ fn inside(case: &Case<'_>) -> usize {
     shape[1..shape.len().saturating_sub(1)].iter().product()
 }
 
+/// The price of the plainest statistic, the root mean square.
+const PLAINEST: f64 = 2.0;
+/// What another may cost with its numbers where it gives one number alone.
+const OF_ONE_NUMBER: f64 = 0.5 * NUMBER;
 /// Statistics that are as plain as this are taken of weighed rows too.
 const PLAIN: f64 = 5.0;
 
@@ -45,6 +49,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     };
     let weighed: Vec<_> = powers.into_iter().flat_map(weighed).collect();
     let all = plain.into_iter().map(|of| (of, 0.0)).chain(weighed);
+    let is_one = different(own) == 1;
     for ((words, bits, statistic), power_of_gain) in all {
         let of = statistic(&right.weighed(inner, power_of_gain));
         if of.iter().any(|s| !s.is_finite()) {
@@ -74,6 +79,10 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                 is_found = true;
                 // Without an epsilon the two are one, which is said without the root.
                 if is_inside && e.value == 0.0 {
+                    continue;
+                }
+                // Rows of one size are one number, which many statistics give with a number of their own.
+                if is_one && bits > PLAINEST && bits + price > OF_ONE_NUMBER {
                     continue;
                 }
                 let times = if a.words == "1" { String::new() } else { format!("{} times ", a.words) };
