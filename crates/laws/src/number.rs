@@ -17,6 +17,10 @@ pub(crate) const SURE: f64 = 5.0;
 /// Simple numbers are said only where so few of the same price would be expected near a measured one by chance.
 const BY_CHANCE: f64 = 0.1;
 
+/// The price up to which a number is so simple that another one hardly lies beside it by chance, within this share.
+const PLAIN: f64 = 10.0;
+const BESIDE: f64 = 2e-5;
+
 /// A number with the price of saying it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Number {
@@ -71,7 +75,18 @@ impl Measured {
 
     /// Itself, with the digits that are known.
     pub(crate) fn plain(&self) -> Number {
-        Number { value: self.value, words: with_error(self.value, self.error), bits: NUMBER }
+        let (words, beside) = (with_error(self.value, self.error), self.beside());
+        let words = beside.map_or_else(|| words.clone(), |near| format!("{words} (about {})", near.words));
+        Number { value: self.value, words, bits: NUMBER }
+    }
+
+    /// A simple number that it is too near to by chance, and is not: something small is done beside it.
+    fn beside(&self) -> Option<Number> {
+        let near = |number: &Number| {
+            number.bits <= PLAIN && number.value != 0.0 && (self.value / number.value - 1.0).abs() <= BESIDE
+        };
+        let best = simple_numbers(self.value).filter(near).min_by(|a, b| a.bits.total_cmp(&b.bits))?;
+        (self.is_known() && !self.may_be(best.value)).then_some(best)
     }
 
     /// The simplest number that it may be.
@@ -198,6 +213,8 @@ mod tests {
         assert_eq!(words(0.353553391, 1e-9), "1/sqrt(8)");
         assert_eq!(words(-2.0000001, 1e-6), "-2");
         assert_eq!(words(1e-6, 1e-13), "0.000001".parse::<f64>().map(shortest).unwrap());
+        // Something small is done beside a factor of 2.
+        assert_eq!(words(1.9999945, 1e-7), "1.9999945 (about 2)");
         // Between 1.017 and 1.023 there are too many three-digit numbers.
         assert_eq!(words(1.0203, 6e-4), "1.0203");
         assert_eq!(words(1.0001, 1e-4), "1");

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use firstdiff_compare::Place;
 use firstdiff_laws::Status;
+use firstdiff_model::Profile;
 use firstdiff_trace::Tap;
 
 use crate::explain::quantised::OtherArithmetic;
 use crate::laws::Measured;
 use crate::mistakes::by_law::named;
-use crate::mistakes::{Mistake, Param, Params, find};
+use crate::mistakes::{Mistake, Param, Params, Values, find};
 use crate::search::Effort;
+use crate::tolerance::laws::ROOM_FOR_A_LAW;
+use crate::tolerance::search::F32_LEAVES;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +200,31 @@ impl Finding {
             (Some(law), Some(same)) if law.law.words == same.law.words => law.take_in(same),
             (known @ None, law) => *known = law,
             _ => {}
+        }
+    }
+
+    /// Whether its cause has a number that was tuned, and leaves more than rounding in f32 does: a law may be nearer.
+    pub(crate) fn is_coarse(&self, profile: Profile) -> bool {
+        let is_free = |cause: &Cause, name: &str| cause.param(name).is_some_and(|param| param.values == Values::Free);
+        let tuned = self.cause.as_ref().is_some_and(|cause| cause.params.iter().any(|(name, _)| is_free(cause, name)));
+        let is_alone = self.measured.is_none() && self.arithmetic.is_none() && self.misrecorded.is_empty();
+        let is_reproduced = self.matched == Match::Reproduced && is_alone && profile == Profile::F32;
+        is_reproduced && tuned && self.residual_nmse > ROOM_FOR_A_LAW * F32_LEAVES
+    }
+
+    /// Takes up a law in the place of its cause, where it leaves far less everywhere.
+    pub(crate) fn take_nearer(&mut self, measured: Option<Measured>, effort: &Effort) {
+        let is_nearer = |found: &Measured| {
+            let everywhere = self.shown_at.iter().all(|place| found.places.contains(place));
+            let left = found.proof.residual_nmse;
+            everywhere && found.law.status == Status::Measured && left * ROOM_FOR_A_LAW < self.residual_nmse
+        };
+        if let Some(found) = measured.as_ref().filter(|found| is_nearer(found)) {
+            self.residual_nmse = found.proof.residual_nmse;
+            self.alternatives.clear();
+            self.remainders.clear();
+            self.cause = None;
+            self.take_up(measured, effort);
         }
     }
 

@@ -107,7 +107,8 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     out
 }
 
-/// A mistake that laws name at several taps is one: each is added to the first of its cause; `order` is that of the operations.
+/// A mistake that laws name at several taps is one, and so is a law of one operation that was measured twice: each is added to the first; `order` is
+/// that of the operations.
 pub(crate) fn join_named(findings: &mut Vec<Finding>, order: impl Fn(Tap) -> usize) {
     let mut at = 0;
     while at < findings.len() {
@@ -115,7 +116,10 @@ pub(crate) fn join_named(findings: &mut Vec<Finding>, order: impl Fn(Tap) -> usi
             let law = known.measured.is_some() || other.measured.is_some();
             let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.misrecorded.is_empty());
             let same = known.cause.as_ref().zip(other.cause.as_ref()).is_some_and(|(a, b)| is_same(a, b, FITTED_ALIKE));
-            law && stated && same
+            let laws = known.measured.as_ref().zip(other.measured.as_ref());
+            let site = |f: &Finding| f.taps.first().map(|tap| tap.last_site());
+            let unnamed = [known, other].iter().all(|f| f.matched == Match::Measured) && site(known) == site(other);
+            law && stated && same || unnamed && laws.is_some_and(|(a, b)| a.law.words == b.law.words)
         };
         let (before, rest) = findings.split_at_mut(at);
         match before.iter_mut().find(|known| is_one(known, &rest[0])) {

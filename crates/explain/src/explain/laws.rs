@@ -22,11 +22,15 @@ pub(crate) fn measure(
     findings: &mut [Finding],
 ) -> Result<(), ReplayError> {
     for finding in findings.iter_mut() {
-        if !finding.asks_for_a_law() || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
+        let may_be_a_law = finding.asks_for_a_law() || finding.is_coarse(run.profile);
+        if !may_be_a_law || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
             continue;
         }
         let measured = of_finding(run, replay, finding)?;
-        finding.take_up(measured, effort);
+        match finding.asks_for_a_law() {
+            true => finding.take_up(measured, effort),
+            false => finding.take_nearer(measured, effort),
+        }
     }
     Ok(())
 }

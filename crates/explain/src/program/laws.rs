@@ -52,6 +52,11 @@ pub(crate) fn measure(
         }
     }
     of(findings, &Finding::is_decoded);
+    for finding in findings.iter_mut().filter(|finding| finding.is_coarse(candidate.profile) && !finding.is_decoded()) {
+        let known = weights.get_or_init(|| other_weights::known(recording, held));
+        let measured = of_finding(recording, candidate, held, replay, known, finding);
+        finding.take_nearer(measured, effort);
+    }
 }
 
 /// What the law of one finding leaves in the decode steps of another, where it gives them.

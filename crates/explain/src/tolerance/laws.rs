@@ -6,6 +6,8 @@ pub(crate) const SAME_NUMBER: f64 = 1e-3;
 pub(crate) const LEAST_NOISE: f64 = 1e-13;
 /// NMSE of rounding at most: what is allowed more tells no number.
 pub(crate) const MOST_NOISE: f64 = 1e-3;
+/// How many times what rounding leaves a cause with a tuned number must leave that a law is looked for, and how many times less that law must leave.
+pub(crate) const ROOM_FOR_A_LAW: f64 = 10.0;
 /// NMSE by which an operation that is a product is told from another.
 pub(crate) const AS_LINEAR: f64 = 1e-18;
 /// NMSE that a law may leave of values that were rounded to 16 bits at each operation, however exactly the replay gives the right ones: one

@@ -52,6 +52,20 @@ fn clamps_are_found_with_their_limit_and_as_gpt_oss_has_them() {
     assert!(causes(&where_made).contains(&"activation-clamp limit 1.5".to_owned()), "{:?}", causes(&where_made));
 }
 
+/// Another width is nearly a factor of the norm's output, but for its epsilon.
+#[test]
+fn a_factor_of_a_norm_is_no_other_width() {
+    let halved = changed("llama", "golden/llama-torch", &|_, tap, step, x| match tap.site {
+        _ if step > 0 || tap.layer != Some(0) => None,
+        Site::FfnNorm => Some(x.into_iter().map(|x| 0.5 * x).collect()),
+        Site::HAttn => Some(x),
+        _ => None,
+    });
+    let words: Vec<_> =
+        halved.findings.iter().map(|f| f.measured.as_ref().map(|measured| measured.law.words.clone())).collect();
+    assert_eq!(words, [Some("the gain is 1/2 times w (w: the right gain)".to_owned())], "{:?}", causes(&halved));
+}
+
 /// One value that is too small would be its own limit.
 #[test]
 fn one_value_is_no_limit() {

@@ -135,7 +135,11 @@ impl<'c> Offers<'c> {
 
     fn then(&self, law: Law, after: After) -> Law {
         let inner = law.predict.clone();
-        let words = format!("{}, {}", law.words, after.words);
+        // Behind an operand that is read otherwise it is the output that is meant.
+        let words = match law.form {
+            Form::OutputFunction => format!("{}, {}", law.words, after.words),
+            _ => format!("{}; the output {}", law.words, after.words),
+        };
         let f = after.f.clone();
         let predict = move |case: &Case<'_>, place: usize| f(&inner(case, place)?);
         Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words)

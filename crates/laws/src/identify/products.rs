@@ -193,12 +193,55 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
             });
         }
     }
+    all.extend(over_statistics(x, measured));
     if let Some(table) = describe_table(measured, axis, Some(1.0), case.tokens_of(axis)) {
         let values = table.values;
         all.push(Rows {
             words: format!("times {}", table.words),
             bits: table.bits + 4.0,
             of: Arc::new(move |x| (x.nrows() == values.len()).then(|| values.clone())),
+        });
+    }
+    all
+}
+
+/// Over a size of the row and an epsilon beside it, perhaps times a number.
+fn over_statistics(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
+    type Size = (&'static str, f64, fn(&[f64]) -> f64);
+    let sizes: [Size; 4] = [
+        ("root mean square", 1.0, |row| mean_square(row).sqrt()),
+        ("length", 2.0, |row| (row.len() as f64 * mean_square(row)).sqrt()),
+        ("largest size", 2.0, |row| row.iter().fold(0.0, |most, x| most.max(x.abs()))),
+        ("mean size", 2.0, |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
+    ];
+    // 1/m = (s + e)/c
+    let over: Vec<Measured> =
+        measured.iter().map(|m| Measured::new(1.0 / m.value, m.error / (m.value * m.value))).collect();
+    let weight: Vec<f64> = over.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
+    let by = |values: &[f64]| values.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+    let wanted = by(&over.iter().map(|m| m.value).collect::<Vec<_>>());
+    let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
+    let mut all = Vec::new();
+    for (words, bits, f) in sizes {
+        let of: Vec<f64> = x.rows().into_iter().map(|row| f(&row.to_vec())).collect();
+        let Some(fit) = least_squares(&[&by(&of), &weight], &wanted, 1.0 / size.max(1e-300)) else { continue };
+        let [slope, rest] = fit.coefficients[..] else { continue };
+        if slope.may_be(0.0) || rest.may_be(0.0) || rest.value * slope.value < 0.0 {
+            continue;
+        }
+        let share = rest.error + (rest.value / slope.value).abs() * slope.error;
+        let times = Measured::new(1.0 / slope.value, slope.error / (slope.value * slope.value)).number();
+        let epsilon = Measured::new(rest.value / slope.value, share / slope.value.abs()).number();
+        let (c, e) = (times.value, epsilon.value);
+        let made = move |s: f64| c / (s + e);
+        if !of.iter().zip(measured).all(|(s, m)| m.may_be(made(*s))) {
+            continue;
+        }
+        let scaled = if c == 1.0 { String::new() } else { format!(", times {}", times.words) };
+        all.push(Rows {
+            words: format!("over the {words} of its row plus {}{scaled}", epsilon.words),
+            bits: 4.0 + bits + epsilon.bits + if c == 1.0 { 0.0 } else { times.bits },
+            of: Arc::new(move |x| Some(x.rows().into_iter().map(|row| made(f(&row.to_vec()))).collect())),
         });
     }
     all

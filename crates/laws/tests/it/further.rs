@@ -57,7 +57,7 @@ fn two_operands_of_one_tensor() {
 #[test]
 fn what_is_done_behind_is_said_too() {
     let law = gate_law(|_, x| 1.1 * (x[0].mapv(silu) * x[1].slice(s![.., ..;-1])));
-    assert!(law.contains("up read with its channels in reverse, then times 1.1"), "{law}");
+    assert!(law.contains("up read with its channels in reverse; the output then times 1.1"), "{law}");
     let law = gate_law(|_, x| (x[0].mapv(silu) * x[1].slice(s![.., ..;-1])).mapv(|y| (y + 0.25).min(1.0)));
     assert!(law.contains("then plus 1/4, then at most 1"), "{law}");
 }

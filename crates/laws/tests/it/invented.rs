@@ -71,6 +71,20 @@ fn the_largest_of_a_row_is_no_bound() {
 }
 
 #[test]
+fn an_epsilon_beside_a_size_is_no_digit_of_a_factor() {
+    let wrong = |l: usize, x: &[ArrayD<f64>]| {
+        let mut y = right(l, x);
+        y.outer_iter_mut().for_each(|mut row| {
+            let most = row.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            row.mapv_inplace(|y| 2.0 * y / (most + 1e-3));
+        });
+        y
+    };
+    let law = said(&law_of(Kind::Other, &AXES, &[&[16, 48]], right, wrong, Rounded::F32));
+    assert!(law.contains("over the largest size of its row plus 0.001, times 2"), "{law}");
+}
+
+#[test]
 fn places_with_a_part_each_have_it_in_their_support() {
     let wrong = |l: usize, x: &[ArrayD<f64>]| {
         let mut y = right(l, x);

@@ -12,7 +12,7 @@ use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
-use crate::number::{Measured, NUMBER};
+use crate::number::Measured;
 
 /// How many rows belong to a position.
 fn inside(case: &Case<'_>) -> usize {
@@ -23,7 +23,7 @@ fn inside(case: &Case<'_>) -> usize {
 /// The price of the plainest statistic, the root mean square.
 const PLAINEST: f64 = 2.0;
 /// What another may cost with its numbers where it gives one number alone.
-const OF_ONE_NUMBER: f64 = 0.5 * NUMBER;
+const OF_ONE_NUMBER: f64 = 16.0;
 /// Statistics that are as plain as this are taken of weighed rows too.
 const PLAIN: f64 = 5.0;
 
