@@ -47,6 +47,18 @@ pub(crate) fn least_squares(columns: &[&[f64]], wanted: &[f64], noise: f64) -> O
     Some(Fit { coefficients: (0..k).map(coefficient).collect(), left: left / size })
 }
 
+/// Least squares of measured numbers over `columns`, each number as sure as its standard error says.
+pub(crate) fn weighed(columns: &[&[f64]], wanted: &[Measured]) -> Option<Fit> {
+    let weight: Vec<f64> = wanted.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
+    let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+    let columns: Vec<Vec<f64>> = columns.iter().map(|column| by(column)).collect();
+    let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+    let wanted = by(&wanted.iter().map(|m| m.value).collect::<Vec<_>>());
+    // The weighed numbers have a standard error of one each.
+    let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
+    least_squares(&views, &wanted, 1.0 / size.max(1e-300))
+}
+
 /// A diagonal entry of the inverse Gram matrix of unit columns above which they are too much alike.
 const MOST_ALIKE: f64 = 1e10;
 

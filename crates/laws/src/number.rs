@@ -45,6 +45,17 @@ impl Measured {
         !self.is_known() || (value.is_finite() && (self.value - value).abs() <= SURE * self.error)
     }
 
+    /// One over it.
+    pub(crate) fn inverse(self) -> Measured {
+        Measured::new(1.0 / self.value, self.error / (self.value * self.value))
+    }
+
+    /// It over another one.
+    pub(crate) fn over(self, by: Measured) -> Measured {
+        let quotient = self.value / by.value;
+        Measured::new(quotient, (self.error + quotient.abs() * by.error) / by.value.abs())
+    }
+
     pub(crate) fn plus(self, by: f64) -> Measured {
         Measured { value: self.value + by, ..self }
     }

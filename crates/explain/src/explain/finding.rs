@@ -107,6 +107,11 @@ impl Cause {
     pub(crate) fn param(&self, name: &str) -> Option<&'static Param> {
         self.mistake()?.param(name)
     }
+
+    /// Whether one of its parameters may be any number.
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        self.param(name).is_some_and(|param| param.values == Values::Free)
+    }
 }
 
 impl Finding {
@@ -178,11 +183,11 @@ impl Finding {
 
     /// Takes the places of another finding that says the same; of a place that both have, what is known of it here.
     pub(crate) fn take_in(&mut self, other: Finding) {
-        let is_new = |place: &Place, known: &[Place]| !known.contains(place);
         let known = self.shown_at.clone();
+        let is_new = |place: &Place| !known.contains(place);
         self.taps.extend(other.taps);
-        self.shown_at.extend(other.shown_at.into_iter().filter(|place| is_new(place, &known)));
-        self.remainders.extend(other.remainders.into_iter().filter(|rest| is_new(&rest.place, &known)));
+        self.shown_at.extend(other.shown_at.into_iter().filter(is_new));
+        self.remainders.extend(other.remainders.into_iter().filter(|rest| is_new(&rest.place)));
         let causes: Vec<Cause> =
             other.alternatives.into_iter().filter(|cause| !self.alternatives.contains(cause)).collect();
         self.alternatives.extend(causes);
@@ -205,15 +210,22 @@ impl Finding {
 
     /// Whether its cause has a number that was tuned, and leaves more than rounding in f32 does: a law may be nearer.
     pub(crate) fn is_coarse(&self, profile: Profile) -> bool {
-        let is_free = |cause: &Cause, name: &str| cause.param(name).is_some_and(|param| param.values == Values::Free);
-        let tuned = self.cause.as_ref().is_some_and(|cause| cause.params.iter().any(|(name, _)| is_free(cause, name)));
+        let tuned = self.cause.as_ref().is_some_and(|cause| cause.params.iter().any(|(name, _)| cause.is_free(name)));
         let is_alone = self.measured.is_none() && self.arithmetic.is_none() && self.misrecorded.is_empty();
         let is_reproduced = self.matched == Match::Reproduced && is_alone && profile == Profile::F32;
         is_reproduced && tuned && self.residual_nmse > ROOM_FOR_A_LAW * F32_LEAVES
     }
 
+    /// Takes up a law that was measured: where one was asked for, or in the place of a cause that is coarse.
+    pub(crate) fn take_law(&mut self, measured: Option<Measured>, effort: &Effort) {
+        match self.asks_for_a_law() {
+            true => self.take_up(measured, effort),
+            false => self.take_nearer(measured, effort),
+        }
+    }
+
     /// Takes up a law in the place of its cause, where it leaves far less everywhere.
-    pub(crate) fn take_nearer(&mut self, measured: Option<Measured>, effort: &Effort) {
+    fn take_nearer(&mut self, measured: Option<Measured>, effort: &Effort) {
         let is_nearer = |found: &Measured| {
             let everywhere = self.shown_at.iter().all(|place| found.places.contains(place));
             let left = found.proof.residual_nmse;
@@ -229,7 +241,7 @@ impl Finding {
     }
 
     /// Takes up a law; where a mistake of the catalogue is this law, that is the cause. Beside a cause that is known a table says nothing new.
-    pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
+    fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
         let Some(found) = &measured else { return };
         if self.cause.is_some() {
             self.measured = measured.filter(|found| found.law.status == Status::Measured);

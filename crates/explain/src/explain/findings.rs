@@ -7,7 +7,7 @@ use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 
 use crate::explain::{Cause, Explained, Finding, Match, Remainder};
-use crate::mistakes::{Edit, Values};
+use crate::mistakes::Edit;
 use crate::replay::Run;
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
@@ -94,7 +94,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     }
     each_place_once(&mut out);
     out.extend(others);
-    let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
+    let order = order_in(model);
     for finding in &mut out {
         finding.taps.sort_by_key(|&tap| order(tap));
         finding.taps.dedup();
@@ -110,36 +110,48 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
 /// A mistake that laws name at several taps is one, and so is a law of one operation that was measured twice: each is added to the first; `order` is
 /// that of the operations.
 pub(crate) fn join_named(findings: &mut Vec<Finding>, order: impl Fn(Tap) -> usize) {
+    let is_one = |known: &Finding, other: &Finding| {
+        let law = known.measured.is_some() || other.measured.is_some();
+        let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.misrecorded.is_empty());
+        let same = known.cause.as_ref().zip(other.cause.as_ref()).is_some_and(|(a, b)| is_same(a, b, FITTED_ALIKE));
+        let laws = known.measured.as_ref().zip(other.measured.as_ref());
+        let site = |f: &Finding| f.taps.first().map(|tap| tap.last_site());
+        let unnamed = [known, other].iter().all(|f| f.matched == Match::Measured) && site(known) == site(other);
+        law && stated && same || unnamed && laws.is_some_and(|(a, b)| a.law.words == b.law.words)
+    };
+    folded(findings, is_one, |known| {
+        known.taps.sort_by_key(|&tap| order(tap));
+        known.taps.dedup();
+    });
+}
+
+/// Adds each finding to the first one that it is one with, and looks again: what was added may make it one with others.
+fn folded(findings: &mut Vec<Finding>, is_one: impl Fn(&Finding, &Finding) -> bool, settle: impl Fn(&mut Finding)) {
     let mut at = 0;
     while at < findings.len() {
-        let is_one = |known: &Finding, other: &Finding| {
-            let law = known.measured.is_some() || other.measured.is_some();
-            let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.misrecorded.is_empty());
-            let same = known.cause.as_ref().zip(other.cause.as_ref()).is_some_and(|(a, b)| is_same(a, b, FITTED_ALIKE));
-            let laws = known.measured.as_ref().zip(other.measured.as_ref());
-            let site = |f: &Finding| f.taps.first().map(|tap| tap.last_site());
-            let unnamed = [known, other].iter().all(|f| f.matched == Match::Measured) && site(known) == site(other);
-            law && stated && same || unnamed && laws.is_some_and(|(a, b)| a.law.words == b.law.words)
-        };
-        let (before, rest) = findings.split_at_mut(at);
-        match before.iter_mut().find(|known| is_one(known, &rest[0])) {
+        let other = &findings[at];
+        match findings[..at].iter().position(|known| is_one(known, other)) {
             Some(known) => {
-                known.take_in(rest[0].clone());
-                known.taps.sort_by_key(|&tap| order(tap));
-                known.taps.dedup();
-                findings.remove(at);
+                let other = findings.remove(at);
+                findings[known].take_in(other);
+                settle(&mut findings[known]);
+                at = 0;
             }
             None => at += 1,
         }
     }
 }
 
+/// Where a tap stands among the steps of a Plan.
+pub(crate) fn order_in(model: &Model) -> impl Fn(Tap) -> usize {
+    move |tap| model.plan.steps.iter().position(|step| step.tap == tap).unwrap_or(usize::MAX)
+}
+
 /// A parameter is one number of an engine. Where each place would need another, the mistake is not the one it looks like.
 fn one_value(findings: &mut [Finding]) {
     let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
         let cause = f.cause.as_ref()?;
-        let is_free = |name: &str| cause.param(name).is_some_and(|param| param.values == Values::Free);
-        let (name, value) = cause.params.iter().find(|(name, v)| is_free(name) && v.is_number())?;
+        let (name, value) = cause.params.iter().find(|(name, v)| cause.is_free(name) && v.is_number())?;
         Some((cause.id, name, value.as_f64()?))
     };
     let all: Vec<_> = findings.iter().map(number).collect();
@@ -252,21 +264,8 @@ fn withdrawn(findings: &mut [Finding], simulate_batch: &[BTreeSet<usize>]) {
 /// Mistakes that gave a place together, and were taken back, are one thing that nothing explains there.
 fn each_place_once(findings: &mut Vec<Finding>) {
     let is_open = |f: &Finding| f.matched == Match::Closest && f.cause.is_none();
-    let mut at = 0;
-    while at < findings.len() {
-        let (before, rest) = findings.split_at_mut(at);
-        let other = &rest[0];
-        let shares = |known: &&mut Finding| known.shown_at.iter().any(|place| other.shown_at.contains(place));
-        match before.iter_mut().filter(|known| is_open(known) && is_open(other)).find(shares) {
-            Some(known) => {
-                known.take_in(other.clone());
-                findings.remove(at);
-                // What it takes in may be shared with others that were looked at.
-                at = 0;
-            }
-            None => at += 1,
-        }
-    }
+    let shares = |a: &Finding, b: &Finding| a.shown_at.iter().any(|place| b.shown_at.contains(place));
+    folded(findings, |known, other| is_open(known) && is_open(other) && shares(known, other), |_| ());
 }
 
 /// Whether two causes are one, their numbers differing by no more than a share.

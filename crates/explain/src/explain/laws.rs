@@ -27,10 +27,7 @@ pub(crate) fn measure(
             continue;
         }
         let measured = of_finding(run, replay, finding)?;
-        match finding.asks_for_a_law() {
-            true => finding.take_up(measured, effort),
-            false => finding.take_nearer(measured, effort),
-        }
+        finding.take_law(measured, effort);
     }
     Ok(())
 }

@@ -118,8 +118,7 @@ pub fn explain(
     }
     if !effort.quick {
         laws::measure(&mut run, &replay, effort, &mut findings)?;
-        let order = |tap: Tap| model.plan.steps.iter().position(|step| step.tap == tap).unwrap_or(usize::MAX);
-        findings::join_named(&mut findings, order);
+        findings::join_named(&mut findings, findings::order_in(model));
     }
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };

@@ -33,13 +33,13 @@ pub(crate) fn measure(
 ) {
     let weights = OnceCell::new();
     let of = |findings: &mut [Finding], is: &dyn Fn(&Finding) -> bool| {
-        for finding in findings.iter_mut().filter(|finding| finding.asks_for_a_law() && is(finding)) {
+        for finding in findings.iter_mut().filter(|finding| is(finding)) {
             let known = weights.get_or_init(|| other_weights::known(recording, held));
             let measured = of_finding(recording, candidate, held, replay, known, finding);
-            finding.take_up(measured, effort);
+            finding.take_law(measured, effort);
         }
     };
-    of(findings, &|finding| !finding.is_decoded());
+    of(findings, &|finding| finding.asks_for_a_law() && !finding.is_decoded());
     for at in (0..findings.len()).rev() {
         if !findings[at].is_open() || !findings[at].is_decoded() {
             continue;
@@ -51,12 +51,8 @@ pub(crate) fn measure(
             findings[law].go_on_in(decoded, left);
         }
     }
-    of(findings, &Finding::is_decoded);
-    for finding in findings.iter_mut().filter(|finding| finding.is_coarse(candidate.profile) && !finding.is_decoded()) {
-        let known = weights.get_or_init(|| other_weights::known(recording, held));
-        let measured = of_finding(recording, candidate, held, replay, known, finding);
-        finding.take_nearer(measured, effort);
-    }
+    of(findings, &|finding| finding.asks_for_a_law() && finding.is_decoded());
+    of(findings, &|finding| finding.is_coarse(candidate.profile) && !finding.is_decoded());
 }
 
 /// What the law of one finding leaves in the decode steps of another, where it gives them.

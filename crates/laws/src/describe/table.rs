@@ -42,7 +42,7 @@ pub(crate) fn describe(measured: &[Measured], axis: Axis, usual: Option<f64>, to
 /// One over a function of the index.
 fn reciprocal(measured: &[Measured], axis: Axis) -> Option<Table> {
     let over = |m: &Measured| match m.is_known() && m.value != 0.0 {
-        true => Measured::new(1.0 / m.value, m.error / (m.value * m.value)),
+        true => m.inverse(),
         false => Measured::UNKNOWN,
     };
     let over: Vec<Measured> = measured.iter().map(over).collect();

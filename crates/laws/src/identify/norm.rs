@@ -275,7 +275,7 @@ fn of_sums(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
             let (x, z, y) = (x.row(t).to_vec(), z.row(t).to_vec(), wanted.row(t).to_vec());
             let fit = least_squares(&[&x, &z], &y, first.noise()).filter(|fit| fit.left <= ROOM * first.noise())?;
             let [a, b] = fit.coefficients[..] else { return None };
-            Some(Measured::new(b.value / a.value, (b.error + (b.value / a.value).abs() * a.error) / a.value.abs()))
+            Some(b.over(a))
         };
         let Some(shares) = (0..x.nrows()).map(share).collect::<Option<Vec<_>>>() else { continue };
         let one = Measured::mean(shares.iter().copied());

@@ -9,7 +9,7 @@ use super::replaced::others;
 use crate::case::{Axis, Case};
 use crate::describe::set::describe as describe_set;
 use crate::describe::table::describe as describe_table;
-use crate::fit::{factor, least_squares};
+use crate::fit::{factor, weighed};
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 use crate::number::Measured;
@@ -163,18 +163,11 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
     let squares = |x: &Array2<f64>| x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect::<Vec<f64>>();
     let wanted: Vec<Measured> =
         measured.iter().map(|m| Measured::new(m.value.powi(-2), 2.0 * m.error / m.value.abs().powi(3))).collect();
-    let weight: Vec<f64> = wanted.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
-    let by = |values: &[f64]| values.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-    let of = squares(x);
-    let values: Vec<f64> = wanted.iter().map(|m| m.value).collect();
-    let scaled = by(&values);
-    let size = (scaled.iter().map(|x| x * x).sum::<f64>() / scaled.len() as f64).sqrt();
-    let fit = least_squares(&[&by(&of), &by(&vec![1.0; of.len()])], &scaled, 1.0 / size.max(1e-300));
-    if let Some(fit) = fit {
+    let ones = vec![1.0; x.nrows()];
+    if let Some(fit) = weighed(&[&squares(x), &ones], &wanted) {
         // The root of the mean square and an epsilon, and what that is multiplied by.
         let [by, plus] = [fit.coefficients[0], fit.coefficients[1]];
-        let share = plus.error + (plus.value / by.value).abs() * by.error;
-        let (a, e) = (by.number(), Measured::new(plus.value / by.value, share / by.value.abs()).number());
+        let (a, e) = (by.number(), plus.over(by).number());
         let (scale, epsilon) = (a.value, e.value);
         let made = move |x: &Array2<f64>| -> Vec<f64> {
             x.rows().into_iter().map(|row| (scale * (mean_square(&row.to_vec()) + epsilon)).sqrt().recip()).collect()
@@ -215,23 +208,17 @@ fn over_statistics(x: &Array2<f64>, measured: &[Measured]) -> Vec<Rows> {
         ("mean size", 2.0, |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
     ];
     // 1/m = (s + e)/c
-    let over: Vec<Measured> =
-        measured.iter().map(|m| Measured::new(1.0 / m.value, m.error / (m.value * m.value))).collect();
-    let weight: Vec<f64> = over.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
-    let by = |values: &[f64]| values.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-    let wanted = by(&over.iter().map(|m| m.value).collect::<Vec<_>>());
-    let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
+    let over: Vec<Measured> = measured.iter().map(|m| m.inverse()).collect();
+    let ones = vec![1.0; over.len()];
     let mut all = Vec::new();
     for (words, bits, f) in sizes {
         let of: Vec<f64> = x.rows().into_iter().map(|row| f(&row.to_vec())).collect();
-        let Some(fit) = least_squares(&[&by(&of), &weight], &wanted, 1.0 / size.max(1e-300)) else { continue };
+        let Some(fit) = weighed(&[&of, &ones], &over) else { continue };
         let [slope, rest] = fit.coefficients[..] else { continue };
         if slope.may_be(0.0) || rest.may_be(0.0) || rest.value * slope.value < 0.0 {
             continue;
         }
-        let share = rest.error + (rest.value / slope.value).abs() * slope.error;
-        let times = Measured::new(1.0 / slope.value, slope.error / (slope.value * slope.value)).number();
-        let epsilon = Measured::new(rest.value / slope.value, share / slope.value.abs()).number();
+        let (times, epsilon) = (slope.inverse().number(), rest.over(slope).number());
         let (c, e) = (times.value, epsilon.value);
         let made = move |s: f64| c / (s + e);
         if !of.iter().zip(measured).all(|(s, m)| m.may_be(made(*s))) {

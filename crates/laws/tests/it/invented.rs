@@ -22,6 +22,16 @@ fn by_row(layer: usize, x: &[ArrayD<f64>]) -> ArrayD<f64> {
     y
 }
 
+/// Each number of what is right, made of it and of the largest size in its row.
+fn by_largest(layer: usize, x: &[ArrayD<f64>], of: fn(f64, f64) -> f64) -> ArrayD<f64> {
+    let mut y = right(layer, x);
+    y.outer_iter_mut().for_each(|mut row| {
+        let most = row.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+        row.mapv_inplace(|y| of(y, most));
+    });
+    y
+}
+
 #[test]
 fn as_many_numbers_as_rows_are_no_law() {
     for rows in [2, 3] {
@@ -56,15 +66,8 @@ fn what_holds_within_a_part_is_said_in_a_bracket() {
 
 #[test]
 fn the_largest_of_a_row_is_no_bound() {
-    let wrong = |l: usize, x: &[ArrayD<f64>]| {
-        let mut y = right(l, x);
-        y.outer_iter_mut().for_each(|mut row| {
-            let most = row.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-            // As f32 has it: the largest comes out exact.
-            row.mapv_inplace(|y| f64::from((y / most) as f32 * 1.3f32));
-        });
-        y
-    };
+    // As f32 has it: the largest comes out exact.
+    let wrong = |l: usize, x: &[ArrayD<f64>]| by_largest(l, x, |y, most| f64::from((y / most) as f32 * 1.3f32));
     let law = law_of(Kind::Other, &AXES, &[&[16, 48]], right, wrong, Rounded::F32);
     assert!(!said(&law).contains("held"), "{}", said(&law));
     assert!(said(&law).contains("over the largest size in its row, then times 1.3"), "{}", said(&law));
@@ -72,14 +75,7 @@ fn the_largest_of_a_row_is_no_bound() {
 
 #[test]
 fn an_epsilon_beside_a_size_is_no_digit_of_a_factor() {
-    let wrong = |l: usize, x: &[ArrayD<f64>]| {
-        let mut y = right(l, x);
-        y.outer_iter_mut().for_each(|mut row| {
-            let most = row.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-            row.mapv_inplace(|y| 2.0 * y / (most + 1e-3));
-        });
-        y
-    };
+    let wrong = |l: usize, x: &[ArrayD<f64>]| by_largest(l, x, |y, most| 2.0 * y / (most + 1e-3));
     let law = said(&law_of(Kind::Other, &AXES, &[&[16, 48]], right, wrong, Rounded::F32));
     assert!(law.contains("over the largest size of its row plus 0.001, times 2"), "{law}");
 }

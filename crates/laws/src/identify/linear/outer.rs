@@ -8,7 +8,7 @@ use ndarray::Array2;
 use super::inputs::bias_of;
 use super::{ROOM, flat, weight_of};
 use crate::case::Case;
-use crate::fit::{factor, least_squares};
+use crate::fit::{factor, weighed};
 use crate::identify::norm::product;
 use crate::identify::scales::SIZES;
 use crate::law::{Form, Law};
@@ -183,15 +183,12 @@ fn of_rows(x: &Array2<f64>, measured: &[Measured], bias: &Array2<f64>) -> Vec<Ro
             b: 0.0,
         }];
     }
-    let weight: Vec<f64> = measured.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
-    let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-    let wanted = by(&measured.iter().map(|m| m.value).collect::<Vec<_>>());
-    let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len() as f64).sqrt();
+    let ones = vec![1.0; measured.len()];
     let mut all = Vec::new();
     for (called, f) in statistics() {
         let of = by_row(x, f);
-        let alone = least_squares(&[&by(&of)], &wanted, 1.0 / size);
-        let with_one = least_squares(&[&by(&of), &weight], &wanted, 1.0 / size);
+        let alone = weighed(&[&of], measured);
+        let with_one = weighed(&[&of, &ones], measured);
         let mut tries = Vec::new();
         for fit in [alone, with_one].into_iter().flatten() {
             let number = |at: usize, is_plain: bool| {

@@ -64,8 +64,7 @@ pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<
             }
             out
         };
-        let divisors: Vec<Measured> =
-            slopes.iter().map(|s| Measured::new(1.0 / s.value, s.error / s.value.powi(2))).collect();
+        let divisors: Vec<Measured> = slopes.iter().map(|s| s.inverse()).collect();
         for is_after in [true, false] {
             let inner = if is_after { moved(&x) } else { x.clone() };
             for divisor in divisor_laws(case, right, &inner, &divisors) {

@@ -11,7 +11,7 @@ use crate::case::{Axis, Case, Place};
 use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
-use crate::fit::{dot, least_squares};
+use crate::fit::weighed;
 use crate::number::Measured;
 
 /// How many rows belong to a position.
@@ -289,14 +289,7 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
                 .iter()
                 .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
                 .collect();
-            let weight: Vec<f64> = y.iter().map(|y| 1.0 / y.error.max(1e-300)).collect();
-            let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-            let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
-            let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
-            let Some(fit) = least_squares(&[&by(&raised(&due)), &by(&raised(&of))], &wanted, 1.0 / size.max(1e-300))
-            else {
-                continue;
-            };
+            let Some(fit) = weighed(&[&raised(&due), &raised(&of)], &y) else { continue };
             let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
             // The right divisor as it is, and a share of the other statistic.
             let beside = y.iter().zip(due.iter().zip(&of)).map(|(y, (due, of))| {
@@ -390,6 +383,7 @@ pub(super) fn different(all: &[Measured]) -> usize {
     }
     seen.len()
 }
+
 /// Laws of a part that are kept.
 pub(super) const MOST: usize = 4;
 
@@ -426,13 +420,8 @@ fn scale_and_epsilon(
             }
         }
     }
-    let weight: Vec<f64> = y.iter().map(|y| 1.0 / y.error.max(1e-300)).collect();
-    let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
-    let (columns, ones) = (by(x), weight.clone());
-    let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
-    let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
-    let both =
-        (different(y) >= FEWEST_ROWS).then(|| least_squares(&[&columns, &ones], &wanted, 1.0 / size.max(1e-300)));
+    let ones = vec![1.0; x.len()];
+    let both = (different(y) >= FEWEST_ROWS).then(|| weighed(&[x, &ones], y));
     if let Some(fit) = both.flatten() {
         let (a, e) = (fit.coefficients[0], fit.coefficients[1]);
         for (a, e) in [(a.number(), e.number()), (a.plain(), e.plain())] {
