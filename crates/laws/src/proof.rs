@@ -125,7 +125,8 @@ fn best_of(case: &Case<'_>, places: &[usize], mut laws: Vec<Law>) -> Option<(Law
         .filter(|(other, l, _)| *other <= score + WORTH && l.status == law.status && !l.is_part_of(&law))
         .map(|(_, other, _)| other.words)
         .collect();
-    law.equivalent.retain(|words| *words != law.words);
+    // What says the same with more beside it is no other law.
+    law.equivalent.retain(|words| !words.contains(&law.words));
     let mut said = BTreeSet::new();
     law.equivalent.retain(|words| said.insert(words.clone()));
     Some((law, proof))

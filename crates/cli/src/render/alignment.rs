@@ -77,7 +77,7 @@ pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
     let (word, own) = match own {
         0 => ("differ", String::new()),
         own if own == differ => ("diverged", String::new()),
-        own => ("differ", format!(", {own} of them with inputs that agree")),
+        own => ("differ", format!(", {own} of them with no compared input that differs")),
     };
     let unchecked = match count(|s| s == Status::Unchecked) {
         0 => String::new(),

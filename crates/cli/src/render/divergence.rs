@@ -100,7 +100,7 @@ impl Divergence {
             None => places(&others),
         };
         if !others.is_empty() {
-            line("also", format!("{} (their inputs agree too)", shorten(&others, 6)));
+            line("also", format!("{} (no compared input differs)", shorten(&others, 6)));
         }
         Some(Divergence { headline, place, notes, lines })
     }

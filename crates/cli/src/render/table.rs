@@ -69,7 +69,7 @@ fn legend(screen: &mut Screen, report: &Report) {
     let any = |status: Status| report.taps.iter().any(|tap| tap.status == status);
     if any(Status::Downstream) {
         let unchecked = if any(Status::Unchecked) { "; ?: unchecked" } else { "" };
-        let text = format!("  DIFF: differs though its inputs agree; off: so does an input{unchecked}");
+        let text = format!("  DIFF: differs, no compared input does; off: so does an input{unchecked}");
         screen.line(&paint(DIM, &text));
     }
 }
@@ -269,7 +269,7 @@ pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
     } else {
         let wrong = checked.iter().filter(|t| t.status == Status::Diverged).count();
         let more = if wrong > 0 && wrong < checked.len() {
-            format!(", {wrong} of them with inputs that agree")
+            format!(", {wrong} of them with no compared input that differs")
         } else {
             String::new()
         };

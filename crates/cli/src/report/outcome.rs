@@ -25,7 +25,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Of taps that differ though their inputs agree, and those that had to be compared.
+    /// Of taps that differ though no compared input does, and those that had to be compared.
     pub(crate) fn of(report: &Report, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
         let diverged = report.taps.iter().filter(|tap| tap.status == Status::Diverged).map(|tap| Failure {
             place: report.name(tap.place),

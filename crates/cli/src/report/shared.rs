@@ -140,7 +140,7 @@ pub struct Counts {
     pub exact: usize,
     /// Within what is allowed.
     pub rounding: usize,
-    /// Differ, though their inputs agree.
+    /// Differ, though no compared input does.
     pub diverged: usize,
     /// Differ, and so does something they read.
     pub downstream: usize,

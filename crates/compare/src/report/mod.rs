@@ -52,7 +52,7 @@ pub enum Status {
     Exact,
     /// Within what the profile allows.
     Rounding,
-    /// Differs, though its inputs agree.
+    /// Differs, though nothing that was compared of what it reads does.
     Diverged,
     /// Differs, but so does something it reads.
     Downstream,

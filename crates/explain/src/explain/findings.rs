@@ -8,7 +8,7 @@ use firstdiff_trace::{Site, Tap};
 
 use crate::explain::{Cause, Explained, Finding, Match, Remainder};
 use crate::mistakes::Edit;
-use crate::replay::Run;
+use crate::replay::{Replay, Run};
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
 use crate::tolerance::search::{FITTED_ALIKE, SAME_NUMBER};
@@ -159,7 +159,7 @@ fn one_value(findings: &mut [Finding]) {
         let Some((id, name, value)) = own else { continue };
         let others = all.iter().flatten().filter(|(i, n, v)| i == id && n == name && v != value);
         if others.count() > 0 {
-            take_back(finding, format!("each place would need another {name}: it is something like {id}, but not it"));
+            take_back(finding, format!("each place would need another {name}: it is not {id} with one {name} for all"));
         }
     }
 }
@@ -203,6 +203,23 @@ pub(crate) fn in_the_prefill_alone(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(first) {
         let why = "made in the prefill alone: decode steps are off by no more than the keys and values that it left";
         finding.note.get_or_insert_with(|| why.to_owned());
+    }
+}
+
+/// A law that was measured in the prefill says which positions and tokens it holds for: where the same taps of decode steps are right, that is said.
+pub(crate) fn measured_in_the_prefill_alone(findings: &mut [Finding], replay: &Replay) {
+    for finding in findings.iter_mut().filter(|f| f.matched == Match::Measured && f.note.is_none()) {
+        let shown: BTreeSet<Tap> = finding.shown_at.iter().map(|place| place.tap).collect();
+        let later = replay
+            .taps
+            .iter()
+            .map(|tap| &tap.report)
+            .filter(|tap| tap.place.step > 0 && shown.contains(&tap.place.tap));
+        let is_of_the_prefill = finding.shown_at.iter().all(|place| place.step == 0);
+        if is_of_the_prefill && later.clone().next().is_some() && later.clone().all(|tap| tap.status.agrees()) {
+            finding.note =
+                Some("it shows in the prefill alone: the same taps of the decode steps are right".to_owned());
+        }
     }
 }
 

@@ -119,6 +119,7 @@ pub fn explain(
     if !effort.quick {
         laws::measure(&mut run, &replay, effort, &mut findings)?;
         findings::join_named(&mut findings, findings::order_in(model));
+        findings::measured_in_the_prefill_alone(&mut findings, &replay);
     }
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };

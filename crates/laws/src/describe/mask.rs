@@ -184,7 +184,7 @@ const MOST_BLOCK: i64 = 257;
 const PAIRED: usize = 48;
 
 /// The cheapest mask that agrees with what is seen, as far as that can be told: causal or not, with one or two conditions, or all but those that meet them.
-pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
+pub(crate) fn describe(sees: &Array2<Option<bool>>, tokens: Option<&[u32]>) -> Option<Mask> {
     let known: Vec<((i64, i64), bool)> =
         sees.indexed_iter().filter_map(|((t, s), is)| Some(((t as i64, s as i64), (*is)?))).collect();
     let seen: Vec<(i64, i64)> = known.iter().filter(|(_, is)| *is).map(|(at, _)| *at).collect();
@@ -239,12 +239,13 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
     if best.as_ref().is_some_and(|best| best.bits <= TILES) {
         return best;
     }
-    let others = [of_tiles(sees, &known, n), of_keys(sees, &known), of_bounds(sees), of_whole_blocks(sees, &known, n)];
+    let others =
+        [of_tiles(sees, &known, n), of_keys(sees, &known, tokens), of_bounds(sees), of_whole_blocks(sees, &known, n)];
     best.into_iter().chain(others.into_iter().flatten()).min_by(|a, b| a.bits.total_cmp(&b.bits))
 }
 
 /// A causal mask that hides some keys, from all queries or from all but their own.
-fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)]) -> Option<Mask> {
+fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)], tokens: Option<&[u32]>) -> Option<Mask> {
     for (of_own, whom) in [(true, ""), (false, " for later queries")] {
         let counts = |t: i64, s: i64| s < t || of_own && s == t;
         let hidden = |key: usize| {
@@ -256,7 +257,7 @@ fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)]) -> Option<
         if !meant.contains(&Some(true)) {
             continue;
         }
-        let set = describe_set(&meant, Axis::Key, None);
+        let set = describe_set(&meant, Axis::Key, tokens);
         let is = |t: i64, s: i64| s <= t && !(counts(t, s) && set.has.get(s as usize) == Some(&true));
         if known.iter().all(|&((t, s), sees)| is(t, s) == sees) {
             let on = set.words.clone().unwrap_or_else(|| "all keys".into());
@@ -394,7 +395,7 @@ mod tests {
 
     fn words(of: impl Fn(i64, i64) -> bool) -> String {
         let sees = Array2::from_shape_fn((16, 16), |(t, s)| Some(of(t as i64, s as i64)));
-        describe(&sees).map_or_else(|| "none".into(), |mask| mask.words)
+        describe(&sees, None).map_or_else(|| "none".into(), |mask| mask.words)
     }
 
     #[test]
@@ -421,6 +422,14 @@ mod tests {
             "keys up to its own, without keys 4, 9 for later queries"
         );
         assert_eq!(words(|t, s| s <= t / 4 * 4), "keys from the first to the first of its 4 keys (i: the query)");
+    }
+
+    #[test]
+    fn keys_that_are_hidden_for_their_token() {
+        let tokens: Vec<u32> = (0..16).map(|i| if [3, 8, 15].contains(&i) { 17 } else { 40 + i }).collect();
+        let sees = Array2::from_shape_fn((16, 16), |(t, s)| Some(s <= t && tokens[s] != 17));
+        let words = describe(&sees, Some(&tokens)).map(|mask| mask.words);
+        assert_eq!(words.as_deref(), Some("keys up to its own, without token id 17"));
     }
 
     #[test]

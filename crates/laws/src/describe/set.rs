@@ -126,14 +126,16 @@ fn of_tokens(meant: &[Option<bool>], tokens: &[u32], offer: Offer<'_>) {
     let of = |which: bool| (0..tokens.len()).filter(move |&i| meant[i] == Some(which)).map(|i| tokens[i]);
     let range = |which: bool| of(which).min().zip(of(which).max());
     if let (Some((low, high)), Some((least, most))) = (range(true), range(false)) {
-        if low > most {
-            offer(Some(format!("tokens with an id from {low} on")), 16.0, &|i| tokens[i] > most);
-        }
-        if high < least {
-            offer(Some(format!("tokens with an id up to {high}")), 16.0, &|i| tokens[i] < least);
-        }
         if low == high {
             offer(Some(format!("token id {low}")), 16.0, &|i| tokens[i] == low);
+        }
+        if low > most {
+            offer(Some(format!("tokens with an id from {low} on, but not up to {most}")), 16.0, &|i| tokens[i] > most);
+        }
+        if high < least {
+            offer(Some(format!("tokens with an id up to {high}, but not from {least} on")), 16.0, &|i| {
+                tokens[i] < least
+            });
         }
     }
 }

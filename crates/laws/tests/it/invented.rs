@@ -141,11 +141,11 @@ fn rows_of_a_table_have_no_rule_of_one_or_two() {
         embedding(&due, &read)
     };
     let two = put(&[(1, 114), (3, 14)]);
-    assert!(two.status == Status::Table && !two.words.contains("below"), "{two:?}");
+    assert!(two.status == Status::Table && !two.words.contains("ids up to"), "{two:?}");
     let one = put(&[(5, 141)]);
     let all = [std::slice::from_ref(&one.words), &one.equivalent].concat().join("; ");
     assert!(all.contains("token 141 in place of 148") && all.contains("token id - 7"), "{all}");
     // Two rows for all ids, by a bound, is a rule.
     let read = due.map(|id| if id < 100 { 7 } else { 8 });
-    assert!(embedding(&due, &read).words.contains("token 7 for ids below"), "{:?}", embedding(&due, &read));
+    assert!(embedding(&due, &read).words.contains("token 7 for ids up to"), "{:?}", embedding(&due, &read));
 }

@@ -101,3 +101,19 @@ fn two_rows_tell_the_epsilon_of_the_model_and_another() {
     let none = of_rows(2, |layer, x| norm(layer, &x[0], |row| row.iter().map(|x| x.abs()).sum(), |_, w| w));
     assert!(none.starts_with("rows are divided by the sum of sizes") && !none.contains("plus -"), "{none}");
 }
+
+#[test]
+fn shares_of_two_rows_squares_leave_the_gain_as_it_is() {
+    let wrong = |layer: usize, x: &[ArrayD<f64>]| {
+        let (gain, rows) = (gain(layer), x[0].rows().into_iter().map(|row| row.to_vec()).collect::<Vec<_>>());
+        let square = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+        let out = rows.iter().enumerate().flat_map(|(t, row)| {
+            let by = (0.75 * square(row) + 0.25 * square(&rows[t.saturating_sub(1)]) + 1e-5).sqrt();
+            row.iter().zip(&gain).map(move |(x, w)| x / by * w).collect::<Vec<f64>>()
+        });
+        ArrayD::from_shape_vec(x[0].raw_dim(), out.collect()).unwrap()
+    };
+    let said = law(wrong);
+    let due = "the root of 3/4 times the mean square plus 1/4 times the square of the root mean square of the row before plus the epsilon";
+    assert!(said.contains(due) && !said.contains("gain is"), "{said}");
+}

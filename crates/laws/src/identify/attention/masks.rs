@@ -64,13 +64,13 @@ impl How<'_> {
             };
             match groups.iter_mut().find(|(_, mask)| fits(mask)) {
                 Some((of, _)) => of.push(head),
-                None => match mask::describe(&seen[head]) {
+                None => match mask::describe(&seen[head], self.case.tokens_of(Axis::Key)) {
                     Some(mask) => groups.push((vec![head], mask)),
                     None => return self.masks_of_size(),
                 },
             }
         }
-        let right = mask::describe(&self.right.sees.index_axis(Dimension(0), groups[0].0[0]).mapv(Some));
+        let right = mask::describe(&self.right.sees.index_axis(Dimension(0), groups[0].0[0]).mapv(Some), None);
         let model = right.map_or_else(String::new, |right| format!(" (right: {})", right.words));
         let (mut words, mut masks) = (Vec::new(), Masks::of(self.right));
         let one = groups.len() == 1;

@@ -58,12 +58,12 @@ pub(super) fn coefficients(case: &Case<'_>, of: &Operands, own: &Array3<f64>) ->
         let law = law.with("coefficient", said).with("by", called);
         laws.push(if is_table { law.table() } else { law });
     }
-    laws.extend(pairs(of, own, noise, heads));
+    laws.extend(pairs(case, of, own, noise, heads));
     laws
 }
 
 /// A coefficient for each pair of query and key, from all heads and dimensions: which pairs are left out, or counted otherwise.
-fn pairs(of: &Operands, own: &Array3<f64>, noise: f64, heads: usize) -> Option<Law> {
+fn pairs(case: &Case<'_>, of: &Operands, own: &Array3<f64>, noise: f64, heads: usize) -> Option<Law> {
     let (_, rows, keys) = of.probs.dim();
     let (met, width) = (of.met(), of.values.shape()[2]);
     let mut counted = Array2::from_elem((rows, keys), None);
@@ -102,7 +102,7 @@ fn pairs(of: &Operands, own: &Array3<f64>, noise: f64, heads: usize) -> Option<L
     }
     let number = other.number();
     let value = number.value;
-    let described = mask::describe(&counted)?;
+    let described = mask::describe(&counted, case.tokens_of(Axis::Key))?;
     let words = match value == 0.0 {
         true => format!("only values are counted of {}", described.words),
         false => format!("values are counted once of {}, and {} times elsewhere", described.words, number.words),

@@ -166,7 +166,7 @@ fn ways(found: &BTreeMap<i64, i64>, rows: i64) -> Vec<Way> {
             break;
         }
     }
-    all.extend(of_two_parts(found, rows, price));
+    all.extend(of_two_parts(found, price));
     all.retain(|(_, _, of)| found.iter().all(|(id, to)| of(*id) == *to));
     if all.is_empty() && found.len() <= MOST_LISTED {
         let listed: Vec<String> = found.iter().map(|(id, to)| format!("{to} for token {id}")).collect();
@@ -178,8 +178,8 @@ fn ways(found: &BTreeMap<i64, i64>, rows: i64) -> Vec<Way> {
     all.into_iter().map(|(words, bits, of)| Way { words, bits, of, is_list: false }).collect()
 }
 
-/// One row for ids below a bound, another for those from it on: a table in two parts.
-fn of_two_parts(found: &BTreeMap<i64, i64>, rows: i64, price: f64) -> Option<(String, f64, OfId)> {
+/// One row for ids up to one, another for those from one on: a table in two parts. Which of the ids between them is the bound cannot be told.
+fn of_two_parts(found: &BTreeMap<i64, i64>, price: f64) -> Option<(String, f64, OfId)> {
     let (low, high) = (*found.values().next()?, *found.values().next_back()?);
     let most = found.iter().take_while(|(_, to)| **to == low).map(|(id, _)| *id).last()?;
     let least = found.keys().copied().find(|id| *id > most)?;
@@ -188,11 +188,8 @@ fn of_two_parts(found: &BTreeMap<i64, i64>, rows: i64, price: f64) -> Option<(St
     if below < FEWEST || found.len() - below < FEWEST {
         return None;
     }
-    // The middle of the table where that lies between them.
-    let half = rows / 2;
-    let bound = if (most + 1..=least).contains(&half) { half } else { least };
-    let words = format!("token {low} for ids below {bound}, of token {high} for those from it on");
-    Some((words, 6.0 + 3.0 * price, Box::new(move |id| if id < bound { low } else { high })))
+    let words = format!("token {low} for ids up to {most}, of token {high} for those from {least} on");
+    Some((words, 6.0 + 3.0 * price, Box::new(move |id| if id < least { low } else { high })))
 }
 
 /// Ids on each side of a bound, at least.

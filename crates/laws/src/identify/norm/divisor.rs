@@ -272,22 +272,30 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let all: Vec<_> =
         statistics(inner.ncols(), inside(case)).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
-    // Beside the right divisor, or beside it without its epsilon.
+    // Beside the right divisor, or beside it without its epsilon, which may be added to the sum of both.
     type Base = fn(&Right, &Array2<f64>) -> Vec<f64>;
-    let bases: [(&str, &str, Base); 2] = [
-        ("the right divisor", "the right divisor squared", |right, x| right.divisor(x)),
-        ("the root mean square", "the mean square", |_, x| roots(x, 0.0)),
+    type Behind = fn(&Right) -> f64;
+    let bases: [(&str, &str, Base, Behind); 3] = [
+        ("the right divisor", "the right divisor squared", |right, x| right.divisor(x), |_| 0.0),
+        ("the root mean square", "the mean square", |_, x| roots(x, 0.0), |_| 0.0),
+        ("the root mean square", "the mean square", |_, x| roots(x, 0.0), |right| right.epsilon),
     ];
-    let bases = bases.into_iter().take(if right.epsilon > 0.0 { 2 } else { 1 });
-    for ((words, bits, statistic), (called, squared, base)) in
+    let bases = bases.into_iter().take(if right.epsilon > 0.0 { 3 } else { 1 });
+    for ((words, bits, statistic), (called, squared, base, behind)) in
         all.into_iter().flat_map(|of| bases.clone().map(move |base| (of.clone(), base)))
     {
         let (due, of) = (base(right, inner), statistic(inner));
+        let epsilon = behind(right);
         for power in [1, 2] {
+            // An epsilon stands inside the root.
+            if power == 1 && epsilon != 0.0 {
+                continue;
+            }
             let raised = |x: &[f64]| x.iter().map(|x| x.powi(power)).collect::<Vec<f64>>();
             let y: Vec<Measured> = own
                 .iter()
                 .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
+                .map(|y| y.plus(-epsilon))
                 .collect();
             let Some(fit) = weighed(&[&raised(&due), &raised(&of)], &y) else { continue };
             let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
@@ -304,13 +312,13 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
                 (a.plain(), b.plain()),
             ] {
                 let (one, other) = (a.value, b.value);
-                let made = move |d: f64, s: f64| {
-                    let sum = one * d.powi(power) + other * s.powi(power);
+                let made = move |d: f64, s: f64, epsilon: f64| {
+                    let sum = one * d.powi(power) + other * s.powi(power) + epsilon;
                     if power == 2 { sum.max(0.0).sqrt() } else { sum }
                 };
                 if one == 0.0
                     || other == 0.0
-                    || !own.iter().zip(due.iter().zip(&of)).all(|(own, (d, s))| own.may_be(made(*d, *s)))
+                    || !own.iter().zip(due.iter().zip(&of)).all(|(own, (d, s))| own.may_be(made(*d, *s, epsilon)))
                 {
                     continue;
                 }
@@ -320,9 +328,10 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
                 let said = match power {
                     1 => format!("rows are divided by {} plus {}", term(&a, called), term(&b, &words)),
                     _ => format!(
-                        "rows are divided by the root of {} plus {}",
+                        "rows are divided by the root of {} plus {}{}",
                         term(&a, squared),
-                        term(&b, &format!("the square of {words}"))
+                        term(&b, &format!("the square of {words}")),
+                        if epsilon == 0.0 { "" } else { " plus the epsilon" }
                     ),
                 };
                 let statistic = statistic.clone();
@@ -330,8 +339,8 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
                     words: Some(said),
                     bits: 8.0 + bits + a.bits + b.bits,
                     f: Arc::new(move |_: &Place, right: &Right, x: &Array2<f64>| {
-                        let (due, of) = (base(right, x), statistic(x));
-                        Some(due.into_iter().zip(of).map(|(d, s)| made(d, s)).collect())
+                        let (due, of, epsilon) = (base(right, x), statistic(x), behind(right));
+                        Some(due.into_iter().zip(of).map(|(d, s)| made(d, s, epsilon)).collect())
                     }),
                     parameters: Vec::new(),
                 });

@@ -2,7 +2,7 @@
 
 use ndarray::{Array2, Array3, Zip};
 
-use crate::case::Case;
+use crate::case::{Axis, Case};
 use crate::describe::mask::describe;
 use crate::identify::after::Offers;
 use crate::identify::attention::{Right, cube, softmax};
@@ -30,7 +30,9 @@ pub(super) fn kept(case: &Case<'_>, offers: &mut Offers<'_>) {
         };
         let (heads, rows, keys) = own.dim();
         let is_kept = Array2::from_shape_fn((rows, keys), |(t, s)| Some((0..heads).all(|h| is((h, t, s)))));
-        let Some(mask) = is_kept.iter().any(|is| *is == Some(true)).then(|| describe(&is_kept)).flatten() else {
+        let Some(mask) =
+            is_kept.iter().any(|is| *is == Some(true)).then(|| describe(&is_kept, case.tokens_of(Axis::Key))).flatten()
+        else {
             continue;
         };
         let words = format!("the softmax does not reach {}: these keep {what}", mask.words);
