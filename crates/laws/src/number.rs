@@ -50,6 +50,12 @@ impl Measured {
         Measured::new(1.0 / self.value, self.error / (self.value * self.value))
     }
 
+    /// Its power.
+    pub(crate) fn powi(self, power: i32) -> Measured {
+        let slope = f64::from(power.abs()) * self.value.abs().powi(power - 1);
+        Measured::new(self.value.powi(power), self.error * slope)
+    }
+
     /// It over another one.
     pub(crate) fn over(self, by: Measured) -> Measured {
         let quotient = self.value / by.value;

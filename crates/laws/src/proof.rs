@@ -126,9 +126,8 @@ fn best_of(case: &Case<'_>, places: &[usize], mut laws: Vec<Law>) -> Option<(Law
         .map(|(_, other, _)| other.words)
         .collect();
     // What says the same with more beside it is no other law.
-    law.equivalent.retain(|words| !words.contains(&law.words));
     let mut said = BTreeSet::new();
-    law.equivalent.retain(|words| said.insert(words.clone()));
+    law.equivalent.retain(|words| !words.contains(&law.words) && said.insert(words.clone()));
     Some((law, proof))
 }
 

@@ -161,8 +161,7 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
     }
     // Over the root of the mean square, perhaps with an epsilon.
     let squares = |x: &Array2<f64>| x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect::<Vec<f64>>();
-    let wanted: Vec<Measured> =
-        measured.iter().map(|m| Measured::new(m.value.powi(-2), 2.0 * m.error / m.value.abs().powi(3))).collect();
+    let wanted: Vec<Measured> = measured.iter().map(|m| m.powi(-2)).collect();
     let ones = vec![1.0; x.nrows()];
     if let Some(fit) = weighed(&[&squares(x), &ones], &wanted) {
         // The root of the mean square and an epsilon, and what that is multiplied by.

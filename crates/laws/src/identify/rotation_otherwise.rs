@@ -94,7 +94,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 type Table = fn(f64) -> f64;
 const TABLES: &[(&str, Table, Table)] = &[
     ("the absolute value of the sine is taken", |x| x.sin().abs(), f64::cos),
-    ("the size of the cosine is taken", f64::sin, |x| x.cos().abs()),
+    ("the absolute value of the cosine is taken", f64::sin, |x| x.cos().abs()),
     ("the tangent is taken for the sine", f64::tan, f64::cos),
     ("the sine is the root of 1 - cos^2", |x| other_leg(x.cos()), f64::cos),
     ("the cosine is the root of 1 - sin^2", f64::sin, |x| other_leg(x.sin())),

@@ -59,10 +59,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
             // S = sqrt(a s^2 + e), or S = a s + e.
             let power = if is_inside { 2 } else { 1 };
             let x: Vec<f64> = of.iter().map(|s| s.powi(power)).collect();
-            let y: Vec<Measured> = own
-                .iter()
-                .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
-                .collect();
+            let y: Vec<Measured> = own.iter().map(|s| s.powi(power)).collect();
             let mut is_found = false;
             for (number, (a, e, price)) in scale_and_epsilon(&x, &y, right.epsilon).into_iter().enumerate() {
                 // With the right epsilon and without: both are said where nobody can tell them apart.
@@ -292,11 +289,7 @@ fn two_statistics(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
                 continue;
             }
             let raised = |x: &[f64]| x.iter().map(|x| x.powi(power)).collect::<Vec<f64>>();
-            let y: Vec<Measured> = own
-                .iter()
-                .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
-                .map(|y| y.plus(-epsilon))
-                .collect();
+            let y: Vec<Measured> = own.iter().map(|s| s.powi(power).plus(-epsilon)).collect();
             let Some(fit) = weighed(&[&raised(&due), &raised(&of)], &y) else { continue };
             let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
             // The right divisor as it is, and a share of the other statistic.
