@@ -6,7 +6,7 @@ use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
-use crate::render::table::{Shown, fold_line, kind, step_lines};
+use crate::render::table::{Shown, differing, fold_line, kind, step_lines};
 use crate::report::Alignment;
 
 /// How the two took the tokens, and how many positions stand against each other.
@@ -74,16 +74,11 @@ pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
     let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
     let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
     let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };
-    let (word, own) = match own {
-        0 => ("differ", String::new()),
-        own if own == differ => ("diverged", String::new()),
-        own => ("differ", format!(", {own} of them with no compared input that differs")),
-    };
     let unchecked = match count(|s| s == Status::Unchecked) {
         0 => String::new(),
         n => paint(DIM, &format!("; {n} unchecked")),
     };
-    format!("  {mark} {name:<32} {differ} {word}{own}; {agree} agree{unchecked}")
+    format!("  {mark} {name:<32} {}; {agree} agree{unchecked}", differing(differ, own))
 }
 
 /// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.

@@ -267,14 +267,16 @@ pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
             _ => format!("{} agree, all exact", checked.len()),
         }
     } else {
-        let wrong = checked.iter().filter(|t| t.status == Status::Diverged).count();
-        let more = if wrong > 0 && wrong < checked.len() {
-            format!(", {wrong} of them with no compared input that differs")
-        } else {
-            String::new()
-        };
-        let word = if wrong == checked.len() { "diverged" } else { "differ" };
-        format!("{} {word}{more}", checked.len())
+        differing(checked.len(), checked.iter().filter(|t| t.status == Status::Diverged).count())
     };
     format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
+}
+
+/// How many differ, and how many of them with no compared input that does.
+pub(crate) fn differing(differ: usize, diverged: usize) -> String {
+    match diverged {
+        0 => format!("{differ} differ"),
+        all if all == differ => format!("{differ} diverged"),
+        some => format!("{differ} differ, {some} of them with no compared input that differs"),
+    }
 }
