@@ -272,14 +272,14 @@ impl Tap {
         Tap { layer: self.layer, site }
     }
 
-    fn key(&self) -> (u32, &'static str, u64, Site) {
+    fn key(&self) -> (u32, Option<&'static str>, u64, Site) {
         let layer = self.layer.map_or(0, u64::from);
         match (self.layer, self.site) {
-            (None, Site::H0) => (0, "", layer, Site::H0),
-            (None, Site::Open(_)) => (3, "", layer, self.site),
-            (None, site) => (2, "", layer, site),
-            (Some(_), site) if self.stack().is_empty() => (1, "", layer, site),
-            (Some(_), site) => (4, self.stack(), layer, site),
+            (None, Site::H0) => (0, None, layer, Site::H0),
+            (None, Site::Open(_)) => (3, None, layer, self.site),
+            (None, site) => (2, None, layer, site),
+            (Some(_), site) if self.stack().is_empty() => (1, None, layer, site),
+            (Some(_), site) => (4, Some(self.stack()), layer, site),
         }
     }
 

@@ -113,8 +113,8 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let (mut reference, mut candidate) =
-            (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        let (reference, candidate) = rayon::join(|| reading.open(reference), || reading.open(candidate));
+        let (mut reference, mut candidate) = (told.tell(reference?)?, told.tell(candidate?)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let (reference, mut candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;

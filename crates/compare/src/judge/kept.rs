@@ -44,7 +44,7 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) ->
     }
     let (reference, candidate) = (Values::F64(Cow::Owned(reference)), Values::F64(Cow::Owned(candidate)));
     let moved = pair.of_values(&reference, &candidate);
-    let positions = by_position(&moved, &moved.row_metrics());
+    let positions = by_position(&moved, moved.row_metrics());
     let strict = Tolerance { kept: Cache::F32, ..allowed.clone() };
     let outcome =
         outcome_of(&moved, (&positions, balanced_nmse(&positions)), &Metrics::over(&positions), profile, &strict);

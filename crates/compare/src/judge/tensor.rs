@@ -310,8 +310,8 @@ fn balanced(positions: &[Squares]) -> Option<f64> {
 /// The upper median; `None` of nothing.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let middle = values.len() / 2;
+    (!values.is_empty()).then(|| *values.select_nth_unstable_by(middle, f64::total_cmp).1)
 }
 
 /// The mean square of the reference.
@@ -439,7 +439,8 @@ impl Tolerance {
 /// Judges a pair against what is allowed.
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgement {
     let rows = pair.row_metrics();
-    let (metrics, positions) = (Metrics::over(&rows), by_position(pair, &rows));
+    let metrics = Metrics::over(&rows);
+    let positions = by_position(pair, rows);
     let balanced = balanced_nmse(&positions);
     let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
     let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };

@@ -291,7 +291,7 @@ impl<'a> Pair<'a> {
     /// NMSE of each position, of its own energy.
     pub fn nmse_by_position(&self) -> Vec<f64> {
         let nmse = |metrics: Metrics| metrics.nmse().unwrap_or(0.0);
-        by_position(self, &self.row_metrics()).into_iter().map(nmse).collect()
+        by_position(self, self.row_metrics()).into_iter().map(nmse).collect()
     }
 
     fn block_metrics(&self, start: usize, len: usize) -> Metrics {
@@ -314,7 +314,7 @@ impl<'a> Pair<'a> {
 
     /// The mean correlation of the two sides' positions.
     pub fn mean_correlation(&self) -> f64 {
-        let rows = by_position(self, &self.row_metrics());
+        let rows = by_position(self, self.row_metrics());
         rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len().max(1) as f64
     }
 
@@ -379,10 +379,13 @@ fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
 }
 
 /// Metrics of each position, over all heads.
-pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
+pub(crate) fn by_position(pair: &Pair<'_>, rows: Vec<Metrics>) -> Vec<Metrics> {
     let (positions, _) = pair.rows();
+    if rows.len() == positions {
+        return rows;
+    }
     let mut merged = vec![Metrics::default(); positions];
-    for (b, &row) in rows.iter().enumerate() {
+    for (b, row) in rows.into_iter().enumerate() {
         merged[b % positions] = merged[b % positions].merge(row);
     }
     merged

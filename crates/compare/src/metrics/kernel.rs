@@ -1,16 +1,17 @@
 //! What does one chunk add up to, as fast as the memory delivers it?
 //!
-//! One body in sixteen lanes, compiled for each set of instructions; of AVX2 written out, as compilers do not keep its sums in registers. Additions and
+//! One body in sixteen lanes; written out for the registers of AVX2 and AVX-512, as compilers do not keep its sums in them. Additions and
 //! multiplications are never fused, so all give the same bits.
 
-use firstdiff_simd::{Level, prefetch};
+use firstdiff_simd::Level;
 
 use super::moments::Moments;
 
 const LANES: usize = 16;
 /// Rows of [`LANES`] values that are added up one group of lanes after the other: they stay in the first-level cache meanwhile.
-const ROWS: usize = 32;
-const PREFETCH_BYTES: usize = 2048;
+const ROWS: usize = 8;
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_BYTES: usize = 4096;
 
 /// A float that widens to f64.
 pub(super) trait Real: Copy + Into<f64> {
@@ -76,7 +77,7 @@ fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Vnni => chunk_by::<T, LANES>(reference, candidate, |r, c, from, all| {
+        Level::Avx512 | Level::Vnni => chunk_by::<T, 8>(reference, candidate, |r, c, from, all| {
             // SAFETY: the processor has AVX-512.
             unsafe { avx512(r, c, from, all) }
         }),
@@ -89,64 +90,84 @@ fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
     }
 }
 
-// Not inlined: joined to one loop the groups would not have their sums in registers.
-
+/// Adds some rows to as many lanes as one register has, of which `from` is the first: what [`add_group`] does, in registers throughout.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
-#[inline(never)]
-fn avx512<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
-    add_group::<T, LANES>(r, c, from, all);
-}
-
-/// What [`add_group`] does with four lanes, of which `from` is the first.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-#[inline(never)]
-fn avx2<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
-    use std::arch::x86_64::*;
-    // Below LANES - 3, which spares the loop a check.
-    let from = from & (LANES - 4);
-    let absolute = _mm256_castsi256_pd(_mm256_set1_epi64x(i64::MAX));
-    let shift = (_mm256_set1_pd(all.shift.0), _mm256_set1_pd(all.shift.1));
-    // SAFETY: four of sixteen lanes, from `from` on.
-    let mut sums = all.sums().map(|lanes| unsafe { _mm256_loadu_pd(lanes[from..from + 4].as_ptr()) });
-    let [diff_squares, diff_abs, max, sum_r, sum_c, rr, cc, rc] = &mut sums;
-    for (r, c) in r.iter().zip(c) {
-        let (r, c) = (four(r, from), four(c, from));
-        let d = _mm256_sub_pd(c, r);
-        let abs = _mm256_and_pd(d, absolute);
-        *diff_squares = _mm256_add_pd(*diff_squares, _mm256_mul_pd(d, d));
-        *diff_abs = _mm256_add_pd(*diff_abs, abs);
-        // The second where the first is not larger, NaN included.
-        *max = _mm256_max_pd(abs, *max);
-        let (r, c) = (_mm256_sub_pd(r, shift.0), _mm256_sub_pd(c, shift.1));
-        *sum_r = _mm256_add_pd(*sum_r, r);
-        *sum_c = _mm256_add_pd(*sum_c, c);
-        *rr = _mm256_add_pd(*rr, _mm256_mul_pd(r, r));
-        *cc = _mm256_add_pd(*cc, _mm256_mul_pd(c, c));
-        *rc = _mm256_add_pd(*rc, _mm256_mul_pd(r, c));
-    }
-    for (lanes, sum) in all.sums_mut().into_iter().zip(sums) {
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_pd(lanes[from..from + 4].as_mut_ptr(), sum) };
-    }
-}
-
-/// Four values of a row, widened.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-#[inline]
-fn four<T: Real>(row: &[T; LANES], from: usize) -> std::arch::x86_64::__m256d {
-    use std::arch::x86_64::*;
-    let at = row[from..from + 4].as_ptr();
-    // SAFETY: four values, of the type that T says it is.
-    unsafe {
-        match T::IS_F64 {
-            true => _mm256_loadu_pd(at.cast()),
-            false => _mm256_cvtps_pd(_mm_loadu_ps(at.cast())),
+macro_rules! add_group_with {
+    ($name:ident, $features:literal, $lanes:literal, $load:ident, $store:ident, $set:ident, $add:ident, $sub:ident, $mul:ident, $max:ident, $abs:expr, $widened:expr) => {
+        #[target_feature(enable = $features)]
+        #[inline(never)]
+        fn $name<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
+            use std::arch::x86_64::*;
+            // At most LANES - $lanes, which spares the loop a check.
+            let from = from & (LANES - $lanes);
+            let shift = ($set(all.shift.0), $set(all.shift.1));
+            // SAFETY: lanes of one register, of sixteen, from `from` on.
+            let mut sums = all.sums().map(|lanes| unsafe { $load(lanes[from..from + $lanes].as_ptr()) });
+            let [diff_squares, diff_abs, max, sum_r, sum_c, rr, cc, rc] = &mut sums;
+            for (r, c) in r.iter().zip(c) {
+                if from == 0 {
+                    ahead(r);
+                    ahead(c);
+                }
+                let at = (r[from..from + $lanes].as_ptr(), c[from..from + $lanes].as_ptr());
+                // SAFETY: values of one register, of the type that T says it is.
+                let (r, c) = unsafe {
+                    match T::IS_F64 {
+                        true => ($load(at.0.cast()), $load(at.1.cast())),
+                        false => ($widened(at.0.cast()), $widened(at.1.cast())),
+                    }
+                };
+                let d = $sub(c, r);
+                let abs = $abs(d);
+                *diff_squares = $add(*diff_squares, $mul(d, d));
+                *diff_abs = $add(*diff_abs, abs);
+                // The second where the first is not larger, NaN included.
+                *max = $max(abs, *max);
+                let (r, c) = ($sub(r, shift.0), $sub(c, shift.1));
+                *sum_r = $add(*sum_r, r);
+                *sum_c = $add(*sum_c, c);
+                *rr = $add(*rr, $mul(r, r));
+                *cc = $add(*cc, $mul(c, c));
+                *rc = $add(*rc, $mul(r, c));
+            }
+            for (lanes, sum) in all.sums_mut().into_iter().zip(sums) {
+                // SAFETY: as above.
+                unsafe { $store(lanes[from..from + $lanes].as_mut_ptr(), sum) };
+            }
         }
-    }
+    };
 }
+
+#[cfg(target_arch = "x86_64")]
+add_group_with!(
+    avx2,
+    "avx2",
+    4,
+    _mm256_loadu_pd,
+    _mm256_storeu_pd,
+    _mm256_set1_pd,
+    _mm256_add_pd,
+    _mm256_sub_pd,
+    _mm256_mul_pd,
+    _mm256_max_pd,
+    |d| _mm256_andnot_pd(_mm256_set1_pd(-0.0), d),
+    |at| _mm256_cvtps_pd(_mm_loadu_ps(at))
+);
+#[cfg(target_arch = "x86_64")]
+add_group_with!(
+    avx512,
+    "avx512f",
+    8,
+    _mm512_loadu_pd,
+    _mm512_storeu_pd,
+    _mm512_set1_pd,
+    _mm512_add_pd,
+    _mm512_sub_pd,
+    _mm512_mul_pd,
+    _mm512_max_pd,
+    |d| _mm512_abs_pd(d),
+    |at| _mm512_cvtps_pd(_mm256_loadu_ps(at))
+);
 
 /// Running sums of N lanes, of values shifted near their mean.
 #[derive(Clone, Copy)]
@@ -176,7 +197,6 @@ fn chunk_by<T: Real, const GROUP: usize>(
     let (r, r_rest) = reference.as_chunks::<LANES>();
     let (c, c_rest) = candidate.as_chunks::<LANES>();
     for (r, c) in r.chunks(ROWS).zip(c.chunks(ROWS)) {
-        r.iter().chain(c).for_each(ahead);
         (0..LANES).step_by(GROUP).for_each(|from| add(r, c, from, &mut lanes));
     }
     for (i, (&r, &c)) in r_rest.iter().zip(c_rest).enumerate() {
@@ -303,10 +323,11 @@ fn halve<const N: usize, const HALF: usize>(x: [f64; N]) -> [f64; HALF] {
 }
 
 /// Asks for the cache lines that the loop reaches next: it is busy enough to wait for them, and without this runs at half the memory's speed.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn ahead<T>(row: &[T; LANES]) {
     for line in (0..size_of_val(row)).step_by(64) {
-        prefetch(row.as_ptr().wrapping_byte_add(PREFETCH_BYTES + line));
+        firstdiff_simd::prefetch(row.as_ptr().wrapping_byte_add(PREFETCH_BYTES + line));
     }
 }
 

@@ -28,11 +28,11 @@ pub(super) fn metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
 pub(super) fn rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Metrics> {
     let len = reference.len();
     // Groups are of a fixed size, so that what is looked for does not depend on the number of threads.
-    let group = row * (SPAN / 16).div_ceil(row);
-    let of_group = |start: usize| {
+    let group = (SPAN / 16).div_ceil(row);
+    let of_group = |(number, rows): (usize, &mut [Metrics])| {
         let mut best = None;
-        let mut rows = Vec::new();
-        for start in (start..len.min(start + group)).step_by(row) {
+        for (at, to) in rows.iter_mut().enumerate() {
+            let start = (number * group + at) * row;
             let range = start..len.min(start + row);
             let seed = Metrics { peak: best, ..Metrics::default() };
             let mut metrics = continued(seed, reference.slice(range.clone()), candidate.slice(range));
@@ -41,11 +41,12 @@ pub(super) fn rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> 
             } else {
                 best = metrics.peak
             }
-            rows.push(metrics);
+            *to = metrics;
         }
-        rows
     };
-    (0..len).into_par_iter().step_by(group).flat_map_iter(of_group).collect()
+    let mut rows = vec![Metrics::default(); len.div_ceil(row)];
+    rows.par_chunks_mut(group).enumerate().for_each(of_group);
+    rows
 }
 
 fn span_metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {

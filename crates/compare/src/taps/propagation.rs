@@ -170,7 +170,7 @@ impl Run<'_> {
                 continue;
             }
             let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
-            let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, &pair.row_metrics()))?;
+            let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, pair.row_metrics()))?;
             let positions = positions.unwrap_or_default();
             match reads.iter_mut().find(|r| r.tap == place.tap) {
                 None => reads.push(Read { tap: place.tap, metrics, positions }),
@@ -218,7 +218,7 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
         return Inherited::default();
     }
     let site = out.site();
-    let positions = by_position(out, &out.row_metrics());
+    let positions = by_position(out, out.row_metrics());
     let rows = positions.len();
     let energy = mean_square(&Metrics::over(&positions));
     let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();

@@ -650,7 +650,7 @@ pub(crate) fn npy_header(path: &Path, declared: Option<DType>) -> Result<Header,
     let file = open_file(path)?;
     let total = file.metadata().map_err(|e| io_error(path, e))?.len();
     let total = usize::try_from(total).map_err(|_| not_a_dump(path, "too large for this machine"))?;
-    let mut start = Vec::with_capacity(total.min(1024));
+    let mut start = Vec::with_capacity(total.min(HEADER_LIMIT));
     file.take(HEADER_LIMIT as u64).read_to_end(&mut start).map_err(|e| io_error(path, e))?;
     read_header(&start, total, declared).map_err(|source| DumpError::Npy { path: path.into(), source })
 }

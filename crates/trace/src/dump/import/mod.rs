@@ -12,10 +12,12 @@ mod raw;
 mod text;
 mod tree;
 
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{DumpError, Entry, file_error, not_a_dump};
+use crate::element::write::MAGIC;
 use crate::element::{DType, element_count};
 use crate::file::read_regular;
 use crate::meta::{QkRows, Rows};
@@ -126,8 +128,16 @@ pub(crate) fn guessed_dtype(path: &Path) -> Option<DType> {
     if !(headless || form(path) == Some(Form::Raw(None))) || !path.is_file() {
         return None;
     }
-    let map = crate::dump::map_file(path).ok()?;
-    (!headless || !map.starts_with(b"\x93NUMPY")).then(|| raw::guess(&map))
+    if headless && has_npy_header(path) {
+        return None;
+    }
+    Some(raw::guess(&crate::dump::map_file(path).ok()?))
+}
+
+fn has_npy_header(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    let read = crate::dump::open_file(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok());
+    read && start == MAGIC
 }
 
 /// Whether a file's name is that of a foreign form.
