@@ -135,7 +135,10 @@ impl<'a> Search<'_, 'a> {
             let rows = SCREEN.max(target.first_wrong(right, BEYOND_ROUNDING)? + 1);
             let target = target.first_rows(rows)?;
             let right = right.slice_axis(Axis(0), (0..rows).into()).to_owned();
-            Some(Screen { base: Residual::of(&target, Some(right)).nmse, target, shared: Shared::default() })
+            let screen = Screen { base: Residual::of(&target, Some(right)).nmse, target, shared: Shared::default() };
+            // What no mistake changes on the way is known beforehand.
+            Search { accepted: &[], ..screen.search(self) }.value(&screen.target, &[], self.run.profile);
+            Some(screen)
         });
         let base = Residual::of(target, right);
         let result = Result { base: base.nmse, ..Result::default() };
@@ -470,7 +473,7 @@ const MOST: usize = 24;
 /// Rows that go through a large model's matrices at once.
 const TOGETHER: usize = 128;
 /// Tokens that a large model is run on at first, at least: as many as it takes for one to be wrong.
-const SCREEN: usize = 2;
+const SCREEN: usize = 1;
 /// Of those that do not give the numbers of the first tokens, how many are tried on all.
 const KEPT: usize = 40;
 /// Candidates below which every layer by itself is tried in combinations too.

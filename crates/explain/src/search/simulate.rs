@@ -127,7 +127,7 @@ impl<'r, 'a> Simulation<'r, 'a> {
         };
         self.busy.remove(&place);
         if touched || place == self.target {
-            self.memo.insert(place, value.clone());
+            self.take_up(place, value.clone());
         } else {
             self.shared.lock().ok()?.insert((place, exact), value.clone());
         }
@@ -193,7 +193,17 @@ impl<'r, 'a> Simulation<'r, 'a> {
 
     /// Takes over a value that was computed elsewhere.
     pub(crate) fn put(&mut self, place: Place, value: ArrayD<f64>) {
-        self.memo.insert(place, Some(Arc::new(value)));
+        self.take_up(place, Some(Arc::new(value)));
+    }
+
+    /// Takes up a value. One that came out as without mistakes, as a rotation's at position 0 does, leaves what is made of it as it is.
+    fn take_up(&mut self, place: Place, value: Option<Value>) {
+        let exact = self.profile == Profile::Exact;
+        let known = self.shared.lock().ok().and_then(|shared| shared.get(&(place, exact)).cloned()).flatten();
+        if place != self.target && known.is_some() && known == value {
+            self.touched.insert(place, false);
+        }
+        self.memo.insert(place, value);
     }
 
     /// Drops what none of the steps to come reads.
@@ -203,8 +213,8 @@ impl<'r, 'a> Simulation<'r, 'a> {
         self.memo.retain(|place, _| *place == target || place.step != target.step || read.contains(&place.tap));
     }
 
-    /// Whether an edit can change a value.
-    fn is_touched(&mut self, place: Place) -> bool {
+    /// Whether an edit can change a value; of what was computed, whether one did.
+    pub(crate) fn is_touched(&mut self, place: Place) -> bool {
         if let Some(&known) = self.touched.get(&place) {
             return known;
         }

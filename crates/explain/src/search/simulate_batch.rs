@@ -1,5 +1,7 @@
 //! What would come out of many sets of mistakes? All are carried through the steps side by side, so that a large matrix is read once for all of them.
 
+use std::sync::OnceLock;
+
 use firstdiff_compare::Place;
 use firstdiff_model::{Op, Profile, Step};
 use ndarray::{ArrayD, Axis, concatenate};
@@ -29,11 +31,23 @@ impl Search<'_, '_> {
                 product(&mut runs, step, place);
             }
             runs.par_iter_mut().for_each(|run| {
-                run.value(place);
+                if place != target.place || run.is_touched(place) {
+                    run.value(place);
+                }
                 run.forget(&target.steps[at + 1..]);
             });
         }
-        runs.into_par_iter().map(|run| Some(target.listed(run.run()?))).collect()
+        // What no mistake has changed on its way is the value without any.
+        let without = OnceLock::new();
+        let unchanged = || {
+            let none = Search { accepted: &[], ..*self };
+            without.get_or_init(|| none.imitation(target, &[], profile).run()).clone()
+        };
+        let value = |mut run: Simulation<'_, '_>| match run.is_touched(target.place) {
+            true => run.run(),
+            false => unchanged(),
+        };
+        runs.into_par_iter().map(|run| Some(target.listed(value(run)?))).collect()
     }
 }
 
