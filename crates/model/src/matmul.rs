@@ -16,9 +16,9 @@ use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
 /// Rows of a tile, and the bytes they may take in the product's type before they are made fewer: of the second-level cache, or of the first
-/// where a tile is used for one row of x only.
+/// where a tile is used for one row of x only. All of x is read again for each tile, which of many rows comes from memory: few tiles are better.
 const TILE_ROWS: usize = 64;
-const TILE_BYTES: usize = 1 << 17;
+const TILE_BYTES: usize = 1 << 19;
 const SMALL_TILE_BYTES: usize = 1 << 15;
 
 /// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]; on several threads, which changes no bit.
@@ -31,7 +31,8 @@ pub(crate) fn product<E: Real>(
     let x = x.as_standard_layout();
     let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
     let bytes = if x.rows().len() == 1 { SMALL_TILE_BYTES } else { TILE_BYTES };
-    let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(4, TILE_ROWS);
+    // Rows are taken by fours.
+    let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(4, TILE_ROWS) / 4 * 4;
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
     tiles.into_par_iter().try_for_each(|(number, mut tile)| {
         let range = number * height..number * height + tile.ncols();

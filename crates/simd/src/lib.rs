@@ -117,6 +117,19 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
+/// The same of what is read later: it comes into the second-level cache, so that nothing leaves the first for it.
+#[inline(always)]
+pub fn prefetch_for_later<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 fn names(levels: &[Level]) -> String {
     levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(", ")
 }

@@ -23,8 +23,9 @@ struct Micro<W> {
     cut: Cut,
     /// Rows of w, at most a block, side by side: each part of the lanes by itself.
     pack: unsafe fn(&[&[W]], &mut [f32]),
-    /// One part of the lanes of a strip with a block, in registers meanwhile; behind those that the sums hold where `true` is given.
-    pass: unsafe fn(&[f32], &[f32], bool, &mut [f32]),
+    /// One part of the lanes of a strip with a block, in registers meanwhile; behind those that the sums hold where `true` is given. From the address on,
+    /// one line of the cache is asked of memory for each of the strip's.
+    pass: unsafe fn(&[f32], &[f32], bool, &mut [f32], *const f32),
     /// The sum of each pair's lanes, of one row of x.
     trees: unsafe fn(&Sums, usize) -> [f32; COLUMNS],
     /// Strips that a block of w is multiplied with while it is in the first-level cache.
@@ -97,12 +98,16 @@ unsafe fn some_strips<W>(
         let end = (start + micro.chunk).min(lines);
         for part in 0..LANES / lanes {
             let of = |packed: usize| (part * lines + start) * packed * lanes..(part * lines + end) * packed * lanes;
-            for (w, sums) in blocks.iter().zip(sums.chunks_exact_mut(micro.together)) {
+            for (number, (w, sums)) in blocks.iter().zip(sums.chunks_exact_mut(micro.together)).enumerate() {
                 for (x, sums) in strips.iter().zip(sums) {
+                    let x = &x[of(rows)];
+                    // What follows of the strip, a share of it with each block: of many rows x is in no cache of the core.
+                    let next = x.as_ptr().wrapping_add(x.len() + number * (end - start) * LANES);
+                    let next = if number * LANES < rows * lanes { next } else { x.as_ptr() };
                     let size = rows * COLUMNS * lanes;
                     let sums = &mut sums[part * size..(part + 1) * size];
                     // SAFETY: as the caller says.
-                    unsafe { (micro.pass)(&x[of(rows)], &w[of(COLUMNS)], start > 0, sums) };
+                    unsafe { (micro.pass)(x, &w[of(COLUMNS)], start > 0, sums, next) };
                 }
             }
         }
@@ -144,7 +149,7 @@ macro_rules! pass {
     ($name:ident $(ahead $ahead:ident)?: $(#[$attribute:meta])?, $rows:expr, $width:expr, $zero:path, $load:path, $fma:path, $store:path) => {
         #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
         $(#[$attribute])?
-        fn $name(x: &[f32], w: &[f32], more: bool, sums: &mut [f32]) {
+        fn $name(x: &[f32], w: &[f32], more: bool, sums: &mut [f32], mut next: *const f32) {
             const SIZE: usize = $rows * COLUMNS * $width;
             let sums = sums.first_chunk_mut::<SIZE>().expect("lanes of all pairs");
             let mut lanes = [[$zero(); COLUMNS]; $rows];
@@ -157,6 +162,8 @@ macro_rules! pass {
                 }
             }
             for (x, w) in x.as_chunks::<{ $rows * $width }>().0.iter().zip(w.as_chunks::<{ COLUMNS * $width }>().0) {
+                firstdiff_simd::prefetch_for_later(next);
+                next = next.wrapping_add(LANES);
                 $(for line in 0..COLUMNS * $width / LANES {
                     firstdiff_simd::prefetch(w.as_ptr().wrapping_byte_add($ahead + line * 64));
                 })?
