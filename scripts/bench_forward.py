@@ -2,8 +2,8 @@
 """How long do PyTorch and llama.cpp take for a forward pass of a TinyLlama shape? What `cargo xtask bench forward` compares ours with.
 
     python scripts/bench_forward.py make FOLDER                 random weights of 1.1 B parameters as f32, f16, bf16 and four quantised GGUFs (13 GB)
-    python scripts/bench_forward.py torch T [T ..]              seconds of each T, as JSON: f32, all logits, 2 threads, best of some
-    python scripts/bench_forward.py llama.cpp FILE T [T ..]
+    python scripts/bench_forward.py torch                       the seconds of one pass for each number of tokens that standard input names, a line each:
+    python scripts/bench_forward.py llama.cpp FILE              all logits, 2 threads, PyTorch in f32
     python scripts/bench_forward.py weights A B                 seconds of a NumPy script that compares two .gguf of f16 tensor by tensor
 """
 
@@ -63,19 +63,8 @@ def make(folder):
             os.replace(folder / "partial", target)
 
 
-def best(work, few):
-    """The best of some runs: whatever else the machine does can only slow one down."""
-    work()
-    seconds = []
-    begun = time.perf_counter()
-    while len(seconds) < 3 or (time.perf_counter() - begun < 2 and not few):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def torch_seconds(sizes):
+def torch_forward():
+    """One forward pass of a number of tokens: f32, all logits."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -86,18 +75,20 @@ def torch_seconds(sizes):
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     model = model.to_empty(device="cpu").eval()
-    out = {}
     with torch.inference_mode():
         for parameter in model.parameters():
             parameter.normal_(0, 0.02)
         model.model.rotary_emb.inv_freq.copy_(1 / 10000 ** (torch.arange(0, D // H, 2) / (D // H)))
-        for size in sizes:
-            tokens = torch.arange(1, size + 1)[None]
-            out[size] = best(lambda: model(tokens, use_cache=False), size > 100)
-    return out
+
+    def once(size):
+        with torch.inference_mode():
+            model(torch.arange(1, size + 1)[None], use_cache=False)
+
+    return once
 
 
-def llama_seconds(file, sizes):
+def llama_forward(file):
+    """The same in llama.cpp."""
     from llama_cpp import llama_cpp as api
 
     api.llama_backend_init()
@@ -106,8 +97,9 @@ def llama_seconds(file, sizes):
     params = api.llama_model_default_params()
     params.use_extra_bufts = os.environ.get("FIRSTDIFF_EXTRA_BUFTS", "1") == "1"
     model = api.llama_model_load_from_file(str(file).encode(), params)
-    out = {}
-    for size in sizes:
+    made = {}
+
+    def prepared(size):
         params = api.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = max(size, 16)
         params.n_threads = params.n_threads_batch = THREADS
@@ -117,15 +109,31 @@ def llama_seconds(file, sizes):
         for i in range(size):
             batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = i + 1, i, 1, 1
             batch.seq_id[i][0] = 0
+        return context, batch
 
-        def once():
-            api.llama_memory_clear(api.llama_get_memory(context), True)
-            if api.llama_decode(context, batch):
-                sys.exit("llama_decode failed")
+    def once(size):
+        context, batch = made[size]
+        api.llama_memory_clear(api.llama_get_memory(context), True)
+        if api.llama_decode(context, batch):
+            sys.exit("llama_decode failed")
 
-        out[size] = best(once, size > 100)
-        api.llama_free(context)
-    return out
+    def prepare(size):
+        if size not in made:
+            made[size] = prepared(size)
+
+    once.prepare = prepare
+    once.keep = quiet
+    return once
+
+
+def answer(once):
+    """The seconds of one run for each number of tokens that standard input asks for."""
+    for line in sys.stdin:
+        size = int(line)
+        getattr(once, "prepare", lambda _: None)(size)
+        start = time.perf_counter()
+        once(size)
+        print(f"{time.perf_counter() - start:.6f}", flush=True)
 
 
 def numpy_weights(a, b):
@@ -147,10 +155,10 @@ def main():
     match sys.argv[1:]:
         case ["make", folder]:
             make(Path(folder))
-        case ["torch", *sizes] if sizes:
-            print(json.dumps(torch_seconds([int(s) for s in sizes])))
-        case ["llama.cpp", file, *sizes] if sizes:
-            print(json.dumps(llama_seconds(file, [int(s) for s in sizes])))
+        case ["torch"]:
+            answer(torch_forward())
+        case ["llama.cpp", file]:
+            answer(llama_forward(file))
         case ["weights", a, b]:
             print(json.dumps(numpy_weights(a, b)))
         case _:

@@ -1,7 +1,8 @@
 //! How fast are rows multiplied with a matrix? `cargo run --release -p firstdiff-core --example products -- T [T ..]`
 //!
-//! x \[T,2048\] with a matrix of \[16384,2048\] in f32, f16 and bf16, which no cache holds, on 2 threads; best of some runs. JSON: for each type and T
-//! the multiply-adds a second, and what the two cores do without touching memory. `FIRSTDIFF_SIMD` says with which instructions.
+//! x \[T,2048\] with a matrix of \[16384,2048\] in f32, f16 and bf16, which no cache holds, on 2 threads. Before each run the two cores add as long without
+//! touching memory: on a machine that others share, what they can do changes by the second. JSON: for each type and T the medians of the multiply-adds a
+//! second, and of their share of what the cores did just before. `FIRSTDIFF_SIMD` says with which instructions.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -34,14 +35,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("f16", Box::new(|from, to| Rows::F16(&half[from..to]))),
         ("bf16", Box::new(|from, to| Rows::BF16(&brain[from..to]))),
     ];
-    let peak =
-        pool.install(|| best(1.0, || (0..THREADS).into_par_iter().map(|_| multiply_adds(level, 5_000_000).0).sum()));
-    let mut parts = vec![format!("\"level\": \"{}\", \"peak\": {peak:.4e}", level.name())];
+    // Multiply-adds of both cores for about so many seconds, and how many a second that were.
+    let mut rounds = 1_000_000;
+    let mut peak = |seconds: f64| {
+        let start = Instant::now();
+        let done: usize = pool.install(|| (0..THREADS).into_par_iter().map(|_| multiply_adds(level, rounds).0).sum());
+        let taken = start.elapsed().as_secs_f64();
+        rounds = ((rounds as f64 * seconds / taken) as usize).max(1000);
+        done as f64 / taken
+    };
+    peak(0.1);
+    let (mut parts, mut peaks) = (vec![format!("\"level\": \"{}\"", level.name())], Vec::new());
     for (name, rows) in &types {
         for &size in &sizes {
             let x: Vec<f32> = (0..size * COLUMNS).map(|i| ((i * 31) % 997) as f32 / 997.0 - 0.5).collect();
             let mut out = Array2::<f32>::zeros((size, ROWS));
-            let once = || {
+            let mut once = || {
                 let x = Packed::new(x.chunks(COLUMNS).collect());
                 let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), TILE).enumerate().collect();
                 tiles.into_par_iter().for_each(|(number, tile)| {
@@ -50,21 +59,29 @@ fn main() -> Result<(), Box<dyn Error>> {
                 });
                 size * ROWS * COLUMNS
             };
-            let rate = pool.install(|| best(1.5, once));
-            parts.push(format!("\"{name} {size}\": {rate:.4e}"));
+            let mut timed = || {
+                let start = Instant::now();
+                let done = black_box(pool.install(&mut once));
+                (done as f64, start.elapsed().as_secs_f64())
+            };
+            let (_, first) = timed();
+            let (mut rates, mut shares) = (Vec::new(), Vec::new());
+            for _ in 0..((1.5 / first) as usize).clamp(3, 99) | 1 {
+                let most = peak(first);
+                let (done, taken) = timed();
+                rates.push(done / taken);
+                shares.push(done / taken / most);
+                peaks.push(most);
+            }
+            parts.push(format!("\"{name} {size}\": [{:.4e}, {:.4}]", median(rates), median(shares)));
         }
     }
+    parts.push(format!("\"peak\": {:.4e}", median(peaks)));
     println!("{{{}}}", parts.join(", "));
     Ok(())
 }
 
-/// The best rate of some runs, for so many seconds: whatever else the machine does can only slow one down.
-fn best(seconds: f64, mut work: impl FnMut() -> usize) -> f64 {
-    let (begun, mut rate) = (Instant::now(), 0f64);
-    while begun.elapsed().as_secs_f64() < seconds || rate == 0.0 {
-        let start = Instant::now();
-        let done = black_box(work());
-        rate = rate.max(done as f64 / start.elapsed().as_secs_f64());
-    }
-    rate
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
 }

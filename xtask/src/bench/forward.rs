@@ -1,19 +1,21 @@
 //! How long does a forward pass take, against PyTorch and llama.cpp in the same run?
 //!
-//! A TinyLlama shape with random weights. Also `weights` on two files of that size against NumPy, and
-//! the memory a run from Q4_K_M takes beside the mapped file.
+//! A TinyLlama shape with random weights. The programs take turns, each run of ours beside one of each other, so that what else the machine does meets
+//! all of them alike. Also `weights` on two files of that size against NumPy, and the memory a run from Q4_K_M takes beside the mapped file.
 
-use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use firstdiff_simd::{Level, VARIABLE};
 
-use super::{THREADS, binary, build, load, watched};
+use super::{Seconds, THREADS, binary, build, load, watched};
 
-const SIZES: [&str; 4] = ["1", "14", "128", "512"];
+/// Numbers of tokens, and how many runs each program has of each.
+const SIZES: [(usize, usize); 4] = [(1, 15), (14, 9), (128, 5), (512, 3)];
 
 /// The files of a model, and the arithmetics that each is run in.
 const FILES: [(&str, &[&str]); 7] = [
@@ -26,8 +28,6 @@ const FILES: [(&str, &[&str]); 7] = [
     ("q4_0", &["f32", "ggml"]),
 ];
 
-type Seconds = BTreeMap<String, f64>;
-
 /// Makes the models in `folder` where they are not there, and measures.
 pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     let folder = folder.map_or_else(|| std::env::temp_dir().join("firstdiff-bench"), Path::to_owned);
@@ -35,26 +35,33 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     build(&["-p", "firstdiff"])?;
     build(&["-p", "firstdiff-model", "--example", "forward"])?;
     let mut text = format!(
-        "Seconds for all logits at T tokens, {THREADS} threads, best of some runs (load before: {}). The ratio is ours to the faster of the others. \
-         llama.cpp with weights as they are stored (neither AMX nor repacked).\n\n\
+        "Seconds for all logits at T tokens, {THREADS} threads (load before: {}). The programs take turns; seconds are medians, and the ratio is the median of \
+         ours to the faster of the others beside it. llama.cpp with weights as they are stored (neither AMX nor repacked).\n\n\
          | weights | arithmetic | T | ours | PyTorch f32 | llama.cpp | ratio |\n|---|---|---|---|---|---|---|\n",
         load()
     );
-    let torch = seconds(&script(&with_sizes(&["torch"]))?)?;
     for (file, profiles) in FILES {
         let path = folder.join(format!("{file}.gguf"));
-        let theirs = seconds(&script(&with_sizes(&["llama.cpp", &path.to_string_lossy()]))?)?;
-        for profile in profiles {
-            let ours = seconds(&forward(&path, profile, Level::best())?)?;
-            for size in SIZES {
-                let torch = torch.get(size).copied().filter(|_| file == "f32");
-                let (ours, theirs) = (ours[size], theirs[size]);
-                let fastest = torch.map_or(theirs, |torch| torch.min(theirs));
-                let torch = torch.map_or("-".into(), |s| format!("{s:.3}"));
-                text += &format!(
-                    "| {file} | {profile} | {size} | {ours:.3} | {torch} | {theirs:.3} | {:.2} |\n",
-                    ours / fastest
-                );
+        let mut all =
+            profiles.iter().map(|profile| Program::ours(&path, profile, Level::best())).collect::<Result<Vec<_>>>()?;
+        all.push(Program::peer(&["llama.cpp".as_ref(), path.as_os_str()])?);
+        if file == "f32" {
+            all.push(Program::peer(&["torch".as_ref()])?);
+        }
+        for (size, runs) in SIZES {
+            let seconds = in_turns(&mut all, size, runs)?;
+            let (ours, others) = seconds.split_at(profiles.len());
+            let medians: Vec<f64> = others.iter().map(|other| median(other.clone())).collect();
+            let torch = medians.get(1).map_or("-".to_owned(), |seconds| format!("{seconds:.3}"));
+            for (profile, ours) in profiles.iter().zip(ours) {
+                let fastest = |run: usize| others.iter().map(|other| other[run]).fold(f64::INFINITY, f64::min);
+                let ratio = median(ours.iter().enumerate().map(|(run, own)| own / fastest(run)).collect());
+                writeln!(
+                    text,
+                    "| {file} | {profile} | {size} | {:.3} | {torch} | {:.3} | {ratio:.2} |",
+                    median(ours.clone()),
+                    medians[0]
+                )?;
             }
         }
     }
@@ -62,6 +69,65 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     text += &weights(&folder)?;
     text += &memory(&folder)?;
     Ok(text)
+}
+
+/// A program that runs once for each number of tokens it is told, and says how long it took.
+struct Program {
+    child: Child,
+    asked: ChildStdin,
+    told: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn ours(model: &Path, profile: &str, level: Level) -> Result<Program> {
+        let mut command = Command::new(binary("examples/forward")?);
+        command.arg(model).arg(profile).env(VARIABLE, level.name());
+        Program::start(command)
+    }
+
+    /// PyTorch or llama.cpp, as scripts/bench_forward.py runs them.
+    fn peer(args: &[&std::ffi::OsStr]) -> Result<Program> {
+        Program::start(script_command(args)?)
+    }
+
+    fn start(mut command: Command) -> Result<Program> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (asked, told) = child.stdin.take().zip(child.stdout.take()).context("no pipes")?;
+        Ok(Program { child, asked, told: BufReader::new(told) })
+    }
+
+    fn seconds(&mut self, size: usize) -> Result<f64> {
+        writeln!(self.asked, "{size}")?;
+        let mut line = String::new();
+        self.told.read_line(&mut line)?;
+        line.trim().parse().with_context(|| format!("no seconds for {size} tokens: '{}'", line.trim()))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It waits for a number that does not come.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The seconds of each program's runs of `size` tokens, which take turns; a first run of each, which reads the files, does not count.
+fn in_turns(programs: &mut [Program], size: usize, runs: usize) -> Result<Vec<Vec<f64>>> {
+    let mut seconds = vec![Vec::new(); programs.len()];
+    for run in 0..=runs {
+        for (program, seconds) in programs.iter_mut().zip(&mut seconds) {
+            let taken = program.seconds(size)?;
+            if run > 0 {
+                seconds.push(taken);
+            }
+        }
+    }
+    Ok(seconds)
+}
+
+fn median(seconds: Vec<f64>) -> f64 {
+    Seconds(seconds).sorted().median()
 }
 
 /// Makes the models where they are not there.
@@ -101,42 +167,41 @@ fn memory(folder: &Path) -> Result<String> {
 
 /// The same at every level of instructions, for a type of each kind of product.
 fn levels(folder: &Path) -> Result<String> {
-    let mut text =
-        format!("\nWith fewer of the processor's instructions, in seconds:\n\n| weights | arithmetic | level |{}\n", {
-            let heads: String = SIZES.iter().map(|size| format!(" T = {size} |")).collect();
-            format!("{heads}\n|---|---|---|{}", "---|".repeat(SIZES.len()))
-        });
+    // Plain Rust takes minutes for what the others do in a second.
+    let levels: Vec<Level> = Level::available().into_iter().filter(|level| *level != Level::Scalar).collect();
+    // What takes the longest says no more than what takes a quarter of it.
+    let sizes = &SIZES[..SIZES.len() - 1];
+    let heads: String = sizes.iter().map(|(size, _)| format!(" T = {size} |")).collect();
+    let rule = "---|".repeat(sizes.len());
+    let mut text = format!(
+        "\nWith fewer of the processor's instructions, in seconds, in turns too:\n\n| weights | arithmetic | level |{heads}\n|---|---|---|{rule}\n"
+    );
     for (file, profile) in [("f16", "f32"), ("q4_k_m", "ggml"), ("q8_0", "ggml")] {
-        // Plain Rust takes minutes for what the others do in a second.
-        for level in Level::available().into_iter().filter(|level| *level != Level::Scalar) {
-            let found = seconds(&forward(&folder.join(format!("{file}.gguf")), profile, level)?)?;
-            let cells: String = SIZES.iter().map(|size| format!(" {:.3} |", found[*size])).collect();
-            text += &format!("| {file} | {profile} | {} |{cells}\n", level.name());
+        let path = folder.join(format!("{file}.gguf"));
+        let mut all = levels.iter().map(|&level| Program::ours(&path, profile, level)).collect::<Result<Vec<_>>>()?;
+        let mut cells = vec![String::new(); levels.len()];
+        for &(size, runs) in sizes {
+            for (seconds, cells) in in_turns(&mut all, size, runs)?.into_iter().zip(&mut cells) {
+                write!(cells, " {:.3} |", median(seconds))?;
+            }
+        }
+        for (level, cells) in levels.iter().zip(cells) {
+            writeln!(text, "| {file} | {profile} | {} |{cells}", level.name())?;
         }
     }
     Ok(text)
 }
 
-fn forward(model: &Path, profile: &str, level: Level) -> Result<String> {
-    let mut command = Command::new(binary("examples/forward")?);
-    let output = command.arg(model).arg(profile).args(SIZES).env(VARIABLE, level.name()).output()?;
-    ensure!(output.status.success(), "forward: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-fn with_sizes<'a>(first: &[&'a str]) -> Vec<&'a std::ffi::OsStr> {
-    first.iter().copied().chain(SIZES).map(std::ffi::OsStr::new).collect()
+fn script_command(args: &[&std::ffi::OsStr]) -> Result<Command> {
+    let mut command = Command::new(crate::python());
+    command.arg(crate::root()?.join("scripts/bench_forward.py")).args(args).env("FIRSTDIFF_EXTRA_BUFTS", "0");
+    Ok(command)
 }
 
 /// Runs scripts/bench_forward.py; its last line is what it found.
 fn script(args: &[&std::ffi::OsStr]) -> Result<String> {
-    let path = crate::root()?.join("scripts/bench_forward.py");
-    let output = Command::new(crate::python()).arg(path).args(args).env("FIRSTDIFF_EXTRA_BUFTS", "0").output()?;
+    let output = script_command(args)?.output()?;
     ensure!(output.status.success(), "bench_forward.py: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().last().unwrap_or_default().to_owned())
-}
-
-fn seconds(json: &str) -> Result<Seconds> {
-    Ok(serde_json::from_str(json)?)
 }
