@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 THREADS = 2
@@ -63,8 +64,8 @@ def make(folder):
             os.replace(folder / "partial", target)
 
 
-def torch_forward():
-    """One forward pass of a number of tokens: f32, all logits."""
+def torch_answers():
+    """Answers with the seconds of a forward pass: f32, all logits."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -84,10 +85,10 @@ def torch_forward():
         with torch.inference_mode():
             model(torch.arange(1, size + 1)[None], use_cache=False)
 
-    return once
+    answer(once)
 
 
-def llama_forward(file):
+def llama_answers(file):
     """The same in llama.cpp."""
     from llama_cpp import llama_cpp as api
 
@@ -97,8 +98,8 @@ def llama_forward(file):
     params = api.llama_model_default_params()
     params.use_extra_bufts = os.environ.get("FIRSTDIFF_EXTRA_BUFTS", "1") == "1"
     model = api.llama_model_load_from_file(str(file).encode(), params)
-    made = {}
 
+    @cache
     def prepared(size):
         params = api.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = max(size, 16)
@@ -112,27 +113,19 @@ def llama_forward(file):
         return context, batch
 
     def once(size):
-        context, batch = made[size]
+        context, batch = prepared(size)
         api.llama_memory_clear(api.llama_get_memory(context), True)
         if api.llama_decode(context, batch):
             sys.exit("llama_decode failed")
 
-    def prepare(size):
-        if size not in made:
-            made[size] = prepared(size)
-
-    once.prepare = prepare
-    once.keep = quiet
-    return once
+    answer(once)
 
 
 def answer(once):
-    """The seconds of one run for each number of tokens that standard input asks for."""
+    """The seconds of one run for each number of tokens that standard input asks for; the first of each number prepares, too."""
     for line in sys.stdin:
-        size = int(line)
-        getattr(once, "prepare", lambda _: None)(size)
         start = time.perf_counter()
-        once(size)
+        once(int(line))
         print(f"{time.perf_counter() - start:.6f}", flush=True)
 
 
@@ -156,9 +149,9 @@ def main():
         case ["make", folder]:
             make(Path(folder))
         case ["torch"]:
-            answer(torch_forward())
+            torch_answers()
         case ["llama.cpp", file]:
-            answer(llama_forward(file))
+            llama_answers(file)
         case ["weights", a, b]:
             print(json.dumps(numpy_weights(a, b)))
         case _:

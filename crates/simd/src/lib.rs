@@ -3,6 +3,8 @@
 //! Every kernel gives the same bits at every level: a level changes how long a result takes, never the result. `FIRSTDIFF_SIMD=scalar`
 //! (or another [name](Level::name)) leaves out what is above a level, so that each can be tested and timed on one machine.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0 as FIRST, _MM_HINT_T1 as SECOND};
 use std::sync::OnceLock;
 
 /// The environment variable that leaves levels out.
@@ -107,25 +109,27 @@ impl Level {
 /// a page only.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which reads nothing and faults at no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    ask::<FIRST, T>(at);
 }
 
 /// The same of what is read later: it comes into the second-level cache, so that nothing leaves the first for it.
 #[inline(always)]
 pub fn prefetch_for_later<T>(at: *const T) {
+    ask::<SECOND, T>(at);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const FIRST: i32 = 0;
+#[cfg(not(target_arch = "x86_64"))]
+const SECOND: i32 = 1;
+
+#[inline(always)]
+fn ask<const LEVEL: i32, T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
-    }
+    // SAFETY: a hint, which reads nothing and faults at no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<LEVEL>(at.cast())
+    };
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }

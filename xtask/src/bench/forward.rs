@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use firstdiff_simd::{Level, VARIABLE};
 
-use super::{Seconds, THREADS, binary, build, load, watched};
+use super::{Seconds, THREADS, binary, build, load, output, watched};
 
 /// Numbers of tokens, and how many runs each program has of each.
 const SIZES: [(usize, usize); 4] = [(1, 15), (14, 9), (128, 5), (512, 3)];
@@ -200,8 +200,7 @@ fn script_command(args: &[&std::ffi::OsStr]) -> Result<Command> {
 
 /// Runs scripts/bench_forward.py; its last line is what it found.
 fn script(args: &[&std::ffi::OsStr]) -> Result<String> {
-    let output = script_command(args)?.output()?;
-    ensure!(output.status.success(), "bench_forward.py: {}", String::from_utf8_lossy(&output.stderr));
+    let output = output(&mut script_command(args)?, &[0])?;
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().last().unwrap_or_default().to_owned())
 }

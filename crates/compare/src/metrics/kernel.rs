@@ -91,6 +91,7 @@ fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
 }
 
 /// Adds some rows to as many lanes as one register has, of which `from` is the first: what [`add_group`] does, in registers throughout.
+/// Not inlined: joined to one loop the groups would not have their sums in registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! add_group_with {
     ($name:ident, $features:literal, $lanes:literal, $load:ident, $store:ident, $set:ident, $add:ident, $sub:ident, $mul:ident, $max:ident, $abs:expr, $widened:expr) => {

@@ -122,9 +122,11 @@ impl Run<'_> {
     pub(crate) fn doubt_orders(&self, taps: &[Judged]) -> Ruled {
         let strange: Vec<bool> = (0..taps.len()).map(|index| self.is_strange(taps, index)).collect();
         let vouched_for = |&index: &usize| {
-            let after = || self.graph.nearest_after(index, |i| taps[i].is_compared() && !strange[i]).0;
-            let agree = |after: &[usize]| !after.is_empty() && after.iter().all(|&i| taps[i].agrees());
-            strange[index] && agree(&after())
+            if !strange[index] {
+                return false;
+            }
+            let (after, _) = self.graph.nearest_after(index, |i| taps[i].is_compared() && !strange[i]);
+            !after.is_empty() && after.iter().all(|&i| taps[i].agrees())
         };
         let doubted = (0..taps.len()).filter(vouched_for);
         Ok(Changes::all(doubted, &Judged::Unchecked(Reason::OrderUnknown)))
@@ -134,11 +136,12 @@ impl Run<'_> {
     fn is_strange(&self, found: &[Judged], index: usize) -> bool {
         let Judged::Compared(judged) = &found[index] else { return false };
         let far = is_unlike(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
+        if !far {
+            return false;
+        }
+        let (left, right) = self.both(self.graph.places()[index]);
         let shape = |entry: &Entry| squeezed(entry.tap.site, &entry.shape);
-        let differs = |(left, right): (Option<Entry>, Option<Entry>)| {
-            left.zip(right).is_some_and(|(left, right)| shape(&left) != shape(&right))
-        };
-        far && differs(self.both(self.graph.places()[index]))
+        left.zip(right).is_some_and(|(left, right)| shape(&left) != shape(&right))
     }
 }
 
