@@ -98,9 +98,9 @@ macro_rules! both {
 }
 
 stored! {
-    f32, f32, |x| x, both!(f32_avx512, 24 panel::x86::avx512), both!(f32_avx2, 8 panel::x86::avx2), both!(f32_neon, 8 panel::neon::neon);
-    f16, f32, f16::to_f32, both!(f16_avx512, 24 panel::x86::avx512), both!(f16_avx2, 8 panel::x86::avx2), both!(f16_neon, 8 panel::neon::neon);
-    bf16, f32, bf16::to_f32, both!(bf16_avx512, 24 panel::x86::avx512), both!(bf16_avx2, 8 panel::x86::avx2), both!(bf16_neon, 8 panel::neon::neon);
+    f32, f32, |x| x, both!(f32_avx512, 28 panel::x86::avx512), both!(f32_avx2, 28 panel::x86::avx2), both!(f32_neon, 28 panel::neon::neon);
+    f16, f32, f16::to_f32, both!(f16_avx512, 28 panel::x86::avx512), both!(f16_avx2, 28 panel::x86::avx2), both!(f16_neon, 28 panel::neon::neon);
+    bf16, f32, bf16::to_f32, both!(bf16_avx512, 28 panel::x86::avx512), both!(bf16_avx2, 28 panel::x86::avx2), both!(bf16_neon, 28 panel::neon::neon);
     f64, f64, |x| x, both!(f64_avx512), both!(f64_avx2), both!(f64_neon);
     f16, f64, f16::to_f64, None, None, None;
     bf16, f64, bf16::to_f64, None, None, None;
@@ -138,7 +138,8 @@ fn runs<F: Float, W>(
 ) -> bool {
     let rows: Option<Vec<_>> = out.rows_mut().into_iter().map(|row| row.into_slice()).collect();
     let (Some(Kernels { few, many }), Some(mut rows)) = (kernels, rows) else { return false };
-    let kernel = many.filter(|(rows, _)| x.rows().len() >= *rows && panel::suits(x)).map_or(few, |(_, many)| many);
+    let kernel =
+        many.filter(|(rows, _)| x.rows().len() >= *rows && x.width() >= dot::LANES).map_or(few, |(_, many)| many);
     // SAFETY: the processor has the instructions.
     unsafe { kernel(x, w, &mut rows) };
     true

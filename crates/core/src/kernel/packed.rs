@@ -22,21 +22,8 @@ pub(crate) type Strip<'s, 'a, F> = (&'s [Line<F>], &'s [&'a [F]]);
 pub struct Packed<'a, F> {
     rows: Vec<&'a [F]>,
     lines: OnceLock<Vec<Line<F>>>,
-    panel: OnceLock<Panel<F>>,
+    by_lane: OnceLock<Vec<CacheLine<F>>>,
     len: usize,
-}
-
-/// How strips lie that are multiplied with a panel: of so many rows, and so many of the 16 lanes together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub(crate) rows: usize,
-    pub(crate) lanes: usize,
-}
-
-/// Rows in strips: for each strip and each part of the lanes the elements of all its lines, row by row, where a line of the cache begins.
-struct Panel<F> {
-    cut: Cut,
-    values: Vec<CacheLine<F>>,
 }
 
 /// 16 elements, where lines of the cache begin.
@@ -63,7 +50,7 @@ impl<'a, F: Float> Packed<'a, F> {
     pub fn new(mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
         let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         rows.iter_mut().for_each(|row| *row = &row[..len]);
-        Packed { rows, lines: OnceLock::new(), panel: OnceLock::new(), len }
+        Packed { rows, lines: OnceLock::new(), by_lane: OnceLock::new(), len }
     }
 
     /// The rows as they are.
@@ -95,23 +82,13 @@ impl<'a, F: Float> Packed<'a, F> {
         self.rows.chunks(STRIP).enumerate().map(move |(i, rows)| (&lines[i * count..(i + 1) * count], rows))
     }
 
-    /// The strips cut so, of rows of whole lines; what a strip lacks in rows is 0.
-    pub(crate) fn cut(&self, cut: Cut) -> impl Iterator<Item = &[F]> {
-        let size = cut.rows * self.len;
-        let panel = self.panel.get_or_init(|| {
-            let mut values = vec![CacheLine([F::zero(); LANES]); self.rows.len().div_ceil(cut.rows) * size / LANES];
-            for (strip, to) in self.rows.chunks(cut.rows).zip(flat_mut(&mut values).chunks_exact_mut(size)) {
-                for (part, to) in to.chunks_exact_mut(size * cut.lanes / LANES).enumerate() {
-                    for (line, to) in to.chunks_exact_mut(cut.rows * cut.lanes).enumerate() {
-                        for (row, to) in strip.iter().zip(to.chunks_exact_mut(cut.lanes)) {
-                            to.copy_from_slice(&row[line * LANES + part * cut.lanes..][..cut.lanes]);
-                        }
-                    }
-                }
-            }
-            Panel { cut, values }
+    /// The rows by lane, `count` elements in all, as `pack` writes them into zeros; the same for each call.
+    pub(crate) fn by_lane(&self, count: usize, pack: impl FnOnce(&[&[F]], &mut [F])) -> &[F] {
+        let lines = self.by_lane.get_or_init(|| {
+            let mut lines = vec![CacheLine([F::zero(); LANES]); count.div_ceil(LANES)];
+            pack(&self.rows, flat_mut(&mut lines));
+            lines
         });
-        assert_eq!(panel.cut, cut, "rows are packed for one set of instructions");
-        flat(&panel.values).chunks_exact(size)
+        flat(lines)
     }
 }

@@ -1,189 +1,234 @@
-//! How are many rows of x multiplied with a tile of w? Both packed, so that what one pass reads lies one after the other.
+//! How are many rows of x multiplied with a tile of w? Lane by lane, each as a product of two matrices.
 //!
-//! Sums in f32, and those of `dot` to the bit. What differs from one set of instructions to the next is a [`Micro`].
+//! A [`dot`](super::dot::dot) has 16 lanes. Of one lane alone, all pairs of rows make a product of matrices: of every 16th column of x and of w. So both
+//! are packed lane by lane, and a register holds the sums of one row of x with as many rows of w, not the lanes of one pair. The lanes come in the order
+//! in which they are added, 0 and 8, then 4 and 12 and both pairs, so that five sums of a pair are kept, not 16. Sums in f32, and those of `dot` to
+//! the bit. What differs from one set of instructions to the next is a [`Micro`].
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::kernel::dot::LANES;
-use crate::kernel::float::Float;
-use crate::kernel::packed::{CacheLine, Cut, Packed, flat_mut};
+use crate::kernel::packed::{CacheLine, Packed, flat_mut};
 
-/// Rows of w in a block.
-const COLUMNS: usize = 4;
-/// The most rows of x in a strip.
-const ROWS: usize = 6;
+/// Sums of a pair that are kept: of 1, 2, 4, 8 and 16 lanes.
+const SUMS: usize = LANES.ilog2() as usize + 1;
 
-/// The lanes of a strip with a block of w, a part of the lanes after the other; in each by rows of x, then rows of w.
-type Sums = [f32; ROWS * COLUMNS * LANES];
+/// Rows of x that meet a whole tile of w, lane by lane, while they and their sums are in the second-level cache.
+const GROUP: usize = 168;
 
 /// What is written for each set of instructions.
 struct Micro<W> {
-    /// Rows of x in a strip, and lanes that are in registers at a time: a part of the 16.
-    cut: Cut,
-    /// Rows of w, at most a block, side by side: each part of the lanes by itself.
-    pack: unsafe fn(&[&[W]], &mut [f32]),
-    /// One part of the lanes of a strip with a block, in registers meanwhile; behind those that the sums hold where `true` is given. From the address on,
-    /// one line of the cache is asked of memory for each of the strip's.
-    pass: unsafe fn(&[f32], &[f32], bool, &mut [f32], *const f32),
-    /// The sum of each pair's lanes, of one row of x.
-    trees: unsafe fn(&Sums, usize) -> [f32; COLUMNS],
-    /// Strips that a block of w is multiplied with while it is in the first-level cache.
-    together: usize,
-    /// Lines after which the lanes are put aside, so that these strips and a block of w stay there.
-    chunk: usize,
-    /// Bytes of packed w that stay in the second-level cache.
-    panel: usize,
+    /// Rows of w in a block: one row's sums with them are in registers side by side.
+    columns: usize,
+    /// Some rows, at most [`LANES`], by lane.
+    pack_x: Pack<f32>,
+    pack_w: Pack<W>,
+    /// By rows of x in a strip, from 1 on: as many as the registers have sums for.
+    passes: &'static [Pass],
 }
+
+/// From rows of equal length, at most 16: element k of row r to `to[k % 16 · lane + k / 16 · across + r]`.
+type Pack<W> = unsafe fn(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize);
+
+/// The products of one lane of a strip of x with that of a block of w, each line by line, and the sums they give with those of the lanes before. The
+/// number of the lane, in the order in which they come, says which of the sums are complete.
+type Pass = unsafe fn(x: &[f32], w: &[f32], number: usize, sums: &mut [f32]);
 
 thread_local! {
-    /// A thread's tile of w.
-    static PANEL: RefCell<Vec<CacheLine<f32>>> = const { RefCell::new(Vec::new()) };
+    /// A thread's tile of w, and the sums of a group with it.
+    static TILE: RefCell<[Vec<CacheLine<f32>>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// Whether [`products`] takes rows of this length.
-pub(crate) fn suits<F: Float>(x: &Packed<'_, F>) -> bool {
-    x.width() >= LANES && x.width().is_multiple_of(LANES)
+/// Rows by lane.
+struct ByLane<'a> {
+    lanes: Lanes,
+    values: &'a [f32],
 }
 
-/// out\[i,j\] = dot(x\[i\], w\[j\]); `out` \[x, w\], rows of a whole number of lines.
+impl ByLane<'_> {
+    /// One lane of some rows that are packed together.
+    fn get(&self, lane: usize, rows: &Range<usize>) -> &[f32] {
+        &self.values[self.lanes.range(lane, rows.clone())]
+    }
+}
+
+/// Where packed rows lie.
+struct Lanes {
+    /// Elements from one lane to the next: a line more than they take, as what lies a power of two apart shares a place in the cache.
+    stride: usize,
+    /// Elements of a row.
+    width: usize,
+}
+
+impl Lanes {
+    /// Of `rows` rows of `width` elements.
+    fn new(rows: usize, width: usize) -> Lanes {
+        Lanes { stride: (rows * width.div_ceil(LANES)).next_multiple_of(LANES) + LANES, width }
+    }
+
+    /// Elements of a row that a lane has.
+    fn steps(&self, lane: usize) -> usize {
+        (self.width + LANES - 1 - lane) / LANES
+    }
+
+    /// Where lane `lane` of `rows` lies, which are packed together.
+    fn range(&self, lane: usize, rows: Range<usize>) -> Range<usize> {
+        let start = lane * self.stride + rows.start * self.width.div_ceil(LANES);
+        start..start + rows.len() * self.steps(lane)
+    }
+}
+
+/// `count` rows in as few parts of at most `most` as there can be, none much smaller than another.
+fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let parts = count.div_ceil(most);
+    (0..parts).map(move |part| part * count / parts..(part + 1) * count / parts)
+}
+
+/// out\[i,j\] = dot(x\[i\], w\[j\]); `out` \[x, w\].
 ///
 /// # Safety
 /// The processor has the instructions of `micro`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 unsafe fn products<W>(micro: &Micro<W>, x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-    assert!(suits(x) && w.iter().all(|row| row.len() >= x.width()) && out.iter().all(|row| row.len() == w.len()));
-    assert!(micro.cut.rows <= ROWS && LANES.is_multiple_of(micro.cut.lanes));
-    let size = x.width() * COLUMNS;
-    let height = (micro.panel / (size * size_of::<f32>())).max(1) * COLUMNS;
-    let strips: Vec<&[f32]> = x.cut(micro.cut).collect();
-    PANEL.with_borrow_mut(|panel| {
-        for (number, w) in w.chunks(height).enumerate() {
-            let needed = size * w.len().div_ceil(COLUMNS);
-            if panel.len() < needed / LANES {
-                panel.resize(needed / LANES, CacheLine([0.0; LANES]));
-            }
-            let panel = &mut flat_mut(panel)[..needed];
-            for (w, to) in w.chunks(COLUMNS).zip(panel.chunks_exact_mut(size)) {
-                // SAFETY: the caller's processor; rows are as long as those of x (above).
-                unsafe { (micro.pack)(w, to) };
-            }
-            let blocks: Vec<&[f32]> = panel.chunks_exact(size).collect();
-            let mut sums = vec![[0.0; ROWS * COLUMNS * LANES]; blocks.len() * micro.together];
-            let columns = number * height..number * height + w.len();
-            let rows = micro.together * micro.cut.rows;
-            for (strips, out) in strips.chunks(micro.together).zip(out.chunks_mut(rows)) {
+    let width = x.width();
+    assert!(w.iter().all(|row| row.len() >= width) && out.iter().all(|row| row.len() == w.len()));
+    let strips: Vec<Range<usize>> = parts(x.rows().len(), micro.passes.len()).collect();
+    let lanes = Lanes::new(x.rows().len(), width);
+    let values = x.by_lane(LANES * lanes.stride, |rows, to| {
+        for strip in &strips {
+            let to = &mut to[lanes.range(0, strip.clone()).start..];
+            // SAFETY: as the caller says.
+            unsafe { (micro.pack_x)(&rows[strip.clone()], to, lanes.stride, strip.len()) };
+        }
+    });
+    let x = ByLane { lanes, values };
+    TILE.with_borrow_mut(|[tile, sums]| {
+        let blocks: Vec<Range<usize>> = (0..w.len()).step_by(micro.columns).map(|at| at..at + micro.columns).collect();
+        let lanes = Lanes::new(blocks.len() * micro.columns, width);
+        let values = grown(tile, LANES * lanes.stride);
+        for (block, w) in blocks.iter().zip(w.chunks(micro.columns)) {
+            let to = &mut values[lanes.range(0, block.clone()).start..];
+            for (number, rows) in w.chunks(LANES).enumerate() {
+                let rows: Vec<&[W]> = rows.iter().map(|row| &row[..width]).collect();
                 // SAFETY: as the caller says.
-                unsafe { some_strips(micro, x.width() / LANES, strips, &blocks, &mut sums, columns.clone(), out) };
+                unsafe { (micro.pack_w)(&rows, &mut to[number * LANES..], lanes.stride, micro.columns) };
+            }
+        }
+        let w_by_lane = ByLane { lanes, values };
+        for group in parts(strips.len(), GROUP / micro.passes.len()) {
+            let strips = &strips[group];
+            // Sums of each block with each strip.
+            let size = |strip: &Range<usize>| SUMS * strip.len() * micro.columns;
+            let sums = grown(sums, blocks.len() * strips.iter().map(size).sum::<usize>());
+            for number in 0..LANES {
+                let lane = number.reverse_bits() >> (usize::BITS - LANES.ilog2());
+                let mut rest = &mut *sums;
+                for block in &blocks {
+                    let w = w_by_lane.get(lane, block);
+                    for strip in strips {
+                        let sums;
+                        (sums, rest) = rest.split_at_mut(size(strip));
+                        let x = x.get(lane, strip);
+                        // SAFETY: as the caller says.
+                        unsafe { (micro.passes[strip.len() - 1])(x, w, number, sums) };
+                    }
+                }
+            }
+            let mut rest = &*sums;
+            for block in &blocks {
+                for strip in strips {
+                    let sums;
+                    (sums, rest) = rest.split_at(size(strip));
+                    let whole = &sums[size(strip) / SUMS * (SUMS - 1)..];
+                    for (out, sums) in out[strip.clone()].iter_mut().zip(whole.chunks_exact(micro.columns)) {
+                        let to = &mut out[block.start..w.len().min(block.end)];
+                        to.copy_from_slice(&sums[..to.len()]);
+                    }
+                }
             }
         }
     });
 }
 
-/// Some strips with all blocks of w, to `columns` of their rows of `out`.
-///
-/// # Safety
-/// The processor has the instructions of `micro`.
-unsafe fn some_strips<W>(
-    micro: &Micro<W>,
-    lines: usize,
-    strips: &[&[f32]],
-    blocks: &[&[f32]],
-    sums: &mut [Sums],
-    columns: Range<usize>,
-    out: &mut [&mut [f32]],
-) {
-    let Cut { rows, lanes } = micro.cut;
-    for start in (0..lines).step_by(micro.chunk) {
-        let end = (start + micro.chunk).min(lines);
-        for part in 0..LANES / lanes {
-            let of = |packed: usize| (part * lines + start) * packed * lanes..(part * lines + end) * packed * lanes;
-            for (number, (w, sums)) in blocks.iter().zip(sums.chunks_exact_mut(micro.together)).enumerate() {
-                for (x, sums) in strips.iter().zip(sums) {
-                    let x = &x[of(rows)];
-                    // What follows of the strip, a share of it with each block: of many rows x is in no cache of the core.
-                    let next = x.as_ptr().wrapping_add(x.len() + number * (end - start) * LANES);
-                    let next = if number * LANES < rows * lanes { next } else { x.as_ptr() };
-                    let size = rows * COLUMNS * lanes;
-                    let sums = &mut sums[part * size..(part + 1) * size];
-                    // SAFETY: as the caller says.
-                    unsafe { (micro.pass)(x, &w[of(COLUMNS)], start > 0, sums, next) };
-                }
-            }
-        }
+/// A buffer with room for `count` elements.
+fn grown(buffer: &mut Vec<CacheLine<f32>>, count: usize) -> &mut [f32] {
+    let lines = count.div_ceil(LANES);
+    if buffer.len() < lines {
+        buffer.resize(lines, CacheLine([0.0; LANES]));
     }
-    for (number, out) in out.chunks_mut(rows).enumerate() {
-        for (row, out) in out.iter_mut().enumerate() {
-            let sums = sums.iter().skip(number).step_by(micro.together);
-            for (to, sums) in out[columns.clone()].chunks_mut(COLUMNS).zip(sums) {
-                // SAFETY: as the caller says.
-                let found = unsafe { (micro.trees)(sums, row) };
-                // Without a call where all are there.
-                match to.first_chunk_mut::<COLUMNS>() {
-                    Some(to) => *to = found,
-                    None => to.copy_from_slice(&found[..to.len()]),
-                }
-            }
-        }
-    }
+    &mut flat_mut(buffer)[..count]
 }
 
-/// The lanes of one row of a strip of R with a block, of which the sums have W at a time.
+/// Line `line` of each row, by `load`; what the rows have no more is 0.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
-fn lanes<const R: usize, const W: usize>(sums: &Sums, row: usize) -> [[f32; LANES]; COLUMNS] {
-    let parts = sums.as_chunks::<W>().0;
-    let mut whole = [[0.0; LANES]; COLUMNS];
-    for (column, whole) in whole.iter_mut().enumerate() {
-        for (part, whole) in whole.as_chunks_mut::<W>().0.iter_mut().enumerate() {
-            *whole = parts[(part * R + row) * COLUMNS + column];
+fn lines<W: Copy + Default>(
+    rows: &[&[W]],
+    line: usize,
+    load: impl Fn(*const W, &mut [f32; LANES]),
+    to: &mut [[f32; LANES]],
+) {
+    for (row, to) in rows.iter().zip(to) {
+        let row = &row[line * LANES..];
+        match row.first_chunk::<LANES>() {
+            Some(whole) => load(whole.as_ptr(), to),
+            None => {
+                let mut whole = [W::default(); LANES];
+                whole[..row.len()].copy_from_slice(row);
+                load(whole.as_ptr(), to);
+            }
         }
     }
-    whole
 }
 
-/// The pass of one set of instructions: $rows rows of x with a block of w, $width lanes at a time; w may be asked of the second-level cache some bytes ahead
-/// of time.
+/// The passes of one set of instructions: with 1, 2, .. rows of x and a block of $vectors registers of $width rows of w.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-macro_rules! pass {
-    ($name:ident $(ahead $ahead:ident)?: $(#[$attribute:meta])?, $rows:expr, $width:expr, $zero:path, $load:path, $fma:path, $store:path) => {
-        #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
-        $(#[$attribute])?
-        fn $name(x: &[f32], w: &[f32], more: bool, sums: &mut [f32], mut next: *const f32) {
-            const SIZE: usize = $rows * COLUMNS * $width;
-            let sums = sums.first_chunk_mut::<SIZE>().expect("lanes of all pairs");
-            let mut lanes = [[$zero(); COLUMNS]; $rows];
-            if more {
-                for r in 0..$rows {
-                    for c in 0..COLUMNS {
-                        // SAFETY: a register's elements; no alignment is needed.
-                        lanes[r][c] = unsafe { $load(sums[(r * COLUMNS + c) * $width..].as_ptr()) };
-                    }
-                }
-            }
-            for (x, w) in x.as_chunks::<{ $rows * $width }>().0.iter().zip(w.as_chunks::<{ COLUMNS * $width }>().0) {
-                firstdiff_simd::prefetch_for_later(next);
-                next = next.wrapping_add(LANES);
-                $(for line in 0..COLUMNS * $width / LANES {
-                    firstdiff_simd::prefetch(w.as_ptr().wrapping_byte_add($ahead + line * 64));
-                })?
-                // SAFETY: a register's elements each; no alignment is needed.
-                let xs: [_; $rows] = std::array::from_fn(|r| unsafe { $load(x[r * $width..].as_ptr()) });
-                for c in 0..COLUMNS {
-                    // SAFETY: as above.
-                    let w = unsafe { $load(w[c * $width..].as_ptr()) };
-                    for r in 0..$rows {
-                        lanes[r][c] = $fma(xs[r], w, lanes[r][c]);
-                    }
-                }
-            }
-            for r in 0..$rows {
-                for c in 0..COLUMNS {
+macro_rules! passes {
+    ($name:ident by $($rows:literal)*: $(#[$attribute:meta])?, $vectors:literal x $width:literal, $zero:path, $load:path, $splat:path, $fma:path, $add:path, $store:path) => {
+        const $name: &[super::Pass] = {
+            #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
+            $(#[$attribute])?
+            fn pass<const R: usize>(x: &[f32], w: &[f32], number: usize, sums: &mut [f32]) {
+                const COLUMNS: usize = $vectors * $width;
+                let mut lane = [[$zero(); $vectors]; R];
+                let complete = number.trailing_ones() as usize;
+                // What the pass ends with, and the strip that follows, are asked of the second-level cache meanwhile.
+                let mut to = sums[complete * R * COLUMNS..].as_ptr();
+                let length = x.len();
+                for (x, w) in x.as_chunks::<R>().0.iter().zip(w.as_chunks::<COLUMNS>().0) {
+                    firstdiff_simd::prefetch(x.as_ptr().wrapping_add(length));
+                    firstdiff_simd::prefetch(to);
+                    to = to.wrapping_add(LANES);
                     // SAFETY: a register's elements; no alignment is needed.
-                    unsafe { $store(sums[(r * COLUMNS + c) * $width..].as_mut_ptr(), lanes[r][c]) };
+                    let ws: [_; $vectors] = std::array::from_fn(|v| unsafe { $load(w[v * $width..].as_ptr()) });
+                    for r in 0..R {
+                        let x = $splat(x[r]);
+                        for v in 0..$vectors {
+                            lane[r][v] = $fma(x, ws[v], lane[r][v]);
+                        }
+                    }
+                }
+                let (before, to) = sums.split_at_mut(complete * R * COLUMNS);
+                for before in before.chunks_exact(R * COLUMNS) {
+                    for r in 0..R {
+                        for v in 0..$vectors {
+                            // SAFETY: a register's elements; no alignment is needed.
+                            let before = unsafe { $load(before[r * COLUMNS + v * $width..][..$width].as_ptr()) };
+                            lane[r][v] = $add(before, lane[r][v]);
+                        }
+                    }
+                }
+                let to = &mut to[..R * COLUMNS];
+                for r in 0..R {
+                    for v in 0..$vectors {
+                        // SAFETY: a register's elements; no alignment is needed.
+                        unsafe { $store(to[r * COLUMNS + v * $width..][..$width].as_mut_ptr(), lane[r][v]) };
+                    }
                 }
             }
-        }
+            &[$(pass::<$rows>),*]
+        };
     };
 }
 
@@ -192,32 +237,19 @@ macro_rules! pass {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use firstdiff_simd::prefetch;
+    use firstdiff_simd::prefetch_for_later;
 
-    use super::{COLUMNS, Cut, Micro, ROWS, Sums, lanes, products};
-    use crate::kernel::dot::{LANES, trees_avx2};
+    use super::{Micro, lines, products};
+    use crate::kernel::dot::LANES;
     use crate::kernel::packed::Packed;
     use crate::kernel::widen::x86::Weight;
-
-    /// Bytes that are asked of memory ahead of time: the processor's own prefetching stops at the end of a page.
-    const AHEAD: usize = 4096;
-    /// The same of a packed panel, for which a core with AVX-512 waits a sixth of its time otherwise.
-    const AHEAD_IN_PANEL: usize = 1024;
 
     /// The products with AVX-512.
     ///
     /// # Safety
     /// The processor has it.
     pub(crate) unsafe fn avx512<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro {
-            cut: Cut { rows: ROWS, lanes: LANES },
-            pack: pack_avx512::<W>,
-            pass: pass_avx512,
-            trees: trees_of_avx512,
-            together: 1,
-            chunk: 64,
-            panel: 1 << 19,
-        };
+        let micro = Micro { columns: 32, pack_x: pack_avx512, pack_w: pack_avx512::<W>, passes: AVX512 };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
@@ -227,70 +259,100 @@ pub(crate) mod x86 {
     /// # Safety
     /// The processor has them.
     pub(crate) unsafe fn avx2<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro {
-            cut: Cut { rows: HALF_ROWS, lanes: HALF },
-            pack: pack_avx2::<W>,
-            pass: pass_avx2,
-            trees: trees_of_avx2,
-            together: 2,
-            chunk: 64,
-            panel: 1 << 17,
-        };
+        let micro = Micro { columns: 16, pack_x: pack_avx2, pack_w: pack_avx2::<W>, passes: AVX2 };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
 
-    #[target_feature(enable = "avx2")]
-    fn trees_of_avx512(sums: &Sums, row: usize) -> [f32; COLUMNS] {
-        trees_avx2(&lanes::<ROWS, LANES>(sums, row))
-    }
+    passes!(AVX512 by 1 2 3 4 5 6 7 8 9 10 11 12 13 14: #[target_feature(enable = "avx512f")], 2 x 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, _mm512_storeu_ps);
+    passes!(AVX2 by 1 2 3 4 5 6: #[target_feature(enable = "avx2,fma")], 2 x 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, _mm256_storeu_ps);
 
-    #[target_feature(enable = "avx2")]
-    fn trees_of_avx2(sums: &Sums, row: usize) -> [f32; COLUMNS] {
-        trees_avx2(&lanes::<HALF_ROWS, HALF>(sums, row))
-    }
-
-    #[target_feature(enable = "avx512f")]
-    fn pack_avx512<W: Weight>(w: &[&[W]], to: &mut [f32]) {
-        for (c, row) in w.iter().enumerate() {
-            for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<{ COLUMNS * LANES }>().0) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
+    fn pack_avx512<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
+        let width = rows[0].len();
+        let mask = ((1u32 << rows.len()) - 1) as u16;
+        let mut from = [[0.0; LANES]; LANES];
+        for line in 0..width.div_ceil(LANES) {
+            // SAFETY: 16 elements each; no alignment is needed.
+            let load = |from: *const W, to: &mut [f32; LANES]| unsafe {
                 // What lies a page on.
-                prefetch(from.as_ptr().wrapping_byte_add(AHEAD));
-                let to = &mut to[c * LANES..(c + 1) * LANES];
-                // SAFETY: 16 elements each; no alignment is needed.
-                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), W::load_16(from.as_ptr())) };
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
-    fn pack_avx2<W: Weight>(w: &[&[W]], to: &mut [f32]) {
-        let (first, second) = to.split_at_mut(to.len() / 2);
-        let lines = first.as_chunks_mut::<{ COLUMNS * HALF }>().0.iter_mut();
-        let mut lines = lines.zip(second.as_chunks_mut::<{ COLUMNS * HALF }>().0);
-        for k in 0.. {
-            let Some((first, second)) = lines.next() else { return };
-            for (c, row) in w.iter().enumerate() {
-                let Some(from) = row[k * LANES..].first_chunk::<LANES>() else { return };
-                // What lies a page on.
-                prefetch(from.as_ptr().wrapping_byte_add(AHEAD));
-                for (half, to) in [&mut first[c * HALF..(c + 1) * HALF], &mut second[c * HALF..(c + 1) * HALF]]
-                    .into_iter()
-                    .enumerate()
-                {
-                    // SAFETY: 8 elements each; no alignment is needed.
-                    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), W::load_8(from.as_ptr().add(half * HALF))) };
+                prefetch_for_later(from.wrapping_add(LANES * width));
+                _mm512_storeu_ps(to.as_mut_ptr(), W::load_16(from));
+            };
+            lines(rows, line, load, &mut from);
+            for four in 0..LANES / 4 {
+                // Four elements of four rows each: of rows r, r + 4, r + 8, r + 12.
+                let [a, b, c, d] = std::array::from_fn(|r| {
+                    // SAFETY: four elements of a row.
+                    let part = |row: usize| unsafe { _mm_loadu_ps(from[row][four * 4..].as_ptr()) };
+                    let sum = _mm512_castps128_ps512(part(r));
+                    let sum = _mm512_insertf32x4::<1>(sum, part(r + 4));
+                    let sum = _mm512_insertf32x4::<2>(sum, part(r + 8));
+                    _mm512_insertf32x4::<3>(sum, part(r + 12))
+                });
+                let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+                let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+                let pd = |lower: bool, ab, cd| {
+                    let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+                    _mm512_castpd_ps(if lower { _mm512_unpacklo_pd(ab, cd) } else { _mm512_unpackhi_pd(ab, cd) })
+                };
+                let by_lane =
+                    [pd(true, ab, cd), pd(false, ab, cd), pd(true, ab_high, cd_high), pd(false, ab_high, cd_high)];
+                for (l, values) in by_lane.into_iter().enumerate() {
+                    let to = &mut to[(four * 4 + l) * lane + line * across..][..rows.len()];
+                    // SAFETY: as many elements as there are rows; no alignment is needed.
+                    unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, values) };
                 }
             }
         }
     }
 
-    /// Rows of x of which the lanes of all pairs fit 16 registers, half of the lanes at a time.
-    const HALF_ROWS: usize = 3;
-    const HALF: usize = LANES / 2;
-
-    pass!(pass_avx512 ahead AHEAD_IN_PANEL: #[target_feature(enable = "avx512f")], ROWS, LANES, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
-    pass!(pass_avx2: #[target_feature(enable = "avx2,fma")], HALF_ROWS, HALF, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
+    #[target_feature(enable = "avx2,f16c")]
+    fn pack_avx2<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
+        let width = rows[0].len();
+        let mut from = [[0.0; LANES]; LANES];
+        for line in 0..width.div_ceil(LANES) {
+            let load = |from: *const W, to: &mut [f32; LANES]| {
+                prefetch_for_later(from.wrapping_add(LANES * width));
+                for half in [0, 8] {
+                    // SAFETY: 8 elements each; no alignment is needed.
+                    unsafe { _mm256_storeu_ps(to[half..].as_mut_ptr(), W::load_8(from.add(half))) };
+                }
+            };
+            lines(rows, line, load, &mut from);
+            for (eight, rows) in rows.chunks(8).enumerate() {
+                for four in 0..LANES / 4 {
+                    // Four elements of two rows each: of rows r, r + 4.
+                    let [a, b, c, d] = std::array::from_fn(|r| {
+                        // SAFETY: four elements of a row.
+                        let part = |row: usize| unsafe { _mm_loadu_ps(from[eight * 8 + row][four * 4..].as_ptr()) };
+                        _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(part(r)), part(r + 4))
+                    });
+                    let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                    let (ab_high, cd_high) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                    let by_lane = [
+                        _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                        _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+                        _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+                        _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+                    ];
+                    for (l, values) in by_lane.into_iter().enumerate() {
+                        let to = &mut to[(four * 4 + l) * lane + line * across + eight * 8..][..rows.len()];
+                        match to.first_chunk_mut::<8>() {
+                            // SAFETY: 8 elements; no alignment is needed.
+                            Some(to) => unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
+                            None => {
+                                let mut whole = [0.0; 8];
+                                // SAFETY: as above.
+                                unsafe { _mm256_storeu_ps(whole.as_mut_ptr(), values) };
+                                to.copy_from_slice(&whole[..to.len()]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// For NEON.
@@ -298,45 +360,56 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{COLUMNS, Cut, Micro, ROWS, lanes, products};
-    use crate::kernel::dot::{LANES, trees};
+    use super::{Micro, products};
+    use crate::kernel::dot::LANES;
     use crate::kernel::packed::Packed;
-    use crate::kernel::widen::neon::{Weight, fma_f32, zero_f32};
-
-    /// Elements of a register.
-    const WIDTH: usize = 4;
+    use crate::kernel::widen::neon::{Weight, add_f32, fma_f32, splat_f32, zero_f32};
 
     /// The products with NEON, which every aarch64 has.
     ///
     /// # Safety
     /// None is asked; it is one of the kernels that do.
     pub(crate) unsafe fn neon<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro {
-            cut: Cut { rows: ROWS, lanes: WIDTH },
-            pack: pack::<W>,
-            pass,
-            trees: |sums, row| trees(&lanes::<ROWS, WIDTH>(sums, row)),
-            together: 2,
-            chunk: 32,
-            panel: 1 << 17,
-        };
+        let micro = Micro { columns: 16, pack_x: pack, pack_w: pack::<W>, passes: NEON };
         // SAFETY: the processor has the instructions.
         unsafe { products(&micro, x, w, out) }
     }
 
-    fn pack<W: Weight>(w: &[&[W]], to: &mut [f32]) {
-        let size = to.len() * WIDTH / LANES;
-        for (part, to) in to.chunks_exact_mut(size).enumerate() {
-            for (c, row) in w.iter().enumerate() {
-                for (from, to) in row.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<{ COLUMNS * WIDTH }>().0) {
-                    let (from, to) = (&from[part * WIDTH..][..WIDTH], &mut to[c * WIDTH..][..WIDTH]);
-                    // SAFETY: 4 elements each.
-                    unsafe { vst1q_f32(to.as_mut_ptr(), W::load_4(from.as_ptr())) };
+    passes!(NEON by 1 2 3 4 5 6: , 4 x 4, zero_f32, vld1q_f32, splat_f32, fma_f32, add_f32, vst1q_f32);
+
+    fn pack<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
+        for line in 0..rows[0].len().div_ceil(LANES) {
+            for (number, rows) in rows.chunks(4).enumerate() {
+                let mut from = [[0.0; LANES]; 4];
+                let load = |from: *const W, to: &mut [f32; LANES]| {
+                    for (four, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                        // SAFETY: 4 elements each.
+                        unsafe { vst1q_f32(to.as_mut_ptr(), W::load_4(from.add(four * 4))) };
+                    }
+                };
+                super::lines(rows, line, load, &mut from);
+                for four in 0..LANES / 4 {
+                    // SAFETY: four elements of a row; the instructions are part of every aarch64.
+                    let by_lane = unsafe {
+                        let [a, b, c, d] = from.map(|row| vld1q_f32(row[four * 4..].as_ptr()));
+                        let (ac, bd) = (vzip1q_f32(a, c), vzip1q_f32(b, d));
+                        let (ac_high, bd_high) = (vzip2q_f32(a, c), vzip2q_f32(b, d));
+                        [
+                            vzip1q_f32(ac, bd),
+                            vzip2q_f32(ac, bd),
+                            vzip1q_f32(ac_high, bd_high),
+                            vzip2q_f32(ac_high, bd_high),
+                        ]
+                    };
+                    for (l, values) in by_lane.into_iter().enumerate() {
+                        let mut whole = [0.0; 4];
+                        // SAFETY: 4 elements.
+                        unsafe { vst1q_f32(whole.as_mut_ptr(), values) };
+                        to[(four * 4 + l) * lane + line * across + number * 4..][..rows.len()]
+                            .copy_from_slice(&whole[..rows.len()]);
+                    }
                 }
             }
         }
     }
-
-    // A quarter of the lanes, so that those of all pairs fit 32 registers.
-    pass!(pass: , ROWS, WIDTH, zero_f32, vld1q_f32, fma_f32, vst1q_f32);
 }

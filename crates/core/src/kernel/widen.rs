@@ -7,7 +7,7 @@ pub(crate) mod x86 {
     use half::{bf16, f16};
 
     /// A type of weights that registers of f32 are filled from.
-    pub(crate) trait Weight: Copy {
+    pub(crate) trait Weight: Copy + Default {
         /// 16 elements.
         ///
         /// # Safety
@@ -80,7 +80,7 @@ pub(crate) mod neon {
     use half::{bf16, f16};
 
     /// A type of weights that registers of f32 are filled from.
-    pub(crate) trait Weight: Copy {
+    pub(crate) trait Weight: Copy + Default {
         /// 4 elements.
         ///
         /// # Safety
@@ -128,6 +128,20 @@ pub(crate) mod neon {
     pub(crate) fn zero_f32() -> float32x4_t {
         // SAFETY: part of every aarch64.
         unsafe { vdupq_n_f32(0.0) }
+    }
+
+    /// The same number in each element.
+    #[inline(always)]
+    pub(crate) fn splat_f32(x: f32) -> float32x4_t {
+        // SAFETY: part of every aarch64.
+        unsafe { vdupq_n_f32(x) }
+    }
+
+    /// a + b.
+    #[inline(always)]
+    pub(crate) fn add_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: part of every aarch64.
+        unsafe { vaddq_f32(a, b) }
     }
 
     /// x · w + sum, rounded once.
