@@ -22,7 +22,13 @@ pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
         if top == F::neg_infinity() && row.iter().all(|x| *x == top) {
             return row.fill(F::zero());
         }
-        row.iter_mut().for_each(|x| *x = (*x - top).exp());
+        // Keys that no query sees lie at the ends.
+        let seen = |x: &F| *x != F::neg_infinity();
+        let (first, last) =
+            (row.iter().position(seen).unwrap_or(0), row.iter().rposition(seen).map_or(0, |last| last + 1));
+        row[..first].fill(F::zero());
+        row[last..].fill(F::zero());
+        row[first..last].iter_mut().for_each(|x| *x = (*x - top).exp());
         let total = sum(row, |x| x);
         row.iter_mut().for_each(|x| *x /= total);
     });

@@ -1,10 +1,12 @@
 //! In which floats can an operation be carried out? f32 and f64.
 
+use firstdiff_simd::Level;
 use half::{bf16, f16};
 use ndarray::ArrayViewMut2;
 
 use crate::kernel;
 use crate::kernel::packed::Packed;
+use crate::kernel::panel::Strips;
 
 /// f32 or f64.
 pub trait Float:
@@ -18,6 +20,12 @@ pub trait Float:
 
     /// The Gauss error function, 2/√π ∫₀ˣ e^(-t²) dt.
     fn erf(self) -> Self;
+
+    /// The rows by lane, where they are multiplied so.
+    #[doc(hidden)]
+    fn strips(level: Level, rows: &[&[Self]]) -> Option<Strips>
+    where
+        Self: Sized;
 
     /// out\[i,j\] = dot(x\[i\], w\[j\]), `out` \[x.len(), w.len()\], by the fastest instructions there are.
     #[doc(hidden)]
@@ -51,6 +59,10 @@ impl Float for f32 {
         libm::erff(self)
     }
 
+    fn strips(level: Level, rows: &[&[f32]]) -> Option<Strips> {
+        Strips::new(level, rows)
+    }
+
     fn products(x: &Packed<'_, f32>, w: &[&[f32]], out: ArrayViewMut2<'_, f32>) {
         kernel::products(x, w, out);
     }
@@ -75,6 +87,10 @@ impl Float for f64 {
 
     fn erf(self) -> f64 {
         libm::erf(self)
+    }
+
+    fn strips(_: Level, _: &[&[f64]]) -> Option<Strips> {
+        None
     }
 
     fn products(x: &Packed<'_, f64>, w: &[&[f64]], out: ArrayViewMut2<'_, f64>) {

@@ -17,6 +17,7 @@ use rayon::prelude::*;
 
 use crate::kernel::float::Float;
 use crate::kernel::packed::Packed;
+use crate::kernel::panel::Strips;
 
 /// Rows of w that a thread takes at a time; with x's block they stay in the second-level cache.
 const TILE: usize = 64;
@@ -49,11 +50,13 @@ fn rows<F>(x: ArrayView2<'_, F>) -> Vec<&[F]> {
 /// out\[i,j\] = dot(x\[i\], w\[j\]) of rows, in one piece each.
 type Kernel<F, W> = unsafe fn(&Packed<'_, F>, &[&[W]], &mut [&mut [F]]);
 
+/// The same of many rows of x, by lane.
+type Many<F, W> = unsafe fn(&Strips, &[&[W]], &mut [&mut [F]]);
+
 /// The kernels of one level.
 pub(crate) struct Kernels<F, W> {
     few: Kernel<F, W>,
-    /// For so many rows of x and more, where packing w takes less time than it saves; those that [`panel::suits`].
-    many: Option<(usize, Kernel<F, W>)>,
+    many: Option<Many<F, W>>,
 }
 
 /// A type that weights are stored in, for products in F.
@@ -89,8 +92,8 @@ macro_rules! stored {
 
 /// A kernel of in_place, and one of panel.
 macro_rules! both {
-    ($few:ident, $rows:literal $many:path) => {
-        Some(Kernels { few: in_place::$few::products, many: Some(($rows, $many)) })
+    ($few:ident, $many:path) => {
+        Some(Kernels { few: in_place::$few::products, many: Some($many) })
     };
     ($few:ident) => {
         Some(Kernels { few: in_place::$few::products, many: None })
@@ -98,26 +101,21 @@ macro_rules! both {
 }
 
 stored! {
-    f32, f32, |x| x, both!(f32_avx512, 28 panel::x86::avx512), both!(f32_avx2, 28 panel::x86::avx2), both!(f32_neon, 28 panel::neon::neon);
-    f16, f32, f16::to_f32, both!(f16_avx512, 28 panel::x86::avx512), both!(f16_avx2, 28 panel::x86::avx2), both!(f16_neon, 28 panel::neon::neon);
-    bf16, f32, bf16::to_f32, both!(bf16_avx512, 28 panel::x86::avx512), both!(bf16_avx2, 28 panel::x86::avx2), both!(bf16_neon, 28 panel::neon::neon);
+    f32, f32, |x| x, both!(f32_avx512, panel::x86::avx512), both!(f32_avx2, panel::x86::avx2), both!(f32_neon, panel::neon::neon);
+    f16, f32, f16::to_f32, both!(f16_avx512, panel::x86::avx512), both!(f16_avx2, panel::x86::avx2), both!(f16_neon, panel::neon::neon);
+    bf16, f32, bf16::to_f32, both!(bf16_avx512, panel::x86::avx512), both!(bf16_avx2, panel::x86::avx2), both!(bf16_neon, panel::neon::neon);
     f64, f64, |x| x, both!(f64_avx512), both!(f64_avx2), both!(f64_neon);
     f16, f64, f16::to_f64, None, None, None;
     bf16, f64, bf16::to_f64, None, None, None;
 }
 
-/// out\[i,j\] = dot(x\[i\], w\[j\]), weights widened; by the fastest instructions there are.
-pub(crate) fn products<F: Float + Stored<F>, W: Stored<F>>(x: &Packed<'_, F>, w: &[&[W]], out: ArrayViewMut2<'_, F>) {
-    products_at(Level::best(), x, w, out);
-}
-
-/// The same at a level.
-fn products_at<F: Float + Stored<F>, W: Stored<F>>(
-    level: Level,
+/// out\[i,j\] = dot(x\[i\], w\[j\]), weights widened; by the instructions that x is packed for.
+pub(crate) fn products<F: Float + Stored<F>, W: Stored<F>>(
     x: &Packed<'_, F>,
     w: &[&[W]],
     mut out: ArrayViewMut2<'_, F>,
 ) {
+    let level = x.level();
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     if runs(W::kernels(level), x, w, &mut out) {
         return;
@@ -138,10 +136,12 @@ fn runs<F: Float, W>(
 ) -> bool {
     let rows: Option<Vec<_>> = out.rows_mut().into_iter().map(|row| row.into_slice()).collect();
     let (Some(Kernels { few, many }), Some(mut rows)) = (kernels, rows) else { return false };
-    let kernel =
-        many.filter(|(rows, _)| x.rows().len() >= *rows && x.width() >= dot::LANES).map_or(few, |(_, many)| many);
-    // SAFETY: the processor has the instructions.
-    unsafe { kernel(x, w, &mut rows) };
+    match (many, x.by_lane()) {
+        // SAFETY: the processor has the instructions.
+        (Some(many), Some(x)) => unsafe { many(x, w, &mut rows) },
+        // SAFETY: as above.
+        _ => unsafe { few(x, w, &mut rows) },
+    }
     true
 }
 
@@ -174,14 +174,14 @@ mod tests {
     /// Every level that there is against plain Rust, to the bit: every remainder of rows, columns and length.
     fn check<F: Float + Stored<F> + Debug, W: Stored<F>>(stored: fn(f64) -> W, bits: fn(F) -> u64) {
         for len in (0..50).chain([255, 1024, 1040, 1600, 2049]) {
-            for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8), (25, 6), (31, 7)] {
+            for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8), (25, 6), (31, 7), (43, 70)] {
                 let x: Vec<F> = values(height * len, 1 + len as u64).into_iter().map(F::of).collect();
                 let w: Vec<W> = values(width * len, 77 + len as u64).into_iter().map(stored).collect();
                 let w: Vec<&[W]> = (0..width).map(|j| &w[j * len..(j + 1) * len]).collect();
                 let of = |level| {
-                    let x = Packed::new((0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
+                    let x = Packed::at(level, (0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
                     let mut out = Array2::from_elem((height, width), F::nan());
-                    products_at(level, &x, &w, out.view_mut());
+                    products(&x, &w, out.view_mut());
                     out.mapv(bits)
                 };
                 let expected = of(Level::Scalar);

@@ -4,8 +4,11 @@
 
 use std::sync::OnceLock;
 
+use firstdiff_simd::Level;
+
 use crate::kernel::dot::LANES;
 use crate::kernel::float::Float;
+use crate::kernel::panel::Strips;
 
 /// Rows that are packed together.
 pub(crate) const STRIP: usize = 6;
@@ -18,12 +21,14 @@ pub(crate) struct Line<F>(pub(crate) [[F; LANES]; STRIP]);
 /// The lines of a strip, and its rows.
 pub(crate) type Strip<'s, 'a, F> = (&'s [Line<F>], &'s [&'a [F]]);
 
-/// Rows of one length, as they are and packed, each way when it is first asked for.
+/// Rows of one length, as they are and packed.
 pub struct Packed<'a, F> {
     rows: Vec<&'a [F]>,
     lines: OnceLock<Vec<Line<F>>>,
-    by_lane: OnceLock<Vec<CacheLine<F>>>,
+    /// Of many rows.
+    by_lane: Option<Strips>,
     len: usize,
+    level: Level,
 }
 
 /// 16 elements, where lines of the cache begin.
@@ -47,10 +52,25 @@ pub(crate) fn flat_mut<F>(lines: &mut [CacheLine<F>]) -> &mut [F] {
 
 impl<'a, F: Float> Packed<'a, F> {
     /// Of `rows`, cut to the length of the shortest.
-    pub fn new(mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
+    pub fn new(rows: Vec<&'a [F]>) -> Packed<'a, F> {
+        Packed::at(Level::best(), rows)
+    }
+
+    /// The same for the instructions of a level.
+    pub(crate) fn at(level: Level, mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
         let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         rows.iter_mut().for_each(|row| *row = &row[..len]);
-        Packed { rows, lines: OnceLock::new(), by_lane: OnceLock::new(), len }
+        Packed { by_lane: F::strips(level, &rows), rows, lines: OnceLock::new(), len, level }
+    }
+
+    /// With which instructions they are multiplied.
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Many rows by lane.
+    pub(crate) fn by_lane(&self) -> Option<&Strips> {
+        self.by_lane.as_ref()
     }
 
     /// The rows as they are.
@@ -80,15 +100,5 @@ impl<'a, F: Float> Packed<'a, F> {
             lines
         });
         self.rows.chunks(STRIP).enumerate().map(move |(i, rows)| (&lines[i * count..(i + 1) * count], rows))
-    }
-
-    /// The rows by lane, `count` elements in all, as `pack` writes them into zeros; the same for each call.
-    pub(crate) fn by_lane(&self, count: usize, pack: impl FnOnce(&[&[F]], &mut [F])) -> &[F] {
-        let lines = self.by_lane.get_or_init(|| {
-            let mut lines = vec![CacheLine([F::zero(); LANES]); count.div_ceil(LANES)];
-            pack(&self.rows, flat_mut(&mut lines));
-            lines
-        });
-        flat(lines)
     }
 }

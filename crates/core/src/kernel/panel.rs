@@ -8,8 +8,11 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use firstdiff_simd::{Level, prefetch_for_later};
+use rayon::prelude::*;
+
 use crate::kernel::dot::LANES;
-use crate::kernel::packed::{CacheLine, Packed, flat_mut};
+use crate::kernel::packed::{CacheLine, flat, flat_mut};
 
 /// Sums of a pair that are kept: of 1, 2, 4, 8 and 16 lanes.
 const SUMS: usize = LANES.ilog2() as usize + 1;
@@ -17,13 +20,17 @@ const SUMS: usize = LANES.ilog2() as usize + 1;
 /// Rows of x that meet a whole tile of w, lane by lane, while they and their sums are in the second-level cache.
 const GROUP: usize = 168;
 
-/// What is written for each set of instructions.
+/// Rows of x from which on packing w takes less time than it saves.
+const MANY: usize = 28;
+
+/// Elements of x that another thread is worth waking for, to pack them.
+const SHARED: usize = 1 << 15;
+
+/// What is written for each set of instructions, and each type of weights.
 struct Micro<W> {
     /// Rows of w in a block: one row's sums with them are in registers side by side.
     columns: usize,
-    /// Some rows, at most [`LANES`], by lane.
-    pack_x: Pack<f32>,
-    pack_w: Pack<W>,
+    pack: Pack<W>,
     /// By rows of x in a strip, from 1 on: as many as the registers have sums for.
     passes: &'static [Pass],
 }
@@ -32,54 +39,109 @@ struct Micro<W> {
 type Pack<W> = unsafe fn(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize);
 
 /// The products of one lane of a strip of x with that of a block of w, each line by line, and the sums they give with those of the lanes before. The
-/// number of the lane, in the order in which they come, says which of the sums are complete.
-type Pass = unsafe fn(x: &[f32], w: &[f32], number: usize, sums: &mut [f32]);
+/// number of the lane, in the order in which they come, says which of the sums are complete. From the address on lies what the next pass reads of x.
+type Pass = unsafe fn(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], next: *const f32);
 
 thread_local! {
+    /// What rows of x were packed in before: new memory takes as long as packing them.
+    static SPARE: RefCell<Vec<CacheLine<f32>>> = const { RefCell::new(Vec::new()) };
     /// A thread's tile of w, and the sums of a group with it.
     static TILE: RefCell<[Vec<CacheLine<f32>>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// Rows by lane.
-struct ByLane<'a> {
-    lanes: Lanes,
-    values: &'a [f32],
-}
-
-impl ByLane<'_> {
-    /// One lane of some rows that are packed together.
-    fn get(&self, lane: usize, rows: &Range<usize>) -> &[f32] {
-        &self.values[self.lanes.range(lane, rows.clone())]
-    }
-}
-
-/// Where packed rows lie.
-struct Lanes {
-    /// Elements from one lane to the next: a line more than they take, as what lies a power of two apart shares a place in the cache.
-    stride: usize,
+/// How rows lie that are packed together: for each lane, for each of its elements, that of each row.
+#[derive(Clone, Copy)]
+struct Layout {
+    rows: usize,
     /// Elements of a row.
     width: usize,
 }
 
-impl Lanes {
-    /// Of `rows` rows of `width` elements.
-    fn new(rows: usize, width: usize) -> Lanes {
-        Lanes { stride: (rows * width.div_ceil(LANES)).next_multiple_of(LANES) + LANES, width }
+impl Layout {
+    /// Elements from one lane to the next: a line more than they take, as what lies a power of two apart shares a place in the cache.
+    fn stride(self) -> usize {
+        (self.rows * self.width.div_ceil(LANES)).next_multiple_of(LANES) + LANES
     }
 
-    /// Elements of a row that a lane has.
-    fn steps(&self, lane: usize) -> usize {
-        (self.width + LANES - 1 - lane) / LANES
+    fn size(self) -> usize {
+        LANES * self.stride()
     }
 
-    /// Where lane `lane` of `rows` lies, which are packed together.
-    fn range(&self, lane: usize, rows: Range<usize>) -> Range<usize> {
-        let start = lane * self.stride + rows.start * self.width.div_ceil(LANES);
-        start..start + rows.len() * self.steps(lane)
+    /// One lane of rows that lie so.
+    fn lane(self, lane: usize, values: &[f32]) -> &[f32] {
+        let steps = (self.width + LANES - 1 - lane) / LANES;
+        &values[lane * self.stride()..][..steps * self.rows]
     }
 }
 
-/// `count` rows in as few parts of at most `most` as there can be, none much smaller than another.
+/// Rows of x in strips of as equal a height as there can be, each packed by itself.
+pub struct Strips {
+    values: Vec<CacheLine<f32>>,
+    /// The rows of each strip, and where it begins.
+    each: Vec<(Range<usize>, usize)>,
+    width: usize,
+}
+
+impl Strips {
+    /// Of rows of one length, at a level; `None` where those are few or short, or the level has no panel.
+    pub(crate) fn new(level: Level, rows: &[&[f32]]) -> Option<Strips> {
+        let (most, pack): (_, Pack<f32>) = match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Vnni => (x86::AVX512.len(), x86::pack_avx512),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => (x86::AVX2.len(), x86::pack_avx2),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => (neon::NEON.len(), neon::pack),
+            _ => return None,
+        };
+        let width = rows.first()?.len();
+        if rows.len() < MANY || width < LANES {
+            return None;
+        }
+        let mut size = 0;
+        let each: Vec<_> = parts(rows.len(), most)
+            .map(|rows| {
+                let start = size;
+                size += Layout { rows: rows.len(), width }.size();
+                (rows, start)
+            })
+            .collect();
+        let mut values = SPARE.take();
+        let mut rest = grown(&mut values, size);
+        let mut strips = Vec::with_capacity(each.len());
+        for (strip, _) in &each {
+            let layout = Layout { rows: strip.len(), width };
+            let to;
+            (to, rest) = rest.split_at_mut(layout.size());
+            strips.push((&rows[strip.clone()], to, layout));
+        }
+        let pack = |(rows, to, layout): (&[&[f32]], &mut [f32], Layout)| {
+            // SAFETY: the processor has the instructions of the level.
+            unsafe { pack(rows, to, layout.stride(), layout.rows) };
+        };
+        assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+        if rows.len() * width < SHARED {
+            strips.into_iter().for_each(pack);
+        } else {
+            strips.into_par_iter().for_each(pack);
+        }
+        Some(Strips { values, each, width })
+    }
+
+    /// One lane of strip `number`.
+    fn lane(&self, number: usize, lane: usize) -> &[f32] {
+        let (rows, start) = &self.each[number];
+        Layout { rows: rows.len(), width: self.width }.lane(lane, &flat(&self.values)[*start..])
+    }
+}
+
+impl Drop for Strips {
+    fn drop(&mut self) {
+        SPARE.set(std::mem::take(&mut self.values));
+    }
+}
+
+/// `count` things in as few parts of at most `most` as there can be, none much smaller than another.
 fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = count.div_ceil(most);
     (0..parts).map(move |part| part * count / parts..(part + 1) * count / parts)
@@ -90,59 +152,49 @@ fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
 /// # Safety
 /// The processor has the instructions of `micro`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-unsafe fn products<W>(micro: &Micro<W>, x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-    let width = x.width();
-    assert!(w.iter().all(|row| row.len() >= width) && out.iter().all(|row| row.len() == w.len()));
-    let strips: Vec<Range<usize>> = parts(x.rows().len(), micro.passes.len()).collect();
-    let lanes = Lanes::new(x.rows().len(), width);
-    let values = x.by_lane(LANES * lanes.stride, |rows, to| {
-        for strip in &strips {
-            let to = &mut to[lanes.range(0, strip.clone()).start..];
-            // SAFETY: as the caller says.
-            unsafe { (micro.pack_x)(&rows[strip.clone()], to, lanes.stride, strip.len()) };
-        }
-    });
-    let x = ByLane { lanes, values };
+unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
+    let columns = micro.columns;
+    assert!(w.iter().all(|row| row.len() >= x.width) && out.iter().all(|row| row.len() == w.len()));
+    let layout = Layout { rows: columns, width: x.width };
     TILE.with_borrow_mut(|[tile, sums]| {
-        let blocks: Vec<Range<usize>> = (0..w.len()).step_by(micro.columns).map(|at| at..at + micro.columns).collect();
-        let lanes = Lanes::new(blocks.len() * micro.columns, width);
-        let values = grown(tile, LANES * lanes.stride);
-        for (block, w) in blocks.iter().zip(w.chunks(micro.columns)) {
-            let to = &mut values[lanes.range(0, block.clone()).start..];
+        let tile = grown(tile, w.len().div_ceil(columns) * layout.size());
+        for (w, to) in w.chunks(columns).zip(tile.chunks_exact_mut(layout.size())) {
             for (number, rows) in w.chunks(LANES).enumerate() {
-                let rows: Vec<&[W]> = rows.iter().map(|row| &row[..width]).collect();
+                let rows: Vec<&[W]> = rows.iter().map(|row| &row[..x.width]).collect();
                 // SAFETY: as the caller says.
-                unsafe { (micro.pack_w)(&rows, &mut to[number * LANES..], lanes.stride, micro.columns) };
+                unsafe { (micro.pack)(&rows, &mut to[number * LANES..], layout.stride(), columns) };
             }
         }
-        let w_by_lane = ByLane { lanes, values };
-        for group in parts(strips.len(), GROUP / micro.passes.len()) {
-            let strips = &strips[group];
+        for group in parts(x.each.len(), GROUP / micro.passes.len()) {
             // Sums of each block with each strip.
-            let size = |strip: &Range<usize>| SUMS * strip.len() * micro.columns;
-            let sums = grown(sums, blocks.len() * strips.iter().map(size).sum::<usize>());
+            let strips = &x.each[group.clone()];
+            let size = |strip: &Range<usize>| SUMS * strip.len() * columns;
+            let sums =
+                grown(sums, w.len().div_ceil(columns) * strips.iter().map(|(rows, _)| size(rows)).sum::<usize>());
             for number in 0..LANES {
                 let lane = number.reverse_bits() >> (usize::BITS - LANES.ilog2());
                 let mut rest = &mut *sums;
-                for block in &blocks {
-                    let w = w_by_lane.get(lane, block);
-                    for strip in strips {
+                for w in tile.chunks_exact(layout.size()) {
+                    let w = layout.lane(lane, w);
+                    for strip in group.clone() {
+                        let rows = &x.each[strip].0;
                         let sums;
-                        (sums, rest) = rest.split_at_mut(size(strip));
-                        let x = x.get(lane, strip);
+                        (sums, rest) = rest.split_at_mut(size(rows));
+                        let next = if strip + 1 < group.end { strip + 1 } else { group.start };
+                        let next = x.lane(next, lane).as_ptr();
                         // SAFETY: as the caller says.
-                        unsafe { (micro.passes[strip.len() - 1])(x, w, number, sums) };
+                        unsafe { (micro.passes[rows.len() - 1])(x.lane(strip, lane), w, number, sums, next) };
                     }
                 }
             }
             let mut rest = &*sums;
-            for block in &blocks {
-                for strip in strips {
+            for block in (0..w.len()).step_by(columns) {
+                for (rows, _) in strips {
                     let sums;
-                    (sums, rest) = rest.split_at(size(strip));
-                    let whole = &sums[size(strip) / SUMS * (SUMS - 1)..];
-                    for (out, sums) in out[strip.clone()].iter_mut().zip(whole.chunks_exact(micro.columns)) {
-                        let to = &mut out[block.start..w.len().min(block.end)];
+                    (sums, rest) = rest.split_at(size(rows));
+                    let whole = &sums[size(rows) / SUMS * (SUMS - 1)..];
+                    for (out, sums) in out[rows.clone()].iter_mut().zip(whole.chunks_exact(columns)) {
+                        let to = &mut out[block..w.len().min(block + columns)];
                         to.copy_from_slice(&sums[..to.len()]);
                     }
                 }
@@ -160,25 +212,30 @@ fn grown(buffer: &mut Vec<CacheLine<f32>>, count: usize) -> &mut [f32] {
     &mut flat_mut(buffer)[..count]
 }
 
-/// Line `line` of each row, by `load`; what the rows have no more is 0.
+/// Calls `each` with the number of every line and where it lies in each row, or what is left of it and zeros; for rows that are missing, a row again.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
-fn lines<W: Copy + Default>(
-    rows: &[&[W]],
-    line: usize,
-    load: impl Fn(*const W, &mut [f32; LANES]),
-    to: &mut [[f32; LANES]],
-) {
-    for (row, to) in rows.iter().zip(to) {
-        let row = &row[line * LANES..];
-        match row.first_chunk::<LANES>() {
-            Some(whole) => load(whole.as_ptr(), to),
-            None => {
-                let mut whole = [W::default(); LANES];
-                whole[..row.len()].copy_from_slice(row);
-                load(whole.as_ptr(), to);
-            }
+fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W; LANES])) {
+    let row = |r: usize| rows[r.min(rows.len() - 1)];
+    let whole = rows[0].len() / LANES;
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+    let mut at: [*const W; LANES] = std::array::from_fn(|r| row(r).as_ptr());
+    for line in 0..whole {
+        for at in at {
+            // What the next rows have there, if rows follow each other.
+            prefetch_for_later(at.wrapping_add(LANES * rows[0].len()));
         }
+        each(line, at);
+        at = at.map(|at| at.wrapping_add(LANES));
+    }
+    if !rows[0].len().is_multiple_of(LANES) {
+        let last: [[W; LANES]; LANES] = std::array::from_fn(|r| {
+            let mut last = [W::default(); LANES];
+            let rest = &row(r)[whole * LANES..];
+            last[..rest.len()].copy_from_slice(rest);
+            last
+        });
+        each(whole, std::array::from_fn(|r| last[r].as_ptr()));
     }
 }
 
@@ -186,18 +243,18 @@ fn lines<W: Copy + Default>(
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! passes {
     ($name:ident by $($rows:literal)*: $(#[$attribute:meta])?, $vectors:literal x $width:literal, $zero:path, $load:path, $splat:path, $fma:path, $add:path, $store:path) => {
-        const $name: &[super::Pass] = {
+        pub(super) const $name: &[super::Pass] = {
             #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
             $(#[$attribute])?
-            fn pass<const R: usize>(x: &[f32], w: &[f32], number: usize, sums: &mut [f32]) {
+            fn pass<const R: usize>(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], mut next: *const f32) {
                 const COLUMNS: usize = $vectors * $width;
                 let mut lane = [[$zero(); $vectors]; R];
                 let complete = number.trailing_ones() as usize;
                 // What the pass ends with, and the strip that follows, are asked of the second-level cache meanwhile.
                 let mut to = sums[complete * R * COLUMNS..].as_ptr();
-                let length = x.len();
                 for (x, w) in x.as_chunks::<R>().0.iter().zip(w.as_chunks::<COLUMNS>().0) {
-                    firstdiff_simd::prefetch(x.as_ptr().wrapping_add(length));
+                    firstdiff_simd::prefetch(next);
+                    next = next.wrapping_add(R);
                     firstdiff_simd::prefetch(to);
                     to = to.wrapping_add(LANES);
                     // SAFETY: a register's elements; no alignment is needed.
@@ -237,19 +294,16 @@ macro_rules! passes {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use firstdiff_simd::prefetch_for_later;
-
-    use super::{Micro, lines, products};
+    use super::{Micro, Strips, lines, products};
     use crate::kernel::dot::LANES;
-    use crate::kernel::packed::Packed;
     use crate::kernel::widen::x86::Weight;
 
     /// The products with AVX-512.
     ///
     /// # Safety
     /// The processor has it.
-    pub(crate) unsafe fn avx512<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: 32, pack_x: pack_avx512, pack_w: pack_avx512::<W>, passes: AVX512 };
+    pub(crate) unsafe fn avx512<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
+        let micro = Micro { columns: 32, pack: pack_avx512::<W>, passes: AVX512 };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
@@ -258,8 +312,8 @@ pub(crate) mod x86 {
     ///
     /// # Safety
     /// The processor has them.
-    pub(crate) unsafe fn avx2<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: 16, pack_x: pack_avx2, pack_w: pack_avx2::<W>, passes: AVX2 };
+    pub(crate) unsafe fn avx2<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
+        let micro = Micro { columns: 16, pack: pack_avx2::<W>, passes: AVX2 };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
@@ -268,90 +322,79 @@ pub(crate) mod x86 {
     passes!(AVX2 by 1 2 3 4 5 6: #[target_feature(enable = "avx2,fma")], 2 x 8, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, _mm256_storeu_ps);
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,f16c")]
-    fn pack_avx512<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
-        let width = rows[0].len();
+    pub(super) fn pack_avx512<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
         let mask = ((1u32 << rows.len()) - 1) as u16;
-        let mut from = [[0.0; LANES]; LANES];
-        for line in 0..width.div_ceil(LANES) {
-            // SAFETY: 16 elements each; no alignment is needed.
-            let load = |from: *const W, to: &mut [f32; LANES]| unsafe {
-                // What lies a page on.
-                prefetch_for_later(from.wrapping_add(LANES * width));
-                _mm512_storeu_ps(to.as_mut_ptr(), W::load_16(from));
-            };
-            lines(rows, line, load, &mut from);
+        lines(rows, |line, from| {
+            let to = &mut to[line * across..];
+            assert!(to.len() >= (LANES - 1) * lane + rows.len());
             for four in 0..LANES / 4 {
                 // Four elements of four rows each: of rows r, r + 4, r + 8, r + 12.
                 let [a, b, c, d] = std::array::from_fn(|r| {
-                    // SAFETY: four elements of a row.
-                    let part = |row: usize| unsafe { _mm_loadu_ps(from[row][four * 4..].as_ptr()) };
+                    // SAFETY: 16 elements of each row.
+                    let part = |row: usize| unsafe { W::load_4(from[row].add(four * 4)) };
                     let sum = _mm512_castps128_ps512(part(r));
                     let sum = _mm512_insertf32x4::<1>(sum, part(r + 4));
                     let sum = _mm512_insertf32x4::<2>(sum, part(r + 8));
                     _mm512_insertf32x4::<3>(sum, part(r + 12))
                 });
-                let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
-                let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
-                let pd = |lower: bool, ab, cd| {
-                    let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-                    _mm512_castpd_ps(if lower { _mm512_unpacklo_pd(ab, cd) } else { _mm512_unpackhi_pd(ab, cd) })
-                };
-                let by_lane =
-                    [pd(true, ab, cd), pd(false, ab, cd), pd(true, ab_high, cd_high), pd(false, ab_high, cd_high)];
+                let low = [_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d)].map(|x| _mm512_castps_pd(x));
+                let high = [_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d)].map(|x| _mm512_castps_pd(x));
+                let by_lane = [
+                    _mm512_unpacklo_pd(low[0], low[1]),
+                    _mm512_unpackhi_pd(low[0], low[1]),
+                    _mm512_unpacklo_pd(high[0], high[1]),
+                    _mm512_unpackhi_pd(high[0], high[1]),
+                ];
                 for (l, values) in by_lane.into_iter().enumerate() {
-                    let to = &mut to[(four * 4 + l) * lane + line * across..][..rows.len()];
-                    // SAFETY: as many elements as there are rows; no alignment is needed.
-                    unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, values) };
+                    // SAFETY: as many elements as there are rows (above); no alignment is needed.
+                    unsafe {
+                        _mm512_mask_storeu_ps(
+                            to.as_mut_ptr().add((four * 4 + l) * lane),
+                            mask,
+                            _mm512_castpd_ps(values),
+                        )
+                    };
                 }
             }
-        }
+        });
     }
 
     #[target_feature(enable = "avx2,f16c")]
-    fn pack_avx2<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
-        let width = rows[0].len();
-        let mut from = [[0.0; LANES]; LANES];
-        for line in 0..width.div_ceil(LANES) {
-            let load = |from: *const W, to: &mut [f32; LANES]| {
-                prefetch_for_later(from.wrapping_add(LANES * width));
-                for half in [0, 8] {
-                    // SAFETY: 8 elements each; no alignment is needed.
-                    unsafe { _mm256_storeu_ps(to[half..].as_mut_ptr(), W::load_8(from.add(half))) };
-                }
-            };
-            lines(rows, line, load, &mut from);
-            for (eight, rows) in rows.chunks(8).enumerate() {
+    pub(super) fn pack_avx2<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
+        lines(rows, |line, from| {
+            for (from, first) in from.as_chunks::<8>().0.iter().zip((0..rows.len()).step_by(8)) {
                 for four in 0..LANES / 4 {
                     // Four elements of two rows each: of rows r, r + 4.
                     let [a, b, c, d] = std::array::from_fn(|r| {
-                        // SAFETY: four elements of a row.
-                        let part = |row: usize| unsafe { _mm_loadu_ps(from[eight * 8 + row][four * 4..].as_ptr()) };
+                        // SAFETY: 16 elements of each row.
+                        let part = |row: usize| unsafe { W::load_4(from[row].add(four * 4)) };
                         _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(part(r)), part(r + 4))
                     });
-                    let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
-                    let (ab_high, cd_high) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                    let low = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                    let high = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
                     let by_lane = [
-                        _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
-                        _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
-                        _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
-                        _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+                        _mm256_shuffle_ps::<0b01_00_01_00>(low.0, low.1),
+                        _mm256_shuffle_ps::<0b11_10_11_10>(low.0, low.1),
+                        _mm256_shuffle_ps::<0b01_00_01_00>(high.0, high.1),
+                        _mm256_shuffle_ps::<0b11_10_11_10>(high.0, high.1),
                     ];
                     for (l, values) in by_lane.into_iter().enumerate() {
-                        let to = &mut to[(four * 4 + l) * lane + line * across + eight * 8..][..rows.len()];
+                        let to = &mut to[(four * 4 + l) * lane + line * across + first..];
                         match to.first_chunk_mut::<8>() {
                             // SAFETY: 8 elements; no alignment is needed.
-                            Some(to) => unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
-                            None => {
-                                let mut whole = [0.0; 8];
+                            Some(to) if rows.len() - first >= 8 => unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
+                            _ => {
+                                let mut eight = [0.0; 8];
                                 // SAFETY: as above.
-                                unsafe { _mm256_storeu_ps(whole.as_mut_ptr(), values) };
-                                to.copy_from_slice(&whole[..to.len()]);
+                                unsafe { _mm256_storeu_ps(eight.as_mut_ptr(), values) };
+                                let count = (rows.len() - first).min(8);
+                                to[..count].copy_from_slice(&eight[..count]);
                             }
                         }
                     }
                 }
             }
-        }
+        });
     }
 }
 
@@ -360,56 +403,54 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{Micro, products};
+    use super::{Micro, Strips, lines, products};
     use crate::kernel::dot::LANES;
-    use crate::kernel::packed::Packed;
     use crate::kernel::widen::neon::{Weight, add_f32, fma_f32, splat_f32, zero_f32};
 
     /// The products with NEON, which every aarch64 has.
     ///
     /// # Safety
     /// None is asked; it is one of the kernels that do.
-    pub(crate) unsafe fn neon<W: Weight>(x: &Packed<'_, f32>, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: 16, pack_x: pack, pack_w: pack::<W>, passes: NEON };
+    pub(crate) unsafe fn neon<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
+        let micro = Micro { columns: 16, pack: pack::<W>, passes: NEON };
         // SAFETY: the processor has the instructions.
         unsafe { products(&micro, x, w, out) }
     }
 
     passes!(NEON by 1 2 3 4 5 6: , 4 x 4, zero_f32, vld1q_f32, splat_f32, fma_f32, add_f32, vst1q_f32);
 
-    fn pack<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
-        for line in 0..rows[0].len().div_ceil(LANES) {
-            for (number, rows) in rows.chunks(4).enumerate() {
-                let mut from = [[0.0; LANES]; 4];
-                let load = |from: *const W, to: &mut [f32; LANES]| {
-                    for (four, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                        // SAFETY: 4 elements each.
-                        unsafe { vst1q_f32(to.as_mut_ptr(), W::load_4(from.add(four * 4))) };
-                    }
-                };
-                super::lines(rows, line, load, &mut from);
+    pub(super) fn pack<W: Weight>(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize) {
+        lines(rows, |line, from| {
+            for (from, first) in from.as_chunks::<4>().0.iter().zip((0..rows.len()).step_by(4)) {
                 for four in 0..LANES / 4 {
-                    // SAFETY: four elements of a row; the instructions are part of every aarch64.
+                    // SAFETY: 16 elements of each row; the instructions are part of every aarch64.
                     let by_lane = unsafe {
-                        let [a, b, c, d] = from.map(|row| vld1q_f32(row[four * 4..].as_ptr()));
-                        let (ac, bd) = (vzip1q_f32(a, c), vzip1q_f32(b, d));
-                        let (ac_high, bd_high) = (vzip2q_f32(a, c), vzip2q_f32(b, d));
+                        let [a, b, c, d] = from.map(|row| W::load_4(row.add(four * 4)));
+                        let low = (vzip1q_f32(a, c), vzip1q_f32(b, d));
+                        let high = (vzip2q_f32(a, c), vzip2q_f32(b, d));
                         [
-                            vzip1q_f32(ac, bd),
-                            vzip2q_f32(ac, bd),
-                            vzip1q_f32(ac_high, bd_high),
-                            vzip2q_f32(ac_high, bd_high),
+                            vzip1q_f32(low.0, low.1),
+                            vzip2q_f32(low.0, low.1),
+                            vzip1q_f32(high.0, high.1),
+                            vzip2q_f32(high.0, high.1),
                         ]
                     };
                     for (l, values) in by_lane.into_iter().enumerate() {
-                        let mut whole = [0.0; 4];
-                        // SAFETY: 4 elements.
-                        unsafe { vst1q_f32(whole.as_mut_ptr(), values) };
-                        to[(four * 4 + l) * lane + line * across + number * 4..][..rows.len()]
-                            .copy_from_slice(&whole[..rows.len()]);
+                        let to = &mut to[(four * 4 + l) * lane + line * across + first..];
+                        match to.first_chunk_mut::<4>() {
+                            // SAFETY: 4 elements.
+                            Some(to) if rows.len() - first >= 4 => unsafe { vst1q_f32(to.as_mut_ptr(), values) },
+                            _ => {
+                                let mut elements = [0.0; 4];
+                                // SAFETY: as above.
+                                unsafe { vst1q_f32(elements.as_mut_ptr(), values) };
+                                let count = (rows.len() - first).min(4);
+                                to[..count].copy_from_slice(&elements[..count]);
+                            }
+                        }
                     }
                 }
             }
-        }
+        });
     }
 }

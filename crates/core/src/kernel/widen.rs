@@ -19,6 +19,12 @@ pub(crate) mod x86 {
         /// # Safety
         /// They are there, and the processor has AVX2 and F16C.
         unsafe fn load_8(at: *const Self) -> __m256;
+
+        /// 4 elements.
+        ///
+        /// # Safety
+        /// They are there, and the processor has AVX2 and F16C.
+        unsafe fn load_4(at: *const Self) -> __m128;
     }
 
     impl Weight for f32 {
@@ -27,6 +33,13 @@ pub(crate) mod x86 {
         unsafe fn load_16(at: *const f32) -> __m512 {
             // SAFETY: the caller has 16 elements there.
             unsafe { _mm512_loadu_ps(at) }
+        }
+
+        #[target_feature(enable = "avx2,f16c")]
+        #[inline]
+        unsafe fn load_4(at: *const f32) -> __m128 {
+            // SAFETY: the caller has 4 elements there.
+            unsafe { _mm_loadu_ps(at) }
         }
 
         #[target_feature(enable = "avx2,f16c")]
@@ -47,6 +60,13 @@ pub(crate) mod x86 {
 
         #[target_feature(enable = "avx2,f16c")]
         #[inline]
+        unsafe fn load_4(at: *const f16) -> __m128 {
+            // SAFETY: the caller has 4 elements there.
+            _mm_cvtph_ps(unsafe { _mm_loadl_epi64(at.cast()) })
+        }
+
+        #[target_feature(enable = "avx2,f16c")]
+        #[inline]
         unsafe fn load_8(at: *const f16) -> __m256 {
             // SAFETY: the caller has 8 elements there.
             _mm256_cvtph_ps(unsafe { _mm_loadu_si128(at.cast()) })
@@ -61,6 +81,14 @@ pub(crate) mod x86 {
             // SAFETY: the caller has 16 elements there.
             let bits = unsafe { _mm256_loadu_si256(at.cast()) };
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+        }
+
+        #[target_feature(enable = "avx2,f16c")]
+        #[inline]
+        unsafe fn load_4(at: *const bf16) -> __m128 {
+            // SAFETY: the caller has 4 elements there.
+            let bits = unsafe { _mm_loadl_epi64(at.cast()) };
+            _mm_castsi128_ps(_mm_slli_epi32::<16>(_mm_cvtepu16_epi32(bits)))
         }
 
         #[target_feature(enable = "avx2,f16c")]
