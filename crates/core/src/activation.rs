@@ -55,7 +55,7 @@ pub fn relu<F: Float>(x: F) -> F {
 }
 
 /// Elements that a thread takes at a time.
-const PART: usize = 4096;
+pub(crate) const PART: usize = 4096;
 
 /// activation(gate) · up, element by element; of any shape, usually \[T,F\].
 ///
@@ -69,12 +69,14 @@ pub fn gated<F: Float>(
     activation: Activation,
 ) -> Result<ArrayD<F>, OpError> {
     ensure(gate.shape() == up.shape(), "gated", gate.shape(), up.shape(), "gate and up have one shape")?;
-    let mut out = gate.as_standard_layout().into_owned();
-    let up = up.as_standard_layout();
-    let (Some(gates), Some(ups)) = (out.as_slice_mut(), up.as_slice()) else { return Ok(out) };
-    let parts: Vec<_> = gates.chunks_mut(PART).zip(ups.chunks(PART)).collect();
-    each(parts, ups.len().saturating_mul(EXPONENTIAL), |(gates, ups)| {
-        gates.iter_mut().zip(ups).for_each(|(x, &up)| *x = activation.of(*x) * up);
+    let (gate, up) = (gate.as_standard_layout(), up.as_standard_layout());
+    let mut out = ArrayD::zeros(gate.raw_dim());
+    let (Some(gates), Some(ups), Some(to)) = (gate.as_slice(), up.as_slice(), out.as_slice_mut()) else {
+        return Ok(out);
+    };
+    let parts: Vec<_> = to.chunks_mut(PART).zip(gates.chunks(PART)).zip(ups.chunks(PART)).collect();
+    each(parts, ups.len().saturating_mul(EXPONENTIAL), |((to, gates), ups)| {
+        to.iter_mut().zip(gates).zip(ups).for_each(|((to, &gate), &up)| *to = activation.of(gate) * up);
     });
     Ok(out)
 }

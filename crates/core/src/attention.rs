@@ -51,17 +51,17 @@ pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: M
     if let Some(padding) = mask.padding {
         ensure(keys == padding.len(), "scores", qk.shape(), &[padding.len()], "qk is [H,T,S], padding [S]")?;
     }
-    let mut out = qk.as_standard_layout().into_owned();
-    let heads: Vec<_> = out.outer_iter_mut().collect();
-    each(heads, qk.len(), |mut head| {
-        for (t, mut row) in head.rows_mut().into_iter().enumerate() {
+    let mut out = Array3::zeros(qk.dim());
+    let heads: Vec<_> = qk.outer_iter().zip(out.outer_iter_mut()).collect();
+    each(heads, qk.len(), |(qk, mut head)| {
+        for (t, (qk, mut row)) in qk.rows().into_iter().zip(head.rows_mut()).enumerate() {
             let Some(row) = row.as_slice_mut() else { continue };
             let reach = mask.reach(keys - tokens + t);
             let (first, last) = (reach.start.min(keys), reach.end.min(keys));
             row[..first].fill(F::neg_infinity());
             row[last..].fill(F::neg_infinity());
             let seen = &mut row[first..last];
-            seen.iter_mut().for_each(|x| *x *= scale);
+            seen.iter_mut().zip(qk.iter().skip(first)).for_each(|(x, &qk)| *x = qk * scale);
             if let Some(cap) = cap {
                 seen.iter_mut().for_each(|x| *x = softcap(*x, cap));
             }

@@ -3,6 +3,7 @@
 use ndarray::{Array3, ArrayView3};
 
 use crate::error::{OpError, ensure};
+use crate::kernel::each;
 use crate::kernel::float::Float;
 
 /// Which elements of a head are turned together.
@@ -36,14 +37,16 @@ pub fn rope<F: Float>(
     ensure(tokens == positions.len(), "rope", x.shape(), &[positions.len()], "x is [T,H,d], positions [T]")?;
     let half = inv_freq.len();
     ensure(2 * half <= width, "rope", x.shape(), &[half], "x is [T,H,d], frequencies at most [d/2]")?;
-    let mut out = x.to_owned();
-    for (&position, mut heads) in positions.iter().zip(out.outer_iter_mut()) {
+    let mut out = Array3::zeros(x.dim());
+    let rows = positions.iter().zip(x.outer_iter()).zip(out.outer_iter_mut()).collect();
+    each(rows, x.len(), |((&position, x), mut out)| {
+        out.assign(&x);
         let turn = |&w: &F| {
             let (sin, cos) = (F::of(f64::from(position)) * w).wide().sin_cos();
             (F::of(cos) * F::of(factor), F::of(sin) * F::of(factor))
         };
         let turns: Vec<(F, F)> = inv_freq.iter().map(turn).collect();
-        for mut head in heads.outer_iter_mut() {
+        for mut head in out.outer_iter_mut() {
             for (i, &(cos, sin)) in turns.iter().enumerate() {
                 let (first, second) = match pairing {
                     RopePairing::Half => (i, i + half),
@@ -54,6 +57,6 @@ pub fn rope<F: Float>(
                 head[second] = b * cos + a * sin;
             }
         }
-    }
+    });
     Ok(out)
 }

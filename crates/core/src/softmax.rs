@@ -14,23 +14,19 @@ use crate::kernel::float::Float;
 ///
 /// Source: PyTorch, torch.nn.functional.softmax.
 pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
-    let mut out = x.as_standard_layout().into_owned();
-    let width = out.shape().last().copied().unwrap_or(1).max(1);
-    let rows = out.as_slice_mut().map(|all| all.chunks_mut(width).collect::<Vec<_>>()).unwrap_or_default();
-    each(rows, x.len().saturating_mul(EXPONENTIAL), |row| {
-        let top = row.iter().copied().fold(F::neg_infinity(), F::max);
-        if top == F::neg_infinity() && row.iter().all(|x| *x == top) {
-            return row.fill(F::zero());
-        }
-        // Keys that no query sees lie at the ends.
+    let x = x.as_standard_layout();
+    let mut out = ArrayD::zeros(x.raw_dim());
+    let width = x.shape().last().copied().unwrap_or(1).max(1);
+    let (Some(from), Some(to)) = (x.as_slice(), out.as_slice_mut()) else { return out };
+    let rows: Vec<_> = from.chunks(width).zip(to.chunks_mut(width)).collect();
+    each(rows, x.len().saturating_mul(EXPONENTIAL), |(from, to)| {
+        let top = from.iter().copied().fold(F::neg_infinity(), F::max);
+        // Keys that no query sees lie at the ends, and stay 0.
         let seen = |x: &F| *x != F::neg_infinity();
-        let (first, last) =
-            (row.iter().position(seen).unwrap_or(0), row.iter().rposition(seen).map_or(0, |last| last + 1));
-        row[..first].fill(F::zero());
-        row[last..].fill(F::zero());
-        row[first..last].iter_mut().for_each(|x| *x = (*x - top).exp());
-        let total = sum(row, |x| x);
-        row.iter_mut().for_each(|x| *x /= total);
+        let (Some(first), Some(last)) = (from.iter().position(seen), from.iter().rposition(seen)) else { return };
+        to[first..=last].iter_mut().zip(&from[first..=last]).for_each(|(to, &x)| *to = (x - top).exp());
+        let total = sum(to, |x| x);
+        to.iter_mut().for_each(|x| *x /= total);
     });
     out
 }
