@@ -2,9 +2,10 @@
 
 use firstdiff_core::{self as core, Activations, RopePairing, quantise, whole_numbers};
 use firstdiff_trace::Cache;
-use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Axis, Zip};
+use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Zip};
+use rayon::prelude::*;
 
-use crate::cache::keep;
+use crate::cache::{PART, kept};
 use crate::error::ModelError;
 use crate::eval::{Chunk, Evaluation, Out};
 use crate::ggml;
@@ -95,14 +96,7 @@ pub fn eval_step_in(
 /// Source: transformers, modeling_llama (the norm is carried out in f32 and rounded before it is weighted, softmax in f32).
 fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
     let mut out = match &step.step.op {
-        Op::RmsNorm { eps } => {
-            let gain = step.vector(0)?;
-            let mut x = norm(step, *eps)?;
-            for mut row in rows(&mut x) {
-                row.iter_mut().zip(&gain).for_each(|(x, w)| *x = half.round(*x) * w);
-            }
-            x
-        }
+        Op::RmsNorm { eps } => norm(step, *eps, |x, w| half.round(x) * w)?,
         Op::Rope(rope) => {
             let turns = turns(rope, &step.positions()?).mapv(|(cos, sin)| (half.round(cos), half.round(sin)));
             turned(step, rope, &turns, |x| half.round(x))?
@@ -114,7 +108,7 @@ fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
         }
         _ => step.run()?,
     };
-    out.mapv_inplace(|x| half.round(x));
+    out.as_slice_mut().unwrap_or_default().par_chunks_mut(PART).for_each(|part| half.round_all(part));
     Ok(out)
 }
 
@@ -126,20 +120,12 @@ fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
     match &step.step.op {
         Op::Linear { heads } => ggml_linear(step, *heads),
         Op::Head => ggml_linear(step, None),
-        Op::RmsNorm { eps } => {
-            let gain = step.vector(0)?;
-            let mut x = norm(step, *eps)?;
-            for mut row in rows(&mut x) {
-                row.iter_mut().zip(&gain).for_each(|(x, w)| *x *= w);
-            }
-            Ok(x)
-        }
+        Op::RmsNorm { eps } => norm(step, *eps, |x, w| x * w),
         Op::Rope(rope) => turned(step, rope, &ggml_turns(rope, &step.positions()?), |x| x),
         Op::Qk | Op::Context if cache != Cache::F32 => {
-            let mut rounded = [step.input(0)?, step.input(1)?].map(|x| x.to_owned());
             // With a cache of blocks probabilities are multiplied as they are: ggml takes such values in flash attention alone.
-            let as_they_are = usize::from(step.step.op == Op::Context && cache == Cache::Q8_0);
-            rounded[as_they_are..].iter_mut().for_each(|x| keep(cache, x));
+            let first = if step.step.op == Op::Context && cache == Cache::Q8_0 { Cache::F32 } else { cache };
+            let rounded = [kept(first, step.input(0)?.view()), kept(cache, step.input(1)?.view())];
             Evaluation { inputs: &rounded.each_ref().map(|x| x.view()), ..*step }.run()
         }
         _ => step.run(),
@@ -193,21 +179,19 @@ fn minima(kind: ggml::Type, bytes: &[u8], rows: usize, columns: usize) -> Array2
     Array2::from_shape_vec((rows, columns / kind.block_len()), blocks.collect()).unwrap_or_default()
 }
 
-/// x / √(mean(x²) + eps) over the last axis, the squares summed in f64; not weighted yet.
-fn norm(step: &Evaluation<'_, f32>, eps: f64) -> Out<ArrayD<f32>> {
-    let mut x = step.input(0)?.to_owned();
-    let width = x.shape().last().copied().unwrap_or(1) as f64;
-    for mut row in rows(&mut x) {
-        let squares: f64 = row.iter().map(|&x| f64::from(x * x)).sum();
-        let scale = 1.0 / ((squares / width) as f32 + eps as f32).sqrt();
-        row.mapv_inplace(|x| x * scale);
-    }
-    Ok(x)
-}
-
-fn rows(x: &mut ArrayD<f32>) -> ndarray::iter::LanesMut<'_, f32, ndarray::IxDyn> {
-    let last = x.ndim().saturating_sub(1);
-    x.lanes_mut(Axis(last))
+/// x / √(mean(x²) + eps) over the last axis, the squares summed in f64; each weighted with its element of the gain.
+fn norm(step: &Evaluation<'_, f32>, eps: f64, weighted: impl Fn(f32, f32) -> f32 + Sync) -> Out<ArrayD<f32>> {
+    let gain = step.vector(0)?;
+    let x = step.input(0)?.as_standard_layout();
+    let mut out = ArrayD::zeros(x.raw_dim());
+    let width = x.shape().last().copied().unwrap_or(1).max(1);
+    let (Some(from), Some(to)) = (x.as_slice(), out.as_slice_mut()) else { return Ok(out) };
+    from.par_chunks(width).zip(to.par_chunks_mut(width)).for_each(|(from, to)| {
+        let squares: f64 = from.iter().map(|&x| f64::from(x * x)).sum();
+        let scale = 1.0 / ((squares / width as f64) as f32 + eps as f32).sqrt();
+        to.iter_mut().zip(from).zip(&gain).for_each(|((to, &x), &w)| *to = weighted(x * scale, w));
+    });
+    Ok(out)
 }
 
 /// Cosine and sine of every position and pair, \[T,r/2\]: of an angle in f32.
@@ -241,15 +225,18 @@ fn turned(
     step: &Evaluation<'_, f32>,
     rope: &Rope,
     turns: &Array2<(f32, f32)>,
-    round: impl Fn(f32) -> f32,
+    round: impl Fn(f32) -> f32 + Sync,
 ) -> Out<ArrayD<f32>> {
-    let mut out: Array3<f32> = step.cube(0)?.to_owned();
+    let x = step.cube(0)?;
     let half = rope.rotary_dim / 2;
-    if out.shape()[2] < rope.rotary_dim || out.shape()[0] != turns.nrows() {
-        return Err(step.error(format!("cannot rotate {} elements of {:?}", rope.rotary_dim, out.shape())));
+    if x.shape()[2] < rope.rotary_dim || x.shape()[0] != turns.nrows() {
+        return Err(step.error(format!("cannot rotate {} elements of {:?}", rope.rotary_dim, x.shape())));
     }
-    for (turns, mut heads) in turns.rows().into_iter().zip(out.outer_iter_mut()) {
-        for mut head in heads.outer_iter_mut() {
+    let mut out = Array3::zeros(x.dim());
+    let rows: Vec<_> = turns.outer_iter().zip(x.outer_iter()).zip(out.outer_iter_mut()).collect();
+    rows.into_par_iter().for_each(|((turns, x), mut out)| {
+        out.assign(&x);
+        for mut head in out.outer_iter_mut() {
             for (i, &(cos, sin)) in turns.iter().enumerate() {
                 let (first, second) = match rope.pairing {
                     RopePairing::Half => (i, i + half),
@@ -260,6 +247,6 @@ fn turned(
                 head[second] = round(round(b * cos) + round(a * sin));
             }
         }
-    }
+    });
     Ok(out.into_dyn())
 }

@@ -1,17 +1,47 @@
 //! What do keys and values become in the K/V cache? Rounded to its type, in whatever arithmetic they were computed.
 
 use firstdiff_trace::Cache;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, ArrayViewD};
+use rayon::prelude::*;
 
-use crate::storage::Real;
+use crate::storage::{Half, Real, Storage};
+
+/// Elements, about, that a thread takes at a time.
+pub(crate) const PART: usize = 1 << 14;
 
 /// Rounds keys or values \[S,K,d\] to what is read back from a cache of this type.
 pub fn keep<E: Real>(cache: Cache, x: &mut ArrayD<E>) {
-    if cache == Cache::F32 {
-        return;
+    if cache != Cache::F32 {
+        *x = kept(cache, x.view());
     }
-    let width = x.shape().last().copied().unwrap_or(1);
-    let mut values: Vec<f64> = x.iter().map(|x| x.wide()).collect();
+}
+
+/// The same, and what they were stays.
+pub(crate) fn kept<E: Real>(cache: Cache, x: ArrayViewD<'_, E>) -> ArrayD<E> {
+    let x = x.as_standard_layout();
+    let mut out = ArrayD::zeros(x.raw_dim());
+    let width = x.shape().last().copied().unwrap_or(1).max(1);
+    let (Some(from), Some(to)) = (x.as_slice(), out.as_slice_mut()) else { return out };
+    let part = (PART / width).max(1) * width;
+    from.par_chunks(part).zip(to.par_chunks_mut(part)).for_each(|(from, to)| {
+        to.copy_from_slice(from);
+        round(cache, to, width);
+    });
+    out
+}
+
+/// Rounds heads of `width` elements.
+fn round<E: Real>(cache: Cache, heads: &mut [E], width: usize) {
+    let half = match cache {
+        Cache::F32 => return,
+        Cache::F16 => Some(Half::F16),
+        Cache::Bf16 => Some(Half::BF16),
+        Cache::Q8_0 => None,
+    };
+    if let (Some(half), true, Ok(heads)) = (half, E::STORAGE == Storage::F32, bytemuck::try_cast_slice_mut(heads)) {
+        return half.round_all(heads);
+    }
+    let mut values: Vec<f64> = heads.iter().map(|x| x.wide()).collect();
     cache.round(&mut values, width);
-    x.iter_mut().zip(values).for_each(|(x, value)| *x = E::of(value));
+    heads.iter_mut().zip(values).for_each(|(x, value)| *x = E::of(value));
 }

@@ -19,7 +19,6 @@ use crate::weights::WeightView;
 /// where a tile is used for one row of x only. All of x is read again for each tile, which of many rows comes from memory: few tiles are better.
 const TILE_ROWS: usize = 64;
 const TILE_BYTES: usize = 1 << 19;
-const BLOCK_ROWS: usize = 32;
 const SMALL_TILE_BYTES: usize = 1 << 15;
 
 /// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]; on several threads, which changes no bit.
@@ -31,8 +30,7 @@ pub(crate) fn product<E: Real>(
 ) -> Result<(), OpError> {
     let x = x.as_standard_layout();
     let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
-    // Rows are taken by fours, or by as many as a block of core's has.
-    let (bytes, block) = if x.rows().len() == 1 { (SMALL_TILE_BYTES, 4) } else { (TILE_BYTES, BLOCK_ROWS) };
+    let (bytes, block) = (if x.rows().len() == 1 { SMALL_TILE_BYTES } else { TILE_BYTES }, x.block());
     let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(block, TILE_ROWS) / block * block;
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
     tiles.into_par_iter().try_for_each(|(number, mut tile)| {

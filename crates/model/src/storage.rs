@@ -117,6 +117,28 @@ impl Half {
             Half::BF16 => bf16::from_f32(x).to_f32(),
         }
     }
+
+    /// The same of each of them.
+    pub fn round_all(self, x: &mut [f32]) {
+        match self {
+            Half::F16 => round_all([f16::ZERO; SOME], x),
+            Half::BF16 => round_all([bf16::ZERO; SOME], x),
+        }
+    }
+}
+
+/// Numbers that are rounded together.
+const SOME: usize = 128;
+
+fn round_all<H>(mut halves: [H; SOME], x: &mut [f32])
+where
+    [H]: HalfFloatSliceExt,
+{
+    for x in x.chunks_mut(SOME) {
+        let halves = &mut halves[..x.len()];
+        halves.convert_from_f32_slice(x);
+        halves.convert_to_f32_slice(x);
+    }
 }
 
 /// A float that a forward pass can be computed in.

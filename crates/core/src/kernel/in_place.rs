@@ -6,6 +6,9 @@
 /// Lines of 16 elements after which the lanes are put aside, so that the rows of x at hand stay in the first-level cache.
 const CHUNK: usize = 64;
 
+/// Rows of w in a block, at most.
+pub(crate) const COLUMNS: usize = 4;
+
 /// `products` of one float type, one type of weights, and one set of instructions.
 macro_rules! kernel {
     ($name:ident: $float:ty, $weight:ty, $arch:ident $features:literal, $rows:literal x $columns:literal,

@@ -8,7 +8,8 @@ use firstdiff_simd::Level;
 
 use crate::kernel::dot::LANES;
 use crate::kernel::float::Float;
-use crate::kernel::panel::Strips;
+use crate::kernel::in_place;
+use crate::kernel::panel::{self, Strips};
 
 /// Rows that are packed together.
 pub(crate) const STRIP: usize = 6;
@@ -61,6 +62,11 @@ impl<'a, F: Float> Packed<'a, F> {
         let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         rows.iter_mut().for_each(|row| *row = &row[..len]);
         Packed { by_lane: F::strips(level, &rows), rows, lines: OnceLock::new(), len, level }
+    }
+
+    /// Rows of w, of which a whole number should be multiplied with these at a time: as many as a kernel takes together.
+    pub fn block(&self) -> usize {
+        if self.by_lane.is_some() { panel::COLUMNS } else { in_place::COLUMNS }
     }
 
     /// With which instructions they are multiplied.

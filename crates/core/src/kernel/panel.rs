@@ -20,6 +20,9 @@ const SUMS: usize = LANES.ilog2() as usize + 1;
 /// Rows of x that meet a whole tile of w, lane by lane, while they and their sums are in the second-level cache.
 const GROUP: usize = 168;
 
+/// Rows of w in a block: 32 with AVX-512, half as many otherwise.
+pub(crate) const COLUMNS: usize = 32;
+
 /// Rows of x from which on packing w takes less time than it saves.
 const MANY: usize = 28;
 
@@ -294,7 +297,7 @@ macro_rules! passes {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Micro, Strips, lines, products};
+    use super::{COLUMNS, Micro, Strips, lines, products};
     use crate::kernel::dot::LANES;
     use crate::kernel::widen::x86::Weight;
 
@@ -303,7 +306,7 @@ pub(crate) mod x86 {
     /// # Safety
     /// The processor has it.
     pub(crate) unsafe fn avx512<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: 32, pack: pack_avx512::<W>, passes: AVX512 };
+        let micro = Micro { columns: COLUMNS, pack: pack_avx512::<W>, passes: AVX512 };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
@@ -313,7 +316,7 @@ pub(crate) mod x86 {
     /// # Safety
     /// The processor has them.
     pub(crate) unsafe fn avx2<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: 16, pack: pack_avx2::<W>, passes: AVX2 };
+        let micro = Micro { columns: COLUMNS / 2, pack: pack_avx2::<W>, passes: AVX2 };
         // SAFETY: as the caller says.
         unsafe { products(&micro, x, w, out) }
     }
@@ -403,7 +406,7 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{Micro, Strips, lines, products};
+    use super::{COLUMNS, Micro, Strips, lines, products};
     use crate::kernel::dot::LANES;
     use crate::kernel::widen::neon::{Weight, add_f32, fma_f32, splat_f32, zero_f32};
 
@@ -412,7 +415,7 @@ pub(crate) mod neon {
     /// # Safety
     /// None is asked; it is one of the kernels that do.
     pub(crate) unsafe fn neon<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: 16, pack: pack::<W>, passes: NEON };
+        let micro = Micro { columns: COLUMNS / 2, pack: pack::<W>, passes: NEON };
         // SAFETY: the processor has the instructions.
         unsafe { products(&micro, x, w, out) }
     }

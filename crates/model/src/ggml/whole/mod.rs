@@ -11,7 +11,7 @@ use std::cell::RefCell;
 
 use firstdiff_core::WholeNumbers;
 use firstdiff_simd::Level;
-use ndarray::{ArrayViewMut2, Axis};
+use ndarray::{ArrayView1, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use super::{Type, ahead};
@@ -26,7 +26,7 @@ const PARTS: usize = 8;
 /// Elements of a block.
 pub(crate) const BLOCK: usize = PART * PARTS;
 /// Bytes of unpacked rows that a thread holds: of the second-level cache, or of the first where they are used for one row of x only.
-const TILE_BYTES: usize = 1 << 17;
+const TILE_BYTES: usize = 1 << 19;
 const SMALL_TILE_BYTES: usize = 1 << 14;
 /// The most rows of a tile.
 const TILE_ROWS: usize = 64;
@@ -144,28 +144,40 @@ struct Input<X> {
 
 fn scaled_input(x: &WholeNumbers) -> Input<ScaledInput> {
     let width = x.quants.ncols() / BLOCK;
-    let blocks = x.quants.exact_chunks((1, BLOCK)).into_iter().zip(&x.scales).map(|(quants, &d)| {
-        let mut block = ScaledInput { quants: [[0; PART]; PARTS], sums: [0; BLOCK / 16], d };
-        block.quants.as_flattened_mut().iter_mut().zip(&quants).for_each(|(to, &from)| *to = from);
-        let groups = block.quants.as_flattened().as_chunks::<16>().0;
-        block.sums.iter_mut().zip(groups).for_each(|(to, from)| *to = from.iter().map(|&q| i16::from(q)).sum());
-        block
-    });
-    Input { blocks: blocks.collect(), width }
+    let none = ScaledInput { quants: [[0; PART]; PARTS], sums: [0; BLOCK / 16], d: 0.0 };
+    input(x, width, none, |row, scales, to| {
+        for ((quants, &d), to) in row.exact_chunks(BLOCK).into_iter().zip(scales).zip(to) {
+            to.quants.as_flattened_mut().iter_mut().zip(quants).for_each(|(to, &from)| *to = from);
+            let groups = to.quants.as_flattened().as_chunks::<16>().0;
+            to.sums.iter_mut().zip(groups).for_each(|(to, from)| *to = from.iter().map(|&q| i16::from(q)).sum());
+            to.d = d;
+        }
+    })
 }
 
 fn plain_input(x: &WholeNumbers) -> Input<PlainInput> {
     let width = x.quants.ncols().div_ceil(BLOCK);
     let none = PlainInput { quants: [[0; PART]; PARTS], raised: [[128; PART]; PARTS], d: [0.0; PARTS] };
-    let mut blocks = vec![none; x.quants.nrows() * width];
-    for ((to, quants), scales) in blocks.chunks_exact_mut(width.max(1)).zip(x.quants.rows()).zip(x.scales.rows()) {
-        for ((number, quants), &d) in quants.exact_chunks(PART).into_iter().enumerate().zip(scales) {
+    input(x, width, none, |row, scales, to| {
+        for ((number, quants), &d) in row.exact_chunks(PART).into_iter().enumerate().zip(scales) {
             let (to, part) = (&mut to[number / PARTS], number % PARTS);
-            to.quants[part].iter_mut().zip(&quants).for_each(|(to, &from)| *to = from);
+            to.quants[part].iter_mut().zip(quants).for_each(|(to, &from)| *to = from);
             to.raised[part] = to.quants[part].map(|q| q.cast_unsigned() ^ 128);
             to.d[part] = d;
         }
-    }
+    })
+}
+
+/// Every row by `fill`, from its numbers and scales, into `width` blocks that are as `none`.
+fn input<X: Clone + Send>(
+    x: &WholeNumbers,
+    width: usize,
+    none: X,
+    fill: impl Fn(ArrayView1<'_, i8>, ArrayView1<'_, f32>, &mut [X]) + Sync,
+) -> Input<X> {
+    let mut blocks = vec![none; x.quants.nrows() * width];
+    let rows: Vec<_> = blocks.chunks_exact_mut(width.max(1)).zip(x.quants.rows()).zip(x.scales.rows()).collect();
+    rows.into_par_iter().for_each(|((to, quants), scales)| fill(quants, scales, to));
     Input { blocks, width }
 }
 
