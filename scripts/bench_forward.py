@@ -4,6 +4,7 @@
     python scripts/bench_forward.py make FOLDER                 random weights of 1.1 B parameters as f32, f16, bf16 and four quantised GGUFs (13 GB)
     python scripts/bench_forward.py torch                       the seconds of one pass for each number of tokens that standard input names, a line each:
     python scripts/bench_forward.py llama.cpp FILE              all logits, 2 threads, PyTorch in f32
+    python scripts/bench_forward.py product ROWS COLUMNS        the same of one product of that many tokens with a matrix, for `cargo xtask bench kernels`
     python scripts/bench_forward.py weights A B                 seconds of a NumPy script that compares two .gguf of f16 tensor by tensor
 """
 
@@ -121,6 +122,24 @@ def llama_answers(file):
     answer(once)
 
 
+def product_answers(rows, columns):
+    """Answers with the seconds of x [T,columns] with a matrix [rows,columns] in f32."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    matrix = torch.rand(rows, columns) - 0.5
+
+    @cache
+    def prepared(count):
+        return torch.rand(count, columns) - 0.5, torch.empty(count, rows)
+
+    def once(count):
+        x, out = prepared(count)
+        torch.matmul(x, matrix.t(), out=out)
+
+    answer(once)
+
+
 def answer(once):
     """The seconds of one run for each number of tokens that standard input asks for; the first of each number prepares, too."""
     for line in sys.stdin:
@@ -152,6 +171,8 @@ def main():
             torch_answers()
         case ["llama.cpp", file]:
             llama_answers(file)
+        case ["product", rows, columns]:
+            product_answers(int(rows), int(columns))
         case ["weights", a, b]:
             print(json.dumps(numpy_weights(a, b)))
         case _:

@@ -72,7 +72,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
 }
 
 /// A program that runs once for each number of tokens it is told, and says how long it took.
-struct Program {
+pub(super) struct Program {
     child: Child,
     asked: ChildStdin,
     told: BufReader<ChildStdout>,
@@ -86,7 +86,7 @@ impl Program {
     }
 
     /// PyTorch or llama.cpp, as scripts/bench_forward.py runs them.
-    fn peer(args: &[&std::ffi::OsStr]) -> Result<Program> {
+    pub(super) fn peer(args: &[&std::ffi::OsStr]) -> Result<Program> {
         Program::start(script_command(args)?)
     }
 
@@ -96,7 +96,7 @@ impl Program {
         Ok(Program { child, asked, told: BufReader::new(told) })
     }
 
-    fn seconds(&mut self, size: usize) -> Result<f64> {
+    pub(super) fn seconds(&mut self, size: usize) -> Result<f64> {
         writeln!(self.asked, "{size}")?;
         let mut line = String::new();
         self.told.read_line(&mut line)?;
@@ -126,7 +126,7 @@ fn in_turns(programs: &mut [Program], size: usize, runs: usize) -> Result<Vec<Ve
     Ok(seconds)
 }
 
-fn median(seconds: Vec<f64>) -> f64 {
+pub(super) fn median(seconds: Vec<f64>) -> f64 {
     Seconds(seconds).sorted().median()
 }
 

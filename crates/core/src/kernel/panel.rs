@@ -29,6 +29,9 @@ const MANY: usize = 28;
 /// Elements of x that another thread is worth waking for, to pack them.
 const SHARED: usize = 1 << 15;
 
+/// Lines of packed rows that a thread keeps at most: 16 MiB.
+const SPARED: usize = 1 << 18;
+
 /// What is written for each set of instructions, and each type of weights.
 struct Micro<W> {
     /// Rows of w in a block: one row's sums with them are in registers side by side.
@@ -140,7 +143,9 @@ impl Strips {
 
 impl Drop for Strips {
     fn drop(&mut self) {
-        SPARE.set(std::mem::take(&mut self.values));
+        if self.values.len() <= SPARED {
+            SPARE.set(std::mem::take(&mut self.values));
+        }
     }
 }
 
