@@ -173,35 +173,20 @@ unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut 
                 unsafe { (micro.pack)(&rows, &mut to[number * LANES..], layout.stride(), columns) };
             }
         }
-        for group in parts(x.each.len(), GROUP / micro.passes.len()) {
-            // Sums of each block with each strip.
-            let strips = &x.each[group.clone()];
-            let size = |strip: &Range<usize>| SUMS * strip.len() * columns;
-            let sums =
-                grown(sums, w.len().div_ceil(columns) * strips.iter().map(|(rows, _)| size(rows)).sum::<usize>());
+        for strips in parts(x.each.len(), GROUP / micro.passes.len()) {
+            let rows = x.each[strips.clone()].iter().map(|(rows, _)| rows.len()).sum::<usize>();
+            let sums = grown(sums, w.len().div_ceil(columns) * SUMS * rows * columns);
             for number in 0..LANES {
-                let lane = number.reverse_bits() >> (usize::BITS - LANES.ilog2());
-                let mut rest = &mut *sums;
-                for w in tile.chunks_exact(layout.size()) {
-                    let w = layout.lane(lane, w);
-                    for strip in group.clone() {
-                        let rows = &x.each[strip].0;
-                        let sums;
-                        (sums, rest) = rest.split_at_mut(size(rows));
-                        let next = if strip + 1 < group.end { strip + 1 } else { group.start };
-                        let next = x.lane(next, lane).as_ptr();
-                        // SAFETY: as the caller says.
-                        unsafe { (micro.passes[rows.len() - 1])(x.lane(strip, lane), w, number, sums, next) };
-                    }
-                }
+                // SAFETY: as the caller says.
+                unsafe { one_lane(micro, number, x, strips.clone(), layout, tile, sums) };
             }
-            let mut rest = &*sums;
+            let mut sums = &*sums;
             for block in (0..w.len()).step_by(columns) {
-                for (rows, _) in strips {
-                    let sums;
-                    (sums, rest) = rest.split_at(size(rows));
-                    let whole = &sums[size(rows) / SUMS * (SUMS - 1)..];
-                    for (out, sums) in out[rows.clone()].iter_mut().zip(whole.chunks_exact(columns)) {
+                for (rows, _) in &x.each[strips.clone()] {
+                    let whole;
+                    (whole, sums) = sums.split_at(SUMS * rows.len() * columns);
+                    let whole = whole[(SUMS - 1) * rows.len() * columns..].chunks_exact(columns);
+                    for (out, sums) in out[rows.clone()].iter_mut().zip(whole) {
                         let to = &mut out[block..w.len().min(block + columns)];
                         to.copy_from_slice(&sums[..to.len()]);
                     }
@@ -209,6 +194,35 @@ unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut 
             }
         }
     });
+}
+
+/// The lane that comes as number `number` of some strips with all blocks of a tile: the sums of the first block with each strip, then those of the next.
+///
+/// # Safety
+/// The processor has the instructions of `micro`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+unsafe fn one_lane<W>(
+    micro: &Micro<W>,
+    number: usize,
+    x: &Strips,
+    strips: Range<usize>,
+    layout: Layout,
+    tile: &[f32],
+    mut sums: &mut [f32],
+) {
+    let lane = number.reverse_bits() >> (usize::BITS - LANES.ilog2());
+    for w in tile.chunks_exact(layout.size()) {
+        let w = layout.lane(lane, w);
+        for strip in strips.clone() {
+            let rows = x.each[strip].0.len();
+            let own;
+            (own, sums) = sums.split_at_mut(SUMS * rows * micro.columns);
+            let next = if strip + 1 < strips.end { strip + 1 } else { strips.start };
+            let next = x.lane(next, lane).as_ptr();
+            // SAFETY: as the caller says.
+            unsafe { (micro.passes[rows - 1])(x.lane(strip, lane), w, number, own, next) };
+        }
+    }
 }
 
 /// A buffer with room for `count` elements.
@@ -255,10 +269,10 @@ macro_rules! passes {
             #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
             $(#[$attribute])?
             fn pass<const R: usize>(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], mut next: *const f32) {
-                const COLUMNS: usize = $vectors * $width;
+                const COLUMNS: usize = $vectors * $width; // of a block at this level
                 let mut lane = [[$zero(); $vectors]; R];
                 let complete = number.trailing_ones() as usize;
-                // What the pass ends with, and the strip that follows, are asked of the second-level cache meanwhile.
+                // What the pass ends with, and the strip that follows, are asked of the second-level cache.
                 let mut to = sums[complete * R * COLUMNS..].as_ptr();
                 for (x, w) in x.as_chunks::<R>().0.iter().zip(w.as_chunks::<COLUMNS>().0) {
                     firstdiff_simd::prefetch(next);
