@@ -3,8 +3,8 @@
 use ndarray::{ArrayD, ArrayViewD};
 
 use crate::error::{OpError, ensure};
-use crate::kernel::each;
 use crate::kernel::float::Float;
+use crate::kernel::pairwise;
 use crate::softmax::EXPONENTIAL;
 
 /// A function of one number in a feed-forward layer.
@@ -54,9 +54,6 @@ pub fn relu<F: Float>(x: F) -> F {
     if x < F::zero() { F::zero() } else { x }
 }
 
-/// Elements that a thread takes at a time.
-pub(crate) const PART: usize = 4096;
-
 /// activation(gate) · up, element by element; of any shape, usually \[T,F\].
 ///
 /// Source: Shazeer, GLU Variants Improve Transformer, 2020.
@@ -69,14 +66,5 @@ pub fn gated<F: Float>(
     activation: Activation,
 ) -> Result<ArrayD<F>, OpError> {
     ensure(gate.shape() == up.shape(), "gated", gate.shape(), up.shape(), "gate and up have one shape")?;
-    let (gate, up) = (gate.as_standard_layout(), up.as_standard_layout());
-    let mut out = ArrayD::zeros(gate.raw_dim());
-    let (Some(gates), Some(ups), Some(to)) = (gate.as_slice(), up.as_slice(), out.as_slice_mut()) else {
-        return Ok(out);
-    };
-    let parts: Vec<_> = to.chunks_mut(PART).zip(gates.chunks(PART)).zip(ups.chunks(PART)).collect();
-    each(parts, ups.len().saturating_mul(EXPONENTIAL), |((to, gates), ups)| {
-        to.iter_mut().zip(gates).zip(ups).for_each(|((to, &gate), &up)| *to = activation.of(gate) * up);
-    });
-    Ok(out)
+    Ok(pairwise(gate, up, EXPONENTIAL, |gate, up| activation.of(gate) * up))
 }

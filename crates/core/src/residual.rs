@@ -2,10 +2,9 @@
 
 use ndarray::{ArrayD, ArrayViewD};
 
-use crate::activation::PART;
 use crate::error::{OpError, ensure};
-use crate::kernel::each;
 use crate::kernel::float::Float;
+use crate::kernel::pairwise;
 
 /// x + multiplier · branch, element by element; of any shape, usually \[T,D\]. A multiplier of 1 costs no rounding.
 ///
@@ -19,14 +18,5 @@ pub fn residual<F: Float>(
     multiplier: F,
 ) -> Result<ArrayD<F>, OpError> {
     ensure(x.shape() == branch.shape(), "residual", x.shape(), branch.shape(), "x and branch have one shape")?;
-    let (x, branch) = (x.as_standard_layout(), branch.as_standard_layout());
-    let mut out = ArrayD::zeros(x.raw_dim());
-    let (Some(xs), Some(branches), Some(to)) = (x.as_slice(), branch.as_slice(), out.as_slice_mut()) else {
-        return Ok(out);
-    };
-    let parts: Vec<_> = to.chunks_mut(PART).zip(xs.chunks(PART)).zip(branches.chunks(PART)).collect();
-    each(parts, x.len(), |((to, xs), branches)| {
-        to.iter_mut().zip(xs).zip(branches).for_each(|((to, &x), &branch)| *to = branch * multiplier + x);
-    });
-    Ok(out)
+    Ok(pairwise(x, branch, 1, |x, branch| branch * multiplier + x))
 }

@@ -108,7 +108,10 @@ fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
         }
         _ => step.run()?,
     };
-    out.as_slice_mut().unwrap_or_default().par_chunks_mut(PART).for_each(|part| half.round_all(part));
+    match out.as_slice_memory_order_mut() {
+        Some(all) => all.par_chunks_mut(PART).for_each(|part| half.round_all(part)),
+        None => out.mapv_inplace(|x| half.round(x)),
+    }
     Ok(out)
 }
 

@@ -12,7 +12,7 @@ mod widen;
 
 use firstdiff_simd::Level;
 use half::{bf16, f16};
-use ndarray::{ArrayView2, ArrayViewMut2, Axis};
+use ndarray::{ArrayD, ArrayView2, ArrayViewD, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use crate::kernel::float::Float;
@@ -21,6 +21,8 @@ use crate::kernel::panel::Strips;
 
 /// Rows of w that a thread takes at a time; with x's block they stay in the second-level cache.
 const TILE: usize = 64;
+/// Elements that a thread takes at a time where each is by itself.
+const PART: usize = 4096;
 /// Multiply-adds below which other threads are not worth waking.
 const ALONE: usize = 1 << 18;
 
@@ -41,6 +43,23 @@ pub(crate) fn product<F: Float>(x: ArrayView2<'_, F>, w: ArrayView2<'_, F>, bias
 /// Runs `f` on every item, on several threads if `work` multiply-adds are worth it.
 pub(crate) fn each<T: Send>(items: Vec<T>, work: usize, f: impl Fn(T) + Sync + Send) {
     if work < ALONE { items.into_iter().for_each(f) } else { items.into_par_iter().for_each(f) }
+}
+
+/// f(aᵢ, bᵢ) for arrays of one shape, each pair worth `work` multiply-adds.
+pub(crate) fn pairwise<F: Float>(
+    a: ArrayViewD<'_, F>,
+    b: ArrayViewD<'_, F>,
+    work: usize,
+    f: impl Fn(F, F) -> F + Sync + Send,
+) -> ArrayD<F> {
+    let (a, b) = (a.as_standard_layout(), b.as_standard_layout());
+    let mut out = ArrayD::zeros(a.raw_dim());
+    let (Some(left), Some(right), Some(to)) = (a.as_slice(), b.as_slice(), out.as_slice_mut()) else { return out };
+    let parts: Vec<_> = to.chunks_mut(PART).zip(left.chunks(PART)).zip(right.chunks(PART)).collect();
+    each(parts, a.len().saturating_mul(work), |((to, left), right)| {
+        to.iter_mut().zip(left).zip(right).for_each(|((to, &a), &b)| *to = f(a, b));
+    });
+    out
 }
 
 fn rows<F>(x: ArrayView2<'_, F>) -> Vec<&[F]> {

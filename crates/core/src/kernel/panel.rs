@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use firstdiff_simd::{Level, prefetch_for_later};
-use rayon::prelude::*;
 
 use crate::kernel::dot::LANES;
+use crate::kernel::each;
 use crate::kernel::packed::{CacheLine, flat, flat_mut};
 
 /// Sums of a pair that are kept: of 1, 2, 4, 8 and 16 lanes.
@@ -26,8 +26,8 @@ pub(crate) const COLUMNS: usize = 32;
 /// Rows of x from which on packing w takes less time than it saves.
 const MANY: usize = 28;
 
-/// Elements of x that another thread is worth waking for, to pack them.
-const SHARED: usize = 1 << 15;
+/// Multiply-adds that packing an element takes the time of.
+const PACKING: usize = 8;
 
 /// Lines of packed rows that a thread keeps at most: 16 MiB.
 const SPARED: usize = 1 << 18;
@@ -105,7 +105,7 @@ impl Strips {
             return None;
         }
         let mut size = 0;
-        let each: Vec<_> = parts(rows.len(), most)
+        let heights: Vec<_> = parts(rows.len(), most)
             .map(|rows| {
                 let start = size;
                 size += Layout { rows: rows.len(), width }.size();
@@ -114,8 +114,8 @@ impl Strips {
             .collect();
         let mut values = SPARE.take();
         let mut rest = grown(&mut values, size);
-        let mut strips = Vec::with_capacity(each.len());
-        for (strip, _) in &each {
+        let mut strips = Vec::with_capacity(heights.len());
+        for (strip, _) in &heights {
             let layout = Layout { rows: strip.len(), width };
             let to;
             (to, rest) = rest.split_at_mut(layout.size());
@@ -126,12 +126,8 @@ impl Strips {
             unsafe { pack(rows, to, layout.stride(), layout.rows) };
         };
         assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
-        if rows.len() * width < SHARED {
-            strips.into_iter().for_each(pack);
-        } else {
-            strips.into_par_iter().for_each(pack);
-        }
-        Some(Strips { values, each, width })
+        each(strips, rows.len() * width * PACKING, pack);
+        Some(Strips { values, each: heights, width })
     }
 
     /// One lane of strip `number`.
@@ -261,6 +257,22 @@ fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W
     }
 }
 
+/// N elements as `store` writes them, or the first `count` of them, to the beginning of `to`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+fn put<const N: usize>(count: usize, to: &mut [f32], store: impl Fn(&mut [f32; N])) {
+    match to.first_chunk_mut::<N>() {
+        // Without a copy where all are there.
+        Some(to) if count >= N => store(to),
+        _ => {
+            let mut all = [0.0; N];
+            store(&mut all);
+            let count = count.min(N);
+            to[..count].copy_from_slice(&all[..count]);
+        }
+    }
+}
+
 /// The passes of one set of instructions: with 1, 2, .. rows of x and a block of $vectors registers of $width rows of w.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! passes {
@@ -316,7 +328,7 @@ macro_rules! passes {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{COLUMNS, Micro, Strips, lines, products};
+    use super::{COLUMNS, Micro, Strips, lines, products, put};
     use crate::kernel::dot::LANES;
     use crate::kernel::widen::x86::Weight;
 
@@ -402,17 +414,8 @@ pub(crate) mod x86 {
                     ];
                     for (l, values) in by_lane.into_iter().enumerate() {
                         let to = &mut to[(four * 4 + l) * lane + line * across + first..];
-                        match to.first_chunk_mut::<8>() {
-                            // SAFETY: 8 elements; no alignment is needed.
-                            Some(to) if rows.len() - first >= 8 => unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) },
-                            _ => {
-                                let mut eight = [0.0; 8];
-                                // SAFETY: as above.
-                                unsafe { _mm256_storeu_ps(eight.as_mut_ptr(), values) };
-                                let count = (rows.len() - first).min(8);
-                                to[..count].copy_from_slice(&eight[..count]);
-                            }
-                        }
+                        // SAFETY: 8 elements; no alignment is needed.
+                        put::<8>(rows.len() - first, to, |to| unsafe { _mm256_storeu_ps(to.as_mut_ptr(), values) });
                     }
                 }
             }
@@ -425,7 +428,7 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{COLUMNS, Micro, Strips, lines, products};
+    use super::{COLUMNS, Micro, Strips, lines, products, put};
     use crate::kernel::dot::LANES;
     use crate::kernel::widen::neon::{Weight, add_f32, fma_f32, splat_f32, zero_f32};
 
@@ -459,17 +462,8 @@ pub(crate) mod neon {
                     };
                     for (l, values) in by_lane.into_iter().enumerate() {
                         let to = &mut to[(four * 4 + l) * lane + line * across + first..];
-                        match to.first_chunk_mut::<4>() {
-                            // SAFETY: 4 elements.
-                            Some(to) if rows.len() - first >= 4 => unsafe { vst1q_f32(to.as_mut_ptr(), values) },
-                            _ => {
-                                let mut elements = [0.0; 4];
-                                // SAFETY: as above.
-                                unsafe { vst1q_f32(elements.as_mut_ptr(), values) };
-                                let count = (rows.len() - first).min(4);
-                                to[..count].copy_from_slice(&elements[..count]);
-                            }
-                        }
+                        // SAFETY: 4 elements; no alignment is needed.
+                        put::<4>(rows.len() - first, to, |to| unsafe { vst1q_f32(to.as_mut_ptr(), values) });
                     }
                 }
             }
