@@ -16,7 +16,7 @@ use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
 /// Rows of a tile, and the bytes they may take in the product's type before they are made fewer: of the second-level cache, or of the first
-/// where a tile is used for one row of x only. All of x is read again for each tile, which of many rows comes from memory: few tiles are better.
+/// where a tile is widened for one row of x only. All of x is read again for each tile, which of many rows comes from memory: few tiles are better.
 const TILE_ROWS: usize = 64;
 const TILE_BYTES: usize = 1 << 19;
 const SMALL_TILE_BYTES: usize = 1 << 15;
@@ -30,15 +30,18 @@ pub(crate) fn product<E: Real>(
 ) -> Result<(), OpError> {
     let x = x.as_standard_layout();
     let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
-    let (bytes, block) = (if x.rows().len() == 1 { SMALL_TILE_BYTES } else { TILE_BYTES }, x.block());
+    let fused = fused::<E>(x.rows().len(), w);
+    let small = x.rows().len() == 1 && fused.is_none() && in_place::<E>(w, 0..0, columns).is_none();
+    let (bytes, block) = (if small { SMALL_TILE_BYTES } else { TILE_BYTES }, x.block());
     let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(block, TILE_ROWS) / block * block;
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
     tiles.into_par_iter().try_for_each(|(number, mut tile)| {
         let range = number * height..number * height + tile.ncols();
-        if in_registers(x.rows(), w, range.clone(), columns, &mut tile) {
-            return Ok(());
+        match (fused, in_place(w, range.clone(), columns)) {
+            (Some(kind), _) if in_registers(kind, x.rows()[0], w, range.clone(), columns, &mut tile) => Ok(()),
+            (_, Some(rows)) => linear_rows(&x, rows, tile),
+            _ => BUFFER.with_borrow_mut(|buffer| linear_rows(&x, widened(w, range, columns, buffer), tile)),
         }
-        BUFFER.with_borrow_mut(|buffer| linear_rows(&x, stored(w, range, columns, buffer), tile))
     })
 }
 
@@ -92,59 +95,59 @@ thread_local! {
     static BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One row of x with rows `range` of blocks that need no buffer; whether these are such.
+/// The type of the blocks, where one row of x is multiplied with them in registers.
+fn fused<E: Real>(rows: usize, w: &WeightView<'_>) -> Option<ggml::Type> {
+    #[cfg(target_arch = "x86_64")]
+    if let (1, Storage::Block(kind), true) = (rows, w.storage(), E::STORAGE == Storage::F32 && w.is_plain()) {
+        return Some(kind).filter(|&kind| ggml::fused::suits(Level::best(), kind));
+    }
+    let _ = (rows, w);
+    None
+}
+
+/// One row of x with rows `range` of such blocks; whether the result lies in one piece, in f32.
 fn in_registers<E: Real>(
-    x: &[&[E]],
+    kind: ggml::Type,
+    x: &[E],
     w: &WeightView<'_>,
     range: Range<usize>,
     columns: usize,
     out: &mut ArrayViewMut2<'_, E>,
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let ([x], Storage::Block(kind), true) = (x, w.storage(), E::STORAGE == Storage::F32 && w.is_plain())
-        && crate::ggml::fused::suits(Level::best(), kind)
-        && let Some(out) = out.as_slice_mut()
+    if let Some(out) = out.as_slice_mut()
         && let (Ok(x), Ok(out)) = (try_cast_slice(x), bytemuck::try_cast_slice_mut(out))
         && let Some(stride) = w.storage().row_bytes(columns)
     {
-        crate::ggml::fused::products(Level::best(), kind, &w.bytes()[range.start * stride..range.end * stride], x, out);
+        ggml::fused::products(Level::best(), kind, &w.bytes()[range.start * stride..range.end * stride], x, out);
         return true;
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (x, w, range, columns, out);
+    let _ = (kind, x, w, range, columns, out);
     false
 }
 
-/// Rows `range` of `w`: where they are, or widened into `buffer`.
-fn stored<'a, E: Real>(
-    w: &WeightView<'a>,
+/// Rows `range` of `w` where they are, if the product takes them as they are stored.
+fn in_place<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize) -> Option<Rows<'a, E>> {
+    if !w.is_plain() || cfg!(target_endian = "big") {
+        return None;
+    }
+    let stride = w.storage().row_bytes(columns)?;
+    let bytes = &w.bytes()[range.start * stride..range.end * stride];
+    match w.storage() {
+        own if own == E::STORAGE => try_cast_slice(bytes).ok().map(Rows::Own),
+        Storage::F16 => try_cast_slice(bytes).ok().map(Rows::F16),
+        Storage::BF16 => try_cast_slice(bytes).ok().map(Rows::BF16),
+        _ => None,
+    }
+}
+
+/// Rows `range` of `w` widened into `buffer`.
+fn widened<'a, E: Real>(
+    w: &WeightView<'_>,
     range: Range<usize>,
     columns: usize,
     buffer: &'a mut Vec<u64>,
 ) -> Rows<'a, E> {
-    if w.is_plain() && cfg!(target_endian = "little") {
-        let stride = w.storage().row_bytes(columns).unwrap_or(0);
-        let bytes = &w.bytes()[range.start * stride..range.end * stride];
-        let own = E::STORAGE == w.storage();
-        match w.storage() {
-            _ if own => {
-                if let Ok(values) = try_cast_slice(bytes) {
-                    return Rows::Own(values);
-                }
-            }
-            Storage::F16 => {
-                if let Ok(values) = try_cast_slice(bytes) {
-                    return Rows::F16(values);
-                }
-            }
-            Storage::BF16 => {
-                if let Ok(values) = try_cast_slice(bytes) {
-                    return Rows::BF16(values);
-                }
-            }
-            _ => {}
-        }
-    }
     let count = range.len() * columns;
     let words = (count * size_of::<E>()).div_ceil(size_of::<u64>());
     if buffer.len() < words {

@@ -6,7 +6,7 @@ pub(crate) mod dot;
 pub(crate) mod float;
 mod in_place;
 pub(crate) mod packed;
-mod panel;
+pub(crate) mod panel;
 pub(crate) mod peak;
 mod widen;
 

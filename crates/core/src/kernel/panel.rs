@@ -257,6 +257,35 @@ fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W
     }
 }
 
+/// Rows side by side: element k of row r becomes `to[k · across + r]`. At most 16 rows of one length, `across` at least as many; what `to` has in those
+/// rows for elements up to the next multiple of 16 is overwritten. At a level, which changes no bit.
+///
+/// # Panics
+/// When the processor has not the level, the lengths differ, or `to` is shorter than that.
+#[doc(hidden)]
+pub fn side_by_side(level: Level, rows: &[&[f32]], to: &mut [f32], across: usize) {
+    assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+    assert!(rows.len() <= LANES.min(across) && rows.iter().all(|row| row.len() == rows[0].len()));
+    let pack: Pack<f32> = match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 | Level::Vnni => x86::pack_avx512,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => x86::pack_avx2,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => neon::pack,
+        _ => {
+            for (r, row) in rows.iter().enumerate() {
+                row.iter().enumerate().for_each(|(k, &x)| to[k * across + r] = x);
+            }
+            return;
+        }
+    };
+    if !rows.is_empty() {
+        // SAFETY: the processor has the instructions of the level.
+        unsafe { pack(rows, to, across, LANES * across) };
+    }
+}
+
 /// N elements as `store` writes them, or the first `count` of them, to the beginning of `to`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]

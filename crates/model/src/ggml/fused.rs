@@ -1,4 +1,4 @@
-//! How is one row of x multiplied with rows of blocks without widening them into memory first? Q4_K and Q6_K in registers.
+//! How is one row of x multiplied with rows of blocks without widening them into memory first? Q4_0, Q8_0, Q4_K and Q6_K in registers.
 //!
 //! The sums are those of `dot` with the dequantised row, to the bit: the same values, in the same lanes, in the same order.
 
@@ -8,7 +8,8 @@ use super::Type;
 
 /// Whether this level and this type have such a product.
 pub(crate) fn suits(level: Level, kind: Type) -> bool {
-    matches!(kind, Type::Q4K | Type::Q6K) && matches!(level, Level::Avx2 | Level::Avx512 | Level::Vnni)
+    matches!(kind, Type::Q4_0 | Type::Q8_0 | Type::Q4K | Type::Q6K)
+        && matches!(level, Level::Avx2 | Level::Avx512 | Level::Vnni)
 }
 
 /// out\[j\] = dot(x, row j of `bytes`); as many rows as `out` has elements.
@@ -22,13 +23,11 @@ pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &
     assert!(x.len().is_multiple_of(kind.block_len()) && bytes.len() == stride * out.len());
     for (row, out) in bytes.chunks_exact(stride.max(1)).zip(out) {
         let blocks = row.chunks_exact(size);
-        // SAFETY: the processor has the instructions; a row is whole blocks of the type, for each of which x has 256 elements.
+        // SAFETY: the processor has the instructions.
         *out = firstdiff_core::tree(unsafe {
-            match (level, kind) {
-                (Level::Avx512 | Level::Vnni, Type::Q4K) => avx512::q4_k(blocks, x),
-                (Level::Avx512 | Level::Vnni, _) => avx512::q6_k(blocks, x),
-                (_, Type::Q4K) => avx2::q4_k(blocks, x),
-                _ => avx2::q6_k(blocks, x),
+            match level {
+                Level::Avx512 | Level::Vnni => avx512::lanes(kind, blocks, x),
+                _ => avx2::lanes(kind, blocks, x),
             }
         });
     }
@@ -40,7 +39,7 @@ macro_rules! fused {
         mod $name {
             use std::arch::x86_64::*;
 
-            use crate::ggml::{ahead, f16_at, k};
+            use crate::ggml::{Type, ahead, f16_at, k};
 
             type Lanes = $lanes;
 
@@ -56,9 +55,45 @@ macro_rules! fused {
                 unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
             }
 
-            /// The lanes of a row of Q4_K blocks with x.
+            /// The lanes of a row of blocks with x.
             #[target_feature(enable = $features)]
-            pub(super) fn q4_k<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
+            pub(super) fn lanes<'a>(kind: Type, blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
+                match kind {
+                    Type::Q4_0 => q4_0(blocks, x),
+                    Type::Q8_0 => q8_0(blocks, x),
+                    Type::Q4K => q4_k(blocks, x),
+                    _ => q6_k(blocks, x),
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            fn q4_0<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
+                let (mut lanes, low, middle) = ($zero, _mm_set1_epi8(15), _mm_set1_epi8(8));
+                for (block, [first, second]) in blocks.zip(x.as_chunks::<16>().0.as_chunks::<2>().0) {
+                    ahead(block);
+                    let (d, bytes) = (f16_at(block, 0), load(block[2..].first_chunk().expect("16 bytes")));
+                    for (bytes, x) in [(bytes, first), (_mm_srli_epi16::<4>(bytes), second)] {
+                        lanes = step(_mm_sub_epi8(_mm_and_si128(bytes, low), middle), d, None, x, lanes);
+                    }
+                }
+                $store(lanes)
+            }
+
+            #[target_feature(enable = $features)]
+            fn q8_0<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
+                let mut lanes = $zero;
+                for (block, x) in blocks.zip(x.as_chunks::<16>().0.as_chunks::<2>().0) {
+                    ahead(block);
+                    let d = f16_at(block, 0);
+                    for (bytes, x) in block[2..].as_chunks::<16>().0.iter().zip(x) {
+                        lanes = step(load(bytes), d, None, x, lanes);
+                    }
+                }
+                $store(lanes)
+            }
+
+            #[target_feature(enable = $features)]
+            fn q4_k<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
                 let (mut lanes, low) = ($zero, _mm_set1_epi8(15));
                 for (block, x) in blocks.zip(x.as_chunks::<256>().0) {
                     ahead(block);
@@ -82,9 +117,8 @@ macro_rules! fused {
                 $store(lanes)
             }
 
-            /// The lanes of a row of Q6_K blocks with x.
             #[target_feature(enable = $features)]
-            pub(super) fn q6_k<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
+            fn q6_k<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
                 let (low, two, middle) = (_mm_set1_epi8(15), _mm_set1_epi8(3), _mm_set1_epi8(32));
                 let mut lanes = $zero;
                 for (block, x) in blocks.zip(x.as_chunks::<256>().0) {
@@ -168,12 +202,13 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         };
-        let of_level = |level| [Type::Q4K, Type::Q6K].map(|kind| (level, kind));
+        let of_level = |level| [Type::Q4_0, Type::Q8_0, Type::Q4K, Type::Q6K].map(|kind| (level, kind));
         for (level, kind) in
             Level::available().into_iter().flat_map(of_level).filter(|(level, kind)| suits(*level, *kind))
         {
             for (rows, blocks) in [(1, 1), (3, 2), (7, 8)] {
-                let mut bytes: Vec<u8> = (0..rows * blocks * kind.block_bytes()).map(|_| next()).collect();
+                let count = rows * blocks * 256 / kind.block_len();
+                let mut bytes: Vec<u8> = (0..count * kind.block_bytes()).map(|_| next()).collect();
                 // Scales of a common size, so that no sum is infinite.
                 for block in bytes.chunks_exact_mut(kind.block_bytes()) {
                     for &(offset, width, count) in kind.words() {

@@ -227,7 +227,12 @@ fn dequantise_avx2(kind: Type, bytes: &[u8], out: &mut [f32]) {
 /// takes a hundred cycles: blocks of common weights have subnormal scales.
 #[inline(always)]
 fn f16_at(block: &[u8], at: usize) -> f32 {
-    let bits = u32::from(u16_at(block, at));
+    f16(u16_at(block, at))
+}
+
+#[inline(always)]
+fn f16(bits: u16) -> f32 {
+    let bits = u32::from(bits);
     let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
     let magnitude = match rest {
         // Of units of 2^-24.

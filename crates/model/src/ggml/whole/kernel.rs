@@ -1,382 +1,438 @@
-//! How fast can a block be multiplied with a few rows of x? Two or three instructions for 32 products of 8 bits with AVX2, as many for 64 with VNNI,
-//! eight or nine for 32 with NEON.
+//! How fast can rows of whole numbers be multiplied? One by one where there are few of x; many with 16 or 32 rows of w at a time, which lie side by side.
 //!
-//! Plain Rust says what is computed; what is written for others gives the same bits.
+//! A run's sum is a whole number, which no order changes; the runs are added one after the other, in every form and at every level.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
+use bytemuck::Pod;
 use firstdiff_simd::Level;
+use rayon::prelude::*;
 
-use super::{LANES, PART, PARTS, Plain, PlainInput, Scaled, ScaledInput};
+use super::{Row, Runs};
 
-/// Rows of x that a row of w is multiplied with while it is in registers.
-pub(super) const ROWS: usize = 8;
-
-/// The lanes added: l and l + 4, l + 2, l + 1.
-pub(super) fn tree(mut lanes: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for l in 0..half {
-            lanes[l] += lanes[l + half];
+/// What the product of two rows adds to `total`: of each run, the sum in whole numbers times both scales, with one rounding.
+#[inline(always)]
+fn dot<const BLOCK: usize, const REST: usize>(w: Row<'_>, x: Row<'_>, mut total: f32) -> f32 {
+    let runs = usize::from(REST > 0) + 1;
+    let blocks = w.values.chunks_exact(BLOCK + REST).zip(x.values.chunks_exact(BLOCK + REST));
+    let scales = w.scales.chunks_exact(runs).zip(x.scales.chunks_exact(runs));
+    for ((w, x), (dw, dx)) in blocks.zip(scales) {
+        let sum = whole::<BLOCK>(&w[..BLOCK], &x[..BLOCK]);
+        total = (dw[0] * dx[0]).mul_add(sum as f32, total);
+        if REST > 0 {
+            let sum = whole::<REST>(&w[BLOCK..], &x[BLOCK..]);
+            total = (dw[1] * dx[1]).mul_add(sum as f32, total);
         }
-        half /= 2;
     }
-    lanes[0]
+    total
 }
 
-/// What lane l takes of a part.
-fn lane(l: usize) -> std::ops::Range<usize> {
-    l * PART / LANES..(l + 1) * PART / LANES
+#[inline(always)]
+fn whole<const N: usize>(w: &[i16], x: &[i16]) -> i32 {
+    let (w, x): (&[i16; N], &[i16; N]) = (w.first_chunk().expect("a run"), x.first_chunk().expect("a run"));
+    let mut sum = 0;
+    for i in 0..N {
+        sum += i32::from(w[i]) * i32::from(x[i]);
+    }
+    sum
 }
 
-/// What a block of weights is multiplied with, and how.
-pub(super) trait Multiply: Sized {
-    type Input;
-
-    /// Adds the products of one block with one of x to their lanes.
-    fn one(&self, x: &Self::Input, lanes: &mut [f32; LANES]);
-
-    /// The same of a row with some rows of x; all are equally many blocks.
-    ///
-    /// # Safety
-    /// The processor has AVX2 and FMA.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn avx2(row: &[Self], x: &[&[Self::Input]], lanes: &mut [[f32; LANES]]);
-
-    /// The same of two rows.
-    ///
-    /// # Safety
-    /// The processor has AVX-512 with F, BW, DQ, VL and VNNI.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn vnni(rows: [&[Self]; 2], x: &[&[Self::Input]], lanes: [&mut [[f32; LANES]]; 2]);
-
-    /// The same of a row; every aarch64 has the instructions.
-    #[cfg(target_arch = "aarch64")]
-    fn neon(row: &[Self], x: &[&[Self::Input]], lanes: &mut [[f32; LANES]]);
+/// The products of a row with others, one after the other.
+#[inline(always)]
+fn plain(runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+    // A loop, as what is called for each would be compiled for every processor.
+    for (to, &x) in out.iter_mut().zip(x) {
+        *to = match runs {
+            Runs::Of32 => dot::<32, 0>(w, x, 0.0),
+            Runs::Of256 => dot::<256, 0>(w, x, 0.0),
+            Runs::WithMinima => dot::<256, 16>(w, x, 0.0),
+        }
+    }
 }
 
-/// Adds the products of some rows with some rows of x to their lanes: those of the first row with each x, then of the next.
-pub(super) fn add<B: Multiply>(level: Level, rows: &[&[B]], x: &[&[B::Input]], lanes: &mut [[f32; LANES]]) {
-    assert!(rows.len() * x.len() == lanes.len() && rows.iter().all(|row| x.iter().all(|x| x.len() == row.len())));
-    assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
-    for (rows, lanes) in rows.chunks(2).zip(lanes.chunks_mut(2 * x.len().max(1))) {
-        match (level, rows) {
-            // SAFETY: the processor has the instructions.
+macro_rules! levels {
+    ($($level:ident $name:ident $features:literal;)*) => {
+        $(
             #[cfg(target_arch = "x86_64")]
-            (Level::Vnni, &[first, second]) => unsafe {
-                B::vnni([first, second], x, lanes.split_at_mut(x.len()).into())
-            },
-            _ => {
-                rows.iter().zip(lanes.chunks_mut(x.len().max(1))).for_each(|(row, lanes)| one_row(level, row, x, lanes))
+            #[target_feature(enable = $features)]
+            fn $name(runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+                if runs == Runs::Of32 {
+                    avx2::few(w, x, out);
+                } else {
+                    plain(runs, w, x, out);
+                }
             }
-        }
-    }
-}
+        )*
 
-fn one_row<B: Multiply>(level: Level, row: &[B], x: &[&[B::Input]], lanes: &mut [[f32; LANES]]) {
-    match level {
-        // SAFETY: the processor has the instructions, AVX2 and FMA among them.
-        #[cfg(target_arch = "x86_64")]
-        Level::Vnni | Level::Avx512 | Level::Avx2 => unsafe { B::avx2(row, x, lanes) },
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon => B::neon(row, x, lanes),
-        _ => {
-            for (x, lanes) in x.iter().zip(lanes) {
-                row.iter().zip(*x).for_each(|(w, x)| w.one(x, lanes));
+        /// The products of a row with few others at a level, of which the processor must have the instructions; the same code, compiled for its
+        /// registers.
+        ///
+        /// # Safety
+        /// It has them.
+        pub(super) unsafe fn few(level: Level, runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+            match level {
+                $(
+                    // SAFETY: as the caller says.
+                    #[cfg(target_arch = "x86_64")]
+                    Level::$level => unsafe { $name(runs, w, x, out) },
+                )*
+                _ => plain(runs, w, x, out),
             }
-        }
-    }
-}
-
-impl Multiply for Scaled {
-    type Input = ScaledInput;
-
-    fn one(&self, x: &ScaledInput, lanes: &mut [f32; LANES]) {
-        for (l, to) in lanes.iter_mut().enumerate() {
-            let product = |part: usize, i: usize| {
-                let scale = i32::from(self.scales[part][i / 2]);
-                scale * i32::from(self.quants[part][i]) * i32::from(x.quants[part][i])
-            };
-            let sum: i32 = (0..PARTS).map(|part| lane(l).map(|i| product(part, i)).sum::<i32>()).sum();
-            let minima: i32 = (2 * l..2 * l + 2).map(|g| i32::from(self.minima[g]) * i32::from(x.sums[g])).sum();
-            *to = (self.d * x.d).mul_add(sum as f32, *to);
-            *to = (-(self.m * x.d)).mul_add(minima as f32, *to);
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn avx2(row: &[Scaled], x: &[&[ScaledInput]], lanes: &mut [[f32; LANES]]) {
-        // SAFETY: as the caller says.
-        unsafe { avx2::scaled([row], x, [lanes]) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn vnni(rows: [&[Scaled]; 2], x: &[&[ScaledInput]], lanes: [&mut [[f32; LANES]]; 2]) {
-        // SAFETY: as the caller says.
-        unsafe { vnni::scaled(rows, x, lanes) }
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn neon(row: &[Scaled], x: &[&[ScaledInput]], lanes: &mut [[f32; LANES]]) {
-        // SAFETY: part of every aarch64.
-        unsafe { neon::scaled([row], x, [lanes]) }
-    }
-}
-
-impl Multiply for Plain {
-    type Input = PlainInput;
-
-    fn one(&self, x: &PlainInput, lanes: &mut [f32; LANES]) {
-        for part in 0..PARTS {
-            let factor = self.d[part] * x.d[part];
-            for (l, to) in lanes.iter_mut().enumerate() {
-                let product = |i: usize| i32::from(self.quants[part][i]) * i32::from(x.quants[part][i]);
-                *to = factor.mul_add(lane(l).map(product).sum::<i32>() as f32, *to);
-            }
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn avx2(row: &[Plain], x: &[&[PlainInput]], lanes: &mut [[f32; LANES]]) {
-        // SAFETY: as the caller says.
-        unsafe { avx2::plain([row], x, [lanes]) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn vnni(rows: [&[Plain]; 2], x: &[&[PlainInput]], lanes: [&mut [[f32; LANES]]; 2]) {
-        // SAFETY: as the caller says.
-        unsafe { vnni::plain(rows, x, lanes) }
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn neon(row: &[Plain], x: &[&[PlainInput]], lanes: &mut [[f32; LANES]]) {
-        // SAFETY: part of every aarch64.
-        unsafe { neon::plain([row], x, [lanes]) }
-    }
-}
-
-/// Rows of x in groups whose sums fit the registers: as many as there are, then half of them, and so on.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-macro_rules! groups {
-    ($name:ident: $features:literal, $some:ident, $block:ty, $input:ty, $rows:literal rows with $($group:literal)*) => {
-        #[target_feature(enable = $features)]
-        pub(super) fn $name(w: [&[$block]; $rows], mut x: &[&[$input]], mut lanes: [&mut [Lanes]; $rows]) {
-            $(while let Some((some, rest)) = x.split_first_chunk::<$group>() {
-                let to = lanes.each_mut().map(|lanes| {
-                    let (to, rest) = std::mem::take(lanes).split_first_chunk_mut::<$group>().expect("lanes for each row of x");
-                    *lanes = rest;
-                    to
-                });
-                $some::<$group>(w, some, to);
-                x = rest;
-            })*
         }
     };
 }
 
+levels! {
+    Avx2 few_avx2 "avx2,fma";
+    Avx512 few_avx512 "avx2,fma,avx512f,avx512bw,avx512vl";
+    Vnni few_vnni "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni";
+}
+
+/// Adds the products of some runs of R rows of x with those of a block of w to `totals`, a row of x after the other. `words` are pairs of whole
+/// numbers, `scales` one of each run: of every row side by side. `lengths` of runs are in words, and repeat.
+type Pass = unsafe fn(lengths: &[usize], x: Side<'_>, w: Side<'_>, totals: &mut [f32]);
+
+/// Some runs of rows that lie side by side.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    words: &'a [i32],
+    scales: &'a [f32],
+}
+
+/// What is written for each set of instructions.
+#[derive(Clone, Copy)]
+struct Micro {
+    /// Rows of w in a block.
+    columns: usize,
+    /// By rows of x in a strip, from 1 on.
+    passes: &'static [Pass],
+}
+
+fn micro(level: Level) -> Option<Micro> {
+    assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Vnni => Some(Micro { columns: vnni::COLUMNS, passes: vnni::PASSES }),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Some(Micro { columns: avx512::COLUMNS, passes: avx512::PASSES }),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Some(Micro { columns: avx2::COLUMNS, passes: avx2::PASSES }),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => Some(Micro { columns: neon::COLUMNS, passes: neon::PASSES }),
+        _ => None,
+    }
+}
+
+/// Rows of x in strips of as equal a height as there can be, those of a strip side by side.
+pub(super) struct Strips {
+    micro: Micro,
+    level: Level,
+    rows: Vec<Range<usize>>,
+    words: Vec<i32>,
+    scales: Vec<f32>,
+    /// Words and runs of a row.
+    size: (usize, usize),
+}
+
+impl Strips {
+    /// `None` where the level has nothing for many rows.
+    pub(super) fn new(level: Level, x: &[Row<'_>]) -> Option<Strips> {
+        let micro = micro(level)?;
+        let size = x.first().map_or((0, 0), |row| (row.values.len() / 2, row.scales.len()));
+        let count = x.len().div_ceil(micro.passes.len());
+        let rows: Vec<_> = (0..count).map(|i| i * x.len() / count..(i + 1) * x.len() / count).collect();
+        let (mut words, mut scales) = (vec![0; x.len() * size.0], vec![0.0; x.len() * size.1]);
+        let (mut rest_words, mut rest_scales) = (&mut words[..], &mut scales[..]);
+        let mut strips = Vec::with_capacity(count);
+        for rows in &rows {
+            let (words, scales);
+            (words, rest_words) = rest_words.split_at_mut(rows.len() * size.0);
+            (scales, rest_scales) = rest_scales.split_at_mut(rows.len() * size.1);
+            strips.push((&x[rows.clone()], words, scales));
+        }
+        strips.into_par_iter().for_each(|(rows, words, scales)| {
+            for (r, row) in rows.iter().enumerate() {
+                let words = words.iter_mut().skip(r).step_by(rows.len());
+                words.zip(row.values.as_chunks::<2>().0).for_each(|(to, &pair)| *to = bytemuck::cast(pair));
+                scales.iter_mut().skip(r).step_by(rows.len()).zip(row.scales).for_each(|(to, from)| *to = *from);
+            }
+        });
+        Some(Strips { micro, level, rows, words, scales, size })
+    }
+
+    /// Some runs of a strip.
+    fn side(&self, rows: &Range<usize>, words: Range<usize>, runs: Range<usize>) -> Side<'_> {
+        let (first_word, first_run) = (rows.start * self.size.0, rows.start * self.size.1);
+        Side {
+            words: &self.words[first_word + words.start * rows.len()..first_word + words.end * rows.len()],
+            scales: &self.scales[first_run + runs.start * rows.len()..first_run + runs.end * rows.len()],
+        }
+    }
+}
+
+/// Runs that are taken together while those of w are in the first-level cache: 256 elements.
+fn together(runs: Runs) -> usize {
+    match runs {
+        Runs::Of32 => 8,
+        Runs::Of256 => 1,
+        Runs::WithMinima => 2,
+    }
+}
+
+thread_local! {
+    /// A thread's block of w side by side, its scales, and its products.
+    static SIDE: RefCell<[Vec<u32>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
+}
+
+/// Room for `count` elements.
+fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
+    const { assert!(size_of::<T>() == size_of::<u32>()) };
+    if buffer.len() < count {
+        buffer.resize(count, 0);
+    }
+    bytemuck::cast_slice_mut(&mut buffer[..count])
+}
+
+/// The products of many rows of x with some rows of w, whose words and scales follow each other: calls `out` with the number of a row of x, that of the
+/// first of some rows of w, and its products with these.
+pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], mut out: impl FnMut(usize, usize, &[f32])) {
+    let ((words, count), columns) = (x.size, x.micro.columns);
+    let lengths: Vec<usize> = runs.lengths().iter().map(|length| length / 2).collect();
+    let height = x.rows.last().map_or(0, |rows| rows.end);
+    SIDE.with_borrow_mut(|[side, side_scales, totals]| {
+        // Rows are laid side by side 16 words at a time.
+        let side = grown(side, words.next_multiple_of(16) * columns);
+        let (side_scales, totals) = (grown(side_scales, count * columns), grown(totals, height * columns));
+        let blocks = w.chunks(columns * words).zip(scales.chunks(columns * count)).enumerate();
+        for (number, (rows, scales)) in blocks {
+            for (part, rows) in rows.chunks(16 * words).enumerate() {
+                let rows: Vec<&[f32]> = rows.chunks_exact(words).map(bytemuck::cast_slice).collect();
+                firstdiff_core::side_by_side(x.level, &rows, &mut side[16 * part..], columns);
+            }
+            for (row, from) in scales.chunks_exact(count).enumerate() {
+                side_scales.iter_mut().skip(row).step_by(columns).zip(from).for_each(|(to, from)| *to = *from);
+            }
+            totals.fill(0.0);
+            let mut end = 0;
+            for run in (0..count).step_by(together(runs)) {
+                let some = run..(run + together(runs)).min(count);
+                let words = end..end + some.clone().map(|run| lengths[run % lengths.len()]).sum::<usize>();
+                end = words.end;
+                let w = Side {
+                    words: bytemuck::cast_slice(&side[words.start * columns..words.end * columns]),
+                    scales: &side_scales[some.start * columns..some.end * columns],
+                };
+                for rows in &x.rows {
+                    let (x, pass) = (x.side(rows, words.clone(), some.clone()), x.micro.passes[rows.len() - 1]);
+                    // SAFETY: the processor has the instructions of `micro`.
+                    unsafe { pass(&lengths, x, w, &mut totals[rows.start * columns..rows.end * columns]) };
+                }
+            }
+            for (row, totals) in totals.chunks_exact(columns).enumerate() {
+                out(row, number * columns, &totals[..rows.len() / words]);
+            }
+        }
+    });
+}
+
+/// The passes of one set of instructions: with 1, 2, .. rows of x and $vectors registers of $width rows of w each.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-type Lanes = [f32; LANES];
+macro_rules! passes {
+    ($($features:literal)?, $vectors:literal x $width:literal by $($rows:literal)*) => {
+        pub(super) const COLUMNS: usize = $vectors * $width;
+
+        pub(super) const PASSES: &[super::Pass] = &[$(pass::<$rows>),*];
+
+        #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
+        $(#[target_feature(enable = $features)])?
+        fn pass<const R: usize>(lengths: &[usize], x: super::Side<'_>, w: super::Side<'_>, totals: &mut [f32]) {
+            let totals = &mut totals[..R * COLUMNS];
+            let (mut x_words, mut w_words) = (x.words.as_chunks::<R>().0, w.words.as_chunks::<COLUMNS>().0);
+            let scales = x.scales.as_chunks::<R>().0.iter().zip(w.scales.as_chunks::<COLUMNS>().0);
+            for ((dx, dw), &length) in scales.zip(lengths.iter().cycle()) {
+                let (some_x, some_w);
+                (some_x, x_words) = x_words.split_at(length);
+                (some_w, w_words) = w_words.split_at(length);
+                let mut sums = [[zero(); $vectors]; R];
+                for (x, w) in some_x.iter().zip(some_w) {
+                    // SAFETY: a register's elements; no alignment is needed.
+                    let ws: [_; $vectors] = std::array::from_fn(|v| unsafe { words(w[v * $width..].as_ptr()) });
+                    for r in 0..R {
+                        let x = splat(x[r]);
+                        for v in 0..$vectors {
+                            sums[r][v] = add(sums[r][v], x, ws[v]);
+                        }
+                    }
+                }
+                // SAFETY: as above.
+                let dw: [_; $vectors] = std::array::from_fn(|v| unsafe { floats(dw[v * $width..].as_ptr()) });
+                for r in 0..R {
+                    for v in 0..$vectors {
+                        let to = &mut totals[r * COLUMNS + v * $width..][..$width];
+                        // SAFETY: as above.
+                        unsafe { store(to.as_mut_ptr(), scaled(dw[v], dx[r], sums[r][v], floats(to.as_ptr()))) };
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Two of whole numbers at a time in registers of 512 bits.
+#[cfg(target_arch = "x86_64")]
+macro_rules! x86_512 {
+    ($name:ident: $features:literal, |$sum:ident, $x:ident, $w:ident| $add:expr) => {
+        mod $name {
+            use std::arch::x86_64::*;
+
+            #[target_feature(enable = "avx512f")]
+            #[inline]
+            fn zero() -> __m512i {
+                _mm512_setzero_si512()
+            }
+
+            #[target_feature(enable = "avx512f")]
+            #[inline]
+            unsafe fn words(at: *const i32) -> __m512i {
+                // SAFETY: the caller has 16 words there.
+                unsafe { _mm512_loadu_si512(at.cast()) }
+            }
+
+            #[target_feature(enable = "avx512f")]
+            #[inline]
+            unsafe fn floats(at: *const f32) -> __m512 {
+                // SAFETY: the caller has 16 elements there.
+                unsafe { _mm512_loadu_ps(at) }
+            }
+
+            #[target_feature(enable = "avx512f")]
+            #[inline]
+            unsafe fn store(at: *mut f32, values: __m512) {
+                // SAFETY: the caller has room for 16 elements there.
+                unsafe { _mm512_storeu_ps(at, values) };
+            }
+
+            #[target_feature(enable = "avx512f")]
+            #[inline]
+            fn splat(word: i32) -> __m512i {
+                _mm512_set1_epi32(word)
+            }
+
+            #[target_feature(enable = $features)]
+            #[inline]
+            fn add($sum: __m512i, $x: __m512i, $w: __m512i) -> __m512i {
+                $add
+            }
+
+            #[target_feature(enable = "avx512f")]
+            #[inline]
+            fn scaled(dw: __m512, dx: f32, sum: __m512i, total: __m512) -> __m512 {
+                _mm512_fmadd_ps(_mm512_mul_ps(dw, _mm512_set1_ps(dx)), _mm512_cvtepi32_ps(sum), total)
+            }
+
+            passes!($features, 2 x 16 by 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+x86_512!(vnni: "avx512f,avx512bw,avx512vnni", |sum, x, w| _mm512_dpwssd_epi32(sum, x, w));
+#[cfg(target_arch = "x86_64")]
+x86_512!(avx512: "avx512f,avx512bw", |sum, x, w| _mm512_add_epi32(sum, _mm512_madd_epi16(x, w)));
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use super::super::{PARTS, Plain, PlainInput, Scaled, ScaledInput};
-    use super::Lanes;
-
-    groups!(scaled: "avx2,fma", some_scaled, Scaled, ScaledInput, 1 rows with 8 4 2 1);
-    groups!(plain: "avx2,fma", some_plain, Plain, PlainInput, 1 rows with 4 2 1);
+    use super::Row;
 
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn load<T, const N: usize>(from: &[T; N]) -> __m256i {
-        const { assert!(size_of::<T>() * N == 32) };
-        // SAFETY: 32 bytes; no alignment is needed.
-        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+    fn zero() -> __m256i {
+        _mm256_setzero_si256()
     }
 
-    /// What the compiler takes for another value: else it turns sums one after the other into trees, for which the registers do not suffice.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn opaque(mut sum: __m256i) -> __m256i {
-        // SAFETY: no instruction at all.
-        unsafe { std::arch::asm!("/* {} */", inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
-        sum
+    unsafe fn words(at: *const i32) -> __m256i {
+        // SAFETY: the caller has 8 words there.
+        unsafe { _mm256_loadu_si256(at.cast()) }
     }
 
-    // Indices below, since an array that is iterated over does not stay in registers.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn floats(at: *const f32) -> __m256 {
+        // SAFETY: the caller has 8 elements there.
+        unsafe { _mm256_loadu_ps(at) }
+    }
 
-    #[allow(clippy::needless_range_loop)]
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn store(at: *mut f32, values: __m256) {
+        // SAFETY: the caller has room for 8 elements there.
+        unsafe { _mm256_storeu_ps(at, values) };
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn splat(word: i32) -> __m256i {
+        _mm256_set1_epi32(word)
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn add(sum: __m256i, x: __m256i, w: __m256i) -> __m256i {
+        _mm256_add_epi32(sum, _mm256_madd_epi16(x, w))
+    }
+
     #[target_feature(enable = "avx2,fma")]
-    fn some_scaled<const R: usize>([row]: [&[Scaled]; 1], x: &[&[ScaledInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
-        for (number, w) in row.iter().enumerate() {
-            let x: [&ScaledInput; R] = x.map(|x| &x[number]);
-            let mut sums = [_mm256_setzero_si256(); R];
-            for part in 0..PARTS {
-                let (quants, scales) = (load(&w.quants[part]), load(&w.scales[part]));
-                for r in 0..R {
-                    // Of two products each, below 127 · 127 · 2; of four with their scales in 32 bits.
-                    let pairs = _mm256_maddubs_epi16(quants, load(&x[r].quants[part]));
-                    sums[r] = opaque(_mm256_add_epi32(sums[r], _mm256_madd_epi16(pairs, scales)));
-                }
-            }
-            let minima = load(&w.minima);
-            for r in 0..R {
-                let below = _mm256_cvtepi32_ps(_mm256_madd_epi16(minima, load(&x[r].sums)));
-                let (d, m) = (_mm256_set1_ps(w.d * x[r].d), _mm256_set1_ps(w.m * x[r].d));
+    #[inline]
+    fn scaled(dw: __m256, dx: f32, sum: __m256i, total: __m256) -> __m256 {
+        _mm256_fmadd_ps(_mm256_mul_ps(dw, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(sum), total)
+    }
+
+    passes!("avx2,fma", 2 x 8 by 1 2 3 4 5 6);
+
+    /// The products of a row in runs of 32 with others: eight runs are summed together.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn few(w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+        const EIGHT: usize = 8 * 32;
+        for (to, &x) in out.iter_mut().zip(x) {
+            let (runs, [w_rest, x_rest]) =
+                (w.scales.as_chunks::<8>().0, [w, x].map(|row| row.from(row.scales.len() / 8 * 8, 32)));
+            let values = w.values.as_chunks::<EIGHT>().0.iter().zip(x.values.as_chunks::<EIGHT>().0);
+            let mut total = 0f32;
+            for ((dw, dx), (w, x)) in runs.iter().zip(x.scales.as_chunks::<8>().0).zip(values) {
+                let [mut factors, mut sums] = [[0f32; 8]; 2];
                 // SAFETY: eight elements each; no alignment is needed.
                 unsafe {
-                    let so_far = _mm256_loadu_ps(lanes[r].as_ptr());
-                    let sum = _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(sums[r]), so_far);
-                    _mm256_storeu_ps(lanes[r].as_mut_ptr(), _mm256_fnmadd_ps(m, below, sum));
+                    _mm256_storeu_ps(factors.as_mut_ptr(), _mm256_mul_ps(floats(dw.as_ptr()), floats(dx.as_ptr())));
+                    _mm256_storeu_ps(sums.as_mut_ptr(), _mm256_cvtepi32_ps(eight(w, x)));
+                }
+                for i in 0..8 {
+                    total = factors[i].mul_add(sums[i], total);
                 }
             }
+            *to = super::dot::<32, 0>(w_rest, x_rest, total);
         }
     }
 
-    #[allow(clippy::needless_range_loop)]
-    #[target_feature(enable = "avx2,fma")]
-    fn some_plain<const R: usize>([row]: [&[Plain]; 1], x: &[&[PlainInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
-        let ones = _mm256_set1_epi16(1);
-        // SAFETY: eight elements each; no alignment is needed.
-        let mut sums: [__m256; R] = std::array::from_fn(|r| unsafe { _mm256_loadu_ps(lanes[r].as_ptr()) });
-        for (number, w) in row.iter().enumerate() {
-            let x: [&PlainInput; R] = x.map(|x| &x[number]);
-            let mut factors = [[0f32; PARTS]; R];
-            for r in 0..R {
-                for part in 0..PARTS {
-                    factors[r][part] = w.d[part] * x[r].d[part];
-                }
-            }
-            for part in 0..PARTS {
-                let (quants, magnitudes) = (load(&w.quants[part]), load(&w.magnitudes[part]));
-                for r in 0..R {
-                    // |q| · (qx with the sign of q): of two products each, at most 128 · 127 · 2.
-                    let signed = _mm256_sign_epi8(load(&x[r].quants[part]), quants);
-                    let whole = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitudes, signed), ones);
-                    sums[r] = _mm256_fmadd_ps(_mm256_set1_ps(factors[r][part]), _mm256_cvtepi32_ps(whole), sums[r]);
-                }
-            }
-        }
-        for r in 0..R {
-            // SAFETY: eight elements; no alignment is needed.
-            unsafe { _mm256_storeu_ps(lanes[r].as_mut_ptr(), sums[r]) };
-        }
-    }
-}
-
-/// Two rows of w side by side: the first in the lower half of a register, the second in the upper, and x in both.
-#[cfg(target_arch = "x86_64")]
-mod vnni {
-    use std::arch::x86_64::*;
-
-    use super::super::{PARTS, Plain, PlainInput, Scaled, ScaledInput};
-    use super::{LANES, Lanes};
-
-    groups!(scaled: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", some_scaled, Scaled, ScaledInput, 2 rows with 8 4 2 1);
-    groups!(plain: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", some_plain, Plain, PlainInput, 2 rows with 8 4 2 1);
-
-    #[target_feature(enable = "avx512f")]
+    /// The sums of eight runs of 32.
+    #[target_feature(enable = "avx2")]
     #[inline]
-    fn half<T, const N: usize>(from: &[T; N]) -> __m256i {
-        const { assert!(size_of::<T>() * N == 32) };
-        // SAFETY: 32 bytes; no alignment is needed.
-        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
-    }
-
-    /// The same of x, beside itself.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn twice<T, const N: usize>(from: &[T; N]) -> __m512i {
-        _mm512_broadcast_i64x4(half(from))
-    }
-
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn both<T, const N: usize>(w: [&[T; N]; 2]) -> __m512i {
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(half(w[0])), half(w[1]))
-    }
-
-    #[target_feature(enable = "avx512f,avx512dq")]
-    #[inline]
-    fn factors(d: [f32; 2]) -> __m512 {
-        _mm512_insertf32x8::<1>(_mm512_set1_ps(d[0]), _mm256_set1_ps(d[1]))
-    }
-
-    #[target_feature(enable = "avx512f,avx512dq")]
-    #[inline]
-    fn load(lanes: [&Lanes; 2]) -> __m512 {
-        // SAFETY: eight elements each; no alignment is needed.
-        let [first, second] = lanes.map(|lanes| unsafe { _mm256_loadu_ps(lanes.as_ptr()) });
-        _mm512_insertf32x8::<1>(_mm512_castps256_ps512(first), second)
-    }
-
-    #[target_feature(enable = "avx512f,avx512dq")]
-    #[inline]
-    fn store(sums: __m512, to: [&mut Lanes; 2]) {
-        const { assert!(LANES == 8) };
-        let [first, second] = to.map(|lanes| lanes.as_mut_ptr());
-        // SAFETY: eight elements each; no alignment is needed.
-        unsafe {
-            _mm256_storeu_ps(first, _mm512_castps512_ps256(sums));
-            _mm256_storeu_ps(second, _mm512_extractf32x8_ps::<1>(sums));
-        }
-    }
-
-    // Indices below, since an array that is iterated over does not stay in registers.
-
-    #[allow(clippy::needless_range_loop)]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn some_scaled<const R: usize>(rows: [&[Scaled]; 2], x: &[&[ScaledInput]; R], lanes: [&mut [Lanes; R]; 2]) {
-        let [first, second] = lanes;
-        let mut all: [__m512; R] = std::array::from_fn(|r| load([&first[r], &second[r]]));
-        for (number, w) in rows[0].iter().zip(rows[1]).enumerate() {
-            let (w, x) = ([w.0, w.1], x.map(|x| &x[number]));
-            let mut sums = [_mm512_setzero_si512(); R];
-            for part in 0..PARTS {
-                let quants = both(w.map(|w| &w.quants[part]));
-                let scales = both(w.map(|w| &w.scales[part]));
-                for r in 0..R {
-                    // Of two products each, below 127 · 127 · 2; of four with their scales in 32 bits.
-                    let pairs = _mm512_maddubs_epi16(quants, twice(&x[r].quants[part]));
-                    sums[r] = _mm512_dpwssd_epi32(sums[r], pairs, scales);
-                }
-            }
-            let minima = both(w.map(|w| &w.minima));
-            let (d, m) = (factors(w.map(|w| w.d)), factors(w.map(|w| w.m)));
-            for r in 0..R {
-                let below = _mm512_cvtepi32_ps(_mm512_madd_epi16(minima, twice(&x[r].sums)));
-                let input = _mm512_set1_ps(x[r].d);
-                let sum = _mm512_fmadd_ps(_mm512_mul_ps(d, input), _mm512_cvtepi32_ps(sums[r]), all[r]);
-                all[r] = _mm512_fnmadd_ps(_mm512_mul_ps(m, input), below, sum);
-            }
-        }
-        for r in 0..R {
-            store(all[r], [&mut first[r], &mut second[r]]);
-        }
-    }
-
-    #[allow(clippy::needless_range_loop)]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn some_plain<const R: usize>(rows: [&[Plain]; 2], x: &[&[PlainInput]; R], lanes: [&mut [Lanes; R]; 2]) {
-        let [first, second] = lanes;
-        let mut all: [__m512; R] = std::array::from_fn(|r| load([&first[r], &second[r]]));
-        for (number, w) in rows[0].iter().zip(rows[1]).enumerate() {
-            let (w, x) = ([w.0, w.1], x.map(|x| &x[number]));
-            for part in 0..PARTS {
-                let quants = both(w.map(|w| &w.quants[part]));
-                let d = factors(w.map(|w| w.d[part]));
-                // Σ q (qx + 128) - 128 Σ q.
-                let raised = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(i8::MIN), quants);
-                let below = _mm512_sub_epi32(_mm512_setzero_si512(), raised);
-                for r in 0..R {
-                    let whole = _mm512_dpbusd_epi32(below, twice(&x[r].raised[part]), quants);
-                    let factor = _mm512_mul_ps(d, _mm512_set1_ps(x[r].d[part]));
-                    all[r] = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(whole), all[r]);
-                }
-            }
-        }
-        for r in 0..R {
-            store(all[r], [&mut first[r], &mut second[r]]);
-        }
+    fn eight(w: &[i16; 256], x: &[i16; 256]) -> __m256i {
+        let (w, x) = (w.as_chunks::<16>().0, x.as_chunks::<16>().0);
+        let half = |i: usize| {
+            // SAFETY: 32 bytes each; no alignment is needed.
+            let [w, x] = [&w[i], &x[i]].map(|row| unsafe { _mm256_loadu_si256(row.as_ptr().cast()) });
+            _mm256_madd_epi16(w, x)
+        };
+        let run = |i: usize| _mm256_add_epi32(half(2 * i), half(2 * i + 1));
+        let two = |i: usize| _mm256_hadd_epi32(run(2 * i), run(2 * i + 1));
+        let four = |i: usize| _mm256_hadd_epi32(two(2 * i), two(2 * i + 1));
+        let (low, high) = (four(0), four(1));
+        _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high))
     }
 }
 
@@ -384,109 +440,51 @@ mod vnni {
 mod neon {
     use std::arch::aarch64::*;
 
-    use super::super::{PARTS, Plain, PlainInput, Scaled, ScaledInput};
-    use super::{LANES, Lanes};
-
-    groups!(scaled: "neon", some_scaled, Scaled, ScaledInput, 1 rows with 4 2 1);
-    groups!(plain: "neon", some_plain, Plain, PlainInput, 1 rows with 4 2 1);
-
-    /// Half a part: the elements of four lanes.
-    const HALF: usize = 16;
-
+    /// Every product of a pair has a sum of its own until the end: those of two rows in each.
     #[target_feature(enable = "neon")]
     #[inline]
-    fn half(from: &[i8; HALF]) -> int8x16_t {
-        // SAFETY: 16 bytes.
-        unsafe { vld1q_s8(from.as_ptr()) }
-    }
-
-    /// The products of 8 bits, added in fours. Two of them do not leave 16 bits: one side is 127 at most, the other 128.
-    #[target_feature(enable = "neon")]
-    #[inline]
-    fn fours(w: int8x16_t, x: int8x16_t) -> int32x4_t {
-        let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
-        vpaddlq_s16(vpaddq_s16(low, vmull_high_s8(w, x)))
-    }
-
-    /// The products of 16 bits, added in twos.
-    #[target_feature(enable = "neon")]
-    #[inline]
-    fn twos(w: &[i16; LANES], x: &[i16; LANES]) -> int32x4_t {
-        // SAFETY: eight elements each.
-        let (w, x) = unsafe { (vld1q_s16(w.as_ptr()), vld1q_s16(x.as_ptr())) };
-        vpaddq_s32(vmull_s16(vget_low_s16(w), vget_low_s16(x)), vmull_high_s16(w, x))
+    fn zero() -> [int32x4_t; 2] {
+        [vdupq_n_s32(0); 2]
     }
 
     #[target_feature(enable = "neon")]
     #[inline]
-    fn load(lanes: &Lanes) -> [float32x4_t; 2] {
-        // SAFETY: four elements each.
-        unsafe { [vld1q_f32(lanes.as_ptr()), vld1q_f32(lanes[LANES / 2..].as_ptr())] }
+    unsafe fn words(at: *const i32) -> int16x8_t {
+        // SAFETY: the caller has 4 words there.
+        vreinterpretq_s16_s32(unsafe { vld1q_s32(at) })
     }
 
     #[target_feature(enable = "neon")]
     #[inline]
-    fn store(sums: [float32x4_t; 2], to: &mut Lanes) {
-        // SAFETY: four elements each.
-        unsafe {
-            vst1q_f32(to.as_mut_ptr(), sums[0]);
-            vst1q_f32(to[LANES / 2..].as_mut_ptr(), sums[1]);
-        }
+    unsafe fn floats(at: *const f32) -> float32x4_t {
+        // SAFETY: the caller has 4 elements there.
+        unsafe { vld1q_f32(at) }
     }
 
-    // Indices below, since an array that is iterated over does not stay in registers.
-
-    #[allow(clippy::needless_range_loop)]
     #[target_feature(enable = "neon")]
-    fn some_scaled<const R: usize>([row]: [&[Scaled]; 1], x: &[&[ScaledInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
-        let mut all: [[float32x4_t; 2]; R] = std::array::from_fn(|r| load(&lanes[r]));
-        for (number, w) in row.iter().enumerate() {
-            let x: [&ScaledInput; R] = x.map(|x| &x[number]);
-            let mut sums = [[vdupq_n_s32(0); 2]; R];
-            for part in 0..PARTS {
-                // Below 128.
-                let quants = w.quants[part].map(u8::cast_signed);
-                let (quants, scales) = (quants.as_chunks::<HALF>().0, w.scales[part].as_chunks::<LANES>().0);
-                for h in 0..2 {
-                    let (quants, scale) = (half(&quants[h]), i32::from(scales[h][0]));
-                    for r in 0..R {
-                        let input = half(&x[r].quants[part].as_chunks().0[h]);
-                        sums[r][h] = vmlaq_n_s32(sums[r][h], fours(quants, input), scale);
-                    }
-                }
-            }
-            for r in 0..R {
-                let (d, m) = (w.d * x[r].d, -(w.m * x[r].d));
-                let (minima, inputs) = (w.minima.as_chunks().0, x[r].sums.as_chunks().0);
-                for h in 0..2 {
-                    let sum = vfmaq_n_f32(all[r][h], vcvtq_f32_s32(sums[r][h]), d);
-                    all[r][h] = vfmaq_n_f32(sum, vcvtq_f32_s32(twos(&minima[h], &inputs[h])), m);
-                }
-            }
-        }
-        for r in 0..R {
-            store(all[r], &mut lanes[r]);
-        }
+    #[inline]
+    unsafe fn store(at: *mut f32, values: float32x4_t) {
+        // SAFETY: the caller has room for 4 elements there.
+        unsafe { vst1q_f32(at, values) };
     }
 
-    #[allow(clippy::needless_range_loop)]
     #[target_feature(enable = "neon")]
-    fn some_plain<const R: usize>([row]: [&[Plain]; 1], x: &[&[PlainInput]; R], [lanes]: [&mut [Lanes; R]; 1]) {
-        let mut all: [[float32x4_t; 2]; R] = std::array::from_fn(|r| load(&lanes[r]));
-        for (number, w) in row.iter().enumerate() {
-            let x: [&PlainInput; R] = x.map(|x| &x[number]);
-            for part in 0..PARTS {
-                for h in 0..2 {
-                    let quants = half(&w.quants[part].as_chunks().0[h]);
-                    for r in 0..R {
-                        let whole = fours(quants, half(&x[r].quants[part].as_chunks().0[h]));
-                        all[r][h] = vfmaq_n_f32(all[r][h], vcvtq_f32_s32(whole), w.d[part] * x[r].d[part]);
-                    }
-                }
-            }
-        }
-        for r in 0..R {
-            store(all[r], &mut lanes[r]);
-        }
+    #[inline]
+    fn splat(word: i32) -> int16x8_t {
+        vreinterpretq_s16_s32(vdupq_n_s32(word))
     }
+
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn add([low, high]: [int32x4_t; 2], x: int16x8_t, w: int16x8_t) -> [int32x4_t; 2] {
+        [vmlal_s16(low, vget_low_s16(x), vget_low_s16(w)), vmlal_high_s16(high, x, w)]
+    }
+
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn scaled(dw: float32x4_t, dx: f32, [low, high]: [int32x4_t; 2], total: float32x4_t) -> float32x4_t {
+        vfmaq_f32(total, vmulq_n_f32(dw, dx), vcvtq_f32_s32(vpaddq_s32(low, high)))
+    }
+
+    passes!("neon", 2 x 4 by 1 2 3 4);
 }
