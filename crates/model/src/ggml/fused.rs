@@ -21,24 +21,50 @@ pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &
     let stride = x.len() / kind.block_len() * size;
     assert!(level.is_available() && suits(level, kind));
     assert!(x.len().is_multiple_of(kind.block_len()) && bytes.len() == stride * out.len());
-    for (row, out) in bytes.chunks_exact(stride.max(1)).zip(out) {
-        let blocks = row.chunks_exact(size);
-        // SAFETY: the processor has the instructions.
-        *out = firstdiff_core::tree(unsafe {
-            match level {
-                Level::Avx512 | Level::Vnni => avx512::lanes(kind, blocks, x),
-                _ => avx2::lanes(kind, blocks, x),
-            }
-        });
+    if stride == 0 {
+        return out.fill(0.0);
     }
+    // The sums of some rows side by side: each by itself waits for the addition before.
+    let fours = bytes.chunks_exact(ROWS * stride).zip(out.as_chunks_mut::<ROWS>().0);
+    fours.for_each(|(rows, out)| {
+        some(level, kind, std::array::from_fn(|r| &rows[r * stride..(r + 1) * stride]), x, out)
+    });
+    let done = out.len() / ROWS * ROWS;
+    let rest = bytes[done * stride..].chunks_exact(stride).zip(&mut out[done..]);
+    rest.for_each(|(row, out)| some(level, kind, [row], x, std::array::from_mut(out)));
 }
 
-/// The products of one set of instructions. `Lanes` are 16; `step` adds x\[0..16\] · (scale · q - minimum) to them, for 16 whole numbers of 8 bits.
+/// Rows that are multiplied side by side.
+const ROWS: usize = 2;
+
+fn some<const R: usize>(level: Level, kind: Type, rows: [&[u8]; R], x: &[f32], out: &mut [f32; R]) {
+    // SAFETY: the processor has the instructions.
+    let lanes = unsafe {
+        match level {
+            Level::Avx512 | Level::Vnni => avx512::lanes(kind, rows, x),
+            _ => avx2::lanes(kind, rows, x),
+        }
+    };
+    *out = lanes.map(firstdiff_core::tree);
+}
+
+/// What four bits stand for: scale · (q - zero) - minimum.
+#[derive(Clone, Copy)]
+struct Nibble {
+    zero: u8,
+    scale: f32,
+    minimum: Option<f32>,
+}
+
+/// The products of one set of instructions. `Lanes` are 16; `step` adds x\[0..16\] · (scale · q - minimum) to them, for 16 whole numbers of 8 bits;
+/// `nibbles` the products of the lower halves of all bytes with the first half of x, then of the upper ones; `scales_of` 16 scales in 8 bits
+/// times the first factor, the last eight times the second.
 macro_rules! fused {
-    ($name:ident: $features:literal, $lanes:ty, $zero:expr, $step:item, $store:expr) => {
+    ($name:ident: $features:literal, $lanes:ty, $zero:expr, $step:item, $nibbles:item, $scales:item, $store:expr) => {
         mod $name {
             use std::arch::x86_64::*;
 
+            use super::Nibble;
             use crate::ggml::{Type, ahead, f16_at, k};
 
             type Lanes = $lanes;
@@ -46,6 +72,14 @@ macro_rules! fused {
             #[target_feature(enable = $features)]
             #[inline]
             $step
+
+            #[target_feature(enable = $features)]
+            #[inline]
+            $nibbles
+
+            #[target_feature(enable = $features)]
+            #[inline]
+            $scales
 
             /// 16 bytes.
             #[target_feature(enable = $features)]
@@ -55,95 +89,90 @@ macro_rules! fused {
                 unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
             }
 
-            /// The lanes of a row of blocks with x.
+            /// The lanes of rows of blocks with x.
             #[target_feature(enable = $features)]
-            pub(super) fn lanes<'a>(kind: Type, blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
+            pub(super) fn lanes<const R: usize>(kind: Type, rows: [&[u8]; R], x: &[f32]) -> [[f32; 16]; R] {
+                let mut lanes = [$zero; R];
+                macro_rules! blocks {
+                    ($one:ident, $elements:literal) => {{
+                        let size = kind.block_bytes();
+                        for (number, x) in x.as_chunks::<16>().0.as_chunks::<{ $elements / 16 }>().0.iter().enumerate() {
+                            for r in 0..R {
+                                let block = &rows[r][number * size..(number + 1) * size];
+                                ahead(block);
+                                lanes[r] = $one(block, x, lanes[r]);
+                            }
+                        }
+                    }};
+                }
                 match kind {
-                    Type::Q4_0 => q4_0(blocks, x),
-                    Type::Q8_0 => q8_0(blocks, x),
-                    Type::Q4K => q4_k(blocks, x),
-                    _ => q6_k(blocks, x),
+                    Type::Q4_0 => blocks!(q4_0, 32),
+                    Type::Q8_0 => blocks!(q8_0, 32),
+                    Type::Q4K => blocks!(q4_k, 256),
+                    _ => blocks!(q6_k, 256),
                 }
+                let mut out = [[0.0; 16]; R];
+                for r in 0..R {
+                    out[r] = $store(lanes[r]);
+                }
+                out
             }
 
             #[target_feature(enable = $features)]
-            fn q4_0<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
-                let (mut lanes, low, middle) = ($zero, _mm_set1_epi8(15), _mm_set1_epi8(8));
-                for (block, [first, second]) in blocks.zip(x.as_chunks::<16>().0.as_chunks::<2>().0) {
-                    ahead(block);
-                    let (d, bytes) = (f16_at(block, 0), load(block[2..].first_chunk().expect("16 bytes")));
-                    for (bytes, x) in [(bytes, first), (_mm_srli_epi16::<4>(bytes), second)] {
-                        lanes = step(_mm_sub_epi8(_mm_and_si128(bytes, low), middle), d, None, x, lanes);
-                    }
-                }
-                $store(lanes)
+            #[inline]
+            fn q4_0(block: &[u8], x: &[[f32; 16]; 2], lanes: Lanes) -> Lanes {
+                let of = Nibble { zero: 8, scale: f16_at(block, 0), minimum: None };
+                nibbles(block[2..].as_chunks().0, [of; 2], x, lanes)
             }
 
             #[target_feature(enable = $features)]
-            fn q8_0<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
-                let mut lanes = $zero;
-                for (block, x) in blocks.zip(x.as_chunks::<16>().0.as_chunks::<2>().0) {
-                    ahead(block);
-                    let d = f16_at(block, 0);
-                    for (bytes, x) in block[2..].as_chunks::<16>().0.iter().zip(x) {
-                        lanes = step(load(bytes), d, None, x, lanes);
-                    }
+            #[inline]
+            fn q8_0(block: &[u8], x: &[[f32; 16]; 2], mut lanes: Lanes) -> Lanes {
+                let d = f16_at(block, 0);
+                for (bytes, x) in block[2..].as_chunks::<16>().0.iter().zip(x) {
+                    lanes = step(load(bytes), d, None, x, lanes);
                 }
-                $store(lanes)
+                lanes
             }
 
             #[target_feature(enable = $features)]
-            fn q4_k<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
-                let (mut lanes, low) = ($zero, _mm_set1_epi8(15));
-                for (block, x) in blocks.zip(x.as_chunks::<256>().0) {
-                    ahead(block);
-                    let (scales, minima) = k::scales_and_minima(block[4..16].try_into().expect("12 bytes"));
-                    let (d, min) = (f16_at(block, 0), f16_at(block, 2));
-                    let (scales, minima) = (scales.map(|s| d * f32::from(s)), minima.map(|m| min * f32::from(m)));
-                    let x = x.as_chunks::<16>().0;
-                    for (pair, bytes) in block[16..144].as_chunks::<32>().0.iter().enumerate() {
-                        let halves = bytes.as_chunks::<16>().0;
-                        for high in 0..2 {
-                            for (half, bytes) in halves.iter().enumerate() {
-                                let bytes = load(bytes);
-                                let q = if high == 1 { _mm_srli_epi16::<4>(bytes) } else { bytes };
-                                let part = 2 * pair + high;
-                                let q = _mm_and_si128(q, low);
-                                lanes = step(q, scales[part], Some(minima[part]), &x[2 * part + half], lanes);
-                            }
-                        }
-                    }
+            #[inline]
+            fn q4_k(block: &[u8], x: &[[f32; 16]; 16], mut lanes: Lanes) -> Lanes {
+                let (scales, minima) = k::scales_and_minima(block[4..16].try_into().expect("12 bytes"));
+                let (d, min) = (f16_at(block, 0), f16_at(block, 2));
+                let both = scales_of([scales, minima].as_flattened().first_chunk().expect("16 bytes"), [d, min]);
+                let of = |part: usize| Nibble { zero: 0, scale: both[part], minimum: Some(both[part + 8]) };
+                let pairs = block[16..144].as_chunks::<16>().0.as_chunks::<2>().0.iter();
+                for (pair, (bytes, x)) in pairs.zip(x.as_chunks::<4>().0).enumerate() {
+                    lanes = nibbles(bytes, [of(2 * pair), of(2 * pair + 1)], x, lanes);
                 }
-                $store(lanes)
+                lanes
             }
 
             #[target_feature(enable = $features)]
-            fn q6_k<'a>(blocks: impl Iterator<Item = &'a [u8]>, x: &[f32]) -> [f32; 16] {
-                let (low, two, middle) = (_mm_set1_epi8(15), _mm_set1_epi8(3), _mm_set1_epi8(32));
-                let mut lanes = $zero;
-                for (block, x) in blocks.zip(x.as_chunks::<256>().0) {
-                    ahead(block);
-                    let d = f16_at(block, 208);
-                    let stored: [u8; 16] = block[192..208].try_into().expect("16 bytes");
-                    let scales = stored.map(|s| d * f32::from(s.cast_signed()));
-                    let x = x.as_chunks::<16>().0;
-                    for half in 0..2 {
-                        let lows = block[64 * half..64 * half + 64].as_chunks::<16>().0;
-                        let highs = block[128 + 32 * half..160 + 32 * half].as_chunks::<16>().0;
-                        for quarter in 0..4 {
-                            for side in 0..2 {
-                                let bytes = load(&lows[2 * (quarter % 2) + side]);
-                                let bytes = if quarter < 2 { bytes } else { _mm_srli_epi16::<4>(bytes) };
-                                let shifted = _mm_srl_epi16(load(&highs[side]), _mm_cvtsi32_si128(2 * quarter as i32));
-                                let high = _mm_slli_epi16::<4>(_mm_and_si128(shifted, two));
-                                let q = _mm_sub_epi8(_mm_or_si128(_mm_and_si128(bytes, low), high), middle);
-                                let part = 8 * half + 2 * quarter + side;
-                                lanes = step(q, scales[part], None, &x[part], lanes);
-                            }
-                        }
+            #[inline]
+            fn q6_k(block: &[u8], x: &[[f32; 16]; 16], mut lanes: Lanes) -> Lanes {
+                let scales = scales_of(block[192..208].try_into().expect("16 bytes"), [f16_at(block, 208); 2]);
+                // SAFETY: 32 bytes; no alignment is needed.
+                let load = |bytes: &[u8; 32]| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
+                let (lows, highs) = block.split_at(128);
+                let halves = lows.as_chunks::<64>().0.iter().zip(highs.as_chunks::<32>().0);
+                for (half, (lows, high)) in halves.enumerate() {
+                    let (lows, high) = (lows.as_chunks::<32>().0, load(high));
+                    for quarter in 0..4 {
+                        let bytes = load(&lows[quarter % 2]);
+                        let bytes = if quarter < 2 { bytes } else { _mm256_srli_epi16::<4>(bytes) };
+                        let shifted = _mm256_srl_epi16(high, _mm_cvtsi32_si128(2 * quarter as i32));
+                        let above = _mm256_slli_epi16::<4>(_mm256_and_si256(shifted, _mm256_set1_epi8(3)));
+                        let q = _mm256_or_si256(_mm256_and_si256(bytes, _mm256_set1_epi8(15)), above);
+                        let q = _mm256_sub_epi8(q, _mm256_set1_epi8(32));
+                        let part = 8 * half + 2 * quarter;
+                        lanes = step(_mm256_castsi256_si128(q), scales[part], None, &x[part], lanes);
+                        let second = _mm256_extracti128_si256::<1>(q);
+                        lanes = step(second, scales[part + 1], None, &x[part + 1], lanes);
                     }
                 }
-                $store(lanes)
+                lanes
             }
         }
     };
@@ -158,6 +187,32 @@ fused!(
         let value = minimum.map_or(scaled, |m| _mm512_sub_ps(scaled, _mm512_set1_ps(m)));
         // SAFETY: 16 elements; no alignment is needed.
         _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(x.as_ptr()) }, value, lanes)
+    },
+    fn nibbles(bytes: &[[u8; 16]], of: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
+        let (below, above) = x.split_at(bytes.len());
+        for (number, (of, x)) in of.into_iter().zip([below, above]).enumerate() {
+            // All sixteen values; an element's bits say which it is, and those above them nothing.
+            let q = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let q = _mm512_sub_epi32(q, _mm512_set1_epi32(of.zero.into()));
+            let scaled = _mm512_mul_ps(_mm512_set1_ps(of.scale), _mm512_cvtepi32_ps(q));
+            let values = of.minimum.map_or(scaled, |m| _mm512_sub_ps(scaled, _mm512_set1_ps(m)));
+            for (bytes, x) in bytes.iter().zip(x) {
+                let bytes = _mm512_cvtepu8_epi32(load(bytes));
+                let q = if number == 0 { bytes } else { _mm512_srli_epi32::<4>(bytes) };
+                // SAFETY: 16 elements; no alignment is needed.
+                let x = unsafe { _mm512_loadu_ps(x.as_ptr()) };
+                lanes = _mm512_fmadd_ps(x, _mm512_permutexvar_ps(q, values), lanes);
+            }
+        }
+        lanes
+    },
+    fn scales_of(stored: &[u8; 16], [low, high]: [f32; 2]) -> [f32; 16] {
+        let d = _mm512_insertf32x8::<1>(_mm512_set1_ps(low), _mm256_set1_ps(high));
+        let scales = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load(stored))));
+        let mut out = [0.0; 16];
+        // SAFETY: 16 elements; no alignment is needed.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), scales) };
+        out
     },
     |lanes| {
         let mut out = [0.0; 16];
@@ -180,6 +235,29 @@ fused!(
             // SAFETY: 8 of 16 elements; no alignment is needed.
             _mm256_fmadd_ps(unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * half)) }, value, lanes[half])
         })
+    },
+    fn nibbles(bytes: &[[u8; 16]], of: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
+        let (below, above) = x.split_at(bytes.len());
+        for (number, (of, x)) in of.into_iter().zip([below, above]).enumerate() {
+            for (bytes, x) in bytes.iter().zip(x) {
+                let bytes = load(bytes);
+                let q = if number == 0 { bytes } else { _mm_srli_epi16::<4>(bytes) };
+                let q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(of.zero as i8));
+                lanes = step(q, of.scale, of.minimum, x, lanes);
+            }
+        }
+        lanes
+    },
+    fn scales_of(stored: &[u8; 16], d: [f32; 2]) -> [f32; 16] {
+        let bytes = load(stored);
+        let mut out = [0.0; 16];
+        for (half, to) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let bytes = if half == 0 { bytes } else { _mm_unpackhi_epi64(bytes, bytes) };
+            let scales = _mm256_mul_ps(_mm256_set1_ps(d[half]), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+            // SAFETY: 8 elements; no alignment is needed.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), scales) };
+        }
+        out
     },
     |lanes: Lanes| {
         let mut out = [0.0; 16];

@@ -194,9 +194,8 @@ fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut buffer[..count])
 }
 
-/// The products of many rows of x with some rows of w, whose words and scales follow each other: calls `out` with the number of a row of x, that of the
-/// first of some rows of w, and its products with these.
-pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], mut out: impl FnMut(usize, usize, &[f32])) {
+/// The products of many rows of x with some rows of w, whose words and scales follow each other; `out` \[x, w\].
+pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], out: &mut [&mut [f32]]) {
     let ((words, count), columns) = (x.size, x.micro.columns);
     let lengths: Vec<usize> = runs.lengths().iter().map(|length| length / 2).collect();
     let height = x.rows.last().map_or(0, |rows| rows.end);
@@ -229,8 +228,9 @@ pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], mut out: i
                     unsafe { pass(&lengths, x, w, &mut totals[rows.start * columns..rows.end * columns]) };
                 }
             }
-            for (row, totals) in totals.chunks_exact(columns).enumerate() {
-                out(row, number * columns, &totals[..rows.len() / words]);
+            for (to, totals) in out.iter_mut().zip(totals.chunks_exact(columns)) {
+                let to = &mut to[number * columns..][..rows.len() / words];
+                to.copy_from_slice(&totals[..to.len()]);
             }
         }
     });

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 
 use firstdiff_core::WholeNumbers;
 use firstdiff_simd::Level;
-use ndarray::{ArrayView1, ArrayViewMut2, Axis, s};
+use ndarray::{ArrayView1, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use super::Type;
@@ -82,7 +82,7 @@ thread_local! {
 /// beyond 2²⁴, and one fused multiply-add. Neither T nor threads nor instructions change a bit.
 ///
 /// # Panics
-/// When the type does not suit, or the bytes are not N rows of n elements.
+/// When the type does not suit, the bytes are not N rows of n elements, or the rows of `out` do not lie in one piece each.
 pub(crate) fn products(kind: Type, bytes: &[u8], x: &WholeNumbers, out: ArrayViewMut2<'_, f32>) {
     products_at(Level::best(), kind, bytes, x, out);
 }
@@ -106,16 +106,19 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out
     let strips = (x.len() >= MANY).then(|| kernel::Strips::new(level, &x)).flatten();
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), TILE_ROWS).zip(bytes.chunks(TILE_ROWS * stride)).collect();
     tiles.into_par_iter().for_each(|(mut tile, bytes)| {
+        let rows =
+            tile.rows_mut().into_iter().map(|row| row.into_slice().expect("rows of a result that lie in one piece"));
+        let mut out: Vec<&mut [f32]> = rows.collect();
         TILE.with_borrow_mut(|(words, scales)| {
             // Few rows of x meet a row of w while it is in the first-level cache.
-            let height = if strips.is_some() { tile.ncols() } else { 1 };
+            let height = if strips.is_some() { bytes.len() / stride } else { 1 };
             if words.len() < height * length / 2 || scales.len() < height * count {
                 words.resize(words.len().max(height * length / 2), 0);
                 scales.resize(scales.len().max(height * count), 0.0);
             }
             let (words, scales) = (&mut words[..height * length / 2], &mut scales[..height * count]);
             let mut products = vec![0.0; x.len()];
-            for (first, rows) in bytes.chunks(height * stride).enumerate() {
+            for (number, rows) in bytes.chunks(height * stride).enumerate() {
                 let values: &mut [i16] = bytemuck::cast_slice_mut(words);
                 let to = values.chunks_exact_mut(length).zip(scales.chunks_exact_mut(count));
                 for (row, (values, scales)) in rows.chunks_exact(stride).zip(to) {
@@ -123,15 +126,11 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out
                     unsafe { unpack(row, values, scales) };
                 }
                 if let Some(strips) = &strips {
-                    kernel::many(runs, strips, words, scales, |row, first, products| {
-                        let mut to = tile.slice_mut(s![row, first..first + products.len()]);
-                        to.iter_mut().zip(products).for_each(|(to, product)| *to = *product);
-                    });
+                    kernel::many(runs, strips, words, scales, &mut out);
                 } else {
-                    let w = Row { values, scales };
                     // SAFETY: as above.
-                    unsafe { kernel::few(level, runs, w, &x, &mut products) };
-                    tile.column_mut(first).iter_mut().zip(&products).for_each(|(to, product)| *to = *product);
+                    unsafe { kernel::few(level, runs, Row { values, scales }, &x, &mut products) };
+                    out.iter_mut().zip(&products).for_each(|(to, product)| to[number] = *product);
                 }
             }
         });

@@ -218,9 +218,12 @@ fn q6_k(block: &[u8; 210], values: &mut [i16; 256]) -> [u16; 1] {
 
 #[inline(always)]
 fn q4_0(block: &[u8; 18], values: &mut [i16; 32]) -> [u16; 1] {
+    let mut q = [0; 32];
     for i in 0..16 {
-        values[i] = i16::from(block[2 + i] & 15) - 8;
-        values[i + 16] = i16::from(block[2 + i] >> 4) - 8;
+        (q[i], q[i + 16]) = (block[2 + i] & 15, block[2 + i] >> 4);
+    }
+    for i in 0..32 {
+        values[i] = i16::from(q[i]) - 8;
     }
     [u16_at(block, 0)]
 }
