@@ -30,7 +30,7 @@ pub(crate) fn product<E: Real>(
 ) -> Result<(), OpError> {
     let x = x.as_standard_layout();
     let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
-    let fused = fused::<E>(x.rows().len(), w);
+    let fused = fused(x.rows().len(), w, E::STORAGE);
     let small = x.rows().len() == 1 && fused.is_none() && in_place::<E>(w, 0..0, columns).is_none();
     let (bytes, block) = (if small { SMALL_TILE_BYTES } else { TILE_BYTES }, x.block());
     let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(block, TILE_ROWS) / block * block;
@@ -95,13 +95,13 @@ thread_local! {
     static BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The type of the blocks, where one row of x is multiplied with them in registers.
-fn fused<E: Real>(rows: usize, w: &WeightView<'_>) -> Option<ggml::Type> {
+/// The type of the blocks, where one row of x is multiplied with them in registers: for products in f32.
+fn fused(rows: usize, w: &WeightView<'_>, product: Storage) -> Option<ggml::Type> {
     #[cfg(target_arch = "x86_64")]
-    if let (1, Storage::Block(kind), true) = (rows, w.storage(), E::STORAGE == Storage::F32 && w.is_plain()) {
+    if let (1, Storage::Block(kind), true) = (rows, w.storage(), product == Storage::F32 && w.is_plain()) {
         return Some(kind).filter(|&kind| ggml::fused::suits(Level::best(), kind));
     }
-    let _ = (rows, w);
+    let _ = (rows, w, product);
     None
 }
 

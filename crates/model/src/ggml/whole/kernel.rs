@@ -397,13 +397,11 @@ mod avx2 {
     /// The products of a row in runs of 32 with others: eight runs are summed together.
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn few(w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
-        const EIGHT: usize = 8 * 32;
+        let ((w_values, w_rest), (w_scales, w_last)) = (w.values.as_chunks::<256>(), w.scales.as_chunks::<8>());
         for (to, &x) in out.iter_mut().zip(x) {
-            let (runs, [w_rest, x_rest]) =
-                (w.scales.as_chunks::<8>().0, [w, x].map(|row| row.from(row.scales.len() / 8 * 8, 32)));
-            let values = w.values.as_chunks::<EIGHT>().0.iter().zip(x.values.as_chunks::<EIGHT>().0);
+            let ((x_values, x_rest), (x_scales, x_last)) = (x.values.as_chunks(), x.scales.as_chunks::<8>());
             let mut total = 0f32;
-            for ((dw, dx), (w, x)) in runs.iter().zip(x.scales.as_chunks::<8>().0).zip(values) {
+            for ((dw, dx), (w, x)) in w_scales.iter().zip(x_scales).zip(w_values.iter().zip(x_values)) {
                 let [mut factors, mut sums] = [[0f32; 8]; 2];
                 // SAFETY: eight elements each; no alignment is needed.
                 unsafe {
@@ -414,7 +412,8 @@ mod avx2 {
                     total = factors[i].mul_add(sums[i], total);
                 }
             }
-            *to = super::dot::<32, 0>(w_rest, x_rest, total);
+            let (w, x) = (Row { values: w_rest, scales: w_last }, Row { values: x_rest, scales: x_last });
+            *to = super::dot::<32, 0>(w, x, total);
         }
     }
 

@@ -58,13 +58,6 @@ struct Row<'a> {
     scales: &'a [f32],
 }
 
-impl<'a> Row<'a> {
-    /// The runs from number `first` on, each of `length`.
-    fn from(self, first: usize, length: usize) -> Row<'a> {
-        Row { values: &self.values[first * length..], scales: &self.scales[first..] }
-    }
-}
-
 /// Whether [`products`] takes rows of this type.
 pub(crate) fn suits(kind: Type) -> bool {
     unpack::runs(kind).is_some()

@@ -25,10 +25,12 @@ macro_rules! unpack {
         /// How a row of a type is unpacked at a level, of which the processor must have the instructions; the same code, compiled for its registers.
         pub(super) fn unpack(level: Level, kind: Type) -> Option<Unpack> {
             match (level, kind) {
-                #[cfg(target_arch = "x86_64")]
-                $($((Level::Vnni | Level::Avx512, Type::$kind) => Some(avx512::$name),)*)*
-                #[cfg(target_arch = "x86_64")]
-                $($((Level::Avx2, Type::$kind) => Some(avx2::$name),)*)*
+                $($(
+                    #[cfg(target_arch = "x86_64")]
+                    (Level::Vnni | Level::Avx512, Type::$kind) => Some(avx512::$name),
+                    #[cfg(target_arch = "x86_64")]
+                    (Level::Avx2, Type::$kind) => Some(avx2::$name),
+                )*)*
                 $($((_, Type::$kind) => {
                     Some(|row, values, scales| blocks(row, values, scales, |block, to| $name(block, to), f16))
                 })*)*
