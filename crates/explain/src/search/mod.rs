@@ -117,13 +117,16 @@ impl<'a> Search<'_, 'a> {
         seconds: f64,
         tell: &dyn Fn(usize),
     ) -> Vec<Residual> {
-        let (begun, mut left) = (Instant::now(), Vec::new());
-        for some in sets.chunks((TOGETHER / target.tokens(self.recorded()).max(1)).max(1)) {
-            if begun.elapsed().as_secs_f64() > seconds {
-                break;
-            }
+        let most = (TOGETHER / target.tokens(self.recorded()).max(1)).max(1);
+        let (begun, mut left, mut rest, mut size) = (Instant::now(), Vec::new(), sets, most.min(FIRST));
+        while !rest.is_empty() && begun.elapsed().as_secs_f64() <= seconds {
+            let (begin, (some, more)) = (Instant::now(), rest.split_at(size.min(rest.len())));
             left.extend(self.residuals(target, some));
             tell(left.len());
+            // What makes a matrix of its own takes a hundred times as long as what shares the model's.
+            let each = begin.elapsed().as_secs_f64() / some.len() as f64;
+            size = ((UNHEARD / each.max(f64::EPSILON)) as usize).clamp(1, most);
+            rest = more;
         }
         left
     }
@@ -472,6 +475,9 @@ const MISSES: usize = 12;
 const MOST: usize = 24;
 /// Rows that go through a large model's matrices at once.
 const TOGETHER: usize = 128;
+/// How many sets go first, which tell how long one takes; and for how many seconds at most nothing is heard of the others.
+const FIRST: usize = 16;
+const UNHEARD: f64 = 5.0;
 /// Tokens that a large model is run on at first, at least: as many as it takes for one to be wrong.
 const SCREEN: usize = 1;
 /// Of those that do not give the numbers of the first tokens, how many are tried on all.
