@@ -3,7 +3,7 @@
 
     python scripts/bench_explain.py MODEL.gguf FOLDER        # the f32 file of bench_forward.py
 
-Writes FOLDER/NAME/all (every tap) and FOLDER/NAME/logits (logits alone) for the right engine, for ten mistakes of the catalogue and for two that no list has. The
+Writes FOLDER/NAME/all (every tap) and FOLDER/NAME/logits (logits alone) for the right engine, for eleven mistakes of the catalogue and for one that no list has (slope). The
 engine is plain NumPy and shares no code with firstdiff. Needs numpy and gguf.
 """
 

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{THREADS, binary, build, load, output};
 
-/// What is measured beside the mistakes of the catalogue: the right engine, and those that no list has.
+/// What is measured beside the mistakes of the catalogue: the right engine, and those whose search from logits finds nothing.
 const RIGHT: &str = "right";
-const UNLISTED: [&str; 2] = ["slope", "window"];
+const UNFOUND: [&str; 2] = ["slope", "window"];
 
 /// A row for each wrong engine of scripts/bench_explain.py.
 pub(super) fn run(folder: Option<&Path>) -> Result<String> {
@@ -26,11 +26,11 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     output(&mut script, &[0])?;
     let mut text = format!(
         "`firstdiff explain` on a model of 1.1 billion parameters in f32 (14 tokens, {THREADS} threads, one run each; load before: {}): mistakes made by a NumPy engine, \
-         with all taps recorded and with logits alone. {} no list has: \
-         from their logits alone the search goes on until its time is over, which is not measured here.\n\n\
+         with all taps recorded and with logits alone. Of {} \
+         nothing is found from logits alone, and the search goes on for more than ten minutes, which is not measured here.\n\n\
          | mistake | all taps | said | logits alone | said |\n|---|---|---|---|---|\n",
         load(),
-        UNLISTED.join(" and ")
+        UNFOUND.join(" and ")
     );
     let mut seconds = [Vec::new(), Vec::new()];
     let names = fs::read_dir(&dumps)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -39,14 +39,14 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     for name in names {
         let mut row = format!("| {} |", name.replace('-', " "));
         for (kind, seconds) in ["all", "logits"].into_iter().zip(&mut seconds) {
-            let listed = name == RIGHT || !UNLISTED.contains(&&name[..]);
-            if kind == "logits" && !listed {
+            let found = name == RIGHT || !UNFOUND.contains(&&name[..]);
+            if kind == "logits" && !found {
                 row.push_str(" - | - |");
                 continue;
             }
             let (taken, said) = explained(&model, &dumps.join(&name).join(kind))?;
             write!(row, " {taken:.1} s | {said} |")?;
-            if name != RIGHT && listed {
+            if name != RIGHT && found {
                 seconds.push(taken);
             }
         }
@@ -57,11 +57,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
         seconds.sort_by(f64::total_cmp);
         let (middle, last) = (seconds.get(seconds.len() / 2), seconds.last());
         let (median, worst) = middle.zip(last).context("scripts/bench_explain.py wrote no dump")?;
-        writeln!(
-            text,
-            "\nThe {} mistakes of the catalogue, {of}: median {median:.1} s, worst {worst:.1} s.",
-            seconds.len()
-        )?;
+        writeln!(text, "\nThe other {} mistakes, {of}: median {median:.1} s, worst {worst:.1} s.", seconds.len())?;
     }
     Ok(text)
 }
