@@ -11,7 +11,7 @@ pub(crate) mod tune;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use firstdiff_compare::Place;
 use ndarray::Axis;
@@ -125,7 +125,7 @@ impl<'a> Search<'_, 'a> {
             tell(left.len());
             // What makes a matrix of its own takes a hundred times as long as what shares the model's.
             let each = begin.elapsed().as_secs_f64() / some.len() as f64;
-            size = ((UNHEARD / each.max(f64::EPSILON)) as usize).clamp(1, most);
+            size = ((UNHEARD.as_secs_f64() / each.max(f64::EPSILON)) as usize).clamp(1, most);
             rest = more;
         }
         left
@@ -475,9 +475,9 @@ const MISSES: usize = 12;
 const MOST: usize = 24;
 /// Rows that go through a large model's matrices at once.
 const TOGETHER: usize = 128;
-/// How many sets go first, which tell how long one takes; and for how many seconds at most nothing is heard of the others.
+/// How many sets go first, which tell how long one takes; and for how long at most nothing is heard of the others.
 const FIRST: usize = 16;
-const UNHEARD: f64 = 5.0;
+const UNHEARD: Duration = Duration::from_secs(5);
 /// Tokens that a large model is run on at first, at least: as many as it takes for one to be wrong.
 const SCREEN: usize = 1;
 /// Of those that do not give the numbers of the first tokens, how many are tried on all.
