@@ -42,7 +42,7 @@ pub use kernel::dot::{dot, sum, tree};
 pub use kernel::float::Float;
 pub use kernel::packed::Packed;
 #[doc(hidden)]
-pub use kernel::panel::side_by_side;
+pub use kernel::panel::{parts, side_by_side};
 #[doc(hidden)]
 pub use kernel::peak::multiply_adds;
 pub use linear::{Rows, head, linear, linear_rows};

@@ -38,15 +38,15 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     names.sort();
     for name in names {
         let mut row = format!("| {} |", name.replace('-', " "));
+        let unfound = UNFOUND.contains(&&name[..]);
         for (kind, seconds) in ["all", "logits"].into_iter().zip(&mut seconds) {
-            let found = name == RIGHT || !UNFOUND.contains(&&name[..]);
-            if kind == "logits" && !found {
+            if kind == "logits" && unfound {
                 row.push_str(" - | - |");
                 continue;
             }
             let (taken, said) = explained(&model, &dumps.join(&name).join(kind))?;
             write!(row, " {taken:.1} s | {said} |")?;
-            if name != RIGHT && found {
+            if name != RIGHT && !unfound {
                 seconds.push(taken);
             }
         }

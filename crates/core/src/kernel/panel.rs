@@ -91,15 +91,7 @@ pub struct Strips {
 impl Strips {
     /// Of rows of one length, at a level; `None` where those are few or short, or the level has no panel.
     pub(crate) fn new(level: Level, rows: &[&[f32]]) -> Option<Strips> {
-        let (most, pack): (_, Pack<f32>) = match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Vnni => (x86::AVX512.len(), x86::pack_avx512),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => (x86::AVX2.len(), x86::pack_avx2),
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon => (neon::NEON.len(), neon::pack),
-            _ => return None,
-        };
+        let (most, pack) = packing(level)?;
         let width = rows.first()?.len();
         if rows.len() < MANY || width < LANES {
             return None;
@@ -145,8 +137,22 @@ impl Drop for Strips {
     }
 }
 
+/// The most rows of x in a strip at a level, and how rows of f32 are packed; `None` where the level has no panel.
+fn packing(level: Level) -> Option<(usize, Pack<f32>)> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 | Level::Vnni => Some((x86::AVX512.len(), x86::pack_avx512)),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Some((x86::AVX2.len(), x86::pack_avx2)),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => Some((neon::NEON.len(), neon::pack)),
+        _ => None,
+    }
+}
+
 /// `count` things in as few parts of at most `most` as there can be, none much smaller than another.
-fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+#[doc(hidden)]
+pub fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = count.div_ceil(most);
     (0..parts).map(move |part| part * count / parts..(part + 1) * count / parts)
 }
@@ -266,23 +272,14 @@ fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W
 pub fn side_by_side(level: Level, rows: &[&[f32]], to: &mut [f32], across: usize) {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     assert!(rows.len() <= LANES.min(across) && rows.iter().all(|row| row.len() == rows[0].len()));
-    let pack: Pack<f32> = match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 | Level::Vnni => x86::pack_avx512,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => x86::pack_avx2,
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon => neon::pack,
+    match packing(level) {
+        // SAFETY: the processor has the instructions of the level.
+        Some((_, pack)) if !rows.is_empty() => unsafe { pack(rows, to, across, LANES * across) },
         _ => {
             for (r, row) in rows.iter().enumerate() {
                 row.iter().enumerate().for_each(|(k, &x)| to[k * across + r] = x);
             }
-            return;
         }
-    };
-    if !rows.is_empty() {
-        // SAFETY: the processor has the instructions of the level.
-        unsafe { pack(rows, to, across, LANES * across) };
     }
 }
 

@@ -250,7 +250,8 @@ fn every_public_operation_has_a_golden() {
     // Named as lib.rs exports them; what is no operation is left out by name.
     let source = include_str!("../../src/lib.rs");
     // `quantise` has llama.cpp's (tests/quantise.rs), and is `whole_numbers` widened; `linear_rows` is `linear` on rows in place, `multiply_adds` a measure of speed (the kernels' own tests).
-    let helpers = ["dot", "sum", "tree", "quantise", "whole_numbers", "linear_rows", "multiply_adds", "side_by_side"];
+    let helpers =
+        ["dot", "sum", "tree", "quantise", "whole_numbers", "linear_rows", "multiply_adds", "parts", "side_by_side"];
     let exported = source.lines().filter_map(|l| l.strip_prefix("pub use ")).flat_map(|l| {
         let list = l.rsplit_once("::").map_or(l, |(_, list)| list).trim_matches(['{', '}', ';']);
         list.split(", ").map(|name| name.trim_matches(['{', '}', ';']).to_owned()).collect::<Vec<_>>()

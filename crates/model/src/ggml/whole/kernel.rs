@@ -140,11 +140,10 @@ impl Strips {
     pub(super) fn new(level: Level, x: &[Row<'_>]) -> Option<Strips> {
         let micro = micro(level)?;
         let size = x.first().map_or((0, 0), |row| (row.values.len() / 2, row.scales.len()));
-        let count = x.len().div_ceil(micro.passes.len());
-        let rows: Vec<_> = (0..count).map(|i| i * x.len() / count..(i + 1) * x.len() / count).collect();
+        let rows: Vec<_> = firstdiff_core::parts(x.len(), micro.passes.len()).collect();
         let (mut words, mut scales) = (vec![0; x.len() * size.0], vec![0.0; x.len() * size.1]);
         let (mut rest_words, mut rest_scales) = (&mut words[..], &mut scales[..]);
-        let mut strips = Vec::with_capacity(count);
+        let mut strips = Vec::with_capacity(rows.len());
         for rows in &rows {
             let (words, scales);
             (words, rest_words) = rest_words.split_at_mut(rows.len() * size.0);
@@ -186,7 +185,7 @@ thread_local! {
 }
 
 /// Room for `count` elements.
-fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
+pub(super) fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
     const { assert!(size_of::<T>() == size_of::<u32>()) };
     if buffer.len() < count {
         buffer.resize(count, 0);

@@ -65,7 +65,7 @@ pub(crate) fn suits(kind: Type) -> bool {
 
 thread_local! {
     /// Rows of w of a thread: pairs of whole numbers, and scales.
-    static TILE: RefCell<(Vec<i32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    static TILE: RefCell<[Vec<u32>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
 /// out\[t,j\] = x\[t\] · row j of `bytes`. `x` \[T,n\] in the blocks that the type asks for, `out` \[T,N\].
@@ -102,14 +102,11 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out
         let rows =
             tile.rows_mut().into_iter().map(|row| row.into_slice().expect("rows of a result that lie in one piece"));
         let mut out: Vec<&mut [f32]> = rows.collect();
-        TILE.with_borrow_mut(|(words, scales)| {
+        TILE.with_borrow_mut(|[words, scales]| {
             // Few rows of x meet a row of w while it is in the first-level cache.
             let height = if strips.is_some() { bytes.len() / stride } else { 1 };
-            if words.len() < height * length / 2 || scales.len() < height * count {
-                words.resize(words.len().max(height * length / 2), 0);
-                scales.resize(scales.len().max(height * count), 0.0);
-            }
-            let (words, scales) = (&mut words[..height * length / 2], &mut scales[..height * count]);
+            let words: &mut [i32] = kernel::grown(words, height * length / 2);
+            let scales: &mut [f32] = kernel::grown(scales, height * count);
             let mut products = vec![0.0; x.len()];
             for (number, rows) in bytes.chunks(height * stride).enumerate() {
                 let values: &mut [i16] = bytemuck::cast_slice_mut(words);
