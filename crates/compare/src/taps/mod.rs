@@ -26,7 +26,7 @@ use crate::taps::aligned::AlignedTap;
 use crate::taps::choice::is_choice;
 use crate::taps::context::{Judged, Run};
 
-/// Taps that are read at once.
+/// Taps that are read at once: enough for all threads to have some to the end, with few mapped at a time.
 const SIDE_BY_SIDE: usize = 32;
 
 /// Each of `places` by its two tensors, side by side: while one is computed another is read, and small ones keep all threads busy.
@@ -37,7 +37,20 @@ pub(crate) fn by_themselves<'r>(
     let judged = |some: &'r [Place]| {
         some.par_iter().with_max_len(1).map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>()
     };
-    places.chunks(SIDE_BY_SIDE).flat_map(judged)
+    portions(run, places).flat_map(judged)
+}
+
+/// `places` cut after every so many that the reference holds: a graph may have many more.
+fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
+    let mut rest = places;
+    std::iter::from_fn(move || {
+        let is_held = |place: &Place| place.tap.is_open() || run.reference.find(place.tap, place.step).is_some();
+        let mut held = rest.iter().enumerate().filter(|(_, place)| is_held(place));
+        let end = held.nth(SIDE_BY_SIDE - 1).map_or(rest.len(), |(at, _)| at + 1);
+        let (some, others) = rest.split_at(end);
+        rest = others;
+        (!some.is_empty()).then_some(some)
+    })
 }
 
 /// Every tap by itself, in the order of the graph, with a log of what was said of each.

@@ -1,7 +1,8 @@
-//! How long may a search go on? Counted in what its own evaluations take of a processor: what else runs on the machine does not change what is found.
+//! How long may a search go on? Counted in what its own evaluations take of a processor: what else runs on the machine does not change what is found. A
+//! large model's, whose evaluations keep all threads busy, by the clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cpu_time::ThreadTime;
 
@@ -30,5 +31,21 @@ impl Budget {
     /// Whether no further evaluation is to be begun.
     pub(crate) fn is_spent(&self) -> bool {
         Duration::from_nanos(self.spent.load(Ordering::Relaxed)) > self.most
+    }
+}
+
+/// When a search is to end, if it is.
+pub(crate) struct Clock(Option<Instant>);
+
+impl Clock {
+    /// So many seconds from now; never where there are none to say.
+    pub(crate) fn of(seconds: Option<f64>) -> Clock {
+        let end = |seconds| Instant::now().checked_add(Duration::try_from_secs_f64(seconds).ok()?);
+        Clock(seconds.and_then(end))
+    }
+
+    /// Seconds until then: without end where it never is.
+    pub(crate) fn left(&self) -> f64 {
+        self.0.map_or(f64::INFINITY, |end| end.saturating_duration_since(Instant::now()).as_secs_f64())
     }
 }

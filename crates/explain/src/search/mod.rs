@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use crate::mistakes::{Edit, Mistake};
 use crate::replay::Run;
 use crate::replay::recorded::Recorded;
-use crate::search::budget::Budget;
+use crate::search::budget::{Budget, Clock};
 use crate::search::candidates::{Candidate, edits_of, extended, order_of};
 use crate::search::proof::{Residual, Target};
 use crate::search::simulate::Shared;
@@ -34,8 +34,8 @@ pub struct Effort {
     pub only: Vec<String>,
     /// Mistakes at once between two recorded taps, at most.
     pub faults: usize,
-    /// Seconds of processor time of each thread for each stretch, after which no further combination is begun; of a large model, whose single
-    /// evaluation keeps all threads busy, seconds of the clock.
+    /// Seconds of processor time of each thread for each kind of search in each stretch, after which no further combination is begun; of a large model,
+    /// whose single evaluation keeps all threads busy, seconds of the clock, and [`Effort::IN_ALL`] times as many for the whole stretch.
     pub seconds: f64,
     /// Only what takes a moment: operations that are wrong by themselves, and single mistakes; no stretch, no very large matrix.
     pub quick: bool,
@@ -47,6 +47,9 @@ pub struct Effort {
 }
 
 impl Effort {
+    /// How many times its seconds the search in one stretch of a large model takes at most.
+    pub const IN_ALL: u32 = 5;
+
     /// What takes a moment.
     pub fn quick() -> Effort {
         Effort { faults: 1, seconds: 1.0, quick: true, ..Effort::default() }
@@ -118,12 +121,17 @@ impl<'a> Search<'_, 'a> {
         tell: &dyn Fn(usize),
     ) -> Vec<Residual> {
         let most = (TOGETHER / target.tokens(self.recorded()).max(1)).max(1);
+        // What makes a matrix of its own takes a hundred times as long as what shares the model's.
+        let shares = |set: &&Vec<&Edit>| !set.iter().any(|edit| edit.mistake.makes_a_matrix);
         let (begun, mut left, mut rest, mut size) = (Instant::now(), Vec::new(), sets, most.min(FIRST));
         while !rest.is_empty() && begun.elapsed().as_secs_f64() <= seconds {
-            let (begin, (some, more)) = (Instant::now(), rest.split_at(size.min(rest.len())));
+            let next = match rest.iter().take(size).take_while(shares).count() {
+                0 => size.min(LONG).min(rest.len()),
+                sharing => sharing,
+            };
+            let (begin, (some, more)) = (Instant::now(), rest.split_at(next));
             left.extend(self.residuals(target, some));
             tell(left.len());
-            // What makes a matrix of its own takes a hundred times as long as what shares the model's.
             let each = begin.elapsed().as_secs_f64() / some.len() as f64;
             size = ((UNHEARD.as_secs_f64() / each.max(f64::EPSILON)) as usize).clamp(1, most);
             rest = more;
@@ -145,7 +153,8 @@ impl<'a> Search<'_, 'a> {
         });
         let base = Residual::of(target, right);
         let result = Result { base: base.nmse, ..Result::default() };
-        let mut hunt = BeamSearch { search: self, target, screen, candidates, base, result, progress };
+        let clock = Clock::of(self.is_large().then_some(f64::from(Effort::IN_ALL) * self.effort.seconds));
+        let mut hunt = BeamSearch { search: self, target, screen, candidates, base, result, clock, progress };
         hunt.run();
         hunt.result
     }
@@ -228,6 +237,7 @@ struct BeamSearch<'h, 'r, 'a> {
     /// What is left without any mistake.
     base: Residual,
     result: Result,
+    clock: Clock,
     progress: Tell<'h>,
 }
 
@@ -237,9 +247,7 @@ impl BeamSearch<'_, '_, '_> {
         let all: Vec<usize> = (0..self.candidates.len()).collect();
         let (alone, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|&&at| self.candidates[at].one_of_several);
         let one = |set: &[usize]| -> Vec<Vec<usize>> { set.iter().map(|&at| vec![at]).collect() };
-        // Of a large model what makes matrices of its own is tried where nothing else is the cause: it takes longer than all the rest.
-        let late = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().makes_a_matrix;
-        let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| late(at));
+        let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| self.is_late(at));
         // What is made in a layer by its nature is tried with the rest: it is made in few ways.
         let of_a_layer = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().of_a_layer;
         let (of_a_layer, alone): (Vec<usize>, Vec<usize>) = alone.into_iter().partition(of_a_layer);
@@ -278,7 +286,10 @@ impl BeamSearch<'_, '_, '_> {
             }
             let beam = grown(&tried, self.base, if faults == 2 { WIDE } else { NARROW });
             let by = if faults == 2 && all.len() < FEW { &all } else { &shared };
-            tried = self.measure(extended(&beam, by, &self.candidates), 1.0, &format!("{faults} mistakes at once"));
+            let mut sets = extended(&beam, by, &self.candidates);
+            sets.sort_by_key(|set| set.iter().any(|at| self.is_late(at)));
+            let seconds = self.search.effort.seconds.min(self.clock.left());
+            tried = self.measure(sets, seconds, &format!("{faults} mistakes at once"));
             self.settle(&mut tried);
             tried.extend(self.fit(&tried, TUNED));
         }
@@ -287,6 +298,11 @@ impl BeamSearch<'_, '_, '_> {
 
     fn is_found(&self) -> bool {
         !self.result.reproduced.is_empty()
+    }
+
+    /// Whether it is tried where nothing else is the cause: of a large model what makes matrices of its own takes longer than all the rest.
+    fn is_late(&self, at: &usize) -> bool {
+        self.screen.is_some() && self.candidates[*at].mistake().makes_a_matrix
     }
 
     /// The best residual of each id.
@@ -310,34 +326,43 @@ impl BeamSearch<'_, '_, '_> {
     /// In which order single mistakes are tried: a large model's by what they leave on its first tokens.
     fn sorted(&mut self, sets: Vec<Vec<usize>>, kind: Singles) -> Sorted {
         let Some(screen) = &self.screen else { return Sorted { near: sets, ..Sorted::default() } };
-        let mixes = |set: &Vec<usize>| self.candidates[set[0]].mistake().mixes_tokens;
-        let (whole, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(mixes);
+        let mixes = |set: &[usize]| self.candidates[set[0]].mistake().mixes_tokens;
+        let (whole, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(|set| mixes(set));
         let (total, search) = (cut.len(), screen.search(self.search));
         let what = format!("{}, on the first tokens", kind.what());
-        let mut first = self.measured(&search, &screen.target, cut, kind.share(), &what);
+        // What looks at all tokens is tried here for its parameters alone: which of them are nearest.
+        let all = cut.into_iter().chain(whole.iter().cloned()).collect();
+        let mut first = self.measured(&search, &screen.target, all, self.seconds(kind), &what);
         first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
         let base = screen.base;
+        let by_itself: Tried = first.iter().filter(|(set, _)| !mixes(set)).cloned().collect();
+        self.result.untried += total - by_itself.len();
+        self.remember(&by_itself);
         let may_leave = |set: &[usize]| self.search.may_leave(&edits_of(set, &self.candidates), base);
-        let (near, far): (Tried, Tried) = first.iter().cloned().partition(|(set, left)| left.nmse <= may_leave(set));
+        let (near, far): (Tried, Tried) = by_itself.into_iter().partition(|(set, left)| left.nmse <= may_leave(set));
         let near = near.into_iter().map(|(set, _)| set).collect();
         let far = far.into_iter().map(|(set, _)| set).take(KEPT).collect();
-        self.result.untried += total - first.len();
-        self.remember(&first);
         Sorted { near, whole, far, first }
     }
 
     /// What each set of one leaves on all tokens, and whether it is proved.
     fn try_singly(&mut self, sets: Vec<Vec<usize>>, kind: Singles) -> Tried {
-        let mut tried = self.measure(sets, kind.share(), kind.what());
+        let mut tried = self.measure(sets, self.seconds(kind), kind.what());
         self.remember(&tried);
         self.settle(&mut tried);
         tried
     }
 
-    /// What each set leaves; sets whose turn did not come before `share` of the time ran out are missing.
-    fn measure(&mut self, sets: Vec<Vec<usize>>, share: f64, what: &str) -> Tried {
+    /// How long single mistakes may take. What is left of the whole in the end is for several at once.
+    fn seconds(&self, kind: Singles) -> f64 {
+        let one = self.search.effort.seconds;
+        (kind.share() * one).min(self.clock.left() - one)
+    }
+
+    /// What each set leaves; sets whose turn did not come within `seconds` are missing.
+    fn measure(&mut self, sets: Vec<Vec<usize>>, seconds: f64, what: &str) -> Tried {
         let total = sets.len();
-        let tried = self.measured(self.search, self.target, sets, share, what);
+        let tried = self.measured(self.search, self.target, sets, seconds, what);
         self.result.untried += total - tried.len();
         tried
     }
@@ -347,11 +372,10 @@ impl BeamSearch<'_, '_, '_> {
         search: &Search<'_, '_>,
         target: &Target<'_>,
         sets: Vec<Vec<usize>>,
-        share: f64,
+        seconds: f64,
         what: &str,
     ) -> Tried {
         let total = sets.len();
-        let seconds = search.effort.seconds * share;
         let edits = |set: &Vec<usize>| edits_of(set, &self.candidates);
         if search.is_large() {
             let tell = |done| (self.progress)(what, done, total);
@@ -474,9 +498,10 @@ const MISSES: usize = 12;
 /// Ways to reproduce a target that are kept.
 const MOST: usize = 24;
 /// Rows that go through a large model's matrices at once.
-const TOGETHER: usize = 128;
-/// How many sets go first, which tell how long one takes; and for how long at most nothing is heard of the others.
+const TOGETHER: usize = 256;
+/// How many sets go first, which tell how long one takes; how many that take long go at once; and for how long at most nothing is heard of the others.
 const FIRST: usize = 16;
+const LONG: usize = 4;
 const UNHEARD: Duration = Duration::from_secs(5);
 /// Tokens that a large model is run on at first, at least: as many as it takes for one to be wrong.
 const SCREEN: usize = 1;

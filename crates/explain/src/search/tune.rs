@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use crate::minimum::Least;
 use crate::mistakes::{Edit, STEP, Scale};
+use crate::search::budget::Clock;
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Residual, Target};
 use crate::search::{BeamSearch, Search, Tell, Tried};
@@ -42,18 +43,18 @@ impl BeamSearch<'_, '_, '_> {
         };
         let mut seeds = self.seeds(tried, most);
         if let Some(screen) = &self.screen {
-            seeds = search.scanned(target, seeds, screen.base, self.progress);
+            seeds = search.scanned(target, seeds, screen.base, &self.clock, self.progress);
         }
         let (done, total) = (AtomicUsize::new(0), seeds.len());
         let tell = |some: usize| (self.progress)("fitting parameters", done.fetch_add(some, Ordering::Relaxed), total);
         // One evaluation of a large model keeps all threads busy: its fits are carried through the matrices side by side.
         let is_fitted: Vec<bool> = if search.is_large() {
             tell(total);
-            search.tune(target, &mut seeds)
+            search.tune(target, &mut seeds, &self.clock)
         } else {
             let one = |seed: &mut [Seed]| {
                 tell(1);
-                search.tune(target, seed)
+                search.tune(target, seed, &self.clock)
             };
             seeds.par_chunks_mut(1).flat_map_iter(one).collect()
         };
@@ -110,7 +111,14 @@ impl Search<'_, '_> {
 
     /// The seeds that a scan of their first free parameter brings nearest, of those that take a part of the error (`base`) away: the scans of all go
     /// through the matrices side by side.
-    fn scanned(&self, target: &Target<'_>, seeds: Vec<Seed>, base: f64, progress: Tell<'_>) -> Vec<Seed> {
+    fn scanned(
+        &self,
+        target: &Target<'_>,
+        seeds: Vec<Seed>,
+        base: f64,
+        clock: &Clock,
+        progress: Tell<'_>,
+    ) -> Vec<Seed> {
         let mut trials = Vec::new();
         for (number, seed) in seeds.iter().enumerate() {
             let free = (0..seed.mistakes.len()).find_map(|at| Some((at, self.free(&seed.mistakes, at)?)));
@@ -123,7 +131,8 @@ impl Search<'_, '_> {
         let sets: Vec<Vec<&Edit>> = trials.iter().map(|t| beside(t.at, &t.tuned, &seeds[t.seed].mistakes)).collect();
         let tell = |done| progress("fitting parameters, on the first tokens", done, sets.len());
         let mut best: Vec<Option<(f64, f64)>> = vec![None; seeds.len()];
-        for (trial, left) in trials.iter().zip(self.side_by_side(target, &sets, self.effort.seconds, &tell)) {
+        let seconds = self.effort.seconds.min(clock.left());
+        for (trial, left) in trials.iter().zip(self.side_by_side(target, &sets, seconds, &tell)) {
             let best = &mut best[trial.seed];
             if best.is_none_or(|(least, _)| left.nmse < least) {
                 *best = Some((left.nmse, trial.place));
@@ -139,8 +148,8 @@ impl Search<'_, '_> {
     }
 
     /// Fits each free parameter of these sets in turn, those of all sets side by side: a scan over a factor of 64 either way on its scale, then Brent's
-    /// search. Whether each set has the values that it needs.
-    fn tune(&self, target: &Target<'_>, seeds: &mut [Seed]) -> Vec<bool> {
+    /// search. Whether each set has the values that it needs: none where the time ran out.
+    fn tune(&self, target: &Target<'_>, seeds: &mut [Seed], clock: &Clock) -> Vec<bool> {
         let mut is_fitted = vec![true; seeds.len()];
         for at in 0..seeds.iter().map(|seed| seed.mistakes.len()).max().unwrap_or(0) {
             let mut fits: Vec<Fit> = Vec::new();
@@ -161,7 +170,7 @@ impl Search<'_, '_> {
                     left: 0.0,
                 });
             }
-            let trials = Trials { search: self, target, seeds, at };
+            let trials = Trials { search: self, target, seeds, at, clock };
             trials.scan(&mut fits);
             trials.narrow(&mut fits, 1e-2);
             // What a percent more or less does not nearly settle, no digit will.
@@ -180,6 +189,9 @@ impl Search<'_, '_> {
                     None => is_fitted[fit.seed] = false,
                 }
             }
+        }
+        if clock.left() == 0.0 {
+            is_fitted.fill(false);
         }
         is_fitted
     }
@@ -208,18 +220,21 @@ struct Trials<'t, 'r, 'a, 'b> {
     seeds: &'t [Seed],
     /// Which of each set's mistakes has the parameter.
     at: usize,
+    clock: &'t Clock,
 }
 
 impl Trials<'_, '_, '_, '_> {
-    /// What is left where fits have these values.
+    /// What is left where fits have these values; no end of it where the time ran out.
     fn left(&self, asked: &[(&Fit, f64)]) -> Vec<f64> {
         let of = |seed: usize| &self.seeds[seed].mistakes;
         let tuned: Vec<Candidate> =
             asked.iter().map(|(fit, value)| of(fit.seed)[self.at].tuned(fit.sign * value)).collect();
         let sets: Vec<Vec<&Edit>> =
             asked.iter().zip(&tuned).map(|((fit, _), tuned)| beside(self.at, tuned, of(fit.seed))).collect();
-        let left = self.search.side_by_side(self.target, &sets, f64::INFINITY, &|_| {});
-        left.into_iter().map(|left| left.nmse).collect()
+        let left = self.search.side_by_side(self.target, &sets, self.clock.left(), &|_| {});
+        let mut left: Vec<f64> = left.into_iter().map(|left| left.nmse).collect();
+        left.resize(asked.len(), f64::INFINITY);
+        left
     }
 
     /// For each fit the place that leaves least of those it is tried at; `None` of no places.
@@ -278,7 +293,7 @@ impl Trials<'_, '_, '_, '_> {
         loop {
             let asked: Vec<(usize, f64)> =
                 searches.iter_mut().enumerate().filter_map(|(at, search)| Some((at, search.next()?))).collect();
-            if asked.is_empty() {
+            if asked.is_empty() || self.clock.left() == 0.0 {
                 break;
             }
             let values: Vec<(&Fit, f64)> =

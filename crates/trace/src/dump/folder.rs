@@ -1,6 +1,6 @@
 //! What does a folder hold? Tensors, one archive, a folder for each rank, or one for each step.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::dump::open::{
 use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, import, io_error, not_a_dump};
 use crate::element::DType;
 use crate::meta::{Meta, stored_name};
-use crate::npy::NpyError;
+use crate::npy::{Header, NpyError};
 
 /// Opens the dump that a folder is.
 ///
@@ -48,8 +48,10 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let (found, listed) = declared(&json, &meta, ".npy", |name| TensorLocation::File(path.join(name)))?;
     let mut all = Contents { found, ..Contents::default() };
     let is_model = path.join("config.json").exists();
+    let mut headers = headers(path, &names);
     // One engine writes one type: what most files look like is what all are.
-    let reading = &OpenOptions { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
+    let without = names.iter().map(|name| path.join(name)).filter(|file| !headers.contains_key(file));
+    let reading = &OpenOptions { dtype: reading.dtype.or(usual_dtype(without)), ..reading.clone() };
     // What a manifest names has its name there.
     let mut in_manifest = HashSet::new();
     let (manifests, others): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| name.ends_with(".json"));
@@ -59,13 +61,15 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
             continue;
         }
         if let Some(stem) = name.strip_suffix(".npy") {
+            let has_header = headers.contains_key(&file);
             // Recorders write what no file name holds as `%` and two digits.
             match meta.is_incomplete() || (json.exists() && stem.contains('%')) {
                 true => {
-                    let untyped =
-                        matches!(npy_header(&file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
+                    let untyped = !has_header
+                        && matches!(npy_header(&file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
                     all.found.push(unlisted(stem, TensorLocation::File(file), untyped));
                 }
+                false if has_header => all.found.push(RawTensor::stored(stem, TensorLocation::File(file))),
                 false => npy(&file, stem, reading, &mut all)?,
             }
         } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
@@ -104,14 +108,25 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
             archives.iter().map(|name| format!("{name}: not read: an archive beside tensors; name it by itself")),
         );
     }
+    for found in &mut all.found {
+        if let TensorLocation::File(file) = &found.place {
+            found.header = headers.remove(file);
+        }
+    }
     assemble(path, meta, all, None, reading)
 }
 
-/// The type that most files without a header look like, where they look like several.
-fn usual_dtype(folder: &Path, names: &[String]) -> Option<DType> {
+/// The headers of the .npy files, where they have one that says all.
+fn headers(folder: &Path, names: &[String]) -> HashMap<PathBuf, Header> {
+    let files = names.iter().filter(|name| name.ends_with(".npy")).map(|name| folder.join(name));
+    files.filter_map(|file| npy_header(&file, None).ok().map(|header| (file, header))).collect()
+}
+
+/// The type that most of these files look like, as far as they have no header, where they look like several.
+fn usual_dtype(files: impl Iterator<Item = PathBuf>) -> Option<DType> {
     let mut counts: BTreeMap<DType, usize> = BTreeMap::new();
-    for name in names {
-        if let Some(dtype) = import::guessed_dtype(&folder.join(name)) {
+    for file in files {
+        if let Some(dtype) = import::guessed_dtype(&file) {
             *counts.entry(dtype).or_default() += 1;
         }
     }

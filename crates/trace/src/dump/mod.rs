@@ -286,6 +286,10 @@ impl Dump {
     }
 
     pub(crate) fn header(&self, entry: &RawTensor) -> Result<Header, DumpError> {
+        let as_declared = |known: &&Header| entry.dtype.is_none_or(|dtype| dtype == known.layout.dtype);
+        if let Some(known) = entry.header.as_ref().filter(as_declared) {
+            return Ok(known.clone());
+        }
         let untyped = |e: &DumpError| matches!(e, DumpError::Npy { source: NpyError::Untyped, .. });
         match self.header_as(entry, entry.dtype) {
             Err(e) if untyped(&e) && entry.dtype.is_none() && self.untyped.is_some() => {

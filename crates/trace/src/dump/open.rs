@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 
 use crate::dump::archive::Archive;
 use crate::dump::import::{self, Item, Part, Partial, Printed};
-use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, file_error, folder, io_error, not_a_dump, open_file};
+use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, file_error, folder, io_error, not_a_dump};
 use crate::element::{DType, element_count};
-use crate::file::{JSON_LIMIT, json_fits, read_regular};
+use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
@@ -56,6 +56,8 @@ pub(crate) struct RawTensor {
     shape: Option<Vec<usize>>,
     rows: Option<Rows>,
     pub(crate) place: TensorLocation,
+    /// The header of its file, where that was read.
+    pub(crate) header: Option<Header>,
     part: Option<Part>,
     printed: Option<Printed>,
 }
@@ -69,6 +71,7 @@ impl RawTensor {
             shape: None,
             rows: None,
             place,
+            header: None,
             part: None,
             printed: None,
         }
@@ -107,13 +110,13 @@ impl RawTensor {
 
     fn declared(tap: &TapMeta, place: TensorLocation) -> RawTensor {
         let TapMeta { tap: name, step, shape, dtype, rows, .. } = tap.clone();
-        RawTensor { name, step, dtype, shape, rows, place, part: None, printed: None }
+        RawTensor { step, dtype, shape, rows, ..RawTensor::stored(&name, place) }
     }
 
     fn foreign(item: Item) -> RawTensor {
         let Item { name, step, rows, part, printed, tensor } = item;
         let place = TensorLocation::Made(Maker(std::sync::Arc::new(move || Ok(tensor.clone()))));
-        RawTensor { name, step, dtype: None, shape: None, rows, place, part, printed }
+        RawTensor { step, rows, part, printed, ..RawTensor::stored(&name, place) }
     }
 }
 
@@ -647,8 +650,7 @@ pub(crate) fn parse_meta(path: &Path, json: &[u8], size: u64) -> Result<Meta, Du
 }
 
 pub(crate) fn npy_header(path: &Path, declared: Option<DType>) -> Result<Header, DumpError> {
-    let file = open_file(path)?;
-    let total = file.metadata().map_err(|e| io_error(path, e))?.len();
+    let (file, total) = open_regular(path).map_err(file_error)?;
     let total = usize::try_from(total).map_err(|_| not_a_dump(path, "too large for this machine"))?;
     let mut start = Vec::with_capacity(total.min(HEADER_LIMIT));
     file.take(HEADER_LIMIT as u64).read_to_end(&mut start).map_err(|e| io_error(path, e))?;

@@ -61,7 +61,7 @@ pub(crate) struct ExplainArgs {
     /// How many mistakes at once to try between two recorded taps
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=5))]
     faults: u8,
-    /// Seconds for each kind of search in each stretch, of processor time on each thread (single mistakes take four times as long at most); not a limit for the whole
+    /// Seconds for each kind of search in each stretch, of processor time on each thread (single mistakes take four times as long at most). Of a model wider than 1024 it is the clock that counts, and a stretch takes five times as long at most. Not a limit for the whole
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
     /// Try these ids of the catalogue only
