@@ -4,6 +4,7 @@
 use std::fs;
 
 use firstdiff_explain::explain::{Effort, Match};
+use firstdiff_model::{ModelError, Op, Profile, Prompt, TapValues, load, run};
 use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::again::with_effort;
@@ -49,6 +50,41 @@ fn what_the_last_tap_of_a_large_model_shows_is_found() {
         "qwen2-weight-swapped.npz",
     ];
     same(&dumps.map(str::to_owned));
+}
+
+/// A window that the config does not have, of a size that is not listed: the number is fitted, though what hides keys looks at all tokens.
+#[test]
+fn a_number_of_what_looks_at_all_tokens_is_fitted() {
+    let model = load(fixtures().join("models/llama")).unwrap();
+    let mut plan = model.plan.clone();
+    for step in &mut plan.steps {
+        if let Op::Scores(scores) = &mut step.op {
+            scores.window = Some(4);
+        }
+    }
+    let golden = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
+    let tokens: Vec<u32> = golden.meta().tokens.iter().flatten().map(|&id| id as u32).collect();
+    let (end, mut wrong) = ("logits".parse::<Tap>().unwrap(), Vec::new());
+    let prompt = Prompt { tokens: &tokens, decode_tokens: &[] };
+    run(
+        &plan,
+        &model.weights,
+        prompt,
+        Profile::F32,
+        |tap| tap == end,
+        |_, _, x| {
+            if let TapValues::F32(x) = x {
+                wrong.extend(x.iter().copied());
+            }
+            Ok::<(), ModelError>(())
+        },
+    )
+    .unwrap();
+    let effort = Effort { faults: 1, seconds: 600.0, small: 0, ..Effort::default() };
+    let recorded = |_: &Dump, tap, step, _| (tap == end && step == 0).then(|| wrong.clone());
+    let found = with_effort("llama", "golden/llama-torch", &recorded, &effort);
+    let cause = found.findings.iter().find_map(|f| f.cause.as_ref()).expect("a cause");
+    assert_eq!((cause.id, &cause.params[..]), ("window-size", &[("window", serde_json::json!(4))][..]));
 }
 
 #[test]
