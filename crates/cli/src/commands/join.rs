@@ -20,7 +20,8 @@ pub(crate) const HELP: &str = "Examples:
   firstdiff join 1.part 2.part --json report.json                   the report of one run, byte for byte
 
 Every part names the two dumps as it was given them: join from the same folder, or use absolute paths. The dumps are read once more where
-taps differ, to see whether what they read explains it; what agrees is not.";
+taps differ, to see whether what they read explains it; of what agrees some bytes are, and a dump that is no longer what a part was made of is refused (not one in an
+object store: there nothing is read).";
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
@@ -49,7 +50,12 @@ struct Head {
     /// What `compare` was asked, without the part.
     asked: Vec<String>,
     share: Share,
+    /// A checksum of what stands behind.
+    crc32: u32,
 }
+
+/// Missing parts that are named.
+const NAMED: usize = 8;
 
 /// The most that a part may hold.
 const LIMIT: u64 = 4 << 30;
@@ -68,10 +74,12 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
         bar.step(done, all)
     })?;
     bar.finish();
-    let head = Head { firstdiff: env!("CARGO_PKG_VERSION").to_owned(), asked: asked()?, share };
+    let taps = judged.to_bytes()?;
+    let firstdiff = env!("CARGO_PKG_VERSION").to_owned();
+    let head = Head { firstdiff, asked: asked()?, share, crc32: crc32fast::hash(&taps) };
     let mut bytes = serde_json::to_vec(&head)?;
     bytes.push(b'\n');
-    bytes.extend(judged.to_bytes()?);
+    bytes.extend(taps);
     write_bytes(output, &bytes, &inputs)?;
     Ok(PARITY)
 }
@@ -120,9 +128,11 @@ pub(crate) fn run(args: JoinArgs) -> Result<u8> {
         );
     }
     let (of, numbers) = (first.share.of, parts.iter().map(|(head, _)| head.share.number).collect::<BTreeSet<usize>>());
+    let absent = of - numbers.range(1..=of.max(1)).count().min(of);
     let missing = (1..=of).filter(|number| !numbers.contains(number)).map(|number| format!("{number}/{of}"));
-    let missing = missing.collect::<Vec<_>>().join(", ");
-    ensure!(missing.is_empty(), "part {missing} is missing");
+    let missing = missing.take(NAMED.min(absent)).collect::<Vec<_>>().join(", ");
+    let more = absent.checked_sub(NAMED + 1).map_or(String::new(), |more| format!(" and {} more", more + 1));
+    ensure!(absent == 0, "part {missing}{more} is missing");
     ensure!(parts.len() == of, "a part is named twice");
     let asked = Asked::try_parse_from(&first.asked)?;
     let judged: JudgedBefore = parts.into_iter().map(|(_, judged)| judged).collect();
@@ -135,6 +145,8 @@ fn read(path: &Path) -> Result<(Head, JudgedShare)> {
     let end = bytes.iter().position(|byte| *byte == b'\n').with_context(no_part)?;
     let head: Head = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
     let own = env!("CARGO_PKG_VERSION");
+    let taps = &bytes[end + 1..];
+    ensure!(crc32fast::hash(taps) == head.crc32, "{}: cut short, or changed since it was written", path.display());
     ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
-    Ok((head, JudgedShare::from_bytes(&bytes[end + 1..]).with_context(no_part)?))
+    Ok((head, JudgedShare::from_bytes(taps).with_context(no_part)?))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::command::{FAULTY, GOLDEN};
-use crate::common::{firstdiff, refused};
+use crate::common::{firstdiff, fixtures, refused};
 
 /// Writes a comparison in so many parts into `folder`, and gives their paths.
 fn parts(folder: &tempfile::TempDir, of: usize, asked: &[&str]) -> Vec<String> {
@@ -61,4 +61,31 @@ fn what_is_no_whole_is_refused() {
     assert_eq!(out(&["--part", "1/3"]), Some(2));
     assert_eq!(out(&["-o", &all[1]]), Some(2));
     assert_eq!(out(&["--part", "1/3", "-o", &all[1], "--json", "-"]), Some(2));
+}
+
+#[test]
+fn parts_of_a_run_that_was_recorded_again_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("candidate");
+    fs::create_dir(&dump).unwrap();
+    for file in fs::read_dir(fixtures().join(GOLDEN)).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), dump.join(file.file_name())).unwrap();
+    }
+    let candidate = dump.to_string_lossy().into_owned();
+    let all = parts(&folder, 2, &[GOLDEN, &candidate]);
+    let join = || firstdiff(&["join", &all[0], &all[1]]);
+    assert_eq!(join().status.code(), Some(0));
+    let logits = dump.join("logits.npy");
+    let right = fs::read(&logits).unwrap();
+    let mut wrong = right.clone();
+    *wrong.last_mut().unwrap() ^= 0x40;
+    fs::write(&logits, &wrong).unwrap();
+    refused(&join(), &["candidate", "logits", "judge all parts again"]);
+    fs::write(&logits, &right).unwrap();
+    assert_eq!(join().status.code(), Some(0));
+    // What a disk or a network does to a part.
+    let mut part = fs::read(&all[1]).unwrap();
+    *part.last_mut().unwrap() ^= 1;
+    fs::write(&all[1], part).unwrap();
+    refused(&join(), &["2-of-2.part", "changed since it was written"]);
 }

@@ -1,6 +1,6 @@
 //! How do the two sides of a tap stand against each other? By what the dumps say of them: no value is read.
 
-use firstdiff_trace::{Entry, Partial};
+use firstdiff_trace::{Dump, Entry, Partial};
 
 use crate::graph::Place;
 use crate::report::reason::Reason;
@@ -41,10 +41,10 @@ impl Run<'_> {
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
-            (Some(_), None) | (None, Some(_)) if let Some(reason) = self.apart(place) => {
-                return settled(Judged::NotComparable(reason));
+            (left, right) => {
+                let apart = self.apart(place).map(Judged::NotComparable);
+                return settled(apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some())));
             }
-            (left, right) => return settled(recorded_once(left.is_some(), right.is_some())),
         };
         if let Some(reason) = self.unaligned(place).or_else(|| self.misaligned()) {
             return settled(Judged::NotComparable(reason));
@@ -88,7 +88,12 @@ impl Run<'_> {
         }
         let (left, right) = match self.both_open(place) {
             (Some(left), Some(right)) => (left, right),
-            (left, right) => return AlignedTap::Settled(recorded_once(left.is_some(), right.is_some())),
+            (left, right) => {
+                let why = self.apart(place).or_else(|| self.unreadable(place));
+                let apart = why.map(|reason| self.as_declared(place, Judged::NotComparable(reason)));
+                let settled = apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some()));
+                return AlignedTap::Settled(settled);
+            }
         };
         let rows_asked = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
         if rows_asked && !self.is_by_token(place, &left) {
@@ -98,6 +103,12 @@ impl Run<'_> {
             Some(reason) => AlignedTap::Settled(self.as_declared(place, Judged::NotComparable(reason))),
             None => AlignedTap::Open { left, right },
         }
+    }
+
+    /// Why what a side has by the name of a place cannot be read, where its dump lists it.
+    fn unreadable(&self, place: Place) -> Option<Reason> {
+        let why = |dump: &Dump| dump.unreadable(place.tap, place.step).map(Reason::Other);
+        [self.candidate, self.reference].into_iter().filter(|_| self.plan.open.is_listed(place.tap)).find_map(why)
     }
 
     /// Why the positions of a place could not be aligned.

@@ -94,7 +94,7 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
 impl Run<'_> {
     /// One tap by its two tensors, as it was judged before or is now.
     fn judged_by_itself(&self, place: Place) -> Result<Judged, DumpError> {
-        let before = self.options.judged.as_ref().and_then(|before| before.judged(place));
+        let before = self.options.judged.as_ref().map(|before| before.judged(self, place)).transpose()?.flatten();
         before.map_or_else(|| self.judge(place, self.aligned(place)), Ok)
     }
 

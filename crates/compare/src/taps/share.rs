@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use firstdiff_trace::{Dump, DumpError, Tap};
+use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor, stored_name};
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, Place};
@@ -42,6 +42,8 @@ struct Kept {
     positions: Option<Vec<usize>>,
     layout: Layout,
     plain: Option<AsStored>,
+    /// What was seen of either side: see [`sample`].
+    seen: [Option<u32>; 2],
 }
 
 /// Bytes are no share of a comparison.
@@ -92,7 +94,7 @@ pub fn judge_share(
     for (done, (place, judged)) in places.iter().zip(by_themselves(&run, places)).enumerate() {
         progress(done, places.len());
         if let Judged::Compared(compared) = judged? {
-            kept.extend(Kept::of(*place, &compared));
+            kept.extend(Kept::of(*place, &compared, run.seen(*place)?));
         }
     }
     Ok(JudgedShare(kept))
@@ -100,7 +102,7 @@ pub fn judge_share(
 
 impl Kept {
     /// `None` of what is as soon judged again: a part of a tensor, or a tap whose name does not say which it is.
-    fn of(place: Place, compared: &Compared) -> Option<Kept> {
+    fn of(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<Kept> {
         let Compared { judgement, shape, positions, layout, plain, part } = compared.clone();
         let tap = place.tap.to_string();
         let is_known = Tap::named(&tap) == place.tap;
@@ -112,6 +114,7 @@ impl Kept {
             positions,
             layout,
             plain,
+            seen,
         })
     }
 
@@ -147,8 +150,45 @@ impl FromIterator<JudgedShare> for JudgedBefore {
 
 impl JudgedBefore {
     /// How a tap was judged by itself, where a share holds it.
-    pub(crate) fn judged(&self, place: Place) -> Option<Judged> {
-        let Kept { judgement, shape, positions, layout, plain, .. } = self.0.get(&place)?.clone();
-        Some(Judged::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None })))
+    ///
+    /// # Errors
+    /// When a side of it is not what it was then, or cannot be read.
+    pub(crate) fn judged(&self, run: &Run<'_>, place: Place) -> Result<Option<Judged>, DumpError> {
+        let Some(kept) = self.0.get(&place) else { return Ok(None) };
+        let sides = [run.reference, run.candidate].into_iter().zip(run.seen(place)?).zip(kept.seen);
+        if let Some(((dump, _), _)) = sides.into_iter().find(|((_, now), then)| now != then) {
+            let (path, tap) = (dump.path().to_owned(), stored_name(&kept.tap, kept.step));
+            return Err(DumpError::Stale { path, tap });
+        }
+        let Kept { judgement, shape, positions, layout, plain, .. } = kept.clone();
+        Ok(Some(Judged::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None }))))
     }
+}
+
+impl Run<'_> {
+    /// What is seen of both sides of a place, as they are now. Nothing of what a server would have to send whole.
+    fn seen(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
+        let (left, right) = self.both(place);
+        let of = |dump: &Dump, entry: Option<Entry>| {
+            let here = entry.filter(|entry| !entry.is_remote());
+            here.map(|entry| Ok(sample(&dump.read(&entry)?))).transpose()
+        };
+        Ok([of(self.reference, left)?, of(self.candidate, right)?])
+    }
+}
+
+/// A checksum of a tensor's type, its extents and some of its bytes, the first and the last among them: another run's values are others everywhere, and a
+/// part of one run is not to be joined with those of another.
+fn sample(tensor: &Tensor) -> u32 {
+    const PIECES: usize = 16;
+    const PIECE: usize = 512;
+    let (bytes, mut hash) = (tensor.bytes(), crc32fast::Hasher::new());
+    hash.update(tensor.dtype().to_string().as_bytes());
+    tensor.shape().iter().for_each(|&extent| hash.update(&(extent as u64).to_le_bytes()));
+    let last = bytes.len().saturating_sub(PIECE);
+    for piece in 0..PIECES {
+        let begin = (last as u128 * piece as u128 / (PIECES as u128 - 1)) as usize;
+        hash.update(&bytes[begin..bytes.len().min(begin + PIECE)]);
+    }
+    hash.finalize()
 }

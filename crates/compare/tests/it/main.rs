@@ -7,6 +7,7 @@ mod fixtures;
 mod inherited;
 mod inspect;
 mod layouts;
+mod left_out;
 mod masks;
 mod metrics;
 mod naming;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dump::join::{lone_rank, open_ranks};
+use crate::dump::join::{listed, lone_rank, open_ranks};
 use crate::dump::open::{
     Contents, OpenOptions, RawTensor, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive,
     read_meta, unlisted,
@@ -34,7 +34,7 @@ pub(crate) fn open(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
                 false => open_archive(step, Meta::default(), &inner),
             };
             let steps = steps.into_iter().map(|(step, place)| Ok((step, open(&place)?)));
-            Ok(of_steps(path, steps.collect::<Result<_, DumpError>>()?))
+            of_steps(path, steps.collect::<Result<_, DumpError>>()?)
         }
         None => lone_rank(path, open_folder(path, reading)?, &dims),
     }
@@ -51,7 +51,9 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let mut headers = headers(path, &names);
     // One engine writes one type: what most files look like is what all are.
     let without = names.iter().map(|name| path.join(name)).filter(|file| !headers.contains_key(file));
-    let reading = &OpenOptions { dtype: reading.dtype.or(usual_dtype(without)), ..reading.clone() };
+    let usual = usual_dtype(without).filter(|_| reading.dtype.is_none());
+    all.notes.extend(usual.map(|dtype| format!("files without a header: read as raw {dtype}, as most of them look")));
+    let reading = &OpenOptions { dtype: reading.dtype.or(usual), ..reading.clone() };
     // What a manifest names has its name there.
     let mut in_manifest = HashSet::new();
     let (manifests, others): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| name.ends_with(".json"));
@@ -213,8 +215,8 @@ fn step_number(name: &str) -> Option<(&'static str, u32)> {
 }
 
 /// The dumps of the steps of one run as one dump.
-fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
-    let mut dump = Dump { meta: meta_of(path, &steps), ..Dump::empty(path) };
+fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
+    let mut dump = Dump { meta: meta_of(path, &steps)?, ..Dump::empty(path) };
     let mut notes = Vec::new();
     for (step, of_step) in steps {
         let of_step = Arc::new(of_step);
@@ -237,20 +239,21 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
     dump.notes.push("a folder or an archive for each step, read as the steps of one run".to_owned());
     dump.entries.sort_by_key(|e| (e.step, e.tap));
     dump.unmapped.sort();
-    dump
+    Ok(dump)
 }
 
 /// What the folder says of the run, else its first step; the tokens of the later ones behind.
-fn meta_of(path: &Path, steps: &[(u32, Dump)]) -> Meta {
-    let own = read_meta(&path.join("dump.json")).ok();
+fn meta_of(path: &Path, steps: &[(u32, Dump)]) -> Result<Meta, DumpError> {
+    let json = path.join("dump.json");
+    let own = json.exists().then(|| read_meta(&json)).transpose()?;
     let mut meta = own.unwrap_or_else(|| steps.first().map_or(Meta::default(), |(_, dump)| dump.meta().clone()));
-    meta.taps = None;
+    meta.taps = listed(steps.iter().map(|(step, dump)| (*step, dump.meta())));
     meta.incomplete_as(steps.iter().map(|(_, dump)| dump.meta()));
     let later: Option<Vec<Vec<i64>>> = steps.iter().skip(1).map(|(_, dump)| dump.meta().tokens.clone()).collect();
     if meta.tokens.is_some() && meta.decode_tokens.is_none() {
         meta.decode_tokens = later.filter(|later| !later.is_empty()).map(|later| later.concat());
     }
-    meta
+    Ok(meta)
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! What did all ranks of a sharded run compute together? A folder of rank dumps, read as one dump.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::dims::{Dims, Share, notation_of};
-use crate::dump::open::read_meta;
+use crate::dump::import::Partial;
+use crate::dump::open::{RawTensor, folded, read_meta};
 use crate::dump::{Dump, DumpError, Entry};
 use crate::element::DType;
-use crate::meta::Meta;
+use crate::meta::{Meta, TapMeta, split_stored_name};
 use crate::narrow::{to_bf16, to_f16};
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values};
@@ -65,8 +66,8 @@ impl Ranks {
     /// The tap of a step of which nothing says how its pieces join, joined to `shape` where shapes leave exactly one way: one axis that is cut.
     pub fn by_shape(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(Entry, Joined)> {
         self.apart.get(&(step, tap))?;
-        let parts: Vec<&Entry> = self.dumps.iter().map(|d| d.find(tap, step)).collect::<Option<_>>()?;
-        let alike = |e: &&&Entry| e.dtype == parts[0].dtype && e.rows == parts[0].rows && e.shape.len() == shape.len();
+        let parts: Vec<Entry> = self.dumps.iter().map(|d| d.entry(tap, step)).collect::<Option<_>>()?;
+        let alike = |e: &&Entry| e.dtype == parts[0].dtype && e.rows == parts[0].rows && e.shape.len() == shape.len();
         if parts.iter().filter(alike).count() < parts.len() {
             return None;
         }
@@ -103,6 +104,11 @@ impl Ranks {
     pub fn apart(&self, tap: Tap, step: u32) -> Option<&str> {
         self.apart.get(&(step, tap)).map(String::as_str)
     }
+
+    /// The steps and taps that could not be joined.
+    pub fn all_apart(&self) -> impl Iterator<Item = (u32, Tap)> + '_ {
+        self.apart.keys().copied()
+    }
 }
 
 /// The dump of a folder that holds rank dumps: `rank0`, `rank1`, .. (or `rank_0`, `tp0`, `tp-0`), each a dump of its own; `None` where it holds none.
@@ -138,11 +144,7 @@ pub(crate) fn lone_rank(path: &Path, dump: Dump, told: &BTreeMap<String, String>
     if !by_name && !own.any(of_pieces) {
         return Ok(dump);
     }
-    let (unmapped, loose, notes, parts) =
-        (dump.unmapped.clone(), dump.loose.clone(), dump.notes.clone(), dump.parts.clone());
-    let of_known_names = dump.of_known_names;
-    let joined = join(path, vec![(name, dump)], &dims)?;
-    Ok(Dump { unmapped, loose, notes, parts, of_known_names, ..joined })
+    join(path, vec![(name, dump)], &dims)
 }
 
 /// The rank folders in `path` by their number, where there are any.
@@ -183,7 +185,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
     let (names, dumps): (Vec<String>, Vec<Dump>) = ranks.into_iter().unzip();
     let Some(first) = dumps.first() else { return Err(refused(path, "no ranks".into())) };
     let mut meta = first.meta().clone();
-    meta.taps = None;
+    meta.taps = listed(dumps.iter().map(|dump| (0, dump.meta())));
     meta.incomplete_as(dumps.iter().map(Dump::meta));
     if let Some(other) =
         dumps.iter().position(|d| (&d.meta().tokens, &d.meta().decode_tokens) != (&meta.tokens, &meta.decode_tokens))
@@ -191,22 +193,91 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
         return Err(refused(path, format!("{} and {} were fed different tokens", names[0], names[other])));
     }
     let dumps: Arc<[Dump]> = dumps.into();
-    let places: BTreeSet<(u32, Tap)> = dumps.iter().flat_map(|d| d.entries()).map(|e| (e.step, e.tap)).collect();
-    let (mut entries, mut joined, mut apart) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-    for (step, tap) in places {
+    let mut whole = Dump { meta, ..Dump::empty(path) };
+    whole.of_known_names = dumps.iter().any(|dump| dump.of_known_names);
+    whole.notes = folded(dumps.iter().flat_map(|dump| dump.notes.iter().cloned()).collect());
+    let printed = dumps.iter().flat_map(Dump::parts).map(|part| (part.step, part.tap));
+    let places: BTreeSet<(u32, Tap)> =
+        dumps.iter().flat_map(Dump::entries).map(|e| (e.step, e.tap)).chain(printed).collect();
+    let (mut joined, mut apart) = (BTreeMap::new(), BTreeMap::new());
+    let one = |step: u32, tap: Tap| -> Result<Made, DumpError> {
         let notation = notation(path, &dumps, dims, tap, step)?;
-        match joined_entry(&names, &dumps, tap, step, notation.as_ref())? {
+        joined_entry(&names, &dumps, tap, step, notation.as_ref())
+    };
+    for (step, tap) in places {
+        let made = match same_part(&dumps, tap, step) {
+            Printed::No => one(step, tap)?,
+            Printed::Same(part) => {
+                whole.parts.push(part.clone());
+                if dumps.iter().all(|dump| dump.find(tap, step).is_none()) {
+                    continue;
+                }
+                one(step, tap)?
+            }
+            Printed::Others => Err("its ranks printed other values of it, and what is printed is not joined".into()),
+        };
+        match made {
             Ok((entry, how)) => {
-                entries.push(entry);
+                whole.entries.push(entry);
                 joined.insert((step, tap), how);
             }
-            Err(reason) => {
-                apart.insert((step, tap), reason);
+            Err(reason) => drop(apart.insert((step, tap), reason)),
+        }
+    }
+    // Names that the vocabulary does not have: what cannot be read by itself is a name and no more.
+    let unmapped: BTreeSet<&String> = dumps.iter().flat_map(Dump::unmapped).collect();
+    for name in unmapped {
+        let (plain, step) = split_stored_name(name);
+        let tap = Tap::named(plain);
+        whole.unmapped.push(name.clone());
+        if dumps.iter().all(|dump| dump.entry(tap, step).is_none()) {
+            continue;
+        }
+        match one(step, tap)? {
+            Ok((entry, how)) => {
+                whole.loose.push(RawTensor::made(plain, entry));
+                joined.insert((step, tap), how);
+            }
+            Err(reason) => drop(apart.insert((step, tap), reason)),
+        }
+    }
+    Ok(whole.with_ranks(Ranks { names, dumps, joined, apart }))
+}
+
+/// The lists of taps of several dumps as one: names and steps, `step` later each. What else they say is of their own tensors.
+pub(crate) fn listed<'m>(metas: impl Iterator<Item = (u32, &'m Meta)>) -> Option<Vec<TapMeta>> {
+    let (mut known, mut all, mut lists) = (HashSet::new(), Vec::new(), false);
+    for (later, meta) in metas {
+        lists |= meta.taps.is_some();
+        for tap in meta.taps.iter().flatten() {
+            let step = tap.step.saturating_add(later);
+            if known.insert((tap.tap.clone(), step)) {
+                let blank = TapMeta { file: None, shape: None, dtype: None, rows: None, dims: None, ..tap.clone() };
+                all.push(TapMeta { step, ..blank });
             }
         }
     }
-    let ranks = Ranks { names, dumps, joined, apart };
-    Ok(Dump::assembled(path, meta, entries)?.with_ranks(ranks))
+    lists.then_some(all)
+}
+
+/// What ranks printed of a tap.
+enum Printed<'d> {
+    /// None of them anything.
+    No,
+    /// All of them the same.
+    Same(&'d Partial),
+    Others,
+}
+
+fn same_part(dumps: &[Dump], tap: Tap, step: u32) -> Printed<'_> {
+    let all: Vec<Option<&Partial>> = dumps.iter().map(|dump| dump.find_part(tap, step)).collect();
+    match all.first() {
+        _ if all.iter().all(Option::is_none) => Printed::No,
+        Some(Some(first)) if all.iter().all(|part| part.is_some_and(|part| part.is_same(first))) => {
+            Printed::Same(first)
+        }
+        _ => Printed::Others,
+    }
 }
 
 /// What is said of how a tap's pieces join: by the tap's own entry, by a rank's table, by `dims`.
@@ -235,16 +306,16 @@ fn joined_entry(
     step: u32,
     dims: Option<&Dims>,
 ) -> Result<Made, DumpError> {
-    let mut parts: Vec<&Entry> = Vec::new();
+    let mut parts: Vec<Entry> = Vec::new();
     for (name, dump) in names.iter().zip(dumps.iter()) {
-        match dump.find(tap, step) {
+        match dump.entry(tap, step) {
             Some(entry) => parts.push(entry),
             // One replica is as good as all; of a cut or a sum every piece is needed.
             None if dims.is_some_and(|d| d.share() == Share::Replicated) => {}
             None => return Ok(Err(format!("not in {name}"))),
         }
     }
-    let first = parts[0];
+    let Some(first) = parts.first() else { return Ok(Err("in no rank".into())) };
     if let Some(other) = parts.iter().find(|e| e.dtype != first.dtype || e.rows != first.rows) {
         return Ok(Err(format!("the ranks hold it in different types or rows ({} and {})", first.dtype, other.dtype)));
     }
@@ -271,11 +342,11 @@ fn entry(
     dumps: &Arc<[Dump]>,
     tap: Tap,
     step: u32,
-    parts: &[&Entry],
+    parts: &[Entry],
     (share, told): (Share, bool),
     order: Option<Vec<usize>>,
 ) -> Made {
-    let first = parts[0];
+    let first = &parts[0];
     let cut = if let Share::Cut(axis) = share { Some(axis) } else { None };
     let mut shape = first.shape.clone();
     let alike = |other: &[usize]| {
@@ -306,11 +377,11 @@ fn entry(
 }
 
 /// Whether every rank holds the same bits.
-fn all_equal(dumps: &[Dump], parts: &[&Entry]) -> Result<bool, DumpError> {
+fn all_equal(dumps: &[Dump], parts: &[Entry]) -> Result<bool, DumpError> {
     if parts.iter().any(|e| e.shape != parts[0].shape) {
         return Ok(false);
     }
-    let first = dumps[0].read(parts[0])?;
+    let first = dumps[0].read(&parts[0])?;
     for (dump, part) in dumps.iter().zip(parts).skip(1) {
         if dump.read(part)?.bytes() != first.bytes() {
             return Ok(false);
@@ -323,8 +394,8 @@ fn all_equal(dumps: &[Dump], parts: &[&Entry]) -> Result<bool, DumpError> {
 fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize]>) -> Result<Tensor, DumpError> {
     let mut parts = Vec::new();
     for dump in dumps {
-        if let Some(entry) = dump.find(tap, step) {
-            parts.push(dump.read(entry)?);
+        if let Some(entry) = dump.entry(tap, step) {
+            parts.push(dump.read(&entry)?);
         }
     }
     let whole = match share {

@@ -74,6 +74,14 @@ pub enum DumpError {
     /// A table of names cannot be used.
     #[error(transparent)]
     Names(Box<crate::names::NamesError>),
+    /// A tensor is not the one that was judged before.
+    #[error("{}: {tap} is not what it was when its part was written: judge all parts again", path.display())]
+    Stale {
+        /// The dump.
+        path: PathBuf,
+        /// The tap's stored name.
+        tap: String,
+    },
     /// Two tensors claim one tap.
     #[error("{}: {tap} is there twice", path.display())]
     Twice {
@@ -100,6 +108,13 @@ impl DumpError {
             DumpError::Twice { path, tap } if path == said => format!("{tap} is there twice"),
             _ => self.to_string(),
         }
+    }
+}
+
+impl Entry {
+    /// Whether reading it asks a server for all of it.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.place, TensorLocation::Stored(_))
     }
 }
 
@@ -475,6 +490,12 @@ impl Dump {
         let header = self.header(found).ok()?;
         let (shape, dtype) = (header.shape.clone(), header.layout.dtype);
         Some(Entry { tap, step, shape, dtype, rows: found.rows(&self.meta), place: found.place.clone(), header })
+    }
+
+    /// Why a tensor that is there by the name of a tap that the vocabulary does not have cannot be read, where it cannot.
+    pub fn unreadable(&self, tap: Tap, step: u32) -> Option<String> {
+        let found = self.loose(&stored_name(&tap.to_string(), step)).filter(|found| found.is_whole())?;
+        self.header(found).err().map(|error| error.to_string())
     }
 
     /// Every whole tensor of any tap: [`Dump::entries`], and those of names that the vocabulary does not have.

@@ -1,7 +1,7 @@
 //! What lies at a path? Folders, archives, patterns and single files, of our own form or another's, opened as one dump.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -60,6 +60,8 @@ pub(crate) struct RawTensor {
     pub(crate) header: Option<Header>,
     part: Option<Part>,
     printed: Option<Printed>,
+    /// Whether dump.json lists it.
+    is_listed: bool,
 }
 
 impl RawTensor {
@@ -74,6 +76,7 @@ impl RawTensor {
             header: None,
             part: None,
             printed: None,
+            is_listed: false,
         }
     }
 
@@ -110,7 +113,7 @@ impl RawTensor {
 
     fn declared(tap: &TapMeta, place: TensorLocation) -> RawTensor {
         let TapMeta { tap: name, step, shape, dtype, rows, .. } = tap.clone();
-        RawTensor { step, dtype, shape, rows, ..RawTensor::stored(&name, place) }
+        RawTensor { step, dtype, shape, rows, is_listed: true, ..RawTensor::stored(&name, place) }
     }
 
     fn foreign(item: Item) -> RawTensor {
@@ -222,9 +225,18 @@ fn open_pattern(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     // The pattern chooses files, and not whether the recording that left them was finished.
     let json = folder.join("dump.json");
     let mut meta = Meta::default();
-    let beside = json.is_file().then(|| read_meta(&json).ok()).flatten();
-    meta.incomplete_as(beside.iter());
+    match json.is_file().then(|| read_meta(&json)).transpose() {
+        Ok(beside) => meta.incomplete_as(beside.iter()),
+        // Another program's own; one that was cut off is nobody's.
+        Err(error) if is_json(&json) => all.notes.push(format!("dump.json: not read: {}", error.bare(&json))),
+        Err(error) => return Err(error),
+    }
     assemble(path, meta, all, None, reading)
+}
+
+fn is_json(path: &Path) -> bool {
+    let text = read_regular(path, JSON_LIMIT).unwrap_or_default();
+    json_fits(&text, text.len() as u64) && serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok()
 }
 
 /// One file of one tensor or more.
@@ -331,12 +343,16 @@ pub(crate) fn assemble(
         let name = split_stored_name(&found.name).0;
         in_graph.contains(name) && name.parse::<Tap>().is_err()
     };
+    let mut listed: HashMap<String, RawTensor> = HashMap::new();
     for found in all.found {
         let meant = match is_open(&found) {
             true => None,
             false => meaning(&found, own, from_zero).or_else(|| streams.meaning(&found)),
         };
         let Some((tap, step, rank, table)) = meant else {
+            if found.is_listed {
+                dump.check_listed(&found, &mut listed)?;
+            }
             dump.unmapped.push(stored_name(&found.name, found.step));
             dump.loose.push(found);
             continue;
@@ -423,6 +439,30 @@ fn meaning(found: &RawTensor, own: Option<&Names>, from_zero: bool) -> Option<Me
 }
 
 impl Dump {
+    /// Checks what dump.json lists under a name that the vocabulary does not have, as a tap of the vocabulary is checked; what holds no floats is no more
+    /// than a name.
+    fn check_listed(&self, found: &RawTensor, listed: &mut HashMap<String, RawTensor>) -> Result<(), DumpError> {
+        let header = match self.header(found) {
+            Err(DumpError::Npy { source: NpyError::DType(_), .. }) => return Ok(()),
+            header => header?,
+        };
+        let name = stored_name(&found.name, found.step);
+        self.check_shape(&name, found, &header)?;
+        match listed.insert(name.clone(), found.clone()) {
+            Some(other) if !self.same_bits(&other, found) => {
+                Err(DumpError::Twice { path: self.path.clone(), tap: name })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The shape that dump.json says is that of the file.
+    fn check_shape(&self, name: &str, found: &RawTensor, header: &Header) -> Result<(), DumpError> {
+        let Some(shape) = found.shape.as_ref().filter(|shape| **shape != header.shape) else { return Ok(()) };
+        let reason = format!("{}: shape {shape:?} in dump.json, {:?} in its file", name.escape_debug(), header.shape);
+        Err(DumpError::Meta { path: self.path.clone(), reason })
+    }
+
     /// What has the tap's own name is that tap: what another program's name means, and holds other values, is something else, and has no name.
     fn set_aside(&mut self, tap: Tap, claims: Vec<(Claim, RawTensor)>) -> Vec<(Claim, RawTensor)> {
         let (own, others): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.rank <= VOCABULARY);
@@ -548,10 +588,7 @@ impl Dump {
             }
         }
         let header = self.header(&found)?;
-        if let Some(shape) = found.shape.filter(|shape| *shape != header.shape) {
-            let reason = format!("{tap}: shape {shape:?} in dump.json, {:?} in its file", header.shape);
-            return Err(DumpError::Meta { path: self.path.clone(), reason });
-        }
+        self.check_shape(&tap.to_string(), &found, &header)?;
         let (shape, dtype) = (header.shape.clone(), header.layout.dtype);
         self.entries.push(Entry { tap, step, shape, dtype, rows, place: found.place, header });
         Ok(())

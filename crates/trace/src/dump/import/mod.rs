@@ -214,6 +214,13 @@ pub struct Partial {
 }
 
 impl Partial {
+    /// Whether it is the same of the same tap, printed alike.
+    pub(crate) fn is_same(&self, other: &Partial) -> bool {
+        let bits = |part: &Partial| part.values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let said = |part: &Partial| (part.tap, part.step, part.rows.clone(), part.part.clone(), part.precision());
+        bits(self) == bits(other) && said(self) == said(other)
+    }
+
     /// How far from the printed number `value` the number may be that was printed: half a unit of the last digit.
     pub fn half_unit(&self, value: f64) -> f64 {
         self.printed.map_or(0.0, |printed| printed.half_unit(value))
