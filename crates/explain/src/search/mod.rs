@@ -10,6 +10,7 @@ pub(crate) mod simulate_batch;
 pub(crate) mod tune;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -228,6 +229,15 @@ impl Singles {
     }
 }
 
+/// On which tokens of a large model parameters are fitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    /// The first, where they are run by themselves.
+    First,
+    /// All: what looks at later tokens is not among the first.
+    All,
+}
+
 /// One search on its way.
 struct BeamSearch<'h, 'r, 'a> {
     search: &'h Search<'r, 'a>,
@@ -249,26 +259,37 @@ impl BeamSearch<'_, '_, '_> {
         let one = |set: &[usize]| -> Vec<Vec<usize>> { set.iter().map(|&at| vec![at]).collect() };
         let (late, early): (Vec<usize>, Vec<usize>) = shared.iter().partition(|at| self.is_late(at));
         // What is made in a layer by its nature is tried with the rest: it is made in few ways.
-        let of_a_layer = |at: &usize| self.screen.is_some() && self.candidates[*at].mistake().of_a_layer;
+        let of_a_layer = |at: &usize| self.search.is_large() && self.candidates[*at].mistake().of_a_layer;
         let (of_a_layer, alone): (Vec<usize>, Vec<usize>) = alone.into_iter().partition(of_a_layer);
         let early = [early, of_a_layer].concat();
-        let alone = if self.screen.is_some() { self.fewest_ways_first(alone) } else { alone };
+        let alone = if self.search.is_large() { self.fewest_ways_first(alone) } else { alone };
         let mut tried = Tried::new();
         for (part, kind) in [(early, Singles::Shared), (alone, Singles::OneLayer), (late, Singles::Shared)] {
             if self.is_found() || part.is_empty() {
                 continue;
             }
             let sets = self.sorted(one(&part), kind);
-            let mut some = Tried::new();
-            for sets in [sets.near, sets.whole] {
-                if !self.is_found() {
-                    some.extend(self.try_singly(sets, kind));
-                }
-            }
+            let mut some = self.try_singly(sets.near, kind);
+            let whole = if self.is_found() { Tried::new() } else { self.try_singly(sets.whole, kind) };
+            some.extend(whole.iter().cloned());
             if self.target.is_one_factor() {
                 return;
             }
-            some.extend(self.fit(if self.screen.is_some() { &sets.first } else { &some }, kind.fitted()));
+            let all = kind.fitted();
+            let mut fits = match (&self.screen, self.search.is_large()) {
+                (Some(_), _) => {
+                    let first = |seeds| (&sets.first, seeds, On::First);
+                    vec![first(0..TUNED), (&whole, 0..TUNED, On::All), first(TUNED..all)]
+                }
+                (None, true) => vec![(&some, 0..TUNED, On::All), (&some, TUNED..all, On::All)],
+                (None, false) => vec![(&some, 0..all, On::All)],
+            };
+            fits.sort_by_cached_key(|(tried, seeds, on)| self.tokens_of_fits(tried, seeds.clone(), *on));
+            let mut fitted = Tried::new();
+            for (tried, seeds, on) in fits {
+                fitted.extend(self.fit(tried, seeds, on));
+            }
+            some.extend(fitted);
             if !self.is_found() {
                 some.extend(self.try_singly(sets.far, kind));
             }
@@ -291,7 +312,7 @@ impl BeamSearch<'_, '_, '_> {
             let seconds = self.search.effort.seconds.min(self.clock.left());
             tried = self.measure(sets, seconds, &format!("{faults} mistakes at once"));
             self.settle(&mut tried);
-            tried.extend(self.fit(&tried, TUNED));
+            tried.extend(self.fit(&tried, 0..TUNED, On::First));
         }
         self.stand_ins(&singles);
     }
@@ -302,7 +323,7 @@ impl BeamSearch<'_, '_, '_> {
 
     /// Whether it is tried where nothing else is the cause: of a large model what makes matrices of its own takes longer than all the rest.
     fn is_late(&self, at: &usize) -> bool {
-        self.screen.is_some() && self.candidates[*at].mistake().makes_a_matrix
+        self.search.is_large() && self.candidates[*at].mistake().makes_a_matrix
     }
 
     /// The best residual of each id.
@@ -326,22 +347,19 @@ impl BeamSearch<'_, '_, '_> {
     /// In which order single mistakes are tried: a large model's by what they leave on its first tokens.
     fn sorted(&mut self, sets: Vec<Vec<usize>>, kind: Singles) -> Sorted {
         let Some(screen) = &self.screen else { return Sorted { near: sets, ..Sorted::default() } };
-        let mixes = |set: &[usize]| self.candidates[set[0]].mistake().mixes_tokens;
-        let (whole, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(|set| mixes(set));
+        let mixes = |set: &Vec<usize>| self.candidates[set[0]].mistake().mixes_tokens;
+        let (whole, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(mixes);
         let (total, search) = (cut.len(), screen.search(self.search));
         let what = format!("{}, on the first tokens", kind.what());
-        // What looks at all tokens is tried here for its parameters alone: which of them are nearest.
-        let all = cut.into_iter().chain(whole.iter().cloned()).collect();
-        let mut first = self.measured(&search, &screen.target, all, self.seconds(kind), &what);
+        let mut first = self.measured(&search, &screen.target, cut, self.seconds(kind), &what);
         first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
         let base = screen.base;
-        let by_itself: Tried = first.iter().filter(|(set, _)| !mixes(set)).cloned().collect();
-        self.result.untried += total - by_itself.len();
-        self.remember(&by_itself);
         let may_leave = |set: &[usize]| self.search.may_leave(&edits_of(set, &self.candidates), base);
-        let (near, far): (Tried, Tried) = by_itself.into_iter().partition(|(set, left)| left.nmse <= may_leave(set));
+        let (near, far): (Tried, Tried) = first.iter().cloned().partition(|(set, left)| left.nmse <= may_leave(set));
         let near = near.into_iter().map(|(set, _)| set).collect();
         let far = far.into_iter().map(|(set, _)| set).take(KEPT).collect();
+        self.result.untried += total - first.len();
+        self.remember(&first);
         Sorted { near, whole, far, first }
     }
 
@@ -404,12 +422,12 @@ impl BeamSearch<'_, '_, '_> {
         }
     }
 
-    /// Fits the free parameters of the nearest sets, where none is proved yet.
-    fn fit(&mut self, tried: &Tried, most: usize) -> Tried {
+    /// Fits the free parameters of some of the nearest sets, where none is proved yet.
+    fn fit(&mut self, tried: &Tried, seeds: Range<usize>, on: On) -> Tried {
         if self.is_found() {
             return Tried::new();
         }
-        let mut tuned = self.tuned(tried, most);
+        let mut tuned = self.tuned(tried, seeds, on);
         self.remember(&tuned);
         self.settle(&mut tuned);
         tuned
@@ -424,7 +442,7 @@ impl BeamSearch<'_, '_, '_> {
         }
         let factor = |(set, _): &&(Vec<usize>, Residual)| self.candidates[set[0]].mistake().is_a_factor;
         let free: Tried = tried.iter().filter(factor).cloned().collect();
-        let mut tuned = self.tuned(&free, TUNED);
+        let mut tuned = self.tuned(&free, 0..TUNED, On::First);
         self.settle(&mut tuned);
     }
 

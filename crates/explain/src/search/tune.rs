@@ -1,6 +1,7 @@
 //! Which value has a parameter that may have any? Fitted to the candidate's numbers, and brought to a plain number where one is as good.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use firstdiff_trace::Tap;
@@ -11,8 +12,8 @@ use crate::mistakes::{Edit, STEP, Scale};
 use crate::search::budget::Clock;
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Residual, Target};
-use crate::search::{BeamSearch, Search, Tell, Tried};
-use crate::tolerance::search::{PART_LEFT, TUNED_TO_ROUNDING};
+use crate::search::{BeamSearch, On, Search, Tell, Tried};
+use crate::tolerance::search::{FIRST_TOKENS_TELL, PART_LEFT, TUNED_TO_ROUNDING};
 
 /// A set of mistakes to fit.
 struct Seed {
@@ -20,6 +21,9 @@ struct Seed {
     /// Where a scan of the first parameter that may have any value was least, on its scale.
     rough: Option<f64>,
 }
+
+/// Sets whose parameters were fitted, and what each leaves.
+type Fitted = Vec<(Seed, Residual)>;
 
 /// One place of a scan.
 struct Trial {
@@ -31,19 +35,16 @@ struct Trial {
 }
 
 impl BeamSearch<'_, '_, '_> {
-    /// The nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `self.candidates`.
-    pub(super) fn tuned(&mut self, tried: &Tried, most: usize) -> Tried {
+    /// Some of the nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `self.candidates`.
+    pub(super) fn tuned(&mut self, tried: &Tried, seeds: Range<usize>, on: On) -> Tried {
         // A large model's are fitted on its first tokens.
-        let first = self.screen.as_ref().map(|screen| (screen.search(self.search), &screen.target));
+        let screen = self.screen.as_ref().filter(|_| on == On::First);
+        let first = screen.map(|screen| (screen.search(self.search), &screen.target));
         let (search, target) = first.as_ref().map_or((self.search, self.target), |(search, target)| (search, target));
-        let most = match (search.is_large(), &first) {
-            (true, Some(_)) => most.min(TUNED),
-            (true, None) => LARGE,
-            (false, _) => most,
-        };
-        let mut seeds = self.seeds(tried, most);
-        if let Some(screen) = &self.screen {
-            seeds = search.scanned(target, seeds, screen.base, &self.clock, self.progress);
+        let mut seeds = self.seeds(tried, seeds);
+        if search.is_large() {
+            let base = screen.map_or(self.base.nmse, |screen| screen.base);
+            seeds = search.scanned(target, seeds, base, &self.clock, self.progress);
         }
         let (done, total) = (AtomicUsize::new(0), seeds.len());
         let tell = |some: usize| (self.progress)("fitting parameters", done.fetch_add(some, Ordering::Relaxed), total);
@@ -58,14 +59,16 @@ impl BeamSearch<'_, '_, '_> {
             };
             seeds.par_chunks_mut(1).flat_map_iter(one).collect()
         };
-        let seeds: Vec<Seed> = seeds.into_iter().zip(is_fitted).filter_map(|(seed, is)| is.then_some(seed)).collect();
-        let sets: Vec<Vec<&Edit>> =
-            seeds.iter().map(|seed| seed.mistakes.iter().flat_map(|m| &m.edits).collect()).collect();
-        let left: Vec<Residual> = match search.is_large() {
-            true => self.search.residuals(self.target, &sets),
-            false => sets.par_iter().map(|edits| self.search.residual(self.target, edits)).collect(),
-        };
-        let fitted = seeds.into_iter().zip(left).filter(|(_, left)| left.nmse < self.base.nmse);
+        let seeds = seeds.into_iter().zip(is_fitted).filter_map(|(seed, is)| is.then_some(seed)).collect();
+        let may_leave = |seed: &Seed| self.search.may_leave(&edits_of(seed), self.base.nmse);
+        let is_near = |(seed, left): &(Seed, Residual)| screen.is_some() && left.nmse <= may_leave(seed);
+        let (mut near, far): (Fitted, Fitted) = self.left(seeds).into_iter().partition(is_near);
+        if !near.is_empty() {
+            let mut seeds: Vec<Seed> = near.into_iter().map(|(seed, _)| seed).collect();
+            self.search.tune_finely(self.target, &mut seeds, &self.clock);
+            near = self.left(seeds);
+        }
+        let fitted = near.into_iter().chain(far).filter(|(_, left)| left.nmse < self.base.nmse);
         let fitted: Vec<(Vec<Candidate>, Residual)> = fitted.map(|(seed, left)| (seed.mistakes, left)).collect();
         let mut out = Vec::new();
         for (mistakes, left) in fitted {
@@ -77,8 +80,24 @@ impl BeamSearch<'_, '_, '_> {
         out
     }
 
+    /// What each leaves of all tokens.
+    fn left(&self, seeds: Vec<Seed>) -> Fitted {
+        let sets: Vec<Vec<&Edit>> = seeds.iter().map(edits_of).collect();
+        let left: Vec<Residual> = match self.search.is_large() {
+            true => self.search.residuals(self.target, &sets),
+            false => sets.par_iter().map(|edits| self.search.residual(self.target, edits)).collect(),
+        };
+        seeds.into_iter().zip(left).collect()
+    }
+
+    /// How many tokens the fits of some seeds run through a model.
+    pub(super) fn tokens_of_fits(&self, tried: &Tried, seeds: Range<usize>, on: On) -> usize {
+        let target = self.screen.as_ref().filter(|_| on == On::First).map_or(self.target, |screen| &screen.target);
+        self.seeds(tried, seeds).len() * target.tokens(self.search.recorded())
+    }
+
     /// The sets to begin with: the nearest in direction and the nearest in all, in turn; one for each form of the mistakes, in the same places.
-    fn seeds(&self, tried: &Tried, most: usize) -> Vec<Seed> {
+    fn seeds(&self, tried: &Tried, which: Range<usize>) -> Vec<Seed> {
         let candidates = &self.candidates;
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
         let mut order: Vec<&(Vec<usize>, Residual)> =
@@ -98,7 +117,8 @@ impl BeamSearch<'_, '_, '_> {
         let mut kinds = HashSet::new();
         let in_turn = by_angle.into_iter().zip(order).flat_map(|(a, b)| [a, b]);
         let begun = in_turn.filter(|(set, left)| left.nmse.is_finite() && kinds.insert(kind(set)));
-        begun.take(most).map(|(set, _)| Seed { mistakes: self.mistakes(set), rough: None }).collect()
+        let begun = begun.skip(which.start).take(which.len());
+        begun.map(|(set, _)| Seed { mistakes: self.mistakes(set), rough: None }).collect()
     }
 }
 
@@ -129,18 +149,15 @@ impl Search<'_, '_> {
             }));
         }
         let sets: Vec<Vec<&Edit>> = trials.iter().map(|t| beside(t.at, &t.tuned, &seeds[t.seed].mistakes)).collect();
-        let tell = |done| progress("fitting parameters, on the first tokens", done, sets.len());
-        let mut best: Vec<Option<(f64, f64)>> = vec![None; seeds.len()];
+        let tell = |done| progress("scanning parameters", done, sets.len());
+        let mut tried: Vec<Vec<(f64, f64)>> = vec![Vec::new(); seeds.len()];
         let seconds = self.effort.seconds.min(clock.left());
         for (trial, left) in trials.iter().zip(self.side_by_side(target, &sets, seconds, &tell)) {
-            let best = &mut best[trial.seed];
-            if best.is_none_or(|(least, _)| left.nmse < least) {
-                *best = Some((left.nmse, trial.place));
-            }
+            tried[trial.seed].push((trial.place, left.nmse));
         }
-        let scanned = seeds.into_iter().zip(best);
+        let scanned = seeds.into_iter().zip(tried);
         let mut scanned: Vec<(f64, Seed)> = scanned
-            .filter_map(|(seed, best)| best.map(|(nmse, place)| (nmse, Seed { rough: Some(place), ..seed })))
+            .filter_map(|(seed, tried)| valley(&tried).map(|(place, nmse)| (nmse, Seed { rough: Some(place), ..seed })))
             .filter(|(nmse, _)| *nmse < PART_LEFT * base)
             .collect();
         scanned.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -194,6 +211,38 @@ impl Search<'_, '_> {
             is_fitted.fill(false);
         }
         is_fitted
+    }
+
+    /// Fits once more what was fitted on the first tokens: all of them tell more digits.
+    fn tune_finely(&self, target: &Target<'_>, seeds: &mut [Seed], clock: &Clock) {
+        for at in 0..seeds.iter().map(|seed| seed.mistakes.len()).max().unwrap_or(0) {
+            let mut fits: Vec<Fit> = Vec::new();
+            for (number, seed) in seeds.iter().enumerate().filter(|(_, seed)| at < seed.mistakes.len()) {
+                let Some((value, scale)) = self.free(&seed.mistakes, at) else { continue };
+                let near = scale.place(value.abs());
+                let sign = value.signum();
+                fits.push(Fit {
+                    seed: number,
+                    sign,
+                    scale,
+                    begin: near,
+                    rough: None,
+                    near,
+                    width: FIRST_TOKENS_TELL,
+                    left: 0.0,
+                });
+            }
+            let trials = Trials { search: self, target, seeds, at, clock };
+            trials.narrow(&mut fits, 1e-8);
+            let plainest = trials.plainest(&fits);
+            if clock.left() == 0.0 {
+                return;
+            }
+            for (fit, value) in fits.iter().zip(plainest).filter_map(|(fit, value)| Some((fit, value?))) {
+                let tuned = seeds[fit.seed].mistakes[at].tuned(fit.sign * value);
+                seeds[fit.seed].mistakes[at] = tuned;
+            }
+        }
     }
 }
 
@@ -325,10 +374,33 @@ impl Trials<'_, '_, '_, '_> {
 
 /// Sets whose free parameters are fitted.
 pub(crate) const TUNED: usize = 16;
-/// The same of a large model where all tokens are needed.
-const LARGE: usize = 2;
 /// Of those whose parameter was scanned on the first tokens, the ones that are fitted to the end.
 const NEAREST: usize = 4;
+
+/// Where what was tried in order is least, and what is left there; between the places a parabola through the three nearest says: the right value may be
+/// near, and each place beside it as far off as no mistake at all.
+fn valley(tried: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let finite = |at: &usize| tried[*at].1.is_finite();
+    let best = (0..tried.len()).filter(finite).min_by(|&a, &b| tried[a].1.total_cmp(&tried[b].1))?;
+    let (x, fx) = tried[best];
+    let beside = best.checked_sub(1).and_then(|before| Some((tried[before], *tried.get(best + 1)?)));
+    let Some(((a, fa), (b, fb))) = beside.filter(|((_, fa), (_, fb))| fa.is_finite() && fb.is_finite()) else {
+        return Some((x, fx));
+    };
+    // Newton's divided differences.
+    let (left, right) = ((fx - fa) / (x - a), (fb - fx) / (b - x));
+    let curve = (right - left) / (b - a);
+    let place = 0.5 * (a + x) - 0.5 * left / curve;
+    let least = fa + (place - a) * (left + (place - x) * curve);
+    match curve > 0.0 && place > a && place < b {
+        true => Some((place, least.clamp(0.0, fx))),
+        false => Some((x, fx)),
+    }
+}
+
+fn edits_of(seed: &Seed) -> Vec<&Edit> {
+    seed.mistakes.iter().flat_map(|mistake| &mistake.edits).collect()
+}
 
 /// The edits of a set with `tuned` in the place of its mistake `at`.
 fn beside<'m>(at: usize, tuned: &'m Candidate, mistakes: &'m [Candidate]) -> Vec<&'m Edit> {
@@ -338,7 +410,21 @@ fn beside<'m>(at: usize, tuned: &'m Candidate, mistakes: &'m [Candidate]) -> Vec
 
 #[cfg(test)]
 mod tests {
+    use super::valley;
     use crate::minimum::least;
+
+    #[test]
+    fn a_valley_between_two_places_is_seen() {
+        for centre in [0.02, 0.11, -0.16] {
+            let tried: Vec<(f64, f64)> =
+                (-4..=4).map(|i| f64::from(i) * 0.35).map(|x| (x, 3.0 * (x - centre) * (x - centre))).collect();
+            let (place, left) = valley(&tried).unwrap();
+            assert!((place - centre).abs() < 1e-12 && left < 1e-12, "{place} {left} for {centre}");
+        }
+        assert_eq!(valley(&[(0.0, 2.0), (1.0, 1.0)]), Some((1.0, 1.0)));
+        assert_eq!(valley(&[(0.0, f64::INFINITY), (1.0, 1.0), (2.0, 3.0)]), Some((1.0, 1.0)));
+        assert_eq!(valley(&[(0.0, f64::NAN)]), None);
+    }
 
     #[test]
     fn the_least_value_is_found_in_few_steps() {

@@ -38,6 +38,8 @@ pub(crate) const F32_LEAVES: f64 = 1e-14;
 pub(crate) const TUNED_TO_ROUNDING: f64 = 1e-13;
 /// What a rough value of a parameter may leave of the error at the most, for it to be made finer.
 pub(crate) const PART_LEFT: f64 = 0.5;
+/// How far on its scale a parameter's value may be off that the first tokens told.
+pub(crate) const FIRST_TOKENS_TELL: f64 = 2e-3;
 /// Tokens below which mistakes are tried singly only.
 pub(crate) const FEW_TOKENS: usize = 4;
 /// By how much the order of a sum moves it, in units of its row's root mean square.

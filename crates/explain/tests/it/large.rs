@@ -4,7 +4,7 @@
 use std::fs;
 
 use firstdiff_explain::explain::{Effort, Match};
-use firstdiff_model::{ModelError, Op, Profile, Prompt, TapValues, load, run};
+use firstdiff_model::{ModelError, Op, Profile, Prompt, Scores, TapValues, load, run};
 use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::again::with_effort;
@@ -52,39 +52,53 @@ fn what_the_last_tap_of_a_large_model_shows_is_found() {
     same(&dumps.map(str::to_owned));
 }
 
-/// A window that the config does not have, of a size that is not listed: the number is fitted, though what hides keys looks at all tokens.
-#[test]
-fn a_number_of_what_looks_at_all_tokens_is_fitted() {
+/// What is named where the scores of every layer are made otherwise, from the logits alone, as of a large model.
+fn named(change: impl Fn(&mut Scores)) -> (&'static str, serde_json::Value) {
     let model = load(fixtures().join("models/llama")).unwrap();
     let mut plan = model.plan.clone();
     for step in &mut plan.steps {
         if let Op::Scores(scores) = &mut step.op {
-            scores.window = Some(4);
+            change(scores);
         }
     }
     let golden = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
     let tokens: Vec<u32> = golden.meta().tokens.iter().flatten().map(|&id| id as u32).collect();
     let (end, mut wrong) = ("logits".parse::<Tap>().unwrap(), Vec::new());
     let prompt = Prompt { tokens: &tokens, decode_tokens: &[] };
-    run(
-        &plan,
-        &model.weights,
-        prompt,
-        Profile::F32,
-        |tap| tap == end,
-        |_, _, x| {
-            if let TapValues::F32(x) = x {
-                wrong.extend(x.iter().copied());
-            }
-            Ok::<(), ModelError>(())
-        },
-    )
-    .unwrap();
+    let mut keep = |x: TapValues<'_>| {
+        if let TapValues::F32(x) = x {
+            wrong.extend(x.iter().copied());
+        }
+    };
+    let sink = |_, _, x: TapValues<'_>| -> Result<(), ModelError> {
+        keep(x);
+        Ok(())
+    };
+    run(&plan, &model.weights, prompt, Profile::F32, |tap| tap == end, sink).unwrap();
     let effort = Effort { faults: 1, seconds: 600.0, small: 0, ..Effort::default() };
     let recorded = |_: &Dump, tap, step, _| (tap == end && step == 0).then(|| wrong.clone());
     let found = with_effort("llama", "golden/llama-torch", &recorded, &effort);
     let cause = found.findings.iter().find_map(|f| f.cause.as_ref()).expect("a cause");
-    assert_eq!((cause.id, &cause.params[..]), ("window-size", &[("window", serde_json::json!(4))][..]));
+    (cause.id, cause.params[0].1.clone())
+}
+
+/// A window that the config does not have, of a size that is not listed: the number is fitted, though what hides keys looks at all tokens; also where no
+/// few of the first tokens are wrong.
+#[test]
+fn a_number_of_what_looks_at_all_tokens_is_fitted() {
+    for window in [4, 8] {
+        let found = named(|scores| scores.window = Some(window));
+        assert_eq!(found, ("window-size", serde_json::json!(window)));
+    }
+}
+
+/// Each place of a scan beside the right number is farther off than no mistake at all.
+#[test]
+fn a_number_near_the_right_one_is_fitted() {
+    let (id, scale) = named(|scores| scores.scale *= 1.06);
+    let right = 1.06 / (load(fixtures().join("models/llama")).unwrap().plan.dims.head_dim as f64).sqrt();
+    let off = scale.as_f64().unwrap() / right - 1.0;
+    assert!(id == "score-scale" && off.abs() < 1e-5, "{id} {scale} for {right}");
 }
 
 #[test]
