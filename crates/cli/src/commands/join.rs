@@ -145,8 +145,8 @@ fn read(path: &Path) -> Result<(Head, JudgedShare)> {
     let end = bytes.iter().position(|byte| *byte == b'\n').with_context(no_part)?;
     let head: Head = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
     let own = env!("CARGO_PKG_VERSION");
+    ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
     let taps = &bytes[end + 1..];
     ensure!(crc32fast::hash(taps) == head.crc32, "{}: cut short, or changed since it was written", path.display());
-    ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
     Ok((head, JudgedShare::from_bytes(taps).with_context(no_part)?))
 }

@@ -46,13 +46,11 @@ impl Run<'_> {
         };
         let names: Vec<&&String> = names.iter().filter(|name| is_new(name)).collect();
         let first = names.first()?;
-        let (known, unknown): (Vec<&String>, Vec<&String>) =
-            candidate.unmapped().iter().partition(|name| shared.contains(name));
-        let all = known.len() + unknown.len() + candidate.entries().len() + candidate.parts().len();
+        let unknown = candidate.unmapped().iter().filter(|name| !shared.contains(name)).count();
+        let all = candidate.unmapped().len() + candidate.entries().len() + candidate.parts().len();
         Some(format!(
-            "what was compared agrees, but {} of the candidate's {all} names are no taps, and {} of these tensors have the size of taps that \
+            "what was compared agrees, but {unknown} of the candidate's {all} names are no taps, and {} of these tensors have the size of taps that \
              were not compared ('{}' ..): name them in a firstdiff.toml, or let `firstdiff align` propose names",
-            unknown.len(),
             names.len(),
             first.escape_debug()
         ))

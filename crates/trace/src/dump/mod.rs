@@ -111,13 +111,6 @@ impl DumpError {
     }
 }
 
-impl Entry {
-    /// Whether reading it asks a server for all of it.
-    pub fn is_remote(&self) -> bool {
-        matches!(self.place, TensorLocation::Stored(_))
-    }
-}
-
 /// One tensor of a dump.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -158,6 +151,11 @@ impl fmt::Debug for Maker {
 }
 
 impl Entry {
+    /// Whether reading it asks a server for all of it.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.place, TensorLocation::Stored(_))
+    }
+
     /// A tensor that is made when it is read: cut out of another, joined from several, or held in memory. What `make` returns must
     /// have this shape and type.
     pub fn made(
