@@ -35,6 +35,7 @@ pub mod weights;
 
 pub use explain::misrecorded::words as misrecorded;
 pub use explain::quantised::OtherArithmetic;
+pub use explain::taken_back::words as taken_back;
 pub use laws::Measured;
 pub use mistakes::rounding::Rounding;
 pub use replay::residual::Fit;

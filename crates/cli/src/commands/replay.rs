@@ -137,20 +137,21 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
             // Products in another arithmetic are said together.
             let groups = session.wrong_operations();
             let findings: Vec<WrongOperation> = groups.iter().map(|g| WrongOperation::of(session, g)).collect();
-            // Of what is recorded wrongly no operation is wrong.
-            let (wrong, misrecorded): (Vec<_>, Vec<_>) =
-                findings.iter().partition(|f| f.diagnosis.misrecorded.is_empty());
-            let of_operations = match wrong.len() {
+            let count = |of: &dyn Fn(&WrongOperation) -> bool| -> usize {
+                findings.iter().filter(|f| of(f)).map(|f| f.taps.len()).sum()
+            };
+            let taps = |n: usize| if n == 1 { "a tap is".to_owned() } else { format!("{n} taps are") };
+            let of_operations = match findings.iter().filter(|f| f.diagnosis.is_blamed()).count() {
                 1 => Some("one operation is wrong in itself".to_owned()),
                 n => (n > 1).then(|| format!("{n} operations are wrong in themselves")),
             };
-            let of_taps = match misrecorded.iter().map(|f| f.taps.len()).sum() {
-                0 => None,
-                1 => Some("a tap is recorded wrongly".to_owned()),
-                n => Some(format!("{n} taps are recorded wrongly")),
-            };
+            // Of what is recorded wrongly, or taken back, no operation is wrong.
+            let misrecorded = count(&|f| !f.diagnosis.misrecorded.is_empty());
+            let taken_back = count(&|f| !f.diagnosis.taken_back.is_empty());
+            let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
+            let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
             let of_all = told.arithmetic.as_ref().map(|_| "another arithmetic of all products with weights".to_owned());
-            let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).collect();
+            let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
             screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));
             for line in told.arithmetic.iter().flat_map(|other| &other.words) {
@@ -194,7 +195,7 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
     for note in &found.notes {
         screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
     }
-    if !found.diagnosis.misrecorded.is_empty() {
+    if !found.diagnosis.is_blamed() {
         return;
     }
     if !found.span.is_empty() {

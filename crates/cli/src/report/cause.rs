@@ -48,6 +48,8 @@ pub struct Diagnosis {
     pub arithmetic: Option<OtherArithmetic>,
     /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
     pub misrecorded: Vec<String>,
+    /// Of taps whose error is taken back before anything else is made of it, what takes it back.
+    pub taken_back: Vec<String>,
     /// What the operation computes instead, where that was measured.
     pub measured: Option<MeasuredLaw>,
 }
@@ -182,6 +184,7 @@ impl Diagnosis {
             fix,
             arithmetic: finding.arithmetic.as_ref().map(OtherArithmetic::of),
             misrecorded: names(&finding.misrecorded),
+            taken_back: names(&finding.taken_back),
             measured: finding.measured.as_ref().map(|measured| MeasuredLaw::of(measured, finding)),
         }
     }
@@ -202,8 +205,16 @@ impl Diagnosis {
             fix: None,
             arithmetic: None,
             misrecorded: Vec::new(),
+            taken_back: Vec::new(),
             measured: None,
         }
+    }
+}
+
+impl Diagnosis {
+    /// Whether an operation is wrong: the taps are not just recorded wrongly, and nothing takes back what is off.
+    pub(crate) fn is_blamed(&self) -> bool {
+        self.misrecorded.is_empty() && self.taken_back.is_empty()
     }
 }
 

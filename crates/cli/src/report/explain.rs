@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::Verdict;
+use firstdiff_compare::{Place, Status, Verdict};
 use firstdiff_explain::explain::{Finding, Match};
 use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Site, Tap};
@@ -233,11 +233,17 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
     match (finding.matched, finding.through.as_slice()) {
         _ if let Some(other) = &finding.arithmetic => Some(beside_another_arithmetic(other)),
         (Match::Reproduced, _) => None,
-        _ if !finding.misrecorded.is_empty() => None,
+        _ if !finding.is_blamed() => None,
         (Match::Measured, _) => {
             Some("the catalogue has no mistake that does this: look in your code for what it says".to_owned())
         }
-        (_, []) => Some("look at this code alone: all that it reads is right".to_owned()),
+        (_, []) => Some(match wrong_inputs(finding, replay).as_slice() {
+            [] => "look at this code alone: all that it reads is right".to_owned(),
+            wrong => format!(
+                "look at this code alone: it is wrong by what it reads itself; {} is wrong too",
+                shorten(&names(wrong), MOST_NAMES)
+            ),
+        }),
         _ => {
             let taps = narrowing(replay, &finding.through);
             let layers: BTreeSet<u32> = taps.iter().filter_map(|tap| tap.layer).collect();
@@ -249,6 +255,16 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
             ))
         }
     }
+}
+
+/// The taps that are wrong themselves, of those that the operations of a finding read.
+fn wrong_inputs(finding: &Finding, replay: &Replay) -> Vec<Place> {
+    let wrong = |place: &Place| {
+        replay.taps.iter().any(|t| t.report.place == *place && t.report.status == Status::Diverged && t.is_blamed())
+    };
+    let own = replay.taps.iter().filter(|t| finding.shown_at.contains(&t.report.place));
+    let read = own.flat_map(|t| t.from.iter().map(|&tap| Place { tap, step: t.report.place.step }));
+    read.filter(wrong).collect::<BTreeSet<Place>>().into_iter().collect()
 }
 
 /// `layers 0-2, q_rope and k_rope`.

@@ -306,9 +306,12 @@ impl WrongOperation {
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
         // What speaks for it that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
-        diagnosis.misrecorded = names(&misrecorded);
+        let taken_back: BTreeSet<Place> = group.iter().flat_map(|t| t.taken_back.iter().copied()).collect();
+        let taken_back: Vec<Place> = taken_back.into_iter().collect();
+        (diagnosis.misrecorded, diagnosis.taken_back) = (names(&misrecorded), names(&taken_back));
         let notes = cause::all_of(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
         let recorded_wrongly = (!misrecorded.is_empty()).then(|| firstdiff_explain::misrecorded(&misrecorded));
+        let undone = (!taken_back.is_empty()).then(|| firstdiff_explain::taken_back(&taken_back));
         WrongOperation {
             tap: one.report.place.tap.to_string(),
             taps: names(group.iter().map(|t| t.report.place)),
@@ -324,7 +327,7 @@ impl WrongOperation {
             fit: Fit::of(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
-            notes: notes.chain(recorded_wrongly).collect(),
+            notes: notes.chain(recorded_wrongly).chain(undone).collect(),
         }
     }
 }
@@ -332,7 +335,9 @@ impl WrongOperation {
 /// What is to be done about the first wrong operation.
 fn next(session: &ReplaySession) -> Option<String> {
     let groups = session.wrong_operations();
-    let Some(group) = groups.first() else { return session.other_arithmetic().map(cause::beside_another_arithmetic) };
+    let Some(group) = groups.iter().find(|group| group[0].is_blamed()).or(groups.first()) else {
+        return session.other_arithmetic().map(cause::beside_another_arithmetic);
+    };
     let one = group[0];
     if let Some((finding, found)) = cause::of(&session.findings, one.report.place) {
         return Some(format!("{}, and replay again", cause::fix(&session.given.source, found.id, finding)));
@@ -342,6 +347,9 @@ fn next(session: &ReplaySession) -> Option<String> {
         return Some(format!(
             "look at what is recorded as {place}, and when; record it where it is made, and replay again"
         ));
+    }
+    if !one.taken_back.is_empty() {
+        return Some(format!("nothing is to be done for {place}: what is off there is taken back"));
     }
     Some(match one.through.as_slice() {
         [] => format!(

@@ -55,7 +55,7 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     };
     let is_suspect = |t: &&Replayed| {
         let wrong = t.report.status == Status::Diverged || t.is_for(Reason::is_unclear);
-        wrong && t.misrecorded.is_empty()
+        wrong && t.is_blamed()
     };
     let suspects: Vec<(&Replayed, Vec<Tap>)> =
         replay.taps.iter().filter(is_suspect).map(|t| (t, open(t))).filter(|(_, open)| !open.is_empty()).collect();
@@ -79,7 +79,7 @@ fn alike(
     suspects: &[(&Replayed, Vec<Tap>)],
     is_parted: impl Fn(&Replayed) -> bool,
 ) -> Vec<Tap> {
-    let single = |t: &&Replayed| t.report.status == Status::Diverged && t.misrecorded.is_empty() && is_parted(t);
+    let single = |t: &&Replayed| t.report.status == Status::Diverged && t.is_blamed() && is_parted(t);
     let found: Vec<Tap> =
         replay.taps.iter().filter(single).flat_map(|t| t.from.iter().copied().chain([t.report.place.tap])).collect();
     let sites: BTreeSet<_> =

@@ -91,6 +91,8 @@ pub struct Finding {
     pub note: Option<String>,
     /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
     pub misrecorded: Vec<Place>,
+    /// Of taps whose error is taken back, what takes it back.
+    pub taken_back: Vec<Place>,
     /// Where this is no mistake, but all products with weights in another arithmetic.
     pub arithmetic: Option<OtherArithmetic>,
     /// What the operation computes instead, where that was measured.
@@ -132,6 +134,7 @@ impl Finding {
             untried: 0,
             note: None,
             misrecorded: Vec::new(),
+            taken_back: Vec::new(),
             arithmetic: None,
             measured: None,
         }
@@ -150,9 +153,14 @@ impl Finding {
 }
 
 impl Finding {
-    /// Whether no mistake of the catalogue explains it, and no law.
+    /// Whether its operation is wrong: its taps are not just recorded wrongly, and nothing takes back what is off.
+    pub fn is_blamed(&self) -> bool {
+        self.misrecorded.is_empty() && self.taken_back.is_empty()
+    }
+
+    /// Whether an operation is wrong, and no mistake of the catalogue explains it, and no law.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.matched, Match::Unknown | Match::Closest)
+        self.is_blamed() && matches!(self.matched, Match::Unknown | Match::Closest)
     }
 
     /// Whether a law is to be measured: nothing explains it, or a mistake that only lists numbers.
@@ -211,7 +219,7 @@ impl Finding {
     /// Whether its cause has a number that was tuned, and leaves more than rounding in f32 does: a law may be nearer.
     pub(crate) fn is_coarse(&self, profile: Profile) -> bool {
         let tuned = self.cause.as_ref().is_some_and(|cause| cause.params.iter().any(|(name, _)| cause.is_free(name)));
-        let is_alone = self.measured.is_none() && self.arithmetic.is_none() && self.misrecorded.is_empty();
+        let is_alone = self.measured.is_none() && self.arithmetic.is_none() && self.is_blamed();
         let is_reproduced = self.matched == Match::Reproduced && is_alone && profile == Profile::F32;
         is_reproduced && tuned && self.residual_nmse > ROOM_FOR_A_LAW * F32_LEAVES
     }

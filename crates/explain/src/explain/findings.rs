@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use firstdiff_compare::Place;
+use firstdiff_compare::{Place, Status};
 use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 
@@ -112,7 +112,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
 pub(crate) fn join_named(findings: &mut Vec<Finding>, order: impl Fn(Tap) -> usize) {
     let is_one = |known: &Finding, other: &Finding| {
         let law = known.measured.is_some() || other.measured.is_some();
-        let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.misrecorded.is_empty());
+        let stated = [known, other].iter().all(|f| f.matched == Match::Reproduced && f.is_blamed());
         let same = known.cause.as_ref().zip(other.cause.as_ref()).is_some_and(|(a, b)| is_same(a, b, FITTED_ALIKE));
         let laws = known.measured.as_ref().zip(other.measured.as_ref());
         let site = |f: &Finding| f.taps.first().map(|tap| tap.last_site());
@@ -160,6 +160,19 @@ fn one_value(findings: &mut [Finding]) {
         let others = all.iter().flatten().filter(|(i, n, v)| i == id && n == name && v != value);
         if others.count() > 0 {
             take_back(finding, format!("each place would need another {name}: it is not {id} with one {name} for all"));
+        }
+    }
+}
+
+/// Nothing is looked for in the later steps of a stretch that nothing explains: where they are wrong, they are places of the same fault.
+pub(crate) fn in_all_steps(findings: &mut [Finding], replay: &Replay) {
+    let known: HashSet<Place> = findings.iter().flat_map(|f| f.shown_at.iter().copied()).collect();
+    let wrong = replay.taps.iter().filter(|t| t.report.status == Status::Diverged && t.is_blamed());
+    for place in wrong.map(|t| t.report.place).filter(|place| place.step > 0 && !known.contains(place)) {
+        let begun =
+            |f: &&mut Finding| f.is_open() && f.shown_at.iter().any(|p| p.tap == place.tap && p.step < place.step);
+        if let Some(finding) = findings.iter_mut().find(begun) {
+            finding.shown_at.push(place);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn measure(
 ) -> Result<(), ReplayError> {
     for finding in findings.iter_mut() {
         let may_be_a_law = finding.asks_for_a_law() || finding.is_coarse(run.profile);
-        if !may_be_a_law || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
+        if !may_be_a_law || finding.arithmetic.is_some() || !finding.is_blamed() {
             continue;
         }
         let measured = of_finding(run, replay, finding)?;

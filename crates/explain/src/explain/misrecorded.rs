@@ -9,7 +9,7 @@ use firstdiff_compare::{Place, Status};
 use firstdiff_model::Model;
 use firstdiff_trace::Tap;
 
-use crate::explain::{Finding, Match};
+use crate::explain::{Finding, Match, taken_back};
 use crate::replay::{Done, Replay, Replayed, Run};
 use crate::tolerance::replay::OTHER_BUFFER;
 
@@ -88,7 +88,7 @@ impl Run<'_> {
     }
 
     /// The places a tap was computed from: of keys and values those of earlier steps as well.
-    fn made_of(&self, tap: &Replayed) -> BTreeSet<Place> {
+    pub(crate) fn made_of(&self, tap: &Replayed) -> BTreeSet<Place> {
         let (step, plan) = (tap.report.place.step, &self.recorded.model.plan);
         let carried_out = tap.through.iter().chain([&tap.report.place.tap]).filter_map(|&tap| plan.step(tap));
         let cached: BTreeSet<Tap> = carried_out.filter_map(|s| s.cached()).collect();
@@ -116,7 +116,7 @@ impl Run<'_> {
         self.recorded.left_out.iter().filter(reads).copied().collect()
     }
 
-    fn judged_without(&mut self, place: Place, left_out: &BTreeSet<Place>) -> Done<Replayed> {
+    pub(crate) fn judged_without(&mut self, place: Place, left_out: &BTreeSet<Place>) -> Done<Replayed> {
         let before = self.recorded.left_out.clone();
         self.recorded.left_out.extend(left_out);
         let judged = self.judged_again(place);
@@ -125,7 +125,7 @@ impl Run<'_> {
         judged
     }
 
-    fn judged_again(&mut self, place: Place) -> Done<Replayed> {
+    pub(crate) fn judged_again(&mut self, place: Place) -> Done<Replayed> {
         self.forget();
         let model: &Model = self.recorded.model;
         match model.plan.step(place.tap) {
@@ -148,15 +148,17 @@ fn note(taps: &mut [Replayed], left_out: &[Place], reader: Place) {
     }
 }
 
-/// What is said of taps that were recorded wrongly: those of one site together.
-pub(crate) fn findings(model: &Model, replay: &Replay) -> Vec<Finding> {
+/// What is said of wrong taps whose operations are not to be blamed: those of one site together.
+pub(crate) fn findings(replay: &Replay) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
-    for tap in replay.taps.iter().filter(|t| !t.misrecorded.is_empty()) {
+    for tap in replay.taps.iter().filter(|t| t.report.status == Status::Diverged && !t.is_blamed()) {
         let place = tap.report.place;
         let nmse = tap.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
-        let known = out.iter().position(|f| f.taps.iter().any(|t| t.site == place.tap.site));
+        let taken_back = !tap.taken_back.is_empty();
+        let alike = |f: &Finding| f.taken_back.is_empty() != taken_back && f.taps[0].site == place.tap.site;
+        let known = out.iter().position(alike);
         let at = known.unwrap_or_else(|| {
-            let op = model.plan.step(place.tap).map(|s| s.op.name().to_owned()).unwrap_or_default();
+            let op = tap.report.op.clone();
             out.push(Finding { op, ..Finding::without_cause(Match::Unknown) });
             out.len() - 1
         });
@@ -166,20 +168,34 @@ pub(crate) fn findings(model: &Model, replay: &Replay) -> Vec<Finding> {
         }
         finding.shown_at.push(place);
         finding.misrecorded.extend(&tap.misrecorded);
+        let readers: Vec<Place> =
+            tap.taken_back.iter().copied().filter(|reader| !finding.taken_back.contains(reader)).collect();
+        finding.taken_back.extend(readers);
         finding.base_nmse = finding.base_nmse.max(nmse);
         finding.residual_nmse = finding.base_nmse;
-        finding.note = Some(words(&finding.misrecorded));
+        finding.note = Some(match taken_back {
+            true => taken_back::words(&finding.taken_back),
+            false => words(&finding.misrecorded),
+        });
     }
     out
 }
 
 /// Why no operation is blamed, in words.
 pub fn words(readers: &[Place]) -> String {
-    let first = readers.first().map_or_else(String::new, ToString::to_string);
-    let more = if readers.len() > 1 { format!(" and {} more", readers.len() - 1) } else { String::new() };
+    let (who, many) = listed(readers);
     format!(
-        "{first}{more} come{} out right of the value that is due here, and not of the recorded one: the operation is not to be blamed yet; look at what \
-         is recorded under this name, and when (another buffer, too early, too late)",
-        if readers.len() > 1 { "" } else { "s" }
+        "{who} come{} out right of the value that is due here, and not of the recorded one: the operation is not to be blamed yet; look at what \
+         is recorded under this name, and when (another buffer, too early, too late, or a factor that what reads it takes back)",
+        if many { "" } else { "s" }
     )
+}
+
+/// The first of them and how many more, and whether there are several.
+pub(crate) fn listed(readers: &[Place]) -> (String, bool) {
+    let first = readers.first().map_or_else(String::new, ToString::to_string);
+    match readers.len() {
+        0 | 1 => (first, false),
+        n => (format!("{first} and {} more", n - 1), true),
+    }
 }

@@ -8,6 +8,7 @@ pub(crate) mod not_testable;
 mod other_weights;
 pub(crate) mod quantised;
 mod settle;
+pub(crate) mod taken_back;
 pub(crate) mod weigh;
 
 use std::collections::{HashMap, HashSet};
@@ -101,8 +102,9 @@ pub fn explain(
         weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
     let in_prefill_alone = walk.in_prefill_alone;
-    let mut findings = findings::of(&run, walk.places, misrecorded::findings(model, &replay));
+    let mut findings = findings::of(&run, walk.places, misrecorded::findings(&replay));
     findings::once_alone(&mut findings, |place| run.recorded.holds(place));
+    findings::in_all_steps(&mut findings, &replay);
     if let Some(other) = other {
         let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
         let stated = |f: &Finding| f.matched == Match::Reproduced;
@@ -175,7 +177,7 @@ impl Walk<'_> {
         step: &'a Step,
         replayed: &mut Replayed,
     ) -> Result<(), ReplayError> {
-        if !replayed.misrecorded.is_empty() || self.in_other_arithmetic.contains(&replayed.report.place) {
+        if !replayed.is_blamed() || self.in_other_arithmetic.contains(&replayed.report.place) {
             return Ok(());
         }
         let place = replayed.report.place;

@@ -116,7 +116,7 @@ pub(crate) fn by_all_that_was_recorded(
 /// Every recorded tap, from the nearest recorded taps before it: what takes the fewest operations first.
 fn evidence<'a>(run: &Run<'a>, replayed: &[Replayed]) -> Result<Vec<Target<'a>>, ReplayError> {
     let mut all = Vec::new();
-    for tap in replayed.iter().filter(|tap| tap.misrecorded.is_empty()) {
+    for tap in replayed.iter().filter(|tap| tap.is_blamed()) {
         let place = tap.report.place;
         let Some(step) = run.recorded.model.plan.step(place.tap).filter(|_| run.recorded.holds(place)) else {
             continue;

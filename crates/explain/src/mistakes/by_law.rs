@@ -217,9 +217,7 @@ fn few_bits(law: &Law) -> Option<Params> {
 }
 
 fn read_in_part(law: &Law) -> Option<Params> {
-    let first = |_| vec![("kind", json!("first block of each row"))];
-    let from = |from: &Value| vec![("zero_from", from.clone())];
-    law.parameter("zero_from").map(from).or_else(|| law.parameter("columns_read").map(first))
+    Some(vec![("zero_from", law.parameter("zero_from")?.clone())])
 }
 
 /// activation(gate) * up, and one of the two within a limit.

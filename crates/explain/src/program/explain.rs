@@ -12,7 +12,7 @@ use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
 use crate::explain::findings::join_named;
-use crate::explain::{Effort, Explanation, Progress};
+use crate::explain::{Effort, Explanation, Progress, misrecorded};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::program::arithmetic::another;
@@ -68,17 +68,24 @@ pub fn explain(
         unexplained: BTreeSet::new(),
     };
     let mut explained: Vec<Explained> = Vec::new();
-    let wrong: Vec<usize> = replays.wrong().collect();
+    let is_blamed = |tap: &usize| replays.of(held.place(*tap)).is_some_and(Replayed::is_blamed);
+    let wrong: Vec<usize> = replays.wrong().filter(is_blamed).collect();
     for (done, &tap) in wrong.iter().enumerate() {
         progress(&held.place(tap).to_string(), done, wrong.len());
         explained.extend(search.explained(tap, &explained));
         search.unexplained.extend(explained.last().filter(|e| e.reproduced.is_empty()).map(|e| e.tap));
     }
     let mut findings = findings(recording, held, &explained);
+    let order = |tap: Tap| (0..recording.program.taps().len()).find(|&at| held.place(at).tap == tap);
+    let order = |tap: Tap| order(tap).unwrap_or(usize::MAX);
+    let not_blamed = misrecorded::findings(&replays.replay);
+    if !not_blamed.is_empty() {
+        findings.extend(not_blamed);
+        findings.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
+    }
     if !effort.quick {
         crate::program::laws::measure(recording, candidate, held, &replays.replay, effort, &mut findings);
-        let order = |tap: Tap| (0..recording.program.taps().len()).find(|&at| held.place(at).tap == tap);
-        join_named(&mut findings, |tap| order(tap).unwrap_or(usize::MAX));
+        join_named(&mut findings, order);
     }
     say_stretches(recording, held, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
@@ -525,7 +532,7 @@ impl Replays {
     /// For each operation the taps that are right, and made of it by what was recorded.
     fn readers(&self, program: &Program, held: &Held) -> HashMap<usize, Vec<usize>> {
         let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
-        let right = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status.agrees());
+        let right = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status.agrees() && t.is_blamed());
         for &tap in right.map(|(_, tap)| tap).filter(|&&tap| held.get(tap).is_some()) {
             let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
             if !reads_large(program, &slice) {
@@ -537,5 +544,9 @@ impl Replays {
 
     pub(super) fn of(&self, place: Place) -> Option<&Replayed> {
         self.replay.taps.iter().find(|t| t.report.place == place)
+    }
+
+    pub(super) fn of_mut(&mut self, place: Place) -> Option<&mut Replayed> {
+        self.replay.taps.iter_mut().find(|t| t.report.place == place)
     }
 }

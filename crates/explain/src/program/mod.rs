@@ -17,6 +17,7 @@ mod replay;
 mod routing;
 mod rows;
 mod stand;
+mod taken_back;
 
 use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, TapReport};
 use firstdiff_model::Profile;

@@ -16,7 +16,7 @@ use crate::program::condition::{Condition, condition};
 use crate::program::held::{Held, array, moved};
 use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
-use crate::program::{Candidate, Recording};
+use crate::program::{Candidate, Recording, taken_back};
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, tolerance};
@@ -233,7 +233,9 @@ pub(crate) fn replayed(
     taps.extend(outside);
     let warnings = lockstep.warnings().into_iter().chain(not_numbers).collect();
     let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
-    Ok(Replays { replay, taps: numbers, noise: noise_of })
+    let mut replays = Replays { replay, taps: numbers, noise: noise_of };
+    taken_back::leave_out(recording, candidate, held, &mut replays);
+    Ok(replays)
 }
 
 /// What the candidate recorded and the program does not have: nothing is due there. With it a warning, where some of it is no number.
@@ -464,12 +466,12 @@ fn unchecked(place: Place, op: String) -> Replayed {
     Replayed::of(TapReport::unchecked(place, op))
 }
 
-fn taps_of(held: &Held, taps: impl Iterator<Item = usize>) -> Vec<Tap> {
+pub(crate) fn taps_of(held: &Held, taps: impl Iterator<Item = usize>) -> Vec<Tap> {
     taps.map(|tap| held.place(tap).tap).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The taps that a slice makes on the way.
-fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
+pub(crate) fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
     let ops: BTreeSet<usize> = slice.ops().collect();
     let made = program.taps().iter().enumerate().filter(|(_, tap)| ops.contains(&tap.op)).map(|(number, _)| number);
     taps_of(held, made.filter(|&tap| tap != slice.target() && held.readable(tap).is_none()))

@@ -95,10 +95,29 @@ impl<'a> Run<'a> {
     pub(crate) fn all(&mut self, progress: &mut dyn FnMut(usize, usize)) -> Result<Replay, ReplayError> {
         let (mut taps, mut warnings) = self.in_their_layouts(progress)?;
         warnings.extend(self.forgive_unmasked(&mut taps)?);
+        self.compute_what_does_not_fit(&mut taps)?;
         self.leave_out_misrecorded(&mut taps)?;
+        self.leave_out_taken_back(&mut taps)?;
         warnings.extend(crate::replay::doubts::of(&self.recorded, &taps));
         let (order_is_open, cache) = (self.order_is_open, self.recorded.cache);
         Ok(Replay { taps, routing: Vec::new(), warnings, order_is_open, cache, cache_is_assumed: false })
+    }
+}
+
+impl Run<'_> {
+    /// Judges what reads a tap of another shape as if that tap had not been recorded.
+    fn compute_what_does_not_fit(&mut self, taps: &mut [Replayed]) -> Done<()> {
+        let unfit = |t: &Replayed| t.is_for(|reason| matches!(reason, Reason::Unfit(Unfit::Shape(_))));
+        let places: Vec<Place> = taps.iter().filter(|t| unfit(t)).map(|t| t.report.place).collect();
+        if places.is_empty() {
+            return Ok(());
+        }
+        self.recorded.unordered.extend(places);
+        let hidden = |t: &Replayed| t.is_for(|reason| matches!(reason, Reason::Input { .. }));
+        for tap in taps.iter_mut().filter(|t| hidden(t)) {
+            *tap = self.judged_again(tap.report.place)?;
+        }
+        Ok(())
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Replayed {
     pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
     pub misrecorded: Vec<Place>,
+    /// What is right by what stands before this tap, and takes back what is off here. Of a right tap: what was made of a wrong one on the way there.
+    pub taken_back: Vec<Place>,
 }
 
 impl Replayed {
@@ -102,7 +104,13 @@ impl Replayed {
             wrong_rows: Vec::new(),
             fit: None,
             misrecorded: Vec::new(),
+            taken_back: Vec::new(),
         }
+    }
+
+    /// Whether its operation is wrong where the tap is: it is not just recorded wrongly, and nothing takes back what is off.
+    pub fn is_blamed(&self) -> bool {
+        self.misrecorded.is_empty() && self.taken_back.is_empty()
     }
 
     /// Whether its reason is one for which `is` holds.
@@ -190,7 +198,7 @@ impl Replay {
         for tap in self.taps.iter().filter(|t| t.report.status == Status::Diverged) {
             let key = |t: &Replayed| {
                 let through: Vec<Site> = t.through.iter().map(|t| t.site).collect();
-                (t.report.place.tap.site, through, t.misrecorded.is_empty())
+                (t.report.place.tap.site, through, t.misrecorded.is_empty(), t.taken_back.is_empty())
             };
             match groups.iter_mut().find(|group| key(group[0]) == key(tap)) {
                 Some(group) => group.push(tap),

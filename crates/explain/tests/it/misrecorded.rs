@@ -86,3 +86,50 @@ fn where_nothing_that_reads_it_was_recorded_nothing_speaks_against_the_operation
     let causes: Vec<&str> = explanation.findings.iter().filter_map(|f| Some(f.cause.as_ref()?.id)).collect();
     assert_eq!(causes, ["weight-unset"]);
 }
+
+/// Taps of all steps times a factor.
+fn times<'f>(
+    factors: &'f [(Site, f32)],
+) -> impl Fn(&firstdiff_trace::Dump, Tap, u32, Vec<f32>) -> Option<Vec<f32>> + 'f {
+    move |_, tap, _, x| {
+        let factor = factors.iter().find(|(site, _)| *site == tap.site).map_or(1.0, |(_, factor)| *factor);
+        Some(x.into_iter().map(|x| x * factor).collect())
+    }
+}
+
+#[test]
+fn a_factor_applied_in_another_place_is_no_mistake() {
+    // As an engine that scales q, q and k, or the output of the projection before the products, and nothing after them.
+    let ways: [&[(Site, f32)]; 3] = [
+        &[(Site::QRope, 0.25), (Site::Qk, 0.25)],
+        &[(Site::QRope, 0.5), (Site::KRope, 0.5), (Site::Qk, 0.25)],
+        &[(Site::Q, 0.25), (Site::QRope, 0.25), (Site::Qk, 0.25)],
+    ];
+    for way in ways {
+        let explanation = changed("llama", "golden/llama-torch", &times(way));
+        let found: Vec<_> = explanation.findings.iter().map(|f| (f.cause.is_some(), f.measured.is_some())).collect();
+        assert!(!found.is_empty() && found.iter().all(|f| *f == (false, false)), "{way:?}: {:?}", explanation.findings);
+        for finding in &explanation.findings {
+            assert!(finding.taken_back.iter().all(|place| place.tap.site == Site::Scores), "{finding:?}");
+            assert!(!finding.taken_back.is_empty() && finding.note.as_ref().unwrap().contains("take"), "{finding:?}");
+        }
+        let scores = explanation.replay.taps.iter().filter(|t| t.report.place.tap.site == Site::Scores);
+        assert!(scores.filter(|t| t.report.status != Status::Unchecked).all(|t| t.report.status.agrees()));
+    }
+}
+
+#[test]
+fn a_factor_that_is_not_taken_back_on_every_way_is_a_mistake() {
+    // The products of q and k are right, and what goes on is twice too large in v.
+    let explanation = changed("llama", "golden/llama-torch", &|dump, tap, step, x| {
+        let before = matches!(tap.site, Site::AttnNorm | Site::Q | Site::K | Site::V | Site::QRope | Site::KRope);
+        match tap.layer {
+            Some(1) if before => times(&[(tap.site, 2.0)])(dump, tap, step, x),
+            Some(1) => (tap.site == Site::Qk).then_some(x),
+            layer => layer.or((tap.site == Site::H0).then_some(0)).map(|_| x),
+        }
+    });
+    let blamed: Vec<Tap> =
+        explanation.findings.iter().filter(|f| f.is_blamed()).flat_map(|f| f.taps.iter().copied()).collect();
+    assert_eq!(blamed, [Tap::layer(1, Site::AttnNorm), Tap::layer(1, Site::Qk)]);
+}

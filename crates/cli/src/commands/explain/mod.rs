@@ -221,7 +221,8 @@ fn summary(findings: &[Explained]) -> String {
     let proved = own.iter().copied().filter(is_proved).count();
     let misrecorded = own.iter().filter(|f| !f.diagnosis.misrecorded.is_empty()).count();
     let measured = own.iter().filter(|f| f.diagnosis.matched == Match::Measured).count();
-    let open = own.len() - proved - misrecorded - measured;
+    let taken_back = own.iter().filter(|f| !f.diagnosis.taken_back.is_empty()).count();
+    let open = own.len() - proved - misrecorded - taken_back - measured;
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let mut parts = vec![match (other.is_empty(), proved) {
         (false, 0) => "another arithmetic, no mistake proved".to_owned(),
@@ -231,6 +232,10 @@ fn summary(findings: &[Explained]) -> String {
     parts.extend((measured > 0).then(|| counted(measured, "law", "measured")));
     parts.extend((open > 0).then(|| counted(open, "fault", "unexplained")));
     parts.extend((misrecorded > 0).then(|| counted(misrecorded, "tap", "recorded wrongly")));
+    parts.extend((taken_back > 0).then(|| counted(taken_back, "tap", "off by what is taken back")));
+    if taken_back > 0 && taken_back == findings.len() {
+        return "no mistake; ".to_owned() + &parts[1..].join(", ");
+    }
     parts.join(", ")
 }
 
@@ -257,6 +262,9 @@ fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: boo
         }
         _ if !cause.misrecorded.is_empty() => {
             screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(found.base_nmse)));
+        }
+        _ if !cause.taken_back.is_empty() => {
+            screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(found.base_nmse)));
         }
         _ if let Some(law) = &cause.measured => {
             screen.line(&format!("  {place}: {}", safe(&law.words)));

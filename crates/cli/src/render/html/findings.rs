@@ -46,6 +46,7 @@ impl Card {
         let (sure, title) = match (known.matched, law) {
             _ if let Some(other) = &known.arithmetic => ("another arithmetic", other.words.join("; ")),
             _ if !known.misrecorded.is_empty() => ("recorded wrongly", "the operation is right".to_owned()),
+            _ if !known.taken_back.is_empty() => ("no mistake", "what is off here is taken back".to_owned()),
             (Match::Reproduced | Match::Seen, _) => ("cause proved", known.summary.clone().unwrap_or_default()),
             (Match::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
             (Match::Measured, Some(law)) => ("law measured", law.words.clone()),

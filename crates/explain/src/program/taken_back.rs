@@ -1,0 +1,167 @@
+//! Does a later operation take back what is off at a tap, or was the tap only recorded wrongly? Then no operation is to be blamed: see
+//! [`explain::taken_back`](crate::explain::taken_back), which asks the same of a Plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use firstdiff_compare::Status;
+use firstdiff_program::{Arithmetic, Bench, Kind, Slice};
+
+use crate::explain::taken_back::{FARTHEST, is_near};
+use crate::program::held::{Held, array};
+use crate::program::replay::{Replays, between as made_between, taps_of};
+use crate::program::{Candidate, Recording};
+use crate::replay::Replayed;
+use crate::tolerance::replay::TAKES_BACK;
+
+/// A tap that is wrong by what it reads, and right by what stands before: taps by their index in the program.
+struct TakenBack {
+    /// What takes back, as it is judged without the others.
+    reader: (usize, Replayed),
+    /// The wrong taps without which it would not come out.
+    wrong: BTreeSet<usize>,
+    /// The recorded taps between, which were made of wrong ones.
+    between: BTreeSet<usize>,
+}
+
+/// Finds wrong taps whose error is taken back before it reaches anything else, or of which nothing was made, and has what comes behind them computed without
+/// them.
+pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, held: &mut Held, replays: &mut Replays) {
+    let all = Trial::new(recording, candidate, held, replays).found();
+    for TakenBack { reader: (reader, judged), wrong, between } in all {
+        let place = held.place(reader);
+        for &tap in wrong.iter().chain(&between) {
+            held.close(tap);
+            if let Some(replayed) = replays.of_mut(held.place(tap)) {
+                match between.is_empty() {
+                    true => replayed.misrecorded.push(place),
+                    false => replayed.taken_back.push(place),
+                }
+            }
+        }
+        if let Some(replayed) = replays.of_mut(place) {
+            *replayed = judged;
+        }
+    }
+}
+
+struct Trial<'t> {
+    recording: Recording<'t>,
+    candidate: &'t Candidate<'t>,
+    held: &'t Held,
+    replays: &'t Replays,
+    exact: Bench<'t>,
+    rounded: Option<Bench<'t>>,
+    /// The replayed taps by their index in the program.
+    replayed: BTreeMap<usize, &'t Replayed>,
+}
+
+impl<'t> Trial<'t> {
+    fn new(recording: &Recording<'t>, candidate: &'t Candidate<'t>, held: &'t Held, replays: &'t Replays) -> Trial<'t> {
+        let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
+        Trial {
+            recording: *recording,
+            candidate,
+            held,
+            replays,
+            exact: bench(Arithmetic::F64),
+            rounded: candidate.arithmetic().map(bench),
+            replayed: replays.taps.iter().copied().zip(&replays.replay.taps).collect(),
+        }
+    }
+
+    fn found(mut self) -> Vec<TakenBack> {
+        let is_number = |tap: &usize| self.recording.program.taps()[*tap].view.dtype.kind() == Kind::Float;
+        let wrong: Vec<usize> = self.replays.wrong().filter(is_number).collect();
+        let mut all: Vec<TakenBack> = wrong.into_iter().filter_map(|tap| self.at(tap)).collect();
+        // What is not taken back on every way is not taken back.
+        loop {
+            let readers: BTreeSet<usize> = all.iter().map(|found| found.reader.0).collect();
+            let before = all.len();
+            all.retain(|found| !found.wrong.iter().any(|&tap| self.goes_on(tap, &readers)));
+            if all.len() == before {
+                return all;
+            }
+        }
+    }
+
+    /// What a wrong tap takes back, where that makes it right.
+    fn at(&mut self, tap: usize) -> Option<TakenBack> {
+        let (held, place) = (self.held, self.held.place(tap));
+        let (mut wrong, mut between) = (BTreeSet::new(), BTreeSet::new());
+        let mut front: BTreeSet<usize> = self.slice(tap, &BTreeSet::new()).known().collect();
+        for _ in 0..FARTHEST {
+            let here: Vec<(usize, Status)> = front
+                .iter()
+                .filter(|&&known| is_near(held.place(known).tap, place.tap))
+                .filter_map(|known| Some((*known, self.replayed.get(known)?.report.status)))
+                .collect();
+            let of = |is: fn(Status) -> bool| here.iter().filter(move |(_, status)| is(*status)).map(|(tap, _)| *tap);
+            let new: Vec<usize> = of(|status| status == Status::Diverged).collect();
+            wrong.extend(&new);
+            if !new.is_empty() && self.without(tap, &wrong | &between).is_some() {
+                return self.needed(tap, &wrong, &between);
+            }
+            let right: BTreeSet<usize> = of(Status::agrees).collect();
+            between.extend(&right);
+            front =
+                right.iter().flat_map(|&tap| self.slice(tap, &BTreeSet::new()).known().collect::<Vec<_>>()).collect();
+            front = &front - &between;
+        }
+        None
+    }
+
+    /// Without those that it comes out with as they were recorded, and what was not made of the others.
+    fn needed(&mut self, tap: usize, wrong: &BTreeSet<usize>, between: &BTreeSet<usize>) -> Option<TakenBack> {
+        let mut needed = BTreeSet::new();
+        for &one in wrong {
+            let rest = &(wrong | between) - &BTreeSet::from([one]);
+            if self.without(tap, rest).is_none() {
+                needed.insert(one);
+            }
+        }
+        // Those behind a wrong one, and behind nothing that would hide it.
+        let is_made = |&right: &usize| {
+            self.slice(right, &(between - &BTreeSet::from([right]))).known().any(|known| needed.contains(&known))
+        };
+        let between: BTreeSet<usize> = between.iter().copied().filter(is_made).collect();
+        let judged = self.without(tap, &needed | &between).filter(|_| !needed.is_empty())?;
+        Some(TakenBack { reader: (tap, judged), wrong: needed, between })
+    }
+
+    fn slice(&self, tap: usize, left_out: &BTreeSet<usize>) -> Slice<'t> {
+        let held = self.held;
+        Slice::of(self.recording.program, tap, |other| held.readable(other).is_some() && !left_out.contains(&other))
+    }
+
+    /// How a wrong tap is judged with some computed, where it is right then, and far nearer.
+    fn without(&mut self, tap: usize, left_out: BTreeSet<usize>) -> Option<Replayed> {
+        let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
+        let slice = self.slice(tap, &left_out);
+        let value = |bench: &mut Bench<'t>| {
+            bench.load(&slice).ok()?;
+            let value = |known: usize| self.held.readable(known).map(|own| own.view());
+            Some(array(&slice.evaluate(bench, &value, &[]).ok()?)).filter(|value| value.shape() == own.shape())
+        };
+        let exact = value(&mut self.exact)?;
+        let right = match &mut self.rounded {
+            Some(bench) => value(bench)?,
+            None => exact.clone(),
+        };
+        let judged = self.replays.operation(before, self.candidate.profile).judged(&own, &right, &exact);
+        let was = before.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
+        let is_right = judged.report.status.agrees() && was > TAKES_BACK * judged.report.allowed.unwrap_or(0.0);
+        let from = taps_of(self.held, slice.known());
+        let through = made_between(self.recording.program, self.held, &slice);
+        is_right.then_some(Replayed { from, through, ..judged })
+    }
+
+    /// Whether something is made of a tap, to the program's end, that passes none of these.
+    fn goes_on(&self, tap: usize, readers: &BTreeSet<usize>) -> bool {
+        let program = self.recording.program;
+        let steps: BTreeMap<usize, usize> = program.taps().iter().enumerate().map(|(at, tap)| (tap.step, at)).collect();
+        let is_known = |other: usize| other == tap || readers.contains(&other);
+        steps.into_values().any(|last| {
+            !readers.contains(&last) && Slice::of(program, last, is_known).known().any(|known| known == tap)
+        })
+    }
+}
