@@ -44,6 +44,38 @@ fn a_right_engine_is_right() {
     }
 }
 
+/// Multiplies the values of a file in f32 by 2.
+fn twice(file: &std::path::Path) {
+    let mut npy = std::fs::read(file).unwrap();
+    let begin = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    for x in npy[begin..].chunks_exact_mut(4) {
+        let twice = 2.0 * f32::from_le_bytes(x.try_into().unwrap());
+        x.copy_from_slice(&twice.to_le_bytes());
+    }
+    std::fs::write(file, npy).unwrap();
+}
+
+#[test]
+fn a_factor_that_is_taken_back_is_no_mistake_and_neither_is_one_that_nothing_was_made_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let path = out.to_string_lossy().into_owned();
+    let args = [&["dump", GOLDEN, "-o", &path, "--tokens", "7,3,19,42,8,8,31,2,25,11"], &WEIGHTS[..]].concat();
+    assert_eq!(json(&args)["taps"], 34);
+    // The gate is squared, and of it a tap is made that is right by it; of the other none is.
+    for tap in ["layers.1.ffn_gate", "layers.1.ffn_act", "layers.1.ffn_act", "layers.2.attn_norm"] {
+        twice(&out.join(format!("{tap}.npy")));
+    }
+    let report = json(&["explain", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]]);
+    let findings = report["findings"].as_array().expect("findings");
+    let told: Vec<(&str, &serde_json::Value, &serde_json::Value)> =
+        findings.iter().map(|f| (f["tap"].as_str().unwrap(), &f["taken_back"], &f["misrecorded"])).collect();
+    let none = serde_json::json!([]);
+    let (back, due) = (serde_json::json!(["layers.1.ffn_out"]), serde_json::json!(["layers.2.mixer_in"]));
+    assert_eq!(told, [("layers.1.ffn_gate", &back, &none), ("layers.2.attn_norm", &none, &due)], "{findings:#?}");
+    assert!(findings.iter().all(|f| f["cause"].is_null()), "{findings:#?}");
+}
+
 /// Weights of bf16 are no mistake, and a mistake beside them is still one.
 #[test]
 fn weights_of_16_bits_are_another_arithmetic() {
@@ -68,14 +100,7 @@ fn weights_of_16_bits_are_another_arithmetic() {
     let [finding] = &findings[..] else { panic!("{findings:#?}") };
     assert_eq!((&finding["cause"], &finding["params"]["format"]), (&"precision".into(), &"bf16 weights".into()));
     // One tap more that is wrong.
-    let file = out.join("layers.1.ffn_up.npy");
-    let mut npy = std::fs::read(&file).unwrap();
-    let begin = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
-    for x in npy[begin..].chunks_exact_mut(4) {
-        let twice = 2.0 * f32::from_le_bytes(x.try_into().unwrap());
-        x.copy_from_slice(&twice.to_le_bytes());
-    }
-    std::fs::write(&file, npy).unwrap();
+    twice(&out.join("layers.1.ffn_up.npy"));
     let report = explained();
     let causes: Vec<&serde_json::Value> =
         report["findings"].as_array().expect("findings").iter().map(|finding| &finding["cause"]).collect();

@@ -51,7 +51,7 @@ impl Run<'_> {
                 if place == found.reader {
                     *tap = self.judged_again(place)?;
                 } else if found.wrong.contains(&place) || found.between.contains(&place) {
-                    tap.taken_back.push(found.reader);
+                    tap.is_right_again_at(found.reader, !found.between.is_empty());
                 }
             }
         }
@@ -100,8 +100,7 @@ impl Run<'_> {
         let reader = reader.report.place;
         let of_them = |place: &Place| needed.iter().any(|w: &Place| self.is_made_of(place.tap, w.tap));
         let between: BTreeSet<Place> = between.into_iter().filter(of_them).collect();
-        // Where nothing was made of the wrong ones, it is their recording that is wrong.
-        Ok((!needed.is_empty() && !between.is_empty()).then_some(TakenBack { reader, wrong: needed, between }))
+        Ok((!needed.is_empty()).then_some(TakenBack { reader, wrong: needed, between }))
     }
 
     /// Whether a wrong tap is right, and far nearer, with these computed.

@@ -32,10 +32,7 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
         for &tap in wrong.iter().chain(&between) {
             held.close(tap);
             if let Some(replayed) = replays.of_mut(held.place(tap)) {
-                match between.is_empty() {
-                    true => replayed.misrecorded.push(place),
-                    false => replayed.taken_back.push(place),
-                }
+                replayed.is_right_again_at(place, !between.is_empty());
             }
         }
         if let Some(replayed) = replays.of_mut(place) {

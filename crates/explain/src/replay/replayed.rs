@@ -113,6 +113,17 @@ impl Replayed {
         self.misrecorded.is_empty() && self.taken_back.is_empty()
     }
 
+    /// Notes where what is off here is so no more. Where something right was made of it on the way, it is taken back; else its recording is wrong.
+    pub(crate) fn is_right_again_at(&mut self, reader: Place, is_taken_back: bool) {
+        if is_taken_back && self.taken_back.is_empty() {
+            self.taken_back = std::mem::take(&mut self.misrecorded);
+        }
+        match self.taken_back.is_empty() && !is_taken_back {
+            true => self.misrecorded.push(reader),
+            false => self.taken_back.push(reader),
+        }
+    }
+
     /// Whether its reason is one for which `is` holds.
     pub fn is_for(&self, is: impl Fn(&Reason) -> bool) -> bool {
         self.reason.as_ref().is_some_and(is)

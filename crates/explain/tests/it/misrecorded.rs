@@ -119,6 +119,16 @@ fn a_factor_applied_in_another_place_is_no_mistake() {
 }
 
 #[test]
+fn what_one_reader_was_made_of_and_the_others_were_not_is_taken_back_behind_it() {
+    let explanation = changed("llama", "golden/llama-torch", &times(&[(Site::AttnNorm, 2.0), (Site::V, 2.0)]));
+    assert!(!explanation.findings.is_empty());
+    for finding in &explanation.findings {
+        assert!(finding.taps.iter().all(|tap| tap.site == Site::AttnNorm) && !finding.taken_back.is_empty());
+        assert!(finding.cause.is_none() && finding.misrecorded.is_empty(), "{finding:?}");
+    }
+}
+
+#[test]
 fn a_factor_that_is_not_taken_back_on_every_way_is_a_mistake() {
     // The products of q and k are right, and what goes on is twice too large in v.
     let explanation = changed("llama", "golden/llama-torch", &|dump, tap, step, x| {
