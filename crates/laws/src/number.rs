@@ -99,10 +99,8 @@ impl Measured {
 
     /// A simple number that it is too near to by chance, and is not: something small is done beside it.
     fn beside(&self) -> Option<Number> {
-        let near = |number: &Number| {
-            number.bits <= PLAIN && number.value != 0.0 && (self.value / number.value - 1.0).abs() <= BESIDE
-        };
-        let best = simple_numbers(self.value).filter(near).min_by(|a, b| a.bits.total_cmp(&b.bits))?;
+        let near = |value: f64, bits: f64| bits <= PLAIN && value != 0.0 && (self.value / value - 1.0).abs() <= BESIDE;
+        let best = simplest(self.value, near)?;
         (self.is_known() && !self.may_be(best.value)).then_some(best)
     }
 
@@ -111,8 +109,7 @@ impl Measured {
         if !self.is_known() {
             return None;
         }
-        let near = simple_numbers(self.value).filter(|number| self.may_be(number.value));
-        let best = near.min_by(|a, b| a.bits.total_cmp(&b.bits))?;
+        let best = simplest(self.value, |value, _| self.may_be(value))?;
         // How many numbers of its price lie within the error of any number of its size?
         let window = 2.0 * SURE * self.error / self.value.abs().max(best.value.abs()).max(self.error);
         let by_chance = 2f64.powf(best.bits) / 8.0 * window;
@@ -120,14 +117,17 @@ impl Measured {
     }
 }
 
-/// Simple numbers near one: whole numbers, fractions, few decimal digits, roots and constants.
-fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
+/// The simplest number near one, of those for which `is_near` holds of value and price: whole numbers, fractions, few decimal digits, roots and constants.
+fn simplest(value: f64, is_near: impl Fn(f64, f64) -> bool) -> Option<Number> {
     let sign = if value < 0.0 { "-" } else { "" };
     let (size, minus) = (value.abs(), if value < 0.0 { 1.0 } else { 0.0 });
-    let mut all: Vec<Number> = vec![Number { value: 0.0, words: "0".into(), bits: 2.0 }];
-    let mut say = |number: f64, words: String, bits: f64| {
-        let value = if sign.is_empty() { number } else { -number };
-        all.push(Number { value, words: format!("{sign}{words}"), bits: bits + minus });
+    let mut best = is_near(0.0, 2.0).then(|| Number { value: 0.0, words: "0".into(), bits: 2.0 });
+    // Numbers are looked at by the million: only those that are taken get words.
+    let mut say = |number: f64, words: &dyn Fn() -> String, bits: f64| {
+        let (value, bits) = (if sign.is_empty() { number } else { -number }, bits + minus);
+        if best.as_ref().is_none_or(|best| bits < best.bits) && is_near(value, bits) {
+            best = Some(Number { value, words: format!("{sign}{}", words()), bits });
+        }
     };
     let whole = size.round();
     if (1.0..1e15).contains(&whole) {
@@ -137,17 +137,14 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
             digits /= 10.0;
         }
         let power_of_two = (whole.log2().fract() == 0.0).then(|| 3.0 + whole.log2().max(1.0).log2());
-        say(
-            whole,
-            format!("{whole}"),
-            (2.0 + digits.log2() + (whole / digits).log10()).min(power_of_two.unwrap_or(f64::INFINITY)),
-        );
+        let bits = (2.0 + digits.log2() + (whole / digits).log10()).min(power_of_two.unwrap_or(f64::INFINITY));
+        say(whole, &|| format!("{whole}"), bits);
     }
     for below in [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 15.0, 16.0, 31.0, 32.0, 63.0, 64.0, 127.0, 128.0, 255.0]
     {
         let above = (size * below).round();
         if (1.0..1000.0).contains(&above) && above % below != 0.0 {
-            say(above / below, format!("{above}/{below}"), 3.0 + f64::log2(above) + f64::log2(below));
+            say(above / below, &|| format!("{above}/{below}"), 3.0 + f64::log2(above) + f64::log2(below));
         }
     }
     if size > 0.0 {
@@ -155,7 +152,7 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
         for digits in 1..=5 {
             let rounded = to_digits(size, digits);
             let place = first.abs().max(1.0).log2();
-            say(rounded, shortest(rounded), 3.0 + digits as f64 * 10f64.log2() + place);
+            say(rounded, &|| shortest(rounded), 3.0 + digits as f64 * 10f64.log2() + place);
         }
     }
     for under in [
@@ -164,8 +161,8 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
     ] {
         let root = f64::sqrt(under);
         if root.fract() != 0.0 {
-            say(root, format!("sqrt({under})"), 7.0);
-            say(1.0 / root, format!("1/sqrt({under})"), 7.0);
+            say(root, &|| format!("sqrt({under})"), 7.0);
+            say(1.0 / root, &|| format!("1/sqrt({under})"), 7.0);
         }
     }
     for (constant, words) in [
@@ -177,9 +174,9 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
         (1.0 / LN_2, "1/ln 2"),
         (SQRT_2, "sqrt(2)"),
     ] {
-        say(constant, words.into(), 7.0);
+        say(constant, &|| words.into(), 7.0);
     }
-    all.into_iter()
+    best
 }
 
 /// A number in as few digits as say it.

@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::other_weights::ByPlace;
-use crate::explain::{Effort, Finding};
+use crate::explain::{Effort, Finding, Progress};
 use crate::laws::{Wrong, allowed_at, law_of};
 use crate::replay::{Replay, ReplayError, Run};
 
@@ -20,11 +20,16 @@ pub(crate) fn measure(
     replay: &Replay,
     effort: &Effort,
     findings: &mut [Finding],
+    progress: Progress<'_>,
 ) -> Result<(), ReplayError> {
-    for finding in findings.iter_mut() {
+    let count = findings.len();
+    for (done, finding) in findings.iter_mut().enumerate() {
         let may_be_a_law = finding.asks_for_a_law() || finding.is_coarse(run.profile);
         if !may_be_a_law || finding.arithmetic.is_some() || !finding.is_blamed() {
             continue;
+        }
+        if let Some(place) = finding.shown_at.first() {
+            progress(&format!("{place}: measuring what it does instead"), done, count);
         }
         let measured = of_finding(run, replay, finding)?;
         finding.take_law(measured, effort);

@@ -119,7 +119,7 @@ pub fn explain(
         findings::in_the_prefill_alone(&mut findings);
     }
     if !effort.quick {
-        laws::measure(&mut run, &replay, effort, &mut findings)?;
+        laws::measure(&mut run, &replay, effort, &mut findings, progress)?;
         findings::join_named(&mut findings, findings::order_in(model));
         findings::measured_in_the_prefill_alone(&mut findings, &replay);
     }

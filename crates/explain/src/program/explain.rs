@@ -84,7 +84,7 @@ pub fn explain(
         findings.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
     }
     if !effort.quick {
-        crate::program::laws::measure(recording, candidate, held, &replays.replay, effort, &mut findings);
+        crate::program::laws::measure((recording, candidate, held), &replays.replay, effort, &mut findings, progress);
         join_named(&mut findings, order);
     }
     say_stretches(recording, held, &mut findings);

@@ -10,7 +10,7 @@ use firstdiff_program::{Arithmetic, At, Bench, DType, Edit, Operand, Program, Sl
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::explain::{Effort, Finding};
+use crate::explain::{Effort, Finding, Progress};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::forms::computed;
 use crate::program::forms::embedding::picked;
@@ -24,16 +24,19 @@ use crate::replay::right::distance;
 
 /// Measures the laws of the faults that no mistake of the catalogue explains.
 pub(crate) fn measure(
-    recording: &Recording<'_>,
-    candidate: &Candidate<'_>,
-    held: &Held,
+    (recording, candidate, held): (&Recording<'_>, &Candidate<'_>, &Held),
     replay: &Replay,
     effort: &Effort,
     findings: &mut Vec<Finding>,
+    progress: Progress<'_>,
 ) {
     let weights = OnceCell::new();
     let of = |findings: &mut [Finding], is: &dyn Fn(&Finding) -> bool| {
-        for finding in findings.iter_mut().filter(|finding| is(finding)) {
+        let count = findings.len();
+        for (done, finding) in findings.iter_mut().enumerate().filter(|(_, finding)| is(finding)) {
+            if let Some(place) = finding.shown_at.first() {
+                progress(&format!("{place}: measuring what it does instead"), done, count);
+            }
             let known = weights.get_or_init(|| other_weights::known(recording, held));
             let measured = of_finding(recording, candidate, held, replay, known, finding);
             finding.take_law(measured, effort);
