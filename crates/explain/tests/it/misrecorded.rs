@@ -1,10 +1,10 @@
 //! Is no operation blamed for a tap that was only recorded wrongly, and every one that is wrong?
 
 use firstdiff_compare::Status;
-use firstdiff_explain::explain::{Explanation, Match};
+use firstdiff_explain::explain::{Effort, Explanation, Match};
 use firstdiff_trace::{Site, Tap};
 
-use crate::again::{changed, values};
+use crate::again::{changed, reshaped, values, with_effort};
 
 /// The taps that are wrong, each once.
 fn wrong(explanation: &Explanation) -> Vec<String> {
@@ -142,4 +142,41 @@ fn a_factor_that_is_not_taken_back_on_every_way_is_a_mistake() {
     let blamed: Vec<Tap> =
         explanation.findings.iter().filter(|f| f.is_blamed()).flat_map(|f| f.taps.iter().copied()).collect();
     assert_eq!(blamed, [Tap::layer(1, Site::AttnNorm), Tap::layer(1, Site::Qk)]);
+}
+
+#[test]
+fn a_tap_of_another_shape_does_not_hide_what_reads_it() {
+    let cells = [Site::Qk, Site::Scores, Site::Probs];
+    // A row of the decode step's keys is not written.
+    let fewer = |_: &firstdiff_trace::Dump, tap: Tap, step: u32, mut x: Vec<f32>| {
+        x.truncate(if cells.contains(&tap.site) && step == 1 { x.len() / 12 * 11 } else { x.len() });
+        Some(x)
+    };
+    let shape = |tap: Tap, shape: &[usize]| match shape {
+        [heads, 1, 12] if cells.contains(&tap.site) => vec![*heads, 1, 11],
+        other => other.to_vec(),
+    };
+    let explanation = reshaped("llama", "golden/llama-torch", &fewer, &shape);
+    let of = |site: Site| {
+        let taps = explanation.replay.taps.iter().filter(move |t| t.report.place.step == 1);
+        taps.filter(move |t| t.report.place.tap.site == site).map(|t| t.report.status).collect::<Vec<_>>()
+    };
+    assert_eq!((of(Site::Scores).len(), of(Site::Context).len()), (2, 2));
+    assert!(of(Site::Scores).iter().all(|status| *status == Status::Unchecked));
+    assert!(of(Site::Context).iter().all(|status| status.agrees()));
+}
+
+#[test]
+fn an_open_fault_is_told_in_all_steps_in_which_it_shows() {
+    let effort = Effort { seconds: 0.1, faults: 1, only: vec!["rope-theta".to_owned()], ..Effort::default() };
+    let reversed = |_: &firstdiff_trace::Dump, tap: Tap, step: u32, mut x: Vec<f32>| {
+        if step > 0 {
+            x.reverse();
+        }
+        (tap.site == Site::Logits).then_some(x)
+    };
+    let explanation = with_effort("llama", "golden/llama-torch", &reversed, &effort);
+    let [finding] = &explanation.findings[..] else { panic!("{:?}", explanation.findings) };
+    let steps: Vec<u32> = finding.shown_at.iter().map(|place| place.step).collect();
+    assert_eq!((finding.cause.is_some(), steps), (false, vec![1, 2, 3]));
 }
