@@ -55,7 +55,7 @@ pub struct Mistake {
     /// Whether what it is known by is a list of numbers: a law says what they are.
     pub(crate) is_a_list: bool,
     /// Whether it is no mistake, but another arithmetic: it is proved by its own numbers, and stands beside no mistake.
-    pub(crate) is_another_arithmetic: bool,
+    pub is_another_arithmetic: bool,
 }
 
 /// Mistakes that exclude each other in one step.

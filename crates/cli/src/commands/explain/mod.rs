@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::{Effort, Explanation};
-use firstdiff_explain::mistakes::{ids, what};
+use firstdiff_explain::mistakes::{find, ids, what};
 
 use crate::commands::explain::asked::{Asked, ask};
 use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
@@ -215,28 +215,49 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
 
 /// `2 causes proved, 1 fault unexplained`.
 fn summary(findings: &[Explained]) -> String {
-    let is_proved = |f: &&Explained| f.diagnosis.matched == Match::Reproduced;
-    let (other, own): (Vec<&Explained>, Vec<&Explained>) =
-        findings.iter().partition(|f| f.diagnosis.arithmetic.is_some());
-    let proved = own.iter().copied().filter(is_proved).count();
-    let misrecorded = own.iter().filter(|f| !f.diagnosis.misrecorded.is_empty()).count();
-    let measured = own.iter().filter(|f| f.diagnosis.matched == Match::Measured).count();
-    let taken_back = own.iter().filter(|f| !f.diagnosis.taken_back.is_empty()).count();
-    let open = own.len() - proved - misrecorded - taken_back - measured;
+    let count = |kind: Kind| findings.iter().filter(|f| Kind::of(&f.diagnosis) == kind).count();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
-    let mut parts = vec![match (other.is_empty(), proved) {
-        (false, 0) => "another arithmetic, no mistake proved".to_owned(),
-        (false, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
-        (true, n) => counted(n, "cause", "proved"),
+    let (arithmetic, taken_back) = (count(Kind::OtherArithmetic), count(Kind::TakenBack));
+    let mut parts = vec![match (arithmetic, count(Kind::Proved)) {
+        (0, 0) if taken_back == findings.len() => "no mistake".to_owned(),
+        (0, n) => counted(n, "cause", "proved"),
+        (_, 0) => "another arithmetic, no mistake proved".to_owned(),
+        (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
     }];
-    parts.extend((measured > 0).then(|| counted(measured, "law", "measured")));
-    parts.extend((open > 0).then(|| counted(open, "fault", "unexplained")));
-    parts.extend((misrecorded > 0).then(|| counted(misrecorded, "tap", "recorded wrongly")));
-    parts.extend((taken_back > 0).then(|| counted(taken_back, "tap", "off by what is taken back")));
-    if taken_back > 0 && taken_back == findings.len() {
-        return "no mistake; ".to_owned() + &parts[1..].join(", ");
+    for (kind, what, how) in [
+        (Kind::Measured, "law", "measured"),
+        (Kind::Open, "fault", "unexplained"),
+        (Kind::Misrecorded, "tap", "recorded wrongly"),
+        (Kind::TakenBack, "tap", "off by what is taken back"),
+    ] {
+        parts.extend(Some(count(kind)).filter(|n| *n > 0).map(|n| counted(n, what, how)));
     }
     parts.join(", ")
+}
+
+/// What is known of a finding.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    OtherArithmetic,
+    Proved,
+    Measured,
+    Misrecorded,
+    TakenBack,
+    Open,
+}
+
+impl Kind {
+    fn of(found: &Diagnosis) -> Kind {
+        let rounds_otherwise = |id| find(id).is_some_and(|mistake| mistake.is_another_arithmetic);
+        match found.matched {
+            _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => Kind::OtherArithmetic,
+            Match::Reproduced => Kind::Proved,
+            Match::Measured => Kind::Measured,
+            _ if !found.taken_back.is_empty() => Kind::TakenBack,
+            _ if !found.misrecorded.is_empty() => Kind::Misrecorded,
+            _ => Kind::Open,
+        }
+    }
 }
 
 /// What, the proof, what to change.
