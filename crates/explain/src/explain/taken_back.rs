@@ -110,7 +110,7 @@ impl Run<'_> {
         Ok(again.report.status.agrees() && before > TAKES_BACK * again.report.allowed.unwrap_or(0.0))
     }
 
-    fn is_made_of(&self, tap: Tap, of: Tap) -> bool {
+    pub(crate) fn is_made_of(&self, tap: Tap, of: Tap) -> bool {
         let plan = &self.recorded.model.plan;
         let (mut open, mut seen) = (vec![tap], HashSet::new());
         while let Some(at) = open.pop() {
@@ -123,7 +123,7 @@ impl Run<'_> {
     }
 
     /// Whether something is made of a tap, to the model's end, that passes none of these.
-    fn goes_on(&self, tap: Tap, readers: &HashSet<Tap>) -> bool {
+    pub(crate) fn goes_on(&self, tap: Tap, readers: &HashSet<Tap>) -> bool {
         let steps = &self.recorded.model.plan.steps;
         let (mut open, mut seen) = (vec![tap], HashSet::new());
         while let Some(at) = open.pop() {

@@ -38,7 +38,7 @@ pub(crate) const FLIPS: f64 = 1e-5;
 pub(crate) const ROW_SEEN: f64 = 1e-11;
 pub(crate) const ROW_WIDE: usize = 32;
 
-// The type of a cache, sums of the residual stream, other buffers (replay/kept.rs, residual.rs, doubts.rs, explain/misrecorded.rs, explain/taken_back.rs).
+// The type of a cache, sums of the residual stream, other buffers (replay/kept.rs, residual.rs, doubts.rs, explain/misrecorded.rs, explain/taken_back.rs, explain/right_at_the_end.rs).
 /// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser
 /// tolerance alone is no sign of it.
 pub(crate) const CACHE_TELLS: f64 = 10.0;
@@ -52,6 +52,8 @@ pub(crate) const UNLIKE: f64 = 0.5;
 pub(crate) const OTHER_BUFFER: f64 = 1e-6;
 /// Times the tolerance that a wrong tap must be off by what it reads, to be one that takes an error back when it is right by what stands before.
 pub(crate) const TAKES_BACK: f64 = 100.0;
+/// NMSE above which the end of a run is wrong in whichever arithmetic.
+pub(crate) const PLAINLY_OFF: f64 = 1e-2;
 /// Share of its input that GELU in f32 may be off by: 1 + erf(x) is rounded beside 1. Of recordings by PyTorch 2.9 it was 2.7e-7 at the most, in 241 taps.
 pub(crate) const BESIDE_ONE: f64 = 4e-7;
 /// Rows that were sorted by their expert, and are wrong, stand in the order that leaves no more than this share of what is off as they are stored.
