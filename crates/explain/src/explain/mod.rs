@@ -7,7 +7,7 @@ pub(crate) mod misrecorded;
 pub(crate) mod not_testable;
 mod other_weights;
 pub(crate) mod quantised;
-mod right_at_the_end;
+pub(crate) mod right_at_the_end;
 mod settle;
 pub(crate) mod taken_back;
 pub(crate) mod weigh;

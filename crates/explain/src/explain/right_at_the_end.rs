@@ -18,7 +18,7 @@ use crate::search::simulate::Shared;
 use crate::tolerance::replay::PLAINLY_OFF;
 
 /// Taps above this are too many to run the model for each: of a narrow model, and of one wider than [`WIDE`].
-const MOST: usize = 1024;
+pub(crate) const MOST: usize = 1024;
 const MOST_OF_A_WIDE_ONE: usize = 32;
 const WIDE: usize = 1024;
 

@@ -1,16 +1,20 @@
 //! Does a later operation take back what is off at a tap, or was the tap only recorded wrongly? Then no operation is to be blamed: see
-//! [`explain::taken_back`](crate::explain::taken_back), which asks the same of a Plan.
+//! [`explain::taken_back`](crate::explain::taken_back) and [`explain::right_at_the_end`](crate::explain::right_at_the_end), which ask the same of a Plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::Status;
-use firstdiff_program::{Arithmetic, Bench, Kind, Slice};
+use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice};
+use ndarray::ArrayD;
 
+use crate::explain::right_at_the_end::MOST;
 use crate::explain::taken_back::{FARTHEST, is_near};
+use crate::program::explain::reads_large;
 use crate::program::held::{Held, array};
 use crate::program::replay::{Replays, between as made_between, taps_of};
 use crate::program::{Candidate, Recording};
 use crate::replay::Replayed;
+use crate::replay::operation::Operation;
 use crate::tolerance::replay::TAKES_BACK;
 
 /// A tap that is wrong by what it reads, and right by what stands before: taps by their index in the program.
@@ -39,6 +43,37 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
             *replayed = judged;
         }
     }
+    let off = Trial::new(recording, candidate, held, replays).off_before_a_right_end().unwrap_or_default();
+    let is_right = |replays: &Replays, tap: usize| {
+        replays.of(held.place(tap)).is_some_and(|replayed| replayed.report.status.agrees())
+    };
+    let made_of = |tap: usize| off.keys().copied().filter(move |other| is_made_of(recording.program, tap, *other));
+    let between: Vec<usize> = off.keys().copied().filter(|tap| is_right(replays, *tap)).collect();
+    let taken_back: Vec<bool> = off
+        .keys()
+        .map(|tap| between.iter().any(|right| right == tap || made_of(*right).any(|other| other == *tap)))
+        .collect();
+    for ((&tap, &end), is_taken_back) in off.iter().zip(taken_back) {
+        held.close(tap);
+        let end = held.place(end);
+        if let Some(replayed) = replays.of_mut(held.place(tap)) {
+            replayed.is_right_again_at(end, is_taken_back);
+        }
+    }
+    let mut trial = Trial::new(recording, candidate, held, replays);
+    let is_open = |tap: &usize| replays.of(held.place(*tap)).is_some_and(Replayed::is_blamed) && !off.is_empty();
+    let again: Vec<(usize, Replayed)> =
+        replays.wrong().filter(is_open).filter_map(|tap| Some((tap, trial.without(tap, BTreeSet::new())?))).collect();
+    for (tap, judged) in again {
+        if let Some(replayed) = replays.of_mut(held.place(tap)) {
+            *replayed = judged;
+        }
+    }
+}
+
+/// Whether one tap is made of another, by whatever lies between.
+fn is_made_of(program: &Program, tap: usize, of: usize) -> bool {
+    tap != of && Slice::of(program, tap, |other| other == of).known().any(|known| known == of)
 }
 
 struct Trial<'t> {
@@ -134,22 +169,82 @@ impl<'t> Trial<'t> {
     fn without(&mut self, tap: usize, left_out: BTreeSet<usize>) -> Option<Replayed> {
         let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
         let slice = self.slice(tap, &left_out);
-        let value = |bench: &mut Bench<'t>| {
-            bench.load(&slice).ok()?;
-            let value = |known: usize| self.held.readable(known).map(|own| own.view());
-            Some(array(&slice.evaluate(bench, &value, &[]).ok()?)).filter(|value| value.shape() == own.shape())
-        };
-        let exact = value(&mut self.exact)?;
-        let right = match &mut self.rounded {
-            Some(bench) => value(bench)?,
-            None => exact.clone(),
-        };
+        let (exact, right) = self.values(&slice, own.shape())?;
         let judged = self.replays.operation(before, self.candidate.profile).judged(&own, &right, &exact);
         let was = before.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
         let is_right = judged.report.status.agrees() && was > TAKES_BACK * judged.report.allowed.unwrap_or(0.0);
         let from = taps_of(self.held, slice.known());
         let through = made_between(self.recording.program, self.held, &slice);
         is_right.then_some(Replayed { from, through, ..judged })
+    }
+
+    /// Where each step is right at its end by the tokens alone, the taps with which it would not be, each with that end; `None` where none is.
+    fn off_before_a_right_end(mut self) -> Option<BTreeMap<usize, usize>> {
+        let (held, program) = (self.held, self.recording.program);
+        let is_wrong = |t: &Replayed| t.report.status == Status::Diverged && t.is_blamed();
+        self.replayed.values().any(|t| is_wrong(t)).then_some(())?;
+        let is_number = |tap: usize| program.taps()[tap].view.dtype.kind() == Kind::Float;
+        let recorded: Vec<usize> = (self.replayed.keys().copied())
+            .filter(|&tap| held.get(tap).and(held.readable(tap)).is_some() && is_number(tap))
+            .collect();
+        let ends: BTreeMap<usize, usize> = recorded.iter().map(|&tap| (program.taps()[tap].step, tap)).collect();
+        for &end in ends.values() {
+            self.comes_out_from(end, None).filter(|is_right| *is_right)?;
+        }
+        let all: BTreeSet<usize> = ends.values().copied().collect();
+        let is_seen = |tap: &usize| !all.contains(tap) && !self.goes_on(*tap, &all);
+        let asked: Vec<usize> = recorded.iter().copied().filter(is_seen).collect();
+        (asked.len() <= MOST).then_some(())?;
+        let mut off = BTreeMap::new();
+        for &tap in &asked {
+            let mut behind = ends.range(program.taps()[tap].step..).map(|(_, end)| *end);
+            off.extend(behind.find(|end| self.comes_out_from(*end, Some(tap)) == Some(false)).map(|end| (tap, end)));
+        }
+        // A single key shows nothing of a tap that another step shows to be off.
+        let is_excused =
+            |tap: usize| self.replayed.get(&tap).is_some_and(|t| t.report.status == Status::Diverged && !t.is_blamed());
+        let excused: Vec<usize> = self.replayed.keys().copied().filter(|&tap| is_excused(tap)).collect();
+        let in_other_steps: BTreeSet<&str> =
+            off.keys().chain(&excused).map(|&tap| program.taps()[tap].tap.as_str()).collect();
+        for &tap in asked.iter().filter(|tap| self.replayed.get(tap).is_some_and(|t| is_wrong(t))) {
+            if in_other_steps.contains(program.taps()[tap].tap.as_str()) {
+                off.entry(tap).or_insert(ends[&program.taps()[tap].step]);
+            }
+        }
+        Some(off)
+    }
+
+    /// Whether a tap comes out of the tokens, with one recorded tap on the way, or none; `None` where that cannot be told, or takes long.
+    fn comes_out_from(&mut self, tap: usize, with: Option<usize>) -> Option<bool> {
+        let program = self.recording.program;
+        let slice = Slice::of(program, tap, |other| Some(other) == with);
+        if reads_large(program, &slice) {
+            return None;
+        }
+        let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
+        let (exact, right) = self.values(&slice, own.shape())?;
+        let operation = Operation { is_span: true, ..self.replays.operation(before, self.candidate.profile) };
+        match operation.judged(&own, &right, &exact).report.status {
+            status if status.agrees() => Some(true),
+            Status::Diverged => Some(false),
+            _ => None,
+        }
+    }
+
+    /// What a slice gives, in f64 and as the candidate rounds.
+    fn values(&mut self, slice: &Slice<'_>, shape: &[usize]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
+        let held = self.held;
+        let value = |bench: &mut Bench<'t>| {
+            bench.load(slice).ok()?;
+            let value = |known: usize| held.readable(known).map(|own| own.view());
+            Some(array(&slice.evaluate(bench, &value, &[]).ok()?)).filter(|value| value.shape() == shape)
+        };
+        let exact = value(&mut self.exact)?;
+        let right = match &mut self.rounded {
+            Some(bench) => value(bench)?,
+            None => exact.clone(),
+        };
+        Some((exact, right))
     }
 
     /// Whether something is made of a tap, to the program's end, that passes none of these.

@@ -180,3 +180,48 @@ fn an_open_fault_is_told_in_all_steps_in_which_it_shows() {
     let steps: Vec<u32> = finding.shown_at.iter().map(|place| place.step).collect();
     assert_eq!((finding.cause.is_some(), steps), (false, vec![1, 2, 3]));
 }
+
+/// No operation is blamed, and something is off.
+fn nothing_is_blamed(explanation: &Explanation) {
+    assert!(!explanation.findings.is_empty());
+    for finding in &explanation.findings {
+        assert!(!finding.is_blamed() && finding.cause.is_none() && finding.measured.is_none(), "{finding:?}");
+    }
+}
+
+#[test]
+fn a_run_that_is_right_at_its_end_took_back_what_is_off_before() {
+    let torch = "golden/llama-torch";
+    // Nothing between the queries and the end, in which the factor could be seen to be taken back.
+    let few = changed("llama", torch, &|dump, tap, step, x| {
+        matches!(tap.site, Site::Q | Site::Logits).then(|| times(&[(Site::Q, 0.25)])(dump, tap, step, x).unwrap())
+    });
+    nothing_is_blamed(&few);
+    // The last position of the prompt alone: the keys of the others are not known.
+    let scaled = [(Site::QRope, 0.25), (Site::Qk, 0.25)];
+    nothing_is_blamed(&crate::again::last_rows("llama", torch, |_| {}, &times(&scaled)));
+    // Values that are twice as large up to the projection that has half the weights.
+    let values = changed("llama", torch, &times(&[(Site::V, 2.0), (Site::Context, 2.0)]));
+    nothing_is_blamed(&values);
+    // In decoding alone, as where the prompt was run by other code.
+    let decoded = changed("llama", torch, &|dump, tap, step, x| {
+        (step > 0).then(|| times(&[(Site::Q, 0.5), (Site::QRope, 0.5), (Site::Qk, 0.5)])(dump, tap, step, x).unwrap())
+    });
+    nothing_is_blamed(&decoded);
+}
+
+#[test]
+fn what_the_end_does_not_see_is_a_mistake() {
+    // The end is the last position, and the queries of another are wrong in the last layer: nothing that is recorded behind them is made of those.
+    let explanation = changed("llama", "golden/llama-torch", &|_, tap, step, mut x| {
+        let kept = matches!(tap.site, Site::H0 | Site::AttnNorm | Site::Q | Site::K | Site::V) && step == 0;
+        if tap == Tap::layer(1, Site::Q) {
+            let row = x.len() / 11;
+            x[row..2 * row].iter_mut().for_each(|x| *x *= 2.0);
+        }
+        kept.then_some(x)
+    });
+    let blamed: Vec<Tap> =
+        explanation.findings.iter().filter(|f| f.is_blamed()).flat_map(|f| f.taps.iter().copied()).collect();
+    assert_eq!(blamed, [Tap::layer(1, Site::Q)]);
+}
