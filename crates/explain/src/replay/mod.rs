@@ -21,8 +21,8 @@ use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::recorded::{Recorded, Unusable};
-use crate::replay::right::{distance, jittered};
-use crate::tolerance::replay::INPUT_ROOM;
+use crate::replay::right::{distance, jittered_by};
+use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
@@ -121,6 +121,9 @@ impl Run<'_> {
         Ok(())
     }
 }
+
+/// How often the rounding of inputs is tried where there are few rows.
+const CHANCES: u64 = 8;
 
 /// What is due at a tap, computed from what was recorded.
 pub(crate) struct Due {
@@ -225,21 +228,31 @@ impl Run<'_> {
         }
         let chunk = Chunk { tokens: &tokens, start: self.recorded.start(number) };
         let (right, exact) = self.evaluated(step, &narrow, &wide, chunk)?;
+        // A row or two may be hit less by one chance than by another; a sum over a matrix is hit alike by all.
+        let few = exact.shape().get(step.tap.site.position_axis()).is_none_or(|&rows| rows < FEW_ROWS);
+        let by_chance = few && !matches!(step.op, Op::Linear { .. } | Op::Head);
         // What the recording rounded of what is read.
-        if let Some(unit) = self.rounded_inputs(step, number) {
-            let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered(x, unit)).collect();
-            let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
-            let moved = eval_step(step, &views, chunk, &self.recorded.model.weights)?;
-            self.of_inputs
-                .insert(Place { step: number, tap: step.tap }, INPUT_ROOM * distance(step.tap.site, &exact, &moved));
+        if let Some(unit) = self.rounded_inputs(step, number, by_chance) {
+            let chances = if by_chance { CHANCES } else { 1 };
+            let mut most = 0.0f64;
+            for seed in 1..=chances {
+                let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered_by(x, unit, seed)).collect();
+                let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
+                let moved = eval_step(step, &views, chunk, &self.recorded.model.weights)?;
+                most = most.max(distance(step.tap.site, &exact, &moved));
+            }
+            self.of_inputs.insert(Place { step: number, tap: step.tap }, INPUT_ROOM * most);
         }
         Ok(Ok((right, exact)))
     }
 
-    /// The unit of rounding in which inputs were recorded, where that is coarser than the profile's own values.
-    fn rounded_inputs(&self, step: &Step, number: u32) -> Option<f64> {
+    /// The unit of rounding in which inputs were recorded, where that is coarser than the profile's own values, or than what an engine may go on with that
+    /// rounds only what it records: many rows leave room for that, a few (`by_chance`) may not.
+    fn rounded_inputs(&self, step: &Step, number: u32, by_chance: bool) -> Option<f64> {
         let kinds = self.span(step, number).0.into_iter().filter_map(|tap| self.recorded.dump.find(tap, number));
-        kinds.filter(|e| loses(self.profile, e.dtype)).map(|e| unit_of(e.dtype)).reduce(f64::max)
+        let is_half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
+        let is_rounded = |dtype: DType| loses(self.profile, dtype) || by_chance && is_half(dtype);
+        kinds.filter(|e| is_rounded(e.dtype)).map(|e| unit_of(e.dtype)).reduce(f64::max)
     }
 
     pub(crate) fn evaluated(
