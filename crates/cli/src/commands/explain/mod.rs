@@ -219,7 +219,7 @@ fn summary(findings: &[Explained]) -> String {
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let (arithmetic, taken_back) = (count(Kind::OtherArithmetic), count(Kind::TakenBack));
     let mut parts = vec![match (arithmetic, count(Kind::Proved)) {
-        (0, 0) if taken_back == findings.len() => "no mistake".to_owned(),
+        (0, 0) if taken_back == findings.len() => "no mistake in what was judged".to_owned(),
         (0, n) => counted(n, "cause", "proved"),
         (_, 0) => "another arithmetic, no mistake proved".to_owned(),
         (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
