@@ -63,15 +63,19 @@ impl Run<'_> {
             }
         }
         // A single key, or the last position alone, shows nothing of a tap that another step shows to be off.
-        let is_excused = |t: &Replayed| t.report.status == Status::Diverged && !t.is_blamed();
         let in_other_steps: HashSet<Tap> = taps
             .iter()
-            .filter(|t| off.contains_key(&t.report.place) || is_excused(t))
+            .filter(|t| off.contains_key(&t.report.place) || !t.is_blamed())
             .map(|t| t.report.place.tap)
             .collect();
-        for tap in taps.iter().filter(|t| !t.report.status.agrees() && t.is_blamed()) {
+        for tap in taps.iter().filter(|t| t.is_blamed()) {
             let place = tap.report.place;
-            if recorded.contains(&place) && in_other_steps.contains(&place.tap) && self.is_seen_at(place, &ends) {
+            let is_open = !tap.report.status.agrees() || self.recorded.positions(place).is_some();
+            if is_open
+                && recorded.contains(&place)
+                && in_other_steps.contains(&place.tap)
+                && self.is_seen_at(place, &ends)
+            {
                 off.entry(place).or_insert(ends[&place.step]);
             }
         }
