@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{Place, Status, Verdict};
+use firstdiff_compare::{Place, Verdict};
 use firstdiff_explain::explain::{Finding, Match};
 use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Site, Tap};
@@ -259,9 +259,7 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
 
 /// The taps that are wrong themselves, of those that the operations of a finding read.
 fn wrong_inputs(finding: &Finding, replay: &Replay) -> Vec<Place> {
-    let wrong = |place: &Place| {
-        replay.taps.iter().any(|t| t.report.place == *place && t.report.status == Status::Diverged && t.is_blamed())
-    };
+    let wrong = |place: &Place| replay.taps.iter().any(|t| t.report.place == *place && t.is_at_fault());
     let own = replay.taps.iter().filter(|t| finding.shown_at.contains(&t.report.place));
     let read = own.flat_map(|t| t.from.iter().map(|&tap| Place { tap, step: t.report.place.step }));
     read.filter(wrong).collect::<BTreeSet<Place>>().into_iter().collect()

@@ -79,7 +79,7 @@ fn alike(
     suspects: &[(&Replayed, Vec<Tap>)],
     is_parted: impl Fn(&Replayed) -> bool,
 ) -> Vec<Tap> {
-    let single = |t: &&Replayed| t.report.status == Status::Diverged && t.is_blamed() && is_parted(t);
+    let single = |t: &&Replayed| t.is_at_fault() && is_parted(t);
     let found: Vec<Tap> =
         replay.taps.iter().filter(single).flat_map(|t| t.from.iter().copied().chain([t.report.place.tap])).collect();
     let sites: BTreeSet<_> =

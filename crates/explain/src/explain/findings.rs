@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use firstdiff_compare::{Place, Status};
+use firstdiff_compare::Place;
 use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 
@@ -167,7 +167,7 @@ fn one_value(findings: &mut [Finding]) {
 /// Nothing is looked for in the later steps of a stretch that nothing explains: where they are wrong, they are places of the same fault.
 pub(crate) fn in_all_steps(findings: &mut [Finding], replay: &Replay) {
     let known: HashSet<Place> = findings.iter().flat_map(|f| f.shown_at.iter().copied()).collect();
-    let wrong = replay.taps.iter().filter(|t| t.report.status == Status::Diverged && t.is_blamed());
+    let wrong = replay.taps.iter().filter(|t| t.is_at_fault());
     for place in wrong.map(|t| t.report.place).filter(|place| place.step > 0 && !known.contains(place)) {
         let begun =
             |f: &&mut Finding| f.is_open() && f.shown_at.iter().any(|p| p.tap == place.tap && p.step < place.step);

@@ -117,12 +117,22 @@ impl Run<'_> {
     }
 
     pub(crate) fn judged_without(&mut self, place: Place, left_out: &BTreeSet<Place>) -> Done<Replayed> {
+        self.with_left_out(left_out.iter().copied(), |run| run.judged_again(place))
+    }
+
+    /// What `then` gives where these are left out as well.
+    pub(crate) fn with_left_out<X>(
+        &mut self,
+        left_out: impl Iterator<Item = Place>,
+        then: impl FnOnce(&mut Self) -> X,
+    ) -> X {
         let before = self.recorded.left_out.clone();
         self.recorded.left_out.extend(left_out);
-        let judged = self.judged_again(place);
+        self.forget();
+        let made = then(self);
         self.recorded.left_out = before;
         self.forget();
-        judged
+        made
     }
 
     pub(crate) fn judged_again(&mut self, place: Place) -> Done<Replayed> {

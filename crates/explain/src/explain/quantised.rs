@@ -54,7 +54,7 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
         replay.taps.iter().filter(known).partition(|t| product(t));
     let off = |t: &&&Replayed| {
         let nmse = t.report.metrics.and_then(|m| m.nmse());
-        t.report.status == Status::Diverged && t.is_blamed() && nmse.is_some_and(|n| QUANTISED_NMSE.contains(&n))
+        t.is_at_fault() && nmse.is_some_and(|n| QUANTISED_NMSE.contains(&n))
     };
     let candidates: Vec<(Place, f64)> =
         products.iter().filter(off).filter_map(|t| Some((t.report.place, t.report.metrics?.nmse()?))).collect();

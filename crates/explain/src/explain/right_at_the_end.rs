@@ -17,16 +17,14 @@ use crate::search::proof::{Target, misfit};
 use crate::search::simulate::Shared;
 use crate::tolerance::replay::PLAINLY_OFF;
 
-/// Taps above this are too many to run the model for each: of a narrow model, and of one wider than [`WIDE`].
+/// Taps above this are too many to run the model for each: of a small model, and of a large one.
 pub(crate) const MOST: usize = 1024;
-const MOST_OF_A_WIDE_ONE: usize = 32;
-const WIDE: usize = 1024;
+const MOST_OF_A_LARGE_ONE: usize = 32;
 
 impl Run<'_> {
     /// Where each step is right at its end, leaves out the taps with which it would not be, and judges again what reads them.
     pub(crate) fn leave_out_what_is_right_at_the_end(&mut self, taps: &mut [Replayed]) -> Done<()> {
-        let is_wrong = |t: &Replayed| t.report.status == Status::Diverged && t.is_blamed();
-        if !self.known || !taps.iter().any(is_wrong) {
+        if !self.known || !taps.iter().any(Replayed::is_at_fault) {
             return Ok(());
         }
         let recorded: BTreeSet<Place> =
@@ -49,8 +47,8 @@ impl Run<'_> {
             }
         }
         let asked: Vec<Place> = recorded.iter().copied().filter(|place| self.is_seen_at(*place, &ends)).collect();
-        let is_wide = self.recorded.model.plan.dims.hidden > WIDE;
-        if asked.len() > if is_wide { MOST_OF_A_WIDE_ONE } else { MOST } {
+        let is_large = self.recorded.model.plan.dims.hidden > Effort::default().small;
+        if asked.len() > if is_large { MOST_OF_A_LARGE_ONE } else { MOST } {
             return Ok(());
         }
         let mut off: BTreeMap<Place, Place> = BTreeMap::new();
@@ -98,7 +96,7 @@ impl Run<'_> {
                         tap.report.status.agrees() || between.iter().any(|right| self.is_made_of(right.tap, place.tap));
                     tap.is_right_again_at(end, is_taken_back);
                 }
-                None if is_wrong(tap) && is_made_of_one(self, tap) => *tap = self.judged_again(place)?,
+                None if tap.is_at_fault() && is_made_of_one(self, tap) => *tap = self.judged_again(place)?,
                 None => {}
             }
         }
@@ -119,15 +117,12 @@ impl Run<'_> {
     /// Whether a tap comes out of the tokens, with one recorded tap on the way, or none; `None` where that cannot be told.
     fn comes_out_from(&mut self, place: Place, with: Option<Place>, recorded: &BTreeSet<Place>) -> Done<Option<bool>> {
         let Some(step) = self.recorded.model.plan.step(place.tap) else { return Ok(None) };
-        let (before, spread) = (self.recorded.left_out.clone(), self.rounding_spread.remove(&place));
-        let is_out = |other: &&Place| **other != place && Some(**other) != with;
-        self.recorded.left_out.extend(recorded.iter().filter(is_out));
-        self.forget();
-        let comes_out = self.comes_out_now(step, place);
-        self.recorded.left_out = before;
+        // How far right runs part is another number for this stretch.
+        let spread = self.rounding_spread.remove(&place);
+        let left_out = recorded.iter().copied().filter(|other| *other != place && Some(*other) != with);
+        let comes_out = self.with_left_out(left_out, |run| run.comes_out_now(step, place));
         self.rounding_spread.remove(&place);
         self.rounding_spread.extend(spread.map(|spread| (place, spread)));
-        self.forget();
         comes_out
     }
 

@@ -30,7 +30,7 @@ impl Run<'_> {
     /// takes it back.
     pub(crate) fn leave_out_taken_back(&mut self, taps: &mut [Replayed]) -> Done<()> {
         let mut all = Vec::new();
-        for tap in taps.iter().filter(|t| t.report.status == Status::Diverged && t.is_blamed()) {
+        for tap in taps.iter().filter(|t| t.is_at_fault()) {
             all.extend(self.taken_back_at(tap, taps)?);
         }
         // What is not taken back on every way is not taken back.

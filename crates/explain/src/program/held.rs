@@ -333,7 +333,7 @@ pub(crate) fn moved(own: &Tensor<'_>, unit: f64, site: Site) -> Tensor<'static> 
     let other = match own.values() {
         // The fill of masked scores is no number that is rounded.
         Values::Float(_) if site != Site::Scores => {
-            let moved = jittered(&array(own), unit).into_iter().collect::<Vec<_>>();
+            let moved = jittered(&array(own), unit, 1).into_iter().collect::<Vec<_>>();
             Tensor::new(own.dtype(), own.shape().to_vec(), Values::from(moved))
         }
         _ => None,

@@ -30,7 +30,12 @@ struct TakenBack {
 /// Finds wrong taps whose error is taken back before it reaches anything else, or of which nothing was made, and has what comes behind them computed without
 /// them.
 pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, held: &mut Held, replays: &mut Replays) {
-    let all = Trial::new(recording, candidate, held, replays).found();
+    if replays.wrong().next().is_none() {
+        return;
+    }
+    let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
+    let mut benches = (bench(Arithmetic::F64), candidate.arithmetic().map(bench));
+    let all = Trial::new(recording, candidate, held, replays, &mut benches).found();
     for TakenBack { reader: (reader, judged), wrong, between } in all {
         let place = held.place(reader);
         for &tap in wrong.iter().chain(&between) {
@@ -43,27 +48,22 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
             *replayed = judged;
         }
     }
-    let off = Trial::new(recording, candidate, held, replays).off_before_a_right_end().unwrap_or_default();
-    let is_right = |replays: &Replays, tap: usize| {
-        replays.of(held.place(tap)).is_some_and(|replayed| replayed.report.status.agrees())
-    };
-    let made_of = |tap: usize| off.keys().copied().filter(move |other| is_made_of(recording.program, tap, *other));
-    let between: Vec<usize> = off.keys().copied().filter(|tap| is_right(replays, *tap)).collect();
-    let taken_back: Vec<bool> = off
-        .keys()
-        .map(|tap| between.iter().any(|right| right == tap || made_of(*right).any(|other| other == *tap)))
-        .collect();
-    for ((&tap, &end), is_taken_back) in off.iter().zip(taken_back) {
+    let off = Trial::new(recording, candidate, held, replays, &mut benches).off_before_a_right_end();
+    let Some(off) = off.filter(|off| !off.is_empty()) else { return };
+    let is_right = |&&tap: &&usize| replays.of(held.place(tap)).is_some_and(|t| t.report.status.agrees());
+    let between: Vec<usize> = off.keys().filter(is_right).copied().collect();
+    for (&tap, &end) in &off {
+        let is_taken_back = between.iter().any(|&right| right == tap || is_made_of(recording.program, right, tap));
         held.close(tap);
         let end = held.place(end);
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
             replayed.is_right_again_at(end, is_taken_back);
         }
     }
-    let mut trial = Trial::new(recording, candidate, held, replays);
-    let is_open = |tap: &usize| replays.of(held.place(*tap)).is_some_and(Replayed::is_blamed) && !off.is_empty();
+    let mut trial = Trial::new(recording, candidate, held, replays, &mut benches);
+    let open: Vec<usize> = replays.wrong().filter(|tap| trial.replayed[tap].is_blamed()).collect();
     let again: Vec<(usize, Replayed)> =
-        replays.wrong().filter(is_open).filter_map(|tap| Some((tap, trial.without(tap, BTreeSet::new())?))).collect();
+        open.into_iter().filter_map(|tap| Some((tap, trial.without(tap, BTreeSet::new())?))).collect();
     for (tap, judged) in again {
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
             *replayed = judged;
@@ -76,27 +76,33 @@ fn is_made_of(program: &Program, tap: usize, of: usize) -> bool {
     tap != of && Slice::of(program, tap, |other| other == of).known().any(|known| known == of)
 }
 
-struct Trial<'t> {
-    recording: Recording<'t>,
+type Benches<'b> = (Bench<'b>, Option<Bench<'b>>);
+
+struct Trial<'t, 'b> {
+    recording: Recording<'b>,
     candidate: &'t Candidate<'t>,
     held: &'t Held,
     replays: &'t Replays,
-    exact: Bench<'t>,
-    rounded: Option<Bench<'t>>,
+    /// In f64, and as the candidate rounds: with the weights that are loaded already.
+    benches: &'t mut Benches<'b>,
     /// The replayed taps by their index in the program.
     replayed: BTreeMap<usize, &'t Replayed>,
 }
 
-impl<'t> Trial<'t> {
-    fn new(recording: &Recording<'t>, candidate: &'t Candidate<'t>, held: &'t Held, replays: &'t Replays) -> Trial<'t> {
-        let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
+impl<'t, 'b> Trial<'t, 'b> {
+    fn new(
+        recording: &Recording<'b>,
+        candidate: &'t Candidate<'t>,
+        held: &'t Held,
+        replays: &'t Replays,
+        benches: &'t mut Benches<'b>,
+    ) -> Trial<'t, 'b> {
         Trial {
             recording: *recording,
             candidate,
             held,
             replays,
-            exact: bench(Arithmetic::F64),
-            rounded: candidate.arithmetic().map(bench),
+            benches,
             replayed: replays.taps.iter().copied().zip(&replays.replay.taps).collect(),
         }
     }
@@ -160,7 +166,7 @@ impl<'t> Trial<'t> {
         Some(TakenBack { reader: (tap, judged), wrong: needed, between })
     }
 
-    fn slice(&self, tap: usize, left_out: &BTreeSet<usize>) -> Slice<'t> {
+    fn slice(&self, tap: usize, left_out: &BTreeSet<usize>) -> Slice<'b> {
         let held = self.held;
         Slice::of(self.recording.program, tap, |other| held.readable(other).is_some() && !left_out.contains(&other))
     }
@@ -181,8 +187,7 @@ impl<'t> Trial<'t> {
     /// Where each step is right at its end by the tokens alone, the taps with which it would not be, each with that end; `None` where none is.
     fn off_before_a_right_end(mut self) -> Option<BTreeMap<usize, usize>> {
         let (held, program) = (self.held, self.recording.program);
-        let is_wrong = |t: &Replayed| t.report.status == Status::Diverged && t.is_blamed();
-        self.replayed.values().any(|t| is_wrong(t)).then_some(())?;
+        self.replayed.values().any(|t| t.is_at_fault()).then_some(())?;
         let is_number = |tap: usize| program.taps()[tap].view.dtype.kind() == Kind::Float;
         let recorded: Vec<usize> = (self.replayed.keys().copied())
             .filter(|&tap| held.get(tap).and(held.readable(tap)).is_some() && is_number(tap))
@@ -206,7 +211,7 @@ impl<'t> Trial<'t> {
         let excused: Vec<usize> = self.replayed.keys().copied().filter(|&tap| is_excused(tap)).collect();
         let in_other_steps: BTreeSet<&str> =
             off.keys().chain(&excused).map(|&tap| program.taps()[tap].tap.as_str()).collect();
-        for &tap in asked.iter().filter(|tap| self.replayed.get(tap).is_some_and(|t| is_wrong(t))) {
+        for &tap in asked.iter().filter(|tap| self.replayed.get(tap).is_some_and(|t| t.is_at_fault())) {
             if in_other_steps.contains(program.taps()[tap].tap.as_str()) {
                 off.entry(tap).or_insert(ends[&program.taps()[tap].step]);
             }
@@ -234,13 +239,14 @@ impl<'t> Trial<'t> {
     /// What a slice gives, in f64 and as the candidate rounds.
     fn values(&mut self, slice: &Slice<'_>, shape: &[usize]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
         let held = self.held;
-        let value = |bench: &mut Bench<'t>| {
+        let value = |bench: &mut Bench<'b>| {
             bench.load(slice).ok()?;
             let value = |known: usize| held.readable(known).map(|own| own.view());
             Some(array(&slice.evaluate(bench, &value, &[]).ok()?)).filter(|value| value.shape() == shape)
         };
-        let exact = value(&mut self.exact)?;
-        let right = match &mut self.rounded {
+        let (exact, rounded) = self.benches;
+        let exact = value(exact)?;
+        let right = match rounded {
             Some(bench) => value(bench)?,
             None => exact.clone(),
         };

@@ -21,7 +21,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::recorded::{Recorded, Unusable};
-use crate::replay::right::{distance, jittered_by};
+use crate::replay::right::{distance, jittered};
 use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
@@ -236,7 +236,7 @@ impl Run<'_> {
             let chances = if by_chance { CHANCES } else { 1 };
             let mut most = 0.0f64;
             for seed in 1..=chances {
-                let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered_by(x, unit, seed)).collect();
+                let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered(x, unit, seed)).collect();
                 let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
                 let moved = eval_step(step, &views, chunk, &self.recorded.model.weights)?;
                 most = most.max(distance(step.tap.site, &exact, &moved));

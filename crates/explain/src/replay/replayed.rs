@@ -113,6 +113,11 @@ impl Replayed {
         self.misrecorded.is_empty() && self.taken_back.is_empty()
     }
 
+    /// Whether it is wrong, and its operation is to be blamed.
+    pub fn is_at_fault(&self) -> bool {
+        self.report.status == Status::Diverged && self.is_blamed()
+    }
+
     /// Notes where what is off here is so no more. Where something right was made of it on the way, it is taken back; else its recording is wrong.
     pub(crate) fn is_right_again_at(&mut self, reader: Place, is_taken_back: bool) {
         if is_taken_back && self.taken_back.is_empty() {

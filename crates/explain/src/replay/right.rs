@@ -23,13 +23,8 @@ pub(crate) fn tolerance(profile: Profile, noise: f64) -> f64 {
     }
 }
 
-/// Values moved by half a unit of rounding, up or down as chance has it; the same each time.
-pub(crate) fn jittered(values: &ArrayD<f64>, unit: f64) -> ArrayD<f64> {
-    jittered_by(values, unit, 1)
-}
-
-/// The same, as another chance has it for each seed.
-pub(crate) fn jittered_by(values: &ArrayD<f64>, unit: f64, seed: u64) -> ArrayD<f64> {
+/// Values moved by half a unit of rounding, up or down as chance has it; the same each time for the same seed.
+pub(crate) fn jittered(values: &ArrayD<f64>, unit: f64, seed: u64) -> ArrayD<f64> {
     let mut coin = Coin::new(seed);
     values.mapv(|x| x * (1.0 + 0.5 * unit * coin.sign()))
 }
