@@ -77,17 +77,23 @@ impl Run<'_> {
                 off.entry(place).or_insert(ends[&place.step]);
             }
         }
+        // Whether a right tap is made of a wrong one: then it is not the recording that is wrong.
+        let between: BTreeSet<Place> = taps
+            .iter()
+            .filter(|t| t.report.status.agrees() && off.contains_key(&t.report.place))
+            .map(|t| t.report.place)
+            .collect();
+        // What is off came from a wrong tap, or the two judgements contradict each other.
+        let comes_from =
+            |place: &Place| off.keys().any(|other| !between.contains(other) && self.is_made_of(place.tap, other.tap));
+        if !between.iter().all(comes_from) {
+            return Ok(());
+        }
         self.recorded.left_out.extend(off.keys());
         self.forget();
         let is_made_of_one = |run: &Run<'_>, tap: &Replayed| {
             off.keys().any(|other| *other != tap.report.place && run.is_made_of(tap.report.place.tap, other.tap))
         };
-        // Whether a right tap is made of a wrong one: then it is not the recording that is wrong.
-        let between: Vec<Place> = taps
-            .iter()
-            .filter(|t| t.report.status.agrees() && off.contains_key(&t.report.place))
-            .map(|t| t.report.place)
-            .collect();
         for tap in taps.iter_mut() {
             let place = tap.report.place;
             match off.get(&place) {

@@ -1,6 +1,8 @@
 //! Does a tap hold the right rows in another order that is its own? Those of a sort within each number that is sorted, and those of an expert by another order of
 //! places: one order for all taps that stand by it.
 
+use std::collections::BTreeSet;
+
 use firstdiff_compare::{Status, TapReport};
 use firstdiff_program::{Bench, Program, Slice, Tensor};
 use ndarray::{ArrayD, Axis};
@@ -200,7 +202,7 @@ impl Orders {
         }
     }
 
-    /// Whether another tap of the same expert, behind this one, has its rows in this order too: not as they are stored.
+    /// Whether another tap of the same expert has its rows in this order too: not as they are stored.
     fn is_confirmed(&self, of: &Standing, order: &[usize], both: &Both<'_>, held: &Held) -> bool {
         let value = |tap: usize| held.readable(tap).map(Tensor::view);
         let is_in_order = |tap: &usize| {
@@ -218,8 +220,20 @@ impl Orders {
             let site = held.place(*tap).tap.last_site();
             distance(site, &due, &moved) <= ORDER_LEAVES * distance(site, &due, &own)
         };
-        self.places.block(of.tap).iter().filter(|tap| **tap != of.tap).any(is_in_order)
+        // Nor does what this one is made of: the order in which that is due here is its own.
+        let makes = made_of(both.program, held, of.tap);
+        self.places.block(of.tap).iter().filter(|tap| **tap != of.tap && !makes.contains(tap)).any(is_in_order)
     }
+}
+
+/// The recorded taps that a tap is computed from, and those that these are.
+fn made_of(program: &Program, held: &Held, tap: usize) -> BTreeSet<usize> {
+    let (mut all, mut open) = (BTreeSet::new(), vec![tap]);
+    while let Some(tap) = open.pop() {
+        let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+        open.extend(slice.known().filter(|&known| all.insert(known)));
+    }
+    all
 }
 
 fn is_wrong(judged: &Replayed) -> bool {

@@ -52,6 +52,12 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
     let Some(off) = off.filter(|off| !off.is_empty()) else { return };
     let is_right = |&&tap: &&usize| replays.of(held.place(tap)).is_some_and(|t| t.report.status.agrees());
     let between: Vec<usize> = off.keys().filter(is_right).copied().collect();
+    // What is off came from a wrong tap, or the two judgements contradict each other.
+    let comes_from =
+        |tap: usize| off.keys().any(|&other| !between.contains(&other) && is_made_of(recording.program, tap, other));
+    if !between.iter().all(|&tap| comes_from(tap)) {
+        return;
+    }
     for (&tap, &end) in &off {
         let is_taken_back = between.iter().any(|&right| right == tap || is_made_of(recording.program, right, tap));
         held.close(tap);
