@@ -331,10 +331,11 @@ class Suite:
         if self.out:
             self.out.write(json.dumps(line) + "\n")
             self.out.flush()
-        bad = line["place"] in ("elsewhere", "at parity", "not comparable", "not told", "false alarm", "false finding") or line.get("cause") in ("named wrongly", "no answer", "named beside others")
+        bad = line["place"] in ("elsewhere", "at parity", "not comparable", "not told", "false alarm", "false finding") or line.get("contradicts") or line.get("cause") in ("named wrongly", "no answer", "named beside others")
         if bad or self.args.verbose:
             print(f"  {line['place']:14} {line.get('cause') or '':20} {line['architecture']}, {line['mistake']}, {line['variant']}: {line.get('said')}"
-                  f" where {line.get('due')} is due {line.get('named') or ''}", flush=True)
+                  f" where {line.get('due')} is due {line.get('named') or ''}"
+                  f"{' parity by ' + ' and '.join(line['contradicts']) if line.get('contradicts') else ''}", flush=True)
 
     def architecture(self, name):
         torch.set_num_threads(1)
@@ -458,6 +459,7 @@ class Suite:
         shutil.rmtree(out, ignore_errors=True)
         dump.write(out, values, **more)
         code, report, seconds = ask(self.args.command, "compare", reference.folder, out)
+        compared = code
         if variant == "gguf-unstated":
             roots = [*roots, *(key for key, at in values if at == step and key.rsplit(".")[-1] in ("q", "k"))]
         place, said = judge_place(code, report, step, roots)
@@ -466,6 +468,9 @@ class Suite:
             code, report, seconds = ask(self.args.command, "explain", reference.folder, out, "--weights", folder / "model")
             cause, named = judge_cause(code, report, possible(expected, variant, mistake))
             line.update(cause=cause, named=named, explain_seconds=round(seconds, 2))
+            replayed, _, _ = ask(self.args.command, "replay", reference.folder, out, "--weights", folder / "model")
+            # No command says parity where another says diverged of the same dumps.
+            line["contradicts"] = [what for what, said in (("explain", code), ("replay", replayed)) if compared == 1 and said == 0]
         if self.args.keep and (place != "right" or line.get("cause") in ("named wrongly", "named beside others", "no answer", "unknown")):
             kept = Path(self.args.keep) / re.sub(r"\W+", "-", f"{name} {mistake} {variant}")
             shutil.rmtree(kept, ignore_errors=True)
@@ -509,8 +514,10 @@ class Suite:
             return True
         print(f"\n{len({(line['architecture'], line['mistake']) for line in self.lines if line['mistake'] != 'none'})} mistakes made, of {sum(map(bool, self.kinds.values()))} kinds, "
               f"in {len({line['architecture'] for line in self.lines})} architectures")
+        asked = [line for line in self.lines if "contradicts" in line]
+        print(f"{len(asked)} pairs judged by compare, explain and replay; parity where compare says diverged: {sum(bool(line['contradicts']) for line in asked)}")
         bad = {"elsewhere", "at parity", "not comparable", "false alarm", "false finding"}
-        return not any(line["place"] in bad or line.get("cause") in ("named wrongly", "named beside others", "no answer") for line in self.lines)
+        return not any(line["place"] in bad or line.get("contradicts") or line.get("cause") in ("named wrongly", "named beside others", "no answer") for line in self.lines)
 
 
 def main():
