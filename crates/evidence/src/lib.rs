@@ -66,10 +66,17 @@ impl Evidence {
             off.push(([own.to_bits(), right.to_bits()], bits, is_off));
         }
         off.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        off.dedup_by_key(|(which, ..)| *which);
+        // That a value is there at all, where none is due, is of each place.
+        let of_each = |again: &[u64; 2]| again.iter().any(|bits| !f64::from_bits(*bits).is_finite());
+        off.dedup_by(|again, first| {
+            let is_again = again.0 == first.0;
+            first.1 += f64::from(u8::from(is_again && first.1 > 0.0 && of_each(&again.0)));
+            is_again
+        });
         let numbers = off.iter().filter(|(.., is_off)| *is_off).count();
         let bits: f64 = off.iter().map(|(_, bits, _)| bits).sum();
-        match off.windows(2).all(|two| two[0].0[0] == two[1].0[0]) {
+        let is_one = off.windows(2).all(|two| two[0].0[0] == two[1].0[0] && !two.iter().any(|one| of_each(&one.0)));
+        match is_one && off.len() > 1 {
             true => Evidence { numbers: numbers.min(1), bits: bits.min(most) },
             false => Evidence { numbers, bits },
         }
