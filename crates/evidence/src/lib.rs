@@ -82,6 +82,12 @@ impl Evidence {
         }
     }
 
+    /// What is explained of these bits where a claim is known by the NMSE before it and by what it leaves alone.
+    pub fn leaving(self, before: f64, left: f64) -> Evidence {
+        let each = 0.5 * (before / left.max(f64::MIN_POSITIVE)).log2().max(0.0);
+        Evidence { bits: self.bits.min(each * self.numbers as f64), ..self }
+    }
+
     /// With the evidence of other numbers.
     pub fn and(self, other: Evidence) -> Evidence {
         Evidence { numbers: self.numbers + other.numbers, bits: self.bits + other.bits }
@@ -122,6 +128,11 @@ pub fn number(value: f64) -> f64 {
     let digits =
         format!("{value:e}").split('e').next().map_or(0, |digits| digits.matches(|c: char| c.is_ascii_digit()).count());
     SIGN_AND_POWER + digits as f64 * std::f64::consts::LOG2_10
+}
+
+/// What `n` numbers cost that are fitted as finely as rounding of this share lets them be.
+pub fn fitted(n: usize, unit: f64) -> f64 {
+    n as f64 * (SIGN_AND_POWER - unit.log2())
 }
 
 /// What one of `n` costs.
