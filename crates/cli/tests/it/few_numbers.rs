@@ -32,8 +32,11 @@ fn noise(seed: usize) -> impl Iterator<Item = f32> {
     })
 }
 
+/// Mistakes that have a number which may be any, and some that have none.
+const SOME: &str = "logit-scale,logit-softcap,embed-multiplier,embed-scale,residual-scale,result-scaled,number-differs,norm-eps,norm-width,norm-omitted,weight-transposed,tokens-differ";
+
 /// The recorded program with nothing but the first `n` logits of the last position, and of them `candidate`.
-fn explained(n: usize, candidate: &[f32]) -> Value {
+fn explained(n: usize, candidate: &[f32], only: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let golden = folder.path().join("golden");
     std::fs::create_dir(&golden).unwrap();
@@ -54,9 +57,10 @@ fn explained(n: usize, candidate: &[f32]) -> Value {
     let own = folder.path().join("candidate");
     std::fs::create_dir(&own).unwrap();
     write(&own.join("logits.npy"), [1, n], candidate);
+    std::fs::write(own.join("dump.json"), json!({ "tokens": dump["tokens"] }).to_string()).unwrap();
     let [golden, own] = [golden, own].map(|path| path.to_string_lossy().into_owned());
     let weights = format!("{FORGETTING}/model.safetensors");
-    json(&["explain", &golden, &own, "--weights", &weights, "--seconds", "1"])
+    json(&["explain", &golden, &own, "--weights", &weights, "--seconds", "3", "--only", only])
 }
 
 fn logits() -> Vec<f32> {
@@ -68,7 +72,7 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
     let logits = logits();
     let row = &logits[450..];
     let size = (row.iter().map(|x| x * x).sum::<f32>() / 50.0).sqrt();
-    for (seed, n) in [1, 1, 2, 3, 4, 6, 9, 24, 50].into_iter().enumerate() {
+    for (seed, n) in [1, 2, 3, 6, 50].into_iter().enumerate() {
         let mut random = noise(seed);
         let candidates: [(&str, Vec<f32>); 5] = [
             ("another row", logits[150 + 50 * (seed % 4)..][..n].to_vec()),
@@ -82,7 +86,7 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
             if what == "one sigmoid more" && n > 2 {
                 continue;
             }
-            let report = explained(n, &candidate);
+            let report = explained(n, &candidate, SOME);
             assert_eq!(report["verdict"], "diverged", "{what}, {n}");
             for finding in report["findings"].as_array().expect("findings") {
                 let is_open = finding["match"] == "closest" || finding["match"] == "unknown";
@@ -94,7 +98,7 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
 
 #[test]
 fn what_is_not_proved_says_what_the_numbers_carry() {
-    let report = explained(1, &[1.3 * logits()[450]]);
+    let report = explained(1, &[1.3 * logits()[450]], "logit-scale");
     let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
     assert_eq!(finding["match"], "closest", "{finding:#}");
     let note = finding["note"].as_str().unwrap_or_default();
@@ -105,7 +109,7 @@ fn what_is_not_proved_says_what_the_numbers_carry() {
 #[test]
 fn a_cause_that_its_numbers_pay_for_is_proved() {
     let scaled: Vec<f32> = logits()[450..].iter().map(|x| 1.3 * x).collect();
-    let report = explained(50, &scaled);
+    let report = explained(50, &scaled, SOME);
     let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
     assert_eq!(finding["match"], "reproduced", "{finding:#}");
 }
