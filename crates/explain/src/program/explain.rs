@@ -325,7 +325,8 @@ impl Search<'_> {
             }
             if !is_spoken_against && self.holds_elsewhere(target, &edits) {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
-                let unit = recorded_unit(self.candidate.profile);
+                let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
+                let unit = recorded_unit(self.candidate.profile, is_rounding);
                 let evidence = both.map(|(right, claimed)| evidence(&target.own, &right, &claimed, unit));
                 found.reproduced.push(Reproduced { evidence: evidence.unwrap_or_default(), ..tried });
             } else if is_alone {

@@ -53,9 +53,10 @@ pub(crate) fn lost(profile: Profile, dtype: DType) -> f64 {
     if loses(profile, dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 }
 }
 
-/// The unit by which what is recorded of a run in this profile is rounded at least.
-pub(crate) fn recorded_unit(profile: Profile) -> f64 {
+/// The unit by which what is recorded of a run in this profile is rounded at least; of another rounding the last bits are what is looked at.
+pub(crate) fn recorded_unit(profile: Profile, is_rounding: bool) -> f64 {
     unit_of(match profile {
+        _ if is_rounding => DType::F32,
         Profile::Exact | Profile::F32 => DType::F32,
         Profile::F16 => DType::F16,
         Profile::Bf16 | Profile::Ggml { .. } => DType::BF16,
