@@ -5,3 +5,4 @@ mod import;
 mod join;
 mod recorder;
 mod store;
+mod taps;
