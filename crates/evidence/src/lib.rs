@@ -3,18 +3,6 @@
 //! A number that was off, and that a claim gives, carries the bits by which its error becomes smaller, at most those of the type that it is stored in.
 //! One that occurs again carries nothing new. The claim costs the numbers of its own, to the digit that they are stated to, and the choice of one among
 //! all that were tried.
-//!
-//! ```
-//! use firstdiff_evidence::{Evidence, F32, choice, number};
-//!
-//! // 1.4 times the right value, one of a hundred forms that were tried: of one number, and of four.
-//! let of = |n: u8| Evidence::of((1..=n).map(f64::from).map(|x| [1.4 * x, x, 1.4 * x]), F32);
-//! let price = number(1.4) + choice(100);
-//! assert_eq!(of(1).against(price).to_string(), "1 number carries 22 bits, 37 are needed");
-//! assert!(of(4).against(price).is_paid());
-//! // The same number four times is one number.
-//! assert_eq!(Evidence::of([[1.4, 1.0, 1.4]; 4].into_iter(), F32), of(1));
-//! ```
 
 use std::fmt;
 
