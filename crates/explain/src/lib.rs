@@ -27,6 +27,7 @@ mod laws;
 mod layouts;
 mod minimum;
 pub mod mistakes;
+mod paid;
 pub mod program;
 pub mod replay;
 mod search;

@@ -5,6 +5,9 @@ use ndarray::ArrayD;
 
 use crate::number::Measured;
 
+/// Errors of rounding's size that a fit may leave before the proof, and within which two values are the same.
+pub(crate) const ROOM: f64 = 5.0;
+
 /// Coefficients of some columns.
 #[derive(Clone, Debug)]
 pub(crate) struct Fit {

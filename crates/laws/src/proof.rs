@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use firstdiff_evidence::{Evidence, choice};
 use ndarray::ArrayD;
 
 use crate::case::{Case, Place};
@@ -136,7 +137,7 @@ pub fn holds(law: &Law, case: &Case<'_>) -> Option<f64> {
     if case.places.is_empty() || !case.places.iter().all(is_usable) {
         return None;
     }
-    let left = |at: usize| left_at(case, law, at).map(|(left, _)| left);
+    let left = |at: usize| left_at(case, law, at).map(|(left, ..)| left);
     (0..case.places.len()).map(left).try_fold(0.0f64, |worst, left| Some(worst.max(left?)))
 }
 
@@ -144,8 +145,8 @@ pub fn holds(law: &Law, case: &Case<'_>) -> Option<f64> {
 const WORTH: f64 = 12.0;
 /// Proved laws that are enough to choose of.
 const MOST: usize = 8;
-/// Bits that a law must explain beyond its price.
-const BEYOND: f64 = 30.0;
+/// Laws that are tried of an operation, about.
+const FORMS: usize = 1000;
 /// What a law may cost of what it explains, and what it may always cost.
 const SHARE: f64 = 0.25;
 const ALWAYS: f64 = 20.0;
@@ -164,17 +165,19 @@ fn is_usable(place: &Place) -> bool {
 
 /// The score of a law (its price, and what it leaves beyond rounding) and its proof, where it holds in every place.
 fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof)> {
-    let (mut gained, mut worst, mut before, mut beyond) = (0.0, 0.0f64, 0.0f64, 0.0);
+    let (mut evidence, mut worst, mut before, mut beyond) = (Evidence::default(), 0.0f64, 0.0f64, 0.0);
     for &at in places {
         let place = &case.places[at];
-        let (left, was) = left_at(case, law, at)?;
-        let wrong = wrong_elements(place);
+        let (left, was, predicted) = left_at(case, law, at)?;
         let floor = FLOOR.max(place.tolerance / 100.0);
-        gained += 0.5 * wrong as f64 * (was / left.max(floor)).log2().max(0.0);
+        let numbers =
+            place.own.iter().zip(&place.right).zip(&predicted).map(|((own, right), law)| [*own, *right, *law]);
+        evidence = evidence.and(Evidence::of(numbers, floor.sqrt()));
         beyond += 0.5 * place.own.len() as f64 * (left.max(floor) / floor).log2();
         (worst, before) = (worst.max(left), before.max(was));
     }
-    if gained < law.bits + BEYOND || law.bits > SHARE * gained + ALWAYS {
+    let gained = evidence.bits;
+    if !evidence.against(law.bits + choice(FORMS)).is_paid() || law.bits > SHARE * gained + ALWAYS {
         return None;
     }
     let fitted = vec![case.fitted];
@@ -185,7 +188,7 @@ fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof
 }
 
 /// What a law leaves at a place and what the right operation does, NMSE; `None` where it does not give the candidate's values.
-fn left_at(case: &Case<'_>, law: &Law, at: usize) -> Option<(f64, f64)> {
+fn left_at(case: &Case<'_>, law: &Law, at: usize) -> Option<(f64, f64, ArrayD<f64>)> {
     let place = &case.places[at];
     let predicted = law.predicted(case, at).filter(|p| p.shape() == place.own.shape())?;
     if predicted.iter().any(|x| !x.is_finite()) {
@@ -194,7 +197,7 @@ fn left_at(case: &Case<'_>, law: &Law, at: usize) -> Option<(f64, f64)> {
     let (left, was) = (nmse(&predicted, &place.own), nmse(&place.right, &place.own));
     let is_rounding =
         case.operation.agrees(at, &predicted) || left <= of_inputs(case, law, at, &predicted).min(AMPLIFIED * was);
-    (left <= LEFT * was && is_rounding).then_some((left, was))
+    (left <= LEFT * was && is_rounding).then_some((left, was, predicted))
 }
 
 /// What rounding of the inputs alone makes of a law's own prediction: a steeper softmax is rounded more than the right one.
@@ -240,8 +243,3 @@ const AMPLIFIED: f64 = 1e-4;
 /// NMSE that f32's arithmetic leaves.
 const FLOOR: f64 = 1e-14;
 const BEYOND_AT_MOST: f64 = 400.0;
-
-/// How many values are further off than rounding.
-fn wrong_elements(place: &Place) -> usize {
-    identify::wrong(place).iter().filter(|wrong| **wrong).count()
-}

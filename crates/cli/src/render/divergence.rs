@@ -75,6 +75,9 @@ impl Divergence {
         {
             line("scale", format!("best constant factor {factor:.5}, which leaves NMSE {}", number(*remaining_nmse)));
         }
+        if let Some((factor, account)) = first.anatomy.by_chance {
+            line("how", format!("a factor of {factor:.6} gives it, and so would chance: {account}"));
+        }
         // One factor for all is a factor for each position and channel too: that need not be said again.
         let one = first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
         let again = |change: &Change| one && matches!(change, Change::FactorByPosition | Change::FactorByChannel);

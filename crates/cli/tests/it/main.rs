@@ -7,6 +7,7 @@ mod command;
 mod common;
 mod decode;
 mod explain_run;
+mod few_numbers;
 #[cfg(unix)]
 mod files;
 mod inspect;

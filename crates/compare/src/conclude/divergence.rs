@@ -47,12 +47,14 @@ impl Run<'_> {
         let mut anatomy = found.unwrap_or_default();
         anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
-            anatomy.explained_by.insert(0, other);
+            anatomy.take_up(0, other, nmse);
         }
         if self.alignment().is_some() {
             let moved = self
                 .with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, ANATOMY_ROOM * own))?;
-            anatomy.explained_by.extend(moved.flatten());
+            if let Some(moved) = moved.flatten() {
+                anatomy.take_up(anatomy.explained_by.len(), moved, nmse);
+            }
         }
         Ok(anatomy)
     }

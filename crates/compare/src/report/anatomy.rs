@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use firstdiff_evidence::{Account, BF16, Evidence, F32, choice, fitted};
 use firstdiff_trace::{Dump, Entry, Site};
 
 use crate::layout::pair::{Pair, TensorRef};
@@ -28,9 +29,33 @@ pub struct Anatomy {
     pub ranks: Vec<RankError>,
     /// Simple changes that leave no more than rounding, the least first.
     pub explained_by: Vec<Transform>,
+    /// A factor that leaves no more than rounding, of so few numbers that chance has one as well.
+    pub by_chance: Option<(f64, Account)>,
+    /// What the numbers that are off carry at most, and the share of itself by which rounding moves one.
+    evidence: Option<(Evidence, f64)>,
 }
 
 impl Anatomy {
+    /// Takes up a change in the place `at`, where the numbers that are off pay for saying it; `nmse` is what they are off.
+    pub(crate) fn take_up(&mut self, at: usize, undone: Transform, nmse: f64) {
+        if self.account(&undone, nmse).is_none_or(|account| account.is_paid()) {
+            self.explained_by.insert(at, undone);
+        }
+    }
+
+    /// What is explained by a change, against what it costs. That there are zeros is seen, and costs nothing.
+    fn account(&self, undone: &Transform, nmse: f64) -> Option<Account> {
+        let (evidence, unit) = self.evidence?;
+        let free = match undone.change {
+            Change::Zeros | Change::ZeroTail(_) | Change::ZeroKeys(_) => return None,
+            Change::Factor(_) => 1,
+            Change::FactorByPosition => self.positions.len(),
+            Change::FactorByChannel | Change::OffsetByChannel => self.channels.len() * self.heads.len().max(1),
+            _ => 0,
+        };
+        Some(evidence.leaving(nmse, undone.residual_nmse).against(fitted(free, unit) + choice(CHANGES)))
+    }
+
     /// Which rank is wrong, in words: `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`.
     pub fn ranks_in_words(&self) -> Option<String> {
         in_words(&self.ranks)
@@ -227,24 +252,45 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let factor = (sums.whole.rr > 0.0 && sums.whole.cr.is_finite()).then(|| sums.whole.cr / sums.whole.rr);
     let remains = |f: f64| sums.whole.beside_factor() / (f * f * sums.whole.rr);
     let factor = factor.filter(|f| *f != 0.0).map(|f| (f, remains(f)));
+    let unit = allowed.sqrt().clamp(F32, BF16);
+    let shown = |i: usize| (pair.reference(i), pair.candidate(i));
+    let is_hidden = |(r, c): &(f64, f64)| pair.site() == Site::Scores && *r <= MASKED && *c <= MASKED;
+    let off = (0..pair.len()).map(|i| Some(shown(i)).filter(|both| !is_hidden(both)).unwrap_or_default());
+    let evidence = Evidence::of(off.map(|(r, c)| [c, r, c]), unit);
+    let nmse = sums.whole.nmse();
     let mut explained_by: Vec<Transform> = in_place(pair, &sums, factor)
         .into_iter()
         .chain(moved(pair))
-        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * sums.whole.nmse())
+        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * nmse)
         // What is not finite no change of this kind explains.
         .filter(|_| sums.finite)
         .collect();
     explained_by.sort_by_key(|undone| rank(&undone.change));
-    Anatomy {
+    let mut anatomy = Anatomy {
         positions: sums.positions.iter().map(Sums::nmse).collect(),
         heads: sums.heads.iter().map(Sums::nmse).collect(),
         channels: sums.shares(),
         channel_nmse: sums.by_channel(),
         factor,
-        ranks: Vec::new(),
-        explained_by,
+        evidence: Some((evidence, unit)),
+        ..Anatomy::default()
+    };
+    // One number has a factor, and it says nothing.
+    if let Some((by, residual_nmse)) = factor {
+        let account = anatomy.account(&Transform { change: Change::Factor(by), residual_nmse }, nmse);
+        if let Some(account) = account.filter(|account| !account.is_paid()) {
+            anatomy.factor = None;
+            anatomy.by_chance = Some((by, account)).filter(|_| sums.finite && residual_nmse <= allowed);
+        }
     }
+    for undone in explained_by {
+        anatomy.take_up(anatomy.explained_by.len(), undone, nmse);
+    }
+    anatomy
 }
+
+/// Changes that are tried of a tensor, about.
+const CHANGES: usize = 16;
 
 /// The fewer numbers a change has to choose, the more it says.
 fn rank(change: &Change) -> usize {

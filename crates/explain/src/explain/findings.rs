@@ -3,11 +3,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::Place;
+use firstdiff_evidence::Evidence;
 use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 
 use crate::explain::{Cause, Explained, Finding, Match, Remainder};
 use crate::mistakes::Edit;
+use crate::paid::{price, unpaid};
 use crate::replay::{Replay, Run};
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
@@ -21,6 +23,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     let mut out: Vec<Finding> = Vec::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
     let mut simulate_batch: Vec<BTreeSet<usize>> = Vec::new();
+    let mut accounts: Vec<(Evidence, f64)> = Vec::new();
     // What a later decode step of the same tap speaks against is as good in one step only.
     let later = |here: Place, key: &str| {
         let behind = |e: &&Explained| e.place.tap == here.tap && here.step > 0 && e.place.step > here.step;
@@ -80,7 +83,27 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
                 }
             }
         }
+        // What numbers of several places carry for a mistake pays for it once, and for those that it is made with.
+        let cost = |m: &Candidate| price(m.mistake(), &m.edits[0].params, explained.found.forms);
+        let cost: f64 = best.mistakes.iter().map(cost).sum();
+        accounts.resize(out.len(), (Evidence::default(), 0.0f64));
+        for &at in &set {
+            let (evidence, dearest) = &mut accounts[at];
+            (*evidence, *dearest) = (evidence.and(best.evidence), dearest.max(cost));
+        }
         simulate_batch.push(set);
+    }
+    accounts.resize(out.len(), Default::default());
+    for (finding, (evidence, cost)) in out.iter_mut().zip(accounts).filter(|(f, _)| f.cause.is_some()) {
+        let account = evidence.against(cost);
+        if !account.is_paid() {
+            let others = finding.alternatives.len();
+            finding.taps = finding.shown_at.iter().map(|place| place.tap).collect();
+            let of_it = places.iter().filter(|e| finding.shown_at.contains(&e.place));
+            let between = of_it.flat_map(|e| e.steps.iter().copied().filter(|&tap| tap != e.place.tap));
+            finding.through = between.collect::<BTreeSet<Tap>>().into_iter().collect();
+            take_back(finding, unpaid(account, others));
+        }
     }
     one_value(&mut out);
     if run.order_is_open {

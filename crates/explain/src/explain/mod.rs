@@ -317,7 +317,7 @@ impl Walk<'_> {
         let again = |known: &Reproduction| {
             let edits: Vec<&Edit> = known.mistakes.iter().flat_map(|m| &m.edits).collect();
             let residual = search.proved(target, &edits, base)?;
-            Some(Reproduction { mistakes: known.mistakes.clone(), residual })
+            Some(search.reproduction(target, known.mistakes.clone(), residual))
         };
         let reproduced: Vec<Reproduction> = known.iter().filter_map(again).collect();
         (!reproduced.is_empty()).then_some(reproduced)

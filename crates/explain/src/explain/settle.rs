@@ -9,9 +9,9 @@ use crate::explain::{Explained, Walk, as_fitted};
 use crate::mistakes::Edit;
 use crate::replay::recorded::own;
 use crate::replay::{ReplayError, Run};
+use crate::search::Search;
 use crate::search::proof::Target;
 use crate::search::simulate::Shared;
-use crate::search::{Reproduction, Search};
 
 impl Walk<'_> {
     /// Decode steps that were explained by what later ones spoke against are explained again, by what stands in the end.
@@ -61,7 +61,8 @@ impl Walk<'_> {
             for candidate in elsewhere.into_iter().flat_map(|edit| as_fitted(edit, &all)) {
                 let edits: Vec<&Edit> = candidate.edits.iter().collect();
                 if let Some(residual) = search.proved(&target, &edits, base) {
-                    explained.found.reproduced.push(Reproduction { mistakes: vec![candidate], residual });
+                    let found = search.reproduction(&target, vec![candidate.clone()], residual);
+                    explained.found.reproduced.push(found);
                     break;
                 }
             }

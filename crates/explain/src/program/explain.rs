@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{MASKED, Place, Status};
+use firstdiff_evidence::Evidence;
 use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::Tap;
@@ -15,6 +16,7 @@ use crate::explain::findings::join_named;
 use crate::explain::{Effort, Explanation, Progress, misrecorded};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
+use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
 use crate::program::findings::{findings, same_operation, say_stretches};
@@ -24,7 +26,7 @@ use crate::program::not_testable::not_testable;
 use crate::program::replay::{Replays, replayed};
 use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
-use crate::replay::operation::{Operation, is_coarse};
+use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
@@ -99,6 +101,8 @@ pub(super) struct Explained {
     pub(super) through: Vec<Tap>,
     pub(super) reproduced: Vec<Reproduced>,
     pub(super) tried: BTreeMap<&'static str, f64>,
+    /// How many forms there were to try.
+    pub(super) forms: usize,
     /// What came nearest.
     pub(super) nearest: Option<Reproduced>,
 }
@@ -110,6 +114,8 @@ pub(super) struct Reproduced {
     /// A second one, where one alone is not it.
     pub(super) second: Option<Form>,
     pub(super) residual: f64,
+    /// What the numbers carry for it, where it gives them.
+    pub(super) evidence: Evidence,
 }
 
 impl Reproduced {
@@ -231,6 +237,7 @@ impl Search<'_> {
             through: replayed.through.clone(),
             reproduced: Vec::new(),
             tried: BTreeMap::new(),
+            forms: all.len(),
             nearest: None,
         };
         // Which keys there are to be seen is no matter of numbers.
@@ -298,7 +305,7 @@ impl Search<'_> {
         let residual = self.residual(target, &form.edits)?;
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
-        let reproduced = Reproduced { form: form.clone(), second: None, residual };
+        let reproduced = Reproduced { form: form.clone(), second: None, residual, evidence: Evidence::default() };
         self.weigh(target, reproduced, found);
         Some(residual)
     }
@@ -317,7 +324,11 @@ impl Search<'_> {
                 return;
             }
             if !is_spoken_against && self.holds_elsewhere(target, &edits) {
-                found.reproduced.push(tried);
+                let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
+                let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
+                let unit = recorded_unit(self.candidate.profile, is_rounding);
+                let evidence = both.map(|(right, claimed)| evidence(&target.own, &right, &claimed, unit));
+                found.reproduced.push(Reproduced { evidence: evidence.unwrap_or_default(), ..tried });
             } else if is_alone {
                 self.contradicted.insert(name);
             }
@@ -372,7 +383,8 @@ impl Search<'_> {
                 let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.at != b.at));
                 let edits = [first.edits.clone(), second.edits.clone()].concat();
                 let Some(residual) = self.residual(target, &edits).filter(|_| apart) else { continue };
-                let pair = Reproduced { form: (*first).clone(), second: Some((*second).clone()), residual };
+                let (form, second) = ((*first).clone(), Some((*second).clone()));
+                let pair = Reproduced { form, second, residual, evidence: Evidence::default() };
                 self.weigh(target, pair, found);
             }
         }
@@ -394,7 +406,8 @@ impl Search<'_> {
                 let Some(second) = self.tuned(target, form, &first.edits) else { continue };
                 let edits = [first.edits.clone(), second.edits.clone()].concat();
                 let Some(residual) = self.residual(target, &edits) else { continue };
-                let pair = Reproduced { form: (*first).clone(), second: Some(second), residual };
+                let (form, second) = ((*first).clone(), Some(second));
+                let pair = Reproduced { form, second, residual, evidence: Evidence::default() };
                 self.weigh(target, pair, found);
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
+use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Program, Slice};
 use firstdiff_trace::Tap;
 
@@ -12,6 +13,7 @@ use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::OPERATION_INPUT;
 use crate::mistakes::rope::ROPE_OMITTED;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
+use crate::paid::{self, price};
 use crate::program::Recording;
 use crate::program::explain::{Explained, Reproduced};
 use crate::program::forms::Form;
@@ -24,6 +26,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
     let (mut out, mut unknown): (Vec<(usize, Finding)>, Vec<&Explained>) = Default::default();
     // What gives the numbers of a tap, and is not what is done, as other taps show.
     let mut refuted: BTreeSet<String> = BTreeSet::new();
+    let mut unpaid: Vec<(String, Account)> = Vec::new();
     while !open.is_empty() {
         let stands = |explained: &&Explained| explained.reproduced.iter().any(|r| !refuted.contains(&r.key()));
         let (standing, without): (Vec<&Explained>, Vec<&Explained>) = open.into_iter().partition(stands);
@@ -61,7 +64,12 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
         let in_the_prompt =
             |e: &&Explained| explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS);
+        let account = account(&of_it, &key);
+        if !account.is_paid() {
+            unpaid.push((key.clone(), account));
+        }
         if !is_borne_out
+            || !account.is_paid()
             || (is_free || is_thin) && of_it.iter().any(elsewhere)
             || is_of_few && of_it.iter().any(in_the_prompt)
             || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike))
@@ -77,10 +85,20 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
     while let Some(first) = unknown.first().copied() {
         let (same, rest): (Vec<_>, _) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
         unknown = rest;
-        out.push((first.tap, unexplained(recording, held, first, &same)));
+        out.push((first.tap, unexplained(recording, held, first, &same, &unpaid)));
     }
     out.sort_by_key(|(tap, _)| *tap);
     elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()))
+}
+
+/// What the numbers of these taps carry for what was found of them by this key, against what it costs.
+fn account(of_it: &[&Explained], key: &str) -> Account {
+    let found = of_it.iter().filter_map(|e| Some((e.forms, e.reproduced.iter().find(|r| r.key() == key)?)));
+    let cost = |(forms, found): (usize, &Reproduced)| -> f64 {
+        found.forms().map(|form| price(form.mistake, &form.params, forms)).sum()
+    };
+    let evidence = found.clone().fold(Evidence::default(), |all, (_, found)| all.and(found.evidence));
+    evidence.against(found.map(cost).fold(0.0, f64::max))
 }
 
 /// Whether another place of the same operation needs the same mistake with another number, and has none with this one: then no number of it is what is done.
@@ -265,11 +283,24 @@ fn made_of(program: &Program, op: usize, last: usize) -> Option<usize> {
 }
 
 /// One operation that is wrong in some places, for a reason that is not known; and what comes nearest, where the same does in all.
-fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &[&Explained]) -> Finding {
+fn unexplained(
+    recording: &Recording<'_>,
+    held: &Held,
+    first: &Explained,
+    all: &[&Explained],
+    unpaid: &[(String, Account)],
+) -> Finding {
     let program = recording.program;
-    let nearest = |e: &Explained| e.nearest.as_ref().map(Reproduced::key);
-    let near = first.nearest.as_ref().filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
-    let left = |e: &Explained| near.and(e.nearest.as_ref()).map_or(e.base, |nearest| nearest.residual);
+    // What gives the numbers, and is not proved by them, comes nearest.
+    let given = |e: &Explained| -> Option<Reproduced> {
+        let found = e.reproduced.iter().find(|r| unpaid.iter().any(|(key, _)| *key == r.key()));
+        found.or(e.nearest.as_ref()).cloned()
+    };
+    let nearest = |e: &Explained| given(e).map(|nearest| nearest.key());
+    let near = given(first).filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
+    let account = near.as_ref().and_then(|near| unpaid.iter().find(|(key, _)| *key == near.key()));
+    let others = first.reproduced.iter().map(|r| r.form.mistake.id).collect::<BTreeSet<_>>().len();
+    let left = |e: &Explained| near.as_ref().and(given(e)).map_or(e.base, |nearest| nearest.residual);
     let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
     let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
     taps.dedup();
@@ -279,8 +310,9 @@ fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &
         op: program.said(program.taps()[first.tap].op),
         residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
         base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
-        remainders: near.map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
-        alternatives: near.map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
+        remainders: near.as_ref().map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
+        alternatives: near.as_ref().map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
+        note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))),
         through: first.through.clone(),
         tried: first.tried.clone(),
         ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })

@@ -53,12 +53,22 @@ pub(crate) fn lost(profile: Profile, dtype: DType) -> f64 {
     if loses(profile, dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 }
 }
 
+/// The unit by which what is recorded of a run in this profile is rounded at least; of another rounding the last bits are what is looked at.
+pub(crate) fn recorded_unit(profile: Profile, is_rounding: bool) -> f64 {
+    unit_of(match profile {
+        _ if is_rounding => DType::F32,
+        Profile::Exact | Profile::F32 => DType::F32,
+        Profile::F16 => DType::F16,
+        Profile::Bf16 | Profile::Ggml { .. } => DType::BF16,
+    })
+}
+
 /// The unit by which recording in this type rounds.
 pub(crate) fn unit_of(dtype: DType) -> f64 {
     match dtype {
-        DType::F16 => 2f64.powi(-11),
-        DType::BF16 => 2f64.powi(-8),
-        DType::F32 => 2f64.powi(-24),
+        DType::F16 => firstdiff_evidence::F16,
+        DType::BF16 => firstdiff_evidence::BF16,
+        DType::F32 => firstdiff_evidence::F32,
         DType::F64 => 2f64.powi(-53),
     }
 }

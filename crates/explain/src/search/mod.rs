@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::Place;
+use firstdiff_evidence::Evidence;
 use ndarray::Axis;
 use rayon::prelude::*;
 
@@ -74,6 +75,8 @@ pub(crate) struct Reproduction {
     pub(crate) mistakes: Vec<Candidate>,
     /// NMSE that it leaves.
     pub(crate) residual: f64,
+    /// What the numbers carry for it.
+    pub(crate) evidence: Evidence,
 }
 
 /// What a search found.
@@ -89,6 +92,8 @@ pub(crate) struct Result {
     pub(crate) tried: BTreeMap<&'static str, f64>,
     /// Sets whose turn did not come before time ran out.
     pub(crate) untried: usize,
+    /// How many forms there were to try, each in each of its places.
+    pub(crate) forms: usize,
     /// What is right, and speaks against something that gives these numbers.
     pub(crate) spoken_against: Option<Place>,
 }
@@ -153,7 +158,7 @@ impl<'a> Search<'_, 'a> {
             Some(screen)
         });
         let base = Residual::of(target, right);
-        let result = Result { base: base.nmse, ..Result::default() };
+        let result = Result { base: base.nmse, forms: candidates.len(), ..Result::default() };
         let clock = Clock::of(self.is_large().then_some(f64::from(Effort::IN_ALL) * self.effort.seconds));
         let mut hunt = BeamSearch { search: self, target, screen, candidates, base, result, clock, progress };
         hunt.run();
@@ -418,7 +423,8 @@ impl BeamSearch<'_, '_, '_> {
             && self.result.closest.as_ref().is_none_or(|closest| left.nmse < 0.1 * closest.residual)
         {
             let mistakes = self.mistakes(set);
-            self.result.closest = Some(Reproduction { mistakes, residual: left.nmse });
+            let evidence = Evidence::default();
+            self.result.closest = Some(Reproduction { mistakes, residual: left.nmse, evidence });
         }
     }
 
@@ -475,7 +481,8 @@ impl BeamSearch<'_, '_, '_> {
                 mistakes[at] = other.clone();
                 let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
                 if let Some(residual) = self.search.proved(self.target, &edits, self.result.base) {
-                    self.result.reproduced.push(Reproduction { mistakes, residual });
+                    let found = self.search.reproduction(self.target, mistakes, residual);
+                    self.result.reproduced.push(found);
                 }
             }
         }
@@ -488,8 +495,8 @@ impl BeamSearch<'_, '_, '_> {
             let residual = self.search.proved(self.target, &edits_of(set, &self.candidates), base);
             match residual.filter(|&r| self.all_matter(set, r)) {
                 Some(residual) => {
-                    let mistakes = self.mistakes(set);
-                    self.result.reproduced.push(Reproduction { mistakes, residual });
+                    let found = self.search.reproduction(self.target, self.mistakes(set), residual);
+                    self.result.reproduced.push(found);
                 }
                 None => missed += 1,
             }

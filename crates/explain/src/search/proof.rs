@@ -9,6 +9,8 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 
 use crate::mistakes::{Edit, StepContext, hidden_cells};
+use crate::paid::evidence;
+use crate::replay::operation::recorded_unit;
 use crate::replay::outliers::LEAK;
 use crate::replay::recorded::{Recorded, own, row_inputs};
 use crate::replay::right::distance;
@@ -282,7 +284,19 @@ impl Search<'_, '_> {
         }
         let base = self.bare(target);
         let residual = self.proved(target, &[], base).or_else(|| self.comes_out_right(target, base))?;
-        Some(Reproduction { mistakes, residual })
+        Some(self.reproduction(target, mistakes, residual))
+    }
+
+    /// Mistakes that leave so much, with what the target's numbers carry for them.
+    pub(crate) fn reproduction(&self, target: &Target<'_>, mistakes: Vec<Candidate>, residual: f64) -> Reproduction {
+        let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
+        let is_other = |old: &&Edit| !edits.iter().any(|edit| edit.is_made_as(old));
+        let others: Vec<Edit> = self.accepted.iter().filter(is_other).cloned().collect();
+        let right = Search { accepted: &others, ..*self }.value(target, &[], self.run.profile);
+        let both = right.zip(self.value(target, &edits, self.run.profile));
+        let unit = recorded_unit(self.run.profile, is_rounding(&edits));
+        let evidence = both.map(|(right, claimed)| evidence(&target.own, &right, &claimed, unit));
+        Reproduction { mistakes, residual, evidence: evidence.unwrap_or_default() }
     }
 
     /// Whether replay would find nothing wrong, what was accepted being made: it was proved elsewhere, and need not be large here.

@@ -44,7 +44,7 @@ pub(crate) fn last_rows(model: &str, dump: &str, say: impl Fn(&mut Meta), change
     again(model, dump, say, change, true, &|_, shape| shape.to_vec(), &Effort::default())
 }
 
-fn again(
+pub(crate) fn again(
     model: &str,
     dump: &str,
     say: impl Fn(&mut Meta),

@@ -1,10 +1,10 @@
 //! Is it told right and wrong of a few rows, a few taps, one step? The last rows alone, an order of rows nobody says, a fault that ends, odd numbers.
 
 use firstdiff_compare::Status;
-use firstdiff_explain::explain::{Explanation, Match};
+use firstdiff_explain::explain::{Effort, Explanation, Match};
 use firstdiff_trace::{Dump, Site, Tap};
 
-use crate::again::{changed, last_rows, values};
+use crate::again::{again, changed, last_rows, values};
 
 const TORCH: &str = "golden/llama-torch";
 
@@ -142,4 +142,43 @@ fn context_of_keys(dump: &Dump, step: u32) -> Vec<f32> {
     };
     let channels = (0..queries).flat_map(|t| (0..heads).flat_map(move |h| (0..width).map(move |i| (t, h, i))));
     channels.map(|(t, h, i)| at(t, h, i)).collect()
+}
+
+/// One token, and of it one tap alone: so many numbers of it as its shape has there.
+fn of_one_token(tap: &str, own: &dyn Fn(usize) -> f32) -> Explanation {
+    let tap: Tap = tap.parse().unwrap();
+    let shape = move |found: Tap, shape: &[usize]| match found.site.position_axis() {
+        1 => vec![shape[0], 1, 1],
+        _ => [&[1], &shape[1..]].concat(),
+    };
+    let change = move |dump: &Dump, found: Tap, step: u32, _: Vec<f32>| {
+        let entry = dump.find(found, step).filter(|_| found == tap && step == 0)?;
+        Some((0..shape(found, &entry.shape).iter().product()).map(own).collect())
+    };
+    let say = |meta: &mut firstdiff_trace::Meta| {
+        meta.tokens = meta.tokens.take().map(|ids| ids[..1].to_vec());
+        meta.decode_tokens = None;
+    };
+    let effort = Effort { seconds: 1.0, ..Effort::default() };
+    again("qwen2", "golden/qwen2-torch.npz", say, &change, false, &shape, &effort)
+}
+
+#[test]
+fn a_few_numbers_of_something_else_prove_no_cause() {
+    for (number, tap) in ["layers.0.qk", "layers.1.qk", "layers.0.k", "layers.1.v", "layers.1.h"].iter().enumerate() {
+        for seed in 0..3 {
+            let random = |at: usize| {
+                let mixed = ((at + 1) * (number + 1) * 2_654_435_761 + seed * 40_503) % 10_007;
+                mixed as f32 / 5_003.0 - 1.0
+            };
+            let explanation = of_one_token(tap, &random);
+            assert!(!explanation.findings.is_empty(), "{tap}");
+            let open = |m: Match| matches!(m, Match::Unknown | Match::Closest);
+            assert!(
+                explanation.findings.iter().all(|f| open(f.matched) && f.cause.is_none()),
+                "{tap}: {:?}",
+                explanation.findings
+            );
+        }
+    }
 }

@@ -6,10 +6,7 @@ pub(crate) mod set;
 pub(crate) mod source;
 pub(crate) mod table;
 
-/// Bits that one of `n` costs.
-pub(crate) fn choice(n: usize) -> f64 {
-    (n.max(2) as f64).log2()
-}
+pub(crate) use firstdiff_evidence::choice;
 
 /// 2nd, 3rd, 4th.
 pub(crate) fn nth(n: usize) -> String {

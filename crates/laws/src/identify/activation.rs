@@ -10,7 +10,7 @@ use ndarray::ArrayD;
 use self::functions::{ALONE, APPROXIMATED, FIXED, Family, GATED, Role, families, gelu_tanh, sigmoid, silu};
 use crate::case::{Axis, Case, Kind, Place};
 use crate::describe::set::{Set, describe as describe_set};
-use crate::fit::{factor, least_squares, search};
+use crate::fit::{ROOM, factor, least_squares, search};
 use crate::identify::after::Offers;
 use crate::law::{Form, Law, Support};
 use crate::number::{Measured, Number};
@@ -411,8 +411,6 @@ impl How<'_> {
     }
 }
 
-/// Errors of rounding's size that an activation may be left with before the proof.
-const ROOM: f64 = 5.0;
 /// What a search may leave before its constant is looked at.
 const SEARCH_ROOM: f64 = 0.05;
 /// What a right function leaves of right values.

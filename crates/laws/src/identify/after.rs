@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis as Dimension};
 use crate::case::{Axis, Case};
 use crate::describe::set::Set;
 use crate::describe::table::describe as describe_table;
-use crate::fit::{factor, least_squares, nmse};
+use crate::fit::{ROOM, factor, least_squares, nmse};
 use crate::identify::OnPart;
 use crate::identify::output::wrong_parts;
 use crate::identify::subject::{Subject, by_slice, rows};
@@ -31,8 +31,6 @@ const THEN: &str = "then";
 /// How many times the tolerance a law may leave before its proof, and which share of the error.
 const NEAR: f64 = 30.0;
 const SHARE: f64 = 1e-5;
-/// Errors of rounding's size that a fit may leave.
-const ROOM: f64 = 5.0;
 /// Values that stand at a bound, at least.
 const HELD: usize = 4;
 /// Elements that a value is looked at by first.

@@ -5,6 +5,7 @@ use ndarray::{Array2, Array3, ArrayD, ArrayView1, Ix3, s};
 use crate::case::Axis;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::{Source, describe as describe_source};
+use crate::fit::ROOM;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
@@ -113,8 +114,6 @@ fn whom((set, name): (&Set, &str)) -> Option<String> {
     }
 }
 
-/// Errors of rounding's size within which a row is another.
-const ROOM: f64 = 5.0;
 /// Cells that are looked through.
 const MOST: usize = 1 << 12;
 

@@ -14,7 +14,7 @@ use crate::case::{Axis, Case, Place};
 use crate::describe::set::Set;
 use crate::describe::source;
 use crate::describe::table::describe as describe_table;
-use crate::fit::factor;
+use crate::fit::{ROOM, factor};
 use crate::identify::after::Offers;
 use crate::identify::attention::sources::{MEMORY, in_memory_from};
 use crate::identify::of_recovered;
@@ -68,8 +68,6 @@ fn context(probs: &Array3<f64>, values: &Array3<f64>) -> Array3<f64> {
     out
 }
 
-/// Errors of rounding's size that a context may be left with before the proof.
-const ROOM: f64 = 5.0;
 /// Ways to pair heads that are tried at most.
 const MOST_HEADS: usize = 1 << 14;
 /// Queries and keys up to which single coefficients are fitted.

@@ -15,7 +15,7 @@ use crate::describe::function::describe as describe_function;
 use crate::describe::set::Set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
-use crate::fit::least_squares;
+use crate::fit::{ROOM, least_squares};
 use crate::identify::after::{Offers, by_row, softmax};
 use crate::identify::output::roundings::OfValue;
 use crate::identify::subject::Subject;
@@ -32,8 +32,6 @@ pub(super) struct Routed {
     experts: usize,
 }
 
-/// Errors of rounding's size that a mixture may be left with.
-const ROOM: f64 = 5.0;
 /// Experts up to which the part of each is counted.
 const MOST_EXPERTS: usize = 256;
 /// The last digits of f32, as a share.

@@ -19,7 +19,7 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 use self::inputs::{bias, inputs};
 use crate::case::Case;
 use crate::describe::set::Set;
-use crate::fit::{factor, least_squares};
+use crate::fit::{ROOM, factor, least_squares};
 use crate::identify::OnPart;
 use crate::identify::output;
 use crate::identify::subject::Subject;
@@ -29,8 +29,6 @@ use crate::law::{Form, Law};
 const ROWS: usize = 160;
 /// Input columns up to which each has a coefficient of its own.
 const MOST_COLUMNS: usize = 768;
-/// Errors of rounding's size that a product may be left with before the proof.
-const ROOM: f64 = 5.0;
 
 /// Numbers of a block in which weights are stored.
 const BLOCKS: [usize; 3] = [32, 64, 256];

@@ -10,6 +10,7 @@ use ndarray::{Array2, ArrayD, IxDyn};
 
 use crate::case::{Axis, Case, Kind};
 use crate::describe::choice;
+use crate::fit::ROOM;
 use crate::identify::after::Offers;
 use crate::identify::operands::{called, with};
 use crate::identify::subject::Subject;
@@ -45,8 +46,6 @@ const MOST_AXES: usize = 5;
 const MOST_STRIDES: usize = 4096;
 /// Places that a reading is tried on first.
 const SAMPLE: usize = 48;
-/// Errors of rounding's size within which a number is another.
-const ROOM: f64 = 5.0;
 /// Elements of a tensor up to which an operand is read otherwise.
 const MOST_ELEMENTS: usize = 1 << 20;
 

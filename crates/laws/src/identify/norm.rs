@@ -18,7 +18,7 @@ use self::divisor::{FEWEST_ROWS, different, divisor_laws};
 use self::gain::gain_laws;
 use self::rounded::rounded;
 use crate::case::{Case, Place};
-use crate::fit::{dot, factor, least_squares};
+use crate::fit::{ROOM, dot, factor, least_squares};
 use crate::identify::aliased::aliased;
 use crate::law::{Form, Law, Parameters, Status};
 use crate::number::{Measured, NUMBER};
@@ -212,8 +212,6 @@ fn roots(x: &Array2<f64>, epsilon: f64) -> Vec<f64> {
 const ALIKE: f64 = 1e-4;
 /// The size of rounding in what is right.
 const EXACT: f64 = 1e-12;
-/// Errors of rounding's size that a norm may be left with before the proof.
-const ROOM: f64 = 5.0;
 
 /// The laws of a norm.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {

@@ -9,13 +9,11 @@ use super::replaced::others;
 use crate::case::{Axis, Case};
 use crate::describe::set::describe as describe_set;
 use crate::describe::table::describe as describe_table;
-use crate::fit::{factor, weighed};
+use crate::fit::{ROOM, factor, weighed};
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
-/// Errors of rounding's size that a product may be left with.
-const ROOM: f64 = 5.0;
 /// A part of the channels that is dearer to say is none.
 const DEAR: f64 = 40.0;
 

@@ -5,12 +5,11 @@ use ndarray::{ArrayD, ArrayViewD, Axis as Dimension};
 use crate::case::Case;
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
+use crate::fit::ROOM;
 use crate::identify::further_off;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
-/// Errors of rounding's size within which two slices are the same.
-const ROOM: f64 = 5.0;
 /// A part that is dearer to say is none.
 const DEAR: f64 = 40.0;
 

@@ -16,6 +16,7 @@ use self::turns::{Pairing, Turns, angles, wrap};
 use crate::case::{Axis, Case, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::describe as describe_table;
+use crate::fit::ROOM;
 use crate::identify::output::wrong_parts;
 use crate::identify::subject::Subject;
 use crate::identify::{OnPart, further_off};
@@ -189,9 +190,6 @@ fn of_some_positions(case: &Case<'_>, right: &Right, x: &Array3<f64>, own: &Arra
     }
     laws
 }
-
-/// Errors of rounding's size that a pairing may leave.
-const ROOM: f64 = 5.0;
 
 /// Measured turns, of which the law is looked for.
 struct How<'h> {

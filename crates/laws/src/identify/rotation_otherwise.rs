@@ -9,7 +9,7 @@ use ndarray::{Array2, Array3, ArrayD};
 
 use crate::case::{Case, Place};
 use crate::describe::function::{Function, Of, fitting};
-use crate::fit::{least_squares, nmse};
+use crate::fit::{ROOM, least_squares, nmse};
 use crate::identify::after::Offers;
 use crate::identify::output::roundings::digits;
 use crate::identify::rotation::{Right, operands};
@@ -365,6 +365,3 @@ fn of_coefficients(case: &Case<'_>, right: &Right) -> Option<(Law, ArrayD<f64>)>
     let value = law.predicted(case, case.fitted)?;
     Some((law, value))
 }
-
-/// Errors of rounding's size that coefficients may leave.
-const ROOM: f64 = 5.0;

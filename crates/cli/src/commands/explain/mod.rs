@@ -316,7 +316,9 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
         n => format!("wrong from one of {} operations up to here", n + 1),
     };
     let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
-    screen.line(&format!("  {place}: {what}, no known mistake reproduces it (NMSE {nmse})"));
+    let is_given = found.diagnosis.matched == Match::Closest && found.note.is_some();
+    let how = if is_given { "no cause is proved" } else { "no known mistake reproduces it" };
+    screen.line(&format!("  {place}: {what}, {how} (NMSE {nmse})"));
     if let Some(reason) = &found.reason {
         screen.line(&format!("    {}", safe(reason)));
     }
@@ -326,7 +328,7 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
     if found.diagnosis.matched == Match::Closest {
         let near: Vec<String> = found.diagnosis.also.iter().map(|near| near.words.clone()).collect();
         // What gives these numbers, and is no cause for another reason.
-        let how = if found.note.is_some() { "nearest, but not stated" } else { "nearest, but not it" };
+        let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
         screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&found.diagnosis)));
     }
     let words = tried(found, verbose);

@@ -50,6 +50,7 @@ impl Card {
             (Match::Reproduced | Match::Seen, _) => ("cause proved", known.summary.clone().unwrap_or_default()),
             (Match::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
             (Match::Measured, Some(law)) => ("law measured", law.words.clone()),
+            (Match::Closest, _) => ("unknown", format!("{op}: no cause is proved")),
             _ => ("unknown", format!("{op}: no known mistake reproduces it")),
         };
         let mut line = |name: &'static str, text: Option<String>| lines.extend(text.map(|text| (name, text)));

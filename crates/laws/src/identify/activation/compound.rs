@@ -1,7 +1,7 @@
 //! Activations of two terms: a sum of two plain functions, or one over one and another. What a formula gives without its brackets, with another sign, or with
 //! the wrong of two terms.
 
-use crate::fit::least_squares;
+use crate::fit::{ROOM, least_squares};
 use crate::number::{Measured, Number};
 
 /// A plain function, and what it is called.
@@ -116,8 +116,6 @@ pub(super) fn found(x: &[f64], value: &[f64], weight: &[f64], noise: f64) -> Vec
 
 /// Values that two terms are tried on first.
 const FEW: usize = 160;
-/// Errors of rounding's size that two terms may leave.
-const ROOM: f64 = 5.0;
 
 #[cfg(test)]
 mod tests {

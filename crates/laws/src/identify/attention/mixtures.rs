@@ -8,7 +8,7 @@ use super::field::{Field, MOST_TERMS};
 use super::shares::MOST_HEADS;
 use super::{After, Draft, How, Made, cube, right_scores};
 use crate::describe::choice;
-use crate::fit::least_squares;
+use crate::fit::{ROOM, least_squares};
 use crate::law::Form;
 use crate::number::{Measured, Number};
 
@@ -170,8 +170,6 @@ impl How<'_> {
 
 /// Pairs of blocks of dimensions that may meet.
 const MOST_BLOCKS: usize = 12;
-/// Errors of rounding's size that a mixture may leave before the proof.
-const ROOM: f64 = 5.0;
 
 /// How heads are mixed: the same number for its own and for all others of its group, in words.
 fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<(String, f64, Array2<f64>)> {

@@ -4,6 +4,7 @@ use ndarray::{Array3, s};
 
 use super::{Operands, context, law};
 use crate::case::Case;
+use crate::fit::ROOM;
 use crate::identify::after::Offers;
 use crate::identify::linear::accumulated::{Kept, LEAST};
 use crate::identify::softmax::over_blocks;
@@ -65,6 +66,3 @@ pub(super) fn kept_short(case: &Case<'_>, own: &Array3<f64>) -> Vec<Law> {
     }
     laws
 }
-
-/// Errors of rounding's size that sums may be left with.
-const ROOM: f64 = 5.0;

@@ -9,13 +9,12 @@ use super::{Ids, ids, law};
 use crate::case::{Axis, Case};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
+use crate::fit::ROOM;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
 /// Numbers of a table that is read through.
 const MOST: usize = 1 << 28;
-/// Errors of rounding's size within which a row is another.
-const ROOM: f64 = 5.0;
 
 /// Rows of these ids; `None` where one of them is not in the table.
 fn read(case: &Case<'_>, place: usize, ids: &[i64]) -> Option<Array2<f64>> {

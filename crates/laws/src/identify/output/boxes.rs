@@ -4,7 +4,7 @@ use ndarray::{Array2, ArrayD};
 
 use crate::case::Case;
 use crate::describe::set::{Set, describe as describe_set};
-use crate::fit::factor;
+use crate::fit::{ROOM, factor};
 use crate::identify::further_off;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
@@ -77,6 +77,3 @@ pub(super) fn boxes(subject: &Subject, case: &Case<'_>) -> Option<Law> {
     };
     Some(subject.law(Form::OutputFunction, words, bits + 4.0, made).with("factor", by))
 }
-
-/// Errors of rounding's size that a factor may leave.
-const ROOM: f64 = 5.0;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ndarray::{Array2, ArrayD, Ix2};
 
 use crate::case::{Axis, Case};
-use crate::fit::{factor, least_squares};
+use crate::fit::{ROOM, factor, least_squares};
 use crate::identify::further_off;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
@@ -64,8 +64,6 @@ impl Made {
     }
 }
 
-/// Errors of rounding's size that logits may be left with.
-const ROOM: f64 = 5.0;
 /// Logits that tell a law.
 const LEAST: usize = 4;
 

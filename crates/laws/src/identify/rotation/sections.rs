@@ -12,12 +12,10 @@ use crate::case::{Axis, Case, Place};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::table::describe as describe_table;
-use crate::fit::least_squares;
+use crate::fit::{ROOM, least_squares};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number, SURE};
 
-/// Errors of rounding's size that lengths may be off by.
-const ROOM: f64 = 5.0;
 /// Different position sequences of a rotation's pairs, at most.
 const MOST_SECTIONS: usize = 4;
 

@@ -1,0 +1,139 @@
+//! What is proved by a few numbers? Nothing that chance gives as well: one factor gives any one number.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::common::{firstdiff, fixtures, in_one_line, json};
+
+const FORGETTING: &str = "programs/forgetting";
+
+/// The values of a .npy of f32.
+fn values(path: &Path) -> Vec<f32> {
+    let npy = std::fs::read(path).unwrap();
+    let begin = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    npy[begin..].chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
+}
+
+fn write(path: &Path, shape: [usize; 2], values: &[f32]) {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
+    let mut npy = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    npy.extend(format!("{header:<117}\n").bytes());
+    npy.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+    std::fs::write(path, npy).unwrap();
+}
+
+/// Numbers of no meaning between -1 and 1.
+fn noise(seed: usize) -> impl Iterator<Item = f32> {
+    let mut state = seed as u64;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    })
+}
+
+/// Mistakes that have a number which may be any, and some that have none.
+const SOME: &str = "logit-scale,logit-softcap,embed-multiplier,embed-scale,residual-scale,result-scaled,number-differs,norm-eps,norm-width,norm-omitted,weight-transposed,tokens-differ";
+
+/// The recorded program with nothing but the first `n` logits of the last position, and of them `candidate`.
+fn explained(n: usize, candidate: &[f32], only: &str) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = folder.path().join("golden");
+    std::fs::create_dir(&golden).unwrap();
+    let from = fixtures().join(FORGETTING).join("golden");
+    for file in std::fs::read_dir(&from).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), golden.join(file.file_name())).unwrap();
+    }
+    let read = |name: &str| serde_json::from_slice::<Value>(&std::fs::read(from.join(name)).unwrap()).unwrap();
+    let (mut program, mut dump) = (read("program.json"), read("dump.json"));
+    let tap = program["taps"].as_array_mut().unwrap().iter_mut().find(|tap| tap["tap"] == "logits").unwrap();
+    let buffer = tap["v"]["v"][0].clone();
+    tap["v"]["v"] = json!([buffer, [1, n], [50, 1], 450]);
+    let tap = dump["taps"].as_array_mut().unwrap().iter_mut().find(|tap| tap["tap"] == "logits").unwrap();
+    tap["shape"] = json!([1, n]);
+    std::fs::write(golden.join("program.json"), program.to_string()).unwrap();
+    std::fs::write(golden.join("dump.json"), dump.to_string()).unwrap();
+    write(&golden.join("logits.npy"), [1, n], &values(&from.join("logits.npy"))[450..450 + n]);
+    let own = folder.path().join("candidate");
+    std::fs::create_dir(&own).unwrap();
+    write(&own.join("logits.npy"), [1, n], candidate);
+    std::fs::write(own.join("dump.json"), json!({ "tokens": dump["tokens"] }).to_string()).unwrap();
+    let [golden, own] = [golden, own].map(|path| path.to_string_lossy().into_owned());
+    let weights = format!("{FORGETTING}/model.safetensors");
+    json(&["explain", &golden, &own, "--weights", &weights, "--seconds", "3", "--only", only])
+}
+
+fn logits() -> Vec<f32> {
+    values(&fixtures().join(FORGETTING).join("golden/logits.npy"))
+}
+
+#[test]
+fn a_few_numbers_of_something_else_prove_no_cause() {
+    let logits = logits();
+    let row = &logits[450..];
+    let size = (row.iter().map(|x| x * x).sum::<f32>() / 50.0).sqrt();
+    for (seed, n) in [1, 2, 3, 6, 50].into_iter().enumerate() {
+        let mut random = noise(seed);
+        let candidates: [(&str, Vec<f32>); 5] = [
+            ("another row", logits[150 + 50 * (seed % 4)..][..n].to_vec()),
+            ("other columns", row.iter().cycle().skip(7).take(n).copied().collect()),
+            ("noise", random.by_ref().take(n).map(|x| 1.7 * size * x).collect()),
+            ("noise beside it", row[..n].iter().zip(&mut random).map(|(x, noise)| x * (1.0 + 0.3 * noise)).collect()),
+            ("one sigmoid more", row[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()),
+        ];
+        for (what, candidate) in candidates {
+            // One number that is a function of the right one is a function of it in each place where there are more.
+            if what == "one sigmoid more" && n > 2 {
+                continue;
+            }
+            let report = explained(n, &candidate, SOME);
+            assert_eq!(report["verdict"], "diverged", "{what}, {n}");
+            for finding in report["findings"].as_array().expect("findings") {
+                let is_open = finding["match"] == "closest" || finding["match"] == "unknown";
+                assert!(is_open && finding["cause"].is_null(), "{what}, {n}: {finding:#}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_proved_says_what_the_numbers_carry() {
+    let report = explained(1, &[1.3 * logits()[450]], "logit-scale");
+    let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+    assert_eq!(finding["match"], "closest", "{finding:#}");
+    let note = finding["note"].as_str().unwrap_or_default();
+    assert!(note.contains("but so would chance: 1 number carries 2"), "{note}");
+    assert!(!finding["record_next"].as_array().expect("taps").is_empty(), "{finding:#}");
+}
+
+#[test]
+fn a_cause_that_its_numbers_pay_for_is_proved() {
+    let scaled: Vec<f32> = logits()[450..].iter().map(|x| 1.3 * x).collect();
+    let report = explained(50, &scaled, SOME);
+    let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+    assert_eq!(finding["match"], "reproduced", "{finding:#}");
+}
+
+#[test]
+fn a_factor_is_stated_of_numbers_that_pay_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let compared = |n: usize| {
+        let [a, b] = ["a", "b"].map(|name| folder.path().join(format!("{name}{n}")));
+        for (path, by) in [(&a, 1.0), (&b, 1.3)] {
+            std::fs::create_dir(path).unwrap();
+            let values: Vec<f32> = noise(n).take(n).map(|x| by * x).collect();
+            write(&path.join("logits.npy"), [1, n], &values);
+        }
+        let [a, b] = [a, b].map(|path| path.to_string_lossy().into_owned());
+        let screen = String::from_utf8(firstdiff(&["compare", &a, &b]).stdout).unwrap();
+        (json(&["compare", &a, &b])["first_divergence"]["anatomy"].clone(), in_one_line(&screen))
+    };
+    for n in [1, 2] {
+        let (anatomy, screen) = compared(n);
+        assert_eq!((&anatomy["factor"], &anatomy["explained_by"]), (&Value::Null, &json!([])), "{n}: {anatomy:#}");
+        assert!(!screen.contains("leaves NMSE") && screen.contains("so would chance"), "{screen}");
+    }
+    let (anatomy, screen) = compared(64);
+    assert!((anatomy["factor"]["factor"].as_f64().unwrap() - 1.3).abs() < 1e-6, "{anatomy:#}");
+    assert!(screen.contains("1.300000 times the reference"), "{screen}");
+}

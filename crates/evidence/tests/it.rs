@@ -1,0 +1,44 @@
+//! What do numbers carry, and what do they pay for?
+
+use firstdiff_evidence::{Account, BF16, Evidence, F32, choice, number};
+
+/// 1.4 times the right value, of so many numbers.
+fn scaled(n: u16, unit: f64) -> Evidence {
+    Evidence::of((1..=n).map(f64::from).map(|x| [1.4 * x, x, 1.4 * x]), unit)
+}
+
+#[test]
+fn a_factor_of_one_number_is_not_paid_for_and_of_four_it_is() {
+    let price = number(1.4) + choice(100);
+    let account: Account = scaled(1, F32).against(price);
+    assert_eq!(account.to_string(), "1 number carries 22 bits, 37 are needed");
+    assert!(!account.is_paid() && scaled(4, F32).against(price).is_paid());
+    // In 8 bits it takes more of them.
+    assert!(!scaled(4, BF16).against(price).is_paid() && scaled(16, BF16).against(price).is_paid());
+}
+
+#[test]
+fn what_occurs_again_counts_once() {
+    assert_eq!(Evidence::of([[1.4, 1.0, 1.4]; 4].into_iter(), F32), scaled(1, F32));
+    // What is one number throughout is one number.
+    let constant = Evidence::of((2..90).map(|x| [1.0, f64::from(x), 1.0]), F32);
+    assert_eq!((constant.numbers, constant.bits), (1, 24.0));
+    // That something stands where nothing is due is of each place.
+    let shown = Evidence::of([[-1e4, f64::NEG_INFINITY, -1e4]; 30].into_iter(), F32);
+    assert!(shown.bits > 50.0 && shown.numbers == 1, "{shown:?}");
+}
+
+#[test]
+fn what_is_right_carries_nothing_and_what_a_claim_breaks_speaks_against_it() {
+    assert_eq!(Evidence::of((1..50).map(|x| [f64::from(x); 3]), F32), Evidence::default());
+    let broken = Evidence::of((1..50).map(f64::from).map(|x| [x, x, 2.0 * x]), F32);
+    assert!(broken.numbers == 0 && broken.bits < -900.0, "{broken:?}");
+    let nan = Evidence::of((1..50).map(|x| [f64::from(x), 0.0, f64::NAN]), F32);
+    assert!(!nan.against(0.0).is_paid(), "{nan:?}");
+}
+
+#[test]
+fn of_very_many_numbers_some_are_enough() {
+    let many = Evidence::of((0..1 << 20).map(f64::from).map(|x| [1.4 * x, x, 1.4 * x]), F32);
+    assert!((200_000..300_000).contains(&many.numbers), "{}", many.numbers);
+}
