@@ -3,11 +3,10 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use firstdiff_compare::{MASKED, Place, Status};
 use firstdiff_model::Profile;
-use firstdiff_program::{Arithmetic, Bench, Edit, Operand, Program, Slice};
+use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
@@ -28,6 +27,7 @@ use crate::replay::operation::{Operation, is_coarse};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
+use crate::search::budget::Budget;
 use crate::tolerance::search::{
     CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
     TUNED_TO_ROUNDING,
@@ -60,8 +60,8 @@ pub fn explain(
         replays: &replays,
         candidate,
         effort,
-        begun: Instant::now(),
-        exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
+        moment: Budget::of_one_thread(A_MOMENT),
+        exact: Bench::new(recording.program, candidate.exact(), recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
         contradicted: BTreeSet::new(),
@@ -157,8 +157,8 @@ impl Known {
     }
 }
 
-/// What a quick search may take in all.
-const A_MOMENT: Duration = Duration::from_secs(5);
+/// Seconds that a quick search may take in all.
+const A_MOMENT: f64 = 5.0;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
@@ -170,7 +170,7 @@ pub(super) struct Search<'a> {
     pub(super) replays: &'a Replays,
     pub(super) candidate: &'a Candidate<'a>,
     pub(super) effort: &'a Effort,
-    begun: Instant,
+    moment: Budget,
     pub(super) exact: Bench<'a>,
     pub(super) rounded: Option<Bench<'a>>,
     /// For each operation the taps that are right and made of it.
@@ -190,7 +190,7 @@ struct Target<'t> {
     off: f64,
     base: f64,
     operation: Operation<'t>,
-    begun: Instant,
+    budget: Budget,
 }
 
 impl Search<'_> {
@@ -202,15 +202,27 @@ impl Search<'_> {
         let vainly = |e: &Explained| e.reproduced.is_empty() && same_operation(&self.recording, held, e.tap, tap);
         let is_new = !before.iter().any(vainly);
         let replayed = self.replays.of(held.place(tap))?;
-        if self.effort.quick && (self.begun.elapsed() > A_MOMENT || !replayed.through.is_empty()) {
+        if self.effort.quick && (self.moment.is_spent() || !replayed.through.is_empty()) {
             return None;
+        }
+        let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
+        let mut found = Explained {
+            tap,
+            base: size.unwrap_or(f64::INFINITY),
+            through: replayed.through.clone(),
+            reproduced: Vec::new(),
+            tried: BTreeMap::new(),
+            nearest: None,
+        };
+        // Nothing can be done otherwise that cannot be done.
+        if replayed.is_for(Reason::is_of_the_reference) {
+            return Some(found);
         }
         let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
         // A weight that cannot be read was told of by the replay.
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
-        let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
         let off = apart(place, &right, &own).max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all.
         let by_size = off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(&right, &own);
@@ -221,18 +233,11 @@ impl Search<'_> {
             own,
             place,
             operation: self.replays.operation(replayed, self.candidate.profile),
-            begun: Instant::now(),
+            budget: Budget::of_one_thread(self.effort.seconds),
         };
         let context = Context::new(program, held, &slice, &self.exact, Arc::new(target.own.clone()));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
-        let mut found = Explained {
-            tap,
-            base: off,
-            through: replayed.through.clone(),
-            reproduced: Vec::new(),
-            tried: BTreeMap::new(),
-            nearest: None,
-        };
+        found.base = off;
         // Which keys there are to be seen is no matter of numbers.
         if replayed.is_for(|reason| matches!(reason, Reason::Padding(_))) {
             return Some(found);
@@ -289,8 +294,7 @@ impl Search<'_> {
     }
 
     fn is_late(&self, target: &Target<'_>) -> bool {
-        target.begun.elapsed().as_secs_f64() > self.effort.seconds
-            || self.effort.quick && self.begun.elapsed() > A_MOMENT
+        target.budget.is_spent() || self.effort.quick && self.moment.is_spent()
     }
 
     /// Tries a form, and notes what it leaves.
@@ -411,7 +415,9 @@ impl Search<'_> {
     }
 
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
-        let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
+        let value = || self.value(target.slice, edits);
+        let value = self.moment.spend(|| target.budget.spend(value));
+        let value = value.filter(|value| value.shape() == target.own.shape())?;
         // The same values must be hidden: what is hidden counts for nothing.
         if value.iter().any(|x| x.is_nan()) || hides_others(&value, &target.own) {
             return None;
@@ -507,8 +513,8 @@ fn hides_others(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
 }
 
 /// A number with so many digits.
-fn rounded_to(value: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits - 1 - value.abs().log10().floor() as i32);
+pub(super) fn rounded_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi((digits - 1).saturating_sub(value.abs().log10().floor() as i32));
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
 }
 

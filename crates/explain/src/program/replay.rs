@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
-use firstdiff_model::{Cache, Profile};
+use firstdiff_model::Profile;
 use firstdiff_program::{
     Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values,
 };
@@ -17,11 +17,12 @@ use crate::program::held::{Held, array, moved};
 use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording, taken_back};
+use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, tolerance};
 use crate::replay::{Replay, ReplayError, Replayed, Routing};
-use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
+use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, EDGE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
 ///
@@ -92,12 +93,13 @@ pub(crate) fn replayed(
     // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
     let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
+    let is_same_run = candidate.values.is_of_one_dump();
     let open: HashMap<usize, Place> = program
         .choices()
         .map(|tap| (program.taps()[tap].op, held.place(tap)))
         .filter(|(_, place)| undecided.contains(place))
         .collect();
-    let bench = Bench::new(program, Arithmetic::F64, recording.weights);
+    let bench = Bench::new(program, candidate.exact(), recording.weights);
     // Operations that chose otherwise: the values that come with a choice are not those of the candidate's.
     let mut other_choices: HashMap<usize, Place> = HashMap::new();
     while let Some(tap) = lockstep.next_tap() {
@@ -150,7 +152,7 @@ pub(crate) fn replayed(
         let reads_beyond = slice.known().any(|known| held.beyond(known).is_some());
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
-            Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
+            Err(why) => beside_the_reference(unchecked(place, name), why, reports.get(&place).copied(), is_same_run),
             Ok(_) if reads_beyond => {
                 let why = "it reads keys that the reference's run does not have".to_owned();
                 Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) }
@@ -163,15 +165,18 @@ pub(crate) fn replayed(
                 let is_whole = part.is_none() && !is_in_own_order;
                 let standing = orders.settle((program, &bench), &slice, is_whole, held, &mut own);
                 let site = place.tap.last_site();
+                if held.is_kept(tap) {
+                    own = as_kept(candidate.cache, site, &own, &due.right).unwrap_or(own);
+                }
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
                 let of_inputs = of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved));
                 // Where the program rounds to 16 bits itself, another right run has the next number of its type.
                 let is_half = matches!(record.view.dtype, ProgramType::F16 | ProgramType::BF16);
-                let of_edges = if coarse && is_half { own_unit(candidate.profile).powi(2) } else { 0.0 };
-                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs + of_edges;
-                let costs = (stored, spread.map_or(0.0, |moved| distance(site, &due.right, moved)));
+                let of_edges = if coarse && is_half { own_unit(candidate.profile).powi(2) / EDGE_ROOM } else { 0.0 };
+                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs;
+                let costs = (stored, spread.map_or(0.0, |moved| distance(site, &due.right, moved)).max(of_edges));
                 noise_of.insert(place, costs);
                 let before = noise.entry(place.tap).or_insert(0.0);
                 let operation =
@@ -229,10 +234,15 @@ pub(crate) fn replayed(
         taps.push(Replayed { from, through, ..judged });
         lockstep.hold(tap, held)?;
     }
+    if is_right_at_every_end(program, held, &reports) {
+        // What was made of it is the reference's.
+        let open = taps.iter_mut().filter_map(|tap| tap.reason.as_mut());
+        open.for_each(Reason::needs_no_judgement);
+    }
     let (outside, not_numbers) = outside(candidate, held)?;
     taps.extend(outside);
     let warnings = lockstep.warnings().into_iter().chain(not_numbers).collect();
-    let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
+    let replay = Replay { taps, routing, warnings, order_is_open: false, cache: candidate.cache, cache_is_assumed: false };
     let mut replays = Replays { replay, taps: numbers, noise: noise_of };
     taken_back::leave_out(recording, candidate, held, &mut replays);
     Ok(replays)
@@ -256,6 +266,28 @@ fn outside(candidate: &Candidate<'_>, held: &Held) -> Result<(Vec<Replayed>, Opt
     let said = |first: &String| format!("NaN in what is not in the program, and was not checked: {first}{more}");
     let warning = not_numbers.first().map(said);
     Ok((taps, warning))
+}
+
+/// Whether the last tap that was recorded of each step is the reference's own value.
+fn is_right_at_every_end(program: &Program, held: &Held, reports: &HashMap<Place, &TapReport>) -> bool {
+    let recorded = (0..program.taps().len()).filter(|&tap| held.get(tap).is_some());
+    let ends: HashMap<usize, Place> = recorded.map(|tap| (program.taps()[tap].step, held.place(tap))).collect();
+    ends.values().all(|place| reports.get(place).is_some_and(|report| report.status.agrees()))
+}
+
+/// A tap that cannot be computed, as the comparison with the reference's own value judged it: it says nothing where an input differs as well.
+fn beside_the_reference(blank: Replayed, why: String, report: Option<&TapReport>, is_same_run: bool) -> Replayed {
+    match report.filter(|_| !is_same_run) {
+        Some(report) if report.status.agrees() => {
+            Replayed::of(TapReport { op: blank.report.op, reason: None, log: Vec::new(), ..report.clone() })
+        }
+        Some(report) if report.status == Status::Diverged => {
+            let reason = Some(Reason::NotTheReferences { why });
+            let report = TapReport { op: blank.report.op, reason: None, log: Vec::new(), ..report.clone() };
+            Replayed { reason, ..Replayed::of(report) }
+        }
+        _ => Replayed { reason: Some(Reason::NotComputed(why)), ..blank },
+    }
 }
 
 /// A tap that is right where the program has keys, and sees more of them.
@@ -322,10 +354,10 @@ impl<'a> Lockstep<'a> {
             units.extend((unit > 0.0).then_some((number, unit)));
         }
         let rounded = candidate.arithmetic();
-        let second = if coarse { rounded.unwrap_or(Arithmetic::F64) } else { Arithmetic::F64 };
+        let second = rounded.filter(|_| coarse).unwrap_or(Arithmetic::F64);
         Lockstep {
             program,
-            exact: evaluator(Arithmetic::F64),
+            exact: evaluator(candidate.exact()),
             rounded: rounded.map(evaluator),
             moved: (!units.is_empty()).then(|| evaluator(second)),
             units,
@@ -397,7 +429,7 @@ impl<'a> Lockstep<'a> {
 
     /// Goes on with what the candidate holds, where anything can be computed from that.
     fn hold(&mut self, tap: usize, held: &Held) -> Result<(), EvaluateError> {
-        let Some(own) = held.readable(tap) else { return Ok(()) };
+        let Some(own) = held.readable(tap) else { return self.keep(tap, held) };
         self.exact.hold(tap, own.view())?;
         if let Some(rounded) = &mut self.rounded {
             rounded.hold(tap, own.view())?;
@@ -410,10 +442,22 @@ impl<'a> Lockstep<'a> {
         Ok(())
     }
 
+    /// Goes on with keys or values that were not recorded as they are read back from the cache.
+    fn keep(&mut self, tap: usize, held: &Held) -> Result<(), EvaluateError> {
+        if !held.is_kept(tap) {
+            return Ok(());
+        }
+        for evaluator in [&mut self.exact].into_iter().chain(&mut self.rounded).chain(&mut self.moved) {
+            let read_back = evaluator.value(tap)?.map(|value| held.read_back(&value));
+            read_back.map_or(Ok(()), |value| evaluator.hold(tap, value))?;
+        }
+        Ok(())
+    }
+
     /// What could not be carried out.
     fn warnings(&self) -> Vec<String> {
         let gaps = self.exact.gaps();
-        let told = gaps.iter().take(TOLD).map(|gap| format!("{gap}: what reads it is not judged"));
+        let told = gaps.iter().take(TOLD).map(|gap| format!("{gap}: what reads it is held against the reference's own value, where that tells"));
         let more =
             (gaps.len() > TOLD).then(|| format!("{} further operations could not be carried out", gaps.len() - TOLD));
         told.chain(more).collect()

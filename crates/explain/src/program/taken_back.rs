@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::Status;
-use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice};
+use firstdiff_program::{Bench, Kind, Program, Slice};
 use ndarray::ArrayD;
 
 use crate::explain::right_at_the_end::MOST;
@@ -34,7 +34,7 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
         return;
     }
     let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
-    let mut benches = (bench(Arithmetic::F64), candidate.arithmetic().map(bench));
+    let mut benches = (bench(candidate.exact()), candidate.arithmetic().map(bench));
     let all = Trial::new(recording, candidate, held, replays, &mut benches).found();
     for TakenBack { reader: (reader, judged), wrong, between } in all {
         let place = held.place(reader);
