@@ -92,9 +92,9 @@ pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Cho
     Ok(match (precision(reference)?, precision(candidate)?) {
         (None, None) => Choice::undeclared(candidate),
         // An exact reference does not make an undeclared candidate exact.
-        (Some(r), None) => {
-            Some(Choice::undeclared(candidate)).filter(|own| own.profile > r).unwrap_or(of_reference(r.max(Profile::F32)))
-        }
+        (Some(r), None) => Some(Choice::undeclared(candidate))
+            .filter(|own| own.profile > r)
+            .unwrap_or(of_reference(r.max(Profile::F32))),
         (None, Some(c)) => Choice::candidates(c.max(Profile::F32), candidate, Some(shown(reference))),
         (Some(r), Some(c)) if c >= r => Choice::candidates(c, candidate, Some(r.max(shown(reference)))),
         (Some(r), Some(_)) => of_reference(r),

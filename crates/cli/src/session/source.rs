@@ -170,16 +170,13 @@ impl Recorded {
 
     fn explained(&self, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
         self.beside_the_program(|recording, candidate| {
-            let mut explained = firstdiff_explain::program::explain(recording, candidate, effort, progress)?;
-            explained.replay.cache_is_assumed = self.session.cache_shown_by().is_some();
-            Ok(explained)
+            Ok(firstdiff_explain::program::explain(recording, candidate, effort, progress)?)
         })
     }
 
     fn replayed(&self) -> Result<Replay> {
         self.beside_the_program(|recording, candidate| {
-            let replay = firstdiff_explain::program::replay(recording, candidate, &mut |_, _| {})?;
-            Ok(Replay { cache_is_assumed: self.session.cache_shown_by().is_some(), ..replay })
+            Ok(firstdiff_explain::program::replay(recording, candidate, &mut |_, _| {})?)
         })
     }
 
@@ -189,7 +186,7 @@ impl Recorded {
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(self.profile(), Cache::F32);
         let recording = Recording { program: &self.program, weights: &self.weights };
-        let (taps, cache) = (&self.report.taps, options.cache);
+        let (taps, cache) = (&self.report.taps, (options.cache, self.session.cache_shown_by().is_some()));
         let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
         judge(&recording, &candidate)
     }

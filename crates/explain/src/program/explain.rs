@@ -357,14 +357,9 @@ impl Search<'_> {
         let ops: BTreeSet<usize> = slice.ops().collect();
         let here = |edit: &&Edit| edit.at.op().is_none_or(|op| ops.contains(&op));
         let edits: Vec<Edit> = edits.iter().filter(here).cloned().collect();
-        let exact = self.value(slice, &edits)?;
-        let right = match &self.rounded {
-            Some(bench) => self.value_on(bench, slice, &edits)?,
-            None => exact.clone(),
-        };
+        let (exact, right) = self.exact_and_rounded(slice, &edits)?;
         let operation = self.replays.operation(replayed, self.candidate.profile);
-        let fits = exact.shape() == own.shape() && right.shape() == own.shape();
-        fits.then(|| operation.judged(&own, &right, &exact).report.status.agrees())
+        (exact.shape() == own.shape()).then(|| operation.judged(&own, &right, &exact).report.status.agrees())
     }
 
     fn pairs(&mut self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
@@ -409,6 +404,13 @@ impl Search<'_> {
         self.value_on(&self.exact, slice, edits)
     }
 
+    /// The same, with what it gives in the candidate's arithmetic, where both have one shape.
+    fn exact_and_rounded(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
+        let exact = self.value(slice, edits)?;
+        let right = self.rounded.as_ref().map_or_else(|| Some(exact.clone()), |b| self.value_on(b, slice, edits))?;
+        (right.shape() == exact.shape()).then_some((exact, right))
+    }
+
     pub(super) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
         Some(array(&slice.evaluate(bench, &value, edits).ok()?))
@@ -435,12 +437,7 @@ impl Search<'_> {
         if residual > (most * target.base).max(floor) {
             return false;
         }
-        let Some(exact) = self.value(target.slice, edits) else { return false };
-        let right = match &self.rounded {
-            Some(bench) => self.value_on(bench, target.slice, edits),
-            None => Some(exact.clone()),
-        };
-        let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
+        let Some((exact, right)) = self.exact_and_rounded(target.slice, edits) else { return false };
         // What is left may be the rounding that a right run has, where all of the error is not much more than that.
         let rounding = (ROUNDING_ROOM * apart(target.place, &right, &exact)).max(floor);
         // Where the size alone is none, it must not become one.

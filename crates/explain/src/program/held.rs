@@ -93,7 +93,7 @@ impl Held {
         let parts = missing.map(|number| Ok(part(&taps[number], candidate)?.map(|part| (number, part))));
         let parts = parts.filter_map(Result::transpose).collect::<Result<_, ReplayError>>()?;
         let places = taps.iter().map(place_of).collect();
-        let (kept, cache) = (kept(taps, candidate.cache), candidate.cache);
+        let (kept, cache) = (kept(taps, candidate.cache.0), candidate.cache.0);
         let mut held = Held { values, parts, unread: HashSet::new(), beyond, places, kept, cache };
         for tap in held.kept.clone() {
             let read_back = held.get(tap).map(|own| held.read_back(own));
@@ -123,8 +123,7 @@ impl Held {
         let shape = whole.shape().to_vec();
         let values = Values::from(whole.into_iter().collect::<Vec<f64>>());
         let values = Tensor::new(DType::F64, shape, values);
-        self.values
-            .extend(values.map(|values| (tap, Own { is_readable, ..Own::of(values) })));
+        self.values.extend(values.map(|values| (tap, Own { is_readable, ..Own::of(values) })));
     }
 
     /// The tap and its step, by its index in the program.
@@ -190,15 +189,6 @@ impl Held {
         if let Some(own) = self.values.get_mut(&tap) {
             own.is_readable = false;
         }
-    }
-
-    /// Brings the rows of a tap into another order.
-    pub(crate) fn reorder(&mut self, tap: usize, order: &[usize]) {
-        let Some(own) = self.values.get_mut(&tap) else { return };
-        let ordered = array(&own.values).select(Axis(0), order);
-        let (dtype, shape) = (own.values.dtype(), own.values.shape().to_vec());
-        let values = Values::from(ordered.into_iter().collect::<Vec<f64>>());
-        own.values = Tensor::new(dtype, shape, values).unwrap_or_else(|| own.values.clone());
     }
 
     /// Brings what stands by the first axes of a tap into another order: for each of their elements, in rows, which of the candidate's it is.

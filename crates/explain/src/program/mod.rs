@@ -50,8 +50,8 @@ pub struct Candidate<'a> {
     pub experts: &'a ExpertRows,
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
-    /// The type in which it keeps keys and values.
-    pub cache: Cache,
+    /// The type in which it keeps keys and values, and whether nobody says so.
+    pub cache: (Cache, bool),
 }
 
 impl Candidate<'_> {

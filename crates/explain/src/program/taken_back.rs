@@ -182,7 +182,8 @@ impl<'t, 'b> Trial<'t, 'b> {
         let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
         let slice = self.slice(tap, &left_out);
         let (exact, right) = self.values(&slice, own.shape())?;
-        let judged = self.replays.operation(before, self.candidate.profile).judged(&own, &right, &exact);
+        let operation = Operation { noise: None, ..self.replays.operation(before, self.candidate.profile) };
+        let judged = operation.judged(&own, &right, &exact);
         let was = before.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
         let is_right = judged.report.status.agrees() && was > TAKES_BACK * judged.report.allowed.unwrap_or(0.0);
         let from = taps_of(self.held, slice.known());
@@ -234,7 +235,8 @@ impl<'t, 'b> Trial<'t, 'b> {
         }
         let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
         let (exact, right) = self.values(&slice, own.shape())?;
-        let operation = Operation { is_span: true, ..self.replays.operation(before, self.candidate.profile) };
+        let operation =
+            Operation { is_span: true, noise: None, ..self.replays.operation(before, self.candidate.profile) };
         match operation.judged(&own, &right, &exact).report.status {
             status if status.agrees() => Some(true),
             Status::Diverged => Some(false),

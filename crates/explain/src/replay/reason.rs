@@ -59,11 +59,8 @@ pub enum Reason {
     NotEvaluated(String),
     /// An operation before it could not be carried out, and the reference's own value does not tell either; why, in words.
     NotComputed(String),
-    /// It is not the reference's own value, though what it reads is.
-    NotTheReferences {
-        /// Why nothing else is known of what is due.
-        why: String,
-    },
+    /// It is not the reference's own value, though what it reads is; why nothing else is known of what is due.
+    NotTheReferences(String),
     /// It has another shape than the recorded program gives it.
     OtherExtent,
     /// It reads rows that were sorted by their expert, and in which order the candidate has them nothing tells.
@@ -115,16 +112,9 @@ impl Reason {
         matches!(self, Reason::NotComputed(_))
     }
 
-    /// Takes note that what was made of a tap that is not computed is right all the same.
-    pub(crate) fn needs_no_judgement(&mut self) {
-        if let Reason::NotComputed(why) = self {
-            *self = Reason::NotEvaluated(std::mem::take(why));
-        }
-    }
-
     /// Whether the reference's own value is all that it was held against.
     pub fn is_of_the_reference(&self) -> bool {
-        matches!(self, Reason::NotTheReferences { .. })
+        matches!(self, Reason::NotTheReferences(_))
     }
 
     /// Whether nobody can tell rounding from a fault.
@@ -168,7 +158,7 @@ impl fmt::Display for Reason {
             Reason::RowsDoNotFit(why) => write!(f, "the rows of earlier steps do not fit: {why}"),
             Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
             Reason::NotEvaluated(why) | Reason::NotComputed(why) => f.write_str(why),
-            Reason::NotTheReferences { why } => {
+            Reason::NotTheReferences(why) => {
                 write!(f, "not the reference's own value, though what it reads is; it cannot be computed: {why}")
             }
             Reason::OtherExtent => f.write_str("has another shape than the recorded program gives it"),

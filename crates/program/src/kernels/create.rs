@@ -76,23 +76,18 @@ pub(super) fn arange(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape.to_vec(), values)])
 }
 
-/// As many numbers as the output has, in equal steps from start to end; the end of one alone is not reached.
+/// As many numbers as the output has, in equal steps from start to end, each from the nearer end; one alone is the start.
 pub(super) fn linspace(call: &Call<'_>) -> Results {
     let end = |at: usize, name| call.float(at, name)?.ok_or(KernelError::Absent(name));
-    let (first, last, shape) = (end(0, "start")?, end(1, "end")?, call.output_shape(0)?);
-    let count: usize = shape.iter().product();
-    let share = |i: usize| i as f64 / count.saturating_sub(1).max(1) as f64;
-    // From the nearer end, as PyTorch does.
-    let value = |i: usize| match 2 * i < count {
-        true => first + (last - first) * share(i),
-        false => last - (last - first) * share(count - 1 - i),
-    };
-    let values: Vec<f64> = (0..count).map(|i| if count == 1 { first } else { value(i) }).collect();
-    if call.output_kind() == Kind::Int {
-        let whole: Vec<i64> = values.into_iter().map(|x| x as i64).collect();
-        return Ok(vec![Tensor::of(shape.to_vec(), whole)]);
-    }
-    Ok(vec![Tensor::of(shape.to_vec(), values)])
+    let (first, last, shape) = (end(0, "start")?, end(1, "end")?, call.output_shape(0)?.to_vec());
+    let count = shape.iter().product::<usize>();
+    let step = |steps: usize| (last - first) * (steps as f64 / count.saturating_sub(1).max(1) as f64);
+    let value = |i: usize| if 2 * i < count { first + step(i) } else { last - step(count - 1 - i) };
+    let values = (0..count).map(value);
+    Ok(vec![match call.output_kind() {
+        Kind::Int => Tensor::of(shape, values.map(|x| x as i64).collect::<Vec<_>>()),
+        _ => Tensor::of(shape, values.collect::<Vec<f64>>()),
+    }])
 }
 
 /// 1 on the diagonal.
