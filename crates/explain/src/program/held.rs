@@ -1,6 +1,6 @@
 //! What does the candidate hold of the program's taps?
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, MASKED, Place, TapReport, is_of_expert};
 use firstdiff_model::{Cache, keep};
@@ -233,7 +233,7 @@ impl Held {
 /// The keys and values of a decoder's layers as they are kept: keys after what is done to them last.
 fn kept(taps: &[ProgramTap], cache: Cache) -> BTreeSet<usize> {
     const KEYS: [Site; 3] = [Site::K, Site::KNorm, Site::KRope];
-    let mut last: HashMap<(Option<u32>, u32, bool), (Option<usize>, usize)> = HashMap::new();
+    let mut last: BTreeMap<_, (Option<usize>, usize)> = BTreeMap::new();
     for (number, place) in taps.iter().map(place_of).enumerate().filter(|_| cache != Cache::F32) {
         let (site, key) = (place.tap.site, KEYS.iter().position(|site| *site == place.tap.site));
         if key.is_some() || site == Site::V {
