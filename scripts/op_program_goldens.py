@@ -554,11 +554,22 @@ def scatter():
     yield case("fill_diagonal_", f(3, 3, 3), 7.0, w=[0])
 
 
+def volumes():
+    yield case("conv3d", f(2, 3, 2, 4, 5), f(2, 3, 2, 2, 2), f(2))
+    yield case("conv3d", f(3, 2, 4, 4), f(4, 3, 2, 4, 4), None, [2, 4, 4])
+    yield case("conv3d", f(1, 2, 3, 5, 4), f(4, 1, 2, 3, 2), f(4), [1, 2, 1], [1, 0, 1], [1, 1, 2], 2)
+    yield case("conv3d.padding", f(1, 1, 3, 4, 4), f(1, 1, 3, 3, 2), None, [1, 1, 1], "same")
+    yield from (case("linspace", 0.0, 47.0, n, dtype=torch.float64) for n in (0, 1, 2, 5, 8))
+    yield case("linspace", 1.5, -2.0, 4, dtype=torch.float64)
+    yield case("linspace", 0, 10, 4, dtype=torch.int64)
+    yield case("linspace.Tensor_Tensor", t(0.5), t(2.0), 5, dtype=torch.float64)
+
+
 def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for group in (unary, binary, compare, reduce, scan, norm, order, matmul, convolution, attention, index, shape, create, angles, grouped, window,
-                  resize, fourier, scatter):
+                  resize, fourier, scatter, volumes):
         cases = list(group())
         lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in cases)
         (folder / f"{group.__name__}.json").write_text(f"[\n{lines}\n]\n")

@@ -96,6 +96,12 @@ impl<'a> InReferenceOrder<'a> {
 }
 
 impl InReferenceOrder<'_> {
+    /// Whether the two sides are one dump, which says nothing of whether it is right.
+    pub fn is_of_one_dump(&self) -> bool {
+        let whole = |dump: &Dump| dump.path().canonicalize().ok();
+        whole(self.run.reference).is_some_and(|path| Some(path) == whole(self.run.candidate))
+    }
+
     /// The reference's values of a tap; `None` where it was not recorded whole.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ fn round<E: Real>(cache: Cache, heads: &mut [E], width: usize) {
         Cache::F32 => return,
         Cache::F16 => Some(Half::F16),
         Cache::Bf16 => Some(Half::BF16),
-        Cache::Q8_0 => None,
+        Cache::Q8_0 | Cache::E4m3 => None,
     };
     if let (Some(half), true, Ok(heads)) = (half, E::STORAGE == Storage::F32, bytemuck::try_cast_slice_mut(heads)) {
         return half.round_all(heads);

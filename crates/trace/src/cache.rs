@@ -19,6 +19,8 @@ pub enum Cache {
     Bf16,
     /// ggml's blocks of 32 numbers of 8 bits along the head dimension, with a scale in f16.
     Q8_0,
+    /// Floats of 8 bits, 4 of them the exponent's (e4m3fn), each by itself and without a scale: vLLM's `fp8`.
+    E4m3,
 }
 
 /// Elements of a block of Q8_0.
@@ -26,7 +28,7 @@ const BLOCK: usize = 32;
 
 impl Cache {
     /// Every type, finest first.
-    pub const ALL: [Cache; 4] = [Cache::F32, Cache::F16, Cache::Bf16, Cache::Q8_0];
+    pub const ALL: [Cache; 5] = [Cache::F32, Cache::F16, Cache::Bf16, Cache::Q8_0, Cache::E4m3];
 
     /// The name on the command line and in dump.json.
     pub fn name(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Cache {
             Cache::F16 => "f16",
             Cache::Bf16 => "bf16",
             Cache::Q8_0 => "q8_0",
+            Cache::E4m3 => "e4m3",
         }
     }
 
@@ -45,6 +48,7 @@ impl Cache {
             Cache::F16 => heads.iter_mut().for_each(|x| *x = to_f16(*x).to_f64()),
             Cache::Bf16 => heads.iter_mut().for_each(|x| *x = to_bf16(*x).to_f64()),
             Cache::Q8_0 => blocks(heads.len(), width).for_each(|block| q8_0(&mut heads[block])),
+            Cache::E4m3 => heads.iter_mut().for_each(|x| *x = e4m3(*x)),
         }
     }
 
@@ -57,6 +61,9 @@ impl Cache {
             // Below the least normal number the step is constant.
             Cache::F16 => heads.iter().map(relative(F16_HALF)).map(|x| x.max(2f64.powi(-25))).collect(),
             Cache::Bf16 => heads.iter().map(relative(BF16_HALF)).collect(),
+            Cache::E4m3 => {
+                heads.iter().map(|x| (x.abs() / 16.0).max(2f64.powi(-10)).max(x.abs() - E4M3_MOST)).collect()
+            }
             Cache::Q8_0 => blocks(heads.len(), width)
                 .flat_map(|block| {
                     let top = heads[block.clone()].iter().fold(0.0, |top: f64, x| top.max(x.abs()));
@@ -94,6 +101,16 @@ fn q8_0(block: &mut [f64]) {
     }
 }
 
+/// The largest number of e4m3fn.
+const E4M3_MOST: f64 = 448.0;
+
+/// The nearest number of e4m3fn, of two as near the even one; what is too large is its largest.
+fn e4m3(x: f64) -> f64 {
+    // Below the least normal number the step is constant.
+    let step = 2f64.powi(x.abs().log2().floor().max(-6.0) as i32 - 3);
+    (x / step).round_ties_even().clamp(-E4M3_MOST / step, E4M3_MOST / step) * step
+}
+
 impl fmt::Display for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -108,8 +125,9 @@ impl FromStr for Cache {
             "float32" | "fp32" => Some(Cache::F32),
             "float16" | "fp16" | "half" => Some(Cache::F16),
             "bfloat16" => Some(Cache::Bf16),
+            "fp8" | "fp8_e4m3" | "f8_e4m3" | "float8_e4m3fn" => Some(Cache::E4m3),
             name => Cache::ALL.into_iter().find(|cache| cache.name() == name),
         };
-        known.ok_or_else(|| format!("'{}' is not one of f32, f16, bf16, q8_0", name.escape_debug()))
+        known.ok_or_else(|| format!("'{}' is not one of f32, f16, bf16, q8_0, e4m3", name.escape_debug()))
     }
 }

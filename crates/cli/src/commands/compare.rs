@@ -35,7 +35,7 @@ A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agr
 reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
 prefill and steps, token by token) are aligned by token position and reported per position.
 
-A K/V cache in f16, bf16 or q8_0 is part of the arithmetic: --cache, or `cache` in dump.json. Where neither says, and keys, values or the
+A K/V cache in f16, bf16, q8_0 or e4m3 is part of the arithmetic: --cache, or `cache` in dump.json. Where neither says, and keys, values or the
 products with them show one, it is assumed, and the verdict says so.
 
 --noise REF2 is for engines whose rounding no profile describes (8-bit, 4-bit): REF2 is a second right run, such as the reference model in bf16

@@ -49,7 +49,7 @@ pub struct DumpArgs {
     /// Arithmetic of the run: exact (f64), f32, f16 and bf16 (as PyTorch), ggml (as llama.cpp) [default: f32; of a recorded program what its dump says]
     #[arg(long)]
     pub profile: Option<Profile>,
-    /// The type keys and values are kept in: f32, f16, bf16, q8_0
+    /// The type keys and values are kept in: f32, f16, bf16, q8_0, e4m3
     #[arg(long, default_value = "f32")]
     pub cache: Cache,
     /// The weights of a recorded program, a folder or a file [default: the folder that the program names]

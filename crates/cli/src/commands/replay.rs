@@ -166,21 +166,22 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
 }
 
 fn finding(screen: &mut Screen, found: &WrongOperation) {
-    let inputs = match found.from.is_empty() {
-        true => "the tokens".into(),
-        false => format!("the candidate's own {}", shorten(&found.from, 4)),
-    };
     let of = if found.taps.len() > 1 { " and so on" } else { "" };
+    let due = match found.from.is_empty() {
+        _ if found.is_of_the_reference => format!("the reference's own value{of}"),
+        true => format!("what comes out of the tokens{of}"),
+        false => format!("what comes out of the candidate's own {}{of}", shorten(&found.from, 4)),
+    };
     screen.line(&format!("  {}  {}", paint(BOLD, &found.place), found.op));
     let reason = found.note.as_deref().unwrap_or_default();
     let limit = found.allowed_nmse.unwrap_or(f64::INFINITY);
     let text = match found.worst_nmse {
         Some(nmse) if nmse > limit => {
-            format!("NMSE {} against what comes out of {inputs}{of} ({} allowed)", number(nmse), number(limit))
+            format!("NMSE {} against {due} ({} allowed)", number(nmse), number(limit))
         }
         // Too small for that measure, or none at all.
-        Some(nmse) => format!("{reason}, against what comes out of {inputs}{of} (NMSE {})", number(nmse)),
-        None => format!("{reason}, against what comes out of {inputs}{of}"),
+        Some(nmse) => format!("{reason}, against {due} (NMSE {})", number(nmse)),
+        None => format!("{reason}, against {due}"),
     };
     screen.line(&format!("    {}", safe(&text)));
     let causes = std::iter::once(&found.diagnosis).chain(&found.together);

@@ -219,6 +219,9 @@ pub struct WrongOperation {
     pub worst_nmse: Option<f64>,
     /// The NMSE that is allowed of the first.
     pub allowed_nmse: Option<f64>,
+    /// Whether it was held against the reference's own value, as it cannot be computed.
+    #[serde(skip)]
+    pub is_of_the_reference: bool,
     /// The recorded taps it was computed from.
     pub from: Vec<String>,
     /// Taps in between that were computed: the fault may be in any of them.
@@ -322,6 +325,7 @@ impl WrongOperation {
             base_nmse: nmse,
             worst_nmse: group.iter().filter_map(|t| t.report.metrics?.nmse()).reduce(f64::max),
             allowed_nmse: one.report.allowed,
+            is_of_the_reference: one.is_for(Reason::is_of_the_reference),
             from: names(&one.from),
             span: names(&one.through),
             fit: Fit::of(one),

@@ -30,6 +30,15 @@ impl Choice {
         Choice { profile, reason: "as asked".into(), loosened: None }
     }
 
+    /// That of a run of which no dump.json says.
+    pub(crate) fn undeclared(candidate: &Dump) -> Choice {
+        let (profile, why) = match sixteen_bits(candidate) {
+            Some(profile) => (profile, "no dump.json says, but all values are such numbers"),
+            None => (Profile::F32, "the default; no dump.json says"),
+        };
+        Choice { reason: why.into(), ..Choice::asked(profile) }
+    }
+
     /// What the candidate's dump.json says, where `reference` is what the other side says or shows.
     pub(crate) fn candidates(profile: Profile, candidate: &Dump, reference: Option<Profile>) -> Choice {
         let tensors = shown(candidate);
@@ -81,9 +90,11 @@ pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Cho
     let of_reference =
         |profile: Profile| Choice { profile, reason: "the reference's dump.json".into(), loosened: None };
     Ok(match (precision(reference)?, precision(candidate)?) {
-        (None, None) => Choice { reason: "the default; no dump.json says".into(), ..Choice::asked(Profile::F32) },
+        (None, None) => Choice::undeclared(candidate),
         // An exact reference does not make an undeclared candidate exact.
-        (Some(r), None) => of_reference(r.max(Profile::F32)),
+        (Some(r), None) => Some(Choice::undeclared(candidate))
+            .filter(|own| own.profile > r)
+            .unwrap_or(of_reference(r.max(Profile::F32))),
         (None, Some(c)) => Choice::candidates(c.max(Profile::F32), candidate, Some(shown(reference))),
         (Some(r), Some(c)) if c >= r => Choice::candidates(c, candidate, Some(r.max(shown(reference)))),
         (Some(r), Some(_)) => of_reference(r),
@@ -113,16 +124,19 @@ pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
 /// How many taps are looked at.
 const ENOUGH: usize = 6;
 
+/// So many numbers, none of them 0, are of 16 bits by no chance.
+const ENOUGH_NUMBERS: usize = 16;
+
 /// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
-pub(crate) fn sixteen_bits(dump: &Dump) -> Option<Profile> {
+fn sixteen_bits(dump: &Dump) -> Option<Profile> {
     let computed = computed(dump).filter(|e| matches!(e.dtype, DType::F32 | DType::F64));
-    let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
+    let (mut bf16s, mut f16s, mut numbers) = (true, true, 0);
     let mut look = |values: &mut dyn Iterator<Item = (f64, f64)>| {
         for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
+            numbers += usize::from(x != 0.0);
             bf16s &= (to_bf16(x).to_f64() - x).abs() <= unsure;
             f16s &= (to_f16(x).to_f64() - x).abs() <= unsure;
         }
-        taps += 1;
     };
     for entry in computed.take(ENOUGH) {
         let tensor = dump.read(entry).ok()?;
@@ -132,7 +146,7 @@ pub(crate) fn sixteen_bits(dump: &Dump) -> Option<Profile> {
     for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0).take(ENOUGH) {
         look(&mut part.values.iter().map(|&x| (x, part.half_unit(x))));
     }
-    match (taps > 0, bf16s, f16s) {
+    match (numbers >= ENOUGH_NUMBERS, bf16s, f16s) {
         (true, true, _) => Some(Profile::Bf16),
         (true, _, true) => Some(Profile::F16),
         _ => None,

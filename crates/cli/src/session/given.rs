@@ -11,7 +11,7 @@ use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap};
 
 use crate::output::Inputs;
-use crate::session::arithmetic::{Choice, Loosened, sixteen_bits};
+use crate::session::arithmetic::{Choice, Loosened};
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::{ReadingArgs, one_of, token};
 use crate::session::source::{Recorded, Source, is_recorded, refuse_weights};
@@ -27,7 +27,7 @@ pub(crate) struct CandidateArgs {
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
     #[arg(long)]
     pub(crate) profile: Option<Named>,
-    /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0 [default: what the dump says, else what fits]
+    /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0, e4m3 [default: what the dump says, else what fits]
     #[arg(long)]
     pub(crate) cache: Option<Cache>,
     /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
@@ -326,9 +326,6 @@ pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
         // What a GGUF is run in by its own makers.
         Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
         Some(profile) => Choice::candidates(profile, dump, None),
-        None => match sixteen_bits(dump) {
-            Some(profile) => choice(profile, "no dump.json says, but all values are such numbers"),
-            None => choice(Named::F32, "the default; no dump.json says"),
-        },
+        None => Choice::undeclared(dump),
     })
 }

@@ -77,7 +77,8 @@ impl OwnProgram {
         let Session { reference, candidate, graph, options, experts, .. } = &judged.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(options.profile, Cache::F32);
-        let candidate = Candidate { dump: candidate, values: &values, taps: &judged.report.taps, experts, profile };
+        let (taps, cache) = (&judged.report.taps, (options.cache, false));
+        let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
         let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();

@@ -23,7 +23,7 @@ pub struct PairArgs {
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dumps say, else f32]
     #[arg(long)]
     pub profile: Option<Profile>,
-    /// The type in which either side keeps keys and values: f32, f16, bf16, q8_0 [default: what the dumps say, else what they show]
+    /// The type in which either side keeps keys and values: f32, f16, bf16, q8_0, e4m3 [default: what the dumps say, else what they show]
     #[arg(long)]
     pub cache: Option<Cache>,
     /// A second right run, of the candidate's class or precision: a tap may be 4 times as far from REF (NMSE) as that run is

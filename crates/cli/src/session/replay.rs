@@ -47,6 +47,7 @@ impl ReplaySession {
         let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(|t| t.is_for(Reason::is_unclear)).collect();
         let misfits = |t: &&Replayed| t.is_for(Reason::is_shape);
         let unconfirmed = |t: &&Replayed| t.is_for(Reason::is_unconfirmed);
+        let open = |t: &&Replayed| t.is_for(Reason::is_not_computed);
         let (misfit, held) = (
             self.replay.taps.iter().filter(misfits).count(),
             self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent)).count(),
@@ -85,6 +86,14 @@ impl ReplaySession {
                 "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
             ),
             (0, _) if let Some(reason) = self.judged_nowhere() => Verdict::Incomparable(reason),
+            (0, _) if self.replay.taps.iter().any(|t| open(&t)) => Verdict::Incomparable(format!(
+                "{} can neither be computed nor held against the reference's own values ({}); what could be judged is right",
+                taps_in_words(self.replay.taps.iter().filter(open).count()),
+                first_of(&open)
+            )),
+            (0, _) if let Some(first) = self.given.source.first_divergence() => Verdict::Incomparable(format!(
+                "each operation that could be judged is right, and yet {first} is not what the reference recorded: `firstdiff compare` says how far it is off"
+            )),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{InReferenceOrder, Profile as Named, Report, Verdict};
+use firstdiff_compare::{InReferenceOrder, Place, Profile as Named, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
@@ -98,6 +98,14 @@ impl Source {
         }
     }
 
+    /// Where a comparison with the reference finds the first difference.
+    pub(crate) fn first_divergence(&self) -> Option<Place> {
+        let Source::Program(recorded) = self else { return None };
+        let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
+        let is_diverged = recorded.report.verdict == Verdict::Diverged;
+        recorded.report.taps.iter().filter(|_| is_diverged).find(differs).map(|tap| tap.place)
+    }
+
     /// What is right where a mistake was made, in numbers.
     pub(crate) fn right_value(&self, id: &str, finding: &Finding) -> Option<String> {
         let Source::Plan { model, .. } = self else { return None };
@@ -178,7 +186,8 @@ impl Recorded {
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(self.profile(), Cache::F32);
         let recording = Recording { program: &self.program, weights: &self.weights };
-        let candidate = Candidate { dump: candidate, values: &values, taps: &self.report.taps, experts, profile };
+        let (taps, cache) = (&self.report.taps, (options.cache, self.session.cache_shown_by().is_some()));
+        let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
         judge(&recording, &candidate)
     }
 

@@ -401,3 +401,134 @@ fn a_cause_agrees_with_all_that_reads_its_operation() {
     let of_one = causes(&sum);
     assert!(!of_one.iter().any(|cause| cause == "residual-omitted") && of_one.len() == 1, "{of_one:?}");
 }
+
+const ATTENTION: &str = "programs/attention/model.safetensors";
+
+/// What a command says of a right engine by a program of PyTorch's attention.
+fn by_attention(command: &str, golden: &str, candidate: &str, more: &[&str]) -> serde_json::Value {
+    let [golden, candidate] = [golden, candidate].map(|name| format!("programs/attention/{name}"));
+    json(&[&[command, &golden, &candidate, "--weights", ATTENTION], more].concat())
+}
+
+#[test]
+fn what_is_nearer_to_the_exact_value_than_the_references_own_rounding_is_not_wrong() {
+    for command in ["replay", "explain"] {
+        // Fused attention in bf16 rounds less than the reference, whose scores and probabilities are of 16 bits.
+        let report = by_attention(command, "golden-bf16", "fused.npz", &[]);
+        assert_eq!((&report["verdict"], &report["profile"]), (&"parity".into(), &"bf16".into()), "{report:#}");
+        // Nobody says that it is bf16, and its numbers do.
+        let report = by_attention(command, "golden", "fused.npz", &[]);
+        assert_eq!((&report["verdict"], &report["profile"]), (&"parity".into(), &"bf16".into()), "{report:#}");
+    }
+    let report = json(&["compare", "programs/attention/golden", "programs/attention/fused.npz"]);
+    assert_eq!(report["verdict"], "parity");
+}
+
+#[test]
+fn a_cache_rounds_keys_and_values_of_a_program_too() {
+    for (candidate, cache) in [("cache-f16.npz", "f16"), ("cache-e4m3.npz", "e4m3")] {
+        for command in ["replay", "explain"] {
+            for more in [&["--cache", cache][..], &[]] {
+                let report = by_attention(command, "golden", candidate, more);
+                let found = (&report["verdict"], &report["cache"], &report["cache_is_assumed"]);
+                assert_eq!(found, (&"parity".into(), &cache.into(), &more.is_empty().into()), "{command} {report:#}");
+            }
+            let report = by_attention(command, "golden", candidate, &["--cache", "f32"]);
+            assert_eq!(report["verdict"], "diverged", "{command} {cache}");
+        }
+    }
+}
+
+/// A copy of a dump whose program calls each operation in `names` by a name that no kernel has.
+fn without_kernels(golden: &str, names: &[&str], folder: &std::path::Path) -> String {
+    let out = folder.join("without");
+    let _ = std::fs::remove_dir_all(&out);
+    std::fs::create_dir(&out).unwrap();
+    for entry in std::fs::read_dir(fixtures().join(golden)).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), out.join(entry.file_name())).unwrap();
+    }
+    let file = out.join("program.json");
+    let mut program: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for op in program["ops"].as_array_mut().unwrap() {
+        let name = op["o"].as_str().unwrap().to_owned();
+        if names.contains(&name.split('.').next().unwrap()) {
+            op["o"] = format!("without_a_kernel::{name}").into();
+        }
+    }
+    std::fs::write(&file, program.to_string()).unwrap();
+    out.to_string_lossy().into_owned()
+}
+
+fn kernels_of(golden: &str) -> std::collections::BTreeSet<String> {
+    let program = std::fs::read(fixtures().join(golden).join("program.json")).unwrap();
+    let program: serde_json::Value = serde_json::from_slice(&program).unwrap();
+    let names = program["ops"].as_array().unwrap().iter().map(|op| op["o"].as_str().unwrap());
+    names.map(|name| name.split('.').next().unwrap().to_owned()).collect()
+}
+
+/// Whatever cannot be computed: what `compare` finds to differ is passed by no other command, and what is right is not accused.
+#[test]
+fn no_parity_is_said_where_compare_says_diverged_whichever_kernel_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    // The end of a wrong run alone, and a run of which one tensor within is of another run.
+    let (ends, within) = (path("ends"), path("within"));
+    for (out, taken) in [(&ends, "logits"), (&within, "layers.1.attn_norm")] {
+        let tokens = ["--tokens", "7,3,19,42,8,8,31,2,25,11"];
+        let taps: &[&str] = if taken == "logits" { &["--taps", "logits"] } else { &[] };
+        assert!(firstdiff(&[&["dump", GOLDEN, "-o", out], &tokens[..], taps, &WEIGHTS[..]].concat()).status.success());
+        twice(&std::path::Path::new(out).join(format!("{taken}.npy")));
+    }
+    let forgetting = ["programs/forgetting/right.npz", "programs/forgetting/wrong.npz", &ends, &within];
+    let attention = ["programs/attention/cache-e4m3.npz"];
+    let pairs = [(GOLDEN, WEIGHTS[1], &forgetting[..]), ("programs/attention/golden", ATTENTION, &attention[..])];
+    let (mut diverged, mut said) = (0, std::collections::BTreeMap::new());
+    for (golden, weights, candidates) in pairs {
+        let code = |command: &str, golden: &str, candidate: &str, more: &[&str]| {
+            let args = [&[command, golden, candidate, "--cache", "f32", "--json", "-"], more].concat();
+            firstdiff(&args).status.code().unwrap()
+        };
+        let compared: Vec<i32> = candidates.iter().map(|candidate| code("compare", golden, candidate, &[])).collect();
+        let all = kernels_of(golden);
+        let every: Vec<&str> = all.iter().map(String::as_str).collect();
+        for names in every.iter().map(|name| vec![*name]).chain([every.clone()]) {
+            let golden = without_kernels(golden, &names, folder.path());
+            let replay = |candidate: &str| code("replay", &golden, candidate, &["--weights", weights]);
+            let replayed: Vec<i32> = std::thread::scope(|scope| {
+                let runs: Vec<_> = candidates.iter().map(|candidate| scope.spawn(|| replay(candidate))).collect();
+                runs.into_iter().map(|run| run.join().unwrap()).collect()
+            });
+            for ((candidate, &compared), replayed) in candidates.iter().zip(&compared).zip(replayed) {
+                diverged += usize::from(compared == 1);
+                *said.entry((compared, replayed)).or_insert(0) += 1;
+                assert!(compared != 1 || replayed != 0, "{names:?}: {candidate} is passed");
+                assert!(compared != 0 || replayed == 0, "{names:?}: {candidate} is accused, {replayed}");
+                // Where nothing is wrong explain has nothing to look for.
+                if replayed != 1 && names.len() > 1 {
+                    assert_eq!(code("explain", &golden, candidate, &["--weights", weights]), replayed, "{candidate}");
+                }
+            }
+        }
+    }
+    // Most of what differs is found by the reference's own value.
+    let found = said.get(&(1, 1)).copied().unwrap_or(0);
+    assert!(diverged > 40 && 10 * found >= 9 * diverged, "{said:?}");
+}
+
+#[test]
+fn what_cannot_be_computed_is_held_against_the_reference_and_not_against_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = without_kernels(GOLDEN, &["einsum", "bmm", "matmul"], folder.path());
+    for command in ["replay", "explain"] {
+        let report = json(&[command, &golden, "programs/forgetting/wrong.npz", WEIGHTS[0], WEIGHTS[1]]);
+        let wrong = report["taps"].as_array().expect("taps").iter().find(|tap| tap["status"] == "diverged");
+        let reason = wrong.and_then(|tap| tap["reason"].as_str()).unwrap_or_default();
+        assert!(reason.starts_with("not the reference's own value, though what it reads is"), "{command}: {reason}");
+        let right = json(&[command, &golden, "programs/forgetting/right.npz", WEIGHTS[0], WEIGHTS[1]]);
+        assert_eq!(right["verdict"], "parity", "{right:#}");
+    }
+    // The reference alone is no witness of itself.
+    let of_itself =
+        json(&["explain", &golden, "programs/forgetting/wrong.npz", "--ref", &golden, WEIGHTS[0], WEIGHTS[1]]);
+    assert_eq!(of_itself["reference"]["verdict"], "incomparable", "{of_itself:#}");
+}

@@ -52,7 +52,7 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) ->
 }
 
 /// `value` moved by at most `half` towards `other`: what cannot be told apart is equal.
-pub(crate) fn towards(value: f64, other: f64, half: f64) -> f64 {
+pub fn towards(value: f64, other: f64, half: f64) -> f64 {
     match (value - other).abs() {
         off if off <= half => other,
         off if off.is_finite() => value + half * (other - value).signum(),

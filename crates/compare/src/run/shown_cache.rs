@@ -39,7 +39,7 @@ pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
 }
 
 /// What a cache may be kept in beyond f32, the finest first.
-const TYPES: [Cache; 3] = [Cache::F16, Cache::Bf16, Cache::Q8_0];
+const TYPES: [Cache; 4] = [Cache::F16, Cache::Bf16, Cache::Q8_0, Cache::E4m3];
 
 /// Rows of queries, from the last, of which products are computed.
 const ROWS: usize = 64;
@@ -172,10 +172,14 @@ impl Recorded<'_> {
                 let Some(without) = left_of(Cache::F32) else { continue };
                 // Written so that a NaN speaks against it.
                 let comes_out = |with: f64| with <= PRODUCTS_COME_OUT && CACHE_TELLS * with <= without;
-                votes.add(TYPES.map(|cache| Some(left_of(cache).is_some_and(comes_out))));
+                // What was recorded as the cache holds it says nothing of products.
+                let width = kept.shape.last().copied().unwrap_or(1);
+                let says = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
+                let vote = |cache: Cache| Some(cache).filter(says).map(|c| left_of(c).is_some_and(comes_out));
+                votes.add(TYPES.map(vote));
             }
         }
-        Ok((votes.of_type[0].1 > 0).then(|| votes.most()))
+        Ok(votes.of_type.iter().any(|(_, all)| *all > 0).then(|| votes.most()))
     }
 }
 

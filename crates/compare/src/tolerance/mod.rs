@@ -103,6 +103,8 @@ pub fn cache_nmse(cache: Cache) -> f64 {
         Cache::F16 => 1e-7,
         Cache::Bf16 => 6e-6,
         Cache::Q8_0 => 1.7e-4,
+        // Relative steps of 2^-3, and constant ones of what is small.
+        Cache::E4m3 => 1.6e-3,
     }
 }
 

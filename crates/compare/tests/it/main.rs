@@ -18,4 +18,5 @@ mod planted;
 mod positions;
 mod purposes;
 mod routing;
+mod row_order;
 mod synthetic;

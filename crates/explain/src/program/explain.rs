@@ -3,12 +3,11 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use firstdiff_compare::{MASKED, Place, Status};
 use firstdiff_evidence::Evidence;
 use firstdiff_model::Profile;
-use firstdiff_program::{Arithmetic, Bench, Edit, Operand, Program, Slice};
+use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
@@ -30,6 +29,7 @@ use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
+use crate::search::budget::Budget;
 use crate::tolerance::search::{
     CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
     TUNED_TO_ROUNDING,
@@ -62,8 +62,8 @@ pub fn explain(
         replays: &replays,
         candidate,
         effort,
-        begun: Instant::now(),
-        exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
+        moment: Budget::of_one_thread(A_MOMENT),
+        exact: Bench::new(recording.program, candidate.exact(), recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
         contradicted: BTreeSet::new(),
@@ -163,8 +163,8 @@ impl Known {
     }
 }
 
-/// What a quick search may take in all.
-const A_MOMENT: Duration = Duration::from_secs(5);
+/// Seconds that a quick search may take in all.
+const A_MOMENT: f64 = 5.0;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
@@ -176,7 +176,7 @@ pub(super) struct Search<'a> {
     pub(super) replays: &'a Replays,
     pub(super) candidate: &'a Candidate<'a>,
     pub(super) effort: &'a Effort,
-    begun: Instant,
+    moment: Budget,
     pub(super) exact: Bench<'a>,
     pub(super) rounded: Option<Bench<'a>>,
     /// For each operation the taps that are right and made of it.
@@ -196,7 +196,7 @@ struct Target<'t> {
     off: f64,
     base: f64,
     operation: Operation<'t>,
-    begun: Instant,
+    budget: Budget,
 }
 
 impl Search<'_> {
@@ -208,15 +208,28 @@ impl Search<'_> {
         let vainly = |e: &Explained| e.reproduced.is_empty() && same_operation(&self.recording, held, e.tap, tap);
         let is_new = !before.iter().any(vainly);
         let replayed = self.replays.of(held.place(tap))?;
-        if self.effort.quick && (self.begun.elapsed() > A_MOMENT || !replayed.through.is_empty()) {
+        if self.effort.quick && (self.moment.is_spent() || !replayed.through.is_empty()) {
             return None;
+        }
+        let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
+        let mut found = Explained {
+            tap,
+            base: size.unwrap_or(f64::INFINITY),
+            through: replayed.through.clone(),
+            reproduced: Vec::new(),
+            tried: BTreeMap::new(),
+            forms: 0,
+            nearest: None,
+        };
+        // Nothing can be done otherwise that cannot be done.
+        if replayed.is_for(Reason::is_of_the_reference) {
+            return Some(found);
         }
         let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
         // A weight that cannot be read was told of by the replay.
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
-        let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
         let off = apart(place, &right, &own).max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all.
         let by_size = off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(&right, &own);
@@ -227,19 +240,11 @@ impl Search<'_> {
             own,
             place,
             operation: self.replays.operation(replayed, self.candidate.profile),
-            begun: Instant::now(),
+            budget: Budget::of_one_thread(self.effort.seconds),
         };
         let context = Context::new(program, held, &slice, &self.exact, Arc::new(target.own.clone()));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
-        let mut found = Explained {
-            tap,
-            base: off,
-            through: replayed.through.clone(),
-            reproduced: Vec::new(),
-            tried: BTreeMap::new(),
-            forms: all.len(),
-            nearest: None,
-        };
+        (found.base, found.forms) = (off, all.len());
         // Which keys there are to be seen is no matter of numbers.
         if replayed.is_for(|reason| matches!(reason, Reason::Padding(_))) {
             return Some(found);
@@ -296,8 +301,7 @@ impl Search<'_> {
     }
 
     fn is_late(&self, target: &Target<'_>) -> bool {
-        target.begun.elapsed().as_secs_f64() > self.effort.seconds
-            || self.effort.quick && self.begun.elapsed() > A_MOMENT
+        target.budget.is_spent() || self.effort.quick && self.moment.is_spent()
     }
 
     /// Tries a form, and notes what it leaves.
@@ -364,14 +368,9 @@ impl Search<'_> {
         let ops: BTreeSet<usize> = slice.ops().collect();
         let here = |edit: &&Edit| edit.at.op().is_none_or(|op| ops.contains(&op));
         let edits: Vec<Edit> = edits.iter().filter(here).cloned().collect();
-        let exact = self.value(slice, &edits)?;
-        let right = match &self.rounded {
-            Some(bench) => self.value_on(bench, slice, &edits)?,
-            None => exact.clone(),
-        };
+        let (exact, right) = self.exact_and_rounded(slice, &edits)?;
         let operation = self.replays.operation(replayed, self.candidate.profile);
-        let fits = exact.shape() == own.shape() && right.shape() == own.shape();
-        fits.then(|| operation.judged(&own, &right, &exact).report.status.agrees())
+        (exact.shape() == own.shape()).then(|| operation.judged(&own, &right, &exact).report.status.agrees())
     }
 
     fn pairs(&mut self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
@@ -418,13 +417,22 @@ impl Search<'_> {
         self.value_on(&self.exact, slice, edits)
     }
 
+    /// The same, with what it gives in the candidate's arithmetic, where both have one shape.
+    fn exact_and_rounded(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
+        let exact = self.value(slice, edits)?;
+        let right = self.rounded.as_ref().map_or_else(|| Some(exact.clone()), |b| self.value_on(b, slice, edits))?;
+        (right.shape() == exact.shape()).then_some((exact, right))
+    }
+
     pub(super) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
         Some(array(&slice.evaluate(bench, &value, edits).ok()?))
     }
 
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
-        let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
+        let value = || self.value(target.slice, edits);
+        let value = self.moment.spend(|| target.budget.spend(value));
+        let value = value.filter(|value| value.shape() == target.own.shape())?;
         // The same values must be hidden: what is hidden counts for nothing.
         if value.iter().any(|x| x.is_nan()) || hides_others(&value, &target.own) {
             return None;
@@ -442,12 +450,7 @@ impl Search<'_> {
         if residual > (most * target.base).max(floor) {
             return false;
         }
-        let Some(exact) = self.value(target.slice, edits) else { return false };
-        let right = match &self.rounded {
-            Some(bench) => self.value_on(bench, target.slice, edits),
-            None => Some(exact.clone()),
-        };
-        let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
+        let Some((exact, right)) = self.exact_and_rounded(target.slice, edits) else { return false };
         // What is left may be the rounding that a right run has, where all of the error is not much more than that.
         let rounding = (ROUNDING_ROOM * apart(target.place, &right, &exact)).max(floor);
         // Where the size alone is none, it must not become one.
@@ -520,8 +523,8 @@ fn hides_others(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
 }
 
 /// A number with so many digits.
-fn rounded_to(value: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits - 1 - value.abs().log10().floor() as i32);
+pub(super) fn rounded_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi((digits - 1).saturating_sub(value.abs().log10().floor() as i32));
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
 }
 

@@ -1,8 +1,9 @@
 //! What does the candidate hold of the program's taps?
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, MASKED, Place, TapReport, is_of_expert};
+use firstdiff_model::{Cache, keep};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
@@ -21,6 +22,9 @@ pub(crate) struct Held {
     /// Scores and probabilities in which keys are seen that the program does not have: how many.
     beyond: HashMap<usize, usize>,
     places: Vec<Place>,
+    /// Keys and values that are read back from a cache, where its type rounds them.
+    kept: BTreeSet<usize>,
+    cache: Cache,
 }
 
 /// The rows of an expert.
@@ -42,11 +46,19 @@ pub(crate) struct Part {
 /// The values of one tap, and whether what comes behind it can be computed from them.
 struct Own {
     values: Tensor<'static>,
+    /// What is read in its place, where that is not the same.
+    read_back: Option<Tensor<'static>>,
     is_readable: bool,
     /// Whether the candidate recorded them, and they do not just follow from what it recorded.
     is_recorded: bool,
     /// Whether its rows are those of the reference in another order.
     is_in_own_order: bool,
+}
+
+impl Own {
+    fn of(values: Tensor<'static>) -> Own {
+        Own { values, read_back: None, is_readable: true, is_recorded: true, is_in_own_order: false }
+    }
 }
 
 impl Held {
@@ -74,13 +86,20 @@ impl Held {
                 beyond.extend(seen_beyond(candidate, place_of(tap), &own)?.map(|count| (number, count)));
                 let is_readable = is_of_its_kind(tap, &own) && can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
-                values.insert(number, Own { values: own, is_readable, is_recorded: true, is_in_own_order });
+                values.insert(number, Own { is_readable, is_in_own_order, ..Own::of(own) });
             }
         }
         let missing = (0..taps.len()).filter(|number| !values.contains_key(number));
         let parts = missing.map(|number| Ok(part(&taps[number], candidate)?.map(|part| (number, part))));
         let parts = parts.filter_map(Result::transpose).collect::<Result<_, ReplayError>>()?;
-        Ok(Held { values, parts, unread: HashSet::new(), beyond, places: taps.iter().map(place_of).collect() })
+        let places = taps.iter().map(place_of).collect();
+        let (kept, cache) = (kept(taps, candidate.cache.0), candidate.cache.0);
+        let mut held = Held { values, parts, unread: HashSet::new(), beyond, places, kept, cache };
+        for tap in held.kept.clone() {
+            let read_back = held.get(tap).map(|own| held.read_back(own));
+            held.values.get_mut(&tap).into_iter().for_each(|own| own.read_back = read_back.clone());
+        }
+        Ok(held)
     }
 
     /// How many keys beyond those of the program are seen in scores or probabilities; `None` where none is.
@@ -104,8 +123,7 @@ impl Held {
         let shape = whole.shape().to_vec();
         let values = Values::from(whole.into_iter().collect::<Vec<f64>>());
         let values = Tensor::new(DType::F64, shape, values);
-        self.values
-            .extend(values.map(|values| (tap, Own { values, is_readable, is_recorded: true, is_in_own_order: false })));
+        self.values.extend(values.map(|values| (tap, Own { is_readable, ..Own::of(values) })));
     }
 
     /// The tap and its step, by its index in the program.
@@ -130,7 +148,7 @@ impl Held {
         match rows {
             ExpertRowsFound::All(values) => {
                 let is_readable = can_be_read(self.places[number].tap.last_site(), &array(&values));
-                self.values.insert(number, Own { values, is_readable, is_recorded: true, is_in_own_order });
+                self.values.insert(number, Own { is_readable, is_in_own_order, ..Own::of(values) });
             }
             ExpertRowsFound::Some(part) if tap.view.dtype.kind() == Kind::Float => {
                 drop(self.parts.insert(number, part))
@@ -153,7 +171,7 @@ impl Held {
 
     /// Takes for the candidate's what follows from its own values.
     pub(crate) fn suppose(&mut self, tap: usize, values: Tensor<'static>) {
-        self.values.insert(tap, Own { values, is_readable: true, is_recorded: false, is_in_own_order: false });
+        self.values.insert(tap, Own { is_recorded: false, ..Own::of(values) });
     }
 
     /// Whether any rows of an expert are those of the reference in an order of the candidate's own.
@@ -171,15 +189,6 @@ impl Held {
         if let Some(own) = self.values.get_mut(&tap) {
             own.is_readable = false;
         }
-    }
-
-    /// Brings the rows of a tap into another order.
-    pub(crate) fn reorder(&mut self, tap: usize, order: &[usize]) {
-        let Some(own) = self.values.get_mut(&tap) else { return };
-        let ordered = array(&own.values).select(Axis(0), order);
-        let (dtype, shape) = (own.values.dtype(), own.values.shape().to_vec());
-        let values = Values::from(ordered.into_iter().collect::<Vec<f64>>());
-        own.values = Tensor::new(dtype, shape, values).unwrap_or_else(|| own.values.clone());
     }
 
     /// Brings what stands by the first axes of a tap into another order: for each of their elements, in rows, which of the candidate's it is.
@@ -203,8 +212,36 @@ impl Held {
 
     /// What the candidate holds at a tap, where what comes behind it can be computed from that.
     pub(crate) fn readable(&self, tap: usize) -> Option<&Tensor<'static>> {
-        self.values.get(&tap).filter(|own| own.is_readable).map(|own| &own.values)
+        self.values.get(&tap).filter(|own| own.is_readable).map(|own| own.read_back.as_ref().unwrap_or(&own.values))
     }
+
+    /// Whether a tap is read back from a cache whose type rounds it.
+    pub(crate) fn is_kept(&self, tap: usize) -> bool {
+        self.kept.contains(&tap)
+    }
+
+    /// Keys or values as they are read back from the cache.
+    pub(crate) fn read_back(&self, value: &Tensor<'_>) -> Tensor<'static> {
+        let mut heads = array(value);
+        keep(self.cache, &mut heads);
+        let values = Values::from(heads.into_iter().collect::<Vec<f64>>());
+        let read_back = Tensor::new(value.dtype(), value.shape().to_vec(), values);
+        read_back.unwrap_or_else(|| value.clone().into_owned())
+    }
+}
+
+/// The keys and values of a decoder's layers as they are kept: keys after what is done to them last.
+fn kept(taps: &[ProgramTap], cache: Cache) -> BTreeSet<usize> {
+    const KEYS: [Site; 3] = [Site::K, Site::KNorm, Site::KRope];
+    let mut last: BTreeMap<_, (Option<usize>, usize)> = BTreeMap::new();
+    for (number, place) in taps.iter().map(place_of).enumerate().filter(|_| cache != Cache::F32) {
+        let (site, key) = (place.tap.site, KEYS.iter().position(|site| *site == place.tap.site));
+        if key.is_some() || site == Site::V {
+            let one = last.entry((place.tap.layer, place.step, key.is_some())).or_insert((key, number));
+            *one = (*one).max((key, number));
+        }
+    }
+    last.into_values().map(|(_, number)| number).collect()
 }
 
 /// The place of a program's tap.

@@ -20,12 +20,13 @@ mod stand;
 mod taken_back;
 
 use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, TapReport};
-use firstdiff_model::Profile;
+use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, Half, Program, Weights};
 use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
 pub use crate::program::replay::replay;
+use crate::replay::operation::is_coarse;
 
 /// A reference's program, with the weights that it reads.
 #[derive(Clone, Copy)]
@@ -49,12 +50,19 @@ pub struct Candidate<'a> {
     pub experts: &'a ExpertRows,
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
+    /// The type in which it keeps keys and values, and whether nobody says so.
+    pub cache: (Cache, bool),
 }
 
 impl Candidate<'_> {
     /// What its profile's arithmetic is called in a program; `None` where it is f64.
     fn arithmetic(&self) -> Option<Arithmetic> {
         arithmetic(self.profile)
+    }
+
+    /// The arithmetic of exact values: what the program itself rounds to 16 bits is exact where a right candidate may round it otherwise.
+    fn exact(&self) -> Arithmetic {
+        if is_coarse(self.profile) { Arithmetic::Wide } else { Arithmetic::F64 }
     }
 
     /// The type that a tap was recorded in.

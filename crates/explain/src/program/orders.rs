@@ -72,7 +72,7 @@ impl Orders {
         };
         let settled = settled.filter(|order| is_whole && order.len() == rows);
         if let Some(order) = &settled {
-            held.reorder(tap, order);
+            held.rearrange(tap, order);
             *own = own.select(Axis(0), order);
         }
         Standing { tap, op, rows, expert, is_whole, is_sorted, settled }
@@ -134,7 +134,7 @@ impl Orders {
             Against::Nothing => (false, Vec::new()),
             Against::Little(others) => (true, others),
         };
-        held.reorder(of.tap, &order);
+        held.rearrange(of.tap, &order);
         let is_clear = !is_open || is_same(&all);
         for other in others {
             let (from, through) = (before[other].from.clone(), before[other].through.clone());
@@ -171,7 +171,7 @@ impl Orders {
         others.sort_by_key(|(other, ..)| !other.report.status.agrees());
         match others.into_iter().next() {
             Some((other, whose, order)) => {
-                held.reorder(of.tap, &order);
+                held.rearrange(of.tap, &order);
                 self.places.learn(of.tap, whose);
                 other
             }
@@ -184,7 +184,7 @@ impl Orders {
                     Some((other, order)) if self.is_confirmed(of, &order, both, held) => {
                         for tap in self.places.block(of.tap) {
                             if held.get(tap).is_some_and(|own| own.shape().first() == Some(&of.rows)) {
-                                held.reorder(tap, &order);
+                                held.rearrange(tap, &order);
                             }
                         }
                         other

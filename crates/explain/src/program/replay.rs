@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
-use firstdiff_model::{Cache, Profile};
+use firstdiff_model::Profile;
 use firstdiff_program::{
-    Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values,
+    Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, ProgramTap, Slice, Tensor, Values,
 };
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
@@ -17,6 +17,7 @@ use crate::program::held::{Held, array, moved};
 use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording, taken_back};
+use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, tolerance};
@@ -45,7 +46,7 @@ pub(crate) struct Replays {
     /// For each tap of the replay its index in the program.
     pub(crate) taps: Vec<usize>,
     /// What recording costs a place, and by how much right runs differ there.
-    noise: HashMap<Place, (f64, f64)>,
+    noise: HashMap<Place, Costs>,
 }
 
 impl Replays {
@@ -56,8 +57,17 @@ impl Replays {
     }
 }
 
+/// What recording a place costs, by how much right runs differ there, and what rounding costs where that was measured.
+type Costs = (f64, f64, Option<f64>);
+
 /// How a tap is judged, by what recording it costs and by how much right runs of it differ.
-fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
+fn operation(
+    place: Place,
+    name: &str,
+    profile: Profile,
+    is_span: bool,
+    (stored, spread, noise): Costs,
+) -> Operation<'_> {
     let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
     let (noise_before, condition) = (0.0, 1.0);
     Operation {
@@ -68,6 +78,7 @@ fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored,
         is_softmax,
         is_span,
         is_recorded: true,
+        noise,
         noise_before,
         stored,
         spread,
@@ -92,12 +103,14 @@ pub(crate) fn replayed(
     // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
     let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
+    let is_same_run = candidate.values.is_of_one_dump();
+    let is_right_at_the_end = !is_same_run && is_right_at_every_end(program, held, &reports);
     let open: HashMap<usize, Place> = program
         .choices()
         .map(|tap| (program.taps()[tap].op, held.place(tap)))
         .filter(|(_, place)| undecided.contains(place))
         .collect();
-    let bench = Bench::new(program, Arithmetic::F64, recording.weights);
+    let bench = Bench::new(program, candidate.exact(), recording.weights);
     // Operations that chose otherwise: the values that come with a choice are not those of the candidate's.
     let mut other_choices: HashMap<usize, Place> = HashMap::new();
     while let Some(tap) = lockstep.next_tap() {
@@ -150,7 +163,10 @@ pub(crate) fn replayed(
         let reads_beyond = slice.known().any(|known| held.beyond(known).is_some());
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
-            Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
+            Err(why) => {
+                let report = reports.get(&place).copied().filter(|_| !is_same_run);
+                beside_the_reference(unchecked(place, name), why, report, is_right_at_the_end)
+            }
             Ok(_) if reads_beyond => {
                 let why = "it reads keys that the reference's run does not have".to_owned();
                 Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) }
@@ -163,20 +179,26 @@ pub(crate) fn replayed(
                 let is_whole = part.is_none() && !is_in_own_order;
                 let standing = orders.settle((program, &bench), &slice, is_whole, held, &mut own);
                 let site = place.tap.last_site();
+                if held.is_kept(tap) {
+                    own = as_kept(candidate.cache.0, site, &own, &due.right).unwrap_or(own);
+                }
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
                 let of_inputs = of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved));
                 // Where the program rounds to 16 bits itself, another right run has the next number of its type.
-                let is_half = matches!(record.view.dtype, ProgramType::F16 | ProgramType::BF16);
+                let is_half = is_of_16_bits(record);
                 let of_edges = if coarse && is_half { own_unit(candidate.profile).powi(2) } else { 0.0 };
                 let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs + of_edges;
-                let costs = (stored, spread.map_or(0.0, |moved| distance(site, &due.right, moved)));
+                let spread = spread.map_or(0.0, |moved| distance(site, &due.right, moved));
+                let rounding = due.narrow.as_ref().filter(|_| !is_span);
+                let rounding = rounding.map(|narrow| distance(site, narrow, &due.right));
+                let costs = (stored, spread, rounding);
                 noise_of.insert(place, costs);
                 let before = noise.entry(place.tap).or_insert(0.0);
                 let operation =
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
-                *before = before.max(distance(site, &due.exact, &due.right));
+                *before = before.max(rounding.unwrap_or_else(|| distance(site, &due.exact, &due.right)));
                 let judged = operation.judged(&own, &due.right, &due.exact);
                 // What nearly cancels is held to the size of its terms.
                 let again = judged.report.status == Status::Diverged && !is_span;
@@ -232,7 +254,8 @@ pub(crate) fn replayed(
     let (outside, not_numbers) = outside(candidate, held)?;
     taps.extend(outside);
     let warnings = lockstep.warnings().into_iter().chain(not_numbers).collect();
-    let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
+    let (cache, cache_is_assumed) = candidate.cache;
+    let replay = Replay { taps, routing, warnings, order_is_open: false, cache, cache_is_assumed };
     let mut replays = Replays { replay, taps: numbers, noise: noise_of };
     taken_back::leave_out(recording, candidate, held, &mut replays);
     Ok(replays)
@@ -258,6 +281,30 @@ fn outside(candidate: &Candidate<'_>, held: &Held) -> Result<(Vec<Replayed>, Opt
     Ok((taps, warning))
 }
 
+/// Whether the last tap that was recorded of each step is the reference's own value.
+fn is_right_at_every_end(program: &Program, held: &Held, reports: &HashMap<Place, &TapReport>) -> bool {
+    let recorded = (0..program.taps().len()).filter(|&tap| held.get(tap).is_some());
+    let ends: HashMap<usize, Place> = recorded.map(|tap| (program.taps()[tap].step, held.place(tap))).collect();
+    ends.values().all(|place| reports.get(place).is_some_and(|report| report.status.agrees()))
+}
+
+/// A tap that cannot be computed, as the comparison with the reference's own value judged it: it says nothing where an input differs as well.
+fn beside_the_reference(
+    blank: Replayed,
+    why: String,
+    report: Option<&TapReport>,
+    is_right_at_the_end: bool,
+) -> Replayed {
+    let reason = match report.map(|report| report.status) {
+        Some(status) if status.agrees() => None,
+        Some(Status::Diverged) => Some(Reason::NotTheReferences(why)),
+        _ if is_right_at_the_end => return Replayed { reason: Some(Reason::NotEvaluated(why)), ..blank },
+        _ => return Replayed { reason: Some(Reason::NotComputed(why)), ..blank },
+    };
+    let as_compared = |report: &TapReport| TapReport { op: blank.report.op.clone(), reason: None, ..report.clone() };
+    Replayed { reason, ..report.map_or_else(|| blank.clone(), |report| Replayed::of(as_compared(report))) }
+}
+
 /// A tap that is right where the program has keys, and sees more of them.
 fn sees_more(judged: Replayed, count: usize) -> Replayed {
     let what = format!("{count} of its numbers are of keys that the reference's run does not have, and are not masked");
@@ -280,6 +327,8 @@ struct Due {
     exact: ArrayD<f64>,
     /// From inputs as another right recording would have them, where that differs.
     moved: Option<ArrayD<f64>>,
+    /// As the program's own types round the exact value, where they do.
+    narrow: Option<ArrayD<f64>>,
     /// What is chosen among, where the tap says which.
     choices: Option<ArrayD<f64>>,
 }
@@ -292,6 +341,7 @@ impl Due {
             right: picked(&self.right),
             exact: picked(&self.exact),
             moved: self.moved.as_ref().map(picked),
+            narrow: self.narrow.as_ref().map(picked),
             choices: None,
         }
     }
@@ -305,6 +355,8 @@ struct Lockstep<'a> {
     rounded: Option<Evaluator<'a>>,
     /// On values that were moved by half a unit of rounding.
     moved: Option<Evaluator<'a>>,
+    /// As the program's own types round, where those are of 16 bits and the exact values are not.
+    narrow: Option<Evaluator<'a>>,
     /// The unit of rounding of each tap, where that counts.
     units: HashMap<usize, f64>,
 }
@@ -322,18 +374,19 @@ impl<'a> Lockstep<'a> {
             units.extend((unit > 0.0).then_some((number, unit)));
         }
         let rounded = candidate.arithmetic();
-        let second = if coarse { rounded.unwrap_or(Arithmetic::F64) } else { Arithmetic::F64 };
+        let second = rounded.filter(|_| coarse).unwrap_or(Arithmetic::F64);
         Lockstep {
             program,
-            exact: evaluator(Arithmetic::F64),
+            exact: evaluator(candidate.exact()),
             rounded: rounded.map(evaluator),
             moved: (!units.is_empty()).then(|| evaluator(second)),
+            narrow: (coarse && program.taps().iter().any(is_of_16_bits)).then(|| evaluator(Arithmetic::F64)),
             units,
         }
     }
 
     fn next_tap(&mut self) -> Option<usize> {
-        let others = self.rounded.iter_mut().chain(&mut self.moved);
+        let others = self.rounded.iter_mut().chain(&mut self.moved).chain(&mut self.narrow);
         others.for_each(|evaluator| {
             evaluator.next_tap();
         });
@@ -360,7 +413,8 @@ impl<'a> Lockstep<'a> {
             None => exact.clone(),
         };
         let moved = of(self.moved.as_mut())?;
-        Ok(Ok(Due { right, exact, moved, choices: self.choices(tap) }))
+        let narrow = of(self.narrow.as_mut())?;
+        Ok(Ok(Due { right, exact, moved, narrow, choices: self.choices(tap) }))
     }
 
     /// Whether the tap that was reached is off by no more than f32 makes of 1 + erf(x): of large negative numbers GELU leaves less than that.
@@ -397,10 +451,10 @@ impl<'a> Lockstep<'a> {
 
     /// Goes on with what the candidate holds, where anything can be computed from that.
     fn hold(&mut self, tap: usize, held: &Held) -> Result<(), EvaluateError> {
-        let Some(own) = held.readable(tap) else { return Ok(()) };
+        let Some(own) = held.readable(tap) else { return self.keep(tap, held) };
         self.exact.hold(tap, own.view())?;
-        if let Some(rounded) = &mut self.rounded {
-            rounded.hold(tap, own.view())?;
+        for evaluator in self.rounded.iter_mut().chain(&mut self.narrow) {
+            evaluator.hold(tap, own.view())?;
         }
         if let Some(evaluator) = &mut self.moved {
             let site = held.place(tap).tap.last_site();
@@ -410,10 +464,27 @@ impl<'a> Lockstep<'a> {
         Ok(())
     }
 
+    /// Goes on with keys or values that were not recorded as they are read back from the cache.
+    fn keep(&mut self, tap: usize, held: &Held) -> Result<(), EvaluateError> {
+        if !held.is_kept(tap) {
+            return Ok(());
+        }
+        for evaluator in
+            [&mut self.exact].into_iter().chain(&mut self.rounded).chain(&mut self.moved).chain(&mut self.narrow)
+        {
+            let read_back = evaluator.value(tap)?.map(|value| held.read_back(&value));
+            read_back.map_or(Ok(()), |value| evaluator.hold(tap, value))?;
+        }
+        Ok(())
+    }
+
     /// What could not be carried out.
     fn warnings(&self) -> Vec<String> {
         let gaps = self.exact.gaps();
-        let told = gaps.iter().take(TOLD).map(|gap| format!("{gap}: what reads it is not judged"));
+        let told = gaps
+            .iter()
+            .take(TOLD)
+            .map(|gap| format!("{gap}: what reads it is held against the reference's own value, where that tells"));
         let more =
             (gaps.len() > TOLD).then(|| format!("{} further operations could not be carried out", gaps.len() - TOLD));
         told.chain(more).collect()
@@ -451,6 +522,11 @@ const GELU: &str = "gelu";
 
 /// How many operations without a value are told of one by one.
 const TOLD: usize = 3;
+
+/// Whether the program itself rounds a tap to 16 bits.
+fn is_of_16_bits(tap: &ProgramTap) -> bool {
+    matches!(tap.view.dtype, ProgramType::F16 | ProgramType::BF16)
+}
 
 /// The unit by which an arithmetic rounds its values.
 pub(crate) fn own_unit(profile: Profile) -> f64 {

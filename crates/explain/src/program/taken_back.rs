@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::Status;
-use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice};
+use firstdiff_program::{Bench, Kind, Program, Slice};
 use ndarray::ArrayD;
 
 use crate::explain::right_at_the_end::MOST;
@@ -34,7 +34,7 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
         return;
     }
     let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
-    let mut benches = (bench(Arithmetic::F64), candidate.arithmetic().map(bench));
+    let mut benches = (bench(candidate.exact()), candidate.arithmetic().map(bench));
     let all = Trial::new(recording, candidate, held, replays, &mut benches).found();
     for TakenBack { reader: (reader, judged), wrong, between } in all {
         let place = held.place(reader);
@@ -182,7 +182,8 @@ impl<'t, 'b> Trial<'t, 'b> {
         let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
         let slice = self.slice(tap, &left_out);
         let (exact, right) = self.values(&slice, own.shape())?;
-        let judged = self.replays.operation(before, self.candidate.profile).judged(&own, &right, &exact);
+        let operation = Operation { noise: None, ..self.replays.operation(before, self.candidate.profile) };
+        let judged = operation.judged(&own, &right, &exact);
         let was = before.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
         let is_right = judged.report.status.agrees() && was > TAKES_BACK * judged.report.allowed.unwrap_or(0.0);
         let from = taps_of(self.held, slice.known());
@@ -234,7 +235,8 @@ impl<'t, 'b> Trial<'t, 'b> {
         }
         let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
         let (exact, right) = self.values(&slice, own.shape())?;
-        let operation = Operation { is_span: true, ..self.replays.operation(before, self.candidate.profile) };
+        let operation =
+            Operation { is_span: true, noise: None, ..self.replays.operation(before, self.candidate.profile) };
         match operation.judged(&own, &right, &exact).report.status {
             status if status.agrees() => Some(true),
             Status::Diverged => Some(false),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse};
+use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse, towards};
 use firstdiff_model::{Cache, Model, Op, keep};
-use firstdiff_trace::{Dump, Tap};
+use firstdiff_trace::{Dump, Site, Tap};
 use ndarray::ArrayD;
 
 use crate::replay::replayed::{Options, Replay};
@@ -124,31 +124,31 @@ impl Run<'_> {
     /// Keys or values that were recorded as the cache holds them, each moved by half a step of its type towards the right value; `None` where
     /// the tap is no such, or was recorded before. One factor on all of them is moved by nothing.
     pub(crate) fn as_kept(&self, place: Place, own: &ArrayD<f64>, right: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-        let cache = self.recorded.cache;
-        if cache == Cache::F32 || own.shape() != right.shape() || !kept(self.recorded.model).contains(&place.tap) {
-            return None;
-        }
-        let mut rounded = own.clone();
-        keep(cache, &mut rounded);
-        if rounded != *own {
-            return None;
-        }
-        let (structure, ..) = compared(place.tap.site, right, own, Judged::F32, 2.0 * cache_nmse(cache));
-        if matches!(structure.outcome, Outcome::Differs(Difference::Factor { .. })) {
-            return None;
-        }
-        let width = own.shape().last().copied().unwrap_or(1);
-        let values: Vec<f64> = right.iter().copied().collect();
-        let mut steps = cache.half_steps(&values, width).into_iter();
-        let mut moved = own.clone();
-        ndarray::Zip::from(&mut moved).and(right).for_each(|own, &right| {
-            let half = steps.next().unwrap_or(0.0);
-            *own = match (*own - right).abs() {
-                off if off <= half => right,
-                off if off.is_finite() => *own + half * (right - *own).signum(),
-                _ => *own,
-            };
-        });
-        Some(moved)
+        let is_kept = kept(self.recorded.model).contains(&place.tap);
+        is_kept.then(|| as_kept(self.recorded.cache, place.tap.site, own, right)).flatten()
     }
+}
+
+/// The same of what is known to be kept.
+pub(crate) fn as_kept(cache: Cache, site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    if cache == Cache::F32 || own.shape() != right.shape() {
+        return None;
+    }
+    let mut rounded = own.clone();
+    keep(cache, &mut rounded);
+    if rounded != *own {
+        return None;
+    }
+    let (structure, ..) = compared(site, right, own, Judged::F32, 2.0 * cache_nmse(cache));
+    if matches!(structure.outcome, Outcome::Differs(Difference::Factor { .. })) {
+        return None;
+    }
+    let width = own.shape().last().copied().unwrap_or(1);
+    let values: Vec<f64> = right.iter().copied().collect();
+    let mut steps = cache.half_steps(&values, width).into_iter();
+    let mut moved = own.clone();
+    ndarray::Zip::from(&mut moved)
+        .and(right)
+        .for_each(|own, &right| *own = towards(*own, right, steps.next().unwrap_or(0.0)));
+    Some(moved)
 }

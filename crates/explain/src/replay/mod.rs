@@ -423,6 +423,7 @@ impl Run<'_> {
             is_softmax: matches!(step.op, Op::Softmax),
             is_span: span,
             is_recorded: false,
+            noise: None,
             noise_before: self.noise.get(&step.tap).copied().unwrap_or(0.0),
             stored: lost(self.profile, dtype) + self.of_inputs.get(&place).copied().unwrap_or(0.0),
             spread: self.rounding_spread.get(&place).copied().unwrap_or(0.0),

@@ -24,6 +24,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) is_span: bool,
     /// Whether it is of a recorded program: which of its numbers another engine rounds to 16 bits is not known then.
     pub(crate) is_recorded: bool,
+    /// NMSE that rounding costs it, where that is not what lies between its two right values: a program's own type rounds both.
+    pub(crate) noise: Option<f64>,
     /// NMSE that rounding cost the same tap in the steps before.
     pub(crate) noise_before: f64,
     /// NMSE that recording its value and its inputs costs.
@@ -91,14 +93,16 @@ impl Operation<'_> {
         let rows = own.shape().get(site.position_axis()).copied().unwrap_or(0);
         let few_rows = matches!(profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
         let before = if span || few_rows { self.noise_before } else { 0.0 };
-        let noise = distance(site, exact, right).max(before);
+        let rounding = distance(site, exact, right);
+        let noise = self.noise.unwrap_or(rounding).max(before);
         let stored = self.stored;
         let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
         let of_order = self.condition * tolerance(profile, 0.0);
         let allowed = (scatter * tolerance(profile, noise)).max(EDGE_ROOM * self.spread).max(of_order) + stored;
-        let judged = |reference: &ArrayD<f64>| compared(site, reference, own, judged_as(profile), allowed);
-        let (mut judgement, shape) = judged(right);
-        let against_exact = judged(exact).0;
+        let judged = |reference: &ArrayD<f64>, allowed| compared(site, reference, own, judged_as(profile), allowed);
+        let (mut judgement, shape) = judged(right, allowed);
+        // What is nearer to the exact value than the reference's own rounding is never wrong.
+        let against_exact = judged(exact, self.noise.map_or(allowed, |_| allowed.max(rounding))).0;
         let exact_nmse = against_exact.metrics.nmse();
         // An engine that rounds less than the profile does is right as well.
         if !judgement.outcome.agrees() && against_exact.outcome.agrees() {

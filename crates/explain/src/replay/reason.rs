@@ -55,8 +55,12 @@ pub enum Reason {
     ReadsUnexplained,
     /// It lies behind a span whose fault has no known cause.
     BehindUnexplained,
-    /// An operation before it could not be carried out; why, in words.
+    /// It cannot be held against what comes out of its inputs; why, in words.
     NotEvaluated(String),
+    /// An operation before it could not be carried out, and the reference's own value does not tell either; why, in words.
+    NotComputed(String),
+    /// It is not the reference's own value, though what it reads is; why nothing else is known of what is due.
+    NotTheReferences(String),
     /// It has another shape than the recorded program gives it.
     OtherExtent,
     /// It reads rows that were sorted by their expert, and in which order the candidate has them nothing tells.
@@ -103,6 +107,16 @@ impl Reason {
         matches!(self, Reason::Unconfirmed(_))
     }
 
+    /// Whether neither the program nor the reference's own value tells what is due.
+    pub fn is_not_computed(&self) -> bool {
+        matches!(self, Reason::NotComputed(_))
+    }
+
+    /// Whether the reference's own value is all that it was held against.
+    pub fn is_of_the_reference(&self) -> bool {
+        matches!(self, Reason::NotTheReferences(_))
+    }
+
     /// Whether nobody can tell rounding from a fault.
     pub fn is_unclear(&self) -> bool {
         matches!(self, Reason::Unclear { .. })
@@ -143,7 +157,10 @@ impl fmt::Display for Reason {
             Reason::NotOfTheModel(tap) => write!(f, "{tap} is not of the model"),
             Reason::RowsDoNotFit(why) => write!(f, "the rows of earlier steps do not fit: {why}"),
             Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
-            Reason::NotEvaluated(why) => f.write_str(why),
+            Reason::NotEvaluated(why) | Reason::NotComputed(why) => f.write_str(why),
+            Reason::NotTheReferences(why) => {
+                write!(f, "not the reference's own value, though what it reads is; it cannot be computed: {why}")
+            }
             Reason::OtherExtent => f.write_str("has another shape than the recorded program gives it"),
             Reason::OrderUnknown => f.write_str(
                 "reads rows that were sorted by their expert, and nothing tells in which order they were recorded",

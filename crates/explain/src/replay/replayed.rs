@@ -214,7 +214,8 @@ impl Replay {
         for tap in self.taps.iter().filter(|t| t.report.status == Status::Diverged) {
             let key = |t: &Replayed| {
                 let through: Vec<Site> = t.through.iter().map(|t| t.site).collect();
-                (t.report.place.tap.site, through, t.misrecorded.is_empty(), t.taken_back.is_empty())
+                let of_reference = t.is_for(Reason::is_of_the_reference);
+                (t.report.place.tap.site, through, t.misrecorded.is_empty(), t.taken_back.is_empty(), of_reference)
             };
             match groups.iter_mut().find(|group| key(group[0]) == key(tap)) {
                 Some(group) => group.push(tap),

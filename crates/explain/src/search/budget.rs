@@ -15,8 +15,12 @@ pub(crate) struct Budget {
 impl Budget {
     /// For every thread of the pool `seconds`.
     pub(crate) fn of_each_thread(seconds: f64) -> Budget {
-        let all = seconds * rayon::current_num_threads() as f64;
-        Budget { most: Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX), spent: AtomicU64::new(0) }
+        Budget::of_one_thread(seconds * rayon::current_num_threads() as f64)
+    }
+
+    /// For a search that makes one evaluation after another.
+    pub(crate) fn of_one_thread(seconds: f64) -> Budget {
+        Budget { most: Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX), spent: AtomicU64::new(0) }
     }
 
     /// Does `work`, which stays on this thread, and counts its time.

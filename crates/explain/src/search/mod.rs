@@ -1,6 +1,6 @@
 //! Which mistakes reproduce what the candidate recorded? Tried singly, then in pairs and more, grown by how much of the error they take away.
 
-mod budget;
+pub(crate) mod budget;
 pub(crate) mod candidates;
 pub(crate) mod onset;
 pub(crate) mod proof;

@@ -1,4 +1,4 @@
-//! Convolutions, in one dimension or two, and the mean of each window.
+//! Convolutions, in one to three dimensions, and the mean of each window.
 
 use super::call::{Call, Results, ensure};
 use super::matmul::rows_by_rows;
@@ -92,6 +92,11 @@ pub(super) fn conv2d(call: &Call<'_>) -> Results {
     convolution(call, 2)
 }
 
+/// The same in three dimensions.
+pub(super) fn conv3d(call: &Call<'_>) -> Results {
+    convolution(call, 3)
+}
+
 fn convolution(call: &Call<'_>, rank: usize) -> Results {
     let (x, w) = (call.tensor(0, "input")?, call.tensor(1, "weight")?);
     let misfit = |what| KernelError::Shape { what, left: x.shape.clone(), right: w.shape.clone() };
@@ -135,12 +140,13 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
     let shape = call.claim("a convolution and its output", shape)?;
     let bias = call.optional(2, "bias")?.map(Tensor::to_floats);
     ensure(bias.as_ref().is_none_or(|b| b.len() == out), "bias", &[bias.as_ref().map_or(0, |b| b.len())], &[out])?;
-    // In one dimension there is one line.
+    // In one dimension there is one line, in two one plane.
     let line = Axis { extent: 1, window: 1, stride: 1, dilation: 1, before: 0, count: 1 };
-    let (rows, columns) = if rank == 1 { (line, axes[0]) } else { (axes[0], axes[1]) };
+    let axis = |back: usize| rank.checked_sub(back).map_or(line, |at| axes[at]);
+    let axes = [axis(3), axis(2), axis(1)];
     let (x, w) = (x.to_floats(), w.to_floats());
-    let (positions, inner) = (rows.count * columns.count, rows.extent * columns.extent);
-    let width = per_group * rows.window * columns.window;
+    let all = |of: fn(&Axis) -> usize| axes.iter().map(of).product::<usize>();
+    let (positions, inner, width) = (all(|a| a.count), all(|a| a.extent), per_group * all(|a| a.window));
     let each = out / groups;
     let mut y = vec![0.0; batch * out * positions];
     let tile = (TILE / width.max(1)).max(1);
@@ -151,7 +157,7 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
             let end = (start + tile).min(positions);
             let mut unfolded = Vec::with_capacity((end - start) * width);
             for position in start..end {
-                unfold(source, per_group, inner, (rows, columns), position, &mut unfolded);
+                unfold(source, per_group, inner, &axes, position, &mut unfolded);
             }
             let part = rows_by_rows(&unfolded, weights, (end - start, each, width))?;
             for (i, values) in part.chunks_exact(each.max(1)).enumerate() {
@@ -166,20 +172,15 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
 }
 
 /// What the window holds at a position.
-fn unfold(
-    x: &[f64],
-    channels: usize,
-    inner: usize,
-    (rows, columns): (Axis, Axis),
-    position: usize,
-    out: &mut Vec<f64>,
-) {
-    let (row, column) = (position / columns.count, position % columns.count);
-    for channel in 0..channels {
-        for u in 0..rows.window {
-            let line = rows.source(row, u);
-            for v in 0..columns.window {
-                let at = line.and_then(|line| Some(line * columns.extent + columns.source(column, v)?));
+fn unfold(x: &[f64], channels: usize, inner: usize, axes: &[Axis; 3], position: usize, out: &mut Vec<f64>) {
+    let [planes, rows, columns] = axes;
+    let (plane, row) = (position / columns.count / rows.count, position / columns.count % rows.count);
+    for (channel, u) in (0..channels).flat_map(|channel| (0..planes.window).map(move |u| (channel, u))) {
+        let plane = planes.source(plane, u).map(|plane| plane * rows.extent);
+        for v in 0..rows.window {
+            let line = plane.and_then(|plane| Some((plane + rows.source(row, v)?) * columns.extent));
+            for w in 0..columns.window {
+                let at = line.and_then(|line| Some(line + columns.source(position % columns.count, w)?));
                 out.push(at.map_or(0.0, |at| x[channel * inner + at]));
             }
         }

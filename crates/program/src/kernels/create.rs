@@ -76,6 +76,20 @@ pub(super) fn arange(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape.to_vec(), values)])
 }
 
+/// As many numbers as the output has, in equal steps from start to end, each from the nearer end; one alone is the start.
+pub(super) fn linspace(call: &Call<'_>) -> Results {
+    let end = |at: usize, name| call.float(at, name)?.ok_or(KernelError::Absent(name));
+    let (first, last, shape) = (end(0, "start")?, end(1, "end")?, call.output_shape(0)?.to_vec());
+    let count = shape.iter().product::<usize>();
+    let step = |steps: usize| (last - first) * (steps as f64 / count.saturating_sub(1).max(1) as f64);
+    let value = |i: usize| if 2 * i < count { first + step(i) } else { last - step(count - 1 - i) };
+    let values = (0..count).map(value);
+    Ok(vec![match call.output_kind() {
+        Kind::Int => Tensor::of(shape, values.map(|x| x as i64).collect::<Vec<_>>()),
+        _ => Tensor::of(shape, values.collect::<Vec<f64>>()),
+    }])
+}
+
 /// 1 on the diagonal.
 pub(super) fn eye(call: &Call<'_>) -> Results {
     let n = count_of("n", call.int(0, "n")?.ok_or(KernelError::Absent("n"))?)?;

@@ -195,6 +195,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("linalg_solve_triangular", solve::solve_triangular),
     ("conv1d", convolution::conv1d),
     ("conv2d", convolution::conv2d),
+    ("conv3d", convolution::conv3d),
     ("avg_pool2d", convolution::avg_pool2d),
     ("max_pool2d", window::max_pool2d),
     ("max_pool2d_with_indices", window::max_pool2d),
@@ -268,6 +269,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("size", create::size),
     // From nothing.
     ("arange", create::arange),
+    ("linspace", create::linspace),
     ("eye", create::eye),
     ("one_hot", create::one_hot),
     ("zeros", create::zeros),

@@ -1,6 +1,6 @@
 //! Dumps, the recorder, and files of other forms. One binary: each links the whole crate anew.
 
-mod caches;
+mod cache;
 mod foreign;
 mod import;
 mod join;

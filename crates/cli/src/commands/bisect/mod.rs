@@ -73,7 +73,7 @@ pub(crate) struct BisectArgs {
     /// In what arithmetic a right engine works: exact, f32, f16, bf16, ggml [default: what its dump.json says, else f32]
     #[arg(long)]
     profile: Option<Profile>,
-    /// The type the engine keeps keys and values in: f32, f16, bf16, q8_0 [default: what its dump.json says, else f32]
+    /// The type the engine keeps keys and values in: f32, f16, bf16, q8_0, e4m3 [default: what its dump.json says, else f32]
     #[arg(long)]
     cache: Option<Cache>,
     /// Token ids the engine is fed, where its dump.json does not say; passed to it as FIRSTDIFF_TOKENS

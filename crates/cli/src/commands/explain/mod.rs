@@ -158,18 +158,8 @@ pub(crate) fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement>
 
 /// The reference, explained in its own right.
 fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
-    let args = CandidateArgs {
-        model: of.model.clone(),
-        weights: of.weights.clone(),
-        candidate: Some(path.to_owned()),
-        profile: None,
-        cache: None,
-        tokens: of.tokens.clone(),
-        decode_tokens: of.decode_tokens.clone(),
-        rows: None,
-        reading: of.reading.clone(),
-    };
-    explained(args, effort)
+    let candidate = Some(path.to_owned());
+    explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..of.clone() }, effort)
 }
 
 fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: bool) -> Screen {

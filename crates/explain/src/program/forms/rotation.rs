@@ -18,6 +18,7 @@ use crate::mistakes::rope::{
 };
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
+use crate::program::explain::rounded_to;
 use crate::tolerance::search::SAME_STEP;
 
 /// Bases that models have.
@@ -222,14 +223,8 @@ const MOST_BASES: usize = 24;
 
 /// A number that was computed in f32, or the plain one that it is as good as.
 fn plain(x: f64) -> f64 {
-    let plain = rounded(x, 4);
+    let plain = rounded_to(x, 4);
     if (plain - x).abs() <= SAME_STEP * x { plain } else { x }
-}
-
-/// A number with so many digits.
-pub(super) fn rounded(x: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits - 1 - x.abs().log10().floor() as i32);
-    (x * scale).round() / scale
 }
 
 /// The positions themselves, where a slice makes its tables of them.

@@ -7,9 +7,10 @@ use ndarray::ArrayD;
 use serde_json::json;
 
 use super::Form;
-use super::rotation::{Rotation, Turn, base_of, bases_of, rounded};
+use super::rotation::{Rotation, Turn, base_of, bases_of};
 use crate::mistakes::rope::ROPE_SCALING;
 use crate::program::context::Context;
+use crate::program::explain::rounded_to;
 use crate::program::held::array;
 use crate::tolerance::search::SAME_STEP;
 
@@ -40,7 +41,7 @@ pub(super) fn forms(context: &Context<'_>, rotation: &Rotation) -> Option<Form> 
     let frequencies = Arc::new(seen.frequencies);
     let change = rotation.change(move |turn| turn.turned_with(&frequencies));
     let mut params = vec![("kind", json!(kind))];
-    params.extend(factor.map(|factor| ("factor", json!(rounded(factor, DIGITS)))));
+    params.extend(factor.map(|factor| ("factor", json!(rounded_to(factor, DIGITS)))));
     Some(Form::one(&ROPE_SCALING, params, rotation.op, change))
 }
 
@@ -174,7 +175,7 @@ mod tests {
 
     fn kind(frequencies: Vec<f64>) -> Option<(String, Option<f64>)> {
         let seen = Seen { frequencies, reach: 40.0 };
-        seen.scaled(&plain()).map(|scaled| (scaled.kind, scaled.factor.map(|factor| rounded(factor, DIGITS))))
+        seen.scaled(&plain()).map(|scaled| (scaled.kind, scaled.factor.map(|factor| rounded_to(factor, DIGITS))))
     }
 
     fn blended(share: impl Fn(usize) -> f64) -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! Types that keys and values are kept in: what they round to, by how much, and their names.
+//! What is left of keys and values in the type of a K/V cache.
 
 use firstdiff_trace::Cache;
 use half::f16;
@@ -38,6 +38,16 @@ fn blocks_do_not_cross_heads() {
     of_16.extend([100.0; 16]);
     Cache::Q8_0.round(&mut of_16, 16);
     assert!((of_16[0] - 1.0).abs() < 1e-3);
+}
+
+#[test]
+fn numbers_of_8_bits_are_pytorchs() {
+    // torch.tensor(x).to(torch.float8_e4m3fn)
+    let mut x = [1.05, 1.0625, 1.1875, -3.3, 0.0011, 0.0, -447.9, 1e4, f64::NAN];
+    Cache::E4m3.round(&mut x, 3);
+    // Of what is larger than all of them PyTorch makes NaN, and caches the largest.
+    assert_eq!(x[..8], [1.0, 1.0, 1.25, -3.25, 0.001953125, 0.0, -448.0, 448.0]);
+    assert!(x[8].is_nan());
 }
 
 #[test]
