@@ -22,7 +22,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         for (at, view) in kept_ones.enumerate() {
             let mut params = said();
             params.extend((at > 0).then(|| ("keeps", json!("second"))));
-            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)));
+            let number = context.number(op).map(|(_, number)| number);
+            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)).due(number));
         }
     }
     let turned: Option<Compute> = match context.base(op) {
@@ -43,7 +44,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let counts =
         matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
     if let Some((place, number)) = context.number(op).filter(|(_, number)| counts && *number != 0.0) {
-        forms.push(Form::any(&NUMBER_DIFFERS, "value", number, At::Op(op), numbers(context.op(op), place)));
+        let differs = Form::any(&NUMBER_DIFFERS, "value", number, At::Op(op), numbers(context.op(op), place));
+        forms.push(differs.saying(said()).due(number));
     }
     forms
 }

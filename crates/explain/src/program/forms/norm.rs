@@ -39,9 +39,9 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let record = context.op(add);
     for other in EPSILONS.into_iter().filter(|other| *other != eps) {
         let change = with_number(record, place, other);
-        forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], add, change));
+        forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], add, change).due(eps));
     }
-    forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(add), numbers(record, place)));
+    forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(add), numbers(record, place)).due(eps));
     let Some(mean) = context.tensor(add, 0) else { return forms };
     let outside = computed(&[mean], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
     forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside));
@@ -122,9 +122,10 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     };
     if record.keywords.is_empty() {
         for other in EPSILONS.into_iter().filter(|other| *other != eps) {
-            forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)));
+            let change = with_number(record, place, other);
+            forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, change).due(eps));
         }
-        forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)));
+        forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)).due(eps));
     }
     let mut views = vec![x];
     let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
@@ -255,7 +256,7 @@ fn is_gain(context: &Context<'_>, op: usize, view: &View) -> bool {
 }
 
 /// What a product weighs channels by.
-fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
+pub(super) fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return None };
     [a, b].into_iter().find(|view| is_gain(context, op, view)).filter(|_| context.base(op) == "mul")
 }

@@ -9,7 +9,8 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Slice};
 use serde_json::json;
 
-use super::{Form, computed, with_number};
+use super::norm::gain_of;
+use super::{Form, computed, over, times, with_number};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::ROPE_LAYER_KIND;
 use crate::mistakes::rope::{
@@ -84,12 +85,15 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     forms.extend(of_other_tables(context, &rotation));
+    forms.extend(of_norm_behind(context, &rotation));
     let Some(steps) = rotation.steps.clone() else { return forms };
     // A token that was not turned by its own position shows nothing of the frequencies: the model's own would be a mistake.
     if rotation.tables(context).is_some_and(|turn| !turn.is_at_its_position()) {
         return forms;
     }
-    forms.extend(rotation.of_frequencies(&steps));
+    // Longer tables are those of a scaling: what has no scaling has another base by chance.
+    let is_longer = rotation.tables(context).is_some_and(|turn| turn.is_longer());
+    forms.extend(rotation.of_frequencies(&steps, is_longer));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
     forms.extend(super::scaling::forms(context, &rotation));
@@ -155,6 +159,32 @@ fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
     Some(computed(&[&view], move |x| tables.turning(&x[0])))
 }
 
+/// A norm behind the rotation for one before: a turn leaves the mean square, so that only the gain comes later.
+fn of_norm_behind(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
+    let [x, cos, sin] = &rotation.views;
+    let last = context.origin(rotation.op, x)?;
+    let gain = match context.base(last) {
+        "rms_norm" => context.tensor(last, 2)?,
+        _ if context.call(last).any(|at| context.base(at) == "rsqrt") => gain_of(context, last)?,
+        _ => return None,
+    };
+    let width = *x.shape.last()?;
+    let own = rotation.clone();
+    let change = computed(&[x, cos, sin, gain], move |x| {
+        let gain = match x[3].len() {
+            len if len == width => x[3].clone().into_shape_with_order(vec![width]).ok()?,
+            // Of all heads together: [H,1,d] of [H d].
+            len => x[3].clone().into_shape_with_order(vec![len / width, 1, width]).ok()?,
+        };
+        let bare = over(&x[0], &gain)?;
+        let turned = Turn::of(&[bare, x[1].clone(), x[2].clone()], &own)?.done()?;
+        times(&turned.into_shape_with_order(x[0].shape()).ok()?, &gain)?
+            .into_shape_with_order(own.shape.as_slice())
+            .ok()
+    });
+    Some(Form::one(&QK_NORM_ORDER, vec![], rotation.op, change))
+}
+
 /// The tables that other layers of the step have.
 fn of_other_tables(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
     let step = context.program.steps().get(context.step_of(rotation.op));
@@ -217,6 +247,8 @@ pub(super) fn bases_of(steps: &[f64]) -> Vec<f64> {
     out
 }
 
+/// Digits of a base that models have.
+const BASE_DIGITS: i32 = 3;
 /// Bases of a scaled table that are tried.
 const MOST_BASES: usize = 24;
 
@@ -291,9 +323,9 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
     let said = |kind: &str| vec![("factor", json!(kind))];
     let change = |number: f64| with_number(context.op(op), place, number);
     vec![
-        Form::one(&ROPE_ATTENTION_FACTOR, said("ignored"), op, change(1.0)),
-        Form::one(&ROPE_ATTENTION_FACTOR, said("twice"), op, change(factor * factor)),
-        Form::one(&ROPE_ATTENTION_FACTOR, said("inverse"), op, change(1.0 / factor)),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("ignored"), op, change(1.0)).due(factor),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("twice"), op, change(factor * factor)).due(factor),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("inverse"), op, change(1.0 / factor)).due(factor),
     ]
 }
 
@@ -351,20 +383,28 @@ impl Rotation {
         })
     }
 
-    /// Frequencies of another base, and of another scaling.
-    fn of_frequencies(&self, steps: &Arc<Vec<f64>>) -> Vec<Form> {
+    /// Frequencies of another base, and of another scaling. No model has a base of many digits: one is made by a scaling, as that of a longer context.
+    fn of_frequencies(&self, steps: &Arc<Vec<f64>>, is_longer: bool) -> Vec<Form> {
         let (op, own) = (self.op, self.clone());
         let first = steps.first().copied().unwrap_or(1.0);
         let mut forms = Vec::new();
         let base = base_of(steps);
+        let is_scaled =
+            is_longer || base.is_some_and(|base| (rounded(base, BASE_DIGITS) - base).abs() > SAME_STEP * base);
         if let Some(base) = base {
+            let (mistake, said): (&'static Mistake, Params) =
+                if is_scaled { (&ROPE_SCALING, vec![("kind", json!("absent"))]) } else { (&ROPE_THETA, vec![]) };
+            // Of two pairs any scaling makes another base.
+            let due = (!is_scaled && steps.len() > 2).then_some(base);
             let other = |other: &f64| (other - base).abs() > SAME_STEP * base;
             for theta in BASES.into_iter().chain([base.sqrt()]).filter(other) {
-                forms.push(Form::one(&ROPE_THETA, vec![("theta", json!(theta))], op, self.by_powers(first, theta)));
+                let params = [&said[..], &[("theta", json!(theta))]].concat();
+                forms.push(Form::one(mistake, params, op, self.by_powers(first, theta)).due(due));
             }
-            forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta)));
+            let any = Form::any(mistake, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta));
+            forms.push(any.saying(said).due(due));
         }
-        if base.is_some() && (first - 1.0).abs() <= SAME_STEP {
+        if base.is_some() && (first - 1.0).abs() <= SAME_STEP && !is_scaled && steps.len() > 2 {
             return forms;
         }
         for base in bases_of(steps) {

@@ -155,8 +155,9 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let record = context.op(op);
     let number = numbers(record, place);
     vec![
-        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)),
-        Form::any(&ROUTER_SCALE, "factor", 1.0, At::Op(op), move |times| number(times * factor)),
+        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0))
+            .due(factor),
+        Form::any(&ROUTER_SCALE, "factor", 1.0, At::Op(op), move |times| number(times * factor)).due(factor),
     ]
 }
 

@@ -15,7 +15,7 @@ use crate::mistakes::head::{LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP};
 use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
 use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
-use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
+use crate::mistakes::scores::SCORE_SOFTCAP;
 use crate::program::context::Context;
 use crate::program::held::array;
 
@@ -262,16 +262,11 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
 pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
     let target = context.slice.target();
     let view = context.program.taps()[target].view.clone();
-    let (mistake, name): (&'static Mistake, &'static str) = match context.site(target) {
-        Site::Qk | Site::Scores => (&SCORE_SCALE, "scale"),
-        Site::Logits => return Vec::new(),
-        _ => (&RESULT_SCALED, "factor"),
-    };
-    if !context.is_float(&view) {
+    if context.site(target) == Site::Logits || !context.is_float(&view) {
         return Vec::new();
     }
     let scaled = move |factor: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x)));
-    let mut forms = vec![Form::any(mistake, name, 1.0, At::Tap(target), scaled)];
+    let mut forms = vec![Form::any(&RESULT_SCALED, "factor", 1.0, At::Tap(target), scaled)];
     forms.extend(context.ops().filter_map(|op| of_operand(context, op)));
     forms
 }
