@@ -33,7 +33,6 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "softmax" | "_softmax" => of_softmax(context, op),
         "cat" => [of_sinks(context, op), of_cache(context, op)].concat(),
         "baddbmm" => of_product(context, op),
-        "matmul" | "bmm" => of_unscaled(context, op).into_iter().collect(),
         "clone" | "reshape" | "contiguous" | "_unsafe_view" => [of_copies(context, op), of_merge(context, op)].concat(),
         "repeat_interleave" => of_repeat(context, op),
         _ => Vec::new(),
@@ -69,29 +68,6 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms
 }
 
-/// A factor on the products of q and k, of which the reference scales none by a number.
-fn of_unscaled(context: &Context<'_>, op: usize) -> Option<Form> {
-    let out = context.out(op).filter(|_| is_qk(context, op) && context.leads_to_probs(op))?;
-    let scales = |at: usize| {
-        let is_factor = matches!(context.base(at), "mul" | "div") && context.number(at).is_some();
-        is_factor && is_of_products(context, at)
-    };
-    let (views, name) = (context.tensors(op), context.op(op).name.clone());
-    let views: Vec<&View> = views.into_iter().map(|(_, view)| view).collect();
-    let owned: Vec<View> = views.iter().map(|&view| view.clone()).collect();
-    let shape = out.shape.clone();
-    let scaled = move |scale: f64| {
-        let (name, shape) = (name.clone(), shape.clone());
-        computed(&owned.iter().collect::<Vec<_>>(), move |x| {
-            let operands = [tensor(x[0].mapv(|x| scale * x))?, tensor(x[1].clone())?];
-            let products = firstdiff_program::apply(&name, &operands.each_ref(), &[])?.first().map(array)?;
-            products.into_shape_with_order(shape.as_slice()).ok()
-        })
-    };
-    let is_alone = views.len() == 2 && !context.ops().any(scales);
-    is_alone.then(|| Form::any(&SCORE_SCALE, "scale", 1.0, At::Op(op), scaled))
-}
-
 /// Whether it multiplies two activations.
 fn is_qk(context: &Context<'_>, op: usize) -> bool {
     let is_product = matches!(context.base(op), "matmul" | "bmm" | "baddbmm");
@@ -99,7 +75,7 @@ fn is_qk(context: &Context<'_>, op: usize) -> bool {
 }
 
 /// Whether an operation stands between the products of q and k and their softmax: what stands before them scales q or k alone.
-fn is_of_products(context: &Context<'_>, op: usize) -> bool {
+pub(super) fn is_of_products(context: &Context<'_>, op: usize) -> bool {
     let (mut open, mut seen) = (vec![op], BTreeSet::new());
     while let Some(at) = open.pop() {
         let read = context.tensors(at).into_iter().filter(|(_, view)| context.is_activation(view));

@@ -27,6 +27,8 @@ const BASES: [f64; 8] = [1e4, 1e6, 5e5, 1e5, 1e3, 1e7, 8e6, 2.5e5];
 const FACTORS: [f64; 12] = [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 32.0, 64.0];
 /// Positions by which others may be off.
 const SHIFTS: i32 = 8;
+/// And by which they may be seen to be off.
+const FARTHEST: i32 = 8192;
 /// Shares of a head that may be turned, in so many parts.
 const PARTS: usize = 8;
 
@@ -93,6 +95,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     // Longer tables are those of a scaling: what has no scaling has another base by chance.
     let is_longer = rotation.tables(context).is_some_and(|turn| turn.is_longer());
+    forms.extend(of_shift(context, &rotation));
     forms.extend(rotation.of_frequencies(&steps, is_longer));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
@@ -159,10 +162,34 @@ fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
     Some(computed(&[&view], move |x| tables.turning(&x[0])))
 }
 
+/// All positions off by more than the shifts that are tried: as many as the angles between what is due and what the candidate has show.
+fn of_shift(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
+    let own = context.own_as(context.out(rotation.op)?)?;
+    let turn = Turn::of(&context.read(rotation.op, &rotation.views.each_ref())?, rotation)?;
+    let (steps, due) = (turn.steps.clone()?, Turn { x: turn.done()?.into_dimensionality().ok()?, ..turn });
+    let angles: Vec<f64> = due
+        .apart(&own)?
+        .into_values()
+        .fold(Vec::new(), |mut sums: Vec<[f64; 2]>, pairs| {
+            sums.resize(pairs.len(), [0.0; 2]);
+            sums.iter_mut().zip(pairs).for_each(|(sum, pair)| *sum = [sum[0] + pair[0], sum[1] + pair[1]]);
+            sums
+        })
+        .into_iter()
+        .map(|[dot, cross]| cross.atan2(dot))
+        .collect();
+    let off =
+        |by: i32| angles.iter().zip(&steps).map(|(angle, w)| 1.0 - (angle - f64::from(by) * w).cos()).sum::<f64>();
+    let shift = (-FARTHEST..=FARTHEST).min_by(|a, b| off(*a).total_cmp(&off(*b))).filter(|by| by.abs() > SHIFTS)?;
+    let change = rotation.change(move |turn| turn.shifted(f64::from(shift)));
+    Some(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], rotation.op, change))
+}
+
 /// A norm behind the rotation for one before: a turn leaves the mean square, so that only the gain comes later.
 fn of_norm_behind(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
     let [x, cos, sin] = &rotation.views;
-    let last = context.origin(rotation.op, x)?;
+    let reads = |at: usize| context.tensors(at).iter().any(|(_, view)| view.buffer == x.buffer);
+    let last = context.origin((0..rotation.op).rev().find(|&at| reads(at))?, x)?;
     let gain = match context.base(last) {
         "rms_norm" => context.tensor(last, 2)?,
         _ if context.call(last).any(|at| context.base(at) == "rsqrt") => gain_of(context, last)?,
@@ -657,11 +684,10 @@ impl Turn {
         (frequencies.len() == self.cos.ncols()).then(|| self.turned_by(|position, i| position * frequencies[i]))
     }
 
-    /// The frequency of each pair by which `own` was turned, as far as that grows with the position, and the largest position; `None` of fewer positions.
-    pub(super) fn frequencies(&self, own: &ArrayD<f64>, least: usize) -> Option<(Vec<f64>, f64)> {
+    /// Of each position and pair, all heads together: the cosine and the sine of the angle between its rows and those of `own`, times a length.
+    fn apart(&self, own: &ArrayD<f64>) -> Option<BTreeMap<usize, Vec<[f64; 2]>>> {
         let own = own.as_standard_layout().into_owned().into_shape_with_order(self.x.raw_dim()).ok()?;
         let pairs = self.cos.ncols();
-        // Of each position and pair, all heads together: the cosine and the sine of its angle, times a length.
         let mut turned: BTreeMap<usize, Vec<[f64; 2]>> = BTreeMap::new();
         for ((&position, before), after) in self.positions.iter().zip(self.x.rows()).zip(own.rows()) {
             let sums = turned.entry(position as usize).or_insert_with(|| vec![[0.0; 2]; pairs]);
@@ -671,6 +697,12 @@ impl Turn {
                 *cross += before[a] * after[b] - before[b] * after[a];
             }
         }
+        Some(turned)
+    }
+
+    /// The frequency of each pair by which `own` was turned, as far as that grows with the position, and the largest position; `None` of fewer positions.
+    pub(super) fn frequencies(&self, own: &ArrayD<f64>, least: usize) -> Option<(Vec<f64>, f64)> {
+        let (pairs, turned) = (self.cos.ncols(), self.apart(own)?);
         let positions: Vec<usize> = turned.keys().copied().collect();
         let follow = || positions.windows(2).filter(|pair| pair[1] == pair[0] + 1);
         if follow().count() + 1 < least {

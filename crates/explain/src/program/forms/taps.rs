@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Tensor, View};
+use firstdiff_program::{At, Change, Edit, Tensor, View};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
+use super::attention::is_of_products;
 use super::{Form, computed, function, softmax, tensor};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
@@ -15,7 +16,7 @@ use crate::mistakes::head::{LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP};
 use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
 use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
-use crate::mistakes::scores::SCORE_SOFTCAP;
+use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::context::Context;
 use crate::program::held::array;
 
@@ -32,6 +33,7 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
         (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
     forms.extend(made.flat_map(|tap| [of_heads(context, tap), of_layer(context, tap, ends)].concat()));
     forms.extend(of_result(context));
+    forms.extend(of_unscaled(context));
     forms
 }
 
@@ -256,6 +258,22 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
         }
     }
     forms
+}
+
+/// A factor on the products of q and k, where the reference scales them by no number.
+fn of_unscaled(context: &Context<'_>) -> Option<Form> {
+    let is_scale = |op: usize| {
+        matches!(context.base(op), "mul" | "div") && context.number(op).is_some() && is_of_products(context, op)
+    };
+    let (taps, target) = (context.program.taps(), context.slice.target());
+    let is_read = |tap: usize| context.has(taps[tap].op) || context.slice.known().any(|known| known == tap);
+    let qk = (0..taps.len()).filter(|&tap| tap != target && context.site(tap) == Site::Qk);
+    let views: Vec<(usize, View)> = qk.filter(|&tap| is_read(tap)).map(|tap| (tap, taps[tap].view.clone())).collect();
+    let scaled = move |scale: f64| {
+        let change = |view: &View| computed(&[view], move |x| Some(x[0].mapv(|x| scale * x)));
+        views.iter().map(|(tap, view)| Edit { at: At::Tap(*tap), change: change(view) }).collect()
+    };
+    (!context.ops().any(is_scale)).then(|| Form::any_of(&SCORE_SCALE, "scale", 1.0, scaled))
 }
 
 /// Any factor on what is due: where nothing that is known of the operation says more.
