@@ -15,6 +15,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let said = || vec![("operation", json!(context.program.said(op)))];
+    let counts_with_one =
+        matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
+    let number = context.number(op).filter(|_| counts_with_one);
     let mut forms = Vec::new();
     let like = |view: &&View| counts(view) && view.shape == out.shape && context.is_float(view);
     if elementwise(context.base(op)) {
@@ -22,8 +25,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         for (at, view) in kept_ones.enumerate() {
             let mut params = said();
             params.extend((at > 0).then(|| ("keeps", json!("second"))));
-            let number = context.number(op).map(|(_, number)| number);
-            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)).due(number));
+            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)).due(number.map(|(_, number)| number)));
         }
     }
     let turned: Option<Compute> = match context.base(op) {
@@ -41,9 +43,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&SIGN_FLIPPED, said(), op, computed(&views, turned)));
         }
     }
-    let counts =
-        matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
-    if let Some((place, number)) = context.number(op).filter(|(_, number)| counts && *number != 0.0) {
+    if let Some((place, number)) = number.filter(|(_, number)| *number != 0.0) {
         let differs = Form::any(&NUMBER_DIFFERS, "value", number, At::Op(op), numbers(context.op(op), place));
         forms.push(differs.saying(said()).due(number));
     }
