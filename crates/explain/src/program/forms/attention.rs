@@ -1,7 +1,6 @@
 //! Scores of attention: scale, cap, mask, softmax, and which heads read which.
 
 use firstdiff_compare::MASKED;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
@@ -76,37 +75,13 @@ fn is_qk(context: &Context<'_>, op: usize) -> bool {
 
 /// Whether an operation stands between the products of q and k and their softmax: what stands before them scales q or k alone.
 pub(super) fn is_of_products(context: &Context<'_>, op: usize) -> bool {
-    let (mut open, mut seen) = (vec![op], BTreeSet::new());
-    while let Some(at) = open.pop() {
-        let read = context.tensors(at).into_iter().filter(|(_, view)| context.is_activation(view));
-        for before in read.filter_map(|(_, view)| context.maker(at, view)) {
-            if is_qk(context, before) {
-                return context.leads_to_probs(op);
-            }
-            let ends = matches!(
-                context.base(before),
-                "linear"
-                    | "addmm"
-                    | "mm"
-                    | "matmul"
-                    | "bmm"
-                    | "softmax"
-                    | "_softmax"
-                    | "layer_norm"
-                    | "rms_norm"
-                    | "rsqrt"
-                    | "cat"
-            );
-            if !ends && seen.len() < FAR && seen.insert(before) {
-                open.push(before);
-            }
-        }
-    }
-    false
+    const ENDS: [&str; 11] =
+        ["linear", "addmm", "mm", "matmul", "bmm", "softmax", "_softmax", "layer_norm", "rms_norm", "rsqrt", "cat"];
+    context.leads_to_probs(op) && context.comes_from(op, FAR, |at| is_qk(context, at), &ENDS)
 }
 
-/// Operations between a product and its softmax.
-const FAR: usize = 24;
+/// Operations before one of them, those that make its mask among them.
+const FAR: usize = 192;
 
 /// Whether an operation scales what goes into a cap, or comes out of it.
 fn beside_tanh(context: &Context<'_>, op: usize) -> bool {

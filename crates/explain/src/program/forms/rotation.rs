@@ -136,18 +136,8 @@ pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
         _ => {}
     }
     // Where one product makes q, k and v, its taps lie in one tensor: only what reads v can tell that it is turned.
-    let reads_v = !matches!(
-        context.site(target),
-        Site::Q
-            | Site::K
-            | Site::QNorm
-            | Site::KNorm
-            | Site::QRope
-            | Site::KRope
-            | Site::Qk
-            | Site::Scores
-            | Site::Probs
-    );
+    let site = context.site(target);
+    let reads_v = site == Site::V || !(Site::Q..=Site::Probs).contains(&site);
     forms.extend(reads_v.then(|| turned(&ROPE_ON_V, vec![], at(&[Site::V]))).flatten());
     forms
 }
