@@ -193,7 +193,8 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     if let Some(other) = &finding.arithmetic {
         return beside_another_arithmetic(other);
     }
-    let due = source.right_value(id, finding).map_or_else(String::new, |value| format!(": {value}"));
+    let due = finding.due.clone().or_else(|| source.right_value(id, finding));
+    let due = due.map_or_else(String::new, |value| format!(": {value}"));
     format!("{}{due}", advice(id))
 }
 

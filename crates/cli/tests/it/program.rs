@@ -222,8 +222,9 @@ fn a_program_that_asks_for_more_than_its_files_hold_is_refused() {
 }
 
 /// A tensor as numpy writes it.
-fn npy(path: &std::path::Path, shape: [usize; 2], values: &[f32]) {
-    let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
+fn npy(path: &std::path::Path, shape: &[usize], values: &[f32]) {
+    let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape.join(", "));
     let head = format!("{head:<117}\n");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend((head.len() as u16).to_le_bytes());
@@ -266,7 +267,7 @@ fn of_experts_in(folder: &std::path::Path, activated: f32, [experts, act]: [[usi
     let mut taps = Vec::new();
     let mut tap = |name: &str, values: Vec<f32>| {
         let file = format!("{}.npy", name.replace('/', "_"));
-        npy(&folder.join(&file), [4, 2], &values);
+        npy(&folder.join(&file), &[4, 2], &values);
         taps.push(json!({"tap": name, "step": 0, "file": file, "shape": [4, 2], "dtype": "f32"}));
     };
     let of_rows =
@@ -337,9 +338,18 @@ fn rows_in_an_order_that_nothing_tells_are_not_judged() {
 
 /// Tensors in f32 as safetensors has them.
 fn stored(path: &std::path::Path, name: &str, shape: &[usize], values: &[f32]) {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let head = serde_json::json!({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, bytes.len()]}});
-    let mut head = head.to_string();
+    tensors(path, &[(name, "F32", shape.to_vec(), values.iter().flat_map(|x| x.to_le_bytes()).collect())]);
+}
+
+/// Tensors of any type.
+fn tensors(path: &std::path::Path, all: &[(&str, &str, Vec<usize>, Vec<u8>)]) {
+    let (mut head, mut bytes) = (serde_json::Map::new(), Vec::new());
+    for (name, dtype, shape, values) in all {
+        let place = [bytes.len(), bytes.len() + values.len()];
+        head.insert((*name).into(), serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": place}));
+        bytes.extend(values);
+    }
+    let mut head = serde_json::Value::Object(head).to_string();
     head += &" ".repeat(head.len().next_multiple_of(8) - head.len());
     std::fs::write(path, [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &bytes].concat()).unwrap();
 }
@@ -349,7 +359,7 @@ fn of_a_sum(folder: &std::path::Path, taps: &[(&str, Vec<f32>)]) {
     use serde_json::json;
     let named = |(name, values): &(&str, Vec<f32>)| {
         let file = format!("{name}.npy");
-        npy(&folder.join(&file), [4, 2], values);
+        npy(&folder.join(&file), &[4, 2], values);
         json!({"tap": name, "step": 0, "file": file, "shape": [4, 2], "dtype": "f32"})
     };
     let taps: Vec<_> = taps.iter().map(named).collect();
@@ -531,4 +541,167 @@ fn what_cannot_be_computed_is_held_against_the_reference_and_not_against_itself(
     let of_itself =
         json(&["explain", &golden, "programs/forgetting/wrong.npz", "--ref", &golden, WEIGHTS[0], WEIGHTS[1]]);
     assert_eq!(of_itself["reference"]["verdict"], "incomparable", "{of_itself:#}");
+}
+
+/// A head of attention as an engine computes it: q has a factor of its own, the products have theirs, and a bias by distance is added beside the mask.
+#[derive(Clone, Copy)]
+struct Attention {
+    of_q: f64,
+    scale: f64,
+    bias: f64,
+    fill: f64,
+}
+
+const TOKENS: usize = 16;
+const WIDTH: usize = 8;
+
+/// Numbers that follow no rule, the same each time.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let next = |state: &mut u64| {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some((*state >> 40) as f32 / 8_388_608.0 - 1.0)
+    };
+    std::iter::repeat_n((), count).scan(seed, |state, ()| next(state)).collect()
+}
+
+impl Attention {
+    const RIGHT: Attention = Attention { of_q: 0.35, scale: 0.5, bias: -0.3, fill: f32::MIN as f64 };
+
+    fn mask(self) -> Vec<f32> {
+        let cell = |at: usize| match (at / TOKENS, at % TOKENS) {
+            (t, s) if s > t => self.fill as f32,
+            (t, s) => (self.bias * (t - s) as f64) as f32,
+        };
+        (0..TOKENS * TOKENS).map(cell).collect()
+    }
+
+    /// The taps of a run.
+    fn taps(self) -> Vec<(&'static str, Vec<usize>, Vec<f32>)> {
+        let (table, ids) = (numbers(TOKENS * WIDTH, 1), TOKENS);
+        let linear = |x: &[f32], seed: u64| -> Vec<f32> {
+            let w = numbers(WIDTH * WIDTH, seed);
+            let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+            x.chunks(WIDTH).flat_map(|x| w.chunks(WIDTH).map(|w| dot(x, w) as f32).collect::<Vec<_>>()).collect()
+        };
+        let (q, k) = (linear(&table, 2), linear(&table, 3));
+        let (mut qk, mut scores, mut probs, mut context) = (vec![], vec![], vec![], vec![]);
+        for (t, mask) in self.mask().chunks(TOKENS).enumerate() {
+            let row =
+                |s: usize| (0..WIDTH).map(|i| f64::from(q[t * WIDTH + i]) * f64::from(k[s * WIDTH + i])).sum::<f64>();
+            let products: Vec<f64> = (0..ids).map(|s| self.of_q * row(s)).collect();
+            let masked: Vec<f64> = products.iter().zip(mask).map(|(x, m)| self.scale * x + f64::from(*m)).collect();
+            let top = masked.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = masked.iter().map(|x| (x - top).exp()).sum();
+            let weights: Vec<f64> = masked.iter().map(|x| (x - top).exp() / sum).collect();
+            context.extend(
+                (0..WIDTH).map(|i| (0..ids).map(|s| weights[s] * f64::from(k[s * WIDTH + i])).sum::<f64>() as f32),
+            );
+            qk.extend(products.iter().map(|x| *x as f32));
+            scores.extend(masked.iter().map(|x| *x as f32));
+            probs.extend(weights.iter().map(|x| *x as f32));
+        }
+        let (rows, heads, square) = (vec![ids, WIDTH], vec![ids, 1, WIDTH], vec![1, ids, ids]);
+        vec![
+            ("h0", rows, table),
+            ("layers.0.q", heads.clone(), q),
+            ("layers.0.k", heads.clone(), k),
+            ("layers.0.qk", square.clone(), qk),
+            ("layers.0.scores", square.clone(), scores),
+            ("layers.0.probs", square, probs),
+            ("layers.0.context", heads, context),
+        ]
+    }
+
+    fn write(self, folder: &std::path::Path) {
+        use serde_json::json;
+        std::fs::create_dir_all(folder).unwrap();
+        let tap = |(name, shape, values): (&str, Vec<usize>, Vec<f32>)| {
+            let file = format!("{name}.npy");
+            npy(&folder.join(&file), &shape, &values);
+            json!({"tap": name, "step": 0, "file": file, "shape": shape, "dtype": "f32"})
+        };
+        let taps: Vec<_> = self.taps().into_iter().map(tap).collect();
+        let tokens: Vec<usize> = (0..TOKENS).collect();
+        let dump =
+            json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": tokens, "taps": taps});
+        std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+    }
+
+    /// The right run as PyTorch records one: a line of code for each operation.
+    fn program(folder: &std::path::Path) {
+        use serde_json::json;
+        let (t, d) = (TOKENS, WIDTH);
+        let rows = json!(["f32", [1, t, d]]);
+        let square = json!(["f32", [1, 1, t, t]]);
+        let heads = |buffer: usize| json!({"v": [buffer, [t, 1, d], [d, d, 1]]});
+        let product = |buffer: usize| json!({"v": [buffer, [1, t, t], [t * t, t, 1]]});
+        let program = json!({"version": 1, "constants": [4], "inputs": {"0": "input_ids"},
+            "weights": {"1": "embed", "2": "q", "3": "k"}, "files": ["odd.py"], "scopes": [["attention", ["forward"], 0]],
+            "values": [["i64", [1, t]], ["f32", [t, d]], ["f32", [d, d]], ["f32", [d, d]], square, rows, rows, rows, rows,
+                square, square, square, square, ["f32", [1, 1, t, d]]],
+            "ops": [
+                {"o": "embedding", "i": [1, 0], "y": [5], "s": 0, "l": 1},
+                {"o": "linear", "i": [5, 2], "y": [6], "s": 0, "l": 2},
+                {"o": "mul.Tensor", "i": [6, {"c": 0.35}], "y": [7], "s": 0, "l": 3},
+                {"o": "linear", "i": [5, 3], "y": [8], "s": 0, "l": 4},
+                {"o": "matmul", "i": [{"v": [7, [1, 1, t, d], [t * d, t * d, d, 1]]}, {"v": [8, [1, 1, d, t], [t * d, t * d, 1, d]]}],
+                    "y": [9], "s": 0, "l": 5},
+                {"o": "mul.Tensor", "i": [9, {"c": 0.5}], "y": [10], "s": 0, "l": 6},
+                {"o": "add.Tensor", "i": [10, 4], "y": [11], "s": 0, "l": 7},
+                {"o": "softmax.int", "i": [11, {"c": -1}, {"t": "f32"}], "y": [12], "s": 0, "l": 8},
+                {"o": "matmul", "i": [12, {"v": [8, [1, 1, t, d], [t * d, t * d, d, 1]]}], "y": [13], "s": 0, "l": 9}],
+            "steps": [{"ops": [0, 9], "tokens": t, "output": 13}],
+            "taps": [{"tap": "h0", "step": 0, "op": 0, "v": {"v": [5, [t, d], [d, 1]]}},
+                {"tap": "layers.0.q", "step": 0, "op": 1, "v": heads(6)}, {"tap": "layers.0.k", "step": 0, "op": 3, "v": heads(8)},
+                {"tap": "layers.0.qk", "step": 0, "op": 4, "v": product(9)}, {"tap": "layers.0.scores", "step": 0, "op": 6, "v": product(11)},
+                {"tap": "layers.0.probs", "step": 0, "op": 7, "v": product(12)},
+                {"tap": "layers.0.context", "step": 0, "op": 8, "v": heads(13)}]});
+        Attention::RIGHT.write(folder);
+        std::fs::write(folder.join("program.json"), program.to_string()).unwrap();
+        let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let ids: Vec<u8> = (0..t as i64).flat_map(i64::to_le_bytes).collect();
+        let mask = ("4", "F32", vec![1, 1, t, t], bytes(&Attention::RIGHT.mask()));
+        tensors(&folder.join("program.safetensors"), &[("0", "I64", vec![1, t], ids), mask]);
+        let weights = [("embed", 1, t), ("q", 2, d), ("k", 3, d)];
+        let weights = weights.map(|(name, seed, rows)| (name, "F32", vec![rows, d], bytes(&numbers(rows * d, seed))));
+        tensors(&folder.join("model.safetensors"), &weights);
+    }
+}
+
+/// A factor is called after the operation that it is of, and what is to be changed is the reference's own number and line.
+#[test]
+fn a_factor_has_the_name_of_its_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = folder.path().join("golden");
+    Attention::program(&golden);
+    let explained = |own: Attention| {
+        let path = folder.path().join("own");
+        own.write(&path);
+        let weights = golden.join("model.safetensors");
+        let [golden, path, weights] = [&golden, &path, &weights].map(|path| path.to_string_lossy().into_owned());
+        json(&["explain", &golden, &path, "--weights", &weights])
+    };
+    let right = Attention::RIGHT;
+    assert_eq!(explained(right)["verdict"], "parity");
+    let named = |own: Attention| {
+        let report = explained(own);
+        let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+        let fix = finding["fix"].as_str().unwrap_or_default().to_owned();
+        (finding["cause"].as_str().unwrap_or_default().to_owned(), finding["params"].clone(), fix)
+    };
+    // On the way to the products it is q's, whatever it becomes.
+    let (cause, _, fix) = named(Attention { of_q: 1.0, ..right });
+    assert_eq!((&*cause, &*fix), ("operation-omitted", "carry it out: 0.35 in mul (odd.py:3)"));
+    let (cause, params, fix) = named(Attention { of_q: 0.9, ..right });
+    assert_eq!((&*cause, &params["operation"]), ("number-differs", &"mul (odd.py:3)".into()));
+    assert_eq!(fix, "take the reference's own number: 0.35 in mul (odd.py:3)");
+    // Between the products and their softmax it is the scale.
+    let (cause, _, fix) = named(Attention { scale: 0.8, ..right });
+    assert_eq!(cause, "score-scale");
+    assert!(fix.ends_with(": 0.5 in mul (odd.py:6)"), "{fix}");
+    // A bias is no mask, and a mask that fills keeps it.
+    let (cause, params, _) = named(Attention { bias: 0.0, ..right });
+    assert_eq!((&*cause, params["factor"].as_f64()), ("position-bias", Some(0.0)));
+    let (cause, params, _) = named(Attention { fill: -1.0, ..right });
+    assert_eq!((&*cause, params["fill"].as_f64()), ("mask-fill", Some(-1.0)));
 }

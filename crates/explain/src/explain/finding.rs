@@ -71,6 +71,8 @@ pub struct Finding {
     pub op: String,
     /// The cause; of `Closest`, what came nearest.
     pub cause: Option<Cause>,
+    /// What is due in its place, where the reference says it: a number, or a line of its code.
+    pub due: Option<String>,
     /// How sure it is.
     pub matched: Match,
     /// NMSE that the imitated mistake leaves, the worst of all places.
@@ -124,6 +126,7 @@ impl Finding {
             shown_at: Vec::new(),
             op: String::new(),
             cause: None,
+            due: None,
             matched,
             residual_nmse: 0.0,
             base_nmse: 0.0,

@@ -153,25 +153,8 @@ const MOST_SHARED: u32 = 64;
 
 /// Other taps of the layer and of those before; behind the layers, of the last ones.
 fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
-    const SITES: [Site; 17] = [
-        Site::AttnNorm,
-        Site::Q,
-        Site::K,
-        Site::V,
-        Site::QNorm,
-        Site::KNorm,
-        Site::QRope,
-        Site::KRope,
-        Site::Context,
-        Site::AttnOut,
-        Site::HAttn,
-        Site::FfnNorm,
-        Site::FfnGate,
-        Site::FfnUp,
-        Site::FfnAct,
-        Site::FfnOut,
-        Site::H,
-    ];
+    let is_alike = |site: &&Site| site.in_layer() && !matches!(site, Site::Qk | Site::Scores | Site::Probs);
+    let sites = || Site::ALL.iter().filter(is_alike).copied();
     // From the layer before on.
     let layers = run.recorded.model.plan.dims.layers;
     let own_layer = place.tap.layer.unwrap_or(layers);
@@ -211,7 +194,7 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
     for (before, said) in [(0, ""), (1, " of the layer before"), (2, " two layers before")] {
         let Some(layer) = own_layer.checked_sub(before).filter(|layer| *layer < layers) else { continue };
         // Of two layers before there is the stream alone.
-        for site in SITES.into_iter().filter(|site| before < 2 || *site == Site::H) {
+        for site in sites().filter(|site| before < 2 || *site == Site::H) {
             let tap = Tap { site, layer: Some(layer) };
             let there = Place { step: 0, tap };
             // What comes behind the place knows it already.

@@ -33,7 +33,7 @@ pub(crate) static TOKENS_DIFFER: Mistake = Mistake {
 pub(crate) static EMBED_SCALE: Mistake = Mistake {
     id: "embed-scale",
     what: "the embedding is scaled by sqrt(D), or was divided by it",
-    fix: "take the factor on the embedding out: this family has none",
+    fix: "scale the embedding as the reference does, or not at all",
     params: &[Param::words("factor", &["sqrt(D)", "1/sqrt(D)"])],
     ..EMBEDDING
 };

@@ -49,7 +49,7 @@ pub(crate) static ACTIVATION: Mistake = Mistake {
 pub(crate) static ACTIVATION_CLAMP: Mistake = Mistake {
     id: "activation-clamp",
     what: "gate and up are clamped or shifted",
-    fix: "this family does not",
+    fix: "clamp and shift as the reference does, or not at all",
     at: &[Site::FfnGate, Site::FfnUp, Site::FfnAct],
     params: &[
         Param::words("kind", &["clamped", "gpt-oss", "up-plus-one", "up-without-one", "not-clamped"]),

@@ -43,7 +43,7 @@ pub(crate) static HEAD_UNTIED: Mistake = Mistake {
 pub(crate) static LOGIT_SOFTCAP: Mistake = Mistake {
     id: "logit-softcap",
     what: "the logits are capped",
-    fix: "this config has no cap",
+    fix: "cap as the reference does, or not at all",
     params: &[Param::free("cap")],
     begins_later: BeginsLater::InOneOperation,
     ..LOGITS
@@ -51,7 +51,7 @@ pub(crate) static LOGIT_SOFTCAP: Mistake = Mistake {
 pub(crate) static LOGIT_SCALE: Mistake = Mistake {
     id: "logit-scale",
     what: "the logits are multiplied by a factor",
-    fix: "leave them as they are",
+    fix: "scale them as the reference does, or not at all",
     params: &[Param::free("factor")],
     begins_later: BeginsLater::InOneOperation,
     is_a_factor: true,

@@ -32,7 +32,7 @@ pub(super) static MISTAKES: &[&Mistake] = &[
 pub(crate) static NORM_PLUS_ONE: Mistake = Mistake {
     id: "norm-plus-one",
     what: "the norm's gain has 1 added or taken off, as Gemma's",
-    fix: "weigh by the gain as it is stored",
+    fix: "weigh by the gain as the reference does: as it is stored, or with 1 added",
     in_file: Some("add 1 to the gains once: in the file or in the engine"),
     params: &[Param::words("kind", &["missing"])],
     ..NORM

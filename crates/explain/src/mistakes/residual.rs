@@ -50,7 +50,7 @@ pub(crate) static RESIDUAL_PARALLEL: Mistake = Mistake {
 pub(crate) static RESIDUAL_SCALE: Mistake = Mistake {
     id: "residual-scale",
     what: "a term of the sum has a factor",
-    fix: "add both as they are",
+    fix: "add both with the reference's own factors, or with none",
     params: &[Param::free("factor"), Param::free("stream_factor"), Param::free("sum_factor")],
     is_a_factor: true,
     ..RESIDUAL

@@ -56,7 +56,7 @@ pub(crate) static ROPE_PAIRING: Mistake = Mistake {
 pub(crate) static ROPE_THETA: Mistake = Mistake {
     id: "rope-theta",
     what: "the rotation has another base",
-    fix: "take rope_theta from the config",
+    fix: "take the base from the config: rope_theta, or that of this kind of layers",
     params: &[Param::free("theta")],
     right_value: |_, step| match &step.op {
         Op::Rope(rope) => Some(rope.theta.to_string()),

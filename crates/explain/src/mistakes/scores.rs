@@ -30,7 +30,7 @@ pub(super) static MISTAKES: &[&Mistake] = &[
 pub(crate) static SCORE_SCALE: Mistake = Mistake {
     id: "score-scale",
     what: "the products are scaled by another factor",
-    fix: "scale by 1/sqrt(head_dim)",
+    fix: "scale the products of q and k as the reference does",
     at: &[Site::Scores],
     params: &[Param::free("scale").or(&[
         "1",
@@ -52,8 +52,8 @@ pub(crate) static SCORE_SCALE: Mistake = Mistake {
 };
 pub(crate) static SCORE_SOFTCAP: Mistake = Mistake {
     id: "score-softcap",
-    what: "the scores are capped",
-    fix: "this config has no cap, or another",
+    what: "the scores are capped otherwise",
+    fix: "cap as the reference does, or not at all",
     at: &[Site::Scores],
     params: &[Param::free("cap")],
     begins_later: BeginsLater::InOneOperation,
@@ -82,7 +82,7 @@ pub(crate) static MASK_INVERTED: Mistake = Mistake {
 pub(crate) static MASK_FILL: Mistake = Mistake {
     id: "mask-fill",
     what: "hidden scores are filled with a number that takes part",
-    fix: "fill with -inf",
+    fix: "fill with -inf, or with the reference's own number",
     at: &[Site::Scores, Site::Probs],
     params: &[Param::free("fill"), Param::words("how", &["replaced", "added"])],
     ..MASK

@@ -221,6 +221,22 @@ impl<'a> Context<'a> {
         false
     }
 
+    /// Whether what an operation reads comes from one for which `is` holds, behind none of those that end it, within so many operations.
+    pub(crate) fn comes_from(&self, op: usize, most: usize, is: impl Fn(usize) -> bool, ends: &[&str]) -> bool {
+        let (mut open, mut seen) = (vec![op], BTreeSet::new());
+        while let Some(at) = open.pop() {
+            for before in self.tensors(at).into_iter().filter_map(|(_, view)| self.maker(at, view)) {
+                if is(before) {
+                    return true;
+                }
+                if !ends.contains(&self.base(before)) && seen.len() < most && seen.insert(before) {
+                    open.push(before);
+                }
+            }
+        }
+        false
+    }
+
     /// Whether it makes scores of attention: what it gives comes to a softmax, and its last two axes are queries and keys.
     pub(crate) fn leads_to_probs(&self, op: usize) -> bool {
         self.leads_to(op, |reader| self.is_attention_softmax(reader))

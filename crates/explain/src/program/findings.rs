@@ -223,6 +223,7 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(form.cause()),
+        due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
         residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
         base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
         remainders: all
@@ -234,6 +235,15 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         ..Finding::without_cause(Match::Reproduced)
     };
     one.forms().map(|form| (*first, finding(form))).collect()
+}
+
+/// What the reference does where a form is made: its number, and its line.
+fn due(program: &Program, form: &Form, at: At) -> Option<String> {
+    let line = at.op().filter(|&op| program.ops()[op].line.is_some()).map(|op| program.said(op));
+    match (form.due, line) {
+        (Some(number), Some(line)) => Some(format!("{number} in {line}")),
+        (number, line) => number.map(|number| number.to_string()).or(line),
+    }
 }
 
 /// The operation that is carried out otherwise, or that reads what is.

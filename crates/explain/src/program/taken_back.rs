@@ -58,8 +58,16 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
     if !between.iter().all(|&tap| comes_from(tap)) {
         return;
     }
+    // What is right as it was recorded, and made of the recorded value of one that is off: the engine went on with that.
+    let went_on = |tap: usize| {
+        let place = held.place(tap);
+        let reads = |t: &Replayed| t.report.place.step == place.step && t.from.contains(&place.tap);
+        replays.replay.taps.iter().any(|t| t.report.status.agrees() && reads(t))
+    };
+    let gone_on_with: BTreeSet<usize> = off.keys().copied().filter(|&tap| went_on(tap)).collect();
     for (&tap, &end) in &off {
-        let is_taken_back = between.iter().any(|&right| right == tap || is_made_of(recording.program, right, tap));
+        let is_taken_back = gone_on_with.contains(&tap)
+            || between.iter().any(|&right| right == tap || is_made_of(recording.program, right, tap));
         held.close(tap);
         let end = held.place(end);
         if let Some(replayed) = replays.of_mut(held.place(tap)) {

@@ -41,7 +41,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some((place, number)) = context.number(op) else { return Vec::new() };
     let scales = context.tensors(op).iter().any(|(_, view)| context.is_activation(view));
-    if number == 0.0 || !scales || beside_tanh(context, op) || !context.leads_to_probs(op) {
+    if number == 0.0 || !scales || beside_tanh(context, op) || !is_of_products(context, op) {
         return Vec::new();
     }
     let record = context.op(op);
@@ -54,10 +54,11 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
         [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > SAME_NUMBER)
     {
         let change = with_number(record, place, number_of(other));
-        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, change));
+        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, change).due(number));
     }
     let change = numbers(record, place);
-    forms.push(Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale))));
+    let any = Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale)));
+    forms.push(any.due(number));
     let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
     if let Some(x) = x.cloned() {
         let capped = move |cap: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
@@ -65,6 +66,22 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms
 }
+
+/// Whether it multiplies two activations.
+fn is_qk(context: &Context<'_>, op: usize) -> bool {
+    let is_product = matches!(context.base(op), "matmul" | "bmm" | "baddbmm");
+    is_product && context.tensors(op).iter().rev().take(2).all(|(_, view)| context.is_activation(view))
+}
+
+/// Whether an operation stands between the products of q and k and their softmax: what stands before them scales q or k alone.
+pub(super) fn is_of_products(context: &Context<'_>, op: usize) -> bool {
+    const ENDS: [&str; 11] =
+        ["linear", "addmm", "mm", "matmul", "bmm", "softmax", "_softmax", "layer_norm", "rms_norm", "rsqrt", "cat"];
+    context.leads_to_probs(op) && context.comes_from(op, FAR, |at| is_qk(context, at), &ENDS)
+}
+
+/// Operations before one of them, those that make its mask among them.
+const FAR: usize = 192;
 
 /// Whether an operation scales what goes into a cap, or comes out of it.
 fn beside_tanh(context: &Context<'_>, op: usize) -> bool {
@@ -85,7 +102,7 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
     let any = move |cap: f64| {
         vec![Edit { at: At::Op(before), change: before_with(cap) }, Edit { at: At::Op(after), change: after_with(cap) }]
     };
-    vec![Form::one(mistake, vec![], op, kept(x)), Form::any_of(mistake, "cap", cap, any)]
+    vec![Form::one(mistake, vec![], op, kept(x)).due(cap), Form::any_of(mistake, "cap", cap, any).due(cap)]
 }
 
 /// The scores before their mask, the mask, and which keys a query sees by it.
@@ -93,6 +110,8 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
 struct Masked {
     views: [View; 2],
     sees: fn(f64) -> bool,
+    /// What is added to a score that is seen: a mask that is added holds biases as well.
+    bias: fn(f64) -> f64,
 }
 
 impl Masked {
@@ -107,7 +126,8 @@ impl Masked {
             _ => return None,
         };
         let attends = mask.elements() > 1 && !context.is_weight(mask) && context.leads_to_probs(op);
-        attends.then(|| Masked { views: [x.clone(), mask.clone()], sees })
+        let bias = if context.base(op) == "add" { |m: f64| m } else { |_: f64| 0.0 };
+        attends.then(|| Masked { views: [x.clone(), mask.clone()], sees, bias })
     }
 
     /// How many queries and keys there are, and what is hidden from each query of the first head.
@@ -132,18 +152,14 @@ impl Masked {
         })
     }
 
-    /// A number is added to what is hidden.
+    /// A number is added to what is hidden, in the place of what hides it alone.
     fn added(&self, fill: f64) -> Change {
-        let saw = self.sees;
+        let Masked { sees: saw, bias, .. } = *self;
         computed(&self.views.each_ref(), move |x| {
             let mask = x[1].broadcast(x[0].raw_dim())?;
             let hides = mask.iter().any(|&m| !saw(m));
             let mut out = x[0].clone();
-            out.zip_mut_with(&mask, |out, &m| {
-                if !saw(m) {
-                    *out += fill
-                }
-            });
+            out.zip_mut_with(&mask, |out, &m| *out += if saw(m) { bias(m) } else { fill });
             hides.then_some(out)
         })
     }
@@ -152,7 +168,7 @@ impl Masked {
     fn scaled(&self, factor: f64) -> Change {
         computed(&self.views.each_ref(), move |x| {
             let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
-            bias.iter().any(|m| *m > MASKED && *m != 0.0).then(|| plus(&x[0], &bias))?
+            x[1].iter().any(|m| *m > MASKED && *m != 0.0).then(|| plus(&x[0], &bias))?
         })
     }
 
@@ -162,7 +178,7 @@ impl Masked {
         hidden: f64,
         sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static,
     ) -> Change {
-        let saw = self.sees;
+        let Masked { sees: saw, bias, .. } = *self;
         computed(&self.views.each_ref(), move |x| {
             let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
             let [.., queries, keys] = x.shape() else { return None };
@@ -178,8 +194,7 @@ impl Masked {
                 for key in 0..keys {
                     let is_seen = sees(&before, position, key as i64);
                     differs |= is_seen != saw(mask[key]) || !is_seen && hidden != HIDDEN;
-                    let bias =
-                        if mask[key].is_finite() && mask[key] > MASKED && mask[key] != 1.0 { mask[key] } else { 0.0 };
+                    let bias = if mask[key].is_finite() && mask[key] > MASKED { bias(mask[key]) } else { 0.0 };
                     out[key] = if is_seen { out[key] + bias } else { hidden };
                 }
             }
@@ -541,9 +556,9 @@ fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
             Change::Operation(Box::new(other))
         };
         for value in if key == "alpha" { vec![1.0, right * right] } else { vec![0.0] } {
-            forms.push(Form::one(mistake, vec![(name, json!(value))], op, change(value)));
+            forms.push(Form::one(mistake, vec![(name, json!(value))], op, change(value)).due(right));
         }
-        forms.push(Form::any(mistake, name, right, At::Op(op), change));
+        forms.push(Form::any(mistake, name, right, At::Op(op), change).due(right));
     }
     forms
 }

@@ -15,6 +15,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let said = || vec![("operation", json!(context.program.said(op)))];
+    let counts_with_one =
+        matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
+    let number = context.number(op).filter(|_| counts_with_one);
     let mut forms = Vec::new();
     let like = |view: &&View| counts(view) && view.shape == out.shape && context.is_float(view);
     if elementwise(context.base(op)) {
@@ -22,7 +25,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         for (at, view) in kept_ones.enumerate() {
             let mut params = said();
             params.extend((at > 0).then(|| ("keeps", json!("second"))));
-            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)));
+            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)).due(number.map(|(_, number)| number)));
         }
     }
     let turned: Option<Compute> = match context.base(op) {
@@ -40,50 +43,16 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&SIGN_FLIPPED, said(), op, computed(&views, turned)));
         }
     }
-    let counts =
-        matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
-    if let Some((place, number)) = context.number(op).filter(|(_, number)| counts && *number != 0.0) {
-        forms.push(Form::any(&NUMBER_DIFFERS, "value", number, At::Op(op), numbers(context.op(op), place)));
+    if let Some((place, number)) = number.filter(|(_, number)| *number != 0.0) {
+        let differs = Form::any(&NUMBER_DIFFERS, "value", number, At::Op(op), numbers(context.op(op), place));
+        forms.push(differs.saying(said()).due(number));
     }
     forms
 }
 
 /// Operations that give a value for each value.
 fn elementwise(base: &str) -> bool {
-    const KNOWN: [&str; 33] = [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "neg",
-        "exp",
-        "tanh",
-        "sigmoid",
-        "silu",
-        "gelu",
-        "relu",
-        "softplus",
-        "clamp",
-        "pow",
-        "where",
-        "masked_fill",
-        "roll",
-        "layer_norm",
-        "rms_norm",
-        "abs",
-        "square",
-        "sqrt",
-        "log",
-        "sin",
-        "cos",
-        "erf",
-        "clamp_min",
-        "clamp_max",
-        "maximum",
-        "minimum",
-        "index_add",
-        "rsub",
-        "softmax",
-    ];
-    KNOWN.contains(&base)
+    const KNOWN: &str = "add sub mul div neg exp tanh sigmoid silu gelu relu softplus clamp pow where masked_fill roll layer_norm rms_norm abs square \
+                         sqrt log sin cos erf clamp_min clamp_max maximum minimum index_add rsub softmax";
+    KNOWN.split_whitespace().any(|known| known == base)
 }

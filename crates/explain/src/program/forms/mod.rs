@@ -36,6 +36,8 @@ pub(crate) struct Form {
     pub(crate) class: usize,
     /// A number that may be any: its name, the right one, and what is done with another.
     pub(crate) tune: Option<Tune>,
+    /// The reference's own number, where it has another one.
+    pub(crate) due: Option<f64>,
 }
 
 /// A number that may be any.
@@ -50,7 +52,7 @@ pub(crate) struct Tune {
 
 impl Form {
     pub(crate) fn new(mistake: &'static Mistake, params: Params, edits: Vec<Edit>) -> Form {
-        Form { mistake, params, edits, class: 0, tune: None }
+        Form { mistake, params, edits, class: 0, tune: None, due: None }
     }
 
     /// A form of one operation.
@@ -94,6 +96,11 @@ impl Form {
     /// That says more of itself.
     pub(crate) fn saying(self, params: Params) -> Form {
         Form { params, ..self }
+    }
+
+    /// In the place of a number of the reference's.
+    pub(crate) fn due(self, number: impl Into<Option<f64>>) -> Form {
+        Form { due: number.into(), ..self }
     }
 
     /// What is said of it.

@@ -1,6 +1,6 @@
 //! Norms: a reciprocal root of a mean square, or a kernel of that.
 
-use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
+use firstdiff_program::{At, Change, Edit, Operand, Operation, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
@@ -31,17 +31,22 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
 }
 
+/// Another epsilon.
+fn of_eps(record: &Operation, op: usize, place: usize, eps: f64) -> Vec<Form> {
+    let others = EPSILONS.into_iter().filter(|other| *other != eps);
+    let form =
+        |other| Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)).due(eps);
+    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)).due(eps);
+    others.map(form).chain([any]).collect()
+}
+
 /// mean(x²) + eps under a root.
 fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut forms = Vec::new();
     let Some(add) = context.tensor(op, 0).and_then(|view| context.maker(op, view)) else { return forms };
     let Some((place, eps)) = context.number(add).filter(|_| context.base(add) == "add") else { return forms };
     let record = context.op(add);
-    for other in EPSILONS.into_iter().filter(|other| *other != eps) {
-        let change = with_number(record, place, other);
-        forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], add, change));
-    }
-    forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(add), numbers(record, place)));
+    forms.extend(of_eps(record, add, place, eps));
     let Some(mean) = context.tensor(add, 0) else { return forms };
     let outside = computed(&[mean], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
     forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside));
@@ -121,10 +126,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         _ => DEFAULT_EPS,
     };
     if record.keywords.is_empty() {
-        for other in EPSILONS.into_iter().filter(|other| *other != eps) {
-            forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)));
-        }
-        forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)));
+        forms.extend(of_eps(record, op, place, eps));
     }
     let mut views = vec![x];
     let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
@@ -255,7 +257,7 @@ fn is_gain(context: &Context<'_>, op: usize, view: &View) -> bool {
 }
 
 /// What a product weighs channels by.
-fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
+pub(super) fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return None };
     [a, b].into_iter().find(|view| is_gain(context, op, view)).filter(|_| context.base(op) == "mul")
 }

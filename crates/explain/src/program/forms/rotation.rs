@@ -9,7 +9,8 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Slice};
 use serde_json::json;
 
-use super::{Form, computed, with_number};
+use super::norm::gain_of;
+use super::{Form, computed, over, times, with_number};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::ROPE_LAYER_KIND;
 use crate::mistakes::rope::{
@@ -27,6 +28,8 @@ const BASES: [f64; 8] = [1e4, 1e6, 5e5, 1e5, 1e3, 1e7, 8e6, 2.5e5];
 const FACTORS: [f64; 12] = [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 32.0, 64.0];
 /// Positions by which others may be off.
 const SHIFTS: i32 = 8;
+/// And by which they may be seen to be off.
+const FARTHEST: i32 = 8192;
 /// Shares of a head that may be turned, in so many parts.
 const PARTS: usize = 8;
 
@@ -85,12 +88,16 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     forms.extend(of_other_tables(context, &rotation));
+    forms.extend(of_norm_behind(context, &rotation));
     let Some(steps) = rotation.steps.clone() else { return forms };
     // A token that was not turned by its own position shows nothing of the frequencies: the model's own would be a mistake.
     if rotation.tables(context).is_some_and(|turn| !turn.is_at_its_position()) {
         return forms;
     }
-    forms.extend(rotation.of_frequencies(&steps));
+    // Longer tables are those of a scaling: what has no scaling has another base by chance.
+    let is_longer = rotation.tables(context).is_some_and(|turn| turn.is_longer());
+    forms.extend(of_shift(context, &rotation));
+    forms.extend(rotation.of_frequencies(&steps, is_longer));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
     forms.extend(super::scaling::forms(context, &rotation));
@@ -130,18 +137,8 @@ pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
         _ => {}
     }
     // Where one product makes q, k and v, its taps lie in one tensor: only what reads v can tell that it is turned.
-    let reads_v = !matches!(
-        context.site(target),
-        Site::Q
-            | Site::K
-            | Site::QNorm
-            | Site::KNorm
-            | Site::QRope
-            | Site::KRope
-            | Site::Qk
-            | Site::Scores
-            | Site::Probs
-    );
+    let site = context.site(target);
+    let reads_v = site == Site::V || !(Site::Q..=Site::Probs).contains(&site);
     forms.extend(reads_v.then(|| turned(&ROPE_ON_V, vec![], at(&[Site::V]))).flatten());
     forms
 }
@@ -154,6 +151,56 @@ fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
     let tables = Rotation::of(context, near)?.tables(context)?;
     let view = record.view.clone();
     Some(computed(&[&view], move |x| tables.turning(&x[0])))
+}
+
+/// All positions off by more than the shifts that are tried: as many as the angles between what is due and what the candidate has show.
+fn of_shift(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
+    let own = context.own_as(context.out(rotation.op)?)?;
+    let turn = Turn::of(&context.read(rotation.op, &rotation.views.each_ref())?, rotation)?;
+    let (steps, due) = (turn.steps.clone()?, Turn { x: turn.done()?.into_dimensionality().ok()?, ..turn });
+    let angles: Vec<f64> = due
+        .apart(&own)?
+        .into_values()
+        .fold(Vec::new(), |mut sums: Vec<[f64; 2]>, pairs| {
+            sums.resize(pairs.len(), [0.0; 2]);
+            sums.iter_mut().zip(pairs).for_each(|(sum, pair)| *sum = [sum[0] + pair[0], sum[1] + pair[1]]);
+            sums
+        })
+        .into_iter()
+        .map(|[dot, cross]| cross.atan2(dot))
+        .collect();
+    let off =
+        |by: i32| angles.iter().zip(&steps).map(|(angle, w)| 1.0 - (angle - f64::from(by) * w).cos()).sum::<f64>();
+    let shift = (-FARTHEST..=FARTHEST).min_by(|a, b| off(*a).total_cmp(&off(*b))).filter(|by| by.abs() > SHIFTS)?;
+    let change = rotation.change(move |turn| turn.shifted(f64::from(shift)));
+    Some(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], rotation.op, change))
+}
+
+/// A norm behind the rotation for one before: a turn leaves the mean square, so that only the gain comes later.
+fn of_norm_behind(context: &Context<'_>, rotation: &Rotation) -> Option<Form> {
+    let [x, cos, sin] = &rotation.views;
+    let reads = |at: usize| context.tensors(at).iter().any(|(_, view)| view.buffer == x.buffer);
+    let last = context.origin((0..rotation.op).rev().find(|&at| reads(at))?, x)?;
+    let gain = match context.base(last) {
+        "rms_norm" => context.tensor(last, 2)?,
+        _ if context.call(last).any(|at| context.base(at) == "rsqrt") => gain_of(context, last)?,
+        _ => return None,
+    };
+    let width = *x.shape.last()?;
+    let own = rotation.clone();
+    let change = computed(&[x, cos, sin, gain], move |x| {
+        let gain = match x[3].len() {
+            len if len == width => x[3].clone().into_shape_with_order(vec![width]).ok()?,
+            // Of all heads together: [H,1,d] of [H d].
+            len => x[3].clone().into_shape_with_order(vec![len / width, 1, width]).ok()?,
+        };
+        let bare = over(&x[0], &gain)?;
+        let turned = Turn::of(&[bare, x[1].clone(), x[2].clone()], &own)?.done()?;
+        times(&turned.into_shape_with_order(x[0].shape()).ok()?, &gain)?
+            .into_shape_with_order(own.shape.as_slice())
+            .ok()
+    });
+    Some(Form::one(&QK_NORM_ORDER, vec![], rotation.op, change))
 }
 
 /// The tables that other layers of the step have.
@@ -218,6 +265,8 @@ pub(super) fn bases_of(steps: &[f64]) -> Vec<f64> {
     out
 }
 
+/// Digits of a base that models have.
+const BASE_DIGITS: i32 = 3;
 /// Bases of a scaled table that are tried.
 const MOST_BASES: usize = 24;
 
@@ -286,9 +335,9 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
     let said = |kind: &str| vec![("factor", json!(kind))];
     let change = |number: f64| with_number(context.op(op), place, number);
     vec![
-        Form::one(&ROPE_ATTENTION_FACTOR, said("ignored"), op, change(1.0)),
-        Form::one(&ROPE_ATTENTION_FACTOR, said("twice"), op, change(factor * factor)),
-        Form::one(&ROPE_ATTENTION_FACTOR, said("inverse"), op, change(1.0 / factor)),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("ignored"), op, change(1.0)).due(factor),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("twice"), op, change(factor * factor)).due(factor),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("inverse"), op, change(1.0 / factor)).due(factor),
     ]
 }
 
@@ -346,20 +395,28 @@ impl Rotation {
         })
     }
 
-    /// Frequencies of another base, and of another scaling.
-    fn of_frequencies(&self, steps: &Arc<Vec<f64>>) -> Vec<Form> {
+    /// Frequencies of another base, and of another scaling. No model has a base of many digits: one is made by a scaling, as that of a longer context.
+    fn of_frequencies(&self, steps: &Arc<Vec<f64>>, is_longer: bool) -> Vec<Form> {
         let (op, own) = (self.op, self.clone());
         let first = steps.first().copied().unwrap_or(1.0);
         let mut forms = Vec::new();
         let base = base_of(steps);
+        let is_scaled =
+            is_longer || base.is_some_and(|base| (rounded(base, BASE_DIGITS) - base).abs() > SAME_STEP * base);
         if let Some(base) = base {
+            let (mistake, said): (&'static Mistake, Params) =
+                if is_scaled { (&ROPE_SCALING, vec![("kind", json!("absent"))]) } else { (&ROPE_THETA, vec![]) };
+            // Of two pairs any scaling makes another base.
+            let due = (!is_scaled && steps.len() > 2).then_some(base);
             let other = |other: &f64| (other - base).abs() > SAME_STEP * base;
             for theta in BASES.into_iter().chain([base.sqrt()]).filter(other) {
-                forms.push(Form::one(&ROPE_THETA, vec![("theta", json!(theta))], op, self.by_powers(first, theta)));
+                let params = [&said[..], &[("theta", json!(theta))]].concat();
+                forms.push(Form::one(mistake, params, op, self.by_powers(first, theta)).due(due));
             }
-            forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta)));
+            let any = Form::any(mistake, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta));
+            forms.push(any.saying(said).due(due));
         }
-        if base.is_some() && (first - 1.0).abs() <= SAME_STEP {
+        if base.is_some() && (first - 1.0).abs() <= SAME_STEP && !is_scaled && steps.len() > 2 {
             return forms;
         }
         for base in bases_of(steps) {
@@ -612,11 +669,10 @@ impl Turn {
         (frequencies.len() == self.cos.ncols()).then(|| self.turned_by(|position, i| position * frequencies[i]))
     }
 
-    /// The frequency of each pair by which `own` was turned, as far as that grows with the position, and the largest position; `None` of fewer positions.
-    pub(super) fn frequencies(&self, own: &ArrayD<f64>, least: usize) -> Option<(Vec<f64>, f64)> {
+    /// Of each position and pair, all heads together: the cosine and the sine of the angle between its rows and those of `own`, times a length.
+    fn apart(&self, own: &ArrayD<f64>) -> Option<BTreeMap<usize, Vec<[f64; 2]>>> {
         let own = own.as_standard_layout().into_owned().into_shape_with_order(self.x.raw_dim()).ok()?;
         let pairs = self.cos.ncols();
-        // Of each position and pair, all heads together: the cosine and the sine of its angle, times a length.
         let mut turned: BTreeMap<usize, Vec<[f64; 2]>> = BTreeMap::new();
         for ((&position, before), after) in self.positions.iter().zip(self.x.rows()).zip(own.rows()) {
             let sums = turned.entry(position as usize).or_insert_with(|| vec![[0.0; 2]; pairs]);
@@ -626,6 +682,12 @@ impl Turn {
                 *cross += before[a] * after[b] - before[b] * after[a];
             }
         }
+        Some(turned)
+    }
+
+    /// The frequency of each pair by which `own` was turned, as far as that grows with the position, and the largest position; `None` of fewer positions.
+    pub(super) fn frequencies(&self, own: &ArrayD<f64>, least: usize) -> Option<(Vec<f64>, f64)> {
+        let (pairs, turned) = (self.cos.ncols(), self.apart(own)?);
         let positions: Vec<usize> = turned.keys().copied().collect();
         let follow = || positions.windows(2).filter(|pair| pair[1] == pair[0] + 1);
         if follow().count() + 1 < least {

@@ -37,19 +37,8 @@ fn is_router(context: &Context<'_>, op: usize) -> bool {
 
 /// Whether what it reads was chosen.
 fn comes_from_choice(context: &Context<'_>, op: usize) -> bool {
-    let mut open = vec![op];
-    for _ in 0..NEAR {
-        let Some(at) = open.pop() else { return false };
-        for (_, view) in context.tensors(at) {
-            let Some(maker) = context.maker(at, view) else { continue };
-            match context.base(maker) {
-                "topk" | "gather" => return true,
-                "linear" | "matmul" | "bmm" | "index_add" => {}
-                _ => open.push(maker),
-            }
-        }
-    }
-    false
+    let is_chosen = |at: usize| matches!(context.base(at), "topk" | "gather");
+    context.comes_from(op, NEAR, is_chosen, &["linear", "matmul", "bmm", "index_add"])
 }
 
 /// Operations between a choice and what its weights are used for.
@@ -155,8 +144,9 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let record = context.op(op);
     let number = numbers(record, place);
     vec![
-        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)),
-        Form::any(&ROUTER_SCALE, "factor", 1.0, At::Op(op), move |times| number(times * factor)),
+        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0))
+            .due(factor),
+        Form::any(&ROUTER_SCALE, "factor", 1.0, At::Op(op), move |times| number(times * factor)).due(factor),
     ]
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Tensor, View};
+use firstdiff_program::{At, Change, Edit, Tensor, View};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
+use super::attention::is_of_products;
 use super::{Form, computed, function, softmax, tensor};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
@@ -32,6 +33,7 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
         (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
     forms.extend(made.flat_map(|tap| [of_heads(context, tap), of_layer(context, tap, ends)].concat()));
     forms.extend(of_result(context));
+    forms.extend(of_unscaled(context));
     forms
 }
 
@@ -258,20 +260,31 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
     forms
 }
 
+/// A factor on the products of q and k, where the reference scales them by no number.
+fn of_unscaled(context: &Context<'_>) -> Option<Form> {
+    let is_scale = |op: usize| {
+        matches!(context.base(op), "mul" | "div") && context.number(op).is_some() && is_of_products(context, op)
+    };
+    let (taps, target) = (context.program.taps(), context.slice.target());
+    let is_read = |tap: usize| context.has(taps[tap].op) || context.slice.known().any(|known| known == tap);
+    let qk = (0..taps.len()).filter(|&tap| tap != target && context.site(tap) == Site::Qk);
+    let views: Vec<(usize, View)> = qk.filter(|&tap| is_read(tap)).map(|tap| (tap, taps[tap].view.clone())).collect();
+    let scaled = move |scale: f64| {
+        let change = |view: &View| computed(&[view], move |x| Some(x[0].mapv(|x| scale * x)));
+        views.iter().map(|(tap, view)| Edit { at: At::Tap(*tap), change: change(view) }).collect()
+    };
+    (!context.ops().any(is_scale)).then(|| Form::any_of(&SCORE_SCALE, "scale", 1.0, scaled))
+}
+
 /// Any factor on what is due: where nothing that is known of the operation says more.
 pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
     let target = context.slice.target();
     let view = context.program.taps()[target].view.clone();
-    let (mistake, name): (&'static Mistake, &'static str) = match context.site(target) {
-        Site::Qk | Site::Scores => (&SCORE_SCALE, "scale"),
-        Site::Logits => return Vec::new(),
-        _ => (&RESULT_SCALED, "factor"),
-    };
-    if !context.is_float(&view) {
+    if context.site(target) == Site::Logits || !context.is_float(&view) {
         return Vec::new();
     }
     let scaled = move |factor: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x)));
-    let mut forms = vec![Form::any(mistake, name, 1.0, At::Tap(target), scaled)];
+    let mut forms = vec![Form::any(&RESULT_SCALED, "factor", 1.0, At::Tap(target), scaled)];
     forms.extend(context.ops().filter_map(|op| of_operand(context, op)));
     forms
 }
