@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use firstdiff_trace::{Dump, Entry, Site};
+use firstdiff_trace::{Dump, Entry};
 
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::shapes::permuted_index;
 use crate::layout::types::Layout;
-use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::{CHANGE_LEAVES, CHANGED_POSITION_ROOM, SAMPLE_LEAVES, SIGN_FLIPPED};
 use crate::words::number;
 
@@ -201,7 +200,7 @@ fn tally(pair: &Pair<'_>) -> Tally {
     };
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
-        if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
+        if pair.is_masked(r, c) {
             continue;
         }
         sums.finite &= r.is_finite() && c.is_finite();

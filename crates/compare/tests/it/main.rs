@@ -2,6 +2,7 @@
 
 mod chunks;
 mod declared;
+mod detail;
 mod experts;
 mod fixtures;
 mod inherited;
