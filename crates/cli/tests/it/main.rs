@@ -16,4 +16,5 @@ mod printed;
 mod program;
 mod schema;
 mod screens;
+mod statements;
 mod why;

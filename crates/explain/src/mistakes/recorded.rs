@@ -96,7 +96,7 @@ pub(crate) static SHARED_GATE: Mistake = Mistake {
 pub(crate) static OPERATION_OMITTED: Mistake = Mistake {
     id: "operation-omitted",
     what: "an operation of the reference is left out",
-    fix: "carry it out: the line of the reference's code is named",
+    fix: "carry it out",
     params: &[Param::other("operation", "its name and its line"), Param::words("keeps", &["second"])],
     ..RECORDED
 };
@@ -117,14 +117,14 @@ pub(crate) static RESULT_SCALED: Mistake = Mistake {
 pub(crate) static SIGN_FLIPPED: Mistake = Mistake {
     id: "sign-flipped",
     what: "a sign is turned about",
-    fix: "look at the operation: the line of the reference's code is named",
+    fix: "look at the operation",
     params: &[Param::other("operation", "its name and its line")],
     ..RECORDED
 };
 pub(crate) static NUMBER_DIFFERS: Mistake = Mistake {
     id: "number-differs",
     what: "a number of an operation is another one",
-    fix: "look at the number: the line of the reference's code is named",
+    fix: "look at the number",
     params: &[Param::free("value"), Param::other("operation", "its name and its line")],
     ..RECORDED
 };

@@ -316,7 +316,10 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
         n => format!("wrong from one of {} operations up to here", n + 1),
     };
     let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
-    screen.line(&format!("  {place}: {what}, no known mistake reproduces it (NMSE {nmse})"));
+    screen.line(&format!(
+        "  {place}: {what}, none of the mistakes tried here ({}) reproduces it (NMSE {nmse})",
+        found.tried.len()
+    ));
     if let Some(reason) = &found.reason {
         screen.line(&format!("    {}", safe(reason)));
     }
