@@ -81,7 +81,7 @@ pub use taps::choice::{CHOICE, WEIGHTS};
 pub use taps::context::Options;
 pub use taps::share::{JudgedBefore, JudgedShare, Share, ShareError, judge_share};
 pub use tolerance::context::NOISE_ROOM;
-pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW};
+pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW, is_masked};
 pub use tolerance::layout::CHANGE_LEAVES;
 pub use tolerance::{Extent, Profile, allowed_nmse, cache_nmse, storage_nmse};
 pub use words::{index_in_words, number, unravel};

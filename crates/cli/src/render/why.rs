@@ -133,7 +133,8 @@ fn status(judged: &Judged, tap: &TapReport) -> String {
     };
     let wrong: Vec<String> = inputs.iter().filter(|input| !input.status.agrees()).map(name).collect();
     let why = match tap.status {
-        Status::Diverged => format!("it differs, and all that it depends on agrees: {reads}"),
+        Status::Diverged if names.is_empty() => "it differs, and nothing that it depends on was compared".to_owned(),
+        Status::Diverged => format!("it differs, and what was compared of what it depends on agrees: {reads}"),
         Status::Downstream => format!("it differs, and so does what it depends on: {}", shorten(&wrong, 6)),
         Status::Exact | Status::Rounding => format!("it depends on {reads}"),
         Status::Unchecked => "neither passed nor blamed".to_owned(),

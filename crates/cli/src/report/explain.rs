@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{Place, Verdict};
+use firstdiff_compare::{Status, Verdict};
 use firstdiff_explain::explain::{Finding, Match};
 use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Site, Tap};
@@ -12,7 +12,7 @@ use crate::report::{Compare, Conclusion, Diagnosis, Header, Judged, KeptRuns, Pr
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
 use crate::session::wanted::{narrowing, positions};
-use crate::words::{layers_in_short, shorten, steps_in_words};
+use crate::words::{layers_in_short, shorten};
 
 /// The report of `firstdiff report`: where two runs part, and why, where the model is at hand.
 #[derive(Clone, Debug, Serialize)]
@@ -172,12 +172,17 @@ impl Explained {
             finding.alternatives.iter().all(|near| near.id != id) && left > NEXT_TO_NOTHING * finding.base_nmse
         };
         let open = finding.cause.is_none() && finding.through.is_empty();
-        let steps = steps_in_words(finding.shown_at.iter().map(|place| place.step), session.last_step());
+        let steps = session.steps_in_words(&finding.shown_at);
         let from = steps.map_or(String::new(), |steps| format!(", {steps}"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
-        let wrong = first.and_then(positions);
+        let wrong = first.and_then(|tap| positions(tap, &session.given.dump));
+        // Of a fault that other taps show at other positions, those of the first are said as its own.
+        let mut others = session.replay.taps.iter().filter(shown);
+        let own =
+            first.filter(|first| others.any(|t| t.wrong_rows != first.wrong_rows)).map(|first| first.report.place);
+        let own = own.map_or(String::new(), |place| format!(" ({place})"));
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
         Explained {
             tap: finding.taps.first().map(ToString::to_string),
@@ -201,8 +206,8 @@ impl Explained {
             note: finding.note.clone(),
             next: next(finding, &session.replay),
             record_next: names(record_next(finding, &session.replay)),
-            positions_in_words: wrong.as_ref().map(|wrong| positions_in_words(wrong)),
-            wrong_positions: wrong,
+            positions_in_words: wrong.as_ref().map(|wrong| positions_in_words(wrong) + &own),
+            wrong_positions: wrong.map(|(wrong, _)| wrong),
         }
     }
 }
@@ -217,10 +222,10 @@ fn record_next(finding: &Finding, replay: &Replay) -> Vec<Tap> {
 }
 
 /// `wrong at positions 5 to 13, right before`.
-fn positions_in_words(wrong: &[usize]) -> String {
+fn positions_in_words((wrong, right_before): &(Vec<usize>, bool)) -> String {
     let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
     match last - first + 1 == wrong.len() {
-        true if first > 0 && wrong.len() > 1 => format!("wrong at positions {first} to {last}, right before"),
+        true if *right_before && wrong.len() > 1 => format!("wrong at positions {first} to {last}, right before"),
         _ => format!("wrong at positions {}", layers_in_short(wrong.iter().map(|&at| at as u32))),
     }
 }
@@ -235,15 +240,10 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
         (Match::Reproduced, _) => None,
         _ if !finding.is_blamed() => None,
         (Match::Measured, _) => {
-            Some("the catalogue has no mistake that does this: look in your code for what it says".to_owned())
+            let tried = finding.tried.len();
+            Some(format!("none of the mistakes tried here ({tried}) reproduces it: look in your code for what it says"))
         }
-        (_, []) => Some(match wrong_inputs(finding, replay).as_slice() {
-            [] => "look at this code alone: all that it reads is right".to_owned(),
-            wrong => format!(
-                "look at this code alone: it is wrong by what it reads itself; {} is wrong too",
-                shorten(&names(wrong), MOST_NAMES)
-            ),
-        }),
+        (_, []) => Some(this_code(finding, replay)),
         _ => {
             let taps = narrowing(replay, &finding.through);
             let layers: BTreeSet<u32> = taps.iter().filter_map(|tap| tap.layer).collect();
@@ -257,12 +257,25 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
     }
 }
 
-/// The taps that are wrong themselves, of those that the operations of a finding read.
-fn wrong_inputs(finding: &Finding, replay: &Replay) -> Vec<Place> {
-    let wrong = |place: &Place| replay.taps.iter().any(|t| t.report.place == *place && t.is_at_fault());
-    let own = replay.taps.iter().filter(|t| finding.shown_at.contains(&t.report.place));
-    let read = own.flat_map(|t| t.from.iter().map(|&tap| Place { tap, step: t.report.place.step }));
-    read.filter(wrong).collect::<BTreeSet<Place>>().into_iter().collect()
+/// Where to look for an operation that is wrong by what it reads itself: that says nothing of its weights, nor of a state that no dump holds.
+fn this_code(finding: &Finding, replay: &Replay) -> String {
+    let own = || replay.taps.iter().filter(|t| finding.shown_at.contains(&t.report.place));
+    let is_read = |t: &&Replayed| {
+        own().any(|own| own.report.place.step == t.report.place.step && own.from.contains(&t.report.place.tap))
+    };
+    let (code, what) = ("look at this code", "it is wrong by what");
+    let mut text = match own().find_map(|t| t.takes_up) {
+        None => format!("{code} and its weights alone: {what} it reads itself"),
+        Some(state) => {
+            format!("{code}, its weights, and {state} of an earlier pass, which is not recorded: {what} else it reads")
+        }
+    };
+    for (how, is) in [("wrong too", Status::Diverged), ("not checked", Status::Unchecked)] {
+        let taps = replay.taps.iter().filter(is_read).filter(|t| t.report.status == is && t.is_blamed());
+        let taps = names(&taps.map(|t| t.report.place).collect::<Vec<_>>());
+        text += &if taps.is_empty() { String::new() } else { format!("; {how}: {}", shorten(&taps, MOST_NAMES)) };
+    }
+    text
 }
 
 /// `layers 0-2, q_rope and k_rope`.

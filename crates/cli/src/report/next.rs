@@ -1,11 +1,12 @@
 //! What is to be done about a first divergence? From what is known, and nothing more.
 
-use firstdiff_compare::{Change, FirstDivergence, Report, Status, TapReport};
-use firstdiff_trace::Site;
+use firstdiff_compare::{Change, FirstDivergence, Place, Report, Status, TapReport};
+use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::session::Judged;
 use crate::session::cause::Why;
 use crate::session::embedding::{first_embedding, rounded_table};
+use crate::session::source::{is_recorded, taps_of};
 
 /// What to do next, from what is known and nothing more.
 pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
@@ -16,17 +17,13 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     if !first.unrecorded_layers.is_empty() {
         return "record layers.N.h of the layers in between in both runs, and compare again".into();
     }
-    if let Some(missing) = first.unchecked_between.first() {
-        let last = first.unchecked_between.last().unwrap_or(missing);
-        let how = if judged.session.options.only.is_some() { "compare without --taps, or record" } else { "record" };
-        let which = match missing.tap == last.tap {
-            true => missing.tap.to_string(),
-            false => format!("{} to {}", missing.tap, last.tap),
-        };
-        return format!("{how} {which} in both runs, and compare again");
+    if !first.unchecked_between.is_empty() {
+        return what_lies_between(judged, &first.unchecked_between, tap);
     }
     if first.keys_not_compared {
-        return format!("record every token position up to {} in both runs, and compare again", tap.place.tap);
+        let in_part = |dump: &Dump| dump.meta().rows.is_some() || dump.all_entries().iter().any(|e| e.rows.is_some());
+        let runs = runs_where(judged, in_part).unwrap_or("both runs");
+        return format!("record every token position up to {} in {runs}, and compare again", tap.place.tap);
     }
     if tap.place.tap.site == Site::H0 {
         let nmse = tap.metrics.and_then(|m| m.nmse());
@@ -58,6 +55,40 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     let model =
         if judged.session.model.is_none() { "; `firstdiff explain MODEL CAND` tries known mistakes" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
+}
+
+/// The runs of which something holds, in words.
+fn runs_where(judged: &Judged, holds: impl Fn(&Dump) -> bool) -> Option<&'static str> {
+    let [reference, candidate] = judged.session.recorded().map(holds);
+    let one = if reference { "the reference" } else { "the candidate" };
+    (reference || candidate).then_some(if reference && candidate { "both runs" } else { one })
+}
+
+/// What is to be done about taps on the way to `tap` that were not checked: those that are missing are recorded, of which the reference's own recording does
+/// not say that there are none.
+fn what_lies_between(judged: &Judged, between: &[Place], tap: &TapReport) -> String {
+    let path = judged.session.recorded()[0].path();
+    let recorder = if is_recorded(path) { taps_of(path).ok() } else { None };
+    let lacks = |dump: &Dump, tap: Tap| !dump.all_entries().iter().any(|entry| entry.tap == tap);
+    let either = |tap: &Tap| judged.session.recorded().iter().any(|dump| lacks(dump, *tap));
+    let given: Vec<Tap> = between
+        .iter()
+        .map(|place| place.tap)
+        .filter(|tap| recorder.as_ref().is_none_or(|all| all.contains(tap)))
+        .collect();
+    let missing: Vec<Tap> = given.iter().copied().filter(either).collect();
+    let how = if judged.session.options.only.is_some() { "compare without --taps, or record" } else { "record" };
+    match (missing.as_slice(), runs_where(judged, |dump| missing.iter().any(|tap| lacks(dump, *tap)))) {
+        ([first, .., last], Some(runs)) if first != last => {
+            format!("{how} {first} to {last} in {runs}, and compare again")
+        }
+        ([first, ..], Some(runs)) => format!("{how} {first} in {runs}, and compare again"),
+        _ if given.is_empty() => {
+            format!("look at all that makes {}: the reference's recording gives no tap in between", tap.place.tap)
+        }
+        _ if judged.session.options.only.is_some() => "compare without --taps".to_owned(),
+        _ => format!("{} was recorded, and not checked: compare --why {} says why", given[0], given[0]),
+    }
 }
 
 /// Whether all that differs though its inputs agree are products with weights, of several kinds, as far off as each other, and by no one factor.

@@ -12,7 +12,7 @@ use crate::report::{
 };
 use crate::session::cause;
 use crate::session::replay::{COARSE, ReplaySession};
-use crate::words::{layers_in_short, shorten, steps_in_words, taps_in_words};
+use crate::words::{layers_in_short, shorten, taps_in_words};
 
 /// The report of `firstdiff replay`.
 #[derive(Clone, Debug, Serialize)]
@@ -318,7 +318,7 @@ impl WrongOperation {
         WrongOperation {
             tap: one.report.place.tap.to_string(),
             taps: names(group.iter().map(|t| t.report.place)),
-            place: where_of(group, session.last_step()),
+            place: where_of(group, session),
             op: one.report.op.clone(),
             layers: group.iter().filter_map(|t| t.report.place.tap.layer).collect(),
             diagnosis,
@@ -346,7 +346,7 @@ fn next(session: &ReplaySession) -> Option<String> {
     if let Some((finding, found)) = cause::of(&session.findings, one.report.place) {
         return Some(format!("{}, and replay again", cause::fix(&session.given.source, found.id, finding)));
     }
-    let place = where_of(group, session.last_step());
+    let place = where_of(group, session);
     if !one.misrecorded.is_empty() {
         return Some(format!(
             "look at what is recorded as {place}, and when; record it where it is made, and replay again"
@@ -382,12 +382,12 @@ fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
 }
 
 /// `layers.0.h_attn`, or `layers.0-2.h_attn` for a group.
-fn where_of(group: &[&Replayed], last_step: u32) -> String {
+fn where_of(group: &[&Replayed], session: &ReplaySession) -> String {
     let tap = group[0].report.place.tap;
     let mut layers: Vec<u32> = group.iter().filter_map(|t| t.report.place.tap.layer).collect();
     layers.sort_unstable();
     layers.dedup();
-    let steps = steps_in_words(group.iter().map(|t| t.report.place.step), last_step);
+    let steps = session.steps_in_words(&group.iter().map(|t| t.report.place).collect::<Vec<_>>());
     let steps = steps.map_or(String::new(), |steps| format!(" ({steps})"));
     match (layers.first(), layers.last()) {
         (Some(first), Some(last)) if first != last => {

@@ -1,6 +1,7 @@
 //! From which token position on does a candidate differ?
 
 use firstdiff_compare::{ChunkAlignment, Place, Report, TapReport};
+use firstdiff_trace::Site;
 
 use crate::words::taps_in_words;
 
@@ -8,7 +9,7 @@ use crate::words::taps_in_words;
 pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String> {
     let step = place.step;
     match &report.alignment {
-        Some(alignment) => Some(by_position(alignment, report, step, chosen)),
+        Some(alignment) => Some(by_position(alignment, report, place, chosen)),
         None if step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) => {
             Some(format!("what was checked of the prefill agrees; decode step {step} is the first wrong one"))
         }
@@ -18,7 +19,8 @@ pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String
 
 /// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
 /// `chosen`: of taps that were chosen, which tell of no others.
-fn by_position(alignment: &ChunkAlignment, report: &Report, cell: u32, chosen: bool) -> String {
+fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen: bool) -> String {
+    let cell = place.step;
     let here = alignment.label(cell..cell + 1);
     let start = alignment.cells.get(cell as usize).map_or(0, |cell| cell.start);
     if start == 0 {
@@ -41,7 +43,7 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, cell: u32, chosen: b
     let prefill = alignment.phased().map(|run| run.lengths[0]);
     let first_step = [&alignment.candidate, &alignment.reference].into_iter().find(|run| run.lengths.len() > 1);
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
-    let cached = if cached { ", the first that reads the K/V cache," } else { "" };
+    let cached = if cached { format!(", the first that {},", taken_up(report, place)) } else { String::new() };
     let what = match prefill {
         Some(prefill) if start >= prefill => match (start - prefill, alignment.phase(0..cell)) {
             (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
@@ -51,4 +53,19 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, cell: u32, chosen: b
         _ => format!("{} {} right", alignment.positions(0..cell), if start == 1 { "is" } else { "are" }),
     };
     format!("{what} {right}; {here}{cached} is the first wrong one")
+}
+
+/// What the first pass behind another goes on from: as the recorded taps of the layer show, or of all layers behind them.
+fn taken_up(report: &Report, place: Place) -> &'static str {
+    use Site::{Context, Probs, QNorm, QRope, Qk, Scores};
+    let near =
+        || report.taps.iter().map(|t| t.place.tap).filter(|tap| place.tap.layer.is_none_or(|l| tap.layer == Some(l)));
+    let attends =
+        |site: Site| site.is_attended() || matches!(site, Site::Q | QNorm | QRope | Qk | Scores | Probs | Context);
+    let mixes = near().any(|tap| tap.last_name().starts_with("mixer"));
+    match (near().any(|tap| attends(tap.last_site())), mixes) {
+        (true, false) => "reads the K/V cache",
+        (false, true) => "takes up the state of a convolution or an SSM",
+        _ => "takes up what the pass before left (a K/V cache, or the state of a convolution or an SSM)",
+    }
 }

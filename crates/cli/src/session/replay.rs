@@ -9,7 +9,7 @@ use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 
 use crate::session::given::Given;
-use crate::words::{shorten, taps_in_words};
+use crate::words::{shorten, steps_in_words, taps_in_words};
 
 /// What is to be said of what is in a file and cannot be computed with.
 pub(crate) const COARSE: &str = "but only in part or with too few digits to compute with: print whole tensors with six significant digits (%g, %.6e) or more";
@@ -33,10 +33,16 @@ impl ReplaySession {
         self.given.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.given.partial)
     }
 
-    /// The last step of which anything was judged.
-    pub(crate) fn last_step(&self) -> u32 {
-        let judged = |t: &&Replayed| t.report.status == Status::Diverged || t.report.status.agrees();
-        self.replay.taps.iter().filter(judged).map(|t| t.report.place.step).max().unwrap_or(0)
+    /// In which decode steps places are wrong: up to the last of which anything was judged.
+    pub(crate) fn steps_in_words(&self, wrong: &[Place]) -> Option<String> {
+        let judged = self.replay.taps.iter().filter(|t| t.report.status != Status::Unchecked).map(|t| &t.report);
+        let last = judged.clone().map(|t| t.place.step).max().unwrap_or(0);
+        let of_them = |step: u32| {
+            let shows =
+                |place: &Place| judged.clone().any(|t| t.place == Place { step, ..*place } && t.status.agrees());
+            wrong.iter().all(shows)
+        };
+        steps_in_words(wrong.iter().map(|place| place.step), last, of_them)
     }
 
     fn of_what_is_there(&self) -> Verdict {

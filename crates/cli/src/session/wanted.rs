@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::Status;
+use firstdiff_compare::{Chunks, Place, Status};
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Dump, Tap};
 
@@ -108,11 +108,18 @@ fn alike(
     taps
 }
 
-/// The positions at which a tap is wrong; nothing where it is wrong at all, or nobody knows.
-pub(crate) fn positions(tap: &Replayed) -> Option<Vec<usize>> {
+/// The token positions at which a tap is wrong, and whether all of the step before them were recorded, and are right; nothing where it is wrong at all, or
+/// nobody knows.
+pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool)> {
+    let Place { tap: name, step } = tap.report.place;
+    let start = match step {
+        0 => 0,
+        step => Chunks::of(dump)?.ranges().get(step as usize)?.start,
+    };
     let rows = tap.report.positions.as_ref();
-    let wrong: Vec<usize> =
-        tap.wrong_rows.iter().map(|&row| rows.and_then(|rows| rows.get(row)).copied().unwrap_or(row)).collect();
-    let count = tap.report.shape.get(tap.report.place.tap.site.position_axis()).copied().unwrap_or(0);
-    (!wrong.is_empty() && wrong.len() < count).then_some(wrong)
+    let position = |row: usize| rows.and_then(|rows| rows.get(row)).copied().unwrap_or(row);
+    let wrong: Vec<usize> = tap.wrong_rows.iter().map(|&row| start + position(row)).collect();
+    let count = tap.report.shape.get(name.last_site().position_axis()).copied().unwrap_or(0);
+    let first = *tap.wrong_rows.first()?;
+    (wrong.len() < count).then(|| (wrong, first > 0 && position(first) == first))
 }

@@ -17,4 +17,5 @@ mod printed;
 mod program;
 mod schema;
 mod screens;
+mod statements;
 mod why;

@@ -33,6 +33,9 @@ fn the_screen_says_what_a_tap_depends_on() {
     let of = |tap| ["compare", "golden/llama-torch", "faulty/llama-rope-pairing", "--why", tap];
     let said = in_one_line(&screen(&of("layers.0.q*")));
     assert!(said.contains("why layers.0.q_rope recorded reference [11, 6, 16] f32"), "{said}");
-    assert!(said.contains("diverged: it differs, and all that it depends on agrees: layers.0.q"), "{said}");
+    assert!(
+        said.contains("diverged: it differs, and what was compared of what it depends on agrees: layers.0.q"),
+        "{said}"
+    );
     assert_eq!(firstdiff(&of("layers.9.q")).status.code(), Some(2));
 }

@@ -14,8 +14,8 @@ use crate::tolerance::Profile;
 use crate::tolerance::judge::{
     BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, DROWNED, ENOUGH_POSITIONS,
     FACTOR_GROWS, FACTOR_LEAVES, FACTOR_SHARE, FACTOR_SIGMAS, FEW_FACTOR_VALUES, FEW_POSITIONS, FEW_STAND_OUT,
-    FRESH_ROOM, HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, MASKED, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM,
-    VALUES_A_POSITION, WHOLE_STANDS_OUT, inherits_most,
+    FRESH_ROOM, HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM, VALUES_A_POSITION,
+    WHOLE_STANDS_OUT, inherits_most, is_masked,
 };
 use crate::words::number;
 
@@ -524,7 +524,7 @@ fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak
     if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
         return None;
     }
-    Shares::of(pair, |i| pair.reference(i) <= MASKED).leak(pair, profile)
+    Shares::of(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
 }
 
 fn constant_factor(
@@ -571,7 +571,7 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<
     let mut sums = vec![(0.0, 0.0, 0.0); heads];
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
-        if pair.site() == Site::Scores && !(r > MASKED && c > MASKED) {
+        if is_masked(pair.site(), r) || is_masked(pair.site(), c) {
             continue;
         }
         let (rr, cr, dd) = &mut sums[pair.head_of(i, heads)];
@@ -668,7 +668,7 @@ fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)
     let (mut error, mut energy) = (vec![0.0; places], vec![0.0; places]);
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
-        if pair.site() == Site::Scores && !(r > MASKED && c > MASKED) {
+        if is_masked(pair.site(), r) || is_masked(pair.site(), c) {
             continue;
         }
         error[i % places] += (c - r) * (c - r);

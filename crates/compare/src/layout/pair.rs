@@ -12,7 +12,7 @@ use crate::layout::rows::{Selected, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares, Values};
-use crate::tolerance::judge::{EXP_VANISHES, MASKED};
+use crate::tolerance::judge::{EXP_VANISHES, MASKED, is_masked};
 use crate::tolerance::layout::PLACED_CORRELATION;
 use crate::words::{index_in_words, unravel};
 
@@ -166,6 +166,11 @@ impl<'a> Pair<'a> {
         self.reference.get(index)
     }
 
+    /// Whether a key is masked on both sides, as a value of either says: such places count for nothing.
+    pub(crate) fn is_masked(&self, reference: f64, candidate: f64) -> bool {
+        is_masked(self.site, reference) && is_masked(self.site, candidate)
+    }
+
     /// The candidate's element `index`.
     pub fn candidate(&self, index: usize) -> f64 {
         self.candidate.get(index)
@@ -288,9 +293,9 @@ impl<'a> Pair<'a> {
         (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
     }
 
-    /// NMSE of each position, of its own energy.
+    /// NMSE of each position, of its own energy; infinite where that is zero, or a value is not finite, and the two differ.
     pub fn nmse_by_position(&self) -> Vec<f64> {
-        let nmse = |metrics: Metrics| metrics.nmse().unwrap_or(0.0);
+        let nmse = |metrics: Metrics| metrics.nmse().unwrap_or(f64::INFINITY);
         by_position(self, self.row_metrics()).into_iter().map(nmse).collect()
     }
 
@@ -334,7 +339,7 @@ impl<'a> Pair<'a> {
         let mut squares = Squares::default();
         for i in (0..self.len()).step_by(stride.max(1)) {
             let (r, c) = (self.reference(i), self.candidate(i));
-            if self.site == Site::Scores && r <= MASKED && c <= MASKED {
+            if self.is_masked(r, c) {
                 continue;
             }
             squares.add(r, c);

@@ -3,12 +3,11 @@
 use std::fmt;
 
 use firstdiff_evidence::{Account, BF16, Evidence, F32, choice, fitted};
-use firstdiff_trace::{Dump, Entry, Site};
+use firstdiff_trace::{Dump, Entry};
 
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::shapes::permuted_index;
 use crate::layout::types::Layout;
-use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::{CHANGE_LEAVES, CHANGED_POSITION_ROOM, SAMPLE_LEAVES, SIGN_FLIPPED};
 use crate::words::number;
 
@@ -226,7 +225,7 @@ fn tally(pair: &Pair<'_>) -> Tally {
     };
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
-        if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
+        if pair.is_masked(r, c) {
             continue;
         }
         sums.finite &= r.is_finite() && c.is_finite();
@@ -254,8 +253,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let factor = factor.filter(|f| *f != 0.0).map(|f| (f, remains(f)));
     let unit = allowed.sqrt().clamp(F32, BF16);
     let shown = |i: usize| (pair.reference(i), pair.candidate(i));
-    let is_hidden = |(r, c): &(f64, f64)| pair.site() == Site::Scores && *r <= MASKED && *c <= MASKED;
-    let off = (0..pair.len()).map(|i| Some(shown(i)).filter(|both| !is_hidden(both)).unwrap_or_default());
+    let off = (0..pair.len()).map(|i| Some(shown(i)).filter(|(r, c)| !pair.is_masked(*r, *c)).unwrap_or_default());
     let evidence = Evidence::of(off.map(|(r, c)| [c, r, c]), unit);
     let nmse = sums.whole.nmse();
     let mut explained_by: Vec<Transform> = in_place(pair, &sums, factor)

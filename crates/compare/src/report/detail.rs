@@ -4,7 +4,6 @@ use firstdiff_trace::Site;
 
 use crate::layout::pair::Pair;
 use crate::metrics::Squares;
-use crate::tolerance::judge::MASKED;
 use crate::words::unravel;
 
 /// Bars of a chart at most: of more positions or channels, neighbours stand together.
@@ -118,7 +117,7 @@ impl TapDetail {
             let mut sum = Squares::default();
             let channels = &mut by_channel[from % width..];
             for (j, ((&r, &c), channel)) in reference.iter().zip(candidate).zip(channels).enumerate() {
-                if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
+                if pair.is_masked(r, c) {
                     continue;
                 }
                 let apart = if r == c { 0.0 } else { (c - r).abs() };

@@ -130,6 +130,12 @@ pub(crate) fn fresh(profile: Profile, site: Site) -> Option<f64> {
 /// Below this a score is taken for masked: engines write -inf, the least f32 or f16, -1e9, -1e4 and sums with those.
 /// e^-9000 is 0 in every arithmetic, so two such scores mean the same wherever a row has any score that counts.
 pub const MASKED: f64 = -9000.0;
+
+/// Whether a number of such a tap says that a key is masked, and is none to compute with: -inf, or a fill that is as good. No norm may hold it.
+pub fn is_masked(site: Site, value: f64) -> bool {
+    site == Site::Scores && value <= MASKED
+}
+
 /// e to the minus this is 0 in f64.
 pub(crate) const EXP_VANISHES: f64 = 746.0;
 /// A probability below this is underflow: f32 ends at 1e-38 (1e-45 with subnormal numbers), and scores differ by rounding.

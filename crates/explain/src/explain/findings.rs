@@ -13,7 +13,7 @@ use crate::paid::{price, unpaid};
 use crate::replay::{Replay, Run};
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
-use crate::tolerance::search::{FITTED_ALIKE, SAME_NUMBER};
+use crate::tolerance::search::{FITTED_ALIKE, SAME_NUMBER, WELL_BELOW};
 
 /// The findings of all places, each cause once, and `others` among them.
 pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
@@ -115,6 +115,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     if !run.known {
         of_no_known_positions(&mut out);
     }
+    show_nothing(&mut out);
     each_place_once(&mut out);
     out.extend(others);
     let order = order_in(model);
@@ -233,10 +234,15 @@ fn beside_the_prefills(findings: &mut [Finding], long: &HashSet<Place>) {
     }
 }
 
-/// What the prefill shows, where decode steps come out as its keys and values leave them.
-pub(crate) fn in_the_prefill_alone(findings: &mut [Finding]) {
+/// What the prefill shows, where the same taps of decode steps are right, or come out as its keys and values leave them (`left`).
+pub(crate) fn in_the_prefill_alone(findings: &mut [Finding], replay: &Replay, left: &HashSet<Place>) {
     let first = |f: &&mut Finding| f.matched == Match::Reproduced && f.shown_at.iter().all(|place| place.step == 0);
-    for finding in findings.iter_mut().filter(first) {
+    let comes_out = |f: &&mut Finding| {
+        let of_it = |place: Place| place.step > 0 && f.shown_at.iter().any(|shown| shown.tap == place.tap);
+        let mut later = replay.taps.iter().map(|t| &t.report).filter(|report| of_it(report.place)).peekable();
+        later.peek().is_some() && later.all(|report| report.status.agrees() || left.contains(&report.place))
+    };
+    for finding in findings.iter_mut().filter(|_| !left.is_empty()).filter(first).filter(comes_out) {
         let why = "made in the prefill alone: decode steps are off by no more than the keys and values that it left";
         finding.note.get_or_insert_with(|| why.to_owned());
     }
@@ -274,6 +280,16 @@ fn of_no_known_positions(findings: &mut [Finding]) {
 fn of_no_known_order(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|f| f.has_cause(|mistake| mistake.is_a_row_order)) {
         let why = "the order of the rows of Q and K is not declared: recorded in the other one, nothing is wrong with it; say 'qk_rows' in dump.json";
+        take_back(finding, why.to_owned());
+    }
+}
+
+/// What leaves about as much as there was is shown by nothing, wherever the judge takes both for rounding.
+pub(crate) fn show_nothing(findings: &mut [Finding]) {
+    let is_shown = |rest: &Remainder| rest.residual_nmse <= WELL_BELOW * rest.base_nmse || rest.base_nmse.is_infinite();
+    let stated = |f: &&mut Finding| f.matched == Match::Reproduced && !f.remainders.is_empty();
+    for finding in findings.iter_mut().filter(stated).filter(|f| !f.remainders.iter().any(is_shown)) {
+        let why = "it leaves about as much as there was: these numbers, as small as rounding, do not show it";
         take_back(finding, why.to_owned());
     }
 }

@@ -74,7 +74,7 @@ pub fn explain(
         effort,
         accepted: Vec::new(),
         places: Vec::new(),
-        in_prefill_alone: false,
+        left_by_the_prefill: HashSet::new(),
         in_decoding_alone: false,
         dark: HashSet::new(),
         unknown: HashSet::new(),
@@ -102,7 +102,7 @@ pub fn explain(
     if effort.weigh {
         weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
-    let in_prefill_alone = walk.in_prefill_alone;
+    let left_by_the_prefill = std::mem::take(&mut walk.left_by_the_prefill);
     let mut findings = findings::of(&run, walk.places, misrecorded::findings(&replay));
     findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     findings::in_all_steps(&mut findings, &replay);
@@ -116,9 +116,7 @@ pub fn explain(
             findings.insert(0, other.finding(&run));
         }
     }
-    if in_prefill_alone {
-        findings::in_the_prefill_alone(&mut findings);
-    }
+    findings::in_the_prefill_alone(&mut findings, &replay, &left_by_the_prefill);
     if !effort.quick {
         laws::measure(&mut run, &replay, effort, &mut findings, progress)?;
         findings::join_named(&mut findings, findings::order_in(model));
@@ -154,8 +152,8 @@ struct Walk<'p> {
     effort: &'p Effort,
     accepted: Vec<Edit>,
     places: Vec<Explained>,
-    /// Whether what decode steps show comes of mistakes in the prefill alone; in decoding alone.
-    in_prefill_alone: bool,
+    /// What decode steps show of mistakes that were made in the prefill; whether there are mistakes in decoding alone.
+    left_by_the_prefill: HashSet<Place>,
     in_decoding_alone: bool,
     /// Steps in which a fault was seen that nothing explains.
     dark: HashSet<Tap>,
@@ -228,7 +226,7 @@ impl Walk<'_> {
         }
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if left_by_the_prefill(&search, &mut target) {
-            self.in_prefill_alone = true;
+            self.left_by_the_prefill.insert(place);
             return Ok(());
         }
         // Of a prefill that was not recorded nobody knows whether the mistake is made in it.

@@ -146,7 +146,7 @@ impl Run<'_> {
         if right.shape() != target.own.shape() {
             return Ok(None);
         }
-        if misfit(&target.own, &right) > PLAINLY_OFF {
+        if misfit(target.place.tap.site, &target.own, &right) > PLAINLY_OFF {
             return Ok(Some(false));
         }
         let Some(exact) = search.value(&target, &[], Profile::Exact) else { return Ok(None) };

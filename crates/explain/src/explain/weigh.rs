@@ -174,7 +174,8 @@ fn fit(search: &Search<'_, '_>, target: &Target<'_>, edits: &[Edit]) -> Fit {
         return Fit::Against;
     }
     let (span, fine) = (target.is_span(), !search.run.is_coarse());
-    let left = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
+    let left = [&narrow, &exact].map(|value| misfit(target.place.tap.site, &target.own, value));
+    let left = left[0].min(left[1]);
     let narrow = narrow.mapv(|x| x as f32);
     let report = search.run.verdict(target.step, target.place, &target.own, &narrow, &exact, span).report;
     // Over several operations another engine's rounding adds up beyond what is allowed to one.

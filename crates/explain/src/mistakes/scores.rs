@@ -59,8 +59,12 @@ pub(crate) static SCORE_SOFTCAP: Mistake = Mistake {
     begins_later: BeginsLater::InOneOperation,
     ..Mistake::ORDINARY
 };
-pub(crate) static MASK_OMITTED: Mistake =
-    Mistake { id: "mask-omitted", what: "later keys are seen", fix: "mask key s of query t where s > t", ..MASK };
+pub(crate) static MASK_OMITTED: Mistake = Mistake {
+    id: "mask-omitted",
+    what: "keys that are to be masked are seen",
+    fix: "mask key s of query t where s > t, and every key of padding",
+    ..MASK
+};
 pub(crate) static MASK_SHIFTED: Mistake = Mistake {
     id: "mask-shifted",
     what: "the mask is off by a key",

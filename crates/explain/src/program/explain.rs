@@ -4,14 +4,14 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use firstdiff_compare::{MASKED, Place, Status};
+use firstdiff_compare::{Place, Status, is_masked};
 use firstdiff_evidence::Evidence;
 use firstdiff_model::Profile;
 use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
-use crate::explain::findings::join_named;
+use crate::explain::findings::{join_named, show_nothing};
 use crate::explain::{Effort, Explanation, Finding, Progress, misrecorded};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
@@ -80,6 +80,7 @@ pub fn explain(
         search.unexplained.extend(explained.last().filter(|e| e.reproduced.is_empty()).map(|e| e.tap));
     }
     let mut findings = findings(recording, held, &explained);
+    show_nothing(&mut findings);
     let order = |tap: Tap| (0..recording.program.taps().len()).find(|&at| held.place(at).tap == tap);
     let order = |tap: Tap| order(tap).unwrap_or(usize::MAX);
     let mut not_blamed = misrecorded::findings(&replays.replay);
@@ -141,18 +142,23 @@ impl Reproduced {
     }
 }
 
-/// What gave the numbers of taps before: each form once for each operation that it was made in.
-struct Known(BTreeMap<(String, usize), Form>);
+/// What gave the numbers of taps before: each form once for each operation that it was made in, and which two did so together.
+struct Known {
+    forms: BTreeMap<(String, usize), Form>,
+    pairs: BTreeSet<[String; 2]>,
+}
 
 impl Known {
     fn of(explained: &[Explained]) -> Known {
-        let reproduced = explained.iter().flat_map(|e| &e.reproduced);
-        Known(reproduced.map(|found| ((found.form.key(), found.form.class), found.form.clone())).collect())
+        let reproduced = || explained.iter().flat_map(|e| &e.reproduced);
+        let forms = reproduced().flat_map(Reproduced::forms).map(|form| ((form.key(), form.class), form.clone()));
+        let pair = |found: &Reproduced| Some([found.form.key(), found.second.as_ref()?.key()]);
+        Known { forms: forms.collect(), pairs: reproduced().filter_map(pair).collect() }
     }
 
     /// Whether a form gave the numbers of a tap, in whichever operation: what is done to q is done to k as well.
     fn has(&self, key: &str) -> bool {
-        self.0.keys().any(|(known, _)| known == key)
+        self.forms.keys().any(|(known, _)| known == key)
     }
 
     /// A form of any number with each of those that it was found with.
@@ -162,7 +168,7 @@ impl Known {
         // What q is turned by, k is as well.
         let same = |known: &&Form| known.mistake == form.mistake && fixed(known);
         let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
-        self.0.values().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
+        self.forms.values().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
     }
 }
 
@@ -265,9 +271,10 @@ impl<'a> Search<'a> {
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
-        let off = apart(place, &right, &own).max(size.unwrap_or(0.0));
+        let off = distance(place.tap.last_site(), &right, &own).max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all.
-        let by_size = off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(&right, &own);
+        let by_size =
+            off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(place.tap.last_site(), &right, &own);
         let target = Target {
             slice: &slice,
             off,
@@ -295,8 +302,19 @@ impl<'a> Search<'a> {
         // What gave another tap's numbers is tried first: one mistake is made in many layers.
         let again = |form: &&Form| known.has(&form.key());
         let tuned: Vec<Form> = all.iter().flat_map(|form| known.numbers(form)).collect();
-        for form in all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned) {
+        let known_forms: Vec<&Form> =
+            all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned).collect();
+        for form in &known_forms {
             self.attempt(&target, form, &mut found);
+        }
+        let is_open = found.reproduced.is_empty();
+        // What only two together give in one step, they give in another.
+        for [first, second] in known.pairs.iter().filter(|_| is_open) {
+            for one in known_forms.iter().filter(|form| form.key() == *first) {
+                for other in known_forms.iter().filter(|form| form.key() == *second) {
+                    self.pair(&target, one, other, &mut found);
+                }
+            }
         }
         if !found.reproduced.is_empty() {
             return Some(found);
@@ -414,13 +432,18 @@ impl<'a> Search<'a> {
                 if self.is_late(target) {
                     return;
                 }
-                let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.at != b.at));
-                let edits = [first.edits.clone(), second.edits.clone()].concat();
-                let Some(residual) = self.residual(target, &edits).filter(|_| apart) else { continue };
-                let (form, second) = ((*first).clone(), Some((*second).clone()));
-                let pair = Reproduced { form, second, residual, evidence: Evidence::default() };
-                self.weigh(target, pair, found);
+                self.pair(target, first, second, found);
             }
+        }
+    }
+
+    /// Tries two forms together, where they are of different operations.
+    fn pair(&mut self, target: &Target<'_>, first: &Form, second: &Form, found: &mut Explained) {
+        let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.at != b.at));
+        let edits = [first.edits.clone(), second.edits.clone()].concat();
+        if let Some(residual) = self.residual(target, &edits).filter(|_| apart) {
+            let (form, second) = (first.clone(), Some(second.clone()));
+            self.weigh(target, Reproduced { form, second, residual, evidence: Evidence::default() }, found);
         }
     }
 
@@ -438,11 +461,7 @@ impl<'a> Search<'a> {
                     return;
                 }
                 let Some(second) = self.tuned(target, form, &first.edits) else { continue };
-                let edits = [first.edits.clone(), second.edits.clone()].concat();
-                let Some(residual) = self.residual(target, &edits) else { continue };
-                let (form, second) = ((*first).clone(), Some(second));
-                let pair = Reproduced { form, second, residual, evidence: Evidence::default() };
-                self.weigh(target, pair, found);
+                self.pair(target, first, &second, found);
             }
         }
     }
@@ -469,10 +488,10 @@ impl<'a> Search<'a> {
         let value = self.moment.spend(|| target.budget.spend(value));
         let value = value.filter(|value| value.shape() == target.own.shape())?;
         // The same values must be hidden: what is hidden counts for nothing.
-        if value.iter().any(|x| x.is_nan()) || hides_others(&value, &target.own) {
+        if value.iter().any(|x| x.is_nan()) || hides_others(target.place.tap.last_site(), &value, &target.own) {
             return None;
         }
-        Some(apart(target.place, &value, &target.own)).filter(|residual| residual.is_finite())
+        Some(distance(target.place.tap.last_site(), &value, &target.own)).filter(|residual| residual.is_finite())
     }
 
     /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
@@ -487,7 +506,7 @@ impl<'a> Search<'a> {
         }
         let Some((exact, right)) = self.exact_and_rounded(target.slice, edits) else { return false };
         // What is left may be the rounding that a right run has, where all of the error is not much more than that.
-        let rounding = (ROUNDING_ROOM * apart(target.place, &right, &exact)).max(floor);
+        let rounding = (ROUNDING_ROOM * distance(target.place.tap.last_site(), &right, &exact)).max(floor);
         // Where the size alone is none, it must not become one.
         let is_left = residual <= (leaves * target.base).max(rounding).min(ROUNDING_ROOM * target.off);
         is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()
@@ -545,15 +564,9 @@ impl<'a> Search<'a> {
     }
 }
 
-/// NMSE of what two hold that is not masked: the number that fills masked scores is larger than all others together.
-fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
-    let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
-    distance(place.tap.last_site(), &shown(right), &shown(own))
-}
-
 /// Whether other values are hidden, or infinite, in one than in the other.
-fn hides_others(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
-    let shown = |x: f64| x > MASKED && x.is_finite();
+fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+    let shown = |x: f64| x.is_finite() && !is_masked(site, x);
     a.iter().zip(b).any(|(a, b)| shown(*a) != shown(*b))
 }
 

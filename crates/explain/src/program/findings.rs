@@ -160,17 +160,11 @@ fn once(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// Takes the places of another finding of the same cause; what else may be is what may be in both.
-fn join(known: &mut Finding, other: Finding) {
-    let more: Vec<Tap> = other.taps.into_iter().filter(|tap| !known.taps.contains(tap)).collect();
-    known.taps.extend(more);
-    let more: Vec<Remainder> =
-        other.remainders.into_iter().filter(|more| !known.shown_at.contains(&more.place)).collect();
-    let places: Vec<Place> = other.shown_at.into_iter().filter(|place| !known.shown_at.contains(place)).collect();
-    known.remainders.extend(more);
-    known.shown_at.extend(places);
-    known.residual_nmse = known.residual_nmse.max(other.residual_nmse);
-    known.base_nmse = known.base_nmse.max(other.base_nmse);
-    known.alternatives.retain(|cause| other.alternatives.iter().any(|o| o.id == cause.id && o.params == cause.params));
+fn join(known: &mut Finding, mut other: Finding) {
+    let alternatives = std::mem::take(&mut other.alternatives);
+    known.alternatives.retain(|cause| alternatives.contains(cause));
+    other.taps.retain(|tap| !known.taps.contains(tap));
+    known.take_in(other);
 }
 
 /// What is left out in one place because it is done in another.

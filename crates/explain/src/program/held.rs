@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use firstdiff_compare::{Layout, MASKED, Place, TapReport, is_of_expert};
+use firstdiff_compare::{Layout, Place, TapReport, is_masked, is_of_expert};
 use firstdiff_model::{Cache, keep};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
@@ -295,7 +295,7 @@ fn values_of(
 /// In how many of the candidate's scores or probabilities, beside those that lie where the program has keys, a key is seen.
 fn seen_beyond(candidate: &Candidate<'_>, place: Place, own: &Tensor<'_>) -> Result<Option<usize>, ReplayError> {
     let is_seen: fn(&f64) -> bool = match place.tap.last_site() {
-        Site::Scores => |score| *score > MASKED,
+        Site::Scores => |score| !is_masked(Site::Scores, *score),
         Site::Probs => |probability| *probability != 0.0,
         _ => return Ok(None),
     };

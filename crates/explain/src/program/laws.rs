@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
-use firstdiff_compare::Place;
+use firstdiff_compare::{Place, is_masked};
 use firstdiff_laws::Kind;
 use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, At, Bench, DType, Edit, Operand, Program, Slice, Tensor, Values, View};
@@ -80,7 +80,10 @@ fn continued(
     if wrong.iter().any(|wrong| wrong.axes() != *axes) {
         return None;
     }
-    let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
+    let apply = |at: usize, inputs: &[ArrayD<f64>]| {
+        let value = steps[at].value(held, recording.program, inputs)?;
+        Some(seen(site, value))
+    };
     left_by(law, kind, site, wrong, candidate.profile, &apply)
 }
 
@@ -167,7 +170,10 @@ fn of_finding(
     let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, candidate.profile, places)?;
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
-    let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
+    let apply = |at: usize, inputs: &[ArrayD<f64>]| {
+        let value = steps[at].value(held, recording.program, inputs)?;
+        Some(seen(site, value))
+    };
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
     let weights = ByPlace { recording, known, places, mixture };
@@ -188,6 +194,11 @@ fn mixture<'r>(
     let inputs = wrong.iter().zip(steps).map(input).collect::<Option<Vec<_>>>()?;
     let chosen = wrong.first()?.inputs.get(2)?.shape().last().copied()?;
     Some(Mixture::of(recording, places.to_vec(), inputs, chosen))
+}
+
+/// Values without what fills masked places: no law is of that.
+fn seen(site: Site, values: ArrayD<f64>) -> ArrayD<f64> {
+    values.mapv(|x| if is_masked(site, x) { 0.0 } else { x })
 }
 
 /// What was recorded of places where one operation is wrong; `None` where they are of several, or of none.
@@ -232,7 +243,7 @@ fn wrongs<'r>(
         let rows = Rows::of(program, &slice).filter(|_| site == Site::H0);
         inputs.extend(rows.iter().filter_map(|rows| rows.read(&slice, &bench)));
         let step = Step { slice, bench, inputs: taps, rows };
-        let right = step.value(held, program, &inputs)?;
+        let right = seen(site, step.value(held, program, &inputs)?);
         // A law says what is due before anything is rounded: it may leave what the operation's own roundings make.
         let of_roundings = half.and_then(|half| {
             let bench = Bench::new(program, half, recording.weights);
@@ -242,7 +253,7 @@ fn wrongs<'r>(
         // A choice is the same, or it is another.
         let is_choice = program.taps()[tap].view.dtype.kind() == firstdiff_program::Kind::Int;
         let allowed = allowed_at(replay, place).or(is_choice.then_some(0.0))? + of_roundings.unwrap_or(0.0);
-        let own = array(held.get(tap)?);
+        let own = seen(site, array(held.get(tap)?));
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);
     }

@@ -248,7 +248,7 @@ pub(crate) fn replayed(
             held.complete(tap, &whole);
         }
         own_order.extend((is_in_own_order && orders.sorted.holds(record.op)).then_some(tap));
-        taps.push(Replayed { from, through, ..judged });
+        taps.push(Replayed { from, through, takes_up: taken_up(program, held, &slice), ..judged });
         lockstep.hold(tap, held)?;
     }
     let (outside, not_numbers) = outside(candidate, held)?;
@@ -259,6 +259,19 @@ pub(crate) fn replayed(
     let mut replays = Replays { replay, taps: numbers, noise: noise_of };
     taken_back::leave_out(recording, candidate, held, &mut replays);
     Ok(replays)
+}
+
+/// What an engine may keep from an earlier pass for the operations of a slice, whether the reference's run has such a pass or not.
+fn taken_up(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<&'static str> {
+    let step = held.place(slice.target()).step;
+    let is_cached = |known: usize| held.place(known).step < step && held.place(known).tap.last_site().is_attended();
+    let called = |op: usize| program.ops()[op].name.strip_prefix("ggml.").unwrap_or(program.ops()[op].base());
+    let of_operation = |op: usize| match called(op) {
+        "conv1d" | "SSM_CONV" => Some("the state of a convolution"),
+        "cumsum" | "CUMSUM" | "SSM_SCAN" | "RWKV_WKV6" | "RWKV_WKV7" => Some("the state of an SSM, or a running sum"),
+        _ => None,
+    };
+    slice.ops().find_map(of_operation).or_else(|| slice.known().any(is_cached).then_some("the K/V cache"))
 }
 
 /// What the candidate recorded and the program does not have: nothing is due there. With it a warning, where some of it is no number.

@@ -14,7 +14,7 @@ pub(crate) mod right;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{MASKED, Place, Status};
+use firstdiff_compare::{Place, Status, is_masked};
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
@@ -199,6 +199,9 @@ impl Run<'_> {
         };
         replayed.report.positions = due.positions.clone();
         (replayed.from, replayed.through) = (due.from.clone(), due.through.clone());
+        let attends = |tap: Tap| self.recorded.model.plan.step(tap).is_some_and(|step| step.cached().is_some());
+        let is_cached = place.step > 0 && (attends(step.tap) || replayed.through.iter().any(|tap| attends(*tap)));
+        replayed.takes_up = is_cached.then_some("the K/V cache");
         let add = matches!(step.op, Op::Residual { .. }) && replayed.through.is_empty() && due.positions.is_none();
         if replayed.report.status == Status::Diverged && add {
             replayed.fit = self.residual(step, place.step, &own)?;
@@ -442,7 +445,7 @@ impl Run<'_> {
 pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
     match site {
         Site::Scores => values.rows().into_iter().all(|row| {
-            row.iter().any(|x| x.is_finite() && *x > MASKED)
+            row.iter().any(|x| x.is_finite() && !is_masked(site, *x))
                 && row.iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY)
         }),
         _ => values.iter().all(|x| x.is_finite()),

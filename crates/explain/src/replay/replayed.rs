@@ -84,6 +84,8 @@ pub struct Replayed {
     pub from: Vec<Tap>,
     /// Of a wrong one, the rows whose own error is above what is allowed.
     pub wrong_rows: Vec<usize>,
+    /// What it may take up that an earlier pass left, in words: no dump holds that.
+    pub takes_up: Option<&'static str>,
     /// Of a wrong residual add, what was added.
     pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
@@ -102,6 +104,7 @@ impl Replayed {
             through: Vec::new(),
             from: Vec::new(),
             wrong_rows: Vec::new(),
+            takes_up: None,
             fit: None,
             misrecorded: Vec::new(),
             taken_back: Vec::new(),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use firstdiff_compare::{
-    Judgement, Outcome, Pair, Profile as Judged, TensorRef, Tolerance, judge,
+    Judgement, Outcome, Pair, Profile as Judged, TensorRef, Tolerance, is_masked, judge,
     metrics::{Metrics, Squares},
     size_of,
 };
@@ -52,11 +52,16 @@ impl Coin {
     }
 }
 
-/// NMSE over what is finite in both.
+/// Whether two values of such a tap are numbers to compute with: finite, and neither the fill of a masked key, which is larger than all scores together.
+pub(crate) fn both_count(site: Site, a: f64, b: f64) -> bool {
+    [a, b].iter().all(|&x| x.is_finite() && !is_masked(site, x))
+}
+
+/// NMSE over what counts in both.
 pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
     let part = |(reference, other): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
-        let finite = reference.iter().zip(&other).filter(|(r, o)| r.is_finite() && o.is_finite());
-        Squares::of(finite.map(|(r, o)| (*r, *o)))
+        let pairs = reference.iter().zip(&other).map(|(r, o)| (*r, *o));
+        Squares::of(pairs.filter(|(r, o)| both_count(site, *r, *o)))
     };
     let axis = site.position_axis();
     if axis >= reference.ndim() || reference.shape() != other.shape() {
@@ -68,18 +73,21 @@ pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>)
 
 /// The rows of which the error alone is above what is allowed: where a mask or a window is wrong, those from some position on.
 pub(crate) fn wrong_rows(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, allowed: f64) -> Vec<usize> {
-    let axis = Axis(site.position_axis());
-    if own.shape() != right.shape() || own.ndim() <= axis.0 {
-        return Vec::new();
-    }
-    let is_wrong = |(own, right): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
-        let off = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b) * (a - b) };
-        let error: f64 = own.iter().zip(&right).map(off).sum();
-        let energy: f64 = right.iter().filter(|x| x.is_finite()).map(|x| x * x).sum();
-        error.is_nan() || error > allowed * energy
+    let wrong = |pair: &Pair<'_>| {
+        // Of axes that its tap does not have nobody knows which is that of the positions.
+        let is_by_position = own.shape().get(site.position_axis()) == Some(&pair.rows().0);
+        let rows = pair.nmse_by_position().into_iter().enumerate().filter(|_| is_by_position);
+        rows.filter_map(|(row, nmse)| (nmse.is_nan() || nmse > allowed).then_some(row)).collect()
     };
-    let rows = own.axis_iter(axis).zip(right.axis_iter(axis)).enumerate();
-    rows.filter_map(|(row, both)| is_wrong(both).then_some(row)).collect()
+    paired(site, right, own, wrong).unwrap_or_default()
+}
+
+/// What is asked of two tensors as compare lays one against the other; nothing where their shapes are not to be brought together.
+fn paired<T>(site: Site, reference: &ArrayD<f64>, own: &ArrayD<f64>, ask: impl Fn(&Pair<'_>) -> T) -> Option<T> {
+    let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
+    let (left, right) = (values(reference), values(own));
+    let operand = |values| TensorRef { values, shape: reference.shape(), rows: None };
+    Pair::new(site, &operand(&left), &operand(&right), None).ok().map(|pair| ask(&pair))
 }
 
 pub(crate) fn compared(
@@ -89,20 +97,11 @@ pub(crate) fn compared(
     profile: Judged,
     allowed: f64,
 ) -> (Judgement, Vec<usize>) {
-    let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
-    let (left, right) = (values(reference), values(candidate));
-    let operand = |values| TensorRef { values, shape: reference.shape(), rows: None };
-    match Pair::new(site, &operand(&left), &operand(&right), None) {
-        Ok(pair) => {
-            let judgement = judge(&pair, profile, &Tolerance::own(allowed));
-            (judgement, pair.shape().to_vec())
-        }
-        Err(_) => {
-            let metrics = Metrics::of_f64(&[], &[]);
-            let outcome = Outcome::Inconclusive;
-            let judgement =
-                Judgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
-            (judgement, Vec::new())
-        }
-    }
+    let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::own(allowed)), pair.shape().to_vec());
+    paired(site, reference, candidate, judged).unwrap_or_else(|| {
+        let (metrics, outcome) = (Metrics::of_f64(&[], &[]), Outcome::Inconclusive);
+        let judgement =
+            Judgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
+        (judgement, Vec::new())
+    })
 }

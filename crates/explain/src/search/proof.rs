@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use firstdiff_compare::metrics::Squares;
-use firstdiff_compare::{MASKED, Place, Status, TapReport};
+use firstdiff_compare::{Place, Status, TapReport, is_masked};
 use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
@@ -13,7 +13,7 @@ use crate::paid::evidence;
 use crate::replay::operation::recorded_unit;
 use crate::replay::outliers::LEAK;
 use crate::replay::recorded::{Recorded, own, row_inputs};
-use crate::replay::right::distance;
+use crate::replay::right::{both_count, distance};
 use crate::replay::{ReplayError, Run, joined};
 use crate::search::candidates::Candidate;
 use crate::search::simulate::{Simulation, segment};
@@ -97,9 +97,11 @@ impl<'a> Target<'a> {
 
     /// How far an imitation is from the candidate's numbers.
     fn misfit(&self, imitated: &ArrayD<f64>) -> f64 {
-        let Some(cells) = &self.leak else { return misfit(&self.own, imitated) };
+        let site = self.place.tap.site;
+        let Some(cells) = &self.leak else { return misfit(site, &self.own, imitated) };
         let pick = |from: &ArrayD<f64>| cells.iter().map(|&at| from[at.as_slice()]).collect::<Vec<f64>>();
         misfit(
+            site,
             &ArrayD::from_shape_vec(vec![cells.len()], pick(&self.own)).unwrap_or_default(),
             &ArrayD::from_shape_vec(vec![cells.len()], pick(imitated)).unwrap_or_default(),
         )
@@ -122,7 +124,7 @@ impl<'a> Target<'a> {
     /// The first row of the first axis that is farther off than `allowed` (an NMSE).
     pub(crate) fn first_wrong(&self, right: &ArrayD<f64>, allowed: f64) -> Option<usize> {
         let mut rows = self.own.outer_iter().zip(right.outer_iter());
-        rows.position(|(own, right)| misfit(&own.to_owned(), &right.to_owned()) > allowed)
+        rows.position(|(own, right)| misfit(self.place.tap.site, &own.to_owned(), &right.to_owned()) > allowed)
     }
 
     /// The same with its first tokens alone, where it is computed from the tokens: what comes later cannot change them.
@@ -241,7 +243,7 @@ impl Search<'_, '_> {
         if is_rounding(edits) {
             // Another rounding is proved by its own numbers, not by being as large.
             let noise = distance(target.step.tap.site, &exact, &narrow);
-            return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
+            return (misfit(target.place.tap.site, &own, &narrow) <= 0.1 * noise).then_some(residual);
         }
         let (span, fine) = (target.is_span(), !self.run.is_coarse());
         let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, span);
@@ -309,7 +311,8 @@ impl Search<'_, '_> {
         if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
             return None;
         }
-        let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
+        let residual = [&narrow, &exact].map(|value| misfit(target.place.tap.site, &target.own, value));
+        let residual = residual[0].min(residual[1]);
         let narrow = narrow.mapv(|x| x as f32);
         let verdict = self.run.verdict(target.step, target.place, &target.own, &narrow, &exact, target.is_span());
         (verdict.report.status.agrees() && residual < base).then_some(residual)
@@ -355,17 +358,17 @@ impl Residual {
         let value = value.filter(|x| x.shape() == target.own.shape());
         value.map_or(Residual { nmse: f64::INFINITY, angle: 1.0 }, |value| Residual {
             nmse: target.misfit(&value),
-            angle: angle(&target.own, &value),
+            angle: angle(target.place.tap.site, &target.own, &value),
         })
     }
 }
 
 /// The geometric mean, over the rows of the first axis, of 1 - correlation². One row that comes out exactly (position 0, which no rotation and no
 /// mask can harm) tells more than all others a little nearer.
-fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+fn angle(site: Site, own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
     let logs = own.outer_iter().zip(imitated.outer_iter()).map(|(own, imitated)| {
-        let finite = own.iter().zip(&imitated).filter(|(o, i)| o.is_finite() && i.is_finite());
-        let (dot, own, other) = finite.fold((0.0, 0.0, 0.0), |(d, o, e), (x, y)| (d + x * y, o + x * x, e + y * y));
+        let seen = own.iter().zip(&imitated).filter(|(o, i)| both_count(site, **o, **i));
+        let (dot, own, other) = seen.fold((0.0, 0.0, 0.0), |(d, o, e), (x, y)| (d + x * y, o + x * x, e + y * y));
         let share = if own > 0.0 && other > 0.0 && dot > 0.0 { 1.0 - dot * dot / (own * other) } else { 1.0 };
         share.max(LEAST_ANGLE).ln()
     });
@@ -374,11 +377,11 @@ fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
 }
 
 /// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
-pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+pub(crate) fn misfit(site: Site, own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
     let (mut squares, mut foreign, mut count) = (Squares::default(), 0usize, 0usize);
     for (o, i) in own.iter().zip(imitated) {
         count += 1;
-        let hidden = |x: &f64| !x.is_finite() || *x < MASKED;
+        let hidden = |x: &f64| !x.is_finite() || is_masked(site, *x);
         match (hidden(o), hidden(i)) {
             (false, false) => {
                 squares.add(*o, *i);

@@ -5,6 +5,8 @@
 pub(crate) const SPAN_ADDS_UP: f64 = 3.0;
 /// What a cause leaves of the error at most.
 pub(crate) const CAUSE_LEAVES: f64 = 1e-3;
+/// What it must leave no more of somewhere, however small all is: two roundings of the same numbers are as far from each other as from a third.
+pub(crate) const WELL_BELOW: f64 = 0.5;
 /// The same where values are rounded to 16 or 8 bits.
 pub(crate) const CAUSE_LEAVES_ROUNDED: f64 = 1e-2;
 /// The same where no more is left than so many times the rounding of a right run.

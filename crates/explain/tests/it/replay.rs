@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use firstdiff_compare::Status;
+use firstdiff_compare::{Place, Status};
 use firstdiff_explain::replay::{Options, Replay, replay};
 use firstdiff_model::{Cache, Profile, load};
-use firstdiff_trace::Dump;
+use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::common::{fixtures, precision};
 
@@ -75,4 +75,32 @@ fn llama_cpps_f16_products_come_out_in_its_own_arithmetic() {
     let worst = linear.filter_map(|t| t.report.metrics?.nmse()).fold(0.0, f64::max);
     assert!(worst > 0.0 && worst < 1e-12, "{worst:e}");
     assert_eq!(wrong(&replay), [""; 0]);
+}
+
+/// The rows in which the scores of a layer are wrong by themselves, where masked places are filled as PyTorch fills them, and those from a query on are half as
+/// large again.
+fn wrong_scores(from: usize) -> (Status, Vec<usize>) {
+    let explanation = crate::again::changed("llama", "golden/llama-torch", &|dump, tap, step, x| {
+        let keys = dump.find(tap, step).unwrap().shape.last().copied().unwrap();
+        let filled = |(at, score): (usize, f32)| match score {
+            score if score < -9000.0 => f32::MIN,
+            score if step == 0 && at / keys % 11 >= from => 1.5 * score,
+            score => score,
+        };
+        let is_it = tap == Tap::layer(0, Site::Scores);
+        Some(if is_it { x.into_iter().enumerate().map(filled).collect() } else { x })
+    });
+    let place = Place { tap: Tap::layer(0, Site::Scores), step: 0 };
+    let scores = explanation.replay.taps.into_iter().find(|t| t.report.place == place).unwrap();
+    (scores.report.status, scores.wrong_rows)
+}
+
+#[test]
+fn what_fills_masked_places_is_in_no_norm() {
+    // The last query has no masked key: its row alone was seen beside those that a fill of -3.4e38 drowns.
+    for from in [0, 4] {
+        assert_eq!(wrong_scores(from), (Status::Diverged, (from..11).collect()));
+    }
+    let (status, rows) = wrong_scores(11);
+    assert!(status.agrees() && rows.is_empty(), "{status:?} {rows:?}");
 }

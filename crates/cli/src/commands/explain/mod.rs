@@ -307,7 +307,10 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
     };
     let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
     let is_given = found.diagnosis.matched == Match::Closest && found.note.is_some();
-    let how = if is_given { "no cause is proved" } else { "no known mistake reproduces it" };
+    let how = match is_given {
+        true => "no cause is proved".to_owned(),
+        false => format!("none of the mistakes tried here ({}) reproduces it", found.tried.len()),
+    };
     screen.line(&format!("  {place}: {what}, {how} (NMSE {nmse})"));
     if let Some(reason) = &found.reason {
         screen.line(&format!("    {}", safe(reason)));

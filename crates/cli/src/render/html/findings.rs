@@ -51,7 +51,7 @@ impl Card {
             (Match::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
             (Match::Measured, Some(law)) => ("law measured", law.words.clone()),
             (Match::Closest, _) => ("unknown", format!("{op}: no cause is proved")),
-            _ => ("unknown", format!("{op}: no known mistake reproduces it")),
+            _ => ("unknown", format!("{op}: no mistake that was tried reproduces it")),
         };
         let mut line = |name: &'static str, text: Option<String>| lines.extend(text.map(|text| (name, text)));
         line("proof", known.proof.clone().or_else(|| law.map(|law| law.proof())));
