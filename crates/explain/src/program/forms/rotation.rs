@@ -402,7 +402,7 @@ impl Rotation {
         let mut forms = Vec::new();
         let base = base_of(steps);
         let is_scaled =
-            is_longer || base.is_some_and(|base| (rounded(base, BASE_DIGITS) - base).abs() > SAME_STEP * base);
+            is_longer || base.is_some_and(|base| (rounded_to(base, BASE_DIGITS) - base).abs() > SAME_STEP * base);
         if let Some(base) = base {
             let (mistake, said): (&'static Mistake, Params) =
                 if is_scaled { (&ROPE_SCALING, vec![("kind", json!("absent"))]) } else { (&ROPE_THETA, vec![]) };
