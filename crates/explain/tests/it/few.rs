@@ -153,7 +153,7 @@ fn of_one_token(tap: &str, own: &dyn Fn(usize) -> f32) -> Explanation {
     };
     let change = move |dump: &Dump, found: Tap, step: u32, _: Vec<f32>| {
         let entry = dump.find(found, step).filter(|_| found == tap && step == 0)?;
-        Some((0..shape(found, &entry.shape).iter().product()).map(own).collect())
+        Some((0..shape(found, &entry.shape).iter().product::<usize>()).map(own).collect())
     };
     let say = |meta: &mut firstdiff_trace::Meta| {
         meta.tokens = meta.tokens.take().map(|ids| ids[..1].to_vec());
