@@ -283,7 +283,7 @@ def judge_place(code, report, step, roots):
 # What else is true of the numbers as they are recorded. Some plants change which value the recorder takes for a tap (a stream that is normed is recorded normed, and
 # its norm is gone; keys are recorded as they are scaled); of one row, in a layer with a window, two masks hide the same.
 AS_RECORDED = {
-    "stream-normed": {"operation-omitted", "linear-input"}, "cache-int8": {"score-scale"}, "keys-scaled": {"score-scale"}, "conv-bias-omitted": {"operation-omitted"},
+    "stream-normed": {"operation-omitted", "linear-input"}, "cache-int8": {"result-scaled"}, "keys-scaled": {"result-scaled"}, "conv-bias-omitted": {"operation-omitted"},
     "rope-position-doubled": {"rope-twice"}, "mask-from-the-top-left": {"mask-inverted"}, "gate-reads-attention-branch": {"operation-omitted"},
 }
 # Rows of q and k that are in another order, of which nothing says so.

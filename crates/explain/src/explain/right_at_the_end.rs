@@ -89,10 +89,6 @@ impl Run<'_> {
         if !between.iter().all(comes_from) {
             return Ok(());
         }
-        // What is right as it was recorded, and made of the recorded value of one that is off: the engine went on with that.
-        let reads = |t: &Replayed, place: &Place| t.report.place.step == place.step && t.from.contains(&place.tap);
-        let went_on = |place: &Place| taps.iter().any(|t| t.report.status.agrees() && reads(t, place));
-        let gone_on_with: BTreeSet<Place> = off.keys().copied().filter(went_on).collect();
         self.recorded.left_out.extend(off.keys());
         self.forget();
         let is_made_of_one = |run: &Run<'_>, tap: &Replayed| {
@@ -102,9 +98,8 @@ impl Run<'_> {
             let place = tap.report.place;
             match off.get(&place) {
                 Some(&end) => {
-                    let is_taken_back = tap.report.status.agrees()
-                        || gone_on_with.contains(&place)
-                        || between.iter().any(|right| self.is_made_of(right.tap, place.tap));
+                    let is_taken_back =
+                        tap.report.status.agrees() || between.iter().any(|right| self.is_made_of(right.tap, place.tap));
                     tap.is_right_again_at(end, is_taken_back);
                 }
                 None if tap.is_at_fault() && is_made_of_one(self, tap) => *tap = self.judged_again(place)?,
