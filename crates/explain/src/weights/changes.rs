@@ -259,8 +259,9 @@ impl<'a> Both<'a> {
                 let note = format!("the difference has rank {rank}, as of an adapter (LoRA) that was merged");
                 return Some(Diagnosis { cause: None, note, residual: Some(left / right) });
             }
-            // Each takes no less than those that come after it. Not so of a NaN.
-            if !((before - left) * (most - rank + 1) as f64 > 0.5 * before) {
+            // Each takes no less than those that come after it; a NaN takes nothing.
+            let takes_its_share = (before - left) * (most - rank + 1) as f64 > 0.5 * before;
+            if !takes_its_share {
                 return None;
             }
             before = left;
