@@ -571,8 +571,8 @@ fn fold(out: &mut Comparison) {
             Some(&index) => {
                 let first = &mut folded[index];
                 first.tensors.extend(finding.tensors);
-                let largest = |one: Option<f64>, other: Option<f64>| Some(one?.max(other?));
-                first.residual_nmse = largest(first.residual_nmse, finding.residual_nmse);
+                let residuals = first.residual_nmse.zip(finding.residual_nmse);
+                first.residual_nmse = residuals.map(|(one, other)| one.max(other));
                 if first.note != finding.note {
                     differing.insert(index);
                 }
