@@ -34,7 +34,7 @@
       const [start, end] = tokens ? tokens[i] : [i * each, Math.min((i + 1) * each, count) - 1];
       return start === end ? `${what} ${start}` : `${what} ${start} to ${end}`;
     };
-    const label = `${title}: the worst is ${name(worst)}, NMSE ${nmse === null ? "not finite" : number(nmse)}`;
+    const label = `${title}: the worst is ${name(worst)}, NMSE ${nmse ?? "not finite"}`;
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
     tenths.forEach((t, i) => {
       const top = t === null ? height - 1 : t === NOT_FINITE ? 0 : y(t);
@@ -83,9 +83,7 @@
     cells.forEach((cell) => cell.setAttribute("aria-pressed", String(Number(cell.dataset.at) === at)));
     panel.hidden = false;
     const heading = make("h2", { id: "tap-name" }, tap.when ? `${tap.tap}, ${tap.when}` : tap.tap);
-    const facts = [["operation", tap.op], ["status", tap.status], ["reason", tap.reason], ["NMSE", number(tap.nmse)], ["allowed", number(tap.allowed)],
-      ["noise (NMSE)", number(tap.noise)], ["RMSE", number(tap.rmse)], ["correlation", number(tap.correlation)], ["largest difference", number(tap.max)]];
-    const list = make("dl", {}, ...facts.filter(([, text]) => text).map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text))));
+    const list = make("dl", {}, ...tap.facts.map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text))));
     const charts = make("div", { class: "charts" });
     panel.replaceChildren(heading, list);
     const detail = tap.detail;
@@ -101,7 +99,7 @@
         const head = make("tr", {}, ...["furthest apart at", "reference", "candidate"].map((text) => make("th", { scope: "col" }, text)));
         panel.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
       }
-    } else if (tap.nmse !== null) {
+    } else if (tap.is_measured) {
       panel.append(make("p", {}, "Where in the tap the error is, is not told on this page."));
     }
     if (scroll) panel.scrollIntoView({ block: "nearest" });

@@ -58,3 +58,8 @@ mod proof;
 pub use case::{Axis, Case, Inner, Kind, Operation, OtherWeight, Place, Taken};
 pub use law::{Form, Law, Parameters, Proof, Status, Support};
 pub use proof::{holds, measured};
+
+/// Which of `n` slices stands at each place, in words: the cheapest rule that gives `from`, or the list.
+pub fn order_in_words(from: &[usize], n: usize, axis: Axis) -> String {
+    describe::source::describe(&from.iter().copied().map(Some).collect::<Vec<_>>(), n, axis).words
+}

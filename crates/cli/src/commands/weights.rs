@@ -164,7 +164,7 @@ fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: 
     let another = told.unlike;
     if let Some(unlike) = another {
         screen.line(&format!(
-            "{} another model's weights: {} of {} matrices have nothing in common with A's, and no known mistake makes one of the other",
+            "{} another model's weights, or untrained ones: {} of {} matrices have nothing in common with A's, and no mistake or law known here makes one of the other",
             paint(BAD, "diverged:"),
             unlike.unlike,
             unlike.of

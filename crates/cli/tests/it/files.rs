@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::command::{GOLDEN, refuses};
-use crate::common::{firstdiff, fixtures, json};
+use crate::common::{firstdiff, fixtures, json, refused};
 
 fn pipe(path: &str) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -230,4 +230,82 @@ fn arguments_that_match_nothing_are_refused() {
 fn align_says_in_json_that_there_is_nothing_to_align() {
     let report = json(&["align", GOLDEN, GOLDEN]);
     assert_eq!((&report["command"], report["names"].as_array().map(Vec::len)), (&"align".into(), Some(0)));
+}
+
+/// A folder with the config of the fixture llama, this `quantization_config`, and tensors of zeros: name, type, bytes of an element.
+fn packed_folder(folder: &Path, quantisation: &str, tensors: &[(&str, &str, usize)]) -> String {
+    let config = fs::read_to_string(fixtures().join("models/llama/config.json")).unwrap();
+    let config = config.trim_end().strip_suffix('}').unwrap().to_owned() + quantisation + "}";
+    fs::write(folder.join("config.json"), config).unwrap();
+    let (mut header, mut at) = (Vec::new(), 0);
+    for (name, kind, bytes) in tensors {
+        header
+            .push(format!(r#""{name}":{{"dtype":"{kind}","shape":[8,8],"data_offsets":[{at},{}]}}"#, at + 64 * bytes));
+        at += 64 * bytes;
+    }
+    let header = format!("{{{}}}", header.join(","));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + at, 0);
+    fs::write(folder.join("model.safetensors"), file).unwrap();
+    folder.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn packed_weights_are_refused_by_the_name_of_the_packing() {
+    const UP: &str = "model.layers.0.mlp.up_proj";
+    let of = |method: &str| format!(r#","quantization_config":{{{method}}}"#);
+    type Tensors<'a> = &'a [(&'a str, &'a str, usize)];
+    let awq: Tensors<'_> = &[
+        (&format!("{UP}.qweight"), "I32", 4),
+        (&format!("{UP}.qzeros"), "I32", 4),
+        (&format!("{UP}.scales"), "F16", 2),
+    ];
+    let fp8: Tensors<'_> = &[(&format!("{UP}.weight"), "F8_E4M3", 1), (&format!("{UP}.weight_scale_inv"), "F32", 4)];
+    let bytes: Tensors<'_> = &[(&format!("{UP}.weight"), "U8", 1), (&format!("{UP}.weight.absmax"), "F32", 4)];
+    let blocks: Tensors<'_> = &[(&format!("{UP}_blocks"), "U8", 1), (&format!("{UP}_scales"), "U8", 1)];
+    let hqq: Tensors<'_> = &[(&format!("{UP}.W_q"), "U8", 1)];
+    let int8: Tensors<'_> = &[(&format!("{UP}.weight"), "I8", 1)];
+    let cases: [(String, Tensors<'_>, &[&str]); 11] = [
+        (
+            of(r#""quant_method":"awq","bits":4,"group_size":16,"version":"gemm""#),
+            awq,
+            &["AWQ (4 bits, groups of 16, gemm)"],
+        ),
+        (of(r#""quant_method":"gptq","bits":4,"group_size":128"#), awq, &["GPTQ (4 bits, groups of 128)"]),
+        (of(r#""quant_method":"fp8","fmt":"e4m3""#), fp8, &["FP8 (e4m3)"]),
+        (
+            of(r#""quant_method":"bitsandbytes","load_in_4bit":true,"bnb_4bit_quant_type":"nf4""#),
+            bytes,
+            &["bitsandbytes (nf4)"],
+        ),
+        (
+            of(r#""quant_method":"compressed-tensors","format":"nvfp4-pack-quantized""#),
+            int8,
+            &["compressed-tensors (nvfp4-pack-quantized)"],
+        ),
+        (of(r#""quant_method":"torchao""#), int8, &["torchao"]),
+        (of(r#""quant_method":"mxfp4""#), blocks, &["MXFP4"]),
+        (String::new(), awq, &["AWQ or GPTQ"]),
+        (String::new(), fp8, &["FP8"]),
+        (String::new(), blocks, &["MXFP4"]),
+        (String::new(), hqq, &["HQQ"]),
+    ];
+    for (config, tensors, words) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let packed = packed_folder(folder.path(), &config, tensors);
+        let out = folder.path().join("out");
+        let out = out.to_str().unwrap();
+        let words = [&["packed by", "not read"], words].concat();
+        refused(&firstdiff(&["weights", &packed, "models/llama"]), &words);
+        refused(&firstdiff(&["weights", "models/llama", &packed]), &words);
+        refused(&firstdiff(&["dump", &packed, "--tokens", "1,2", "-o", out]), &words);
+        refused(&firstdiff(&["explain", &packed, "right/llama-numpy.npz"]), &words);
+        refused(&firstdiff(&["replay", &packed, "right/llama-numpy.npz"]), &words);
+    }
+    // The same config over plain numbers: the weights were dequantised, and are read.
+    let folder = tempfile::tempdir().unwrap();
+    let plain = packed_folder(folder.path(), &of(r#""quant_method":"awq""#), &[(&format!("{UP}.weight"), "F32", 4)]);
+    let run = firstdiff(&["weights", &plain, &plain]);
+    assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
 }

@@ -1,11 +1,12 @@
 //! What does a person see? The screen of every kind of outcome, 80 and 120 columns wide, without colours where nobody can see them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use clap::CommandFactory;
 
-use crate::common::fixtures;
+use crate::common::{fixtures, in_one_line, json, screen};
 
 const GOLDEN: &str = "golden/llama-torch";
 const FAULTY: &str = "faulty/llama-rope-pairing";
@@ -130,5 +131,61 @@ fn every_command_has_a_man_page() {
     for name in ["firstdiff", "firstdiff-compare", "firstdiff-explain", "firstdiff-show"] {
         let page = std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();
         assert!(page.contains("firstdiff"), "{name}: {page}");
+    }
+}
+
+/// What stands behind `before` in a text, up to a blank, a quotation mark or the like.
+fn numbers_behind<'t>(text: &'t str, before: &str) -> Vec<&'t str> {
+    text.split(before).skip(1).filter_map(|rest| rest.split([' ', '"', ';', ',', ')', '\n']).next()).collect()
+}
+
+#[test]
+fn what_is_allowed_is_one_number_on_every_screen() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    for (golden, faulty) in [
+        (GOLDEN, FAULTY),
+        (GOLDEN, "faulty/llama-qk-row-order.npz"),
+        (GOLDEN, "faulty/llama-weight-stride-ffn_out-layer1.npz"),
+        (GOLDEN, "faulty/llama-logit-scale.npz"),
+        ("golden/qwen2-torch.npz", "faulty/qwen2-kv-cache-stale-layer1.npz"),
+        ("golden/qwen3-torch.safetensors", "faulty/qwen3-qk-norm-order.npz"),
+    ] {
+        let args = ["compare", golden, faulty, "--html", page.to_str().unwrap()];
+        let report = json(&args);
+        let mut allowed: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        let mut said = 0;
+        for tap in report["taps"].as_array().unwrap() {
+            let (name, reason) = (tap["tap"].as_str().unwrap(), tap["reason"].as_str().unwrap_or_default());
+            let Some(number) = tap["allowed_nmse"].as_f64().map(firstdiff_compare::number) else { continue };
+            for words in numbers_behind(reason, "allowed ") {
+                assert_eq!(words, number, "{faulty}: {name}: {reason}");
+                said += 1;
+            }
+            allowed.entry(name).or_default().insert(number);
+        }
+        assert!(said > 0, "{faulty}: no reason says what is allowed");
+        let screen = in_one_line(&screen(&["compare", golden, faulty, "--verbose"]));
+        let first = report["first_divergence"]["tap"].as_str().unwrap();
+        for words in
+            numbers_behind(&screen, "why NMSE ").iter().zip(numbers_behind(&screen, ", allowed ")).map(|(_, n)| n)
+        {
+            assert!(allowed[first].contains(words), "{faulty}: {first}: {words} on the screen");
+        }
+        let text = std::fs::read_to_string(&page).unwrap();
+        let data = text.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+        for tap in serde_json::from_str::<serde_json::Value>(data).unwrap().as_array().unwrap() {
+            let (name, facts) = (tap["tap"].as_str().unwrap(), tap["facts"].as_array().unwrap());
+            let facts = facts.iter().filter(|fact| fact[0] == "allowed");
+            facts.for_each(|fact| {
+                assert!(allowed[name].contains(fact[1].as_str().unwrap()), "{faulty}: {name}: {fact}")
+            });
+        }
+        let labels = text.split("aria-label=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        for label in labels.filter(|label| label.contains(" allowed")) {
+            let name = label.split([':', ',']).next().unwrap();
+            let words = label.split(" allowed").next().unwrap().rsplit(' ').next().unwrap();
+            assert!(allowed[name].contains(words), "{faulty}: {label}");
+        }
     }
 }

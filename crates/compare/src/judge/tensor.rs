@@ -69,7 +69,7 @@ pub enum Difference {
     Balanced {
         /// NMSE found so.
         nmse: f64,
-        /// NMSE allowed.
+        /// NMSE allowed of the whole.
         allowed: f64,
         /// The position that has most of the energy.
         heaviest: usize,
@@ -163,7 +163,7 @@ impl Difference {
             Difference::ZeroReference => format!("{witness} is all zeros, the candidate is not"),
             Difference::Nmse { nmse, allowed } => format!("NMSE {}, allowed {}", number(*nmse), number(*allowed)),
             Difference::Balanced { nmse, allowed, heaviest } => format!(
-                "NMSE {} where no position counts for more than the median one, allowed {} (position {heaviest} is so much larger that the NMSE of the whole is its own)",
+                "NMSE {} where no position counts for more than the median one, more than {BALANCED_ROOM} times what is allowed of the whole, {} (position {heaviest} is so much larger that the NMSE of the whole is its own)",
                 number(*nmse),
                 number(*allowed)
             ),
@@ -495,13 +495,12 @@ pub(crate) fn outcome_of(
     let size = size(nmse, balanced);
     let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
     if !without {
-        let allowed = allowed.beyond();
+        // What is said to be allowed is what passes, as in the judgement: what differs lies beyond that in any case.
+        let (beyond, allowed) = (allowed.beyond(), allowed.whole(profile));
         return Outcome::Differs(match balanced {
-            Some(balanced) if nmse <= allowed => Difference::Balanced {
-                nmse: balanced,
-                allowed: BALANCED_ROOM * allowed,
-                heaviest: heaviest(pair, positions),
-            },
+            Some(balanced) if nmse <= beyond => {
+                Difference::Balanced { nmse: balanced, allowed, heaviest: heaviest(pair, positions) }
+            }
             _ => Difference::Nmse { nmse, allowed },
         });
     }

@@ -52,11 +52,27 @@ pub(crate) const SPREAD_FOR_SLOPE: f64 = 1e-12;
 /// Rows nearer than this (NMSE) are one row, however many bits it is stored in; others are 2 apart. Rows too short for blocks are stored in 16 bits at the least.
 pub(crate) const SAME_ROW: f64 = 0.02;
 pub(crate) const SAME_NARROW_ROW: f64 = 1e-5;
-/// How far sums of signed elements of one row may be apart: 4 times what [`SAME_ROW`] makes of a row of length 1.
-pub(crate) const SKETCH_ROOM: f32 = 0.6;
+/// How far sums of signed elements of one row may be apart: so many times what the NMSE of one row makes of a row of length 1.
+pub(crate) const SKETCH_ROOM: f64 = 4.25;
+/// Tensors whose cosine is smaller than this, of either sign, have nothing in common.
+pub(crate) const NOTHING_IN_COMMON: f64 = 0.2;
+/// Bits of a number that a law takes from the data, and by how many a law must gain more than it costs.
+pub(crate) const NUMBER_BITS: f64 = 24.0;
+pub(crate) const SURE_BITS: f64 = 30.0;
+/// A part that may have a number of its own has so many elements at the least; sizes of groups that quantisation uses.
+pub(crate) const FEWEST_OF_PART: usize = 8;
+pub(crate) const PART_SIZES: [usize; 5] = [16, 32, 64, 128, 256];
+/// Steps of one grid are one to this share.
+pub(crate) const SAME_STEP: f64 = 1e-3;
+/// The highest rank that is looked for, of a quarter of the smaller side at the most; and rows up to which an order is said.
+pub(crate) const MOST_RANK: usize = 64;
+pub(crate) const MOST_ORDERED: usize = 1 << 14;
 /// A tensor nearer than this (NMSE) to what it should be made of is made so, but for mistakes in parts of it.
 pub(crate) const MADE_SO: f64 = 0.1;
 /// Some elements of it, a row in eight, are then no further off than this; of matrices that have nothing in common they are 2 apart.
 pub(crate) const SAMPLE_MAY_BE: f64 = 1.0;
 /// A vector is another one, as it is or changed in a known way, where no more than 16 bits lie between them.
 pub(crate) const SAME_VECTOR: f64 = 1e-4;
+/// Laws are sought of tensors of so many elements at the most; of those of many rows first in twice so many of them, a multiple of each size of a group.
+pub(crate) const MOST_ELEMENTS: usize = 1 << 27;
+pub(crate) const WINDOW: usize = 256;

@@ -1,10 +1,11 @@
 //! Why are two tensors not the same? Each known mistake is imitated on A, and named if B's own values come out.
 
-use firstdiff_compare::metrics::Squares;
+use firstdiff_compare::metrics::{Metrics, Squares};
 use firstdiff_compare::number;
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
 
+use super::changes::{Both, changes};
 use super::measure::{Same, measure};
 use super::relaid::relaid;
 use super::side::{RowOrder, Side, Tensor};
@@ -15,7 +16,9 @@ use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_WRONG_LAYER};
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
-use crate::tolerance::weights::{CHANGE_LEAVES, LEAST_ALLOWED, OTHER_ORDER, QUANTISING_ROOM};
+use crate::tolerance::weights::{
+    CHANGE_LEAVES, FACTOR_FLOOR, LEAST_ALLOWED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
+};
 
 /// Two tensors of one weight.
 #[derive(Clone, Copy)]
@@ -103,8 +106,8 @@ impl Pair<'_> {
 
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
 pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
-    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 6] =
-        [shape, row_order, transposed, another_tensor, another_relaid, values];
+    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 7] =
+        [shape, row_order, transposed, another_tensor, another_relaid, values, changes];
     // What leaves most of the error explains nothing.
     let explains = |d: &Diagnosis| match (d.residual, nmse) {
         (Some(left), Some(nmse)) => left <= CHANGE_LEAVES * nmse,
@@ -151,26 +154,29 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
     };
     let kinds = [pair.left, pair.right].map(|t| t.storage().map_or("-", |s| s.name()));
     let due = !pair.copy && nmse < 0.1 && allowed > LEAST_ALLOWED && nmse > 1.5 * allowed;
-    let place = place(pair, &a, &b).or_else(|| factor(&a, &b, nmse)).unwrap_or_default();
+    let scaled = |(factor, _)| format!(", {factor:.4} times the right values and what the types cost");
+    let place = place(pair, &a, &b).or_else(|| times(pair, &a, &b).map(scaled)).unwrap_or_default();
+    let apart = Metrics::of_f32(&a, &b).cosine().is_some_and(|cosine| cosine.abs() < NOTHING_IN_COMMON);
     say(if due {
         let times = nmse / allowed;
         format!("off by NMSE {}{place}, {times:.0} times what {} against {} may cost", number(nmse), kinds[1], kinds[0])
-    } else if nmse > 0.5 && place.is_empty() {
-        format!("NMSE {}: nothing like it", number(nmse))
+    } else if nmse > OTHER_MATRIX && apart && place.is_empty() {
+        format!("NMSE {}: no correlation with A's values", number(nmse))
     } else {
         format!("off by NMSE {}{place}", number(nmse))
     })
 }
 
-/// One factor on all values that chance does not make, though it does not explain them.
-fn factor(a: &[f32], b: &[f32], nmse: f64) -> Option<String> {
-    let off = slope(a, b) - 1.0;
-    let sure = off.abs() > 8.0 * (nmse / a.len() as f64).sqrt() && off * off > 0.1 * nmse;
-    (sure && nmse < 0.5).then(|| format!(", about {:.4} times the right values", 1.0 + off))
+/// One factor on all values, where it leaves no more than the types may cost.
+pub(super) fn times(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<(f64, f64)> {
+    let factor = slope(a, b);
+    let off = factor.is_finite() && (factor - 1.0).abs() > FACTOR_FLOOR;
+    let scaled = || a.iter().map(|x| (f64::from(*x) * factor) as f32).collect::<Vec<_>>();
+    off.then(|| close(&scaled(), b, pair))?.map(|residual| (factor, residual))
 }
 
 /// Σ x·y / Σ x².
-pub(super) fn slope(x: &[f32], y: &[f32]) -> f64 {
+fn slope(x: &[f32], y: &[f32]) -> f64 {
     let sum = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
     sum(x, y) / sum(x, x)
 }
@@ -187,22 +193,11 @@ fn padded(pair: &Pair<'_>) -> Option<usize> {
 /// The rows that are wrong, or the columns, where they are few.
 pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
     let width = pair.left.row_len().max(1);
-    let storages = [pair.left.storage(), pair.right.storage()];
-    let due = if pair.copy { vec![0.0; a.len()] } else { noise::between([a, b], storages) };
-    let (mut rows, mut columns) = (vec![(0.0, 0.0); a.len() / width], vec![(0.0, 0.0); width]);
-    for (i, ((x, y), due)) in a.iter().zip(b).zip(&due).enumerate() {
-        let (error, due) =
-            (f64::from(y - x).powi(2), QUANTISING_ROOM * 2.0 * f64::from(*due) + OTHER_ORDER * f64::from(*x).powi(2));
-        for sum in [&mut rows[i / width], &mut columns[i % width]] {
-            *sum = (sum.0 + error, sum.1 + due);
-        }
-    }
-    let wrong = |sums: &[(f64, f64)]| -> Vec<usize> { (0..sums.len()).filter(|&i| sums[i].0 > sums[i].1).collect() };
+    let [bad_rows, bad_columns] = Both::of(pair, a, b).wrong();
     let few = |of: usize, some: &[usize]| !some.is_empty() && some.len() * 4 <= of;
-    let (bad_rows, bad_columns) = (wrong(&rows), wrong(&columns));
     let say = |what: &str, some: &[usize], of: usize| format!(", all of it in {what} {} of {of}", ranges(some));
-    if width > 1 && few(rows.len(), &bad_rows) {
-        Some(say("rows", &bad_rows, rows.len()))
+    if width > 1 && few(a.len() / width, &bad_rows) {
+        Some(say("rows", &bad_rows, a.len() / width))
     } else if few(width, &bad_columns) {
         Some(say(if width == a.len() { "elements" } else { "columns" }, &bad_columns, width))
     } else {
@@ -211,7 +206,7 @@ pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
 }
 
 /// `3, 7-9`: the first few of some numbers, neighbours joined.
-fn ranges(numbers: &[usize]) -> String {
+pub(super) fn ranges(numbers: &[usize]) -> String {
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {
         match joined.last_mut() {
@@ -356,7 +351,7 @@ fn another_relaid(pair: &Pair<'_>) -> Option<Diagnosis> {
 }
 
 /// `values` of shape \[rows, columns\] with rows as columns.
-fn transpose(values: &[f32], shape: &[usize]) -> Vec<f32> {
+pub(super) fn transpose(values: &[f32], shape: &[usize]) -> Vec<f32> {
     let [rows, columns] = *shape else { return values.to_vec() };
     (0..columns).flat_map(|c| (0..rows).map(move |r| values[r * columns + c])).collect()
 }

@@ -30,7 +30,8 @@ pub(super) fn compare(
         compared.names = [Some(relation.label()), Some(relation.name.clone())];
         if left.shape() == right.shape() {
             let measured = measure(&left, &right, options);
-            (compared.nmse, compared.allowed) = (measured.nmse(), Some(measured.allowed()));
+            (compared.nmse, compared.allowed, compared.cosine) =
+                (measured.nmse(), Some(measured.allowed()), measured.cosine());
             compared.state = match measured.same() {
                 Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name)) => State::Unchecked(format!(
                     "its values are A's in the order {}, which may be how it is stored or a mistake in every layer",

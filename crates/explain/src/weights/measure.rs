@@ -97,10 +97,16 @@ impl Same {
 
 impl Measured {
     pub(crate) fn nmse(&self) -> Option<f64> {
-        if self.identical {
-            return Some(0.0);
-        }
-        Metrics::over(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>()).nmse()
+        if self.identical { Some(0.0) } else { self.metrics().nmse() }
+    }
+
+    /// Cosine of the angle between the two; that of what is the same is of no use.
+    pub(crate) fn cosine(&self) -> Option<f64> {
+        self.metrics().cosine()
+    }
+
+    fn metrics(&self) -> Metrics {
+        Metrics::over(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>())
     }
 
     pub(crate) fn allowed(&self) -> f64 {

@@ -2,6 +2,7 @@
 //! what their element types must cost.
 
 mod blocks;
+mod changes;
 mod diagnose;
 mod general;
 mod measure;
@@ -17,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_model::{ModelError, Role, Storage, WeightRef, hugging_face_name, meaning};
 
-use crate::tolerance::weights::{OTHER_MATRIX, OTHER_ORDER, SAME_VALUE, SMALL_VALUE};
+use crate::tolerance::weights::{NOTHING_IN_COMMON, OTHER_MATRIX, OTHER_ORDER, SAME_VALUE, SMALL_VALUE};
 
 pub use side::Side;
 
@@ -61,6 +62,8 @@ pub struct Compared {
     pub nmse: Option<f64>,
     /// NMSE that the element types may cost.
     pub allowed: Option<f64>,
+    /// Cosine of the angle between B and A.
+    pub cosine: Option<f64>,
 }
 
 /// Something wrong, with all tensors it is wrong in.
@@ -109,12 +112,16 @@ impl Comparison {
     /// Where nearly all matrices are unlike, and no known mistake explains them: that of another model.
     pub fn another_model(&self) -> Option<Unlike> {
         const FEWEST: usize = 4;
-        let explained = |name: &String| self.findings.iter().any(|f| f.cause.is_some() && f.tensors.contains(name));
-        let matrices = self.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_)));
-        let matrices: Vec<&Compared> = matrices.collect();
-        let is_unlike = |t: &&&Compared| {
-            t.state == State::Wrong && t.nmse.is_none_or(|nmse| nmse > OTHER_MATRIX) && !explained(&t.name)
+        // A law makes one of the other, as a known mistake does.
+        let is_explained = |f: &&Finding| f.cause.is_some() || f.residual_nmse.is_some();
+        let explained = |name: &String| self.findings.iter().filter(is_explained).any(|f| f.tensors.contains(name));
+        // What one side lacks was not compared.
+        let of_both = |t: &&Compared| t.names.iter().all(Option::is_some) && !matches!(t.state, State::Unchecked(_));
+        let matrices: Vec<&Compared> = self.tensors.iter().filter(|t| t.shape.len() == 2 && of_both(t)).collect();
+        let apart = |t: &Compared| {
+            t.nmse.is_none_or(|nmse| nmse > OTHER_MATRIX) && t.cosine.is_none_or(|c| c.abs() < NOTHING_IN_COMMON)
         };
+        let is_unlike = |t: &&&Compared| t.state == State::Wrong && apart(t) && !explained(&t.name);
         let unlike = matrices.iter().filter(is_unlike).count();
         (unlike >= FEWEST && unlike * 10 >= matrices.len() * 9).then_some(Unlike { unlike, of: matrices.len() })
     }
@@ -236,15 +243,6 @@ fn notes(judged: &[Judged], sides: [&Side; 2], options: Options, out: &mut Compa
         let text = format!("all matrices of {label} lie as [in,out]: no mistake if it multiplies x·W with them");
         out.warnings.push(Note::of_all(text));
     }
-    let noisy = |t: &&Compared| t.state == State::Wrong && t.nmse.is_some_and(|nmse| (1e-9..0.1).contains(&nmse));
-    let (unknown, wrong) = (out.tensors.iter().filter(noisy).count(), out.count(|s| *s == State::Wrong));
-    if unknown >= 4 && unknown * 4 > wrong * 3 {
-        out.warnings.push(Note::of_all(format!(
-            "{unknown} tensors are off by little, as if {} came from another file than {}, a quantised or a rounded one",
-            sides[1].label(),
-            sides[0].label()
-        )));
-    }
 }
 
 /// A pair of tensors that was measured.
@@ -344,7 +342,7 @@ fn both(
         let measured: Vec<_> = orders.iter().map(|&order| measure(&left, &right.in_order(order), options)).collect();
         let right_orders: Vec<usize> = (0..orders.len()).filter(|&i| measured[i].same().is_some()).collect();
         let best = &measured[right_orders.first().copied().unwrap_or(0)];
-        (compared.nmse, compared.allowed) = (best.nmse(), Some(best.allowed()));
+        (compared.nmse, compared.allowed, compared.cosine) = (best.nmse(), Some(best.allowed()), best.cosine());
         (same, copy, dequantised) = (best.same(), best.is_copy(), best.is_dequantised());
         order = match right_orders.as_slice() {
             [one] if orders.len() > 1 => Some(*one),
@@ -555,23 +553,39 @@ fn entry(key: &Key, tensors: [Option<&Tensor<'_>>; 2]) -> Compared {
         state: State::Identical,
         nmse: None,
         allowed: None,
+        cosine: None,
     }
 }
 
 /// Findings of the same kind in several layers become one.
 fn fold(out: &mut Comparison) {
     let mut folded: Vec<Finding> = Vec::new();
-    let mut at: BTreeMap<(Option<&str>, String), usize> = BTreeMap::new();
+    let mut at: BTreeMap<(Option<&str>, String, bool), usize> = BTreeMap::new();
+    // Notes whose numbers are not those of every tensor.
+    let mut differing: BTreeSet<usize> = BTreeSet::new();
     for finding in out.findings.drain(..) {
         // Numbers apart, the same words.
         let words: String = finding.note.chars().filter(|c| !c.is_ascii_digit() && *c != '.' && *c != ',').collect();
-        match at.get(&(finding.cause, words.clone())) {
-            Some(&index) => folded[index].tensors.extend(finding.tensors),
+        let kind = (finding.cause, words, finding.residual_nmse.is_some());
+        match at.get(&kind) {
+            Some(&index) => {
+                let first = &mut folded[index];
+                first.tensors.extend(finding.tensors);
+                let residuals = first.residual_nmse.zip(finding.residual_nmse);
+                first.residual_nmse = residuals.map(|(one, other)| one.max(other));
+                if first.note != finding.note {
+                    differing.insert(index);
+                }
+            }
             None => {
-                at.insert((finding.cause, words), folded.len());
+                at.insert(kind, folded.len());
                 folded.push(finding);
             }
         }
+    }
+    for index in differing {
+        let Finding { note, tensors, .. } = &mut folded[index];
+        *note += &format!(" (numbers of {}; those of the others differ)", tensors[0]);
     }
     out.findings = folded;
 }

@@ -10,19 +10,27 @@ pub(super) type Row = (usize, usize);
 /// Rows of several tensors, all of one width.
 pub(super) struct Pool {
     width: usize,
+    /// NMSE below which two rows are one.
+    same: f64,
     tensors: Vec<Vec<f32>>,
     /// A number of each row that is much the same where the row is, in order.
     sketches: Vec<(f32, Row)>,
 }
 
 impl Pool {
+    /// Rows that are one however they are stored: short ones are not stored in blocks, and are alike by chance.
     pub(super) fn of(width: usize, tensors: Vec<Vec<f32>>) -> Pool {
+        Pool::within(width, tensors, if width < 16 { SAME_NARROW_ROW } else { SAME_ROW })
+    }
+
+    /// Rows that are one where they are nearer than `same`.
+    pub(super) fn within(width: usize, tensors: Vec<Vec<f32>>, same: f64) -> Pool {
         let mut sketches = Vec::new();
         for (tensor, values) in tensors.iter().enumerate() {
             sketches.extend(values.chunks_exact(width).enumerate().map(|(row, x)| (sketch(x), (tensor, row))));
         }
         sketches.sort_by(|one, other| one.0.total_cmp(&other.0));
-        Pool { width, tensors, sketches }
+        Pool { width, same, tensors, sketches }
     }
 
     /// How many elements it holds.
@@ -49,13 +57,20 @@ impl Pool {
         is_regular(&found).then_some(found)
     }
 
+    /// For each row of `values` the row of the only tensor that it is: its own, or another; `None` where one of them is none.
+    pub(super) fn order(&self, values: &[f32]) -> Option<Vec<usize>> {
+        let own = |at: usize, wanted: &[f32]| self.row((0, at)).is_some_and(|x| apart(x, wanted) < self.same);
+        let place = |(at, row)| if own(at, row) { Some(at) } else { Some(self.nearest(row)?.1) };
+        values.chunks_exact(self.width).enumerate().map(place).collect()
+    }
+
     /// The row that comes next where they go on as before.
     fn following(&self, found: &[Row], wanted: &[f32]) -> Option<Row> {
         let &(tensor, row) = found.last()?;
         let before = found.len().checked_sub(2).map(|at| found[at]).filter(|before| before.0 == tensor);
         let strided = before.and_then(|(_, before)| Some((tensor, (2 * row).checked_sub(before)?)));
         let places = [strided, Some((tensor, row + 1)), Some((tensor + 1, 0))];
-        places.into_iter().flatten().find(|&place| self.row(place).is_some_and(|x| apart(x, wanted) < self.same()))
+        places.into_iter().flatten().find(|&place| self.row(place).is_some_and(|x| apart(x, wanted) < self.same))
     }
 
     fn nearest(&self, wanted: &[f32]) -> Option<Row> {
@@ -63,17 +78,13 @@ impl Pool {
         if !about.is_finite() || wanted.iter().all(|x| *x == 0.0) {
             return None;
         }
-        let room = SKETCH_ROOM * if self.width == 1 { about.abs() * 0.1 } else { 1.0 };
+        let room = (SKETCH_ROOM * self.same.max(f64::from(f32::EPSILON)).sqrt()) as f32;
+        let room = room * if self.width == 1 { about.abs() } else { 1.0 };
         let from = self.sketches.partition_point(|(sketch, _)| *sketch < about - room);
         let candidates = self.sketches[from..].iter().take_while(|(sketch, _)| *sketch <= about + room);
         let measured = candidates.filter_map(|&(_, place)| Some((apart(self.row(place)?, wanted), place)));
         let (error, place) = measured.min_by(|one, other| one.0.total_cmp(&other.0))?;
-        (error < self.same()).then_some(place)
-    }
-
-    /// NMSE below which two rows are one: short ones are not stored in blocks, and are alike by chance.
-    fn same(&self) -> f64 {
-        if self.width < 16 { SAME_NARROW_ROW } else { SAME_ROW }
+        (error < self.same).then_some(place)
     }
 }
 

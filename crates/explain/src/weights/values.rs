@@ -3,13 +3,13 @@
 use firstdiff_model::Storage;
 use half::{bf16, f16};
 
-use super::diagnose::{Diagnosis, Pair, close, found, near, place, slope};
+use super::diagnose::{Diagnosis, Pair, close, found, near, place, times};
 use super::side::RowOrder;
 use super::{blocks, noise};
 use crate::mistakes::linear::WEIGHT_UNSET;
 use crate::mistakes::norm::NORM_PLUS_ONE;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE, STORAGE_TYPE};
-use crate::tolerance::weights::{FACTOR_FLOOR, FEWEST_TOLD, QUANTISING_ROOM, SAME_START, SAME_VALUE};
+use crate::tolerance::weights::{FEWEST_TOLD, QUANTISING_ROOM, SAME_START, SAME_VALUE};
 
 /// What can be seen element by element.
 pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
@@ -193,12 +193,7 @@ fn offset(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
             residual: Some(residual),
         });
     }
-    let factor = slope(a, b);
-    if !(factor.is_finite() && (factor - 1.0).abs() > FACTOR_FLOOR) {
-        return None;
-    }
-    let scaled: Vec<f32> = a.iter().map(|x| (f64::from(*x) * factor) as f32).collect();
-    let residual = close(&scaled, b, pair)?;
+    let (factor, residual) = times(pair, a, b)?;
     Some(Diagnosis {
         cause: None,
         note: format!("{factor:.6} times the right values throughout"),

@@ -215,3 +215,163 @@ fn models_of_any_other_size_are_compared() {
         }
     }
 }
+
+/// What is said of B's up matrix of 48 rows and 32 columns, whose right values are A's.
+fn of_matrix(change: impl Fn(&[f32]) -> Vec<f32>) -> (Option<&'static str>, String, Option<f64>) {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = |up: Vec<f32>| {
+        vec![
+            ("model.layers.0.mlp.up_proj.weight", vec![48, 32], up),
+            ("model.layers.1.mlp.up_proj.weight", vec![48, 32], normal(5, 48 * 32)),
+            ("model.norm.weight", vec![32], numbers(2, 32)),
+        ]
+    };
+    let right = normal(3, 48 * 32);
+    let a = write(&folder.path().join("a.safetensors"), &tensors(right.clone()));
+    let comparison = run(&a, &write(&folder.path().join("b.safetensors"), &tensors(change(&right))));
+    assert_eq!(comparison.another_model(), None);
+    let [finding] = comparison.findings.as_slice() else {
+        assert!(comparison.findings.is_empty(), "{:?}", comparison.findings);
+        return (None, "the same".into(), None);
+    };
+    (finding.cause, finding.note.clone(), finding.residual_nmse)
+}
+
+/// Numbers about 0 without a pattern.
+fn normal(seed: u32, count: usize) -> Vec<f32> {
+    let parts: Vec<Vec<f32>> = (0..6).map(|part| numbers(31 * seed + 7 * part + 1, count)).collect();
+    (0..count).map(|i| parts.iter().map(|part| part[i]).sum::<f32>() * 0.1).collect()
+}
+
+const ROWS: usize = 48;
+const COLUMNS: usize = 32;
+
+/// The values that stand at (row, column).
+fn matrix(of: impl Fn(usize, usize) -> f32) -> Vec<f32> {
+    (0..ROWS * COLUMNS).map(|i| of(i / COLUMNS, i % COLUMNS)).collect()
+}
+
+#[track_caller]
+fn is_law(change: impl Fn(&[f32]) -> Vec<f32>, words: &[&str]) {
+    let (cause, note, residual) = of_matrix(change);
+    assert!(cause.is_none(), "{cause:?}: {note}");
+    assert!(residual.is_some_and(|left| left < 1e-9), "{note}: {residual:?}");
+    words.iter().for_each(|word| assert!(note.contains(word), "'{word}' is not in: {note}"));
+}
+
+#[test]
+fn a_law_of_the_difference_is_said_where_it_leaves_rounding() {
+    let at = |x: &[f32], row: usize, column: usize| x[row * COLUMNS + column];
+    assert_eq!(of_matrix(<[f32]>::to_vec).1, "the same");
+    // Rows and columns.
+    is_law(
+        |x| matrix(|r, c| at(x, ROWS - 1 - r, c)),
+        &["its rows are A's in another order, 48 of 48 at another place", "the rows in reverse"],
+    );
+    is_law(|x| matrix(|r, c| at(x, (r + 5) % ROWS, c)), &["its rows are A's in another order"]);
+    is_law(|x| matrix(|r, c| at(x, r * 29 % ROWS, c)), &["its rows are A's in another order"]);
+    is_law(|x| matrix(|r, c| at(x, r, c * 13 % COLUMNS)), &["its columns are A's in another order"]);
+    let swapped = |r| {
+        if r == 3 {
+            9
+        } else if r == 9 {
+            3
+        } else {
+            r
+        }
+    };
+    is_law(|x| matrix(|r, c| at(x, swapped(r), c)), &["2 of 48 at another place", "row 9 for row 3"]);
+    is_law(|x| matrix(|r, c| at(x, r / 2, c)), &["its rows are A's, but 24 of A's are lost"]);
+    // Numbers of rows, columns and groups.
+    let own = |n: usize| 0.5 + (n * 7 % 13) as f32 / 10.0;
+    is_law(
+        |x| matrix(|r, c| at(x, r, c) * own(r)),
+        &["times a factor of its own, 0.5000 to 1.7000, in each of rows 0-9, 11-22"],
+    );
+    is_law(
+        |x| matrix(|r, c| at(x, r, c) * own(c)),
+        &["times a factor of its own, 0.5000 to 1.7000, in each of columns 0-9"],
+    );
+    let sign = |r: usize| if r < 12 { -1.0 } else { 1.0 };
+    is_law(
+        |x| matrix(|r, c| at(x, r, c) * sign(r)),
+        &["-1.000000 times the right values in rows 0-11 of 48; the others are right"],
+    );
+    is_law(|x| matrix(|r, c| at(x, r, c) + 0.01 * c as f32), &["columns", "a number of its own is added"]);
+    let group = |r: usize, c: usize| if (2 * r + c / 16).is_multiple_of(7) { 0.3 + 0.01 * r as f32 } else { 0.0 };
+    is_law(|x| matrix(|r, c| at(x, r, c) + group(r, c)), &["is added", "14 of 96 groups of 1 by 16"]);
+    // Low rank.
+    let rank = |n: usize| -> Vec<f32> {
+        let (left, right) = (normal(11, ROWS * n), normal(12, n * COLUMNS));
+        matrix(|r, c| (0..n).map(|i| left[r * n + i] * right[i * COLUMNS + c]).sum())
+    };
+    for n in [1, 3, 6] {
+        let added = rank(n);
+        is_law(|x| x.iter().zip(&added).map(|(x, y)| x + y).collect(), &[&format!("the difference has rank {n},")]);
+    }
+}
+
+#[test]
+fn levels_moved_by_whole_steps_are_a_zero_point() {
+    let grid = |x: f32, row: usize| (x * 8.0).round() * 0.01 * (1 + row % 5) as f32;
+    let folder = tempfile::tempdir().unwrap();
+    let values = normal(3, ROWS * COLUMNS);
+    let right = matrix(|r, c| grid(values[r * COLUMNS + c] * 8.0, r));
+    let moved = |r: usize, c: usize| if (r + c / 16).is_multiple_of(6) { 0.15 * (1 + r % 5) as f32 } else { 0.0 };
+    let wrong = matrix(|r, c| right[r * COLUMNS + c] - moved(r, c));
+    let file = |name: &str, up: &[f32]| {
+        write(&folder.path().join(name), &[("model.layers.0.mlp.up_proj.weight", vec![ROWS, COLUMNS], up.to_vec())])
+    };
+    let comparison = run(&file("a.safetensors", &right), &file("b.safetensors", &wrong));
+    let note = &comparison.findings[0].note;
+    assert!(note.contains("16 of 96 groups of 1 by 16") && note.contains("-15 steps"), "{note}");
+}
+
+#[test]
+fn what_is_no_law_gets_none() {
+    let noise = normal(17, ROWS * COLUMNS);
+    let with = |size: f32, times: f32| {
+        let noise = &noise;
+        move |x: &[f32]| x.iter().zip(noise).map(|(x, n)| times * x + size * n).collect::<Vec<f32>>()
+    };
+    for (change, words) in [(with(1e-3, 1.0), "off by"), (with(0.4, 0.56), "off by"), (with(1.0, 1.0), "off by")] {
+        let (cause, note, residual) = of_matrix(change);
+        assert!(cause.is_none() && residual.is_none() && note.starts_with(words), "{note}");
+        assert!(!note.contains("times") && !note.contains("rank"), "{note}");
+    }
+    let (_, note, residual) = of_matrix(|_| noise.clone());
+    assert!(residual.is_none() && note.ends_with("no correlation with A's values"), "{note}");
+}
+
+#[test]
+fn a_factor_makes_no_other_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..6).map(|n| format!("model.layers.{n}.mlp.up_proj.weight")).collect();
+    let file = |name: &str, times: f32| {
+        let of = |n: usize| normal(n as u32, ROWS * COLUMNS).iter().map(|x| times * x).collect();
+        let tensors: Vec<_> = (0..6).map(|n| (names[n].as_str(), vec![ROWS, COLUMNS], of(n))).collect();
+        write(&folder.path().join(name), &tensors)
+    };
+    let comparison = run(&file("a.safetensors", 1.0), &file("b.safetensors", 2.0));
+    assert_eq!(comparison.another_model(), None);
+    assert!(comparison.findings[0].note.starts_with("2.000000 times"), "{:?}", comparison.findings);
+    // What one side lacks is no other model's either.
+    let few = write(
+        &folder.path().join("few.safetensors"),
+        &[(names[0].as_str(), vec![ROWS, COLUMNS], normal(0, ROWS * COLUMNS))],
+    );
+    assert_eq!(run(&file("a.safetensors", 1.0), &few).another_model(), None);
+}
+
+#[test]
+fn numbers_of_one_tensor_are_not_said_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, times: [f32; 2]| {
+        let of = |n: usize| normal(n as u32, ROWS * COLUMNS).iter().map(|x| times[n] * x).collect();
+        let tensors = [("model.layers.0.mlp.up_proj.weight", 0), ("model.layers.1.mlp.up_proj.weight", 1)];
+        write(&folder.path().join(name), &tensors.map(|(name, n)| (name, vec![ROWS, COLUMNS], of(n))))
+    };
+    let comparison = run(&file("a.safetensors", [1.0; 2]), &file("b.safetensors", [2.0, 3.0]));
+    let [finding] = comparison.findings.as_slice() else { panic!("{:?}", comparison.findings) };
+    assert!(finding.note.contains("numbers of model.layers.0.mlp.up_proj.weight"), "{}", finding.note);
+}

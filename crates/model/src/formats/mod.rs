@@ -5,6 +5,7 @@ pub(crate) mod gguf;
 mod gguf_config;
 mod llama2c;
 mod minimind;
+mod packed;
 mod safetensors;
 
 use std::fs::File;
@@ -121,7 +122,16 @@ const READERS: &[Reader] = &[
 pub fn open(path: &Path) -> Result<Opened, ModelError> {
     let start = first_bytes(path)?;
     match READERS.iter().find(|format| (format.is)(path, &start)) {
-        Some(format) => (format.open)(path),
+        Some(format) => {
+            let opened = (format.open)(path)?;
+            let refused = |packing: String| {
+                let reason = format!(
+                    "its weights are packed by {packing}, which is not read: name a folder that holds them dequantised, as bf16 or f32"
+                );
+                ModelError::Format { file: path.into(), reason }
+            };
+            packed::packing(path, &opened.weights).map_or(Ok(opened), |packing| Err(refused(packing)))
+        }
         None => {
             let known = "a Hugging Face folder, .gguf, .safetensors, .npz, llama2.c .bin, MiniMind .json, or a folder of dumped tensors";
             let reason = format!("is no format that is known: {known}");

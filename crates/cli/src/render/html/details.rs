@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use firstdiff_compare::{Apart, Bars, InReferenceOrder, Maps, Report, Spread, TapDetail, TapReport};
+use firstdiff_compare::{Apart, Bars, InReferenceOrder, Maps, Report, Spread, TapDetail, TapReport, number};
 use serde::Serialize;
 
 use crate::render::html::grid::Place;
@@ -36,15 +36,12 @@ pub(crate) struct Details {
 struct Told {
     tap: String,
     when: String,
-    op: String,
     status: &'static str,
-    reason: Option<String>,
-    nmse: Option<f64>,
+    /// What stands beside the picture: a name, and the words or the number as every screen has it.
+    facts: Vec<(&'static str, String)>,
+    is_measured: bool,
+    /// For the line in the picture.
     allowed: Option<f64>,
-    noise: Option<f64>,
-    rmse: Option<f64>,
-    correlation: Option<f64>,
-    max: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Drawn>,
 }
@@ -75,7 +72,7 @@ struct Levels {
     tenths: Vec<Option<i32>>,
     /// The group that is furthest off, and its NMSE; null where that is not finite.
     worst: usize,
-    nmse: Option<f64>,
+    nmse: Option<String>,
 }
 
 /// Probabilities of both sides, in percent.
@@ -127,19 +124,26 @@ impl Details {
 impl Told {
     fn of(place: &Place<'_>, detail: Option<Drawn>) -> Told {
         let TapEntry { tap, op, status, reason, measures, .. } = place.entry;
-        let short = |value: Option<f64>| value.filter(|v| v.is_finite()).map(four_digits);
+        let finite = |value: Option<f64>| value.filter(|v| v.is_finite());
+        let measured = [
+            ("NMSE", measures.nmse),
+            ("allowed", measures.allowed_nmse),
+            ("noise (NMSE)", measures.noise_nmse),
+            ("RMSE", measures.rmse),
+            ("correlation", measures.correlation),
+            ("largest difference", measures.max_abs_diff),
+        ];
+        let words =
+            [("operation", Some(op.clone())), ("status", Some(status.name().into())), ("reason", reason.clone())];
+        let words = words.into_iter().filter_map(|(name, text)| Some((name, text?)));
+        let numbers = measured.into_iter().filter_map(|(name, value)| Some((name, number(finite(value)?))));
         Told {
             tap: tap.clone(),
             when: place.when.clone(),
-            op: op.clone(),
             status: status.name(),
-            reason: reason.clone(),
-            nmse: short(measures.nmse),
-            allowed: short(measures.allowed_nmse),
-            noise: short(measures.noise_nmse),
-            rmse: short(measures.rmse),
-            correlation: short(measures.correlation),
-            max: short(measures.max_abs_diff),
+            facts: words.chain(numbers).collect(),
+            is_measured: finite(measures.nmse).is_some(),
+            allowed: finite(measures.allowed_nmse),
             detail,
         }
     }
@@ -180,7 +184,7 @@ impl Levels {
             _ => Some(NOT_FINITE),
         };
         let worst = (0..bars.nmse.len()).rev().max_by(|&a, &b| bars.nmse[a].total_cmp(&bars.nmse[b])).unwrap_or(0);
-        let nmse = bars.nmse.get(worst).copied().filter(|nmse| nmse.is_finite()).map(four_digits);
+        let nmse = bars.nmse.get(worst).copied().filter(|nmse| nmse.is_finite()).map(number);
         Levels { each: bars.each, count: bars.count, tenths: bars.nmse.into_iter().map(tenths).collect(), worst, nmse }
     }
 }
@@ -192,10 +196,6 @@ impl Drawing {
         let Maps { head, size, each, tokens, reference, candidate } = maps;
         Drawing { head, size, each, tokens, reference: percents(reference), candidate: percents(candidate) }
     }
-}
-
-fn four_digits(value: f64) -> f64 {
-    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 /// A value as it is shown beside another: with digits enough to see them apart.
