@@ -435,7 +435,44 @@ def test_python(work, judge):
           f"names that are no taps are recorded as they are: {sorted(files(own))}")
     report = judge.report("compare", GOLDEN / "llama-torch", own, status=2)
     check(report["unmapped"] == ["../up", "Qcur-0 (view)", "q", "x.step3"], f"and compare lists them: {report['unmapped']}")
+    test_again(work, judge)
     test_torn(work, judge, script)
+
+
+AGAIN = """
+import firstdiff, os, numpy as np
+for folder in {folders}:
+    os.environ["FIRSTDIFF_DIR"] = folder
+    firstdiff.tokens([[1, 2], [3]])
+    firstdiff.record("layers.0.h", np.arange(24.0).reshape(2, 2, 6))
+    firstdiff.next_step([4, 5])
+    firstdiff.record("layers.0.h", np.arange(12.0).reshape(2, 1, 6))
+    firstdiff.finish()
+    firstdiff.finish()
+"""
+
+
+def test_again(work, judge):
+    """A process that records more than once, as a notebook does, and a batch."""
+    folders = [str(work / f"python-again-{n}") for n in range(2)]
+    python(AGAIN.format(folders=folders))
+    metas = [json.loads((Path(folder) / "dump.json").read_text()) for folder in folders]
+    due = {"tokens": [[1, 2], [3]], "decode_tokens": [[4], [5]], "complete": True}
+    check(all({key: meta[key] for key in due} == due and len(meta["taps"]) == 2 for meta in metas), f"two recordings of a batch in one process: {metas}")
+    report = judge.report("compare", *folders, "--sequence", 0)
+    check(report["verdict"] == "parity", f"they are at parity: {report['verdict']}")
+    told = python(AGAIN.format(folders=[str(work / "python-again-2")] * 2), 1).splitlines()[-1]
+    check("already holds a dump" in told, f"a second recording into one folder: {told}")
+    for says, lines in {"a list for each sequence": "firstdiff.tokens([1, [2]])",
+                        "the prompt of 2": "firstdiff.tokens([[1], [2]])\nfirstdiff.next_step(3)",
+                        "the prompt of 1": "firstdiff.tokens([1])\nfirstdiff.next_step([3, 4])"}.items():
+        told = python(f"import firstdiff\n{lines}", 1, FIRSTDIFF_DIR=str(work / "python-ids")).splitlines()
+        check(any(says in line for line in told), told[-1])
+    flat = work / "python-flat"
+    python("import firstdiff, numpy as np\nfirstdiff.tokens(np.array([[1, 2]]))\nfirstdiff.next_chunk(np.array([[3]]))\nfirstdiff.record('h0', np.ones((1, 2)))",
+           FIRSTDIFF_DIR=str(flat))
+    meta = json.loads((flat / "dump.json").read_text())
+    check((meta["tokens"], meta["decode_tokens"]) == ([1, 2], [3]), "a batch of one is one sequence")
 
 
 TORN = """
@@ -537,6 +574,50 @@ def test_torch(work, judge):
     check(is_complete(work / "torch-left"), "FIRSTDIFF_DIR, and a `with` that ends well: complete")
     python(unknown.format(out=str(work / "torch-unknown"), more=", modules='0'"))
     check("0.npy" in files(work / "torch-unknown"), "modules of other names, where they are named")
+    test_operations(work, judge)
+
+
+# A profiler's mark, and operations that give nothing: what they write in place is their result.
+OPERATIONS = """
+import firstdiff, torch
+from safetensors.torch import save_file
+library = torch.library.Library("firstdiff_test", "DEF")
+library.define("bump(Tensor(a!) x) -> ()")
+library.impl("bump", lambda x: (x.add_(1), None)[1], "CompositeExplicitAutograd")
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    def forward(self, x):
+        with torch.profiler.record_function("up"):
+            x = torch.relu(self.up(x))
+        {written}
+        return self.down(x)
+torch.manual_seed(0)
+model = Model()
+save_file(model.state_dict(), {weights!r})
+with firstdiff.record(model, {out!r}):
+    y = model(torch.randn({batch}, 4, 8))
+    {after}
+"""
+
+
+def test_operations(work, judge):
+    def recorded(name, written="", after="", batch=1, status=0):
+        out, weights = work / f"torch-{name}", work / f"torch-{name}.safetensors"
+        told = python(OPERATIONS.format(out=str(out), weights=str(weights), written=written, after=after, batch=batch), status).splitlines()
+        return told[-1] if status else judge.report("replay", out, out, "--weights", weights)
+
+    report = recorded("profiled")
+    check(report["verdict"] == "parity" and all(tap["status"] != "unchecked" for tap in report["taps"]), "torch.profiler.record_function is no operation")
+    for name, line in {"bumped": "torch.ops.firstdiff_test.bump(x)", "foreach": "torch._foreach_add_([x], 1.0)"}.items():
+        report = recorded(name, line)
+        status = {tap["tap"]: tap["status"] for tap in report["taps"]}
+        check(status["/down"] == "unchecked" and "no kernel" in str(report), f"{name}: what is written by an operation that gives nothing is not judged: {status}")
+    told = recorded("backward", after="y.sum().backward()", status=1)
+    check("inference mode" in told and "outside of the `with`" in told, told)
+    told = recorded("batch", batch=2, status=1)
+    check("one sequence at a time" in told and "ids[0:1]" in told, told)
 
 
 # ---- what it costs ----

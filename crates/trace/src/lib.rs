@@ -25,6 +25,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// An error is printed as what it says, also where `main` returns it or a test unwraps it, which ask for `Debug`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_is_display {
+    ($($error:ty),*) => { $(
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
+            }
+        }
+    )* };
+}
+
+debug_is_display!(RecordError, TapError);
+#[cfg(feature = "read")]
+debug_is_display!(DimsError, DumpError, FileError, NamesError, NpyError);
+
 mod element;
 mod filter;
 mod meta;

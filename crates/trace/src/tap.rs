@@ -175,7 +175,7 @@ impl fmt::Debug for OpenName {
 }
 
 /// Why a name is not a tap.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a tap name (h0, layers.N.q, logits ...)")]
 pub struct TapError(pub String);
 

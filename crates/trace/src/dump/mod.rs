@@ -28,7 +28,7 @@ use crate::tap::Tap;
 use crate::tensor::{Bytes, Layout, Tensor};
 
 /// Why a dump cannot be read. Every variant names the file.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
     /// The file system refused.

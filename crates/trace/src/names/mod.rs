@@ -31,7 +31,7 @@ pub struct Names {
 }
 
 /// Why a table of names cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NamesError {
     /// Not TOML.
