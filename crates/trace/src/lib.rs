@@ -85,7 +85,7 @@ pub use {
     dump::join::{Joined, Ranks, join},
     dump::open::{OpenOptions, own_table},
     dump::store::{Piece, Store},
-    dump::{Dump, DumpError, Entry},
+    dump::{Dump, DumpError, Entry, NamesRead, names_of},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     names::{Names, NamesError},
     narrow::{to_bf16, to_f16},

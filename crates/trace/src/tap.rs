@@ -225,6 +225,21 @@ impl Tap {
         }
     }
 
+    /// Its stack and layer: layers of two stacks may have one number.
+    pub fn block(&self) -> Option<(&'static str, u32)> {
+        Some((self.stack(), self.layer?))
+    }
+
+    /// Its name with other text for the layer's number: `vision.layers.0-2.q`. As it is, where it is of no layer.
+    pub fn in_layers(&self, layers: &str) -> String {
+        let (stack, name) = (self.stack(), self.site.name());
+        match (self.layer, stack) {
+            (None, _) => name.to_owned(),
+            (_, "") => format!("layers.{layers}.{name}"),
+            _ => format!("{stack}.layers.{layers}.{name}"),
+        }
+    }
+
     /// The site of the vocabulary that has the same name in a layer, where the tap is of another stack: `q` of `vision.layers.3.q`.
     pub fn role(&self) -> Site {
         match self.site {
@@ -348,13 +363,7 @@ impl Ord for Tap {
 
 impl fmt::Display for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.stack().is_empty() {
-            write!(f, "{}.", self.stack())?;
-        }
-        match self.layer {
-            Some(layer) => write!(f, "layers.{layer}.{}", self.site.name()),
-            None => f.write_str(self.site.name()),
-        }
+        f.write_str(&self.in_layers(&self.layer.map_or(String::new(), |layer| layer.to_string())))
     }
 }
 
@@ -400,21 +409,8 @@ mod tests {
 
     #[test]
     fn other_names_are_refused() {
-        for bad in [
-            "",
-            "q",
-            "layers.q",
-            "layers..q",
-            "layers.-1.q",
-            "layers.01.q",
-            "layers.0.logits",
-            "layers.0.h0",
-            "h1",
-            "layers.99999999999.q",
-            "layers.0.q.",
-            "Layers.0.q",
-            "layers.+1.q",
-        ] {
+        let all = "|q|layers.q|layers..q|layers.-1.q|layers.01.q|layers.0.logits|layers.0.h0|h1|layers.99999999999.q|layers.0.q.|Layers.0.q|layers.+1.q";
+        for bad in all.split('|') {
             assert!(bad.parse::<Tap>().is_err(), "{bad}");
         }
     }

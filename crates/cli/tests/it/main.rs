@@ -10,6 +10,7 @@ mod explain_run;
 #[cfg(unix)]
 mod files;
 mod inspect;
+mod names;
 mod parts;
 mod positions;
 mod printed;
