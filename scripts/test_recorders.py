@@ -435,7 +435,44 @@ def test_python(work, judge):
           f"names that are no taps are recorded as they are: {sorted(files(own))}")
     report = judge.report("compare", GOLDEN / "llama-torch", own, status=2)
     check(report["unmapped"] == ["../up", "Qcur-0 (view)", "q", "x.step3"], f"and compare lists them: {report['unmapped']}")
+    test_again(work, judge)
     test_torn(work, judge, script)
+
+
+AGAIN = """
+import firstdiff, os, numpy as np
+for folder in {folders}:
+    os.environ["FIRSTDIFF_DIR"] = folder
+    firstdiff.tokens([[1, 2], [3]])
+    firstdiff.record("layers.0.h", np.arange(24.0).reshape(2, 2, 6))
+    firstdiff.next_step([4, 5])
+    firstdiff.record("layers.0.h", np.arange(12.0).reshape(2, 1, 6))
+    firstdiff.finish()
+    firstdiff.finish()
+"""
+
+
+def test_again(work, judge):
+    """A process that records more than once, as a notebook does, and a batch."""
+    folders = [str(work / f"python-again-{n}") for n in range(2)]
+    python(AGAIN.format(folders=folders))
+    metas = [json.loads((Path(folder) / "dump.json").read_text()) for folder in folders]
+    due = {"tokens": [[1, 2], [3]], "decode_tokens": [[4], [5]], "complete": True}
+    check(all({key: meta[key] for key in due} == due and len(meta["taps"]) == 2 for meta in metas), f"two recordings of a batch in one process: {metas}")
+    report = judge.report("compare", *folders, "--sequence", 0)
+    check(report["verdict"] == "parity", f"they are at parity: {report['verdict']}")
+    told = python(AGAIN.format(folders=[str(work / "python-again-2")] * 2), 1).splitlines()[-1]
+    check("already holds a dump" in told, f"a second recording into one folder: {told}")
+    for says, lines in {"a list for each sequence": "firstdiff.tokens([1, [2]])",
+                        "the prompt of 2": "firstdiff.tokens([[1], [2]])\nfirstdiff.next_step(3)",
+                        "the prompt of 1": "firstdiff.tokens([1])\nfirstdiff.next_step([3, 4])"}.items():
+        told = python(f"import firstdiff\n{lines}", 1, FIRSTDIFF_DIR=str(work / "python-ids")).splitlines()
+        check(any(says in line for line in told), told[-1])
+    flat = work / "python-flat"
+    python("import firstdiff, numpy as np\nfirstdiff.tokens(np.array([[1, 2]]))\nfirstdiff.next_chunk(np.array([[3]]))\nfirstdiff.record('h0', np.ones((1, 2)))",
+           FIRSTDIFF_DIR=str(flat))
+    meta = json.loads((flat / "dump.json").read_text())
+    check((meta["tokens"], meta["decode_tokens"]) == ([1, 2], [3]), "a batch of one is one sequence")
 
 
 TORN = """
@@ -537,6 +574,142 @@ def test_torch(work, judge):
     check(is_complete(work / "torch-left"), "FIRSTDIFF_DIR, and a `with` that ends well: complete")
     python(unknown.format(out=str(work / "torch-unknown"), more=", modules='0'"))
     check("0.npy" in files(work / "torch-unknown"), "modules of other names, where they are named")
+    test_operations(work, judge)
+    test_names(work)
+    test_stacks(work, judge)
+
+
+STACKS = """
+import copy, firstdiff, torch, transformers
+torch.manual_seed(0)
+config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=3, num_decoder_layers=3, num_heads=4, dropout_rate=0.0)
+model = transformers.T5ForConditionalGeneration(config).eval()
+with torch.no_grad():
+    for p in model.parameters():
+        p.copy_(torch.randn_like(p) * (0.3 if p.dim() > 1 else 0.1) + (p.dim() == 1))
+model.save_pretrained({model!r})
+wrong = copy.deepcopy(model)
+for stack in wrong.encoder, wrong.decoder:
+    for block in stack.block[1:]:
+        block.layer[-1].DenseReluDense.act = torch.nn.GELU()
+for run, folder in (model, {golden!r}), (wrong, {wrong!r}):
+    with firstdiff.record(run, folder):
+        run(input_ids=torch.tensor([[3, 9, 17, 4, 22, 8, 1]]), decoder_input_ids=torch.tensor([[0, 5, 6, 7, 11]]))
+"""
+
+
+def test_stacks(work, judge):
+    folders = {name: str(work / f"torch-stacks-{name}") for name in ("model", "golden", "wrong")}
+    python(STACKS.format(**folders))
+    report = judge.report("explain", folders["golden"], folders["wrong"], "--weights", folders["model"], "--seconds", 5, status=1)
+    places = [finding["place"] for finding in report["findings"]]
+    check(places == ["encoder layers 1-2, ffn_act; decoder layers 1-2, ffn_act"], f"a mistake in two stacks: {places}")
+    report = judge.report("replay", folders["golden"], folders["wrong"], "--weights", folders["model"], status=1)
+    places = sorted(wrong["place"] for wrong in report["findings"])
+    check(places == ["decoder.layers.1-2.ffn_act", "encoder.layers.1-2.ffn_act"], f"and in a replay: {places}")
+
+
+# Adapters beside matrices, and a model in a sequence with a pooling and projections of its own.
+NAMES = """
+import firstdiff, torch, transformers
+class Adapted(torch.nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.lora_A = base, torch.nn.Linear(base.in_features, 4, bias=False)
+        self.lora_B = torch.nn.Linear(4, base.out_features, bias=False)
+    def forward(self, x):
+        return self.base(x) + self.lora_B(self.lora_A(x)) * 2.0
+class Encoder(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.auto_model = model
+    def forward(self, ids):
+        return self.auto_model(ids).last_hidden_state
+class Pooling(torch.nn.Module):
+    def forward(self, x):
+        return (x * torch.ones(x.shape[:2])[..., None]).sum(1) / x.shape[1]
+torch.manual_seed(0)
+model = transformers.AutoModelForCausalLM.from_pretrained({model!r}, attn_implementation="eager").eval()
+ids = torch.tensor([[1, 17, 42, 99, 3]])
+width = model.config.hidden_size
+parts = Encoder(model.model), Pooling(), torch.nn.Linear(width, 48), torch.nn.Linear(48, 24)
+chain = torch.nn.Sequential(*parts)
+with firstdiff.record(chain, {sequence!r}):
+    chain(ids)
+class Named(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.pooling, self.dense, self.more = parts
+    def forward(self, ids):
+        return self.more(self.dense(self.pooling(self.encoder(ids))))
+named = Named()
+with firstdiff.record(named, {named!r}):
+    named(ids)
+for layer in model.model.layers:
+    for part, names in (layer.self_attn, ("q_proj", "v_proj", "o_proj")), (layer.mlp, ("gate_proj", "up_proj", "down_proj")):
+        for name in names:
+            setattr(part, name, Adapted(getattr(part, name)))
+with firstdiff.record(model, {adapted!r}):
+    model(ids)
+"""
+
+
+def test_names(work):
+    folders = {name: work / f"torch-{name}" for name in ("sequence", "named", "adapted")}
+    python(NAMES.format(model=str(MODELS / "llama"), **{name: str(folder) for name, folder in folders.items()}))
+    graphs = {name: {node["tap"]: node["reads"] for node in json.loads((folder / "dump.json").read_text())["graph"]} for name, folder in folders.items()}
+    for name, first in (("sequence", "2"), ("named", "dense")):
+        graph = graphs[name]
+        check(graph["final_norm"] == ["layers.1.h"] and f"/{first}" in graph and {"h0", "layers.0.q", "layers.1.ffn_act"} <= set(graph),
+              f"{name}: the norm behind the layers is final_norm, and no projection of a head: {[tap for tap in graph if 'layers' not in tap]}")
+    graph = graphs["adapted"]
+    for tap, base in {"q": "self_attn.q_proj", "v": "self_attn.v_proj", "attn_out": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_out": "mlp.down_proj"}.items():
+        check(graph[f"layers.0.{tap}"] == [f"layers.0.{base}/base", f"layers.0.{base}/lora_B"], f"adapters: {tap} is the sum, {graph[f'layers.0.{tap}']}")
+    check(not any(tap.endswith(("_a", "_b")) for tap in graph), "adapters: nothing is a latent projection")
+    check(graph["layers.0.mlp.down_proj/lora_A"] == ["layers.0.ffn_act"], "adapters: ffn_act is what the matrix reads")
+
+
+# A profiler's mark, and operations that give nothing: what they write in place is their result.
+OPERATIONS = """
+import firstdiff, torch
+from safetensors.torch import save_file
+library = torch.library.Library("firstdiff_test", "DEF")
+library.define("bump(Tensor(a!) x) -> ()")
+library.impl("bump", lambda x: (x.add_(1), None)[1], "CompositeExplicitAutograd")
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    def forward(self, x):
+        with torch.profiler.record_function("up"):
+            x = torch.relu(self.up(x))
+        {written}
+        return self.down(x)
+torch.manual_seed(0)
+model = Model()
+save_file(model.state_dict(), {weights!r})
+with firstdiff.record(model, {out!r}):
+    y = model(torch.randn({batch}, 4, 8))
+    {after}
+"""
+
+
+def test_operations(work, judge):
+    def recorded(name, written="", after="", batch=1, status=0):
+        out, weights = work / f"torch-{name}", work / f"torch-{name}.safetensors"
+        told = python(OPERATIONS.format(out=str(out), weights=str(weights), written=written, after=after, batch=batch), status).splitlines()
+        return told[-1] if status else judge.report("replay", out, out, "--weights", weights)
+
+    report = recorded("profiled")
+    check(report["verdict"] == "parity" and all(tap["status"] != "unchecked" for tap in report["taps"]), "torch.profiler.record_function is no operation")
+    for name, line in {"bumped": "torch.ops.firstdiff_test.bump(x)", "foreach": "torch._foreach_add_([x], 1.0)"}.items():
+        report = recorded(name, line)
+        status = {tap["tap"]: tap["status"] for tap in report["taps"]}
+        check(status["/down"] == "unchecked" and "no kernel" in str(report), f"{name}: what is written by an operation that gives nothing is not judged: {status}")
+    told = recorded("backward", after="y.sum().backward()", status=1)
+    check("inference mode" in told and "outside of the `with`" in told, told)
+    told = recorded("batch", batch=2, status=1)
+    check("one sequence at a time" in told and "ids[0:1]" in told, told)
 
 
 # ---- what it costs ----

@@ -214,9 +214,11 @@ def fixture(python, project):
     project.mkdir()
     shutil.copy(SCRIPTS / "wheel" / "project.py", project / "test_engine.py")
     for how, more in {"alone": ["--firstdiff-report", "pages"], "in two workers": ["-n", "2", "--firstdiff-report", "pages of two"]}.items():
-        done = run(python, "-m", "pytest", "-q", "--junit-xml=taps.xml", "--html=report.html", "--self-contained-html", *more, cwd=project)
-        check(f"{how}: six tests fail, two pass", done.returncode == 1 and "6 failed, 2 passed" in done.stdout, done.stdout[-2000:] + done.stderr)
+        done = run(python, "-m", "pytest", "-q", "--junit-xml=taps.xml", "--html=report.html", "--self-contained-html", *more, cwd=project,
+                   env={**CLEAN, "FIXTURES": str(FIXTURES)})
+        check(f"{how}: seven tests fail, two pass", done.returncode == 1 and "7 failed, 2 passed" in done.stdout, done.stdout[-2000:] + done.stderr)
         check(f"{how}: the screen is in the failure", "first divergence: " in done.stdout and "firstdiff: diverged at logits" in done.stdout, done.stdout)
+        check(f"{how}: and the cause", "(rope-pairing)" in done.stdout and "fix: rotate the pairs" in done.stdout, done.stdout)
         said, pages = {}, []
         for case in ElementTree.parse(project / "taps.xml").iter("testcase"):
             properties = {p.get("name"): p.get("value") for p in case.iter("property")}
@@ -224,9 +226,9 @@ def fixture(python, project):
             pages += [properties["firstdiff_report"]] if "firstdiff_report" in properties else []
         check(f"{how}: JUnit says why", said == {
             "test_right": None, "test_in_part": None, "test_wrong[1.0]": "diverged", "test_wrong[nan]": "diverged", "test_wrong[a/b]": "diverged",
-            "test_unchecked": "unchecked", "test_shape": "incomparable", "test_nowhere": "refused"}, said)
+            "test_unchecked": "unchecked", "test_shape": "incomparable", "test_cause": "diverged", "test_nowhere": "refused"}, said)
         written = sorted(map(str, (project / more[-1]).iterdir()))
-        check(f"{how}: a page for each failure but the one without a dump", len(set(pages)) == 5 and sorted(pages) == written, (pages, written))
+        check(f"{how}: a page for each failure but the one without a dump", len(set(pages)) == 6 and sorted(pages) == written, (pages, written))
         check(f"{how}: each is whole", all(Path(page).read_text().rstrip().endswith("</html>") for page in pages))
         check(f"{how}: pytest-html shows them", (project / "report.html").read_text().count("srcdoc=") >= 5)
     done = run(python, "-m", "pytest", "-q", "-k", "unchecked", cwd=project)

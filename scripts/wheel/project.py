@@ -1,5 +1,7 @@
 """A project that tests its engine with the fixture. test_wheel.py copies it as test_engine.py, and runs pytest on it."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,11 @@ def test_unchecked(assert_parity):
 
 def test_shape(assert_parity):
     assert_parity(RIGHT, RIGHT | {"logits": RIGHT["logits"][:, :9]})
+
+
+def test_cause(assert_parity):
+    fixtures = os.environ["FIXTURES"]
+    assert_parity(f"{fixtures}/golden/llama-torch", f"{fixtures}/faulty/llama-rope-pairing", model=f"{fixtures}/models/llama", fail_on_unchecked=False)
 
 
 def test_nowhere(assert_parity):

@@ -3,14 +3,15 @@
 //! This crate is the `firstdiff` command, and the same as a library for other people's tests:
 //!
 //! ```no_run
-//! firstdiff::assert_parity!("target/dump", "tests/golden/llama");
-//! firstdiff::assert_parity!("target/dump-bf16", "tests/golden/llama", "bf16");
+//! firstdiff::assert_parity!(reference: "tests/golden/llama", candidate: "target/dump");
+//! firstdiff::assert_parity!(reference: "tests/golden/llama", candidate: "target/dump-bf16", profile: "bf16");
 //! ```
 //!
 //! [`check_parity`] gives the [`report`] itself, tap by tap:
 //!
 //! ```no_run
-//! let parity = firstdiff::check_parity("target/dump", "tests/golden/llama", None);
+//! use firstdiff::{Sides, check_parity};
+//! let parity = check_parity(Sides { reference: "tests/golden/llama", candidate: "target/dump" }, None);
 //! let report = parity.inspect_err(|failure| println!("{failure}")).expect("parity with PyTorch");
 //! assert_eq!(report.counts.unchecked, 0);
 //! ```
@@ -39,27 +40,35 @@ mod words;
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;
 pub use firstdiff_trace as trace;
-pub use parity::{NoParity, REPORTS, check_parity};
+pub use parity::{NoParity, REPORTS, Sides, check_parity};
 pub use session::arithmetic::Loosened;
 pub use session::pair::PairArgs;
 pub use session::{Judged, Session};
 
-/// Panics unless the dump `candidate` is at parity with the dump `golden`; the message is the command's own screen.
+/// Panics unless the dump `candidate` is at parity with the dump `reference`; the message is the command's own screen.
 ///
-/// A third argument names the profile: "exact", "f32", "f16", "bf16" or "ggml". By default the dumps say it.
+/// `profile` may be "exact", "f32", "f16", "bf16" or "ggml". By default the dumps say it. Both dumps are named, so that neither is taken for the other:
+///
+/// ```compile_fail
+/// firstdiff::assert_parity!("target/dump", "tests/golden/llama");
+/// ```
 ///
 /// Where the variable FIRSTDIFF_REPORTS names a folder, a comparison that fails leaves its page there, and the message names it.
 #[macro_export]
 macro_rules! assert_parity {
-    (@ $candidate:expr, $golden:expr, $profile:expr) => {
-        if let ::core::result::Result::Err(failure) = $crate::check_parity($candidate, $golden, $profile) {
+    (@ $reference:expr, $candidate:expr, $profile:expr) => {
+        let sides = $crate::Sides { reference: $reference, candidate: $candidate };
+        if let ::core::result::Result::Err(failure) = $crate::check_parity(sides, $profile) {
             ::core::panic!("{}", failure.told(::core::concat!(::core::module_path!(), "-", ::core::line!())));
         }
     };
-    ($candidate:expr, $golden:expr $(,)?) => {
-        $crate::assert_parity!(@ $candidate, $golden, ::core::option::Option::None)
-    };
-    ($candidate:expr, $golden:expr, $profile:expr $(,)?) => {
-        $crate::assert_parity!(@ $candidate, $golden, ::core::option::Option::Some($profile))
+    (reference: $reference:expr, candidate: $candidate:expr $(,)?) => {{
+        $crate::assert_parity!(@ $reference, $candidate, ::core::option::Option::None);
+    }};
+    (reference: $reference:expr, candidate: $candidate:expr, profile: $profile:expr $(,)?) => {{
+        $crate::assert_parity!(@ $reference, $candidate, ::core::option::Option::Some($profile));
+    }};
+    ($($other:tt)*) => {
+        ::core::compile_error!("name both sides: assert_parity!(reference: \"tests/golden/llama\", candidate: \"target/dump\"), and if need be a profile: \"bf16\"")
     };
 }

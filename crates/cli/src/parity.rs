@@ -1,4 +1,4 @@
-//! Is a candidate at parity with its golden dump? For `cargo test` in other people's repositories.
+//! Is a candidate at parity with its reference? For `cargo test` in other people's repositories.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,18 @@ use crate::session::{Judged, Session};
 /// Names the folder in which [`assert_parity!`](crate::assert_parity) leaves a page of a comparison that failed.
 pub const REPORTS: &str = "FIRSTDIFF_REPORTS";
 
+/// The two dumps of a comparison, by name: neither is ever taken for the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Sides<R, C> {
+    /// The golden dump, which is held to be right.
+    pub reference: R,
+    /// The dump that is judged by it.
+    pub candidate: C,
+}
+
+firstdiff_trace::debug_is_display!(NoParity);
+
 /// Why a candidate is not at parity. Its text is the command's screen.
-#[derive(Debug)]
 pub struct NoParity {
     text: String,
     judged: Option<Box<Judged>>,
@@ -65,19 +75,18 @@ impl std::fmt::Display for NoParity {
 
 impl std::error::Error for NoParity {}
 
-/// Compares `candidate` with `golden` and gives the report; see [`assert_parity!`](crate::assert_parity).
+/// Compares the candidate with the reference and gives the report; see [`assert_parity!`](crate::assert_parity).
 ///
 /// # Errors
 /// When they differ, cannot be compared, or cannot be read.
 pub fn check_parity(
-    candidate: impl AsRef<Path>,
-    golden: impl AsRef<Path>,
+    sides: Sides<impl AsRef<Path>, impl AsRef<Path>>,
     profile: Option<&str>,
 ) -> Result<Compare, NoParity> {
     let failed = |error: anyhow::Error| NoParity::without_report(crate::output::one_line(&error));
     let profile = profile.map(str::parse).transpose().map_err(NoParity::without_report)?;
-    let judged =
-        Session::open(golden.as_ref(), candidate.as_ref(), profile, None).and_then(Session::run).map_err(failed)?;
+    let opened = Session::open(sides.reference.as_ref(), sides.candidate.as_ref(), profile, None);
+    let judged = opened.and_then(Session::run).map_err(failed)?;
     match judged.report.verdict {
         Verdict::Parity => Ok(Compare::of("compare", &judged)),
         _ => {

@@ -1,6 +1,6 @@
 //! How are many numbers said in few words? Groups, ranges, lists and counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{ChunkAlignment, FirstDivergence, Place, UnrecordedLayers, number};
 use firstdiff_trace::{Site, Tap};
@@ -150,6 +150,24 @@ pub(crate) fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
     ranges(&layers).unwrap_or_else(all).replace(", ", ",")
 }
 
+/// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; nothing where they are of none.
+pub(crate) fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
+    let said = |(stack, layers): (&str, BTreeSet<u32>)| {
+        let (gap, s) = (if stack.is_empty() { "" } else { " " }, if layers.len() == 1 { "" } else { "s" });
+        format!("{stack}{gap}layer{s} {}", layers_in_short(layers))
+    };
+    by_stack(taps).into_iter().map(said).collect::<Vec<_>>().join(" and ")
+}
+
+/// The numbers of the layers of each stack.
+pub(crate) fn by_stack(taps: impl IntoIterator<Item = Tap>) -> BTreeMap<&'static str, BTreeSet<u32>> {
+    let mut stacks = BTreeMap::<_, BTreeSet<u32>>::new();
+    for (stack, layer) in taps.into_iter().filter_map(|tap| tap.block()) {
+        stacks.entry(stack).or_default().insert(layer);
+    }
+    stacks
+}
+
 /// In which decode steps something shows, of steps up to `last`; nothing where the prefill shows it too. `is_right`: whether it was judged in a step, and is
 /// right there.
 pub(crate) fn steps_in_words(
@@ -220,6 +238,17 @@ mod tests {
         assert_eq!(without_controls("a\nb\u{1b}]0;t\u{7}\u{1b}[2J"), "a\\nb\\u{1b}]0;t\\u{7}\\u{1b}[2J");
         assert_eq!(without_controls("\u{1b}[31"), "\\u{1b}[31");
         assert_eq!((safe("a\u{202e}b"), without_controls("\u{2066}a").as_ref()), ("a\\u{202e}b".into(), "\\u{2066}a"));
+    }
+
+    #[test]
+    fn layers_are_those_of_their_stack() {
+        let words = |names: &[&str]| layers_of(names.iter().map(|name| Tap::named(name)));
+        assert_eq!(words(&["layers.0.h", "layers.1.q", "logits"]), "layers 0-1");
+        assert_eq!(
+            words(&["encoder.layers.1.h", "layers.0.h", "encoder.layers.3.h"]),
+            "layer 0 and encoder layers 1,3"
+        );
+        assert_eq!(words(&["h0"]), "");
     }
 
     #[test]

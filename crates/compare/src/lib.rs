@@ -60,7 +60,7 @@ pub use layout::strided::Stored;
 pub use layout::types::{Layout, layout_notes};
 pub use pipeline::{InReferenceOrder, compare, graph_of};
 pub use propose::guess::Guess;
-pub use propose::names::{Alias, Evidence, Naming, Proposal, propose};
+pub use propose::names::{Alias, Evidence, Naming, Proposal, propose, unnamed};
 pub use report::anatomy::{Anatomy, Change, RankError, Transform, anatomy};
 pub use report::detail::{Apart, Bars, Maps, Spread, TapDetail};
 pub use report::log::{LogEntry, Stage, Standing};

@@ -19,8 +19,10 @@ impl ModelError {
     }
 }
 
+firstdiff_trace::debug_is_display!(ModelError);
+
 /// Why a model could not be loaded or run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ModelError {
     /// A file could not be opened or mapped.
     #[error("{}: {source}", file.display())]

@@ -34,7 +34,7 @@ pub enum Share {
 }
 
 /// Why a text is no notation of axes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "dims '{text}': {reason} (write 'T D[tp]' for an axis cut over ranks, 'T D' for replicas, 'T D partial' for sums)"
 )]

@@ -19,7 +19,7 @@ const JSON_VALUE: u64 = 64;
 pub(crate) const NOT_A_FILE: &str = "not a file: a folder, a pipe or a device is not read";
 
 /// Why a file is not read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The file system refused.

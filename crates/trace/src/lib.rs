@@ -25,6 +25,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// An error is printed as what it says, also where `main` returns it or a test unwraps it, which ask for `Debug`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_is_display {
+    ($($error:ty),*) => { $(
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
+            }
+        }
+    )* };
+}
+
+debug_is_display!(RecordError, TapError);
+#[cfg(feature = "read")]
+debug_is_display!(DimsError, DumpError, FileError, NamesError, NpyError);
+
 mod element;
 mod filter;
 mod meta;
@@ -68,7 +85,7 @@ pub use {
     dump::join::{Joined, Ranks, join},
     dump::open::{OpenOptions, own_table},
     dump::store::{Piece, Store},
-    dump::{Dump, DumpError, Entry},
+    dump::{Dump, DumpError, Entry, NamesRead, names_of},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     names::{Names, NamesError},
     narrow::{to_bf16, to_f16},

@@ -5,7 +5,7 @@ use crate::element::{DType, byte_len};
 use crate::tensor::Layout;
 
 /// Why bytes are not a .npy of floats.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NpyError {
     /// No bytes at all.

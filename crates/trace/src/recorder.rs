@@ -13,7 +13,7 @@ use crate::meta::{FORMAT, Meta, Rows, TapMeta, file_name, stored_name};
 use crate::tap::Tap;
 
 /// Why a tap could not be recorded.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
     /// The name is empty, or so long that no file can have it.

@@ -175,7 +175,7 @@ impl fmt::Debug for OpenName {
 }
 
 /// Why a name is not a tap.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a tap name (h0, layers.N.q, logits ...)")]
 pub struct TapError(pub String);
 
@@ -222,6 +222,21 @@ impl Tap {
         match self.site {
             Site::Open(name) => &name.0.stack,
             _ => "",
+        }
+    }
+
+    /// Its stack and layer: layers of two stacks may have one number.
+    pub fn block(&self) -> Option<(&'static str, u32)> {
+        Some((self.stack(), self.layer?))
+    }
+
+    /// Its name with other text for the layer's number: `vision.layers.0-2.q`. As it is, where it is of no layer.
+    pub fn in_layers(&self, layers: &str) -> String {
+        let (stack, name) = (self.stack(), self.site.name());
+        match (self.layer, stack) {
+            (None, _) => name.to_owned(),
+            (_, "") => format!("layers.{layers}.{name}"),
+            _ => format!("{stack}.layers.{layers}.{name}"),
         }
     }
 
@@ -348,13 +363,7 @@ impl Ord for Tap {
 
 impl fmt::Display for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.stack().is_empty() {
-            write!(f, "{}.", self.stack())?;
-        }
-        match self.layer {
-            Some(layer) => write!(f, "layers.{layer}.{}", self.site.name()),
-            None => f.write_str(self.site.name()),
-        }
+        f.write_str(&self.in_layers(&self.layer.map_or(String::new(), |layer| layer.to_string())))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Alias, Evidence, Guess, Naming, Profile, Proposal, number, propose};
+use firstdiff_compare::{Alias, Evidence, Guess, Naming, Profile, Proposal, number, propose, unnamed};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
@@ -57,9 +57,9 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     }
     let inputs = Inputs::of([args.reference.as_path(), &args.candidate]).and(&args.reading.files());
     inputs.spare(args.json.as_deref())?;
-    let (reference, candidate) =
-        (args.told.tell(args.reading.open(&args.reference)?)?, args.told.tell(args.reading.open(&args.candidate)?)?);
-    if candidate.unmapped().is_empty() {
+    let reference = args.told.tell(args.reading.open(&args.reference)?)?;
+    let candidate = args.told.tell(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
+    if unnamed(&reference, &candidate).next().is_none() {
         if let Some(path) = &args.json {
             crate::render::json::to_file(path, &Align::of(&Naming::default()), &inputs)?;
         }
@@ -144,7 +144,7 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
     text += &naming.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
     let key = |name: &str| toml_string(name);
     for Proposal { name, tap, evidence } in &naming.proposals {
-        let line = format!("{} = \"{tap}\"", key(name));
+        let line = format!("{} = {}", key(name), key(tap));
         text += &match evidence {
             Evidence::Content { nmse, next, matched: (matched, all) } => {
                 let next = next.map_or(String::new(), |(tap, nmse)| format!(", next {tap} {}", number(nmse)));

@@ -94,7 +94,8 @@ fn open(args: &ImportArgs) -> Result<Dump> {
         None => args.reading.open(&args.source)?,
         Some(name) => {
             let names = args.reading.map.as_deref().map(Names::open).transpose()?;
-            let reading = OpenOptions { names, dtype: args.reading.dtype, name: Some(name.clone()) };
+            let reading =
+                OpenOptions { names, dtype: args.reading.dtype, name: Some(name.clone()), ..OpenOptions::default() };
             let dump = Dump::open_with(&args.source, &reading)?;
             let held = dump.entries().len() + dump.unmapped().len();
             if held > 1 {

@@ -17,7 +17,7 @@ use crate::session::incomplete::Incomplete;
 use crate::session::own_program::OwnProgram;
 use crate::session::reading::refuse_rows;
 use crate::session::source::is_recorded;
-use crate::words::{safe, shorten, taps_in_words, with_suggestion};
+use crate::words::{by_stack, layers_of, safe, shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff inspect out/dump                            before there is a reference, or weights to hand
@@ -188,15 +188,16 @@ fn places(group: &[&Finding]) -> String {
         _ => String::new(),
     };
     let taps: BTreeSet<Tap> = group.iter().map(|f| f.place.tap).collect();
-    let layers: BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
+    let stacks = by_stack(taps.iter().copied());
     let sites: BTreeSet<Site> = taps.iter().map(|t| t.site).collect();
-    if let (Some(low), Some(high)) = (layers.first(), layers.last())
+    if let [layers] = stacks.values().collect::<Vec<_>>().as_slice()
+        && let (Some(low), Some(high)) = (layers.first(), layers.last())
         && low < high
         && (high - low) as usize + 1 == layers.len()
         && layers.len() * sites.len() == taps.len()
     {
         let sites: Vec<String> = sites.iter().map(|s| s.name().to_owned()).collect();
-        return format!("layers {low}-{high}, {}{steps}", shorten(&sites, 4));
+        return format!("{}, {}{steps}", layers_of(taps), shorten(&sites, 4));
     }
     let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
     format!("{}{steps}", shorten(&names, 4))

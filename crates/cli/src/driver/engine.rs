@@ -6,10 +6,11 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use firstdiff_trace::{Dump, Entry, NamedRows, Rows, Tap};
+use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, OpenOptions, Rows, Tap, names_of};
 use serde_json::{Value, json};
 
 use crate::driver::keeper::Keeper;
@@ -148,7 +149,7 @@ impl Engine {
         let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
         if turn == 0
             && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
-            && let Ok(dump) = Dump::open(folder.join("dump"))
+            && let Ok(dump) = open(&folder.join("dump"), &question.taps)
         {
             return Ok(Ok(Run {
                 entries: entries(&dump, question),
@@ -169,7 +170,7 @@ impl Engine {
         fs::write(making.join("asked.json"), asked).with_context(|| making.display().to_string())?;
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
-        let dump = Dump::open(folder.join("dump"))?;
+        let dump = open(&folder.join("dump"), &question.taps)?;
         Ok(Ok(Run { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
     }
 
@@ -194,7 +195,10 @@ impl Engine {
     ) -> Result<Result<T, Failure>> {
         let making = self.runs.join(format!("again.{}.tmp", std::process::id()));
         let looked = match self.make(&kept.question, &making)? {
-            Ok(_) => look(&Dump::open(kept.folder.join("dump"))?, &Dump::open(making.join("dump"))?).map(Ok),
+            Ok(_) => {
+                let [first, again] = [&kept.folder, &making].map(|made| open(&made.join("dump"), &kept.question.taps));
+                look(&first?, &again?).map(Ok)
+            }
             Err(failure) => Ok(Err(failure)),
         };
         let _ = fs::remove_dir_all(&making);
@@ -285,6 +289,12 @@ fn entries(dump: &Dump, question: &Question) -> Vec<Entry> {
     all
 }
 
+/// The dump of an engine that was asked for some taps: what it calls so is that tap.
+pub(crate) fn open<'t>(folder: &Path, taps: impl IntoIterator<Item = &'t Tap>) -> Result<Dump, DumpError> {
+    let reference = Some(Arc::new(names_of(taps.into_iter().copied())));
+    Dump::open_with(folder, &OpenOptions { reference, ..OpenOptions::default() })
+}
+
 fn names(question: &Question) -> Vec<String> {
     question.taps.iter().map(ToString::to_string).collect()
 }
@@ -296,7 +306,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     if fs::read_dir(&dump).map_or(true, |mut entries| entries.next().is_none()) {
         return Err(Failure::Silent("it is empty".into(), said()));
     }
-    let opened = match Dump::open(&dump) {
+    let opened = match open(&dump, &question.taps) {
         Ok(opened) => opened,
         Err(error) => {
             let error = error.to_string().replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR");

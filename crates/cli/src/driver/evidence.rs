@@ -10,7 +10,7 @@ use firstdiff_trace::{
     DType, Dump, Element, Entry, Meta, NamedRows, RecordError, Recorder, Rows, Tap, to_bf16, to_f16,
 };
 
-use crate::driver::engine::Run;
+use crate::driver::engine::{Run, open};
 
 /// One tap of one step: the rows seen so far.
 #[derive(Clone, Debug)]
@@ -195,7 +195,7 @@ impl Evidence {
         }
         recorder.describe(|own| own.decode_tokens = decoded);
         recorder.finish()?;
-        Ok(Dump::open(folder)?)
+        Ok(open(folder, self.seen.keys().map(|place| &place.tap))?)
     }
 }
 

@@ -35,7 +35,7 @@ impl Shown<'_> {
     pub(crate) fn unfolds(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
         let of_first =
-            |f: Place| f.step == tap.place.step && f.tap.layer == tap.place.tap.layer && !self.may_be_folded(tap);
+            |f: Place| f.step == tap.place.step && f.tap.block() == tap.place.tap.block() && !self.may_be_folded(tap);
         self.detail == Detail::Every || first.is_some_and(of_first)
     }
 
@@ -161,8 +161,8 @@ fn group_line(name: &str, taps: &[TapReport]) -> String {
 /// How many taps from the first on are of layers in which the same holds: which sites differ, and which agree.
 fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
     let layer_of = |taps: &[TapReport]| {
-        let layer = taps[0].place.tap.layer;
-        taps.iter().take_while(|t| t.place.tap.layer == layer && !unfold(t)).count()
+        let block = taps[0].place.tap.block();
+        taps.iter().take_while(|t| t.place.tap.block() == block && !unfold(t)).count()
     };
     let says =
         |layer: &[TapReport]| -> BTreeSet<u8> { layer.iter().map(|t| kind(t.status)).filter(|k| *k != 1).collect() };

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::report::{Match, names};
 use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 use crate::session::source::Source;
-use crate::words::layers_in_short;
+use crate::words::{by_stack, layers_in_short};
 
 /// Parameters of a mistake, by name.
 pub type Params = BTreeMap<&'static str, Value>;
@@ -222,7 +222,9 @@ impl MeasuredLaw {
     fn of(measured: &Measured, finding: &Finding) -> MeasuredLaw {
         let Measured { law, proof, places, .. } = measured;
         let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
-        let layers = layers_in_short(finding.shown_at.iter().filter_map(|place| place.tap.layer));
+        let said = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
+        let stacks = by_stack(finding.shown_at.iter().map(|place| place.tap));
+        let layers = stacks.into_iter().map(said).collect::<Vec<String>>().join(", ");
         let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));
         MeasuredLaw {
             form: law.form.name(),

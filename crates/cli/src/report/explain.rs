@@ -12,7 +12,7 @@ use crate::report::{Compare, Conclusion, Diagnosis, Header, Judged, KeptRuns, Pr
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
 use crate::session::wanted::{narrowing, positions};
-use crate::words::{layers_in_short, shorten};
+use crate::words::{layers_in_short, layers_of, shorten};
 
 /// The report of `firstdiff report`: where two runs part, and why, where the model is at hand.
 #[derive(Clone, Debug, Serialize)]
@@ -246,7 +246,7 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
         (_, []) => Some(this_code(finding, replay)),
         _ => {
             let taps = narrowing(replay, &finding.through);
-            let layers: BTreeSet<u32> = taps.iter().filter_map(|tap| tap.layer).collect();
+            let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
             let tells =
                 if layers.len() > 1 { "in which layer it is" } else { "which operation it is, and what it computes" };
             Some(format!(
@@ -278,21 +278,25 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
     text
 }
 
-/// `layers 0-2, q_rope and k_rope`.
+/// `layers 0-2, q_rope and k_rope`; of another stack `encoder layers 1-2, h`.
 fn where_of(taps: &[Tap]) -> String {
-    let mut sites: Vec<Site> = Vec::new();
-    for tap in taps {
-        if !sites.contains(&tap.site) {
-            sites.push(tap.site);
+    let (mut sites, mut stacks): (Vec<(&str, Site)>, Vec<&str>) = Default::default();
+    for site in taps.iter().map(|tap| (tap.stack(), tap.site)) {
+        if !stacks.contains(&site.0) {
+            stacks.push(site.0);
+        }
+        if !sites.contains(&site) {
+            sites.push(site);
         }
     }
-    let names: Vec<&str> = sites.iter().map(|s| s.name()).collect();
-    let names = match names.split_last() {
-        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-        _ => names.join(""),
-    };
-    let layers: std::collections::BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
-    let Some(first) = layers.first() else { return names };
-    let list = layers_in_short(layers.iter().copied());
-    if layers.len() == 1 { format!("layer {first}, {names}") } else { format!("layers {list}, {names}") }
+    let parts = stacks.into_iter().map(|stack| {
+        let names: Vec<&str> = sites.iter().filter(|(of, _)| *of == stack).map(|(_, site)| site.name()).collect();
+        let names = match names.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            _ => names.join(""),
+        };
+        let layers = layers_of(taps.iter().copied().filter(|tap| tap.stack() == stack));
+        if layers.is_empty() { names } else { format!("{layers}, {names}") }
+    });
+    parts.collect::<Vec<_>>().join("; ")
 }

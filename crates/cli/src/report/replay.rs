@@ -384,16 +384,8 @@ fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
 /// `layers.0.h_attn`, or `layers.0-2.h_attn` for a group.
 fn where_of(group: &[&Replayed], session: &ReplaySession) -> String {
     let tap = group[0].report.place.tap;
-    let mut layers: Vec<u32> = group.iter().filter_map(|t| t.report.place.tap.layer).collect();
-    layers.sort_unstable();
-    layers.dedup();
+    let layers = layers_in_short(group.iter().filter_map(|t| t.report.place.tap.layer));
     let steps = session.steps_in_words(&group.iter().map(|t| t.report.place).collect::<Vec<_>>());
     let steps = steps.map_or(String::new(), |steps| format!(" ({steps})"));
-    match (layers.first(), layers.last()) {
-        (Some(first), Some(last)) if first != last => {
-            let list = layers_in_short(layers.iter().copied());
-            format!("layers.{list}.{}{steps}", tap.site.name())
-        }
-        _ => format!("{tap}{steps}"),
-    }
+    format!("{}{steps}", tap.in_layers(&layers))
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use firstdiff_compare::Profile as Named;
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
-use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap};
+use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, names_of};
 
 use crate::output::Inputs;
 use crate::session::arithmetic::{Choice, Loosened};
@@ -99,8 +99,9 @@ impl CandidateArgs {
         }
         refuse_weights(&args.model, args.weights.as_deref())?;
         let model = firstdiff_model::load(&args.model)?;
-        let dump =
-            crate::session::streams::of_model(args.reading.open(args.candidate()?)?, model.plan.dims.layers as usize)?;
+        let names = names_of(model.plan.steps.iter().map(|step| step.tap));
+        let dump = args.reading.open_beside(&names, args.candidate()?)?;
+        let dump = crate::session::streams::of_model(dump, model.plan.dims.layers as usize)?;
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
         let sequences = batch.as_ref().map_or(1, Batch::count);
         let (dump, warnings) = match (&batch, args.reading.sequence) {
@@ -178,7 +179,7 @@ impl CandidateArgs {
 
 /// A candidate beside the program that its reference ran.
 fn of_program(args: CandidateArgs) -> Result<Given> {
-    let dump = args.reading.open(args.candidate()?)?;
+    let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
     let (recorded, why, loosened) = Recorded::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));

@@ -113,8 +113,9 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let (reference, candidate) = rayon::join(|| reading.open(reference), || reading.open(candidate));
-        let (mut reference, mut candidate) = (told.tell(reference?)?, told.tell(candidate?)?);
+        let reference = reading.open(reference)?;
+        let candidate = reading.open_beside(reference.names_read(), candidate)?;
+        let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let (reference, mut candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;

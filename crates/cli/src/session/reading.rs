@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_trace::{Batch, DType, Dump, Names, OpenOptions, Rows, own_table};
+use firstdiff_trace::{Batch, DType, Dump, Names, NamesRead, OpenOptions, Rows, own_table};
 
 use crate::session::remote;
 
@@ -33,6 +33,18 @@ impl ReadingArgs {
     /// # Errors
     /// When it, or the table of names, cannot be read.
     pub fn open(&self, path: &Path) -> Result<Dump> {
+        self.open_as(path, None)
+    }
+
+    /// Opens a candidate's dump: what it calls as the reference does is the same.
+    ///
+    /// # Errors
+    /// When it, or the table of names, cannot be read, or that table names taps that the reference does not have.
+    pub fn open_beside(&self, reference: &NamesRead, path: &Path) -> Result<Dump> {
+        self.open_as(path, Some(Arc::new(reference.clone())))
+    }
+
+    fn open_as(&self, path: &Path, reference: Option<Arc<NamesRead>>) -> Result<Dump> {
         let is_address = remote::is_address(path);
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
@@ -41,7 +53,7 @@ impl ReadingArgs {
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
         };
-        let options = OpenOptions { names, dtype: self.dtype, name: None };
+        let options = OpenOptions { names, dtype: self.dtype, name: None, reference };
         let mut dump = match is_address {
             true => remote::open(path, &options)?,
             false => Dump::open_with(path, &options)?,

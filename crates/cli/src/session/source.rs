@@ -194,7 +194,7 @@ impl Recorded {
     fn sizes(&self) -> (&str, u32, usize) {
         let taps = || self.program.taps().iter().map(|tap| (Tap::named(&tap.tap), &tap.view));
         let layers = taps().filter_map(|(tap, _)| tap.layer).max().map_or(0, |last| last + 1);
-        let stream = taps().find(|(tap, _)| *tap == Tap::named("h0"));
+        let stream = taps().find(|(tap, _)| tap.last_name() == "h0");
         let hidden = stream.and_then(|(_, view)| view.shape.last().copied()).unwrap_or(0);
         (self.program.model(), layers, hidden)
     }

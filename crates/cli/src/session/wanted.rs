@@ -17,16 +17,11 @@ pub(crate) struct Wanted {
 /// Bytes of the same operations of further layers, all together.
 const MOST_BYTES: usize = 1 << 29;
 
-/// The layer of a tap, and the stack that it is of.
-fn layer(tap: Tap) -> Option<(&'static str, u32)> {
-    Some((tap.stack(), tap.layer?))
-}
-
 /// The taps of a whole run that parts it: what each layer gives, and what belongs to no layer. `all` in the order in which they are made.
 pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
     let mut last = BTreeMap::new();
     for (at, &tap) in all.iter().enumerate() {
-        last.insert(layer(tap).map_or((Some(at), "", 0), |(stack, layer)| (None, stack, layer)), at);
+        last.insert(tap.block().map_or((Some(at), "", 0), |(stack, layer)| (None, stack, layer)), at);
     }
     let places: BTreeSet<usize> = last.into_values().collect();
     places.into_iter().map(|at| all[at]).collect()
@@ -38,7 +33,7 @@ pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
     let mut met = BTreeSet::new();
     let in_order = replay.taps.iter().map(|t| t.report.place.tap);
     let taps: Vec<Tap> = in_order.filter(|tap| inside.contains(tap) && met.insert(*tap)).collect();
-    let layers: BTreeSet<_> = taps.iter().filter_map(|&tap| layer(tap)).collect();
+    let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
     if layers.len() > 1 { outline(&taps) } else { taps }
 }
 
@@ -65,7 +60,7 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
         return Some(Wanted { taps, why: "whether the same operations are wrong in the other layers" });
     }
     let mut taps = narrowing(replay, inside);
-    let layers: BTreeSet<_> = inside.iter().filter_map(|&tap| layer(tap)).collect();
+    let layers: BTreeSet<_> = inside.iter().filter_map(Tap::block).collect();
     let why = if layers.len() > 1 { "in which layer it is wrong" } else { "which operation is wrong" };
     // Once more, so that an engine that wavers is not blamed.
     taps.push(first.report.place.tap);
@@ -83,10 +78,10 @@ fn alike(
     let found: Vec<Tap> =
         replay.taps.iter().filter(single).flat_map(|t| t.from.iter().copied().chain([t.report.place.tap])).collect();
     let sites: BTreeSet<_> =
-        found.iter().filter(|tap| layer(**tap).is_some()).map(|tap| (tap.stack(), tap.site)).collect();
+        found.iter().filter(|tap| tap.layer.is_some()).map(|tap| (tap.stack(), tap.site)).collect();
     let mut by_layer: BTreeMap<(&str, u32), BTreeSet<Tap>> = BTreeMap::new();
     for &tap in suspects.iter().flat_map(|(_, open)| open) {
-        if let Some(layer) = layer(tap).filter(|_| sites.contains(&(tap.stack(), tap.site))) {
+        if let Some(layer) = tap.block().filter(|_| sites.contains(&(tap.stack(), tap.site))) {
             by_layer.entry(layer).or_default().insert(tap);
         }
     }

@@ -377,27 +377,33 @@ fn a_candidate_does_not_loosen_its_own_tolerance_unseen() {
 #[test]
 fn assert_parity_passes_and_fails_with_the_screen() {
     let at = |name: &str| fixtures().join(name);
-    firstdiff::assert_parity!(at("right/llama-numpy.npz"), at(GOLDEN));
-    firstdiff::assert_parity!(at("right/llama-torch-bf16.npz"), at(GOLDEN), "bf16");
-    let failure = std::panic::catch_unwind(|| firstdiff::assert_parity!(at(FAULTY), at(GOLDEN))).unwrap_err();
+    firstdiff::assert_parity!(reference: at(GOLDEN), candidate: at("right/llama-numpy.npz"));
+    firstdiff::assert_parity!(reference: at(GOLDEN), candidate: at("right/llama-torch-bf16.npz"), profile: "bf16");
+    let failure = std::panic::catch_unwind(|| firstdiff::assert_parity!(reference: at(GOLDEN), candidate: at(FAULTY)));
+    let failure = failure.unwrap_err();
     let message = failure.downcast_ref::<String>().unwrap();
     assert!(message.contains("first divergence: layers.0.q_rope (rope)"), "{message}");
     assert!(!message.contains('\u{1b}'));
-    assert!(std::panic::catch_unwind(|| firstdiff::assert_parity!("nowhere", at(GOLDEN))).is_err());
+    let nowhere = || firstdiff::assert_parity!(reference: at(GOLDEN), candidate: "nowhere");
+    assert!(std::panic::catch_unwind(nowhere).is_err());
 }
 
 #[test]
 fn check_parity_gives_the_report_and_its_page() {
     let at = |name: &str| fixtures().join(name);
-    let right = firstdiff::check_parity(at("right/llama-numpy.npz"), at(GOLDEN), None).unwrap();
+    let check = |candidate: &str| {
+        firstdiff::check_parity(firstdiff::Sides { reference: at(GOLDEN), candidate: at(candidate) }, None)
+    };
+    let right = check("right/llama-numpy.npz").unwrap();
     assert_eq!(right.conclusion.verdict, firstdiff::report::Verdict::Parity);
-    let wrong = firstdiff::check_parity(at(FAULTY), at(GOLDEN), None).unwrap_err();
+    let wrong = check(FAULTY).unwrap_err();
     assert_eq!(wrong.report().unwrap().first_divergence.unwrap().tap, "layers.0.q_rope");
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     assert!(wrong.write_html(&page).unwrap());
     assert!(std::fs::read_to_string(&page).unwrap().contains("layers.0.q_rope"));
-    let unread = firstdiff::check_parity("nowhere", at(GOLDEN), None).unwrap_err();
+    let unread = check("nowhere").unwrap_err();
+    assert_eq!(format!("{unread:?}"), unread.to_string());
     assert!(unread.report().is_none() && !unread.write_html(&page).unwrap());
 }
 

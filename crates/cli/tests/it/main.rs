@@ -11,6 +11,7 @@ mod few_numbers;
 #[cfg(unix)]
 mod files;
 mod inspect;
+mod names;
 mod parts;
 mod positions;
 mod printed;

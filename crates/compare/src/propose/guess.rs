@@ -7,119 +7,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Site, Tap};
 
 /// What people call a site, between other words: the longest that fits counts.
-const WORDS: [(Site, &[&str]); 27] = [
-    (Site::H0, &["embed", "emb", "embd", "embedding", "embeddings", "wte", "tok_emb", "token_embd", "embed_tokens"]),
+const WORDS: [(Site, &str); 27] = [
+    (Site::H0, "embed emb embd embedding embeddings wte tok_emb token_embd embed_tokens"),
     (
         Site::AttnNorm,
-        &[
-            "attn_norm",
-            "attention_norm",
-            "input_layernorm",
-            "input_norm",
-            "ln_1",
-            "ln1",
-            "norm1",
-            "norm_1",
-            "attn_ln",
-            "ln_attn",
-            "rms_att",
-            "pre_attn",
-        ],
+        "attn_norm attention_norm input_layernorm input_norm ln_1 ln1 norm1 norm_1 attn_ln ln_attn rms_att pre_attn",
     ),
-    (Site::Q, &["q", "query", "queries", "q_proj", "wq", "attn_q", "xq"]),
-    (Site::K, &["k", "key", "keys", "k_proj", "wk", "attn_k", "xk"]),
-    (Site::V, &["v", "value", "values", "v_proj", "wv", "attn_v", "xv"]),
-    (Site::QNorm, &["q_norm", "query_norm", "q_layernorm", "q_ln"]),
-    (Site::KNorm, &["k_norm", "key_norm", "k_layernorm", "k_ln"]),
-    (Site::QRope, &["q_rope", "q_rot", "q_rotary", "rope_q", "rot_q", "q_roped", "q_embed", "query_rot", "q_pe"]),
-    (Site::KRope, &["k_rope", "k_rot", "k_rotary", "rope_k", "rot_k", "k_roped", "k_embed", "key_rot", "k_pe"]),
-    (Site::Qk, &["qk", "kq", "qkt", "qk_t", "q_k", "dots", "raw_scores"]),
-    (Site::Scores, &["scores", "score", "attn_scores", "scaled_scores", "masked_scores", "attn_logits"]),
-    (
-        Site::Probs,
-        &[
-            "probs",
-            "attn_probs",
-            "softmax",
-            "soft_max",
-            "attn_weights",
-            "attention_weights",
-            "pattern",
-            "att",
-            "attn_w",
-        ],
-    ),
-    (Site::Context, &["context", "ctx", "kqv", "attn_values", "attn_ctx", "attn_heads", "heads_out", "z", "av"]),
-    (
-        Site::AttnOut,
-        &["attn_out", "attention_out", "attn_output", "o_proj", "wo", "attn_proj", "out_proj", "attn", "attention"],
-    ),
-    (Site::AttnPostNorm, &["attn_post_norm", "post_attn_norm"]),
+    (Site::Q, "q query queries q_proj wq attn_q xq"),
+    (Site::K, "k key keys k_proj wk attn_k xk"),
+    (Site::V, "v value values v_proj wv attn_v xv"),
+    (Site::QNorm, "q_norm query_norm q_layernorm q_ln"),
+    (Site::KNorm, "k_norm key_norm k_layernorm k_ln"),
+    (Site::QRope, "q_rope q_rot q_rotary rope_q rot_q q_roped q_embed query_rot q_pe"),
+    (Site::KRope, "k_rope k_rot k_rotary rope_k rot_k k_roped k_embed key_rot k_pe"),
+    (Site::Qk, "qk kq qkt qk_t q_k dots raw_scores"),
+    (Site::Scores, "scores score attn_scores scaled_scores masked_scores attn_logits"),
+    (Site::Probs, "probs attn_probs softmax soft_max attn_weights attention_weights pattern att attn_w"),
+    (Site::Context, "context ctx kqv attn_values attn_ctx attn_heads heads_out z av"),
+    (Site::AttnOut, "attn_out attention_out attn_output o_proj wo attn_proj out_proj attn attention"),
+    (Site::AttnPostNorm, "attn_post_norm post_attn_norm"),
     (
         Site::HAttn,
-        &[
-            "h_attn",
-            "resid_mid",
-            "ffn_inp",
-            "after_attn",
-            "post_attn",
-            "attn_resid",
-            "resid1",
-            "resid_1",
-            "residual_1",
-            "residual1",
-            "h_mid",
-            "mid",
-        ],
+        "h_attn resid_mid ffn_inp after_attn post_attn attn_resid resid1 resid_1 residual_1 residual1 h_mid mid",
     ),
     (
         Site::FfnNorm,
-        &[
-            "ffn_norm",
-            "post_attention_layernorm",
-            "mlp_norm",
-            "ln_2",
-            "ln2",
-            "norm2",
-            "norm_2",
-            "ln_mlp",
-            "ffn_ln",
-            "rms_ffn",
-            "pre_ffn",
-            "pre_mlp",
-        ],
+        "ffn_norm post_attention_layernorm mlp_norm ln_2 ln2 norm2 norm_2 ln_mlp ffn_ln rms_ffn pre_ffn pre_mlp",
     ),
-    (Site::FfnGate, &["gate", "gate_proj", "ffn_gate", "mlp_gate", "w1"]),
-    (Site::FfnUp, &["up", "up_proj", "ffn_up", "mlp_up", "w3"]),
-    (Site::FfnAct, &["act", "ffn_act", "mlp_act", "swiglu", "silu", "gelu", "glu", "gated"]),
-    (Site::RouterLogits, &["router", "router_logits", "gate_logits", "gate_inp"]),
-    (Site::RouterProbs, &["router_probs", "router_weights"]),
-    (
-        Site::FfnOut,
-        &["ffn_out", "mlp_out", "down", "down_proj", "w2", "ffn_down", "ffn", "mlp", "ffn_output", "mlp_output"],
-    ),
-    (Site::FfnPostNorm, &["ffn_post_norm", "post_ffn_norm", "post_feedforward_layernorm"]),
+    (Site::FfnGate, "gate gate_proj ffn_gate mlp_gate w1"),
+    (Site::FfnUp, "up up_proj ffn_up mlp_up w3"),
+    (Site::FfnAct, "act ffn_act mlp_act swiglu silu gelu glu gated"),
+    (Site::RouterLogits, "router router_logits gate_logits gate_inp"),
+    (Site::RouterProbs, "router_probs router_weights"),
+    (Site::FfnOut, "ffn_out mlp_out down down_proj w2 ffn_down ffn mlp ffn_output mlp_output"),
+    (Site::FfnPostNorm, "ffn_post_norm post_ffn_norm post_feedforward_layernorm"),
     (
         Site::H,
-        &[
-            "h",
-            "resid_post",
-            "layer_out",
-            "layer_output",
-            "block_out",
-            "block_output",
-            "l_out",
-            "out",
-            "output",
-            "hidden",
-            "hidden_states",
-            "resid2",
-            "residual_2",
-            "x",
-        ],
+        "h resid_post layer_out layer_output block_out block_output l_out out output hidden hidden_states resid2 residual_2 x",
     ),
-    (Site::FinalNorm, &["final_norm", "ln_f", "norm_f", "final_layernorm", "output_norm", "last_norm", "norm"]),
-    (Site::Logits, &["logits", "lm_head", "head", "unembed", "output", "result_output"]),
+    (Site::FinalNorm, "final_norm ln_f norm_f final_layernorm output_norm last_norm norm"),
+    (Site::Logits, "logits lm_head head unembed output result_output"),
 ];
 
 /// A name with one of its numbers for the layer's, and the tensors that have it.
@@ -264,8 +191,9 @@ pub(crate) fn guesses<'a>(
 /// How well the words of a name say a site: the letters of the longest word of the site's that is in it; a name like the site's own counts for little.
 pub(crate) fn score(template: &str, site: Site) -> usize {
     let name = plain(template);
-    let words = WORDS.iter().find(|(of, _)| *of == site).map_or(&[][..], |(_, words)| words);
-    let said = words.iter().filter(|word| name.contains(&format!("_{word}_"))).map(|word| 2 * word.len()).max();
+    let words = WORDS.iter().find(|(of, _)| *of == site).map_or("", |(_, words)| words);
+    let said =
+        words.split_whitespace().filter(|word| name.contains(&format!("_{word}_"))).map(|word| 2 * word.len()).max();
     said.unwrap_or(usize::from(alike(&name, site.name()) > 0.7))
 }
 

@@ -96,6 +96,13 @@ impl Match {
     }
 }
 
+/// The names of the candidate that are no taps: neither of the vocabulary, nor of the reference.
+pub fn unnamed<'c>(reference: &Dump, candidate: &'c Dump) -> impl Iterator<Item = &'c String> {
+    let held: BTreeSet<String> =
+        reference.open_taps().iter().map(|e| stored_name(&e.tap.to_string(), e.step)).collect();
+    candidate.unmapped().iter().filter(move |name| !held.contains(*name))
+}
+
 /// Proposes taps of `reference` for the names in `candidate` that are none. Of a batch, `sequence` is the one that the reference ran; a candidate that ran
 /// token by token is compared with the rows of one pass. `progress` is told how many of how many were looked at.
 ///
@@ -109,18 +116,19 @@ pub fn propose(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Naming, DumpError> {
     let place = |e: &Entry| Place { step: e.step, tap: e.tap };
-    let named: BTreeSet<Place> = candidate.entries().iter().map(place).collect();
-    let free: Vec<&Entry> = reference.entries().iter().filter(|e| !named.contains(&place(e))).collect();
+    let is_named = |e: &Entry| candidate.entry(e.tap, e.step).is_some();
+    let all: Vec<Entry> = reference.entries().iter().cloned().chain(reference.open_taps()).collect();
+    let free: Vec<&Entry> = all.iter().filter(|e| !is_named(e)).collect();
     let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
-    let of_model = reference.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
+    let of_model = all.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
+    let names: Vec<String> = unnamed(reference, candidate).cloned().collect();
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
-    let sizes: BTreeSet<usize> = candidate.unmapped().iter().filter_map(|name| candidate.unmapped_size(name)).collect();
+    let sizes: BTreeSet<usize> = names.iter().filter_map(|name| candidate.unmapped_size(name)).collect();
     let prints = Prints::of(reference, &free, sequence, &sizes)?;
     let own = own_values(candidate, &sizes)?;
     let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
-    let total = candidate.unmapped().len();
-    for (number, name) in candidate.unmapped().iter().enumerate() {
-        progress(number, total);
+    for (number, name) in names.iter().enumerate() {
+        progress(number, names.len());
         // What cannot be read as floats is no tap.
         let Ok(tensor) = candidate.read_unmapped(name) else { continue };
         let values = sorted_values(&tensor);
@@ -140,7 +148,7 @@ pub fn propose(
     }
     let Elected { matches, others, unclear } = elected(matches);
     aliases.extend(others);
-    let proposals = without_contradictions(rules(&matches, candidate.unmapped(), of_model));
+    let proposals = without_contradictions(rules(&matches, &names, of_model));
     let mut naming = Naming { proposals, aliases, notes: notes(&matches), ..Naming::default() };
     let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
@@ -221,10 +229,7 @@ fn guessed(
     left: &[&Entry],
     layers: u32,
 ) -> Vec<Proposal> {
-    let proposed = |tap: Tap| {
-        let of_all = tap.layer.map_or_else(|| tap.to_string(), |_| format!("layers.{{N}}.{}", tap.site.name()));
-        proposals.iter().any(|p| p.tap == of_all || p.tap == tap.to_string())
-    };
+    let proposed = |tap: Tap| proposals.iter().any(|p| p.tap == tap.in_layers("{N}") || p.tap == tap.to_string());
     let open = left.iter().filter(|e| e.step == 0 && !proposed(e.tap));
     let open: BTreeMap<Tap, usize> = open.map(|e| (e.tap, e.shape.iter().product())).collect();
     let written = candidate.unmapped_as_written();
@@ -237,7 +242,7 @@ fn guessed(
     let guesses = guesses(&families, &open, in_order);
     let proposal = |template: &str, site: Site, by: Guess| Proposal {
         name: template.to_owned(),
-        tap: if site.in_layer() { format!("layers.{{N}}.{}", site.name()) } else { site.name().to_owned() },
+        tap: Tap { layer: site.in_layer().then_some(0), site }.in_layers("{N}"),
         evidence: Evidence::Guess(by),
     };
     guesses.into_iter().map(|(family, site, by)| proposal(&family.template, site, by)).collect()
@@ -278,9 +283,14 @@ type Next = Option<(Place, f64)>;
 /// The tap whose sorted values are the tensor's in one of the forms, and the next best.
 fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Option<(Place, Form, f64, Next)> {
     let mut near = prints.near(tensor);
-    near.sort_by(|a, b| a.2.total_cmp(&b.2));
+    // What another name of the reference holds as well is the vocabulary's tap.
+    let is_open = |place: &Place| place.tap.is_open();
+    near.sort_by(|a, b| {
+        a.2.max(SORTED_EXACT).total_cmp(&b.2.max(SORTED_EXACT)).then(is_open(&a.0).cmp(&is_open(&b.0)))
+    });
     let (place, form, nmse) = *near.first()?;
-    let next = near.iter().find(|(other, ..)| *other != place).map(|(place, _, nmse)| (*place, *nmse));
+    let others = near.iter().filter(|(other, ..)| *other != place && (is_open(&place) || !is_open(other)));
+    let next = others.min_by(|a, b| a.2.total_cmp(&b.2)).map(|(place, _, nmse)| (*place, *nmse));
     let clear = next.is_none_or(|(_, second)| second > NAME_CLEARER * nmse.max(SORTED_EXACT));
     (nmse <= allowed(place.tap) && clear).then_some((place, form, nmse, next))
 }
@@ -302,7 +312,7 @@ fn notes(matches: &[Match]) -> Vec<String> {
 
 /// One rule as a table of names.
 fn rule(name: &str, tap: &str) -> Option<Names> {
-    Names::parse(&format!("{name:?} = \"{tap}\""), "").ok()
+    Names::parse(&format!("{name:?} = {tap:?}"), "").ok()
 }
 
 /// One rule for all layers where the matched names differ in the layer's number alone; else one for each.
@@ -337,7 +347,7 @@ fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
             }));
             continue;
         };
-        let tap = stored_name(&format!("layers.{{N}}.{}", site.name()), *step);
+        let tap = stored_name(&Tap::layer(0, *site).in_layers("{N}"), *step);
         let count = bearers(&|other| layer_in(&name, other).is_some());
         proposals.push(proposal(name, tap, of_site, count));
     }
@@ -347,10 +357,7 @@ fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
 /// The rule of a tap whose rows are tensors of their own, each with the token's number in its name, or behind it.
 fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
     let first = matches.first()?;
-    let tap = match first.place.tap.layer {
-        Some(_) => format!("layers.{{N}}.{}", first.place.tap.site.name()),
-        None => first.place.tap.to_string(),
-    };
+    let tap = first.place.tap.in_layers("{N}");
     let fits = |name: &&String| {
         let fitting = |names: &Names| matches.iter().all(|m| names.find(&m.name) == Some((m.place.tap, m.place.step)));
         rule(name, &tap).is_some_and(|names| fitting(&names))

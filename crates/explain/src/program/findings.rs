@@ -173,7 +173,7 @@ const MOVED: [(&Mistake, &Mistake); 2] = [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), 
 /// What is done elsewhere is one mistake, not two.
 fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
     let is = |finding: &Finding, mistake: &Mistake| finding.cause.as_ref().is_some_and(|cause| cause.id == mistake.id);
-    let layers = |finding: &Finding| finding.shown_at.iter().map(|place| place.tap.layer).collect::<BTreeSet<_>>();
+    let layers = |finding: &Finding| finding.shown_at.iter().map(|place| place.tap.block()).collect::<BTreeSet<_>>();
     for (left_out, done) in MOVED {
         let Some(at) = findings.iter().position(|finding| is(finding, done)) else { continue };
         let there = layers(&findings[at]);

@@ -68,8 +68,8 @@ fn continued(
     decoded: &Finding,
 ) -> Option<f64> {
     let Measured { law, axes, .. } = known.measured.as_ref()?;
-    let sites = |finding: &Finding| -> BTreeSet<(Option<u32>, &'static str)> {
-        finding.shown_at.iter().map(|place| (place.tap.layer, place.tap.last_site().name())).collect()
+    let sites = |finding: &Finding| -> BTreeSet<(Option<(&'static str, u32)>, &'static str)> {
+        finding.shown_at.iter().map(|place| (place.tap.block(), place.tap.last_site().name())).collect()
     };
     if !sites(decoded).is_subset(&sites(known)) {
         return None;

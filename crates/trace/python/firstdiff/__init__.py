@@ -110,9 +110,14 @@ class Recording:
         self.replace("dump.json", f'{{\n{head}  "taps": [\n    {lines}\n  ]\n}}\n'.encode())
         self.complete = how["complete"]
 
+    def positions(self):
+        """How many tokens the step was fed, or 0: nobody said so, or a number for each sequence of a batch."""
+        prompt = self.meta.get("tokens", [])
+        return self.fed if self.step else 0 if is_batch(prompt) else len(prompt)
+
     def check_rows(self, tap, shape):
         """Tells, once, of a residual stream with more rows than the step has tokens. Fewer may be the rows that were kept."""
-        tokens = self.fed if self.step else len(self.meta.get("tokens", ()))
+        tokens = self.positions()
         if self.told_rows or not tokens or tap.rsplit(".", 1)[-1] not in {"h0", "h", "h_attn"} or len(shape) != 2 or shape[0] <= tokens:
             return
         self.told_rows = True
@@ -123,7 +128,7 @@ class Recording:
         """The token positions that are asked for, and their list; the whole array and None where these are all, or cannot be told."""
         site, shape = tap.rsplit(".", 1)[-1], tuple(getattr(array, "shape", ()))
         axis = 1 if site in SCORES else 0
-        tokens = self.fed if self.step else len(self.meta.get("tokens", ()))
+        tokens = self.positions()
         if len(shape) != (3 if site in SCORES | HEADED else 2) or shape[0] == shape[1] or (tokens and shape[axis] != tokens):
             return array, None
         if len(shape) == 3 and not tokens:  # heads may stand first
@@ -268,17 +273,15 @@ def npy_header(shape, descr):
 # ---- the recording of this process ----
 
 _recording = None  # of the innermost `with`, else of FIRSTDIFF_DIR
-_asked = False
+_finished = False  # whether an earlier one was
 
 
 def _current():
-    """The recording under way, or None; looks at the environment the first time."""
-    global _recording, _asked
-    if _recording is None and not _asked:
-        _asked = True
-        if folder := os.environ.get("FIRSTDIFF_DIR"):
-            _recording = Recording(folder)
-            atexit.register(_at_exit, _recording)
+    """The recording under way, or None. Where there is none the environment says whether one begins, also after `finish`: a notebook records anew."""
+    global _recording
+    if _recording is None and (folder := os.environ.get("FIRSTDIFF_DIR")):
+        _recording = Recording(folder)
+        atexit.register(_at_exit, _recording)
     return _recording
 
 
@@ -295,22 +298,47 @@ def is_on():
 
 
 def tokens(ids):
-    """Notes the token ids of the prompt."""
+    """Notes the token ids of the prompt; of a batch a list for each sequence, without its padding."""
     if on := _current():
-        on.meta["tokens"] = [int(id) for id in ids]
+        on.meta["tokens"] = id_lists(ids)
 
 
 def next_step(token):
-    """Begins the next decode step, which is fed `token`."""
-    next_chunk([token])
+    """Begins the next decode step, which is fed `token`; of a batch one for each sequence."""
+    next_chunk([[id] for id in token] if is_list(token) else [token])
 
 
 def next_chunk(ids):
-    """Begins the next step, which is fed several tokens: a further chunk of the prompt."""
+    """Begins the next step, which is fed several tokens: a further chunk of the prompt. Of a batch a list for each sequence."""
     if on := _current():
         with on.lock:
-            on.step, on.fed = on.step + 1, len(ids)
-            on.meta.setdefault("decode_tokens", []).extend(int(id) for id in ids)
+            ids, prompt = id_lists(ids), on.meta.get("tokens", [])
+            count = len(prompt) if is_batch(prompt) else 0
+            if count != (len(ids) if is_batch(ids) else 0):
+                raise RecordError(f"the next step has ids of {len(ids) if is_batch(ids) else 1} sequences and the prompt of {count or 1}: of a batch `tokens` "
+                                  "and every step name a list for each sequence")
+            on.step, on.fed = on.step + 1, 0 if count else len(ids)
+            before = on.meta.setdefault("decode_tokens", [[] for _ in range(count)])
+            for own, more in zip(before, ids) if count else [(before, ids)]:
+                own.extend(more)
+
+
+def id_lists(ids):
+    """Token ids as dump.json has them: numbers, or a list for each sequence of a batch."""
+    ids = list(ids)
+    if not all(is_list(one) == is_list(ids[0]) for one in ids):
+        raise RecordError("token ids are those of one sequence, or of a batch a list for each sequence")
+    ids = [[int(id) for id in one] if is_list(one) else int(one) for one in ids]
+    return ids[0] if is_batch(ids) and len(ids) == 1 else ids
+
+
+def is_list(ids):
+    """Whether these are ids, and not one: a tensor of no axis is one."""
+    return bool(getattr(ids, "ndim", hasattr(ids, "__len__")))
+
+
+def is_batch(ids):
+    return bool(ids) and isinstance(ids[0], list)
 
 
 def note(**notes):
@@ -341,9 +369,9 @@ def record(what, value=None, *, modules="", program=None):
 
 
 def finish():
-    """Ends the recording: dump.json says that it is complete. After it nothing is recorded."""
-    global _recording
-    on, _recording = _current(), None
+    """Ends the recording: dump.json says that it is complete. What is recorded after it is another dump, and needs a folder of its own."""
+    global _recording, _finished
+    on, _recording, _finished = _recording if _finished else _current(), None, True
     if on:
         on.finish()
 

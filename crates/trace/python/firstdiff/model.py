@@ -169,7 +169,8 @@ class Watching:
         shape = tuple(fed_with.shape) if fed_with is not None else (1, 0)
         in_batch = len(shape) >= (2 if shown or fed_with is None else 3)  # [B,T] or [B,T,D]
         if in_batch and shape[0] != 1:
-            raise RecordError(f"a batch of {shape[0]}: firstdiff records one sequence at a time")
+            raise RecordError(f"a batch of {shape[0]}: of a model one sequence at a time is recorded. Call it with one, without its padding (ids[0:1]), and record "
+                              "the next one in another `with` and another folder; an engine's own batch is compared by `--sequence N`")
         fed = [int(id) for id in ids.reshape(-1)] if shown else []
         self.length, self.called = shape[in_batch] if len(shape) > in_batch else 0, {}
         if self.calls == 0 and fed:

@@ -31,6 +31,8 @@ ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "el
 CHOICES = {"topk", "sort", "max", "argmax", "gather", "index", "index_select", "scatter", "embedding"} | SOFTMAX
 # Attention as one operation: queries, keys and values are its first operands.
 FUSED = {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "flex_attention"}
+# What makes one row of several positions.
+POOLS = {"sum", "mean", "amax", "max"}
 # What a state that runs over positions is made with, and the window of a convolution is not.
 SCANS = PRODUCTS | {"exp", "sum"}
 # What tells positions apart, and is no table of a rotation.
@@ -150,19 +152,29 @@ class Graph:
         """The weights that a projection reads."""
         return [view.buffer for _, view in self.reads[at] if view.buffer in self.program.weights and len(view.shape) > 1]
 
-    def adapted(self, at):
-        """The projections that an operation adds, where both start from one input: a matrix and an adapter beside it."""
+    def branches(self, at):
+        """Of an operation that adds a matrix and an adapter beside it, which both start from one input, the projections of each, from the last one up."""
         sources = [self.origin(made)[0] for made, _ in self.sources(at)] if self.kind(at) in SUMS else []
         if len(sources) != 2 or not all(self.is_projection(made) for made in sources):
             return []
-        starts = []
+        chains, starts = [], []
         for made in sources:
-            for _ in range(FAR):
+            chain = []
+            while made is not None and self.is_projection(made) and len(chain) < FAR:
+                chain.append(made)
                 made = next((self.origin(read)[0] for read, _ in self.sources(made)), None)
-                if made is None or not self.is_projection(made):
-                    break
+            chains.append(chain)
             starts.append(made)
-        return sources if starts[0] == starts[1] and starts[0] is not None else []
+        return sorted(chains, key=len) if starts[0] == starts[1] and starts[0] is not None else []
+
+    def adapted(self, at):
+        """The projections that an operation adds, where both start from one input: a matrix, and an adapter beside it."""
+        return [chain[0] for chain in self.branches(at)]
+
+    def adapter(self, at):
+        """The projections of the adapter that an operation adds."""
+        chains = self.branches(at)
+        return [made for made in chains[1] if made not in chains[0]] if chains and len(chains[0]) < len(chains[1]) else []
 
     def reads_earlier_step(self, at):
         """Whether an operation reads what was computed in a step before this one."""
@@ -414,11 +426,12 @@ class Layer:
     def name_latent(self, prefix, side, projection):
         """Of two projections in a row: both, and the norm between them."""
         graph = self.graph
-        if not graph.sources(projection):
+        matrix = next(iter(graph.adapted(projection)), projection)  # an adapter beside it is no step on its way
+        if not graph.sources(matrix):
             return
-        between, _ = graph.origin(graph.sources(projection)[0][0], self.begin)
+        between, _ = graph.origin(graph.sources(matrix)[0][0], self.begin)
         first, _ = graph.origin(self.norms.get(between, between), self.begin)
-        if self.inside(first) and graph.is_projection(first):
+        if self.inside(first) and (graph.is_projection(first) or graph.adapted(first)):
             self.tap(f"{prefix}{side}_a", first)
             if between in self.norms:
                 self.tap(f"{prefix}{side}_a_norm", between)
@@ -446,9 +459,16 @@ class Layer:
             at = after[0]
 
     def with_bias(self, projection):
-        """A projection, or the sum with its bias, where that is an operation of its own."""
-        readers = [at for at, _ in self.graph.readers[projection] if self.inside(at)]
-        return readers[0] if len(readers) == 1 and self.graph.projected(readers[0]) == projection else projection
+        """A projection, or the sum with its bias, where that is an operation of its own, or with an adapter."""
+        graph = self.graph
+        readers = [at for at, _ in graph.readers[projection] if self.inside(at)]
+        is_sum = len(readers) == 1 and (graph.projected(readers[0]) == projection or projection in graph.adapted(readers[0]))
+        return readers[0] if is_sum else projection
+
+    def projections(self, body):
+        """The projections among some operations, without those of adapters."""
+        adapters = {made for at in body for made in self.graph.adapter(at)}
+        return sorted(at for at in body if self.graph.is_projection(at) and at not in adapters)
 
     # -- branches of the residual stream --
 
@@ -602,10 +622,10 @@ class Layer:
     def name_feed_forward(self, other, body):
         graph = self.graph
         self.tap("ffn_out", self.behind_norm(other, "ffn_post_norm"))
-        projections = sorted(at for at in body if graph.is_projection(at))
+        projections = self.projections(body)
         self.before_projection(projections[0] if projections else None, "ffn_norm")
         if not name_mixture(self, body):
-            for name, found in self.block(projections, projections).items():
+            for name, found in self.block(projections, [at for at in body if graph.is_projection(at)]).items():
                 if name != "ffn_out":
                     self.tap(name, *found)
 
@@ -669,10 +689,10 @@ class Layer:
 def name_taps(graph, step, gives_logits):
     """Every tap of the step that was read last, in the order in which they are computed. `gives_logits`: the model's output is called so."""
     program, taps, rows, named_stacks = graph.program, {}, {}, {}
-    containers = defaultdict(list)
+    containers, part = defaultdict(list), model_in_sequence(graph)
     for call in graph.calls:
         container, _, number = call.path.rpartition(".")
-        if number.isdigit() and not re.search(r"(^|\.)\d+(\.|$)", container):
+        if number.isdigit() and container.startswith(part) and not re.search(r"(^|\.)\d+(\.|$)", container[len(part):]):
             containers[container].append((int(number), call))
     stacks = {path: calls for path, calls in containers.items() if len(calls) > 1 and [at for at, _ in calls] == sorted({at for at, _ in calls})}
     outer = {path: calls for path, calls in stacks.items() if not any(path.startswith(other + ".") for other in stacks if other != path)}
@@ -701,6 +721,20 @@ def name_taps(graph, step, gives_logits):
         if (view.dtype in FLOATS or name.endswith(".router_topk")) and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
+
+
+def model_in_sequence(graph):
+    """`0.` of a sequence whose first module is a model with layers, and the others what is done with its output: no layers of one stack. Else nothing."""
+    work, attending = defaultdict(int), defaultdict(set)
+    for call in graph.calls:
+        first, _, rest = call.path.partition(".")
+        if not rest:
+            work[first] += call.end - call.begin
+        elif re.fullmatch(r"(?:[^\d.][^.]*\.)+\d+", rest) and any(graph.kind(at) in SOFTMAX | FUSED for at in range(call.begin, call.end)):
+            attending[first].add(call.path)
+    members = {first: calls for first, calls in attending.items() if first.isdigit() and len(calls) > 1}
+    found = next(iter(members), None)
+    return f"{found}." if len(members) == 1 and 2 * work[found] > sum(work[first] for first in work if first.isdigit()) else ""
 
 
 def graph_of_prefill(graph):
@@ -836,8 +870,19 @@ def name_head(graph, output, begin, taps):
     if head is not None and head >= begin:
         taps["logits"] = (at, output)
         read = graph.origin(graph.sources(head)[0][0])[0] if graph.sources(head) else None
-        if read is not None and read >= begin:
+        if read is not None and read >= begin and is_of_stream(graph, read):
             taps["final_norm"] = (read, None)
+
+
+def is_of_stream(graph, at):
+    """Whether a head reads the stream, normed or not: what another projection has made of it, or a mean over positions, is that head's own."""
+    for _ in range(FAR):
+        if at is None or graph.projected(at) is not None or graph.kind(at) in POOLS:
+            return False
+        if graph.kind(at) not in COPIES | SCALES | ACTIVATIONS or len(graph.sources(at)) != 1:
+            break
+        at = graph.first_source(at)
+    return True
 
 
 def name_modules(graph, stacks, taps):

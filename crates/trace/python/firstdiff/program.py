@@ -10,12 +10,14 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import RecordError
 from .naming import Graph, name_taps
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
@@ -29,6 +31,8 @@ IN_PARTS = {"aten::einsum"}
 ESCAPES = ("tolist", "numpy", "__array__", "__dlpack__")
 # What says or changes something of a tensor, and nothing of its values.
 NO_VALUES = {"aten::detach_", "aten::_has_compatible_shallow_copy_type"}
+# What asks for gradients, in `torch.autograd`.
+GRADIENTS = ("backward", "grad")
 # Memory that holds nothing before an operation writes into it.
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 UNCOMPILED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
@@ -356,8 +360,14 @@ class Tracer(TorchDispatchMode):
         tensors = [item for item in results if isinstance(item, torch.Tensor)]
         if not written and not into and tensors and all(item.untyped_storage()._cdata in self.by_storage for item in tensors):
             return result  # another look at memory that is known
-        if (schema is not None and schema.name in NO_VALUES) or (not tensors and results == [None]):
-            return result
+        is_number = isinstance(results[0] if results else None, (bool, int, float))
+        if (schema is not None and schema.name in NO_VALUES) or not (tensors or is_number or written or into):
+            return result  # a mark for a profiler, a check: no value
+        if not tensors and not is_number:  # it gives nothing, and what it wrote is its result
+            tensors = results = list(tensors_in([*(args[at] for at in written), *(kwargs[key] for key in into)]))
+            lists = [item if at in written and isinstance(item, list) else [item] for at, item in enumerate(given)]
+            ends = [*accumulate(map(len, lists), initial=0)]  # of a list each tensor is an operand of its own
+            given, written = sum(lists, []), [at for own in written for at in range(ends[own], ends[own + 1])]
         self.find_unseen([value for at, value in enumerate(given) if at not in written], [value for key, value in named.items() if key not in into])
         name = name_of(function)
         if into:
@@ -456,6 +466,9 @@ class Following:
         self.tracer.given = lambda: [view for view in self.open[-1].given if view.buffer is not None] if self.open else []
 
     def __enter__(self):
+        for name in GRADIENTS:
+            self.stack.callback(setattr, torch.autograd, name, getattr(torch.autograd, name))
+            setattr(torch.autograd, name, no_gradients)
         if any(isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
             raise ValueError("a compiled model shows no operations: record the model that torch.compile or torch.jit was given")
         hooks = torch.nn.modules.module
@@ -561,6 +574,11 @@ class Following:
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
             self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
         self.tracer.forget()
+
+
+def no_gradients(*_, **__):
+    raise RecordError("a backward of a recorded forward: a model is recorded in inference mode, in which no gradients are kept. Record a forward by itself, and train "
+                      "on another one outside of the `with`; or let hooks record (program=False), which leave gradients as they are")
 
 
 def has_memory(tensor):

@@ -1,4 +1,5 @@
-"""The fixture `assert_parity`: a test that fails where an engine departs from its reference, with the command's screen, and keeps the page.
+"""The fixture `assert_parity`: a test that fails where an engine departs from its reference, with the command's screen and, of a reference that
+holds its model or program, the cause, and keeps the page.
 
     def test_engine(assert_parity):
         assert_parity("tests/golden/llama", my_engine.run(tokens), require="layers.*.h,logits")
@@ -49,7 +50,7 @@ def assert_parity(request, tmp_path_factory):
         node.user_properties.append(("firstdiff_report", str(page)))
         node.add_report_section("call", "firstdiff", f"the page: {page}")
         node.stash.setdefault(SHOWN, []).append(result)
-        pytest.fail(f"firstdiff: {why or result.headline}\n{result}")
+        pytest.fail("\n".join(filter(None, [f"firstdiff: {why or result.headline}", result.causes, str(result)])))
 
     return assert_parity
 

@@ -55,6 +55,16 @@ class Result:
         return [why] if why else []
 
     @property
+    def causes(self):
+        """Each fault that was found, in lines: where, what is computed instead, its proof, what to change, or what to record next. Where none could be sought, why."""
+        lines = [f"no cause was sought: {self.no_cause}"] if self.no_cause else []
+        for found in self.explanation["findings"] if self.explanation else ():
+            law = found["measured"] or {}
+            lines.append(f"cause: {found['place']}: {found['summary'] or law.get('words') or 'unknown'}")
+            lines += [f"  {key}: {found[key]}" for key in ("proof", "fix", "note", "next") if found.get(key)]
+        return "\n".join(printable(line) for line in lines)
+
+    @property
     def unchecked(self):
         """The names of all that was not compared, or in part: unchecked taps, names of one dump alone, names that are no taps. `not_checked` of the report
         has the reasons in words."""
@@ -78,7 +88,7 @@ class Result:
             text = f"not passed: {unchecked}, parity in the rest"
         else:
             text = ", ".join(filter(None, [f"{self.verdict}{at}", unchecked]))
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)  # names are foreign
+        return printable(text)
 
     def __bool__(self):
         raise TypeError("a comparison has no truth value: ask `.passed` (parity, and all was compared) or `.parity` (all that was compared agrees)")
@@ -107,6 +117,11 @@ class Result:
             raise ValueError(f"{path}: a name that ends in {', '.join(kinds)} is needed")
         replace(path, kinds[path.suffix]())
         return path
+
+
+def printable(text):
+    """One line: names are foreign."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def replace(path, text):

@@ -221,6 +221,7 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
     for (step, of_step) in steps {
         let of_step = Arc::new(of_step);
         dump.of_known_names |= of_step.of_known_names;
+        dump.read_as.extend(of_step.read_as.clone());
         dump.parts.extend(of_step.parts.iter().cloned().map(|part| import::Partial { step: part.step + step, ..part }));
         for entry in of_step.entries() {
             let (whole, source) = (Arc::clone(&of_step), entry.clone());

@@ -195,6 +195,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
     let dumps: Arc<[Dump]> = dumps.into();
     let mut whole = Dump { meta, ..Dump::empty(path) };
     whole.of_known_names = dumps.iter().any(|dump| dump.of_known_names);
+    whole.read_as = dumps.iter().flat_map(|dump| dump.read_as.clone()).collect();
     whole.notes = folded(dumps.iter().flat_map(|dump| dump.notes.iter().cloned()).collect());
     let printed = dumps.iter().flat_map(Dump::parts).map(|part| (part.step, part.tap));
     let places: BTreeSet<(u32, Tap)> =

@@ -28,7 +28,7 @@ use crate::tap::Tap;
 use crate::tensor::{Bytes, Layout, Tensor};
 
 /// Why a dump cannot be read. Every variant names the file.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
     /// The file system refused.
@@ -172,6 +172,14 @@ impl Entry {
     }
 }
 
+/// The names of a run's tensors, without their steps, and the tap of the vocabulary that each was read as; none of those that stay what they are.
+pub type NamesRead = HashMap<String, Option<Tap>>;
+
+/// The names of a run whose tensors are these taps.
+pub fn names_of(taps: impl IntoIterator<Item = Tap>) -> NamesRead {
+    taps.into_iter().map(|tap| (tap.to_string(), Some(tap).filter(|tap| !tap.is_open()))).collect()
+}
+
 /// A recorded run: which taps it holds, and where it comes from.
 ///
 /// A dump is a folder of .npy files with or without `dump.json`, a .npz, a .safetensors, a pattern with one `*` where
@@ -179,7 +187,7 @@ impl Entry {
 /// header; tensors stay on disk until [`Dump::read`] maps them (text, JSON and .pt are held).
 ///
 /// The files must not be changed while the dump is open.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Dump {
     pub(crate) path: PathBuf,
     pub(crate) meta: Meta,
@@ -187,6 +195,8 @@ pub struct Dump {
     pub(crate) parts: Vec<Partial>,
     pub(crate) unmapped: Vec<String>,
     pub(crate) loose: Vec<RawTensor>,
+    /// As what each name was read.
+    pub(crate) read_as: NamesRead,
     /// Where in `loose` each of the names is, once anybody asks.
     pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
     pub(crate) archive: Option<Archive>,
@@ -271,21 +281,7 @@ impl Dump {
     }
 
     pub(crate) fn empty(path: &Path) -> Dump {
-        Dump {
-            path: path.into(),
-            meta: Meta::default(),
-            entries: Vec::new(),
-            parts: Vec::new(),
-            unmapped: Vec::new(),
-            loose: Vec::new(),
-            loose_at: OnceLock::new(),
-            archive: None,
-            untyped: None,
-            notes: Vec::new(),
-            of_known_names: false,
-            doubts: BTreeMap::new(),
-            ranks: None,
-        }
+        Dump { path: path.into(), ..Dump::default() }
     }
 
     /// The dump, and of which ranks' it was joined.
@@ -549,6 +545,11 @@ impl Dump {
     /// The tensors whose names are taps, by step and in forward order.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// As what each name was read: what another run calls so is the same.
+    pub fn names_read(&self) -> &NamesRead {
+        &self.read_as
     }
 
     /// Names of the tensors that are not taps; they were not opened.

@@ -1,19 +1,19 @@
 //! What lies at a path? Folders, archives, patterns and single files, of our own form or another's, opened as one dump.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::dump::archive::Archive;
 use crate::dump::import::{self, Item, Part, Partial, Printed};
-use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, file_error, folder, io_error, not_a_dump};
+use crate::dump::{Dump, DumpError, Entry, Maker, NamesRead, TensorLocation, file_error, folder, io_error, not_a_dump};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
-use crate::names::{self, Names};
+use crate::names::{self, Names, NamesError};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
@@ -27,6 +27,8 @@ pub struct OpenOptions {
     pub dtype: Option<DType>,
     /// The name, or the tap, of a single file's tensor.
     pub name: Option<String>,
+    /// What the reference's names are, where the dump is a candidate's: what it calls by one of these is the same tensor, whatever other programs call so.
+    pub reference: Option<Arc<NamesRead>>,
 }
 
 impl OpenOptions {
@@ -118,7 +120,7 @@ impl RawTensor {
 
     fn foreign(item: Item) -> RawTensor {
         let Item { name, step, rows, part, printed, tensor } = item;
-        let place = TensorLocation::Made(Maker(std::sync::Arc::new(move || Ok(tensor.clone()))));
+        let place = TensorLocation::Made(Maker(Arc::new(move || Ok(tensor.clone()))));
         RawTensor { step, rows, part, printed, ..RawTensor::stored(&name, place) }
     }
 }
@@ -321,11 +323,11 @@ struct Claim {
 pub(crate) fn assemble(
     path: &Path,
     meta: Meta,
-    all: Contents,
+    mut all: Contents,
     archive: Option<Archive>,
     reading: &OpenOptions,
 ) -> Result<Dump, DumpError> {
-    let (own, notes) = (reading.names_for(path)?, folded(all.notes));
+    let (own, notes) = (reading.names_for(path)?, folded(std::mem::take(&mut all.notes)));
     let own = own.as_ref();
     let mut dump = Dump { meta, archive, notes, untyped: reading.dtype, ..Dump::empty(path) };
     dump.notes.extend(dump.meta.decode_differs.map(|differs| format!("{}: {differs}", path.display())));
@@ -336,12 +338,20 @@ pub(crate) fn assemble(
     let from_zero = all.found.iter().any(|found| names::of_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, RawTensor)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
+    let renamed = renamed(path, &all.found, own, reading.reference.as_deref())?;
+    rename(&mut all.found, &mut dump.meta, &renamed);
     let streams = Streams::of(&all.found, own);
-    // What the dump's own graph names is that tap, and no other program's name for another.
-    let in_graph: HashSet<String> = dump.meta.graph.iter().flatten().map(|node| node.tap.clone()).collect();
+    // What the reference, or the dump's own graph, calls so is that tap, and no other program's name for another.
+    let in_graph = dump.meta.graph.iter().flatten().map(|node| &node.tap);
+    let in_graph: HashSet<String> = in_graph.chain(renamed.values().map(|(name, _)| name)).cloned().collect();
     let is_open = |found: &RawTensor| {
         let name = split_stored_name(&found.name).0;
-        in_graph.contains(name) && name.parse::<Tap>().is_err()
+        match reading.reference.as_ref().map(|names| names.get(name)) {
+            // A person's own word of a candidate's names.
+            Some(_) if own.is_some_and(|names| names.find(name).is_some()) => false,
+            Some(Some(read)) if names::hidden_state(name).is_none() => read.is_none(),
+            _ => in_graph.contains(name) && name.parse::<Tap>().is_err(),
+        }
     };
     let mut listed: HashMap<String, RawTensor> = HashMap::new();
     for found in all.found {
@@ -349,6 +359,7 @@ pub(crate) fn assemble(
             true => None,
             false => meaning(&found, own, from_zero).or_else(|| streams.meaning(&found)),
         };
+        dump.read_as.insert(split_stored_name(&found.name).0.to_owned(), meant.as_ref().map(|(tap, ..)| *tap));
         let Some((tap, step, rank, table)) = meant else {
             if found.is_listed {
                 dump.check_listed(&found, &mut listed)?;
@@ -388,6 +399,78 @@ pub(crate) fn assemble(
     dump.entries.sort_by_key(|e| (e.step, e.tap));
     dump.unmapped.sort();
     Ok(dump)
+}
+
+/// What stands before the names of a model that another one, or a tool, has taken in.
+const WRAPPERS: [&str; 4] = ["model.", "module.", "_orig_mod.", "base_model.model."];
+
+/// A name without what wraps it, and with one separator.
+fn unwrapped(name: &str) -> String {
+    let bare = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper));
+    bare.map_or_else(|| name.replace('/', "."), unwrapped)
+}
+
+/// An open tap's name, and what a table adds to the step.
+type Renamed = HashMap<String, (String, u32)>;
+
+/// Names that are other names of open taps: by the person's own table, or, of a candidate, as the reference has them but for a wrapper and the separators.
+fn renamed(
+    path: &Path,
+    found: &[RawTensor],
+    own: Option<&Names>,
+    reference: Option<&NamesRead>,
+) -> Result<Renamed, DumpError> {
+    let plain: BTreeSet<&str> = found.iter().map(|found| split_stored_name(&found.name).0).collect();
+    let mut wrapped: HashMap<String, Option<&str>> = HashMap::new();
+    for (name, _) in reference.into_iter().flatten().filter(|(_, read)| read.is_none()) {
+        wrapped.entry(unwrapped(name)).and_modify(|one| *one = None).or_insert(Some(name));
+    }
+    let holds = |tap: Tap| reference.is_some_and(|names| names.values().any(|read| *read == Some(tap)));
+    let is_named = |name: &str| reference.is_some_and(|names| names.contains_key(name));
+    let mut renamed = Renamed::new();
+    for &name in &plain {
+        let other = match own.and_then(|names| names.find(name).map(|found| (names, found))) {
+            Some((names, (tap, step))) if tap.is_open() => {
+                let tap = tap.to_string();
+                if reference.is_some() && !is_named(&tap) {
+                    let reason = format!("'{tap}' is not a tap of the vocabulary, nor one of what it is judged by");
+                    let (path, name) = (names.origin().into(), name.into());
+                    return Err(DumpError::Names(Box::new(NamesError::Rule { path, name, reason })));
+                }
+                Some((tap, step))
+            }
+            Some(_) => None,
+            None if is_named(name) || names::built_in(name).is_some_and(|known| holds(known.tap)) => None,
+            None => wrapped.get(&unwrapped(name)).copied().flatten().map(|other| (other.to_owned(), 0)),
+        };
+        // A table is often the other side's.
+        let is_free = |(other, _): &(String, u32)| !plain.contains(other.as_str());
+        renamed.extend(other.filter(is_free).map(|other| (name.to_owned(), other)));
+    }
+    let mut bearers: HashMap<(String, u32), usize> = HashMap::new();
+    renamed.values().for_each(|other| *bearers.entry(other.clone()).or_default() += 1);
+    let is_told = |name: &str| own.is_some_and(|names| names.find(name).is_some());
+    if let Some((_, (tap, step))) = renamed.iter().find(|(name, other)| bearers[*other] > 1 && is_told(name)) {
+        return Err(DumpError::Twice { path: path.into(), tap: stored_name(tap, *step) });
+    }
+    renamed.retain(|_, other| bearers[other] == 1);
+    Ok(renamed)
+}
+
+/// Gives tensors other names, also in what their dump.json says of them.
+fn rename(found: &mut [RawTensor], meta: &mut Meta, renamed: &Renamed) {
+    for found in found {
+        let (name, stored_step) = split_stored_name(&found.name);
+        if let Some((other, step)) = renamed.get(name) {
+            (found.name, found.step) = (stored_name(other, stored_step), found.step.saturating_add(*step));
+        }
+    }
+    let nodes = meta.graph.iter_mut().flatten().flat_map(|node| std::iter::once(&mut node.tap).chain(&mut node.reads));
+    for name in nodes.chain(meta.taps.iter_mut().flatten().map(|tap| &mut tap.tap)) {
+        if let Some((other, _)) = renamed.get(name) {
+            name.clone_from(other);
+        }
+    }
 }
 
 /// `hidden_states.N` of transformers: which is the last?
@@ -478,6 +561,7 @@ impl Dump {
                 "'{}' is not {tap}, which is there by its own name, with other values",
                 name.escape_debug()
             ));
+            self.read_as.insert(split_stored_name(&other.name).0.to_owned(), None);
             self.unmapped.push(name);
             self.loose.push(other);
         }

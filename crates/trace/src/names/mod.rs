@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file::{FileError, TABLE_LIMIT, read_regular};
 use crate::meta::split_stored_name;
-use crate::tap::{Tap, TapError};
+use crate::tap::Tap;
 
 /// A table of names: what stands in a file, and the tap it is.
 ///
@@ -31,7 +31,7 @@ pub struct Names {
 }
 
 /// Why a table of names cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum NamesError {
     /// Not TOML.
@@ -42,27 +42,15 @@ pub enum NamesError {
         /// What is wrong, and where.
         reason: String,
     },
-    /// A name whose tap is none.
-    #[error("{}: \"{name}\" = \"{tap}\": {source}", path.display())]
-    Tap {
-        /// The file.
-        path: PathBuf,
-        /// The name.
-        name: String,
-        /// The tap, as it stands there.
-        tap: String,
-        /// Why it is none.
-        source: TapError,
-    },
-    /// A pattern that says what cannot be matched.
+    /// A name whose tap nobody has, or a pattern that says what cannot be matched.
     #[error("{}: \"{name}\": {reason}", path.display())]
-    Pattern {
+    Rule {
         /// The file.
         path: PathBuf,
         /// The name.
         name: String,
         /// What is wrong with it.
-        reason: &'static str,
+        reason: String,
     },
     /// The file cannot be read.
     #[error(transparent)]
@@ -140,33 +128,26 @@ impl Names {
         &self.dims
     }
 
-    /// The tap and the decode step that `name` means.
+    /// The tap and the decode step that `name` means; the tap may be one that the vocabulary does not have.
     pub fn find(&self, name: &str) -> Option<(Tap, u32)> {
         self.rules.iter().find_map(|rule| rule.find(name, false))
     }
 
     /// The same, where separators (`.`, `/`, `-`, `_`) are one; and the place of the rule that says so.
     fn find_loosely(&self, name: &str) -> Option<(Tap, u32, usize)> {
-        let all = self.rules.iter().enumerate();
-        all.clone()
-            .find_map(|(i, rule)| rule.find(name, false).map(|(tap, step)| (tap, step, i)))
-            .or_else(|| all.into_iter().find_map(|(i, rule)| rule.find(name, true).map(|(tap, step)| (tap, step, i))))
+        let by = |loosely| self.rules.iter().enumerate().find_map(|(i, rule)| Some((rule.find(name, loosely)?, i)));
+        by(false).or_else(|| by(true)).map(|((tap, step), i)| (tap, step, i))
     }
 }
 
 fn rule(origin: &Path, name: &str, tap: &str) -> Result<Rule, NamesError> {
-    let wrong = |reason| NamesError::Pattern { path: origin.into(), name: name.into(), reason };
+    let wrong = |reason: &str| NamesError::Rule { path: origin.into(), name: name.into(), reason: reason.into() };
     let pattern = pieces(name).map_err(wrong)?;
     let (tap, step) = split_stored_name(tap);
-    let filled = tap.replace("{N}", "0");
-    let parsed: Tap = filled.parse().map_err(|source| NamesError::Tap {
-        path: origin.into(),
-        name: name.into(),
-        tap: tap.into(),
-        source,
-    })?;
+    let parsed = Tap::named(&tap.replace("{N}", "0"));
     let layers = pattern.iter().filter(|p| matches!(p, Piece::Layer(_))).count();
     match (tap.contains("{N}"), layers) {
+        _ if tap.is_empty() => Err(wrong("'' is not a tap name (h0, layers.N.q, logits ...)")),
         (true, 0) => Err(wrong("its tap has {N}, and the name has none")),
         (false, n) if n > 0 && parsed.layer.is_none() => Err(wrong("the name has {N}, and its tap is of no layer")),
         (_, n) if n > 1 => Err(wrong("{N} stands there twice")),
@@ -220,7 +201,7 @@ impl Rule {
             }
         }
         let tap = self.tap.replace("{N}", &layer.map_or(String::new(), |n| n.to_string()));
-        rest.is_empty().then(|| Some((tap.parse().ok()?, step.checked_add(self.step)?))).flatten()
+        rest.is_empty().then(|| Some((Tap::named(&tap), step.checked_add(self.step)?))).flatten()
     }
 }
 
@@ -343,16 +324,8 @@ mod tests {
         ] {
             assert_eq!(built_in(name).map(|k| k.tap.to_string()).as_deref(), Some(tap), "{name}");
         }
-        for name in [
-            "weight",
-            "q",
-            "rustorch_weights",
-            "blk.0.attn_q.weight",
-            "hidden_states.3",
-            "tok_embedding_cpp",
-            "model.layers.x",
-            "layers.0.q_rope.extra",
-        ] {
+        let none = "weight q rustorch_weights blk.0.attn_q.weight hidden_states.3 tok_embedding_cpp model.layers.x layers.0.q_rope.extra";
+        for name in none.split(' ') {
             assert!(built_in(name).is_none(), "{name}");
         }
     }
@@ -371,7 +344,8 @@ mod tests {
     #[test]
     fn bad_tables_say_why() {
         let error = |text: &str| Names::parse(text, "t").unwrap_err().to_string();
-        assert!(error("\"a\" = \"layers.0.x\"").contains("not a tap"));
+        assert!(error("\"a\" = \"\"").contains("not a tap"));
+        assert!(error("\"a{N}\" = \"other\"").contains("of no layer"));
         assert!(error("\"a\" = \"layers.{N}.h\"").contains("{N}"));
         assert!(error("\"a{N}{S}\" = \"layers.{N}.h\"").contains("nothing between"));
         assert!(error("\"a{Q}\" = \"h0\"").contains("known"));

@@ -249,3 +249,14 @@ fn a_tap_may_hold_its_last_row_only() {
     rec.finish().unwrap();
     assert_eq!(recorded(&folder.path().join("d"))[0].3, Some(Rows::Named(NamedRows::Last)));
 }
+
+#[test]
+fn an_error_that_main_returns_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("h0.npy"), b"").unwrap();
+    let occupied = Recorder::create(folder.path()).unwrap_err();
+    let due = format!("{}: already holds a dump; remove it, or record into another folder", folder.path().display());
+    assert_eq!([format!("{occupied:?}"), occupied.to_string()], [due.clone(), due]);
+    let unread = Dump::open(folder.path().join("nowhere")).unwrap_err();
+    assert_eq!(format!("{unread:?}"), unread.to_string());
+}

@@ -84,7 +84,7 @@ fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
     let first = judged.report.first.as_ref()?;
     let place = judged.report.taps[first.index].place;
     let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
-    let before = |p: &&Place| p.step == place.step && p.tap.layer == place.tap.layer;
+    let before = |p: &&Place| p.step == place.step && p.tap.block() == place.tap.block();
     let open = |p: &&Place| bisection.reference.has(**p) && !seen(p) && !first.unchecked_between.contains(p);
     let earlier = judged.session.graph.places().iter().take_while(|p| **p != place);
     let places = earlier.filter(before).filter(open);
