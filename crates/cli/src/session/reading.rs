@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_trace::{Batch, DType, Dump, Names, OpenOptions, Rows, own_table};
+use firstdiff_trace::{Batch, DType, Dump, DumpError, Names, OpenOptions, Rows, own_table};
 
 use crate::session::remote;
 
@@ -33,6 +33,36 @@ impl ReadingArgs {
     /// # Errors
     /// When it, or the table of names, cannot be read.
     pub fn open(&self, path: &Path) -> Result<Dump> {
+        self.open_as(path, None)
+    }
+
+    /// Opens two dumps. Of two files of one tensor each, of which one or both have the name of no tap, the tensors are compared whatever they are called.
+    ///
+    /// # Errors
+    /// As [`ReadingArgs::open`].
+    pub(crate) fn open_both(&self, reference: &Path, candidate: &Path) -> Result<[Dump; 2]> {
+        let is_unnamed = |dump: &Result<Dump>| {
+            dump.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(DumpError::Unnamed { .. })))
+        };
+        let (ours, theirs) = rayon::join(|| self.open(reference), || self.open(candidate));
+        let tap = |dump: &Dump| match dump.entries() {
+            [one] if dump.unmapped().is_empty() && one.step == 0 => Some(one.tap.to_string()),
+            _ => None,
+        };
+        let name = match (&ours, &theirs) {
+            (Ok(one), unnamed) | (unnamed, Ok(one)) if is_unnamed(unnamed) => tap(one),
+            _ => Some(TENSOR.to_owned()).filter(|_| is_unnamed(&ours) && is_unnamed(&theirs)),
+        };
+        if name.is_none() {
+            return Ok([ours?, theirs?]);
+        }
+        let mut both = [self.open_as(reference, name.clone())?, self.open_as(candidate, name)?];
+        let named = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        both[1].note(format!("the one tensor of {} was compared with that of {}", named(candidate), named(reference)));
+        Ok(both)
+    }
+
+    fn open_as(&self, path: &Path, name: Option<String>) -> Result<Dump> {
         let is_address = remote::is_address(path);
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
@@ -41,7 +71,7 @@ impl ReadingArgs {
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
         };
-        let options = OpenOptions { names, dtype: self.dtype, name: None };
+        let options = OpenOptions { names, dtype: self.dtype, name };
         let mut dump = match is_address {
             true => remote::open(path, &options)?,
             false => Dump::open_with(path, &options)?,
@@ -130,6 +160,9 @@ impl TokenArgs {
         })
     }
 }
+
+/// What the tensor of a file is called that is compared with that of another, where neither has the name of a tap.
+const TENSOR: &str = "tensor";
 
 /// The table of names that is read unasked.
 const FILE: &str = "firstdiff.toml";
