@@ -53,10 +53,8 @@ impl ReadingArgs {
             (Ok(one), unnamed) | (unnamed, Ok(one)) if is_unnamed(unnamed) => tap(one),
             _ => Some(TENSOR.to_owned()).filter(|_| is_unnamed(&ours) && is_unnamed(&theirs)),
         };
-        if name.is_none() {
-            return Ok([ours?, theirs?]);
-        }
-        let mut both = [self.open_as(reference, name.clone())?, self.open_as(candidate, name)?];
+        let Some(name) = name else { return Ok([ours?, theirs?]) };
+        let mut both = [self.open_as(reference, Some(name.clone()))?, self.open_as(candidate, Some(name))?];
         let named = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         both[1].note(format!("the one tensor of {} was compared with that of {}", named(candidate), named(reference)));
         Ok(both)

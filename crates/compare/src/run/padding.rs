@@ -29,7 +29,7 @@ pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Resul
         None => other.map(|other| nearest(&dump, other)).transpose()?.flatten(),
     };
     match real.filter(|real| real.range.len() < real.all && dump.parts().is_empty()) {
-        Some(real) => real.of(dump),
+        Some(real) => real.cut_off(dump),
         None => Ok(dump),
     }
 }
@@ -128,7 +128,7 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
 }
 
 impl Real {
-    fn of(&self, dump: Dump) -> Result<Dump, DumpError> {
+    fn cut_off(&self, dump: Dump) -> Result<Dump, DumpError> {
         let Real { range, all, by } = self;
         let mut meta = dump.meta().clone();
         meta.tokens = meta.tokens.map(|ids| if ids.len() == *all { ids[range.clone()].to_vec() } else { ids });
@@ -138,8 +138,8 @@ impl Real {
         let (mut entries, mut open, mut doubts) = (Vec::new(), Vec::new(), Vec::new());
         for entry in whole.all_entries() {
             match self.cuts(&entry, order) {
-                Ok(cuts) if entry.tap.is_open() => open.push(made(&whole, entry, cuts)),
-                Ok(cuts) => entries.push(made(&whole, entry, cuts)),
+                Ok(cuts) if entry.tap.is_open() => open.push(cut_entry(&whole, entry, cuts)),
+                Ok(cuts) => entries.push(cut_entry(&whole, entry, cuts)),
                 Err(error) => doubts.push((entry, error)),
             }
         }
@@ -178,7 +178,8 @@ impl Real {
             }
         }
         let last = cuts.last().map_or(&shape, |cut| &cut.shape);
-        if is_attended && last[2] > range.start {
+        // A step of its own keys alone holds none of the padding's.
+        if is_attended && if entry.step == 0 { !cuts.is_empty() } else { last[2] > *all } {
             let is_key = |key: &usize| range.contains(key) || (entry.step > 0 && key >= all);
             let keys: Vec<usize> = (0..last[2]).filter(is_key).collect();
             cuts.push(Cut::rows(last, 2, keys.clone(), keys.len(), 0));
@@ -187,7 +188,7 @@ impl Real {
     }
 }
 
-fn made(whole: &Arc<Dump>, entry: Entry, cuts: Vec<Cut>) -> Entry {
+fn cut_entry(whole: &Arc<Dump>, entry: Entry, cuts: Vec<Cut>) -> Entry {
     let (tap, step, dtype) = (entry.tap, entry.step, entry.dtype);
     let rows = cuts.first().map_or(entry.rows.clone(), |cut| cut.rows.clone());
     let shape = cuts.last().map_or(entry.shape.clone(), |cut| cut.shape.clone());

@@ -61,13 +61,13 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
 fn looked_up(context: &Context<'_>, op: usize, operands: [&View; 2]) -> Option<i64> {
     let (due, mut read) = (context.due()?, context.read(op, &operands)?.into_iter());
     let (table, ids) = (read.next()?, read.next()?);
-    let width = *table.shape().last().filter(|_| table.ndim() == 2)?;
+    let width = *table.shape().last().filter(|&&width| table.ndim() == 2 && width > 0)?;
     let fits = due.shape() == context.own.shape() && due.shape().last() == Some(&width) && !ids.is_empty();
     let places = (fits && table.len() <= MOST_ROWS).then(|| due.len() / width)?;
     let (due, ids) = (due.as_slice()?, ids.iter().map(|&id| id as usize).collect::<Vec<_>>());
     let (own, rows) = (context.own.as_slice()?, table.as_slice()?);
     let mut votes: BTreeMap<i64, usize> = BTreeMap::new();
-    for place in (0..places).step_by(places.div_ceil(LOOKED_UP)) {
+    for place in (0..places).step_by(places.div_ceil(LOOKED_UP).max(1)) {
         let (id, at) = (ids[place % ids.len()], place * width..(place + 1) * width);
         let added = rows.get(id * width..(id + 1) * width)?.iter().zip(&own[at.clone()]).zip(&due[at]);
         let added: Vec<f64> = added.map(|((row, own), due)| row + own - due).collect();
