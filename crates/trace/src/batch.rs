@@ -1,13 +1,12 @@
 //! Which part of each tensor belongs to which sequence? A run of several prompts at once, recognised by its shapes and taken apart.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::import::{Part, Partial};
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
 use crate::element::element_count;
-use crate::meta::{Fed, Meta};
+use crate::meta::{AttentionMask, Fed, Meta};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
@@ -82,13 +81,9 @@ impl Batch {
         }
         let cut = |entry: &Entry| Some(cut(whole, entry, self.shape(entry.tap, entry.step)?.to_vec(), index));
         let entries = whole.entries().iter().filter_map(cut).collect();
-        let mut dump = Dump::assembled(Path::new(whole.path()), self.meta(whole, index), entries)?;
+        let mut dump = whole.recut(self.meta(whole, index), entries)?;
         let part = |part: &Partial| part_of(part, self.shape(part.tap, part.step)?, index);
         dump.parts = whole.parts().iter().filter_map(part).collect();
-        dump.unmapped = whole.unmapped().to_vec();
-        dump.notes = whole.notes().to_vec();
-        dump.doubts.clone_from(whole.doubts());
-        dump.of_known_names = whole.is_of_known_names();
         for &(step, tap) in &self.uncut {
             dump.doubt(tap, step, format!("its shape cannot be cut into the batch's {count} sequences"));
         }
@@ -98,7 +93,8 @@ impl Batch {
     /// What the run of one sequence says of itself: its own token ids, where they are known.
     fn meta(&self, whole: &Dump, index: usize) -> Meta {
         let meta = whole.meta();
-        let mut own = Meta { sequences: None, ..meta.clone() };
+        let mask = meta.attention_mask.as_ref().and_then(|all| all.sequence(index)).map(<[u8]>::to_vec);
+        let mut own = Meta { sequences: None, attention_mask: mask.map(AttentionMask::One), ..meta.clone() };
         if let Some(Fed { tokens, decode_tokens }) = meta.sequences.as_ref().and_then(|all| all.get(index)) {
             (own.tokens, own.decode_tokens) = (Some(tokens.clone()), decode_tokens.clone());
             return own;

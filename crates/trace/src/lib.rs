@@ -69,7 +69,8 @@ mod tensor;
 
 pub use element::{DType, Element, element_count};
 pub use meta::{
-    DecodeDiffers, FORMAT, Fed, GraphNode, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, escaped_name, stored_name,
+    AttentionMask, DecodeDiffers, FORMAT, Fed, GraphNode, Meta, NamedRows, PaddingSide, Producer, QkRows, Rows,
+    TapMeta, escaped_name, stored_name,
 };
 #[cfg(feature = "read")]
 pub use meta::{name_in_file, split_stored_name};

@@ -42,6 +42,12 @@ pub struct Meta {
     /// What each sequence of a batch was fed, where `tokens` is a list for each.
     #[serde(skip)]
     pub sequences: Option<Vec<Fed>>,
+    /// Which positions of the prefill are tokens (1) and which padding (0).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention_mask: Option<AttentionMask>,
+    /// On which side of the tokens the padding stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub padding: Option<PaddingSide>,
     /// The arithmetic of the run: exact, f32, f16, bf16 or ggml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
@@ -116,6 +122,37 @@ impl Meta {
             (self.complete, self.ended_by_itself) = (torn.complete, torn.ended_by_itself);
         }
     }
+}
+
+/// Which positions are tokens: a list of 0 and 1, or one for each sequence of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AttentionMask {
+    /// Of one sequence.
+    One(Vec<u8>),
+    /// Of each sequence of a batch.
+    Each(Vec<Vec<u8>>),
+}
+
+impl AttentionMask {
+    /// That of one sequence, counted from 0.
+    pub fn sequence(&self, index: usize) -> Option<&[u8]> {
+        match self {
+            AttentionMask::One(mask) => Some(mask).filter(|_| index == 0),
+            AttentionMask::Each(masks) => masks.get(index),
+        }
+        .map(Vec::as_slice)
+    }
+}
+
+/// A side of the tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PaddingSide {
+    /// Before them.
+    Left,
+    /// Behind them.
+    Right,
 }
 
 /// What one sequence of a batch was fed.

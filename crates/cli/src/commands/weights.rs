@@ -126,7 +126,9 @@ fn say_what_is_read(program: &Program, comparison: &mut Comparison) -> Option<St
 /// `read`: what is not checked and read by the program; `is_recorded`: whether there is a program that says so.
 fn verdict(comparison: &Comparison, read: Option<&str>, is_recorded: bool) -> Verdict {
     let checked = comparison.count(|s| !matches!(s, State::Unchecked(_)));
-    let unchecked = comparison.tensors.len() - checked;
+    // What the second file does not hold was not asked of it.
+    let is_open = |tensor: &&Compared| matches!(tensor.state, State::Unchecked(_)) && tensor.names[1].is_some();
+    let unchecked = comparison.tensors.iter().filter(is_open).count();
     match (comparison.findings.is_empty(), checked) {
         (true, 0) => Verdict::Incomparable("they share no weight that could be compared".into()),
         (true, _) if let Some(read) = read => Verdict::Incomparable(format!(

@@ -111,7 +111,7 @@ impl CandidateArgs {
             }
             (None, _) => (dump, Vec::new()),
         };
-        let dump = one_a_token(dump, &model, &args);
+        let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
         let Choice { profile: named, reason: why, loosened } = match args.profile {
             Some(profile) => Choice::asked(profile),
             None => declared(&model, &dump)?,

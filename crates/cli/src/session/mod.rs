@@ -24,10 +24,10 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
-    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
+    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
-use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
+use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
 
 use crate::session::arithmetic::{Choice, Loosened, declared_profile};
 use crate::session::cause::Why;
@@ -113,8 +113,7 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let reference = reading.open(reference)?;
-        let candidate = reading.open_beside(reference.names_read(), candidate)?;
+        let [reference, candidate] = reading.open_both(reference, candidate)?;
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
@@ -422,7 +421,14 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
 
 /// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
 fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
-    let found = Sequences::of(&reference, &candidate);
+    // A recorder of operations records one sequence: as much of another run is one too, whatever axes it has.
+    let size = |entry: &Entry| entry.shape.iter().product::<usize>();
+    let like = |one: &Entry| candidate.find(one.tap, one.step).is_none_or(|other| size(one) == size(other));
+    let is_recorded = crate::session::source::is_recorded(reference.path());
+    let found = match is_recorded && reference.entries().iter().all(like) {
+        true => Sequences::default(),
+        false => Sequences::of(&reference, &candidate),
+    };
     match (&found.reference, &found.candidate, asked) {
         (None, None, Some(index)) if index > 0 => bail!(
             "--sequence {index}: neither dump is of a batch by its shapes; where they do not show it, name the token ids of each sequence \
@@ -440,7 +446,11 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
         None => Ok(dump),
     };
     let many = [found.reference.is_some(), found.candidate.is_some()];
-    Ok((cut(reference, &found.reference)?, cut(candidate, &found.candidate)?, found.count(), many))
+    let fed = [&reference, &candidate].map(|dump| dump.meta().sequences.clone().unwrap_or_default());
+    let (reference, candidate) = (cut(reference, &found.reference)?, cut(candidate, &found.candidate)?);
+    let candidate = without_padding(candidate, Some(&reference), &fed[1])?;
+    let reference = without_padding(reference, Some(&candidate), &fed[0])?;
+    Ok((reference, candidate, found.count(), many))
 }
 
 /// What a model's own runs say of a comparison.

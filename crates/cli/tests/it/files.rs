@@ -309,3 +309,36 @@ fn packed_weights_are_refused_by_the_name_of_the_packing() {
     let run = firstdiff(&["weights", &plain, &plain]);
     assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
 }
+
+#[test]
+fn files_of_one_tensor_are_compared_whatever_it_is_called() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let values: Vec<f64> = (0..48).map(|i| (f64::from(i) * 0.7).sin()).collect();
+    let off: Vec<f64> = values.iter().map(|x| x + 0.1).collect();
+    let embeddings =
+        |values: &[f64]| serde_json::json!({"object": "list", "data": [{"index": 0, "embedding": values}]}).to_string();
+    for (name, values) in [("a.json", &values), ("b.json", &values), ("c.json", &off)] {
+        fs::write(at(name), embeddings(values)).unwrap();
+    }
+    let [golden, logits] = ["final_norm", "logits"].map(|tap| fixtures().join(format!("{GOLDEN}/{tap}.npy")));
+    for (name, from) in [("mine.npy", &golden), ("theirs.npy", &golden), ("other.npy", &logits)] {
+        fs::copy(from, at(name)).unwrap();
+    }
+    let golden = golden.to_string_lossy().into_owned();
+    for (reference, candidate, due) in
+        [("a.json", "b.json", 0), ("a.json", "c.json", 1), ("mine.npy", "theirs.npy", 0), ("mine.npy", "other.npy", 2)]
+    {
+        let output = firstdiff(&["compare", &at(reference), &at(candidate)]);
+        assert_eq!(
+            output.status.code(),
+            Some(due),
+            "{reference} {candidate}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    // The name that one has is the other's; two names are two taps.
+    assert_eq!(firstdiff(&["compare", &golden, &at("mine.npy")]).status.code(), Some(0));
+    assert_eq!(firstdiff(&["compare", &at("mine.npy"), &golden]).status.code(), Some(0));
+    assert_eq!(firstdiff(&["compare", &golden, &logits.to_string_lossy()]).status.code(), Some(2));
+}

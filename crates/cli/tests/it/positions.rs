@@ -688,3 +688,104 @@ fn decode_steps_behind_a_padded_prefill_are_compared() {
     let first = &report["first_divergence"];
     assert_eq!((first["tap"].as_str(), first["step"].as_u64()), (Some("layers.0.k"), Some(1)), "{}", report["verdict"]);
 }
+
+/// A prompt of 5 before or behind 3 rows of padding, without what has an axis of keys; the reference may hold one row of logits alone.
+fn in_eight(taps: &Taps, before: usize) -> Taps {
+    let padded = |(name, shape, values): &(&'static str, Vec<usize>, Vec<f32>)| {
+        let width: usize = shape[1..].iter().product();
+        let mut all: Vec<f32> = (0..8 * width).map(|i| (i as f32 * 0.37).sin()).collect();
+        all[before * width..(before + 5) * width].copy_from_slice(values);
+        (*name, [&[8], &shape[1..]].concat(), all)
+    };
+    taps.iter().filter(|(name, ..)| *name != "layers.0.probs").map(padded).collect()
+}
+
+#[test]
+fn padding_that_is_told_is_cut_off_where_nothing_agrees() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = taps(1, T);
+    let reference = written(&folder.path().join("reference"), &one, serde_json::json!({"tokens": [1, 2, 3, 4, 5]}));
+    let mut number = 0;
+    let mut compared = |taps: &Taps, says: serde_json::Value| {
+        number += 1;
+        let candidate = written(&folder.path().join(format!("{number}")), taps, says);
+        let output = firstdiff(&["compare", &reference, &candidate, "--json", "-"]);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code().unwrap(), json["first_divergence"]["tap"].as_str().map(str::to_owned))
+    };
+    // All taps are off, the first too.
+    let off: Taps = one
+        .iter()
+        .map(|(name, shape, values)| (*name, shape.clone(), values.iter().map(|x| x + 0.3).collect()))
+        .collect();
+    let mask = |before: usize| -> Vec<u8> { (0..8).map(|at| u8::from((before..before + 5).contains(&at))).collect() };
+    let first = (1, Some("h0".to_owned()));
+    for before in [0, 2, 3] {
+        let (right, wrong) = (in_eight(&one, before), in_eight(&off, before));
+        let says = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "attention_mask": mask(before)});
+        assert_eq!((compared(&right, says.clone()).0, compared(&wrong, says)), (0, first.clone()), "{before}");
+        let one_list = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "attention_mask": [mask(before)]});
+        assert_eq!(compared(&right, one_list).0, 0, "{before}");
+        // A mask that is not the run's.
+        let other = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "attention_mask": mask((before + 1) % 4)});
+        assert_ne!(compared(&right, other).0, 0, "{before}");
+        for (count, from) in [(9, 0), (7, 0), (8, 4)] {
+            let bad: Vec<u8> = (0..count).map(|at| u8::from(at >= from)).collect();
+            let says = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "attention_mask": bad});
+            assert_eq!(compared(&right, says).0, 2, "{before}: {count} positions, tokens from {from} on");
+        }
+    }
+    for (side, before) in [("left", 3), ("right", 0)] {
+        let says = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "padding": side});
+        assert_eq!(compared(&in_eight(&one, before), says.clone()).0, 0, "{side}");
+        assert_eq!(compared(&in_eight(&off, before), says.clone()), first, "{side}");
+        assert_ne!(compared(&in_eight(&one, 3 - before), says).0, 0, "not on the {side}");
+        // Nobody names the side: of what is off nothing is nearer anywhere else.
+        assert_eq!(compared(&in_eight(&off, before), serde_json::json!({"tokens": [1, 2, 3, 4, 5]})), first, "{side}");
+    }
+    let batch = |first: &Taps, ids: [i64; 8]| {
+        let says = serde_json::json!({"tokens": [ids, [9, 8, 7, 6, 5, 4, 3, 2]]});
+        (stacked(&[first.clone(), in_eight(&taps(4, T), 3)], "merged", &[]), says)
+    };
+    for (ids, before) in [([0, 0, 0, 1, 2, 3, 4, 5], 3), ([1, 2, 3, 4, 5, 0, 0, 0], 0)] {
+        let (right, says) = batch(&in_eight(&one, before), ids);
+        assert_eq!(compared(&right, says).0, 0, "{ids:?}");
+        let (wrong, says) = batch(&in_eight(&off, before), ids);
+        assert_eq!(compared(&wrong, says), first, "{ids:?}");
+    }
+}
+
+#[test]
+fn the_last_row_of_a_padded_prompt_is_the_last_token_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = taps(1, T);
+    let last = |taps: &Taps| -> Taps {
+        taps.iter()
+            .map(|(name, shape, values)| match *name {
+                "logits" => (*name, vec![1, 151], values[4 * 151..].to_vec()),
+                _ => (*name, shape.clone(), values.clone()),
+            })
+            .collect()
+    };
+    let fed = serde_json::json!({"tokens": [1, 2, 3, 4, 5]});
+    let only: Taps = last(&one).into_iter().filter(|(name, ..)| *name == "logits").collect();
+    for (name, reference) in [("all", last(&one)), ("only", only)] {
+        let reference = written(&folder.path().join(name), &reference, fed.clone());
+        for before in [0, 3] {
+            for (kind, due) in [("right", 0), ("wrong", 1)] {
+                let taps = in_eight(&changed(&one, kind), before);
+                let path = folder.path().join(format!("{name}{before}{kind}"));
+                let json = json(&["compare", &reference, &written(&path, &taps, fed.clone())]);
+                let logits =
+                    json["taps"].as_array().unwrap().iter().find(|tap| tap["tap"] == "logits").unwrap().clone();
+                assert_eq!(json["verdict"], ["parity", "diverged"][due], "{name} {before} {kind}");
+                assert_eq!(logits["status"] == "exact", due == 0, "{name} {before} {kind}: {logits}");
+                // Nobody says how many tokens there are: no row is taken for the last.
+                let untold: Taps = taps.into_iter().filter(|(name, ..)| *name == "logits").collect();
+                let path = folder.path().join(format!("{name}{before}{kind}untold"));
+                let candidate = written(&path, &untold, serde_json::json!({}));
+                assert_eq!(code(&["compare", &reference, &candidate]), 2, "{name} {before} {kind}");
+            }
+        }
+    }
+}

@@ -705,3 +705,83 @@ fn a_factor_has_the_name_of_its_operation() {
     let (cause, params, _) = named(Attention { fill: -1.0, ..right });
     assert_eq!((&*cause, params["fill"].as_f64()), ("mask-fill", Some(-1.0)));
 }
+
+/// Tensors of f32, and of token ids.
+fn safetensors(file: &std::path::Path, floats: &[(&str, &[usize], &[f32])], ids: &[(&str, &[i64])]) {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    let mut add = |name: &str, dtype: &str, shape: serde_json::Value, bytes: Vec<u8>| {
+        let from = data.len();
+        data.extend(bytes);
+        let value = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": [from, data.len()]});
+        header.insert(name.to_owned(), value);
+    };
+    for (name, shape, values) in floats {
+        add(name, "F32", serde_json::json!(shape), values.iter().flat_map(|x| x.to_le_bytes()).collect());
+    }
+    for (name, ids) in ids {
+        add(name, "I64", serde_json::json!([1, ids.len()]), ids.iter().flat_map(|x| x.to_le_bytes()).collect());
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let out = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    std::fs::write(file, out).unwrap();
+}
+
+#[test]
+fn the_row_of_a_position_table_that_was_added_is_looked_up() {
+    const WIDTH: usize = 16;
+    let folder = tempfile::tempdir().unwrap();
+    let noise = |count: usize, seed: f32| -> Vec<f32> {
+        (0..count).map(|i| ((i as f32 * 12.9898 + seed).sin() * 43758.547).fract()).collect()
+    };
+    let (tokens, positions) = (noise(40 * WIDTH, 1.0), noise(64 * WIDTH, 2.0));
+    let ids = [1i64, 17, 32, 9, 3, 25, 7, 18, 12];
+    let h0 = |row: &dyn Fn(usize) -> usize| -> Vec<f32> {
+        let value = |i: usize| {
+            let (at, column) = (i / WIDTH, i % WIDTH);
+            tokens[ids[at] as usize * WIDTH + column] + positions[row(at) * WIDTH + column]
+        };
+        (0..ids.len() * WIDTH).map(value).collect()
+    };
+    let written = |name: &str, values: &[f32]| {
+        let recorder = firstdiff_trace::Recorder::create(folder.path().join(name)).unwrap();
+        recorder.tokens(&ids);
+        recorder.record("h0".parse::<firstdiff_trace::Tap>().unwrap(), &[9, WIDTH], values).unwrap();
+        recorder.finish().unwrap();
+        folder.path().join(name).to_string_lossy().into_owned()
+    };
+    let golden = written("golden", &h0(&|at| at));
+    let path = |name: &str| std::path::Path::new(&golden).join(name);
+    let program = serde_json::json!({
+        "version": 1, "source": "torch 2.9.1", "model": "Learned", "weights": {"0": "wte.weight", "1": "wpe.weight"}, "constants": [],
+        "inputs": {"2": "input_ids"}, "files": ["learned.py"], "scopes": [["", [], 0]], "steps": [{"ops": [0, 4], "tokens": 9, "output": 6}],
+        "taps": [{"tap": "h0", "step": 0, "op": 3, "v": {"v": [6, [9, WIDTH], [WIDTH, 1]]}}],
+        "values": [["f32", [40, WIDTH]], ["f32", [64, WIDTH]], ["i64", [1, 9]], ["f32", [1, 9, WIDTH]], ["i64", [9]], ["f32", [1, 9, WIDTH]], ["f32", [1, 9, WIDTH]]],
+        "ops": [
+            {"o": "embedding", "i": [0, 2], "y": [3], "s": 0, "l": 1}, {"o": "arange.start", "i": [{"c": 0}, {"c": 9}], "y": [4], "s": 0, "l": 2},
+            {"o": "embedding", "i": [1, {"v": [4, [1, 9], [9, 1]]}], "y": [5], "s": 0, "l": 3}, {"o": "add.Tensor", "i": [3, 5], "y": [6], "s": 0, "l": 4}
+        ]
+    });
+    std::fs::write(path("program.json"), program.to_string()).unwrap();
+    safetensors(&path("program.safetensors"), &[], &[("2", &ids)]);
+    let weights = folder.path().join("model.safetensors");
+    let tables: [(&str, &[usize], &[f32]); 2] =
+        [("wte.weight", &[40, WIDTH], &tokens), ("wpe.weight", &[64, WIDTH], &positions)];
+    safetensors(&weights, &tables, &[]);
+    let weights = weights.to_string_lossy().into_owned();
+    let explained =
+        |name: &str, values: Vec<f32>| json(&["explain", &golden, &written(name, &values), "--weights", &weights]);
+    // Of h0 alone nothing is said to be right.
+    assert_ne!(explained("right", h0(&|at| at))["verdict"], "diverged");
+    for by in [1, 3, 7, 40] {
+        let report = explained(&format!("off{by}"), h0(&|at| at + by));
+        let finding = &report["findings"][0];
+        assert_eq!(
+            (&finding["cause"], &finding["params"]["offset"]),
+            (&"position-embedding-offset".into(), &by.into()),
+            "{report}"
+        );
+    }
+    // Rows in no order are no offset.
+    let report = explained("other", h0(&|at| (at * 7 + 5) % 64));
+    assert!(report["findings"][0]["cause"].is_null(), "{report}");
+}

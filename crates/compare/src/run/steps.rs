@@ -127,7 +127,7 @@ type Votes = Vec<BTreeMap<usize, usize>>;
 
 /// How many positions each step up to `last` has, as most of its taps show: those with all axes of the vocabulary, else the flat ones, else
 /// those whose heads are merged, which might as well be heads of one position.
-fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+pub(crate) fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let full = votes(dump, last, |site, shape| shape.len() == site.axes().len());
     let merged = votes(dump, last, |site, shape| shape.len() != site.axes().len());
     let vectors = of_vectors(dump, last);

@@ -3,6 +3,7 @@
 use firstdiff_trace::{Dump, Entry, NamedRows, Rows};
 
 use crate::graph::Place;
+use crate::layout::rows::{are_all, squeezed};
 use crate::run::last::is_single;
 use crate::run::positions::of_one;
 use crate::taps::context::Run;
@@ -23,6 +24,16 @@ impl Run<'_> {
         let own = self.plan.lengths.each_ref().map(|lengths| lengths.get(&step).copied());
         let known = own[0].or(own[1]);
         let singles = [is_single(ours, theirs), is_single(theirs, ours)];
+        // More rows than the step has tokens: which of them is the last nobody says.
+        if let (Some(length), true) = (own[0].into_iter().chain(own[1]).min(), singles[0] != singles[1]) {
+            let several = if singles[0] { &*theirs } else { &*ours };
+            let shape = squeezed(several.tap.site, &several.shape);
+            if are_all(&several.rows) && shape.get(several.tap.site.position_axis()).is_some_and(|rows| *rows > length)
+            {
+                (ours.rows, theirs.rows) = (None, None);
+                return (left, right);
+            }
+        }
         for (entry, own, single) in [(&mut *ours, own[0], singles[0]), (&mut *theirs, own[1], singles[1])] {
             let Some(length) = own.or(known) else { continue };
             let undeclared = entry.rows.is_none() && single && length > 1 && (own.is_some() || singles == [true, true]);

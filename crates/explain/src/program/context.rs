@@ -135,6 +135,12 @@ impl<'a> Context<'a> {
         self.bench.table(op, view).map(|values| array(&values))
     }
 
+    /// What the slice makes where nothing is changed.
+    pub(crate) fn due(&self) -> Option<ArrayD<f64>> {
+        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
+        self.slice.evaluate(self.bench, &value, &[]).ok().map(|due| array(&due))
+    }
+
     /// What `op` reads in views, of the candidate's own values.
     pub(crate) fn read(&self, op: usize, views: &[&View]) -> Option<Vec<ArrayD<f64>>> {
         let seen = Arc::new(Mutex::new(None));

@@ -126,6 +126,7 @@ fn unmapped(relations: &[Relation], [a, b]: [&Side; 2], out: &mut Comparison) {
         };
         compared.state = match missing {
             _ if sources.iter().any(is_copy) => State::Tied,
+            _ if b.holds_some(a) => State::Unchecked("not dumped".into()),
             Some(note) => {
                 out.findings.push(finding(None, &key, note, None));
                 State::Wrong

@@ -105,6 +105,13 @@ impl Side {
             || self.opened.format == Format::Npz && !self.names.values().any(|n| n.starts_with("model."))
     }
 
+    /// Whether it is a dump of some tensors of a model; so is an .npz of less than half of them, which is no model that was saved.
+    pub(crate) fn holds_some(&self, all: &Side) -> bool {
+        self.is_dump()
+            || self.opened.format == Format::Npz
+                && 2 * all.names.keys().filter(|key| self.names.contains_key(*key)).count() < all.names.len()
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.names.keys().cloned()
     }

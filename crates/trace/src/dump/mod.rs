@@ -71,6 +71,18 @@ pub enum DumpError {
         /// What is wrong.
         reason: String,
     },
+    /// A file of one tensor, whose name is that of no tap.
+    #[error(
+        "{}: it holds one tensor, '{}', which is the name of no tap: name its folder, a pattern ('out/*.npy'), or the tap in a firstdiff.toml (--map)",
+        path.display(),
+        name.escape_debug()
+    )]
+    Unnamed {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        name: String,
+    },
     /// A table of names cannot be used.
     #[error(transparent)]
     Names(Box<crate::names::NamesError>),
@@ -238,6 +250,16 @@ impl Dump {
             });
         }
         Ok(Dump { meta, entries, ..Dump::empty(path) })
+    }
+
+    /// A dump of entries that were cut out of this one's tensors; of all else it says the same.
+    ///
+    /// # Errors
+    /// As [`Dump::assembled`].
+    pub fn recut(&self, meta: Meta, entries: Vec<Entry>) -> Result<Dump, DumpError> {
+        let (unmapped, notes, doubts) = (self.unmapped.clone(), self.notes.clone(), self.doubts.clone());
+        let of_known_names = self.of_known_names;
+        Ok(Dump { unmapped, notes, doubts, of_known_names, ..Dump::assembled(&self.path, meta, entries)? })
     }
 
     /// Puts a tensor in the place of the one that a tap of a step has, or beside the others where it has none.

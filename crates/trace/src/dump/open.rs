@@ -261,14 +261,7 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
 pub(crate) fn of_one_file(path: &Path, all: Contents, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let dump = assemble(path, Meta::default(), all, None, reading)?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unmapped.as_slice()) {
-        (true, [name]) => Err(not_a_dump(
-            path,
-            &format!(
-                "it holds one tensor, '{}', which is the name of no tap: name its folder, a pattern ('out/*.npy'), or the tap in a \
-                 firstdiff.toml (--map)",
-                name.escape_debug()
-            ),
-        )),
+        (true, [name]) if reading.name.is_none() => Err(DumpError::Unnamed { path: path.into(), name: name.clone() }),
         _ => Ok(dump),
     }
 }

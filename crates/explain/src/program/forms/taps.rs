@@ -347,4 +347,4 @@ fn nearest(table: &ArrayD<f64>, own: &ArrayD<f64>) -> Option<Vec<usize>> {
 }
 
 /// Values of a table beyond which no row is looked for.
-const MOST_ROWS: usize = 1 << 24;
+pub(super) const MOST_ROWS: usize = 1 << 24;

@@ -1,0 +1,204 @@
+//! Which positions of a run are padding? Its mask settles that, its ids, else what stands nearest the other run; they are left out, and their keys.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use firstdiff_trace::{Dump, DumpError, Entry, Fed, NamedRows, PaddingSide, Rows, Tensor};
+
+use crate::layout::rows::{are_all, squeezed};
+use crate::metrics::Metrics;
+use crate::run::slice::{Custom, Cut, CutError, custom, cut};
+use crate::run::steps::shown;
+use crate::tolerance::run::SAME_TOKENS;
+
+/// The positions of a prefill that are tokens, among how many, and how that is known.
+struct Real {
+    range: Range<usize>,
+    all: usize,
+    by: &'static str,
+}
+
+/// The dump without its padding, as far as that is known: from what it says of itself, from `other`, a run of the same prompt, and from what the sequences of
+/// its `batch` were fed.
+///
+/// # Errors
+/// When its mask contradicts its tensors or its ids, or a tensor cannot be read.
+pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Result<Dump, DumpError> {
+    let real = match masked(&dump)?.or_else(|| by_ids(&dump, other, batch)) {
+        Some(real) => Some(real),
+        None => other.map(|other| nearest(&dump, other)).transpose()?.flatten(),
+    };
+    match real.filter(|real| real.range.len() < real.all && dump.parts().is_empty()) {
+        Some(real) => real.cut_off(dump),
+        None => Ok(dump),
+    }
+}
+
+/// What the mask says.
+fn masked(dump: &Dump) -> Result<Option<Real>, DumpError> {
+    let Some(mask) = dump.meta().attention_mask.as_ref().and_then(|mask| mask.sequence(0)) else { return Ok(None) };
+    let wrong =
+        |reason: String| DumpError::Meta { path: dump.path().into(), reason: format!("'attention_mask' {reason}") };
+    let ends = mask.iter().position(|&one| one != 0).zip(mask.iter().rposition(|&one| one != 0));
+    let range = ends.map(|(first, last)| first..last + 1).filter(|range| !mask[range.clone()].contains(&0));
+    let range = range
+        .ok_or_else(|| wrong("is not one run of tokens: padding stands before them, behind them, or both".into()))?;
+    let mut first = dump.entries().iter().filter(|entry| entry.step == 0).peekable();
+    if first.peek().is_some()
+        && range.len() < mask.len()
+        && first.all(|e| are_all(&e.rows) && !e.shape.contains(&mask.len()))
+    {
+        return Err(wrong(format!("has {} positions, and no tensor has as many", mask.len())));
+    }
+    let ids = dump.meta().tokens.as_ref().map(Vec::len);
+    match ids.filter(|ids| *ids != mask.len() && *ids != range.len()) {
+        Some(ids) => {
+            Err(wrong(format!("has {} tokens among {} positions, and 'tokens' {ids}", range.len(), mask.len())))
+        }
+        None => Ok(Some(Real { range, all: mask.len(), by: "by its attention mask" })),
+    }
+}
+
+/// What the ids say: fewer than there are positions, beside the side that is named; or those of the other run with one id repeated around them, with which
+/// another sequence of the batch does not begin, or end.
+fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
+    let ids = dump.meta().tokens.as_ref()?;
+    if let Some(side) = dump.meta().padding {
+        let (all, count) = (shown(dump, 0)[0]?, ids.len());
+        let from = if side == PaddingSide::Left { all.checked_sub(count)? } else { 0 };
+        return (count <= all).then_some(Real { range: from..from + count, all, by: "by the side that is named" });
+    }
+    let wanted = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
+    let all = ids.len();
+    let is_rectangle = batch.iter().all(|fed| fed.tokens.len() == all);
+    let at = |from: usize| {
+        let range = from..from + wanted.len();
+        let mut rest = ids[..range.start].iter().chain(&ids[range.end..]);
+        let pad = *rest.next()?;
+        let end = |fed: &Fed| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
+        let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
+        (is_rectangle && is_padding && ids[range.clone()] == wanted[..]).then_some(Real {
+            range,
+            all,
+            by: "by its token ids",
+        })
+    };
+    at(all - wanted.len()).or_else(|| at(0))
+}
+
+/// Where the tokens that it names stand in more positions: before the padding or behind it, where more taps are nearest the other run. Nowhere where a tap is
+/// that run's in the middle alone.
+fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
+    let (ids, theirs) = (dump.meta().tokens.as_ref(), other.meta().tokens.as_ref());
+    let Some(count) = ids.filter(|ids| theirs.is_none_or(|theirs| theirs == *ids)).map(Vec::len) else {
+        return Ok(None);
+    };
+    let Some(all) = shown(dump, 0)[0].filter(|all| *all > count && count > 0) else { return Ok(None) };
+    let (mut before, mut behind) = (0, 0);
+    for entry in dump.entries().iter().filter(|e| e.step == 0 && are_all(&e.rows)) {
+        let Some(held) = other.find(entry.tap, 0) else { continue };
+        let [ours, shape] = [entry, held].map(|entry| squeezed(entry.tap.site, &entry.shape));
+        let (&[rows, width], Some(&like)) = (&ours[..], shape.last()) else { continue };
+        let size = shape.iter().product::<usize>();
+        let is_last =
+            size == width && (held.rows == Some(Rows::Named(NamedRows::Last)) || (held.rows.is_none() && count > 1));
+        let is_whole = size == count * width && shape.len() == 2 && are_all(&held.rows);
+        if rows != all || like != width || !(is_whole || is_last) {
+            continue;
+        }
+        let (ours, theirs) =
+            (dump.read(entry)?.values().to_f64().to_vec(), other.read(held)?.values().to_f64().to_vec());
+        let looked_at = if is_whole { vec![0, count / 3, 2 * count / 3, count - 1] } else { vec![count - 1] };
+        let row = |values: &[f64], at: usize| values[at * width..(at + 1) * width].to_vec();
+        let due: Vec<f64> = looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
+        let apart = |from: usize| {
+            let here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
+            Metrics::of_f64(&due, &here).nmse().filter(|nmse| nmse.is_finite()).unwrap_or(f64::INFINITY)
+        };
+        let ends = [apart(0), apart(all - count)];
+        if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| apart(from) < SAME_TOKENS) {
+            return Ok(None);
+        }
+        behind += usize::from(ends[0] < ends[1]);
+        before += usize::from(ends[1] < ends[0]);
+    }
+    let from = if before > behind { all - count } else { 0 };
+    let by = "nearer so; nothing names the side ('padding' or 'attention_mask' in dump.json)";
+    Ok((before != behind).then_some(Real { range: from..from + count, all, by }))
+}
+
+impl Real {
+    fn cut_off(&self, dump: Dump) -> Result<Dump, DumpError> {
+        let Real { range, all, by } = self;
+        let mut meta = dump.meta().clone();
+        meta.tokens = meta.tokens.map(|ids| if ids.len() == *all { ids[range.clone()].to_vec() } else { ids });
+        (meta.attention_mask, meta.padding) = (None, None);
+        let whole = Arc::new(dump);
+        let order = custom(whole.entries(), |step| (step == 0).then_some(*all));
+        let (mut entries, mut open, mut doubts) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in whole.all_entries() {
+            match self.cuts(&entry, order) {
+                Ok(cuts) if entry.tap.is_open() => open.push(cut_entry(&whole, entry, cuts)),
+                Ok(cuts) => entries.push(cut_entry(&whole, entry, cuts)),
+                Err(error) => doubts.push((entry, error)),
+            }
+        }
+        let mut dump = whole.recut(meta, entries)?;
+        dump.put_open(open, &[]);
+        for (entry, error) in doubts {
+            let error = error.map_or_else(|| "it holds none of the tokens".to_owned(), |error| error.to_string());
+            dump.doubt(entry.tap, entry.step, format!("its padding was not cut off: {error}"));
+        }
+        let (before, behind) = (range.start, all - range.end);
+        let sides = [(before, "before"), (behind, "behind")].into_iter().filter(|(count, _)| *count > 0);
+        let sides: Vec<String> = sides.map(|(count, side)| format!("{count} {side} the tokens")).collect();
+        dump.note(format!("{all} token positions, of which padding is not compared: {} ({by})", sides.join(", ")));
+        Ok(dump)
+    }
+
+    /// What is cut out of a tensor, one cut after the other; where it holds no token, or nobody can say which: why.
+    fn cuts(&self, entry: &Entry, order: Custom) -> Result<Vec<Cut>, Option<CutError>> {
+        let Real { range, all, .. } = self;
+        let shape = squeezed(entry.tap.site, &entry.shape);
+        let is_attended = entry.tap.site.position_axis() == 1 && shape.len() == 3;
+        let mut cuts = Vec::new();
+        if entry.tap.is_open() {
+            let mut axes = (0..shape.len()).filter(|&axis| shape[axis] == *all && entry.step == 0);
+            if let (Some(axis), None) = (axes.next(), axes.next()) {
+                cuts.push(Cut::along(&shape, axis, range.clone()));
+            }
+            return Ok(cuts);
+        }
+        if entry.step == 0 {
+            match cut(entry, &(0..*all), range, None, None, order) {
+                Ok(cut) => cuts.push(cut.ok_or(None)?),
+                // One row of the last token, or what holds no padding.
+                Err(_) if !shape.contains(all) && (range.end == *all || shape.contains(&range.len())) => {}
+                Err(error) => return Err(Some(error)),
+            }
+        }
+        let last = cuts.last().map_or(&shape, |cut| &cut.shape);
+        // A step of its own keys alone holds none of the padding's.
+        if is_attended && if entry.step == 0 { !cuts.is_empty() } else { last[2] > *all } {
+            let is_key = |key: &usize| range.contains(key) || (entry.step > 0 && key >= all);
+            let keys: Vec<usize> = (0..last[2]).filter(is_key).collect();
+            cuts.push(Cut::rows(last, 2, keys.clone(), keys.len(), 0));
+        }
+        Ok(cuts)
+    }
+}
+
+fn cut_entry(whole: &Arc<Dump>, entry: Entry, cuts: Vec<Cut>) -> Entry {
+    let (tap, step, dtype) = (entry.tap, entry.step, entry.dtype);
+    let rows = cuts.first().map_or(entry.rows.clone(), |cut| cut.rows.clone());
+    let shape = cuts.last().map_or(entry.shape.clone(), |cut| cut.shape.clone());
+    let whole = Arc::clone(whole);
+    Entry::made(tap, step, shape, dtype, rows, move || {
+        let tensor = whole.read(&entry)?;
+        let cut = |tensor: Option<Tensor>, cut: &Cut| tensor.and_then(|tensor| cut.of(tensor));
+        let reason = || "a tensor is not of its shape".to_owned();
+        cuts.iter()
+            .fold(Some(tensor), cut)
+            .ok_or_else(|| DumpError::NotADump { path: whole.path().into(), reason: reason() })
+    })
+}
