@@ -22,7 +22,7 @@ use firstdiff_compare::InReferenceOrder;
 use firstdiff_explain::explain::Effort;
 use firstdiff_explain::program::{Candidate, Recording, explain};
 use firstdiff_explain::weights::{self, Side};
-use firstdiff_model::Profile;
+use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, Evaluator, Half, Limits, ModelFolder, Program};
 use firstdiff_trace::{Batch, Dump, Names, memory_limit};
 
@@ -329,7 +329,8 @@ fn explained(folder: &Path) -> Result<()> {
     let Judged { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
     let Session { reference, candidate, graph, options, experts, .. } = &session;
     let values = InReferenceOrder::new(reference, candidate, graph, options);
-    let candidate = Candidate { dump: candidate, values: &values, taps: &report.taps, experts, profile: Profile::F32 };
+    let (taps, profile, cache) = (&report.taps[..], Profile::F32, (Cache::F32, true));
+    let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
     let recording = Recording { program: &program, weights: &weights };
     let effort = Effort { quick: true, ..Effort::default() };
     let _ = explain(&recording, &candidate, &effort, &|_, _, _| {});

@@ -66,7 +66,11 @@ impl ReadingArgs {
         let mut both = [reference, candidate].map(|path| self.open_as(path, None, Some(name.clone())));
         let named = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Ok(theirs) = &mut both[1] {
-            theirs.note(format!("the one tensor of {} was compared with that of {}", named(candidate), named(reference)));
+            theirs.note(format!(
+                "the one tensor of {} was compared with that of {}",
+                named(candidate),
+                named(reference)
+            ));
         }
         let [ours, theirs] = both;
         Ok([ours?, theirs?])

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::Place;
 use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Program, Slice};
 use firstdiff_trace::Tap;
