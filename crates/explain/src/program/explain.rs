@@ -272,9 +272,9 @@ impl<'a> Search<'a> {
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
         let off = distance(place.tap.last_site(), &right, &own).max(size.unwrap_or(0.0));
-        // Where the size alone is none, what is wrong may be which values there are at all.
-        let by_size =
-            off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(place.tap.last_site(), &right, &own);
+        // Where the size alone is none, what is wrong may be which values there are at all: all of these are wrong.
+        let hidden = hides_others(place.tap.last_site(), &right, &own);
+        let by_size = off > replayed.report.allowed.unwrap_or(0.0) || hidden == 0.0;
         let target = Target {
             slice: &slice,
             off,
@@ -286,7 +286,7 @@ impl<'a> Search<'a> {
         };
         let context = Context::new(program, held, &slice, &self.exact, Arc::new(target.own.clone()));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
-        (found.base, found.forms) = (off, all.len());
+        (found.base, found.forms) = (off + hidden, all.len());
         // Which keys there are to be seen is no matter of numbers.
         if replayed.is_for(|reason| matches!(reason, Reason::Padding(_))) {
             return Some(found);
@@ -488,7 +488,7 @@ impl<'a> Search<'a> {
         let value = self.moment.spend(|| target.budget.spend(value));
         let value = value.filter(|value| value.shape() == target.own.shape())?;
         // The same values must be hidden: what is hidden counts for nothing.
-        if value.iter().any(|x| x.is_nan()) || hides_others(target.place.tap.last_site(), &value, &target.own) {
+        if value.iter().any(|x| x.is_nan()) || hides_others(target.place.tap.last_site(), &value, &target.own) > 0.0 {
             return None;
         }
         Some(distance(target.place.tap.last_site(), &value, &target.own)).filter(|residual| residual.is_finite())
@@ -564,10 +564,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether other values are hidden, or infinite, in one than in the other.
-fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+/// The share of values that are hidden, or infinite, in one and not in the other.
+fn hides_others(site: Site, a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
     let shown = |x: f64| x.is_finite() && !is_masked(site, x);
-    a.iter().zip(b).any(|(a, b)| shown(*a) != shown(*b))
+    a.iter().zip(b).filter(|(a, b)| shown(**a) != shown(**b)).count() as f64 / a.len().max(1) as f64
 }
 
 /// A number with so many digits.
