@@ -64,7 +64,7 @@ pub fn explain(
         replays: &replays,
         candidate,
         effort,
-        moment: Budget::of_one_thread(A_MOMENT),
+        moment: Budget::of_one_thread(A_MOMENT.into()),
         exact: Bench::new(recording.program, candidate.exact(), recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
@@ -173,7 +173,7 @@ impl Known {
 }
 
 /// Seconds that a quick search may take in all.
-const A_MOMENT: f64 = 5.0;
+const A_MOMENT: u32 = 5;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// What is said of positions that are off alike for q and k.
