@@ -272,7 +272,7 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
     };
     for (how, is) in [("wrong too", Status::Diverged), ("not checked", Status::Unchecked)] {
         let taps = replay.taps.iter().filter(is_read).filter(|t| t.report.status == is && t.is_blamed());
-        let taps = names(&taps.map(|t| t.report.place).collect::<Vec<_>>());
+        let taps = names(taps.map(|t| t.report.place).collect::<Vec<_>>());
         text += &if taps.is_empty() { String::new() } else { format!("; {how}: {}", shorten(&taps, MOST_NAMES)) };
     }
     text
