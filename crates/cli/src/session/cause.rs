@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use firstdiff_compare::{Place, Status, number};
+use firstdiff_compare::{Place, Status, TapReport, TokenEdits, number};
 use firstdiff_explain::OtherArithmetic;
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match};
 use firstdiff_explain::mistakes::{advice, what};
+use firstdiff_explain::replay::of_edits;
 use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
@@ -72,6 +73,19 @@ pub enum Why {
     Right,
 }
 
+impl Why {
+    /// That the candidate was fed other tokens, as `tap` shows.
+    pub(crate) fn fed(edits: &TokenEdits, tap: &TapReport) -> Why {
+        let nmse = tap.metrics.and_then(|metrics| metrics.nmse());
+        let (cause, finding) = of_edits(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
+        Why::of(&finding, &cause, advice(cause.id).to_owned())
+    }
+
+    fn of(finding: &Finding, cause: &Cause, fix: String) -> Why {
+        Why::Cause { what: said(cause), proof: proof(finding), fix, finding: Box::new(finding.clone()) }
+    }
+}
+
 /// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
 /// No cause is taken that the rest of the dump speaks against.
 pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
@@ -105,12 +119,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     let given = args.open().ok()?;
     let explanation = weighed(&given).ok()?;
     if let Some((finding, cause)) = of(&explanation.findings, place) {
-        return Some(Why::Cause {
-            what: said(cause),
-            proof: proof(finding),
-            fix: fix(&given.source, cause.id, finding),
-            finding: Box::new(finding.clone()),
-        });
+        return Some(Why::of(finding, cause, fix(&given.source, cause.id, finding)));
     }
     let taps = &explanation.replay.taps;
     let judged = taps.iter().find(|t| t.report.place == place)?;

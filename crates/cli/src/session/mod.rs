@@ -24,7 +24,8 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
-    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts, without_padding,
+    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts, token_edits,
+    without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
@@ -370,7 +371,18 @@ impl Session {
         bar.finish();
         self.assume_cache(&mut report)?;
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
-        let why = self.model.as_ref().zip(report.first.as_ref()).and_then(|(model, first)| {
+        let [reference, candidate] = self.recorded();
+        let edits = if report.verdict == Verdict::Parity { None } else { token_edits(reference, candidate)? };
+        let h0 = Tap { layer: None, site: Site::H0 };
+        let there = report.first.as_ref().map(|first| &report.taps[first.index]).filter(|tap| tap.place.tap == h0);
+        let fed = there.zip(edits.as_ref().filter(|edits| edits.is_certain)).map(|(tap, edits)| Why::fed(edits, tap));
+        if let Some(edits) = edits.filter(|_| fed.is_none()) {
+            let or = ", or is padded there, or its rows of h0 are wrong (`explain MODEL` looks them up in the table)";
+            let or = if edits.is_certain { "" } else { or };
+            report.warnings.push(format!("by ids or rows of h0 the candidate was fed {edits}{or}").into());
+        }
+        let why = fed.or_else(|| {
+            let (model, first) = self.model.as_ref().zip(report.first.as_ref())?;
             let inputs_agree = first.is_bracketed();
             crate::session::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
         });

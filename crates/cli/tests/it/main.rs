@@ -19,4 +19,5 @@ mod program;
 mod schema;
 mod screens;
 mod statements;
+mod tokens;
 mod why;

@@ -22,6 +22,7 @@ use crate::run::infer_steps::{chunks, one_a_token_by};
 use crate::run::positions::with_positions;
 use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys, listed};
 use crate::run::steps::Chunks;
+use crate::run::tokens::{TokenEdits, token_edits};
 
 /// Two runs aligned by token position.
 #[derive(Debug)]
@@ -59,7 +60,8 @@ pub struct Aligned {
 pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let reference = with_positions(reference);
     let candidate = with_positions(one_a_token_by(&reference, candidate));
-    let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate)? else {
+    let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_certain);
+    let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate, edits.as_ref())? else {
         return Ok(Aligned { reference, candidate, alignment: None });
     };
     let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
@@ -90,7 +92,11 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
         let open = open.map(|(name, step)| Place { step, tap: Tap::named(name) });
         entries.chain(open).chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
     });
-    let beyond = places.filter(|place| alignment.cells[place.step as usize].start >= at);
+    // What each was fed of its prompt is compared: that is where they part.
+    let prompts = edits.map_or(0, |edits| edits.counts[0].min(edits.counts[1]));
+    let h0 = Tap { layer: None, site: Site::H0 };
+    let is_beyond = |cell: &Range<usize>, tap: Tap| cell.start >= at && (tap != h0 || cell.end > prompts);
+    let beyond = places.filter(|place| is_beyond(&alignment.cells[place.step as usize], place.tap));
     let beyond = beyond.filter_map(|place| Some((place, Unaligned::Parted(alignment.parting()?))));
     let unchecked = alignment.unchecked.clone().into_iter().chain(beyond).collect();
     let alignment = ChunkAlignment { unchecked, ..alignment };
@@ -98,12 +104,16 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
 }
 
 /// The chunks of both, where they are known and not the same as far as both go, or were of other tokens; and from which position on they were.
-fn other_chunks(reference: &Dump, candidate: &Dump) -> Result<Option<(Chunks, Chunks, Option<usize>)>, DumpError> {
+/// That may be known by `edits`.
+type Parted = Option<(Chunks, Chunks, Option<usize>)>;
+fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<Parted, DumpError> {
     let Some(ours) = Chunks::of(reference) else { return Ok(None) };
     let Some(theirs) = chunks(candidate, reference, &ours) else { return Ok(None) };
     let told = ours.ids.is_some() && theirs.ids.is_some();
+    let moved = edits.filter(|edits| edits.counts[0] != edits.counts[1]).and_then(|edits| edits.edits.first());
     let parted = match told {
         true => parted(&ours, &theirs),
+        false if let Some((_, at, _)) = moved => Some(at[0].min(at[1])),
         false => embeddings::parted((reference, &ours), (candidate, &theirs))?,
     };
     let same = ours.lengths.iter().zip(&theirs.lengths).all(|(ours, theirs)| ours == theirs);
@@ -118,7 +128,7 @@ fn other_chunks(reference: &Dump, candidate: &Dump) -> Result<Option<(Chunks, Ch
     };
     let one_by_one = shorter.lengths.len() > longer.lengths.len() && shorter.lengths.iter().all(|&length| length == 1);
     let begins = ours.total() == theirs.total() || one_by_one || sees_itself(dump, shorter.lengths[0]);
-    Ok((told || begins || same).then_some((ours, theirs, parted)))
+    Ok((told || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
 }
 
 /// Whether attention of the first step, of so many positions, has no more keys than these.

@@ -10,6 +10,7 @@ use crate::layout::types::Layout;
 use crate::report::reason::Reason;
 use crate::rules::{Changes, Ruled};
 use crate::run::steps::{Chunks, unwitnessed};
+use crate::run::tokens::token_edits;
 use crate::taps::context::{Judged, Run};
 use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
@@ -22,6 +23,10 @@ impl Run<'_> {
             return Ok(Changes::default());
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
+        // Most of its tokens are the reference's.
+        if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_clear) {
+            return Ok(Changes::default());
+        }
         let compared = (0..taps.len()).filter(|&i| taps[i].is_compared());
         Ok(Changes::all(compared, &Judged::NotComparable(Reason::Unwitnessed(reason))))
     }

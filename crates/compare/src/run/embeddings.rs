@@ -27,7 +27,8 @@ pub fn prompt(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
         let same = ours.iter().zip(theirs).all(|(ours, theirs)| ours == theirs);
         return Ok(if same { Prompt::Same } else { Prompt::Other });
     }
-    let (Some(ours), Some(theirs)) = (rows_of_h0(reference)?, rows_of_h0(candidate)?) else {
+    let h0 = Tap { layer: None, site: Site::H0 };
+    let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
         return Ok(Prompt::Unknown);
     };
     // A prompt that is padded stands at the end of its positions, or at the beginning.
@@ -46,7 +47,7 @@ pub fn prompt(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
 }
 
 /// Whether two embeddings are of one token; nothing where one is not finite, or all zeros: that is none.
-fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
+pub(crate) fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
     let metrics = Metrics::of_f64(ours, theirs);
     let size = |rms: Option<f64>| rms.is_some_and(|rms| rms > 0.0);
     if !metrics.is_finite() || !size(metrics.reference_rms()) || !size(metrics.candidate_rms()) {
@@ -60,11 +61,13 @@ fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
     })
 }
 
-/// The embeddings of the prefill, a row a position, where the shape of h0 shows them.
-fn rows_of_h0(dump: &Dump) -> Result<Option<Vec<Vec<f64>>>, DumpError> {
-    let h0 = Tap { layer: None, site: Site::H0 };
-    let Some(entry) = dump.find(h0, 0).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
-    let &[positions, width] = &squeezed(Site::H0, &entry.shape)[..] else { return Ok(None) };
+/// What the prefill holds of a tap with a row a position, where its shape shows them.
+///
+/// # Errors
+/// When the tensor cannot be read.
+pub fn rows_of(dump: &Dump, tap: Tap) -> Result<Option<Vec<Vec<f64>>>, DumpError> {
+    let Some(entry) = dump.find(tap, 0).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
+    let &[positions, width] = &squeezed(tap.site, &entry.shape)[..] else { return Ok(None) };
     if positions == 0 || width == 0 {
         return Ok(None);
     }
@@ -89,7 +92,7 @@ pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result
 }
 
 /// Whether h0 is no look-up of tokens, as a dump's own graph says: what it is made of is itself recorded.
-fn is_made_of_taps(dump: &Dump) -> bool {
+pub(crate) fn is_made_of_taps(dump: &Dump) -> bool {
     let h0 = Site::H0.name();
     dump.meta().graph.iter().flatten().any(|node| node.tap == h0 && !node.reads.is_empty())
 }

@@ -11,3 +11,4 @@ pub(crate) mod shown_cache;
 pub(crate) mod side;
 pub(crate) mod slice;
 pub(crate) mod steps;
+pub(crate) mod tokens;

@@ -26,6 +26,7 @@ use crate::replay::recorded::{own, row_inputs};
 
 pub use crate::replay::Options;
 use crate::replay::reason::Reason;
+use crate::replay::tokens::of_edits;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
 use crate::search::candidates::Candidate;
@@ -122,6 +123,11 @@ pub fn explain(
         findings::join_named(&mut findings, findings::order_in(model));
         findings::measured_in_the_prefill_alone(&mut findings, &replay);
     }
+    let fed = replay.taps.iter().find_map(|tap| match &tap.reason {
+        Some(Reason::OtherTokens(edits)) => Some(of_edits(edits, tap.report.place, tap.exact_nmse.unwrap_or(0.0)).1),
+        _ => None,
+    });
+    findings.splice(0..0, fed);
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };
     not_testable.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
@@ -176,7 +182,8 @@ impl Walk<'_> {
         step: &'a Step,
         replayed: &mut Replayed,
     ) -> Result<(), ReplayError> {
-        if !replayed.is_blamed() || self.in_other_arithmetic.contains(&replayed.report.place) {
+        let is_told = replayed.is_for(|reason| matches!(reason, Reason::OtherTokens(_)));
+        if is_told || !replayed.is_blamed() || self.in_other_arithmetic.contains(&replayed.report.place) {
             return Ok(());
         }
         let place = replayed.report.place;

@@ -1,7 +1,8 @@
 //! What is done wrong with tokens and their embedding? Right: row `token` of the matrix, times the family's factor.
 
-use firstdiff_model::Chunk;
+use firstdiff_model::{Chunk, Model, Step};
 use firstdiff_trace::Site;
+use ndarray::{ArrayView1, ArrayView2};
 use serde_json::json;
 
 use super::catalogue::Mistake;
@@ -24,6 +25,7 @@ pub(crate) static TOKENS_DIFFER: Mistake = Mistake {
             "kind",
             &["first-doubled", "bos-added", "bos-0-added", "first-lost", "ids-one-too-high", "ids-one-too-low"],
         ),
+        Param::other("change", "which ids are there more, fewer or in place of others"),
         Param::other("tokens", "the ids that were embedded"),
     ],
     mixes_tokens: true,
@@ -102,29 +104,41 @@ pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
     if let Some(c) = c.filter(|c| (c - 1.0).abs() > SAME_PARAMETER) {
         list.tunable(&EMBED_MULTIPLIER, "factor", c, |c, at| times(at, c));
     }
-    if let Some(tokens) = ids(list, seen).filter(|ids| ids != seen.chunk.tokens) {
+    let own = super::flat(seen.own);
+    let own = own.and_then(|own| ids(list.model, list.step, own.view(), seen.chunk.tokens));
+    if let Some(tokens) = own.filter(|ids| ids != seen.chunk.tokens) {
         list.add(&TOKENS_DIFFER, vec![("tokens", json!(tokens))], move |at| {
             StepContext { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
         });
     }
 }
 
-/// Which row of the table each of the candidate's rows is.
-fn ids(list: &List<'_>, seen: &Seen<'_>) -> Option<Vec<u32>> {
-    let view = list.model.weights.view(*list.step.weights.first()?).ok()?;
+/// Which row of the table each of these is, whatever factor is on it; that of the token that is told there, where several are the same. Nothing where a row is
+/// none, or may be several.
+pub(crate) fn ids(model: &Model, step: &Step, own: ArrayView2<'_, f64>, told: &[u32]) -> Option<Vec<u32>> {
+    let view = model.weights.view(*step.weights.first()?).ok()?;
     let [vocab, width] = *view.shape() else { return None };
-    let own = super::flat(seen.own)?;
-    let mut found = vec![None; own.nrows()];
+    (width == own.ncols()).then_some(())?;
+    let largest = |row: ArrayView1<'_, f64>| (0..width).max_by(|&a, &b| row[a].abs().total_cmp(&row[b].abs()));
+    let peaks: Vec<usize> = own.rows().into_iter().map(largest).collect::<Option<_>>()?;
+    let mut found: Vec<Vec<u32>> = vec![Vec::new(); own.nrows()];
     const TILE: usize = 256;
     for first in (0..vocab).step_by(TILE) {
         let tile = view.rows::<f32>(first..(first + TILE).min(vocab));
-        for (row, found) in own.rows().into_iter().zip(&mut found).filter(|(_, found)| found.is_none()) {
-            let near = |id: usize| {
-                (0..width)
-                    .all(|i| (f64::from(tile[[id, i]]) - row[i]).abs() <= TOKEN_ROW * row[i].abs() + TOKEN_ROW_ZERO)
+        for ((row, &peak), found) in own.rows().into_iter().zip(&peaks).zip(&mut found) {
+            let near = |id: &usize| {
+                let factor = row[peak] / f64::from(tile[[*id, peak]]);
+                let is_near = |i: usize| {
+                    (f64::from(tile[[*id, i]]) * factor - row[i]).abs() <= TOKEN_ROW * row[i].abs() + TOKEN_ROW_ZERO
+                };
+                factor.is_finite() && factor > 0.0 && (0..width).all(is_near)
             };
-            *found = (0..tile.nrows()).find(|&id| near(id)).map(|id| (first + id) as u32);
+            found.extend((0..tile.nrows()).filter(near).map(|id| (first + id) as u32));
         }
     }
-    found.into_iter().collect()
+    let one = |(at, ids): (usize, Vec<u32>)| match &ids[..] {
+        &[id] => Some(id),
+        several => told.get(at).copied().filter(|id| several.contains(id)),
+    };
+    found.into_iter().enumerate().map(one).collect()
 }

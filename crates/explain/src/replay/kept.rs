@@ -7,13 +7,40 @@ use firstdiff_model::{Cache, Model, Op, keep};
 use firstdiff_trace::{Dump, Site, Tap};
 use ndarray::ArrayD;
 
-use crate::replay::replayed::{Options, Replay};
+use crate::replay::reason::Reason;
+use crate::replay::replayed::{Options, Replay, Replayed};
 use crate::replay::right::compared;
+use crate::replay::tokens::{fed, tell};
 use crate::replay::{Done, Due, Run};
 use crate::tolerance::replay::CACHE_TELLS;
 
-/// Replays, with the type of cache that `options` name; where they name none and attention is wrong, with the one type that makes most of it right.
+/// Replays on the tokens that the candidate was fed. More of them at its front than were told may be padding: they are, where less is wrong then.
 pub(crate) fn replayed<'a>(
+    model: &'a Model,
+    dump: &'a Dump,
+    options: &Options,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Done<(Run<'a>, Replay)> {
+    let Some((as_fed, edits)) = fed(model, dump, options)? else {
+        return with_cache(model, dump, options, progress);
+    };
+    let is_wrong = |t: &&Replayed| t.report.status == Status::Diverged || t.is_for(Reason::is_shape);
+    let wrong = |replay: &Replay| replay.taps.iter().filter(is_wrong).count();
+    let (mut run, mut replay) = with_cache(model, dump, &as_fed, progress)?;
+    if edits.are_in_front() {
+        let (as_told, mut padded) = with_cache(model, dump, options, progress)?;
+        if wrong(&padded) <= wrong(&replay) {
+            let or = format!("what stands in front is read as padding; or the candidate was fed {edits}");
+            padded.warnings.extend((wrong(&padded) > 0).then_some(or));
+            return Ok((as_told, padded));
+        }
+    }
+    tell(edits, &options.tokens, &mut run, &mut replay)?;
+    Ok((run, replay))
+}
+
+/// Replays, with the type of cache that `options` name; where they name none and attention is wrong, with the one type that makes most of it right.
+fn with_cache<'a>(
     model: &'a Model,
     dump: &'a Dump,
     options: &Options,

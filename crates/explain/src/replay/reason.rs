@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use firstdiff_compare::{Difference, Layout, ShapeMismatch, number};
+use firstdiff_compare::{Difference, Layout, ShapeMismatch, TokenEdits, number};
 use firstdiff_model::Profile;
 use firstdiff_trace::Tap;
 
@@ -26,6 +26,8 @@ pub enum Reason {
         /// NMSE that rounding costs in it.
         rounding: f64,
     },
+    /// It is of other tokens than were told.
+    OtherTokens(TokenEdits),
     /// It was not recorded.
     NotRecorded,
     /// It agrees in this layout, and no later tap confirms it.
@@ -157,6 +159,7 @@ impl fmt::Display for Reason {
             Reason::NotOfTheModel(tap) => write!(f, "{tap} is not of the model"),
             Reason::RowsDoNotFit(why) => write!(f, "the rows of earlier steps do not fit: {why}"),
             Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
+            Reason::OtherTokens(edits) => write!(f, "it is of other tokens: the candidate was fed {edits}"),
             Reason::NotEvaluated(why) | Reason::NotComputed(why) => f.write_str(why),
             Reason::NotTheReferences(why) => {
                 write!(f, "not the reference's own value, though what it reads is; it cannot be computed: {why}")

@@ -1,0 +1,195 @@
+//! Which tokens was a run fed more than another, fewer, or in their place? Two sequences laid together, by their ids or by their rows of h0.
+
+use std::fmt;
+
+use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap};
+
+use crate::metrics::Metrics;
+use crate::run::embeddings::{Prompt, is_made_of_taps, rows_of, token};
+use crate::tolerance::run::{MOST_PAIRS, OTHER_TOKEN};
+
+/// Whether either side has a token there, and the positions, of a token that is not there that of the next; with the ids.
+type Change = ([bool; 2], [usize; 2]);
+pub(crate) type Edit = ([bool; 2], [usize; 2], [Option<i64>; 2]);
+
+/// How the tokens of a candidate became others than the reference's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenEdits {
+    pub(crate) edits: Vec<Edit>,
+    alike: usize,
+    /// How many tokens either side has.
+    pub counts: [usize; 2],
+    /// The candidate's ids, where all are known.
+    pub ids: Option<Vec<i64>>,
+    /// The largest NMSE between two rows that were taken for one token's; 0 where the ids say it.
+    pub apart: f64,
+    /// Whether it can be nothing else: not padding, nor a wrong row of the right token.
+    pub is_certain: bool,
+    /// Whether it is that, or exchanged rows between tokens that are alike: nothing there is padding.
+    pub is_clear: bool,
+}
+
+impl TokenEdits {
+    /// Whether one side has more at its front, and nothing else is changed: it may be padded there.
+    pub fn are_in_front(&self) -> bool {
+        self.edits.iter().all(|(_, at, _)| at.contains(&0)) && self.alike == self.counts[0].min(self.counts[1])
+    }
+
+    /// The changes between two lists of ids, where most are alike and more than their ends differ.
+    pub fn of_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
+        let apart = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
+        TokenEdits::laid([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &apart)
+    }
+
+    /// Lays two sequences together. `apart` says how far a token of the one is off one of the other where they are the same.
+    fn laid(
+        [n, m]: [usize; 2],
+        ids: [Option<&[i64]>; 2],
+        apart: &dyn Fn(usize, usize) -> Option<f64>,
+    ) -> Option<TokenEdits> {
+        let (pairs, changes) = aligned([n, m], &|a, b| apart(a, b).is_some())?;
+        let (first, last) = pairs.first().zip(pairs.last())?;
+        (2 * pairs.len() >= n.min(m).max(4)).then_some(())?;
+        let id_of = |side: usize, at: usize| ids[side].and_then(|ids| ids.get(at).copied());
+        // What the candidate says of its tokens counts where it says the same of those that are the reference's.
+        let is_told = pairs.iter().all(|&[a, b]| id_of(0, a).is_none_or(|id| id_of(1, b) == Some(id)));
+        let known = |at: usize| {
+            let pair = pairs.iter().find(|pair| pair[1] == at).map(|pair| pair[0]);
+            let like = pair.or_else(|| (0..n).find(|&a| apart(a, at).is_some()));
+            like.and_then(|a| id_of(0, a)).or_else(|| id_of(1, at).filter(|_| is_told))
+        };
+        let edit = |(has, at): Change| {
+            (has, at, [has[0].then(|| id_of(0, at[0])).flatten(), has[1].then(|| known(at[1])).flatten()])
+        };
+        let edits: Vec<Edit> = changes.into_iter().map(edit).collect();
+        let ids: Option<Vec<i64>> = (0..m).map(known).collect();
+        // At either end, or beside its like there, it may be padding, or the rest of the same text.
+        let is_like_ends = |has: &[bool; 2], [a, b]: [usize; 2]| match has {
+            [false, _] => (0..=b).all(|b| apart(0, b).is_some()) || (b..m).all(|b| apart(n - 1, b).is_some()),
+            [_, false] => (0..=a).all(|a| apart(a, 0).is_some()) || (a..n).all(|a| apart(a, m - 1).is_some()),
+            _ => false,
+        };
+        let is_within =
+            |(has, at, _): &Edit| first[0] < at[0] && (last[0] > at[0] || last[1] > at[1]) && !is_like_ends(has, *at);
+        let is_other = |(has, _, ids): &Edit| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
+        let apart = pairs.iter().filter_map(|&[a, b]| apart(a, b)).fold(0.0, f64::max);
+        let is_certain = apart <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
+        let is_clear = is_certain || (n == m && edits.iter().all(is_within));
+        Some(TokenEdits { edits, alike: pairs.len(), counts: [n, m], ids, apart, is_clear, is_certain })
+    }
+}
+
+/// What a candidate was fed otherwise in its prompt than the reference, as their rows of h0 show, or else the ids that both name; nothing where that is most
+/// of it, or where one goes on alone.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdits>, DumpError> {
+    if is_made_of_taps(reference) || is_made_of_taps(candidate) {
+        return Ok(None);
+    }
+    let h0 = Tap { layer: None, site: Site::H0 };
+    let ids = [reference, candidate].map(|dump| dump.meta().tokens.as_deref());
+    let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
+        return Ok(ids[0].zip(ids[1]).and_then(|(ours, theirs)| TokenEdits::of_ids(ours, theirs)));
+    };
+    if theirs.iter().any(|row| row.len() != ours[0].len() || row.iter().all(|x| *x == 0.0 || !x.is_finite())) {
+        return Ok(None);
+    }
+    let apart = |a: usize, b: usize| {
+        let is_same = token(&ours[a], &theirs[b]) == Some(Prompt::Same);
+        is_same.then(|| Metrics::of_f64(&ours[a], &theirs[b]).nmse().unwrap_or(f64::INFINITY))
+    };
+    let counts = [ours.len(), theirs.len()];
+    let ids = [0, 1].map(|side| ids[side].filter(|ids| ids.len() == counts[side]));
+    let Some(mut edits) = TokenEdits::laid(counts, ids, &apart) else { return Ok(None) };
+    // One more at the front is no padding where what follows saw it.
+    if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.apart <= OTHER_TOKEN / 100.0 {
+        edits.is_certain = (counts[0] > counts[1] || apart(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
+        edits.is_clear = edits.is_certain;
+    }
+    Ok(Some(edits))
+}
+
+/// Whether all that is recorded of what attention gives is otherwise in the one behind what the other has not at its front, by more than what the first
+/// position, which sees itself alone, is off.
+fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<bool, DumpError> {
+    let mixes = [Site::Context, Site::AttnOut, Site::HAttn, Site::H, Site::FinalNorm, Site::Logits];
+    let mut some = false;
+    for Entry { tap, .. } in candidate.entries().iter().filter(|e| e.step == 0 && mixes.contains(&e.tap.site)) {
+        let (ours, theirs) = (rows_of(reference, *tap)?, rows_of(candidate, *tap)?);
+        let Some((ours, theirs)) = ours.zip(theirs).filter(|(ours, theirs)| [ours.len(), theirs.len()] == [n, m])
+        else {
+            continue;
+        };
+        let off = |a: &[Vec<f64>], b: &[Vec<f64>]| Metrics::of_f64(&a.concat(), &b.concat()).nmse();
+        let behind = off(&ours[n.saturating_sub(m)..], &theirs[m.saturating_sub(n)..]);
+        let alone = if m > n { off(&ours[..1], &theirs[..1]) } else { Some(0.0) };
+        let Some((behind, alone)) = behind.zip(alone) else { return Ok(false) };
+        if behind < OTHER_TOKEN / 100.0 || behind < 100.0 * alone {
+            return Ok(false);
+        }
+        some = true;
+    }
+    Ok(some)
+}
+
+/// Pairs of positions that are the same, and the changes between, of the shortest way from one sequence to the other; nothing where one is the other's beginning,
+/// or they are too long to be laid together.
+fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<Change>)> {
+    (0..n.min(m)).any(|at| !same(at, at)).then_some(())?;
+    let back = (1..=n.min(m)).take_while(|&at| same(n - at, m - at)).count();
+    let front = (0..n.min(m) - back).take_while(|&at| same(at, at)).count();
+    let (rows, columns) = (n - front - back, m - front - back);
+    ((rows + 1).saturating_mul(columns + 1) <= MOST_PAIRS).then_some(())?;
+    let at = |a: usize, b: usize| a * (columns + 1) + b;
+    let is_pair = |a: usize, b: usize| a < rows && b < columns && same(front + a, front + b);
+    // How many changes the rest takes from each pair of positions on.
+    let mut cost = vec![0u32; (rows + 1) * (columns + 1)];
+    for (a, b) in (0..=rows).rev().flat_map(|a| (0..=columns).rev().map(move |b| (a, b))) {
+        cost[at(a, b)] = match (a == rows, b == columns) {
+            (true, _) => (columns - b) as u32,
+            (_, true) => (rows - a) as u32,
+            _ if is_pair(a, b) => cost[at(a + 1, b + 1)],
+            _ => 1 + cost[at(a + 1, b + 1)].min(cost[at(a + 1, b)]).min(cost[at(a, b + 1)]),
+        };
+    }
+    let mut pairs: Vec<[usize; 2]> = (0..front).map(|at| [at, at]).collect();
+    let (mut changes, mut a, mut b) = (Vec::new(), 0, 0);
+    while a < rows || b < columns {
+        let here = [front + a, front + b];
+        if is_pair(a, b) {
+            pairs.push(here);
+            (a, b) = (a + 1, b + 1);
+            continue;
+        }
+        let rest = cost[at(a, b)] - 1;
+        let has = match (a < rows, b < columns) {
+            (true, true) if cost[at(a + 1, b + 1)] == rest => [true, true],
+            (_, true) if a == rows || cost[at(a, b + 1)] == rest => [false, true],
+            _ => [true, false],
+        };
+        changes.push((has, here));
+        (a, b) = (a + usize::from(has[0]), b + usize::from(has[1]));
+    }
+    pairs.extend((1..=back).rev().map(|at| [n - at, m - at]));
+    Some((pairs, changes))
+}
+
+/// `id 1 more at position 0, id 29 at position 5 in place of id 3`.
+impl fmt::Display for TokenEdits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (has, [ours, theirs], ids)) in self.edits.iter().take(6).enumerate() {
+            f.write_str(if i > 0 { ", " } else { "" })?;
+            let [due, own] = ids.map(|id| id.map(|id| format!("id {id}")));
+            let own = own.as_deref().unwrap_or("a token that is not the reference's");
+            let due = due.as_deref().unwrap_or("token");
+            match has {
+                [false, _] => write!(f, "{own} more at position {theirs}")?,
+                [_, true] => write!(f, "{own} at position {theirs} in place of {due}")?,
+                _ => write!(f, "no {due} (the reference's position {ours})")?,
+            }
+        }
+        self.edits.get(6).map_or(Ok(()), |_| write!(f, " ... ({} in all)", self.edits.len()))
+    }
+}
