@@ -5,9 +5,8 @@ use std::sync::Mutex;
 
 use firstdiff_compare::{Place, Status, TapReport, TokenEdits, number};
 use firstdiff_explain::OtherArithmetic;
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match};
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, other_tokens};
 use firstdiff_explain::mistakes::{advice, what};
-use firstdiff_explain::replay::of_edits;
 use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
@@ -77,7 +76,7 @@ impl Why {
     /// That the candidate was fed other tokens, as `tap` shows.
     pub(crate) fn fed(edits: &TokenEdits, tap: &TapReport) -> Why {
         let nmse = tap.metrics.and_then(|metrics| metrics.nmse());
-        let (cause, finding) = of_edits(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
+        let (cause, finding) = other_tokens(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
         Why::of(&finding, &cause, advice(cause.id).to_owned())
     }
 

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_compare::Place;
+use firstdiff_compare::{Place, TokenEdits};
 use firstdiff_laws::Status;
 use firstdiff_model::Profile;
 use firstdiff_trace::Tap;
+use serde_json::json;
 
 use crate::explain::quantised::OtherArithmetic;
 use crate::laws::Measured;
 use crate::mistakes::by_law::named;
+use crate::mistakes::embedding::TOKENS_DIFFER;
 use crate::mistakes::{Mistake, Param, Params, Values, find};
 use crate::search::Effort;
 use crate::tolerance::laws::ROOM_FOR_A_LAW;
@@ -272,4 +274,15 @@ impl Finding {
         }
         self.measured = measured;
     }
+}
+
+/// What is said of a candidate that was fed other tokens, as a place shows that is so far off.
+pub fn other_tokens(edits: &TokenEdits, place: Place, base_nmse: f64) -> (Cause, Finding) {
+    let words = ("change", json!(edits.to_string()));
+    let params = std::iter::once(words).chain(edits.ids.as_ref().map(|ids| ("tokens", json!(ids)))).collect();
+    let of = Cause { id: TOKENS_DIFFER.id, params };
+    let cause = Some(of.clone());
+    let (taps, shown_at, op) = (vec![place.tap], vec![place], "embedding".to_owned());
+    let residual_nmse = edits.apart;
+    (of, Finding { taps, shown_at, op, cause, residual_nmse, base_nmse, ..Finding::without_cause(Match::Reproduced) })
 }

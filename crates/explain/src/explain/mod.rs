@@ -26,7 +26,6 @@ use crate::replay::recorded::{own, row_inputs};
 
 pub use crate::replay::Options;
 use crate::replay::reason::Reason;
-use crate::replay::tokens::of_edits;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
 use crate::search::candidates::Candidate;
@@ -35,7 +34,7 @@ use crate::search::proof::Target;
 use crate::search::simulate::Shared;
 use crate::search::{Reproduction, Result as Found, Search};
 
-pub use crate::explain::finding::{Cause, Finding, Match, Remainder};
+pub use crate::explain::finding::{Cause, Finding, Match, Remainder, other_tokens};
 
 /// An explained replay.
 #[derive(Debug)]
@@ -124,7 +123,9 @@ pub fn explain(
         findings::measured_in_the_prefill_alone(&mut findings, &replay);
     }
     let fed = replay.taps.iter().find_map(|tap| match &tap.reason {
-        Some(Reason::OtherTokens(edits)) => Some(of_edits(edits, tap.report.place, tap.exact_nmse.unwrap_or(0.0)).1),
+        Some(Reason::OtherTokens(edits)) => {
+            Some(other_tokens(edits, tap.report.place, tap.exact_nmse.unwrap_or(0.0)).1)
+        }
         _ => None,
     });
     findings.splice(0..0, fed);

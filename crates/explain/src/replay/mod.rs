@@ -27,7 +27,6 @@ use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
-pub use crate::replay::tokens::of_edits;
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///

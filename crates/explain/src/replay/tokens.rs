@@ -5,10 +5,8 @@ use firstdiff_compare::{Place, Status, TokenEdits, rows_of};
 use firstdiff_model::{Chunk, Model, Op, Step};
 use firstdiff_trace::Dump;
 use ndarray::{ArrayView2, Axis, Slice};
-use serde_json::json;
 
-use crate::explain::finding::{Cause, Finding, Match};
-use crate::mistakes::embedding::{TOKENS_DIFFER, ids};
+use crate::mistakes::embedding::ids;
 use crate::replay::reason::Reason;
 use crate::replay::replayed::{Options, Replay};
 use crate::replay::right::distance;
@@ -45,15 +43,4 @@ pub(crate) fn tell(edits: TokenEdits, told: &[u32], run: &mut Run<'_>, replay: &
     tap.exact_nmse = Some(distance(step.tap.site, &due, &own));
     (tap.report.status, tap.reason) = (Status::Diverged, Some(Reason::OtherTokens(edits)));
     Ok(())
-}
-
-/// What is said of a candidate that was fed other tokens, as a place shows that is so far off.
-pub fn of_edits(edits: &TokenEdits, place: Place, base_nmse: f64) -> (Cause, Finding) {
-    let words = ("change", json!(edits.to_string()));
-    let params = std::iter::once(words).chain(edits.ids.as_ref().map(|ids| ("tokens", json!(ids)))).collect();
-    let of = Cause { id: TOKENS_DIFFER.id, params };
-    let cause = Some(of.clone());
-    let (taps, shown_at, op) = (vec![place.tap], vec![place], "embedding".to_owned());
-    let residual_nmse = edits.apart;
-    (of, Finding { taps, shown_at, op, cause, residual_nmse, base_nmse, ..Finding::without_cause(Match::Reproduced) })
 }
