@@ -94,10 +94,10 @@ def build(name):
         return architectures.build(base)
 
 
-def narrowed(model):
-    """A model in bf16 as `from_pretrained` loads one: the frequencies of rotations stay in f32."""
+def narrowed(model, dtype=torch.bfloat16):
+    """A model in 16 bits as `from_pretrained` loads one: the frequencies of rotations stay in f32."""
     kept = {module: module.inv_freq for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)}
-    model.to(torch.bfloat16)
+    model.to(dtype)
     for module, frequency in kept.items():
         module.inv_freq = frequency
     return model

@@ -73,15 +73,7 @@ def fused(model):
     return model
 
 
-def half(model):
-    """A model in f16; the frequencies of rotations stay in f32."""
-    kept = {module: module.inv_freq for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)}
-    model.to(torch.float16)
-    for module, frequency in kept.items():
-        module.inv_freq = frequency
-    return model
-
-
+half = lambda model: narrowed(model, torch.float16)
 same = lambda model: model
 # By name: what becomes of the model, around what it runs, what dump.json says beside the tokens (None: there is no dump.json), flags.
 VARIANTS = {

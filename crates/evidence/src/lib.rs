@@ -1,4 +1,4 @@
-//! Is a claim paid for? The bits that recorded numbers carry above rounding, against the bits that stating a cause, a law or a factor costs.
+//! Says whether a claim is paid for: the bits that recorded numbers carry above rounding, against the bits that stating a cause, a law or a factor costs.
 //!
 //! A number that was off, and that a claim gives, carries the bits by which its error becomes smaller, at most those of the type that it is stored in.
 //! One that occurs again carries nothing new. The claim costs the numbers of its own, to the digit that they are stated to, and the choice of one among

@@ -1,4 +1,4 @@
-//! Is a cause paid for by the numbers that it gives? What they carry, what its own numbers cost, and what is said where it is not.
+//! Holds what the numbers that a cause gives carry against what its own numbers cost, and says so where it is not paid for.
 
 use firstdiff_compare::MASKED;
 use firstdiff_evidence::{Account, Evidence, choice, number};

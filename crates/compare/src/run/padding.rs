@@ -1,4 +1,4 @@
-//! Which positions of a run are padding? Its mask settles that, its ids, else what stands nearest the other run; they are left out, and their keys.
+//! Leaves out the positions of a run that are padding, and their keys: by its mask, its ids, else by what is nearest to the other run.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which tokens was a run fed more than another, fewer, or in their place? Two sequences laid together, by their ids or by their rows of h0.
+//! Aligns the tokens of two runs, by their ids or by their rows of h0: which were inserted, lost or exchanged.
 
 use std::fmt;
 
@@ -135,7 +135,7 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
 }
 
 /// Pairs of positions that are the same, and the changes between, of the shortest way from one sequence to the other; nothing where one is the other's beginning,
-/// or they are too long to be laid together.
+/// or they are too long to be aligned.
 fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<Change>)> {
     (0..n.min(m)).any(|at| !same(at, at)).then_some(())?;
     let back = (1..=n.min(m)).take_while(|&at| same(n - at, m - at)).count();

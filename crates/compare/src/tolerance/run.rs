@@ -2,7 +2,7 @@
 
 /// Embeddings further apart than this are of different tokens, or of none; nearer than a hundredth of it, of the same.
 pub(crate) const OTHER_TOKEN: f64 = 0.1;
-/// Two prompts of more pairs of positions than this, where they are not alike at either end, are not laid together.
+/// Two prompts of more pairs of positions than this, where they are not alike at either end, are not aligned.
 pub(crate) const MOST_PAIRS: usize = 1 << 16;
 /// Embeddings of one token that differ in their size alone correlate by more than the first; those of two tokens by less than the second.
 pub(crate) const SAME_DIRECTION: f64 = 0.99;

@@ -1,4 +1,4 @@
-//! Was the candidate fed the tokens that it is said to have been fed? Each row of its h0 is looked up in the model's table.
+//! Reads the tokens that the candidate was fed off its h0: each row is looked up in the model's table.
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Place, Status, TokenEdits, rows_of};

@@ -1,4 +1,4 @@
-//! By which law is B's tensor made of A's? A factor or a number of its own for each part, another order of rows or columns, a difference of low rank.
+//! Finds the law by which B's tensor is made of A's: a factor or a number of its own for each part, another order of rows or columns, a difference of low rank.
 //! Each is paid for: what it explains takes more bits than its own numbers and places.
 
 use firstdiff_laws::{Axis, order_in_words};

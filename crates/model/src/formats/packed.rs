@@ -1,4 +1,4 @@
-//! Are the weights packed in few bits, in a way that is not read here? By what the config says, or by the names that a packing gives its tensors.
+//! Tells weights that are packed in few bits, in a way that is not read here: by what the config says, or by the names that a packing gives its tensors.
 
 use std::path::Path;
 
