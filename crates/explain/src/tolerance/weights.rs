@@ -30,8 +30,6 @@ pub(crate) const CHANGE_LEAVES: f64 = 0.3;
 pub(crate) const OTHER_MATRIX: f64 = 0.5;
 /// NMSE below which a part comes out.
 pub(crate) const PART_LEAVES: f64 = 1e-9;
-/// Elements that must prove a reading.
-pub(crate) const FEWEST_TOLD: usize = 16;
 /// Codebooks come this near to the best that their bits allow.
 pub(crate) const CODEBOOK_ROOM: f32 = 2.0;
 /// Values that differ by less than this share are the same value, computed otherwise.
@@ -40,8 +38,6 @@ pub(crate) const SAME_VALUE: f32 = 1e-5;
 pub(crate) const SMALL_VALUE: f32 = 1e-3;
 /// NMSE of the first elements below which one tensor is the other, shifted.
 pub(crate) const SAME_START: f64 = 1e-3;
-/// A factor nearer to 1 than this is no finding.
-pub(crate) const FACTOR_FLOOR: f64 = 1e-3;
 /// An offset of blocks below this is none, and a slope within the second of 1.
 pub(crate) const NO_OFFSET: f64 = 1e-9;
 pub(crate) const SLOPE_OF_ONE: f64 = 1e-4;
@@ -56,11 +52,11 @@ pub(crate) const SAME_NARROW_ROW: f64 = 1e-5;
 pub(crate) const SKETCH_ROOM: f64 = 4.25;
 /// Tensors whose cosine is smaller than this, of either sign, have nothing in common.
 pub(crate) const NOTHING_IN_COMMON: f64 = 0.2;
-/// Bits of a number that a law takes from the data, and by how many a law must gain more than it costs.
-pub(crate) const NUMBER_BITS: f64 = 24.0;
-pub(crate) const SURE_BITS: f64 = 30.0;
-/// A part that may have a number of its own has so many elements at the least; sizes of groups that quantisation uses.
-pub(crate) const FEWEST_OF_PART: usize = 8;
+/// Forms that are tried of a tensor, about.
+pub(crate) const FORMS: usize = 128;
+/// Elements whose rows carry as good as all, each for so many others.
+pub(crate) const ENOUGH_ELEMENTS: usize = 1 << 18;
+/// Sizes of groups that quantisation uses.
 pub(crate) const PART_SIZES: [usize; 5] = [16, 32, 64, 128, 256];
 /// Steps of one grid are one to this share.
 pub(crate) const SAME_STEP: f64 = 1e-3;

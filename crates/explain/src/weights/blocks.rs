@@ -60,36 +60,18 @@ fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake, St
                 return Some((&DEQUANT_NIBBLES, format!("{what}, in every {width} elements"), residual));
             }
         }
-        // Any other order, if it is the same in every block.
-        if let Some(order) = order_of(&a[..width], &b[..width]) {
-            let other: Vec<f32> = a.chunks(width).flat_map(|c| order.iter().map(move |&i| c[i])).collect();
-            let residual = near(&other, b);
-            if residual < PART_LEAVES {
-                return Some((&DEQUANT_NIBBLES, format!("the elements of every {width} in another order"), residual));
-            }
-        }
     }
     sorted_alike(a, b, block)
 }
 
-/// For each element of `b` its place in `a`, where the values are all different.
-fn order_of(a: &[f32], b: &[f32]) -> Option<Vec<usize>> {
-    let order: Option<Vec<usize>> = b.iter().map(|y| a.iter().position(|x| x == y)).collect();
-    let order = order?;
-    let mut seen = order.clone();
-    seen.sort_unstable();
-    seen.dedup();
-    (seen.len() == a.len() && order.iter().enumerate().any(|(i, &at)| i != at)).then_some(order)
-}
-
-/// The same values in every block, in an order that repeated values hide.
+/// The same values in every block, in another order.
 fn sorted_alike(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake, String, f64)> {
     let sorted = |values: &[f32]| -> Vec<f32> {
         let mut values = values.to_vec();
         values.sort_by(f32::total_cmp);
         values
     };
-    for width in [32, 64, 256].into_iter().filter(|width| block.is_multiple_of(*width)) {
+    for width in [32, 64, 128, 256].into_iter().filter(|width| block.is_multiple_of(*width)) {
         let left: Vec<f32> = a.chunks(width).flat_map(sorted).collect();
         let right: Vec<f32> = b.chunks(width).flat_map(sorted).collect();
         let residual = near(&left, &right);

@@ -1,14 +1,17 @@
 //! Finds the law by which B's tensor is made of A's: a factor or a number of its own for each part, another order of rows or columns, a difference of low rank.
-//! Each is paid for: what it explains takes more bits than its own numbers and places.
+//! What it costs, its own numbers and places, is weighed in `paid.rs`.
 
+use firstdiff_evidence::choice;
 use firstdiff_laws::{Axis, order_in_words};
 
-use super::diagnose::{Diagnosis, Pair, close, ranges, transpose};
+use super::diagnose::{Diagnosis, Pair, close, ranges};
 use super::noise;
+use super::paid::Cost;
+use super::relations::exchanged;
 use super::rows::Pool;
 use crate::tolerance::weights::{
-    FEWEST_OF_PART, LEAST_ALLOWED, MOST_ELEMENTS, MOST_ORDERED, MOST_RANK, NUMBER_BITS, OTHER_ORDER, PART_SIZES,
-    QUANTISING_ROOM, SAME_ROW, SAME_STEP, SAME_VALUE, SURE_BITS, WINDOW,
+    LEAST_ALLOWED, MOST_ELEMENTS, MOST_ORDERED, MOST_RANK, OTHER_ORDER, PART_SIZES, QUANTISING_ROOM, SAME_ROW,
+    SAME_STEP, SAME_VALUE, WINDOW,
 };
 
 /// Two matrices of one shape; a vector is one row.
@@ -22,8 +25,8 @@ pub(super) struct Both<'a> {
     due: Vec<f32>,
 }
 
-/// The law, where there is one.
-pub(super) fn changes(pair: &Pair<'_>) -> Option<Diagnosis> {
+/// The law of two tensors whose values a law may be of.
+pub(super) fn law(pair: &Pair<'_>, find: impl Fn(&Both<'_>) -> Option<Diagnosis>) -> Option<Diagnosis> {
     let right = pair.right.in_order(pair.expected_order());
     if pair.left.shape() != right.shape() || !(1..=MOST_ELEMENTS).contains(&right.len()) {
         return None;
@@ -31,7 +34,7 @@ pub(super) fn changes(pair: &Pair<'_>) -> Option<Diagnosis> {
     let (a, b) = (pair.left.values(), right.values());
     let both = Both::of(pair, &a, &b);
     let is_finite = a.iter().chain(&b).all(|x| x.is_finite());
-    is_finite.then(|| both.by_parts().or_else(|| both.reordered()).or_else(|| both.low_rank()))?
+    is_finite.then(|| find(&both))?
 }
 
 /// A number for each part that is not right: what is added to it, or a factor less 1.
@@ -40,12 +43,7 @@ struct Fit {
     part: [usize; 2],
     is_factor: bool,
     values: Vec<Option<f64>>,
-    price: f64,
-}
-
-/// Bits that `count` numbers carry of an error, above what is left of it.
-fn gained(count: usize, error: f64, left: f64) -> f64 {
-    0.5 * count as f64 * (error / left.max(f64::MIN_POSITIVE)).log2()
+    cost: Cost,
 }
 
 impl<'a> Both<'a> {
@@ -57,8 +55,8 @@ impl<'a> Both<'a> {
         Both { pair, a, b, shape: [a.len() / width, width], due: a.iter().zip(noise).map(room).collect() }
     }
 
-    fn law(&self, note: String, made: &[f32]) -> Option<Diagnosis> {
-        Some(Diagnosis { cause: None, note, residual: Some(close(made, self.b, self.pair)?) })
+    fn law(&self, note: String, made: &[f32], cost: Cost) -> Option<Diagnosis> {
+        Some(Diagnosis::law(note, close(made, self.b, self.pair)?, cost))
     }
 
     fn difference(&self, at: usize) -> f64 {
@@ -99,37 +97,46 @@ impl<'a> Both<'a> {
         parts.extend(sizes(width).map(|size| [1, size]));
         parts.extend(sizes(rows).flat_map(|size| [[size, 1], [size, width]]));
         parts.extend(sizes(width).filter(|&size| sizes(rows).any(|other| other == size)).map(|size| [size, size]));
-        parts.retain(|[r, c]| (FEWEST_OF_PART..rows * width).contains(&(r * c)));
+        parts.retain(|[r, c]| (2..rows * width).contains(&(r * c)));
         parts
     }
 
-    /// The fits of a part that leave rounding and pay.
+    /// The fits of a part that leave rounding.
     fn fits(&self, part: [usize; 2]) -> Vec<Fit> {
         let (sums, size) = (self.sums(part), part[0] * part[1]);
         let wrong: Vec<&[f64; 5]> = sums.iter().filter(|[_, dd, .., due]| dd > due).collect();
         let fit = |is_factor: bool| {
             let over = |[d, _, xd, xx, _]: &[f64; 5]| if is_factor { (*xd, *xx) } else { (*d, size as f64) };
             let value = |sum: &[f64; 5]| over(sum).0 / over(sum).1;
-            let (mut error, mut left, mut due, mut room) = (0.0, 0.0, 0.0, 0.0);
+            let (mut left, mut room) = (0.0, 0.0);
             for sum in &wrong {
                 let [_, dd, xd, xx, own] = **sum;
-                (error, due, left) = (error + dd, due + own, left + dd - value(sum) * over(sum).0);
+                left += dd - value(sum) * over(sum).0;
                 room += own + LEAST_ALLOWED * (xx + 2.0 * xd + dd);
             }
             let numbers: Vec<f64> = wrong.iter().map(|sum| value(sum)).collect();
-            let free = if is_one(&numbers) { 1 } else { numbers.len() } as f64;
-            let price = NUMBER_BITS * free + numbers.len() as f64 * (sums.len() as f64).log2() + SURE_BITS;
-            let pays = gained(wrong.len() * size, error, left.max(due)) > 2.0 * price;
+            let free = if is_one(&numbers) { 1 } else { numbers.len() };
+            let places = if numbers.len() == sums.len() { 0.0 } else { numbers.len() as f64 * choice(sums.len()) };
             let values = || sums.iter().map(|sum| (sum[1] > sum[4]).then(|| value(sum))).collect();
-            (left <= room && pays).then(|| Fit { part, is_factor, values: values(), price })
+            let cost = Cost { numbers: free, places };
+            (left <= room).then(|| Fit { part, is_factor, values: values(), cost })
         };
         [true, false].into_iter().filter_map(fit).collect()
     }
 
+    /// One factor on all values, or one number that is added.
+    pub(super) fn throughout(&self) -> Option<Diagnosis> {
+        self.of_parts(vec![self.shape])
+    }
+
+    /// A factor or a number of its own for each part.
+    pub(super) fn by_parts(&self) -> Option<Diagnosis> {
+        self.of_parts(self.parts())
+    }
+
     /// A factor, or a number that is added, of each part that is wrong. What holds of all holds of some rows, the first wrong one among them.
-    fn by_parts(&self) -> Option<Diagnosis> {
+    fn of_parts(&self, mut parts: Vec<[usize; 2]>) -> Option<Diagnosis> {
         let [rows, width] = self.shape;
-        let mut parts = self.parts();
         if rows > 4 * WINDOW {
             let wrong = (0..self.a.len()).position(|at| self.difference(at).powi(2) > f64::from(self.due[at]))?;
             let first = (wrong / width / WINDOW * WINDOW).min(rows - 2 * WINDOW);
@@ -139,7 +146,8 @@ impl<'a> Both<'a> {
             parts.retain(|&[r, c]| !some.fits([r.min(2 * WINDOW), c]).is_empty());
         }
         let fits = parts.into_iter().flat_map(|part| self.fits(part));
-        let Fit { part, is_factor, values, .. } = fits.min_by(|one, other| one.price.total_cmp(&other.price))?;
+        let Fit { part, is_factor, values, cost } =
+            fits.min_by(|one, other| one.cost.bits(1.0).total_cmp(&other.cost.bits(1.0)))?;
         let change = |(at, x): (usize, &f32)| match values[self.number(part, at)] {
             Some(value) if is_factor => (f64::from(*x) * (1.0 + value)) as f32,
             Some(value) => (f64::from(*x) + value) as f32,
@@ -152,6 +160,7 @@ impl<'a> Both<'a> {
             all => format!("{what} {} of {all}", ranges(&some)),
         };
         let whose = match part {
+            whole if whole == self.shape => "throughout".to_owned(),
             [r, 1] if r == rows => named("columns"),
             [1, c] if c == width => named("rows"),
             [r, c] => format!("{} of {} groups of {r} by {c} (rows by columns)", some.len(), values.len()),
@@ -159,8 +168,11 @@ impl<'a> Both<'a> {
         let numbers: Vec<f64> = values.iter().flatten().map(|v| if is_factor { 1.0 + v } else { *v }).collect();
         let (low, high) = numbers.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
         let what = match (is_factor, is_one(&numbers)) {
-            (true, true) => format!("{low:.6} times the right values in {whose}"),
+            (true, true) => {
+                format!("{low:.6} times the right values {}{whose}", if part == self.shape { "" } else { "in " })
+            }
             (true, false) => format!("times a factor of its own, {low:.4} to {high:.4}, in each of {whose}"),
+            (false, true) if part == self.shape => format!("{low:.4e} is added to every element"),
             (false, true) => format!("{low:.4e} is added in {whose}"),
             (false, false) => format!("a number of its own is added, {low:.4e} to {high:.4e}, in each of {whose}"),
         };
@@ -168,7 +180,7 @@ impl<'a> Both<'a> {
         let steps =
             steps.map_or(String::new(), |n| format!(": {n} steps between A's levels there, as of a zero point"));
         let others = if some.len() < values.len() { "; the others are right" } else { "" };
-        self.law(format!("{what}{steps}{others}"), &made)
+        self.law(format!("{what}{steps}{others}"), &made, cost)
     }
 
     /// The one whole number of steps that is added to every part, where A's values stand on levels.
@@ -190,17 +202,16 @@ impl<'a> Both<'a> {
     }
 
     /// Every row of B is a row of A, or every column a column.
-    fn reordered(&self) -> Option<Diagnosis> {
+    pub(super) fn reordered(&self) -> Option<Diagnosis> {
         let [rows, width] = self.shape;
         let sum = |of: &dyn Fn(usize) -> f64| (0..self.a.len()).map(of).sum::<f64>();
         let (energy, due) =
             (sum(&|at| f64::from(self.a[at]).powi(2)), self.due.iter().map(|due| f64::from(*due)).sum::<f64>());
-        let (error, same) =
-            (sum(&|at| self.difference(at).powi(2)), (2.0 * due / energy).clamp(LEAST_ALLOWED, SAME_ROW));
+        let same = (2.0 * due / energy).clamp(LEAST_ALLOWED, SAME_ROW);
         [(Axis::Row, "rows", [rows, width]), (Axis::Channel, "columns", [width, rows])].into_iter().find_map(
             |(axis, name, [count, length])| {
                 let turned =
-                    |values: &[f32], shape| if axis == Axis::Row { values.to_vec() } else { transpose(values, shape) };
+                    |values: &[f32], shape| if axis == Axis::Row { values.to_vec() } else { exchanged(values, shape) };
                 if !(2..=MOST_ORDERED).contains(&count) {
                     return None;
                 }
@@ -208,8 +219,7 @@ impl<'a> Both<'a> {
                 let from = Pool::within(length, vec![a.clone()], same).order(&turned(self.b, &self.shape))?;
                 let made: Vec<f32> = from.iter().flat_map(|&i| a[i * length..][..length].iter().copied()).collect();
                 let moved = from.iter().enumerate().filter(|(i, from)| i != *from).count();
-                let price = moved as f64 * (count as f64).log2() + SURE_BITS;
-                if moved == 0 || gained(moved * length, error, due) <= 2.0 * price {
+                if moved == 0 {
                     return None;
                 }
                 let lost = count - from.iter().collect::<std::collections::BTreeSet<_>>().len();
@@ -219,13 +229,14 @@ impl<'a> Both<'a> {
                 };
                 let how = order_in_words(&from, count, axis);
                 let note = format!("its {name} are {what}, {moved} of {count} at another place: {how}");
-                self.law(note, &turned(&made, &[count, length]))
+                let cost = Cost { numbers: 0, places: moved as f64 * choice(count) };
+                self.law(note, &turned(&made, &[count, length]), cost)
             },
         )
     }
 
     /// The difference as a sum of few products of a column and a row, as an adapter that is merged adds.
-    fn low_rank(&self) -> Option<Diagnosis> {
+    pub(super) fn low_rank(&self) -> Option<Diagnosis> {
         let [rows, width] = self.shape;
         let energy = |of: &[f64]| of.iter().map(|x| x * x).sum::<f64>();
         let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
@@ -254,10 +265,10 @@ impl<'a> Both<'a> {
                 row.iter_mut().zip(&along).for_each(|(x, y)| *x -= by * y);
             }
             let left = energy(&rest);
-            let price = NUMBER_BITS * (rank * (rows + width - rank)) as f64 + SURE_BITS;
-            if left <= room && gained(self.a.len(), whole, left) > 1.25 * price {
+            if left <= room {
                 let note = format!("the difference has rank {rank}, as of an adapter (LoRA) that was merged");
-                return Some(Diagnosis { cause: None, note, residual: Some(left / right) });
+                let cost = Cost { numbers: rank * (rows + width - rank), places: 0.0 };
+                return Some(Diagnosis::law(note, left / right, cost));
             }
             // Each takes no less than those that come after it; a NaN takes nothing.
             let takes_its_share = (before - left) * (most - rank + 1) as f64 > 0.5 * before;

@@ -5,9 +5,11 @@ use firstdiff_compare::number;
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
 
-use super::changes::{Both, changes};
+use super::changes::{Both, law};
 use super::measure::{Same, measure};
+use super::paid::{Cost, account};
 use super::relaid::relaid;
+use super::relations::exchanged;
 use super::side::{RowOrder, Side, Tensor};
 use super::values::values;
 use super::{Key, Options, noise};
@@ -16,9 +18,7 @@ use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_WRONG_LAYER};
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
-use crate::tolerance::weights::{
-    CHANGE_LEAVES, FACTOR_FLOOR, LEAST_ALLOWED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
-};
+use crate::tolerance::weights::{CHANGE_LEAVES, LEAST_ALLOWED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM};
 
 /// Two tensors of one weight.
 #[derive(Clone, Copy)]
@@ -37,10 +37,24 @@ pub(crate) struct Diagnosis {
     pub(crate) note: String,
     /// NMSE that remains once the mistake is imitated.
     pub(crate) residual: Option<f64>,
+    /// What the claim costs; `None` of what B's values show as they stand.
+    pub(crate) cost: Option<Cost>,
+}
+
+impl Diagnosis {
+    /// What stands in B, and claims nothing.
+    pub(super) fn plain(note: impl Into<String>) -> Diagnosis {
+        Diagnosis { cause: None, note: note.into(), residual: None, cost: None }
+    }
+
+    /// A law that no mistake of the catalogue is named for.
+    pub(super) fn law(note: impl Into<String>, residual: f64, cost: Cost) -> Diagnosis {
+        Diagnosis { residual: Some(residual), cost: Some(cost), ..Diagnosis::plain(note) }
+    }
 }
 
 pub(super) fn found(cause: &'static Mistake, note: impl Into<String>, residual: f64) -> Option<Diagnosis> {
-    Some(Diagnosis { cause: Some(cause), note: note.into(), residual: Some(residual) })
+    Some(Diagnosis { cause: Some(cause), ..Diagnosis::law(note, residual, Cost::default()) })
 }
 
 impl Pair<'_> {
@@ -106,15 +120,36 @@ impl Pair<'_> {
 
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
 pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
-    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 7] =
-        [shape, row_order, transposed, another_tensor, another_relaid, values, changes];
+    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 9] = [
+        shape,
+        row_order,
+        transposed,
+        another_tensor,
+        another_relaid,
+        values,
+        |pair| law(pair, |both| both.by_parts()),
+        |pair| law(pair, |both| both.reordered()),
+        |pair| law(pair, |both| both.low_rank()),
+    ];
     // What leaves most of the error explains nothing.
     let explains = |d: &Diagnosis| match (d.residual, nmse) {
         (Some(left), Some(nmse)) => left <= CHANGE_LEAVES * nmse,
         _ => true,
     };
-    let found = trials.iter().find_map(|trial| trial(pair).filter(explains));
-    found.unwrap_or_else(|| unknown(pair, nmse, allowed))
+    let mut open = None;
+    for found in trials.iter().filter_map(|trial| trial(pair).filter(explains)) {
+        match account(pair, nmse, allowed, &found).filter(|account| !account.is_paid()) {
+            None => return found,
+            Some(account) => open = open.or(Some((found.note, account))),
+        }
+    }
+    let unknown = unknown(pair, nmse, allowed);
+    match open {
+        Some((note, account)) => {
+            Diagnosis::plain(format!("{}; allowed by its numbers, and not proved: {note} ({account})", unknown.note))
+        }
+        None => unknown,
+    }
 }
 
 /// Rows that are right in an order the other tensors' rows are not in.
@@ -126,11 +161,12 @@ pub(crate) fn mixed_order(pair: &Pair<'_>, order: usize) -> Diagnosis {
         cause: Some(&QK_ROW_ORDER),
         note,
         residual: pair.explained(pair.left, &pair.right.in_order(pair.row_orders()[order])),
+        cost: None,
     }
 }
 
 fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
-    let say = |note: String| Diagnosis { cause: None, note, residual: None };
+    let say = |note: String| Diagnosis::plain(note);
     if pair.left.shape() != pair.right.shape() {
         let more =
             padded(pair).map_or(String::new(), |rows| format!(": {rows} rows of zeros more, and the others right"));
@@ -154,8 +190,7 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
     };
     let kinds = [pair.left, pair.right].map(|t| t.storage().map_or("-", |s| s.name()));
     let due = !pair.copy && nmse < 0.1 && allowed > LEAST_ALLOWED && nmse > 1.5 * allowed;
-    let scaled = |(factor, _)| format!(", {factor:.4} times the right values and what the types cost");
-    let place = place(pair, &a, &b).or_else(|| times(pair, &a, &b).map(scaled)).unwrap_or_default();
+    let place = place(pair, &a, &b).unwrap_or_default();
     let apart = Metrics::of_f32(&a, &b).cosine().is_some_and(|cosine| cosine.abs() < NOTHING_IN_COMMON);
     say(if due {
         let times = nmse / allowed;
@@ -165,20 +200,6 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
     } else {
         format!("off by NMSE {}{place}", number(nmse))
     })
-}
-
-/// One factor on all values, where it leaves no more than the types may cost.
-pub(super) fn times(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<(f64, f64)> {
-    let factor = slope(a, b);
-    let off = factor.is_finite() && (factor - 1.0).abs() > FACTOR_FLOOR;
-    let scaled = || a.iter().map(|x| (f64::from(*x) * factor) as f32).collect::<Vec<_>>();
-    off.then(|| close(&scaled(), b, pair))?.map(|residual| (factor, residual))
-}
-
-/// Σ x·y / Σ x².
-fn slope(x: &[f32], y: &[f32]) -> f64 {
-    let sum = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
-    sum(x, y) / sum(x, x)
 }
 
 /// Rows that B has more, if all of those are zero and the others right: a vocabulary filled up.
@@ -238,7 +259,7 @@ fn shape(pair: &Pair<'_>) -> Option<Diagnosis> {
                 residual,
             );
         }
-        let (a, b) = (left.values(), transpose(&right.values(), &reversed));
+        let (a, b) = (left.values(), exchanged(&right.values(), &reversed));
         return close(&a, &b, pair).and_then(|residual| {
             found(&WEIGHT_TRANSPOSED, format!("stored as {reversed:?}, rows as columns"), residual)
         });
@@ -348,12 +369,6 @@ fn another_relaid(pair: &Pair<'_>) -> Option<Diagnosis> {
             found(cause, format!("{note}; and in another order: {how}"), residual)
         })
     })
-}
-
-/// `values` of shape \[rows, columns\] with rows as columns.
-pub(super) fn transpose(values: &[f32], shape: &[usize]) -> Vec<f32> {
-    let [rows, columns] = *shape else { return values.to_vec() };
-    (0..columns).flat_map(|c| (0..rows).map(move |r| values[r * columns + c])).collect()
 }
 
 /// Another weight of A under this name.

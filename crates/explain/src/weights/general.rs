@@ -30,8 +30,7 @@ pub(super) fn compare(
         compared.names = [Some(relation.label()), Some(relation.name.clone())];
         if left.shape() == right.shape() {
             let measured = measure(&left, &right, options);
-            (compared.nmse, compared.allowed, compared.cosine) =
-                (measured.nmse(), Some(measured.allowed()), measured.cosine());
+            compared.measured(&measured);
             compared.state = match measured.same() {
                 Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name)) => State::Unchecked(format!(
                     "its values are A's in the order {}, which may be how it is stored or a mistake in every layer",
@@ -54,13 +53,9 @@ pub(super) fn compare(
         let Some((left, right)) = both(relation, [a, b]) else { continue };
         let key = Key::Other(relation.label());
         let pair = Pair { key: &key, sides: [a, b], left: &left, right: &right, copy: false };
-        let Diagnosis { cause, note, residual } =
+        let Diagnosis { cause, note, residual, .. } =
             another(relation, &relations, &right, [a, b]).unwrap_or_else(|| match relation.other_order(a, &right) {
-                Some(order) => Diagnosis {
-                    cause: None,
-                    note: format!("its parts stand in the order {}", order.join(", ")),
-                    residual: None,
-                },
+                Some(order) => Diagnosis::plain(format!("its parts stand in the order {}", order.join(", "))),
                 None => diagnose(&pair, nmse, allowed),
             });
         out.findings.push(finding(cause, &key, note, residual));
@@ -89,7 +84,7 @@ fn another(relation: &Relation, all: &[Relation], right: &Tensor<'_>, [a, b]: [&
                 ),
                 _ => (&WEIGHT_SWAPPED, format!("it is {}", other.label())),
             };
-            Some(Diagnosis { cause: Some(cause), note, residual: measured.nmse() })
+            Some(Diagnosis { cause: Some(cause), residual: measured.nmse(), ..Diagnosis::plain(note) })
         },
     )
 }

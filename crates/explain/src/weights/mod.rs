@@ -7,6 +7,7 @@ mod diagnose;
 mod general;
 mod measure;
 mod noise;
+mod paid;
 mod parts;
 mod relaid;
 mod relations;
@@ -23,7 +24,7 @@ use crate::tolerance::weights::{NOTHING_IN_COMMON, OTHER_MATRIX, OTHER_ORDER, SA
 pub use side::Side;
 
 use diagnose::{Diagnosis, Pair};
-use measure::{Same, measure};
+use measure::{Measured, Same, measure};
 use side::Tensor;
 
 use crate::mistakes::Mistake;
@@ -64,6 +65,12 @@ pub struct Compared {
     pub allowed: Option<f64>,
     /// Cosine of the angle between B and A.
     pub cosine: Option<f64>,
+}
+
+impl Compared {
+    fn measured(&mut self, of: &Measured) {
+        (self.nmse, self.allowed, self.cosine) = (of.nmse(), Some(of.allowed()), of.cosine());
+    }
 }
 
 /// Something wrong, with all tensors it is wrong in.
@@ -342,7 +349,7 @@ fn both(
         let measured: Vec<_> = orders.iter().map(|&order| measure(&left, &right.in_order(order), options)).collect();
         let right_orders: Vec<usize> = (0..orders.len()).filter(|&i| measured[i].same().is_some()).collect();
         let best = &measured[right_orders.first().copied().unwrap_or(0)];
-        (compared.nmse, compared.allowed, compared.cosine) = (best.nmse(), Some(best.allowed()), best.cosine());
+        compared.measured(best);
         (same, copy, dequantised) = (best.same(), best.is_copy(), best.is_dequantised());
         order = match right_orders.as_slice() {
             [one] if orders.len() > 1 => Some(*one),
@@ -364,7 +371,7 @@ fn blame(judged: &Judged, sides: [&Side; 2], copies: bool, out: &mut Comparison)
     if pair.copy {
         compared.allowed = Some(OTHER_ORDER);
     }
-    let Diagnosis { cause, note, residual } = match judged.order {
+    let Diagnosis { cause, note, residual, .. } = match judged.order {
         Some(order) => diagnose::mixed_order(&pair, order),
         None => diagnose::diagnose(&pair, compared.nmse, compared.allowed),
     };
@@ -469,7 +476,7 @@ fn untied(
     compared.state = State::Wrong;
     let (nmse, allowed) = (measured.as_ref().and_then(|m| m.nmse()), measured.as_ref().map(|m| m.allowed()));
     let pair = Pair { key, sides, left: &left, right: &right, copy: false };
-    let Diagnosis { cause, note, residual } = diagnose::diagnose(&pair, nmse, allowed);
+    let Diagnosis { cause, note, residual, .. } = diagnose::diagnose(&pair, nmse, allowed);
     let like_it = nmse.is_some_and(|nmse| nmse < OTHER_MATRIX);
     let ties = format!("{} ties it to {}", a.label(), other.name());
     let (cause, note) = match cause.is_some() || residual.is_some() || like_it || right.len() != left.len() {

@@ -269,7 +269,7 @@ fn made(a: &Side, recipe: &Recipe, sources: &[String], shape: &[usize]) -> Optio
 }
 
 /// Values of that shape with the last two axes exchanged.
-fn exchanged(values: &[f32], shape: &[usize]) -> Vec<f32> {
+pub(super) fn exchanged(values: &[f32], shape: &[usize]) -> Vec<f32> {
     let Some([rows, columns]) = shape.last_chunk::<2>() else { return values.to_vec() };
     let turn = |matrix: &[f32]| -> Vec<f32> {
         let column = |column: usize| matrix.iter().skip(column).step_by(*columns).copied();

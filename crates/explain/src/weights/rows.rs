@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::diagnose::near;
 use crate::tolerance::weights::{SAME_NARROW_ROW, SAME_ROW, SKETCH_ROOM};
 
 /// A row of one of the tensors: which tensor, and which row of it.
@@ -59,7 +60,7 @@ impl Pool {
 
     /// For each row of `values` the row of the only tensor that it is: its own, or another; `None` where one of them is none.
     pub(super) fn order(&self, values: &[f32]) -> Option<Vec<usize>> {
-        let own = |at: usize, wanted: &[f32]| self.row((0, at)).is_some_and(|x| apart(x, wanted) < self.same);
+        let own = |at: usize, wanted: &[f32]| self.row((0, at)).is_some_and(|x| near(x, wanted) < self.same);
         let place = |(at, row)| if own(at, row) { Some(at) } else { Some(self.nearest(row)?.1) };
         values.chunks_exact(self.width).enumerate().map(place).collect()
     }
@@ -70,7 +71,7 @@ impl Pool {
         let before = found.len().checked_sub(2).map(|at| found[at]).filter(|before| before.0 == tensor);
         let strided = before.and_then(|(_, before)| Some((tensor, (2 * row).checked_sub(before)?)));
         let places = [strided, Some((tensor, row + 1)), Some((tensor + 1, 0))];
-        places.into_iter().flatten().find(|&place| self.row(place).is_some_and(|x| apart(x, wanted) < self.same))
+        places.into_iter().flatten().find(|&place| self.row(place).is_some_and(|x| near(x, wanted) < self.same))
     }
 
     fn nearest(&self, wanted: &[f32]) -> Option<Row> {
@@ -82,7 +83,7 @@ impl Pool {
         let room = room * if self.width == 1 { about.abs() } else { 1.0 };
         let from = self.sketches.partition_point(|(sketch, _)| *sketch < about - room);
         let candidates = self.sketches[from..].iter().take_while(|(sketch, _)| *sketch <= about + room);
-        let measured = candidates.filter_map(|&(_, place)| Some((apart(self.row(place)?, wanted), place)));
+        let measured = candidates.filter_map(|&(_, place)| Some((near(self.row(place)?, wanted), place)));
         let (error, place) = measured.min_by(|one, other| one.0.total_cmp(&other.0))?;
         (error < self.same).then_some(place)
     }
@@ -99,29 +100,16 @@ fn sketch(x: &[f32]) -> f32 {
     sum / x.iter().map(|x| x * x).sum::<f32>().sqrt()
 }
 
-/// NMSE.
-fn apart(x: &[f32], y: &[f32]) -> f64 {
-    let (mut error, mut energy) = (0.0, 0.0);
-    for (x, y) in x.iter().zip(y) {
-        error += f64::from(x - y).powi(2);
-        energy += f64::from(*x).powi(2);
-    }
-    if error == 0.0 { 0.0 } else { error / energy }
-}
-
 /// Whether the rows of each tensor, and their places, are those of a strided view, and the tensors follow each other in order.
 ///
 /// Heads, halves, groups and experts lie so; rows that were exchanged do not.
 fn is_regular(rows: &[Row]) -> bool {
-    let tensors: Vec<usize> = {
-        let mut seen: Vec<usize> = Vec::new();
-        rows.iter().for_each(|(tensor, _)| {
-            if !seen.contains(tensor) {
-                seen.push(*tensor)
-            }
-        });
-        seen
-    };
+    let mut tensors: Vec<usize> = Vec::new();
+    for (tensor, _) in rows {
+        if !tensors.contains(tensor) {
+            tensors.push(*tensor);
+        }
+    }
     tensors.is_sorted()
         && tensors.iter().all(|tensor| {
             let of_it = || rows.iter().enumerate().filter(|(_, (found, _))| found == tensor);

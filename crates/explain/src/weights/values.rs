@@ -1,15 +1,18 @@
 //! What is wrong with a tensor's values one by one? Constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
 
+use firstdiff_evidence::choice;
 use firstdiff_model::Storage;
 use half::{bf16, f16};
 
-use super::diagnose::{Diagnosis, Pair, close, found, near, place, times};
+use super::changes::law;
+use super::diagnose::{Diagnosis, Pair, close, found, near, place};
+use super::paid::Cost;
 use super::side::RowOrder;
 use super::{blocks, noise};
 use crate::mistakes::linear::WEIGHT_UNSET;
 use crate::mistakes::norm::NORM_PLUS_ONE;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE, STORAGE_TYPE};
-use crate::tolerance::weights::{FEWEST_TOLD, QUANTISING_ROOM, SAME_START, SAME_VALUE};
+use crate::tolerance::weights::{QUANTISING_ROOM, SAME_START, SAME_VALUE};
 
 /// What can be seen element by element.
 pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
@@ -19,12 +22,13 @@ pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
     let (a, b) = (pair.left.values(), pair.right.in_order(pair.expected_order()).values());
     // Gains that are all alike in A say nothing by being alike in B.
     let alike = a.iter().all(|x| *x == a[0]);
-    let gain = if alike { offset(pair, &a, &b) } else { None };
+    let any = || one_more(pair, &a, &b).or_else(|| law(pair, |both| both.throughout()));
+    let gain = if alike { any() } else { None };
     gain.or_else(|| constant(&b))
         .or_else(|| zeros(pair, &a, &b))
         .or_else(|| misread(&a, &b))
         .or_else(|| shifted(pair))
-        .or_else(|| offset(pair, &a, &b))
+        .or_else(any)
         .or_else(|| {
             // Unpacked wrongly: A's blocks, and floats in B.
             let storage = pair.left.storage().filter(|s| s.is_quantised())?;
@@ -39,13 +43,9 @@ pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
 }
 
 fn constant(b: &[f32]) -> Option<Diagnosis> {
-    let first = *b.first()?;
-    let same = b.len() > 1 && b.iter().all(|x| *x == first);
-    match (same, first == 0.0) {
-        (true, true) => found(&WEIGHT_UNSET, "zeros throughout", 0.0),
-        (true, false) => found(&WEIGHT_UNSET, format!("{first} throughout"), 0.0),
-        _ => None,
-    }
+    let first = *b.first().filter(|first| b.len() > 1 && b.iter().all(|x| x == *first))?;
+    let what = if first == 0.0 { "zeros".to_owned() } else { first.to_string() };
+    found(&WEIGHT_UNSET, format!("{what} throughout"), 0.0).map(|seen| Diagnosis { cost: None, ..seen })
 }
 
 /// Right where it is not zero: a load that stopped too early.
@@ -85,7 +85,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         // Rows, heads or single elements: nothing that a size counted wrongly would leave.
         let place = place(pair, a, b).unwrap_or_default();
         let note = format!("{count} of {end} elements are zero, and the others right{place}");
-        return Some(Diagnosis { cause: None, note, residual: Some(residual) });
+        return Some(Diagnosis::law(note, residual, Cost { numbers: 0, places: choice(end) * count as f64 }));
     };
     let of = if blocks && [32, 64, 128, 256].contains(&period) {
         format!("every {period} elements")
@@ -140,7 +140,7 @@ fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         let (all, right) = (pairs().count(), pairs().filter(as_read).count());
         let (told, told_right) = (pairs().filter(telling).count(), pairs().filter(telling).filter(as_read).count());
         // A value on the edge of rounding may have gone the other way.
-        if right * 100 >= all * 98 && told_right * 100 >= told * 98 && told_right >= FEWEST_TOLD {
+        if right * 100 >= all * 98 && told > 0 && told_right * 100 >= told * 98 {
             return found(&STORAGE_TYPE, *what, 0.0);
         }
     }
@@ -173,30 +173,10 @@ fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
     None
 }
 
-/// One number added to every element, or one factor.
-fn offset(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
+/// 1 added to every gain, or taken from it.
+fn one_more(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     let plus = |by: f32| a.iter().map(|x| x + by).collect::<Vec<_>>();
-    for (by, note) in [(1.0, "1 is added to every element"), (-1.0, "1 is taken from every element")] {
-        if pair.left.shape().len() == 1
-            && let Some(residual) = close(&plus(by), b, pair)
-        {
-            return found(&NORM_PLUS_ONE, note, residual);
-        }
-    }
-    let by = a.iter().zip(b).map(|(x, y)| f64::from(y - x)).sum::<f64>() / a.len() as f64;
-    if a.len() > 1
-        && let Some(residual) = close(&plus(by as f32), b, pair)
-    {
-        return Some(Diagnosis {
-            cause: None,
-            note: format!("{by:.4e} is added to every element"),
-            residual: Some(residual),
-        });
-    }
-    let (factor, residual) = times(pair, a, b)?;
-    Some(Diagnosis {
-        cause: None,
-        note: format!("{factor:.6} times the right values throughout"),
-        residual: Some(residual),
-    })
+    let ways = [(1.0, "1 is added to every element"), (-1.0, "1 is taken from every element")];
+    let mut ways = ways.into_iter().filter(|_| pair.left.shape().len() == 1);
+    ways.find_map(|(by, note)| found(&NORM_PLUS_ONE, note, close(&plus(by), b, pair)?))
 }

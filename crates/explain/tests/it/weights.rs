@@ -375,3 +375,40 @@ fn numbers_of_one_tensor_are_not_said_of_others() {
     let [finding] = comparison.findings.as_slice() else { panic!("{:?}", comparison.findings) };
     assert!(finding.note.contains("numbers of model.layers.0.mlp.up_proj.weight"), "{}", finding.note);
 }
+
+/// What is said of the gains of one layer, B's against A's.
+fn of_numbers(shape: &[usize], right: &[f32], change: impl Fn(f32) -> f32) -> (Option<&'static str>, String, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, values: Vec<f32>| {
+        let tensors = [
+            ("model.layers.0.mlp.up_proj.weight", shape.to_vec(), values),
+            ("model.layers.1.mlp.up_proj.weight", vec![48, 32], normal(5, 48 * 32)),
+        ];
+        write(&folder.path().join(name), &tensors)
+    };
+    let wrong = right.iter().map(|x| change(*x)).collect();
+    let comparison = run(&file("a.safetensors", right.to_vec()), &file("b.safetensors", wrong));
+    let [finding] = comparison.findings.as_slice() else { panic!("{:?}", comparison.findings) };
+    (finding.cause, finding.note.clone(), finding.residual_nmse.is_some())
+}
+
+#[test]
+fn a_law_of_few_numbers_is_allowed_and_not_proved() {
+    let few: Vec<f32> = (0..64).map(|i| if i % 4 < 2 { 0.7 } else { 1.3 }).collect();
+    let changes: [(&str, fn(f32) -> f32); 2] = [("times", |x| 1.5 * x), ("added", |x| x + 0.25)];
+    for (word, change) in changes {
+        for (shape, right) in [(vec![1, 2], &few[1..3]), (vec![64], &few[..]), (vec![16, 4], &few[..])] {
+            let (cause, note, is_law) = of_numbers(&shape, right, change);
+            assert!(cause.is_none() && !is_law, "{shape:?}: {note}");
+            assert!(note.starts_with("off by") && note.contains("not proved") && note.contains(word), "{note}");
+        }
+        // Eight numbers are enough for one; so are rows of three values, no two of which are one.
+        let ternary: Vec<f32> = normal(9, 48 * 32).iter().map(|x| (x * 8.0).round().clamp(-1.0, 1.0)).collect();
+        for (shape, right) in
+            [(vec![8], &normal(9, 8)), (vec![48, 32], &ternary), (vec![1024, 512], &normal(9, 1 << 19))]
+        {
+            let (_, note, is_law) = of_numbers(&shape, right, change);
+            assert!(is_law && note.contains(word), "{shape:?}: {note}");
+        }
+    }
+}
