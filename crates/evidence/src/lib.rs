@@ -1,7 +1,7 @@
 //! Says whether a claim is paid for: the bits that recorded numbers carry above rounding, against the bits that stating a cause, a law or a factor costs.
 //!
 //! A number that was off, and that a claim gives, carries the bits by which its error becomes smaller, at most those of the type that it is stored in.
-//! One that occurs again carries nothing new. The claim costs the numbers of its own, to the digit that they are stated to, and the choice of one among
+//! One that occurs again carries nothing new, also where the right value beside it was computed once more. The claim costs the numbers of its own, to the digit that they are stated to, and the choice of one among
 //! all that were tried.
 
 use std::fmt;
@@ -17,6 +17,8 @@ pub const BF16: f64 = 1.0 / (1u64 << 8) as f64;
 const BEYOND: f64 = 20.0;
 /// What the sign and the power of ten of a number cost.
 const SIGN_AND_POWER: f64 = 4.0;
+/// The share by which a right value moves where it is computed again in f32, in another order.
+const COMPUTED_AGAIN: f64 = 4.0 * F32;
 /// Numbers that are looked at: more of them carry as good as all.
 const ENOUGH: usize = 1 << 18;
 
@@ -53,11 +55,14 @@ impl Evidence {
             };
             off.push(([own.to_bits(), right.to_bits()], bits, is_off));
         }
-        off.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let right = |one: &([u64; 2], f64, bool)| f64::from_bits(one.0[1]);
+        off.sort_unstable_by(|a, b| a.0[0].cmp(&b.0[0]).then(right(a).total_cmp(&right(b))).then(a.1.total_cmp(&b.1)));
         // That a value is there at all, where none is due, is of each place.
         let of_each = |again: &[u64; 2]| again.iter().any(|bits| !f64::from_bits(*bits).is_finite());
         off.dedup_by(|again, first| {
-            let is_again = again.0 == first.0;
+            let [was, is] = [first, &*again].map(|one| f64::from_bits(one.0[1]));
+            let is_again = again.0 == first.0
+                || again.0[0] == first.0[0] && (is - was).abs() <= COMPUTED_AGAIN * is.abs().max(was.abs());
             first.1 += f64::from(u8::from(is_again && first.1 > 0.0 && of_each(&again.0)));
             is_again
         });

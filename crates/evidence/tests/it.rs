@@ -42,3 +42,12 @@ fn of_very_many_numbers_some_are_enough() {
     let many = Evidence::of((0..1 << 20).map(f64::from).map(|x| [1.4 * x, x, 1.4 * x]), F32);
     assert!((200_000..300_000).contains(&many.numbers), "{}", many.numbers);
 }
+
+#[test]
+fn copies_that_were_computed_again_count_once() {
+    // Four values among 64, each computed in another order: what is right moves by less than f32's rounding.
+    let four = |i: u32| f64::from(1 + i % 4);
+    let again = |i: u32| four(i) * (1.0 + 1e-9 * f64::from(i));
+    let expanded = Evidence::of((0..64).map(|i| [1.4 * four(i), again(i), 1.4 * four(i)]), BF16);
+    assert_eq!(expanded, scaled(4, BF16));
+}

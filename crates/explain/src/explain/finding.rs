@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use firstdiff_compare::{Place, TokenEdits};
+use firstdiff_evidence::Account;
 use firstdiff_laws::Status;
 use firstdiff_model::Profile;
 use firstdiff_trace::Tap;
@@ -93,6 +94,8 @@ pub struct Finding {
     pub untried: usize,
     /// What else is to be known.
     pub note: Option<String>,
+    /// Of what gives all numbers, and is not proved by them: what they carry. Nothing else is measured of them then.
+    pub(crate) unpaid: Option<Account>,
     /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
     pub misrecorded: Vec<Place>,
     /// Of taps whose error is taken back, what takes it back.
@@ -138,6 +141,7 @@ impl Finding {
             tried: BTreeMap::new(),
             untried: 0,
             note: None,
+            unpaid: None,
             misrecorded: Vec::new(),
             taken_back: Vec::new(),
             arithmetic: None,
@@ -168,9 +172,9 @@ impl Finding {
         self.is_blamed() && matches!(self.matched, Match::Unknown | Match::Closest)
     }
 
-    /// Whether a law is to be measured: nothing explains it, or a mistake that only lists numbers.
+    /// Whether a law is to be measured: nothing gives its numbers, or a mistake that only lists them.
     pub(crate) fn asks_for_a_law(&self) -> bool {
-        self.is_open() || self.has_cause(|mistake| mistake.is_a_list)
+        self.is_open() && self.unpaid.is_none() || self.has_cause(|mistake| mistake.is_a_list)
     }
 
     /// Whether it shows in decode steps alone.
@@ -210,6 +214,7 @@ impl Finding {
         self.residual_nmse = self.residual_nmse.max(other.residual_nmse);
         self.base_nmse = self.base_nmse.max(other.base_nmse);
         self.note = self.note.take().or(other.note);
+        self.unpaid = self.unpaid.or(other.unpaid);
         for (id, left) in other.tried {
             let best = self.tried.entry(id).or_insert(left);
             *best = best.min(left);

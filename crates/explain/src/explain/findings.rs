@@ -103,6 +103,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
             let between = of_it.flat_map(|e| e.steps.iter().copied().filter(|&tap| tap != e.place.tap));
             finding.through = between.collect::<BTreeSet<Tap>>().into_iter().collect();
             take_back(finding, unpaid(account, others));
+            finding.unpaid = Some(account);
         }
     }
     one_value(&mut out);

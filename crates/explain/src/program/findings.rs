@@ -316,6 +316,7 @@ fn unexplained(
         remainders: near.as_ref().map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
         alternatives: near.as_ref().map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
         note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))),
+        unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
         tried: first.tried.clone(),
         ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })

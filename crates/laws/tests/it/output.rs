@@ -50,3 +50,18 @@ fn noise_has_no_law() {
     });
     assert_eq!(noise, "none");
 }
+
+/// Four values, each sixteen times in every row, and the same rows for all tokens.
+fn expanded(_: usize, x: &[ArrayD<f64>]) -> ArrayD<f64> {
+    ArrayD::from_shape_fn(x[0].shape().to_vec(), |at| x[0][[0, at[1] % 4]] * (1.0 + 1e-9 * at[0] as f64))
+}
+
+#[test]
+fn a_tap_of_four_values_proves_no_law() {
+    // Numbers of no meaning for each of the four: much gives four numbers.
+    let axes = [Axis::Token, Axis::Channel];
+    let wrong = |layer: usize, x: &[ArrayD<f64>]| expanded(layer, x).mapv(|x| (12.9 * f64::from(x as f32)).sin());
+    let found = law_of(Kind::Other, &axes, &[&[6, 64]], expanded, wrong, Rounded::Bf16);
+    let words = found.map(|(law, proof)| (law.words, law.bits, proof.gained));
+    assert!(words.is_none(), "{words:?}");
+}
