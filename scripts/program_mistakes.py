@@ -971,6 +971,7 @@ def embedding_norm(site):
 # ---- head ----
 
 text("logits-scale-omitted", "logit-scale operation-omitted", (r"logits = logits (/ self\.config\.logits_scaling|\* self\.logit_scale)", "logits = logits"))
+text("logits-sigmoid-added", "result-activated", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1).sigmoid()"), where="ForCausalLM")
 text("logits-scale-added", "logit-scale", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1) * 0.7"), where="ForCausalLM")
 text("logits-of-other-row", "logit-row",
      (r"self\.lm_head\(hidden_states\[:, slice_indices, :\]\)", "self.lm_head(hidden_states.roll(1, 1)[:, slice_indices, :])"), where="ForCausalLM")

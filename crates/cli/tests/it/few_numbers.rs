@@ -82,16 +82,58 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
             ("one sigmoid more", row[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()),
         ];
         for (what, candidate) in candidates {
-            // Two numbers to all their digits through a function without a number of its own pay for it.
-            if what == "one sigmoid more" && n > 1 {
-                continue;
-            }
             let report = explained(n, &candidate, SOME);
             assert_eq!(report["verdict"], "diverged", "{what}, {n}");
             for finding in report["findings"].as_array().expect("findings") {
                 let is_open = finding["match"] == "closest" || finding["match"] == "unknown";
                 assert!(is_open && finding["cause"].is_null(), "{what}, {n}: {finding:#}");
             }
+        }
+    }
+}
+
+/// What one function more of the result is said to be.
+#[test]
+fn a_function_too_many_is_named_where_two_numbers_pay_for_it() {
+    let logits = logits();
+    let sigmoid = |x: &f32| 1.0 / (1.0 + (-x).exp());
+    let exp: Vec<f32> = logits[450..].iter().map(|x| x.exp()).collect();
+    let sum: f32 = exp.iter().sum();
+    let functions: [(&str, Vec<f32>); 3] = [
+        ("sigmoid", logits[450..].iter().map(sigmoid).collect()),
+        ("tanh", logits[450..].iter().map(|x| x.tanh()).collect()),
+        ("softmax", exp.iter().map(|x| x / sum).collect()),
+    ];
+    let all = format!("{SOME},result-activated");
+    for (function, candidate) in functions {
+        for n in [2, 50].into_iter().filter(|n| function != "softmax" || *n == 50) {
+            let report = explained(n, &candidate[..n], &all);
+            let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+            let named = (&finding["match"], &finding["cause"], &finding["params"]["function"]);
+            assert_eq!(named, (&json!("reproduced"), &json!("result-activated"), &json!(function)), "{n}: {finding:#}");
+        }
+    }
+    // One number allows it, as it allows much else: then nothing is stated, by no law either.
+    let report = explained(1, &[sigmoid(&logits[450])], &all);
+    let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+    let note = finding["note"].as_str().unwrap_or_default();
+    assert!(
+        finding["match"] == "closest" && finding["cause"].is_null() && finding["measured"].is_null(),
+        "{finding:#}"
+    );
+    assert!(note.contains("but so would chance: 1 number carries"), "{note}");
+}
+
+#[test]
+fn what_takes_less_than_half_away_is_no_cause() {
+    let logits = logits();
+    for size in [1e-2f32, 1e-4, 1e-5, 1e-6] {
+        let off = |(x, noise): (&f32, f32)| x * (1.0 + size * (1.0 + 2.0 * noise));
+        let candidate: Vec<f32> = logits[450..].iter().zip(noise(3)).map(off).collect();
+        let report = explained(50, &candidate, SOME);
+        assert_eq!(report["verdict"], "diverged", "{size}");
+        for finding in report["findings"].as_array().expect("findings") {
+            assert!(finding["cause"].is_null() && finding["measured"].is_null(), "{size}: {finding:#}");
         }
     }
 }

@@ -5,7 +5,8 @@ use firstdiff_trace::Site;
 use serde_json::{Value, json};
 
 use crate::mistakes::{
-    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, precision, residual, rope, scores, stored,
+    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, precision, recorded, residual, rope,
+    scores, stored,
 };
 use crate::tolerance::laws::SAME_NUMBER;
 
@@ -107,10 +108,6 @@ fn theta(law: &Law) -> Option<Params> {
     (rotation(law) && number(law, "first")? == 1.0 && is_other).then(|| vec![("theta", json!(base))])
 }
 
-fn backwards(law: &Law) -> Option<Params> {
-    plain(rotation(law) && number(law, "factor")? == -1.0)
-}
-
 fn pairing(law: &Law) -> Option<Params> {
     // The angles are right: nothing is said but the pairs.
     plain(has(law, "reflected", false) && law.parameters.iter().all(|(name, _)| ["pairs", "reflected"].contains(name)))
@@ -151,17 +148,9 @@ fn window(law: &Law) -> Option<Params> {
     Some(vec![("window", law.parameter("window").filter(|_| one)?.clone())])
 }
 
-fn unmasked(law: &Law) -> Option<Params> {
-    plain(conditions(law, false)? == 0)
-}
-
 fn future(law: &Law) -> Option<Params> {
     let one = conditions(law, false)? == 1;
     Some(vec![("kind", json!("future")), ("by", law.parameter("ahead").filter(|_| one)?.clone())])
-}
-
-fn fill(law: &Law) -> Option<Params> {
-    Some(vec![("fill", json!(number(law, "fill")?)), ("how", json!("replaced"))])
 }
 
 /// What the catalogue calls functions.
@@ -186,24 +175,12 @@ fn activation(law: &Law) -> Option<Params> {
     Some(vec![("activation", json!(name))])
 }
 
-fn omitted(operand: u64) -> impl Fn(&Law) -> bool {
-    move |law| law.parameter("operand").and_then(Value::as_u64) == Some(operand)
-}
-
-fn first_omitted(law: &Law) -> Option<Params> {
-    plain(omitted(1)(law))
-}
-
-fn goes_through(law: &Law) -> Option<Params> {
-    plain(omitted(0)(law))
+fn goes_through(law: &Law, operand: u64) -> Option<Params> {
+    plain(law.parameter("operand")?.as_u64() == Some(operand))
 }
 
 fn twice(_: &Law) -> Option<Params> {
     Some(vec![("kind", json!("twice"))])
-}
-
-fn zero(law: &Law) -> Option<Params> {
-    plain(times(law)? == 0.0)
 }
 
 /// A weight of fewer bits than it is stored in.
@@ -214,10 +191,6 @@ fn few_bits(law: &Law) -> Option<Params> {
         "rounded to 8 binary digits (bf16's)" => vec![("format", json!("bf16 weights"))],
         _ => vec![("weights", json!(rounded))],
     })
-}
-
-fn read_in_part(law: &Law) -> Option<Params> {
-    Some(vec![("zero_from", law.parameter("zero_from")?.clone())])
 }
 
 /// activation(gate) * up, and one of the two within a limit.
@@ -239,8 +212,12 @@ fn held(law: &Law) -> Option<Params> {
     is_one.then(|| vec![("limit", json!(limit))])
 }
 
-fn logit_cap(law: &Law) -> Option<Params> {
-    Some(vec![("cap", json!(number(law, "cap")?))])
+/// A function of all values, without a number.
+fn function(law: &Law) -> Option<Params> {
+    let (_, name) = [("the sigmoid of {}", "sigmoid"), ("tanh({})", "tanh")]
+        .into_iter()
+        .find(|(words, _)| is(law, "function", words))?;
+    Some(vec![("function", json!(name))])
 }
 
 const fn row(form: Form, mistake: &'static Mistake, params: fn(&Law) -> Option<Params>) -> Named {
@@ -248,9 +225,9 @@ const fn row(form: Form, mistake: &'static Mistake, params: fn(&Law) -> Option<P
 }
 
 /// The laws that have a name, each at the taps of its mistake.
-static NAMED: [Named; 35] = [
+static NAMED: [Named; 36] = [
     // A rotation whose input goes through: before those of norms, which may be left out of what is rotated.
-    row(Form::Omitted, &rope::ROPE_OMITTED, goes_through),
+    row(Form::Omitted, &rope::ROPE_OMITTED, |law| goes_through(law, 0)),
     row(Form::Twice, &rope::ROPE_TWICE, |_| Some(Vec::new())),
     row(Form::NormDivisor, &norm::NORM_EPS, eps),
     row(Form::NormDivisor, &norm::NORM_EPS_OUTSIDE, eps_outside),
@@ -259,32 +236,37 @@ static NAMED: [Named; 35] = [
     row(Form::NormGain, &norm::NORM_WEIGHT_TWICE, |law| plain(gain(law, "the gain is w squared"))),
     row(Form::NormGain, &norm::NORM_PLUS_ONE, one_more),
     row(Form::NormCentre, &norm::NORM_CENTERED, |law| plain(norm_but(law, &[]) && has(law, "centred", true))),
-    row(Form::Omitted, &norm::NORM_OMITTED, goes_through),
+    row(Form::Omitted, &norm::NORM_OMITTED, |law| goes_through(law, 0)),
     row(Form::Twice, &norm::NORM_OMITTED, twice),
-    row(Form::Omitted, &head::FINAL_NORM_OMITTED, |law| goes_through(law).map(|_| vec![("kind", json!("omitted"))])),
+    row(Form::Omitted, &head::FINAL_NORM_OMITTED, |law| goes_through(law, 0).map(|_| vec![("kind", json!("omitted"))])),
     row(Form::Twice, &head::FINAL_NORM_OMITTED, twice),
     row(Form::OutputFunction, &embedding::EMBED_MULTIPLIER, with_factor),
     row(Form::OutputFunction, &head::LOGIT_SCALE, with_factor),
-    row(Form::OutputFunction, &head::LOGIT_SOFTCAP, logit_cap),
-    row(Form::OutputFunction, &linear::WEIGHT_UNSET, zero),
-    row(Form::LinearWeight, &stored::DEQUANT_TRUNCATED, read_in_part),
+    row(Form::OutputFunction, &head::LOGIT_SOFTCAP, |law| Some(vec![("cap", json!(number(law, "cap")?))])),
+    row(Form::OutputFunction, &recorded::RESULT_ACTIVATED, function),
+    row(Form::OutputFunction, &linear::WEIGHT_UNSET, |law| plain(times(law)? == 0.0)),
+    row(Form::LinearWeight, &stored::DEQUANT_TRUNCATED, |law| {
+        Some(vec![("zero_from", law.parameter("zero_from")?.clone())])
+    }),
     row(Form::LinearWeight, &precision::PRECISION, few_bits),
     row(Form::GateRoles, &feed_forward::ACTIVATION_CLAMP, limited),
     row(Form::OperationInput, &feed_forward::ACTIVATION_CLAMP, both_limited),
     row(Form::OutputFunction, &feed_forward::ACTIVATION_CLAMP, held),
     row(Form::RotationFrequency, &rope::ROPE_THETA, theta),
-    row(Form::RotationFrequency, &rope::ROPE_DIRECTION, backwards),
+    row(Form::RotationFrequency, &rope::ROPE_DIRECTION, |law| plain(rotation(law) && number(law, "factor")? == -1.0)),
     row(Form::RotationPairing, &rope::ROPE_PAIRING, pairing),
     row(Form::RotationPosition, &rope::ROPE_POSITION, shift),
     row(Form::ScoreScale, &attention::SOFTMAX_BASE, base_2),
     row(Form::ScoreScale, &scores::SCORE_SCALE, scale),
     row(Form::ScoreFunction, &scores::SCORE_SOFTCAP, cap),
     row(Form::Mask, &scores::WINDOW_SIZE, window),
-    row(Form::Mask, &scores::MASK_OMITTED, unmasked),
+    row(Form::Mask, &scores::MASK_OMITTED, |law| plain(conditions(law, false)? == 0)),
     row(Form::Mask, &scores::MASK_SHIFTED, future),
-    row(Form::MaskFill, &scores::MASK_FILL, fill),
+    row(Form::MaskFill, &scores::MASK_FILL, |law| {
+        Some(vec![("fill", json!(number(law, "fill")?)), ("how", json!("replaced"))])
+    }),
     row(Form::Activation, &feed_forward::ACTIVATION, activation),
-    row(Form::Omitted, &residual::RESIDUAL_OMITTED, first_omitted),
+    row(Form::Omitted, &residual::RESIDUAL_OMITTED, |law| goes_through(law, 1)),
 ];
 
 /// The mistake that a law is at a tap of this site, with its parameters; its first where it has several names.

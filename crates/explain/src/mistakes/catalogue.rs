@@ -87,7 +87,10 @@ impl Mistake {
             0 if self.in_programs => "operations of recorded programs".to_owned(),
             0 => "files of weights alone".to_owned(),
             all if all == Site::ALL.len() => "every tap".to_owned(),
-            _ => sites.iter().map(|site| site.name()).collect::<Vec<_>>().join(", "),
+            _ => {
+                let also = self.in_programs.then_some("operations of recorded programs");
+                sites.iter().map(|site| site.name()).chain(also).collect::<Vec<_>>().join(", ")
+            }
         }
     }
 

@@ -19,7 +19,7 @@ type Listed = fn(f64) -> f64;
 /// A function in words, where `{}` stands for what it is taken of.
 #[derive(Clone)]
 pub(crate) struct Function {
-    words: String,
+    pub(crate) words: String,
     pub(crate) bits: f64,
     pub(crate) f: Of,
     /// Of one with a constant: its words without it, and the constant.

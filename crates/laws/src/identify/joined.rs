@@ -75,12 +75,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         let names = [called(case.kind, 2, 0), called(case.kind, 2, 1)];
         for (words, bits, order) in orders(width) {
             let made = move |case: &Case<'_>, place: usize| {
-                let [a, b] = &case.places[place].inputs[..] else { return None };
-                let last = Dimension(a.ndim().checked_sub(1)?);
-                (a.shape() == b.shape() && a.len_of(last) == width).then_some(())?;
-                let both = concatenate(last, &[a.view(), b.view()]).ok()?;
-                let of = |which: usize| both.select(last, &(0..width).map(|i| order(which, i)).collect::<Vec<_>>());
-                case.operation.apply(place, &[of(0), of(1)])
+                let last = case.places[place].inputs.first()?.ndim().checked_sub(1)?;
+                of_both(case, place, last, |which, i, count| (count == width).then(|| order(which, i)))
             };
             let said = format!("{} and {} are {words}", names[0], names[1]);
             if offers.offer(Form::OperationInput, said, bits, made).is_some() {
@@ -89,15 +85,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
         pitches(&mut offers, names, width);
         for (words, of) in PLANES {
-            let made = move |case: &Case<'_>, place: usize| {
-                let [a, b] = &case.places[place].inputs[..] else { return None };
-                let rows = *a.shape().first().filter(|_| a.shape() == b.shape())?;
-                let both = concatenate(Dimension(0), &[a.view(), b.view()]).ok()?;
-                let of = |which: usize| {
-                    both.select(Dimension(0), &(0..rows).map(|t| of(which, t, rows)).collect::<Vec<_>>())
-                };
-                case.operation.apply(place, &[of(0), of(1)])
-            };
+            let made =
+                move |case: &Case<'_>, place: usize| of_both(case, place, 0, |which, t, rows| Some(of(which, t, rows)));
             let said = format!("{} and {} lie {words}", names[0], names[1]);
             if offers.offer(Form::OperationInput, said, 8.0, made).is_some() {
                 break;
@@ -108,6 +97,23 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         blocks(case, &mut offers);
     }
     offers.laws
+}
+
+/// The operation of two operands that are joined along an axis and taken apart so: of which, which, and of how many.
+fn of_both(
+    case: &Case<'_>,
+    place: usize,
+    axis: usize,
+    from: impl Fn(usize, usize, usize) -> Option<usize>,
+) -> Option<ArrayD<f64>> {
+    let [a, b] = &case.places[place].inputs[..] else { return None };
+    let count = *a.shape().get(axis).filter(|_| a.shape() == b.shape())?;
+    let both = concatenate(Dimension(axis), &[a.view(), b.view()]).ok()?;
+    let of = |which: usize| {
+        let picked: Option<Vec<usize>> = (0..count).map(|i| from(which, i, count)).collect();
+        Some(both.select(Dimension(axis), &picked?))
+    };
+    case.operation.apply(place, &[of(0)?, of(1)?])
 }
 
 /// The rows of both, side by side, in one memory, of which the one and the other are read with another distance from row to row or from another number on.

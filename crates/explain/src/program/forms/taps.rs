@@ -14,7 +14,7 @@ use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
 use crate::mistakes::head::{LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP};
 use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
-use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
+use crate::mistakes::recorded::{FUNCTIONS, OPERATION_INPUT, RESULT_ACTIVATED, RESULT_SCALED};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::context::Context;
@@ -240,6 +240,15 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
     let times: fn(f64, f64) -> f64 = |x, number| x * number;
     let capped: fn(f64, f64) -> f64 = |x, cap| cap * (x / cap).tanh();
     let mut forms = Vec::new();
+    // What nothing reads is handed out.
+    let is_output = context.program.readers(context.program.taps()[target].op).is_empty();
+    if site == Site::Logits || is_output {
+        forms.extend(FUNCTIONS.iter().map(|&name| {
+            let taken = move |x: &ArrayD<f64>| if name == "softmax" { softmax(x) } else { function(name, x) };
+            let change = computed(&[&view], move |x| taken(&x[0]));
+            Form::read(&RESULT_ACTIVATED, vec![("function", json!(name))], target, change)
+        }));
+    }
     match site {
         Site::Logits => {
             forms.push(any(&LOGIT_SOFTCAP, "cap", 30.0, capped));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ndarray::ArrayD;
+use serde_json::Value;
 
 use super::{inside, support_of, wrong_parts};
 use crate::case::Case;
@@ -18,7 +19,7 @@ use crate::number::{Measured, between};
 struct Function {
     pub(super) words: String,
     pub(super) bits: f64,
-    pub(super) parameters: Vec<(&'static str, f64)>,
+    pub(super) parameters: Vec<(&'static str, Value)>,
     pub(super) f: Arc<dyn Fn(f64) -> f64 + Send + Sync>,
 }
 
@@ -72,7 +73,8 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
     let mut all = Vec::new();
     let mut offer =
         |words: String, bits: f64, parameters: &[(&'static str, f64)], f: Arc<dyn Fn(f64) -> f64 + Send + Sync>| {
-            all.push(Function { words, bits, parameters: parameters.to_vec(), f })
+            let parameters = parameters.iter().map(|(name, value)| (*name, (*value).into())).collect();
+            all.push(Function { words, bits, parameters, f })
         };
     offer("zero".into(), 2.0, &[("scale", 0.0)], Arc::new(|_| 0.0));
     // Of nothing there is nothing more to say.
@@ -128,18 +130,10 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
     let bound = |x: f64| Measured::new(x, noise * x.abs()).number();
     let (least, most) = (bound(low), bound(high));
     let (l, h) = (least.value, most.value);
-    offer(
-        format!("the right one, at most {}", most.words),
-        most.bits + 3.0,
-        &[("max", h)],
-        Arc::new(move |x| x.min(h)),
-    );
-    offer(
-        format!("the right one, at least {}", least.words),
-        least.bits + 3.0,
-        &[("min", l)],
-        Arc::new(move |x| x.max(l)),
-    );
+    let (below, above) =
+        (format!("the right one, at most {}", most.words), format!("the right one, at least {}", least.words));
+    offer(below, most.bits + 3.0, &[("max", h)], Arc::new(move |x| x.min(h)));
+    offer(above, least.bits + 3.0, &[("min", l)], Arc::new(move |x| x.max(l)));
     let words = format!("the right one, held between {} and {}", least.words, most.words);
     offer(words, least.bits + most.bits + 3.0, &[("min", l), ("max", h)], Arc::new(move |x| x.max(l).min(h)));
     let size = right.iter().fold(0.0f64, |most, x| most.max(x.abs()));
@@ -169,29 +163,18 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
             );
         }
     }
-    let zero: Vec<f64> =
-        right.iter().zip(own).filter(|(r, o)| **o == 0.0 && **r != 0.0).map(|(r, _)| r.abs()).collect();
-    let kept = || right.iter().zip(own).filter(|(_, o)| **o != 0.0).map(|(r, _)| r.abs());
-    if !zero.is_empty() && kept().next().is_some() {
-        let (top, low) = (zero.iter().copied().fold(0.0, f64::max), kept().fold(f64::INFINITY, f64::min));
-        if top < low {
-            let t = between(top, low);
-            offer(
-                format!("the right one, zero where that is below {t} in size"),
-                26.0,
-                &[("threshold", t)],
-                Arc::new(move |x| if x.abs() < t { 0.0 } else { x }),
-            );
-        }
-        let (low, top) = (zero.iter().copied().fold(f64::INFINITY, f64::min), kept().fold(0.0, f64::max));
-        if top < low {
-            let t = between(top, low);
-            offer(
-                format!("the right one, zero where that is above {t} in size"),
-                26.0,
-                &[("threshold", t)],
-                Arc::new(move |x| if x.abs() > t { 0.0 } else { x }),
-            );
+    // The least and the largest size of those that are zero, and of those that are not.
+    let ends = |is_zero: bool| {
+        let of = right.iter().zip(own).filter(|(r, o)| **r != 0.0 && (**o == 0.0) == is_zero).map(|(r, _)| r.abs());
+        of.fold((f64::INFINITY, 0.0f64), |(least, most), x| (least.min(x), most.max(x)))
+    };
+    let (zero, kept) = (ends(true), ends(false));
+    for (side, top, low) in [("below", zero.1, kept.0), ("above", kept.1, zero.0)] {
+        if zero.1 > 0.0 && kept.1 > 0.0 && top < low {
+            let (t, is_below) = (between(top, low), side == "below");
+            let words = format!("the right one, zero where that is {side} {t} in size");
+            let is_zero = move |x: f64| if is_below { x.abs() < t } else { x.abs() > t };
+            offer(words, 26.0, &[("threshold", t)], Arc::new(move |x| if is_zero(x) { 0.0 } else { x }));
         }
     }
     let step = n.div_ceil(SAMPLED).max(1);
@@ -200,7 +183,9 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
     let spread = (dot(&wanted, &wanted) / wanted.len().max(1) as f64).sqrt();
     let measured: Vec<Measured> = wanted.iter().map(|o| Measured::new(*o, noise * (o.abs() + spread))).collect();
     if let Some(function) = describe_function(&of, &measured) {
-        offer(format!("{} (x: the right one)", function.of("x")), function.bits + 3.0, &[], function.f);
+        let words = format!("{} (x: the right one)", function.of("x"));
+        let parameters = vec![("function", function.words.into())];
+        all.push(Function { words, bits: function.bits + 3.0, parameters, f: function.f });
     }
     all
 }
