@@ -1,18 +1,19 @@
 //! Holds what the numbers that a cause gives carry against what its own numbers cost, and says so where it is not paid for.
 
-use firstdiff_compare::MASKED;
+use firstdiff_compare::is_masked;
 use firstdiff_evidence::{Account, Evidence, choice, number};
+use firstdiff_trace::Site;
 use ndarray::ArrayD;
 use serde_json::Value;
 
 use crate::mistakes::{Mistake, Params, Values};
 
 /// What the numbers of a tap carry for a claim, each moved by rounding by this share of itself. Nothing where the shapes differ.
-pub(crate) fn evidence(own: &ArrayD<f64>, right: &ArrayD<f64>, claimed: &ArrayD<f64>, unit: f64) -> Evidence {
+pub(crate) fn evidence(site: Site, [own, right, claimed]: [&ArrayD<f64>; 3], unit: f64) -> Evidence {
     if own.shape() != right.shape() || own.shape() != claimed.shape() {
         return Evidence::default();
     }
-    let shown = |x: &f64| if *x <= MASKED { f64::NEG_INFINITY } else { *x };
+    let shown = |x: &f64| if is_masked(site, *x) { f64::NEG_INFINITY } else { *x };
     let numbers = own.iter().zip(right).zip(claimed);
     Evidence::of(numbers.map(|((own, right), claimed)| [shown(own), shown(right), shown(claimed)]), unit)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{Place, Report, Status, Verdict, Warning};
+use firstdiff_compare::{Place, Report, ShownCache, Status, Verdict, Warning, shown_cache};
 use firstdiff_explain::OtherArithmetic;
 use firstdiff_explain::explain::Finding;
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
@@ -100,10 +100,21 @@ impl ReplaySession {
             (0, _) if let Some(first) = self.given.source.first_divergence() => Verdict::Incomparable(format!(
                 "each operation that could be judged is right, and yet {first} is not what the reference recorded: `firstdiff compare` says how far it is off"
             )),
+            // As compare has it: that all comes out so shows no cache by itself.
+            (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
+                "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",
+                cache = self.replay.cache
+            )),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,
         }
+    }
+
+    /// Whether the values of the run itself show the type of its cache.
+    fn shows_its_cache(&self) -> bool {
+        let dump = &self.given.dump;
+        shown_cache(dump, dump).is_ok_and(|shown| shown == ShownCache::Is(self.replay.cache))
     }
 
     /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: of that nothing is known.

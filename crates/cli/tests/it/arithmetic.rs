@@ -74,6 +74,30 @@ fn a_cache_is_assumed_beside_a_fault_too() {
 }
 
 #[test]
+fn a_cache_that_nothing_shows_makes_no_parity() {
+    // The streams alone: that they come out with keys and values in f16 is no proof of where those are kept.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("streams");
+    let dump = Dump::open(fixtures().join(rounded("cache-f16"))).unwrap();
+    let recorder = Recorder::create(&path).unwrap();
+    recorder.tokens(dump.meta().tokens.as_deref().unwrap());
+    for entry in dump.entries().iter().filter(|entry| entry.step == 0) {
+        let name = entry.tap.to_string();
+        if ["h0", "logits"].contains(&name.as_str()) || name.ends_with(".h") {
+            let values: Vec<f32> = dump.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
+            recorder.record(entry.tap, &entry.shape, &values).unwrap();
+        }
+    }
+    recorder.finish().unwrap();
+    let path = path.to_str().unwrap();
+    assert_eq!(json(&["compare", GOLDEN, path])["verdict"], "diverged");
+    for command in ["replay", "explain"] {
+        assert_ne!(json(&[command, MODEL, path])["verdict"], "parity", "{command}");
+        assert_eq!(json(&[command, MODEL, path, "--cache", "f16"])["verdict"], "parity", "{command}");
+    }
+}
+
+#[test]
 #[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn the_type_of_the_cache_is_assumed_where_it_fits_and_said() {
     takes_a_cache("cache-f16", "f16");

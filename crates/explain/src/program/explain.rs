@@ -384,7 +384,9 @@ impl<'a> Search<'a> {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
                 let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
                 let unit = recorded_unit(self.candidate.profile, is_rounding);
-                let evidence = both.map(|(right, claimed)| evidence(&target.own, &right, &claimed, unit));
+                let evidence = both.map(|(right, claimed)| {
+                    evidence(target.place.tap.last_site(), [&target.own, &right, &claimed], unit)
+                });
                 found.reproduced.push(Reproduced { evidence: evidence.unwrap_or_default(), ..tried });
             } else if is_alone {
                 self.contradicted.insert(name);

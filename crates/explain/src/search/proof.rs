@@ -297,7 +297,8 @@ impl Search<'_, '_> {
         let right = Search { accepted: &others, ..*self }.value(target, &[], self.run.profile);
         let both = right.zip(self.value(target, &edits, self.run.profile));
         let unit = recorded_unit(self.run.profile, is_rounding(&edits));
-        let evidence = both.map(|(right, claimed)| evidence(&target.own, &right, &claimed, unit));
+        let evidence =
+            both.map(|(right, claimed)| evidence(target.place.tap.site, [&target.own, &right, &claimed], unit));
         Reproduction { mistakes, residual, evidence: evidence.unwrap_or_default() }
     }
 
