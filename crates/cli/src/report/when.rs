@@ -32,19 +32,19 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen
         0 => String::new(),
         n => format!(", {n} unchecked"),
     };
+    let agreeing = format!("{}{unchecked}", taps_in_words(agree));
     if chosen {
         let before = alignment.label(0..cell);
-        return format!(
-            "what was checked of {before} agrees ({}{unchecked}); {here} is the first wrong one",
-            taps_in_words(agree)
-        );
+        return format!("what was checked of {before} agrees ({agreeing}); {here} is the first wrong one");
     }
-    let right = format!("({start} position{}, {}{unchecked})", if start == 1 { "" } else { "s" }, taps_in_words(agree));
+    let right = format!("({start} position{}, {agreeing})", if start == 1 { "" } else { "s" });
     let prefill = alignment.phased().map(|run| run.lengths[0]);
     let first_step = [&alignment.candidate, &alignment.reference].into_iter().find(|run| run.lengths.len() > 1);
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
     let cached = if cached { format!(", the first that {},", taken_up(report, place)) } else { String::new() };
     let what = match prefill {
+        // What was not checked is not right.
+        _ if agree < before.len() => format!("what was checked of {} agrees", alignment.label(0..cell)),
         Some(prefill) if start >= prefill => match (start - prefill, alignment.phase(0..cell)) {
             (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
             (1, _) => "prefill and the first decode step are right".into(),

@@ -1,7 +1,7 @@
 //! In which arithmetic is a run judged, who says so, and do its tensors bear it out?
 
 use anyhow::Result;
-use firstdiff_compare::Profile;
+use firstdiff_compare::{Profile, SIXTEEN_BITS_NUMBERS, SIXTEEN_BITS_TAPS};
 use firstdiff_trace::{DType, Dump, Entry, Site, to_bf16, to_f16};
 
 /// A coarser arithmetic than anything but the candidate's own word asks for.
@@ -121,36 +121,38 @@ pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
     Ok(Some(profile))
 }
 
-/// How many taps are looked at.
-const ENOUGH: usize = 6;
-
-/// So many numbers, none of them 0, are of 16 bits by no chance.
-const ENOUGH_NUMBERS: usize = 16;
-
 /// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
 fn sixteen_bits(dump: &Dump) -> Option<Profile> {
     let computed = computed(dump).filter(|e| matches!(e.dtype, DType::F32 | DType::F64));
     let (mut bf16s, mut f16s, mut numbers) = (true, true, 0);
     let mut look = |values: &mut dyn Iterator<Item = (f64, f64)>| {
-        for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
-            numbers += usize::from(x != 0.0);
-            bf16s &= (to_bf16(x).to_f64() - x).abs() <= unsure;
-            f16s &= (to_f16(x).to_f64() - x).abs() <= unsure;
-        }
+        let seen = halves(values);
+        (bf16s, f16s, numbers) = (bf16s && seen.0, f16s && seen.1, numbers + seen.2);
     };
-    for entry in computed.take(ENOUGH) {
+    for entry in computed.take(SIXTEEN_BITS_TAPS) {
         let tensor = dump.read(entry).ok()?;
         let values = tensor.values();
         look(&mut (0..values.len()).map(|i| (values.get(i), 0.0)));
     }
-    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0).take(ENOUGH) {
+    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0).take(SIXTEEN_BITS_TAPS) {
         look(&mut part.values.iter().map(|&x| (x, part.half_unit(x))));
     }
-    match (numbers >= ENOUGH_NUMBERS, bf16s, f16s) {
+    match (numbers >= SIXTEEN_BITS_NUMBERS, bf16s, f16s) {
         (true, true, _) => Some(Profile::Bf16),
         (true, _, true) => Some(Profile::F16),
         _ => None,
     }
+}
+
+/// Whether all finite values, each as sure as it is told, are bf16's numbers, and whether f16's; and how many there are but 0.
+fn halves(values: &mut dyn Iterator<Item = (f64, f64)>) -> (bool, bool, usize) {
+    let (mut bf16s, mut f16s, mut numbers) = (true, true, 0);
+    for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
+        numbers += usize::from(x != 0.0);
+        bf16s &= (to_bf16(x).to_f64() - x).abs() <= unsure;
+        f16s &= (to_f16(x).to_f64() - x).abs() <= unsure;
+    }
+    (bf16s, f16s, numbers)
 }
 
 fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
@@ -161,12 +163,11 @@ fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
 /// in between; else f32.
 fn shown(dump: &Dump) -> Profile {
     let (mut bf16s, mut f16s, mut taps) = (0, 0, 0);
-    for entry in computed(dump).take(ENOUGH) {
+    for entry in computed(dump).take(SIXTEEN_BITS_TAPS) {
         let Ok(tensor) = dump.read(entry) else { continue };
         let values = tensor.values();
-        let all = |same: fn(f64) -> bool| (0..values.len()).map(|i| values.get(i)).all(|x| !x.is_finite() || same(x));
-        bf16s += usize::from(all(|x| to_bf16(x).to_f64() == x));
-        f16s += usize::from(all(|x| to_f16(x).to_f64() == x));
+        let (is_bf16, is_f16, _) = halves(&mut (0..values.len()).map(|i| (values.get(i), 0.0)));
+        (bf16s, f16s) = (bf16s + usize::from(is_bf16), f16s + usize::from(is_f16));
         taps += 1;
     }
     match taps {

@@ -12,7 +12,9 @@ const LEAST_ROW: usize = 8;
 
 /// As which site of the vocabulary a tap is judged: attention of another stack, and attention to one, has the same axes and the same masks as the decoder's own.
 pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
-    if !tap.is_open() || tap.layer.is_none() || shape.len() != 3 {
+    // A batch of one stands before the heads.
+    let axes = shape.len() - usize::from(shape.len() == 4 && shape[0] == 1);
+    if !tap.is_open() || tap.layer.is_none() || axes != 3 {
         return tap.site;
     }
     match tap.last_site() {

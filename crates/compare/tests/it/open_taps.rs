@@ -336,3 +336,35 @@ fn another_programs_name_takes_no_listed_tap_away() {
     let wrong = [("h0", 1.0), ("model.layers.0.mlp", 1.0), ("layers.0.scan", 1.1), ("logits", 1.0)];
     assert_eq!(first_of_small(&right, &wrong, &[], true), "layers.0.scan");
 }
+
+#[test]
+fn masked_scores_with_a_batch_of_one_in_front_are_masked() {
+    let folder = tempfile::tempdir().unwrap();
+    let name: Tap = "encoder.layers.0.scores".parse().unwrap();
+    let of = |file: &str, fill: f32, times: f32| {
+        let path = folder.path().join(file);
+        let recorder = Recorder::create(&path).unwrap();
+        let node = |tap: &str, reads: &[&str]| GraphNode {
+            tap: tap.into(),
+            op: None,
+            reads: reads.iter().map(ToString::to_string).collect(),
+        };
+        recorder.tokens(&(0..T as i64).collect::<Vec<_>>());
+        recorder.describe(|meta| meta.graph = Some(vec![node("h0", &[]), node(&name.to_string(), &["h0"])]));
+        let h0: Vec<f32> = (0..T * D).map(|at| noise(1, at) as f32).collect();
+        recorder.record("h0".parse::<Tap>().unwrap(), &[T, D], &h0).unwrap();
+        let score = |at: usize| if at % T > at / T % T { fill } else { times * noise(4, at) as f32 };
+        recorder.record(name, &[1, 2, T, T], &(0..2 * T * T).map(score).collect::<Vec<f32>>()).unwrap();
+        recorder.finish().unwrap();
+        Dump::open(path).unwrap()
+    };
+    let reference = of("reference", f32::MIN, 1.0);
+    let agrees = |candidate: Dump| {
+        let graph = graph_of(&reference, &candidate);
+        let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| ()).unwrap();
+        report.taps.iter().find(|tap| tap.place.tap == name).unwrap().status.agrees()
+    };
+    // Another fill is no other mask; and beside the least number of f32 what is wrong is seen all the same.
+    assert!(agrees(of("filled otherwise", -1e9, 1.0)));
+    assert!(!agrees(of("scaled", f32::MIN, 1.01)));
+}
