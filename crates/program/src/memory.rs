@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use firstdiff_trace::{to_bf16, to_f16};
+use firstdiff_trace::{F8, to_bf16, to_f16};
 
 use crate::value::arithmetic::{Arithmetic, Half};
 use crate::value::dtype::{DType, Kind};
@@ -117,6 +117,8 @@ pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
     match dtype {
         DType::F16 => values.iter_mut().for_each(|x| *x = to_f16(first(*x)).to_f64()),
         DType::BF16 => values.iter_mut().for_each(|x| *x = to_bf16(first(*x)).to_f64()),
+        DType::F8E4m3 => values.iter_mut().for_each(|x| *x = F8::E4m3.nearest(first(*x))),
+        DType::F8E5m2 => values.iter_mut().for_each(|x| *x = F8::E5m2.nearest(first(*x))),
         DType::F32 | DType::C64 if single => values.iter_mut().for_each(|x| *x = f64::from(*x as f32)),
         // What overflows f32 was infinite for the reference, and masks rely on it.
         DType::F32 | DType::C64 => {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use half::f16;
 
-use crate::narrow::{to_bf16, to_f16};
+use crate::narrow::{F8, to_bf16, to_f16};
 
 /// The type keys and values are kept in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,7 @@ impl Cache {
             Cache::F16 => heads.iter_mut().for_each(|x| *x = to_f16(*x).to_f64()),
             Cache::Bf16 => heads.iter_mut().for_each(|x| *x = to_bf16(*x).to_f64()),
             Cache::Q8_0 => blocks(heads.len(), width).for_each(|block| q8_0(&mut heads[block])),
-            Cache::E4m3 => heads.iter_mut().for_each(|x| *x = e4m3(*x)),
+            Cache::E4m3 => heads.iter_mut().for_each(|x| *x = F8::E4m3.saturated(*x)),
         }
     }
 
@@ -62,7 +62,7 @@ impl Cache {
             Cache::F16 => heads.iter().map(relative(F16_HALF)).map(|x| x.max(2f64.powi(-25))).collect(),
             Cache::Bf16 => heads.iter().map(relative(BF16_HALF)).collect(),
             Cache::E4m3 => {
-                heads.iter().map(|x| (x.abs() / 16.0).max(2f64.powi(-10)).max(x.abs() - E4M3_MOST)).collect()
+                heads.iter().map(|x| (x.abs() / 16.0).max(2f64.powi(-10)).max(x.abs() - F8::E4m3.most())).collect()
             }
             Cache::Q8_0 => blocks(heads.len(), width)
                 .flat_map(|block| {
@@ -99,16 +99,6 @@ fn q8_0(block: &mut [f64]) {
     for x in block {
         *x = f64::from((*x as f32 * inverse).round() * stored);
     }
-}
-
-/// The largest number of e4m3fn.
-const E4M3_MOST: f64 = 448.0;
-
-/// The nearest number of e4m3fn, of two as near the even one; what is too large is its largest.
-fn e4m3(x: f64) -> f64 {
-    // Below the least normal number the step is constant.
-    let step = 2f64.powi(x.abs().log2().floor().max(-6.0) as i32 - 3);
-    (x / step).round_ties_even().clamp(-E4M3_MOST / step, E4M3_MOST / step) * step
 }
 
 impl fmt::Display for Cache {

@@ -89,7 +89,7 @@ pub use {
     dump::{Dump, DumpError, Entry, NamesRead, names_of},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     names::{Names, NamesError},
-    narrow::{to_bf16, to_f16},
+    narrow::{F8, to_bf16, to_f16},
     npy::NpyError,
     tensor::{Tensor, Values},
 };

@@ -18,6 +18,36 @@ pub fn to_bf16(x: f64) -> bf16 {
     bf16::from_f32(to_odd(x))
 }
 
+/// Floats of eight bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum F8 {
+    /// Four bits of exponent and no infinity: e4m3fn.
+    E4m3,
+    /// Five bits of exponent.
+    E5m2,
+}
+
+impl F8 {
+    /// The largest number.
+    pub const fn most(self) -> f64 {
+        if matches!(self, F8::E4m3) { 448.0 } else { 57344.0 }
+    }
+
+    /// The number nearest to `x`, of two as near the even one. What is too large is none: NaN where the type has no infinity.
+    pub fn nearest(self, x: f64) -> f64 {
+        let (fraction, least, beyond) = if self == F8::E4m3 { (3, -6, f64::NAN) } else { (2, -14, f64::INFINITY) };
+        // Below the least normal number the step is constant.
+        let step = 2f64.powi((x.abs().log2().floor() as i32).clamp(least, 16) - fraction);
+        let near = (x / step).round_ties_even() * step;
+        if near.abs() > self.most() { beyond.copysign(x) } else { near }
+    }
+
+    /// The same, where what is too large becomes the largest.
+    pub fn saturated(self, x: f64) -> f64 {
+        self.nearest(x.clamp(-self.most(), self.most()))
+    }
+}
+
 /// `x` as an f32 that rounds further as `x` does: cut off towards zero, the last bit set where anything was cut off.
 /// (Boldo and Melquiond, "Emulation of a FMA and Correctly Rounded Sums", 2008.)
 fn to_odd(x: f64) -> f32 {

@@ -13,6 +13,10 @@ pub enum DType {
     F16,
     /// bfloat16.
     BF16,
+    /// Eight bits, four of them the exponent's.
+    F8E4m3,
+    /// Eight bits, five of them the exponent's.
+    F8E5m2,
     /// Signed, 64 bits.
     I64,
     /// Signed, 32 bits.
@@ -42,11 +46,13 @@ pub enum Kind {
     Complex,
 }
 
-const NAMES: [(&str, DType); 12] = [
+const NAMES: [(&str, DType); 14] = [
     ("f64", DType::F64),
     ("f32", DType::F32),
     ("f16", DType::F16),
     ("bf16", DType::BF16),
+    ("f8_e4m3", DType::F8E4m3),
+    ("f8_e5m2", DType::F8E5m2),
     ("i64", DType::I64),
     ("i32", DType::I32),
     ("i16", DType::I16),
@@ -71,7 +77,7 @@ impl DType {
     /// How its values are held.
     pub fn kind(self) -> Kind {
         match self {
-            DType::F64 | DType::F32 | DType::F16 | DType::BF16 => Kind::Float,
+            DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::F8E4m3 | DType::F8E5m2 => Kind::Float,
             DType::C64 | DType::C128 => Kind::Complex,
             _ => Kind::Int,
         }

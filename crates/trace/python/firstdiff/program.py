@@ -20,8 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import RecordError
 from .naming import Graph, name_taps
 
-DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
-          torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128"}
+
+class Dtypes(dict):
+    """Names of types; of others it is said that they cannot be recorded."""
+
+    def __missing__(self, dtype):
+        raise RecordError(f"tensors of {dtype} cannot be recorded: keep what has them out of the recorded run, or convert them before")
+
+
+DTYPES = Dtypes({torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
+                 torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
+                 torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2"})
 SIZES = {name: dtype.itemsize for dtype, name in DTYPES.items()}
 # safetensors has no complex numbers: they are written as pairs.
 SAFETENSORS = {"f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u8": "U8", "bool": "BOOL"}
@@ -203,6 +212,7 @@ def safetensors(tensors):
     head, data, at = {}, [], 0
     for number, tensor in sorted(tensors.items()):
         tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        tensor = tensor.float() if DTYPES[tensor.dtype].startswith("f8") else tensor  # each is a number of f32
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         head[str(number)] = {"dtype": SAFETENSORS[DTYPES[tensor.dtype]], "shape": list(tensor.shape), "data_offsets": [at, at + len(raw)]}
         data.append(raw)

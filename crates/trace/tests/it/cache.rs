@@ -1,6 +1,6 @@
 //! What is left of keys and values in the type of a K/V cache.
 
-use firstdiff_trace::Cache;
+use firstdiff_trace::{Cache, F8};
 use half::f16;
 
 fn heads() -> Vec<f64> {
@@ -56,4 +56,17 @@ fn names_round_trip() {
         assert_eq!(cache.name().parse(), Ok(cache));
     }
     assert!("q4_0".parse::<Cache>().is_err());
+}
+
+#[test]
+fn floats_of_eight_bits_are_pytorchs() {
+    // torch.tensor(x).to(torch.float8_e4m3fn) and .to(torch.float8_e5m2)
+    let x = [448.0, 464.0, 3.3, 17.0, 18.0, 0.000_976_562_5, 0.0137, -0.3, 0.015, 0.017_578_125];
+    let e4m3 = [448.0, 448.0, 3.25, 16.0, 18.0, 0.0, 0.013_671_875, -0.3125, 0.015_625, 0.017_578_125];
+    let e5m2 = [448.0, 448.0, 3.5, 16.0, 16.0, 0.000_976_562_5, 0.013_671_875, -0.3125, 0.015_625, 0.015_625];
+    assert_eq!((x.map(|x| F8::E4m3.nearest(x)), x.map(|x| F8::E5m2.nearest(x))), (e4m3, e5m2));
+    assert!([465.0, 1e9, f64::INFINITY, f64::NAN].iter().all(|x| F8::E4m3.nearest(*x).is_nan()));
+    let large = [57344.0, 61439.0, 61440.0, f64::INFINITY].map(|x| F8::E5m2.nearest(x));
+    assert_eq!(large, [57344.0, 57344.0, f64::INFINITY, f64::INFINITY]);
+    assert_eq!((F8::E4m3.saturated(-1e9), F8::E5m2.saturated(61440.0)), (-448.0, 57344.0));
 }

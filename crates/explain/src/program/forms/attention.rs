@@ -4,6 +4,7 @@ use firstdiff_compare::MASKED;
 use std::sync::Arc;
 
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
+use firstdiff_trace::F8;
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis};
 use serde_json::json;
@@ -449,8 +450,8 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut rounds: Vec<(String, Round)> = vec![
         ("f16".into(), Arc::new(|x| x.mapv_inplace(|x| f16::from_f64(x).to_f64()))),
         ("bf16".into(), Arc::new(|x| x.mapv_inplace(|x| bf16::from_f64(x).to_f64()))),
-        ("f8 e4m3".into(), Arc::new(|x| x.mapv_inplace(|x| of_eight_bits(x, 3, -6, 448.0)))),
-        ("f8 e5m2".into(), Arc::new(|x| x.mapv_inplace(|x| of_eight_bits(x, 2, -14, 57344.0)))),
+        ("f8 e4m3".into(), Arc::new(|x| x.mapv_inplace(|x| F8::E4m3.saturated(x)))),
+        ("f8 e5m2".into(), Arc::new(|x| x.mapv_inplace(|x| F8::E5m2.saturated(x)))),
     ];
     let plain = |grid: &Grid| matches!(grid.kind, Kind::Affine) || grid.kind == Kind::Symmetric { beyond: 0.0 };
     for grid in weight_grids().flatten().filter(plain) {
@@ -461,12 +462,6 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
         .flat_map(|of_past| rounds.iter().map(move |(word, round)| (word.clone(), of_past, round.clone())))
         .map(|(word, of_past, round)| form(word, of_past, round))
         .collect()
-}
-
-/// A float of so many bits of fraction.
-fn of_eight_bits(x: f64, fraction: i32, least: i32, most: f64) -> f64 {
-    let step = 2f64.powi((x.abs().log2().floor() as i32).max(least) - fraction);
-    ((x / step).round_ties_even() * step).clamp(-most, most)
 }
 
 /// Keys or values behind those of the steps before.
