@@ -3,7 +3,7 @@
 use firstdiff_compare::Place;
 use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, OtherWeight, Proof, measured};
 use firstdiff_model::Profile;
-use firstdiff_trace::Site;
+use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
 use crate::replay::Replay;
@@ -116,6 +116,28 @@ pub(crate) fn weight_called(
         _ => "",
     };
     near.into_iter().chain(at_the_end).map(|whose| format!("{what}{name}{whose}")).collect()
+}
+
+/// What a tap is called from another: those of its layer, of the one before, and of no layer; the stream two layers before; behind the layers, those of the last one.
+pub(crate) fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
+    let name = there.last_site().name();
+    // The stream before the layers is called as the one between them.
+    let stream = |before: Option<u32>| there.site == Site::H0 && own.layer == before;
+    Some(match (own.layer, there.layer) {
+        _ if stream(Some(0)) => "h of the layer before".to_owned(),
+        _ if stream(Some(1)) => "h two layers before".to_owned(),
+        (_, None) => name.to_owned(),
+        (Some(own), Some(layer)) if own == layer => name.to_owned(),
+        (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
+        (None, Some(layer)) if Some(layer + 1) == last && there.last_site() == Site::H => {
+            format!("{name} of the last layer but one")
+        }
+        (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
+        (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
+            format!("{name} two layers before")
+        }
+        _ => return None,
+    })
 }
 
 /// How the right operation is carried out on other inputs, by the index of the place.
@@ -249,6 +271,7 @@ fn axes_of(kind: Kind, site: Site, rank: usize) -> Vec<Axis> {
 /// What a tap's operation computes, by what the tap is and how many tensors it reads.
 pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -> Kind {
     let same = |x: &ArrayD<f64>| x.shape() == right.shape();
+    let by_row = |x: &ArrayD<f64>| x.ndim() == 2 && right.ndim() == 2 && x.shape()[0] == right.shape()[0];
     match (site, inputs) {
         (Site::Probs | Site::Scores, [q, k]) if q.ndim() == 3 && k.ndim() == 3 => Kind::Probs,
         (Site::QRope | Site::KRope, [x]) if same(x) => Kind::Rotation,
@@ -261,23 +284,8 @@ pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -
         (Site::FfnOut, [x, weights, chosen]) if same(x) && weights.ndim() == 2 && weights.shape() == chosen.shape() => {
             Kind::Mixture
         }
-        (site, [x])
-            if site.name() == "router_topk"
-                && x.ndim() == 2
-                && right.ndim() == 2
-                && x.shape()[0] == right.shape()[0] =>
-        {
-            Kind::Choice
-        }
-        (site, [x])
-            if site.name() == "router_weights"
-                && x.ndim() == 2
-                && right.ndim() == 2
-                && x.shape()[0] == right.shape()[0]
-                && x.shape()[1] > right.shape()[1] =>
-        {
-            Kind::Shares
-        }
+        (site, [x]) if site.name() == "router_topk" && by_row(x) => Kind::Choice,
+        (site, [x]) if site.name() == "router_weights" && by_row(x) && x.shape()[1] > right.shape()[1] => Kind::Shares,
         (Site::HAttn | Site::H, [a, b]) if same(a) && same(b) => Kind::Sum,
         (
             Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut | Site::Logits,

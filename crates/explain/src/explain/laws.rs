@@ -8,7 +8,7 @@ use ndarray::ArrayD;
 
 use crate::explain::other_weights::ByPlace;
 use crate::explain::{Effort, Finding, Progress};
-use crate::laws::{Wrong, allowed_at, law_of};
+use crate::laws::{Wrong, allowed_at, called_from, kind_of, law_of};
 use crate::replay::{Replay, ReplayError, Run};
 
 /// Measures the laws of the faults that no mistake of the catalogue explains.
@@ -95,27 +95,13 @@ fn of_finding(
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         chains.push(chain);
     }
-    let (Some(site), Some(first)) = (site, chains.first()) else { return Ok(None) };
-    let kind = kind(&first.steps[0].op, first.steps.len());
+    let Some(site) = site else { return Ok(None) };
+    let kind = wrong.first().map(|wrong| kind_of(site, &wrong.inputs, &wrong.right)).unwrap_or(Kind::Other);
     let tokens = run.known.then(|| run.recorded.tokens[0].clone());
     let run = &*run;
     let apply = |at: usize, inputs: &[ArrayD<f64>]| evaluated(run, &chains[at], inputs);
     let weights = ByPlace { model, steps: chains.iter().map(|chain| chain.steps[0]).collect() };
     Ok(law_of(kind, site, wrong, tokens, run.profile, &apply, Some(&weights)))
-}
-
-fn kind(op: &Op, steps: usize) -> Kind {
-    match op {
-        Op::Embedding { .. } => Kind::Embedding,
-        Op::RmsNorm { .. } => Kind::Norm,
-        Op::Linear { .. } | Op::Head => Kind::Linear,
-        Op::Rope(_) => Kind::Rotation,
-        Op::Qk if steps > 1 => Kind::Probs,
-        Op::Qk | Op::Scores(_) | Op::Softmax => Kind::Other,
-        Op::Context => Kind::Context,
-        Op::Gated { .. } => Kind::Gate,
-        Op::Residual { .. } => Kind::Sum,
-    }
 }
 
 /// What the first step takes of a tensor: in llama.cpp's arithmetic a product takes its rows rounded to what its weight asks. In that of others, and
@@ -151,68 +137,29 @@ fn evaluated(run: &Run<'_>, chain: &Chain<'_>, inputs: &[ArrayD<f64>]) -> Option
 /// Layers whose cache may be another's.
 const MOST_SHARED: u32 = 64;
 
-/// Other taps of the layer and of those before; behind the layers, of the last ones.
+/// Other taps of the layer and of those before; behind the layers, of the last ones. A cache that several layers share is called by its layer.
 fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
-    let is_alike = |site: &&Site| site.in_layer() && !matches!(site, Site::Qk | Site::Scores | Site::Probs);
-    let sites = || Site::ALL.iter().filter(is_alike).copied();
-    // From the layer before on.
-    let layers = run.recorded.model.plan.dims.layers;
-    let own_layer = place.tap.layer.unwrap_or(layers);
-    if place.tap.site == Site::H0 {
-        return Ok(Vec::new());
-    }
-    let own = run.recorded.model.plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default();
-    let mut all = Vec::new();
-    // A cache that several layers share is called by its layer.
-    let cached: &[Site] = match place.tap.site {
-        Site::Context => &[Site::V],
-        Site::Probs | Site::Scores | Site::Qk => &[Site::KRope],
-        _ => &[],
+    let plan = &run.recorded.model.plan;
+    let (own, layers) = (place.tap, plan.dims.layers);
+    let reads = plan.step(own).map(|step| step.reads.clone()).unwrap_or_default();
+    let cached = match own.site {
+        Site::Context => Some(Site::V),
+        Site::Probs | Site::Scores | Site::Qk => Some(Site::KRope),
+        _ => None,
     };
-    for (layer, &site) in (0..own_layer.min(MOST_SHARED)).flat_map(|layer| cached.iter().map(move |site| (layer, site)))
-    {
-        let tap = Tap { site, layer: Some(layer) };
+    let shared = (0..own.layer.unwrap_or(layers).min(MOST_SHARED)).flat_map(|layer| {
+        cached.map(|site| (Tap { site, layer: Some(layer) }, format!("{} of layer {layer}", site.name())))
+    });
+    let is_alike = |tap: &Tap| !matches!(tap.site, Site::Qk | Site::Scores | Site::Probs | Site::FinalNorm);
+    let before = plan.steps.iter().map(|step| step.tap).take_while(|tap| *tap != own);
+    let near = before.filter(|tap| is_alike(tap) && !reads.contains(tap));
+    let named = near.filter_map(|tap| Some((tap, called_from(own, tap, layers.checked_sub(1))?)));
+    let mut all = Vec::new();
+    for (tap, name) in shared.chain(named).collect::<Vec<_>>() {
         if run.recorded.is_whole(Place { step: 0, tap })
             && let Ok((_, wide)) = run.value(tap, 0)?
         {
-            all.push((format!("{} of layer {layer}", site.name()), wide));
-        }
-    }
-    let h0 = Tap { site: Site::H0, layer: None };
-    if !own.contains(&h0)
-        && run.recorded.is_whole(Place { step: 0, tap: h0 })
-        && let Ok((_, wide)) = run.value(h0, 0)?
-    {
-        // The stream before the layers is called as the one between them.
-        let name = match own_layer {
-            0 => "h of the layer before",
-            1 => "h two layers before",
-            _ => Site::H0.name(),
-        };
-        all.push((name.to_owned(), wide));
-    }
-    for (before, said) in [(0, ""), (1, " of the layer before"), (2, " two layers before")] {
-        let Some(layer) = own_layer.checked_sub(before).filter(|layer| *layer < layers) else { continue };
-        // Of two layers before there is the stream alone.
-        for site in sites().filter(|site| before < 2 || *site == Site::H) {
-            let tap = Tap { site, layer: Some(layer) };
-            let there = Place { step: 0, tap };
-            // What comes behind the place knows it already.
-            let is_later = before == 0
-                && run.recorded.model.plan.steps.iter().position(|s| s.tap == tap)
-                    >= run.recorded.model.plan.steps.iter().position(|s| s.tap == place.tap);
-            if own.contains(&tap) || is_later || !run.recorded.is_whole(there) {
-                continue;
-            }
-            // Behind the layers the last one is near.
-            let said = match before {
-                1 if own_layer == layers => " of the last layer",
-                2 if own_layer == layers => " of the last layer but one",
-                _ => said,
-            };
-            if let Ok((_, wide)) = run.value(tap, 0)? {
-                all.push((format!("{}{said}", site.name()), wide));
-            }
+            all.push((name, wide));
         }
     }
     Ok(all)
