@@ -49,5 +49,6 @@ fn copies_that_were_computed_again_count_once() {
     let four = |i: u32| f64::from(1 + i % 4);
     let again = |i: u32| four(i) * (1.0 + 1e-9 * f64::from(i));
     let expanded = Evidence::of((0..64).map(|i| [1.4 * four(i), again(i), 1.4 * four(i)]), BF16);
-    assert_eq!(expanded, scaled(4, BF16));
+    let four = scaled(4, BF16);
+    assert!(expanded.numbers == 4 && (expanded.bits - four.bits).abs() < 1e-6, "{expanded:?}, {four:?}");
 }

@@ -82,6 +82,10 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
             ("one sigmoid more", row[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()),
         ];
         for (what, candidate) in candidates {
+            // Two numbers to all their digits through a function without a number of its own pay for it.
+            if what == "one sigmoid more" && n > 1 {
+                continue;
+            }
             let report = explained(n, &candidate, SOME);
             assert_eq!(report["verdict"], "diverged", "{what}, {n}");
             for finding in report["findings"].as_array().expect("findings") {
@@ -92,7 +96,6 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
     }
 }
 
-/// What one function more of the result is said to be.
 #[test]
 fn a_function_too_many_is_named_where_two_numbers_pay_for_it() {
     let logits = logits();
