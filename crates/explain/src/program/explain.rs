@@ -23,8 +23,7 @@ use crate::program::findings::{findings, same_operation, say_stretches};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
-use crate::program::replay::{Replays, replayed};
-use crate::program::routing::Routed;
+use crate::program::replay::{Judged, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
@@ -46,22 +45,19 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
-    let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    let mut replays =
-        replayed(recording, candidate, &mut held, &undecided, &mut |done, total| progress("replay", done, total))?;
-    replays.replay.warnings.extend(notes);
-    let held = &held;
+    let judged = Judged::of(recording, candidate, &mut |done, total| progress("replay", done, total))?;
+    let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
+    let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
     if !effort.quick
-        && let Some(finding) = another(recording, candidate, held, &replays, progress)?
+        && let Some(finding) = another(recording, candidate, held, replays, progress)?
     {
-        return Ok(Explanation { replay: replays.replay, findings: vec![finding], not_testable: Vec::new() });
+        return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });
     }
     let moves = Effort { only: vec![ROPE_POSITION.id.to_owned()], ..effort.clone() };
     let mut search = Search {
         recording: *recording,
         held,
-        replays: &replays,
+        replays,
         candidate,
         effort,
         moment: Budget::of_one_thread(A_MOMENT.into()),
@@ -95,7 +91,8 @@ pub fn explain(
     }
     say_stretches(recording, held, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
-    Ok(Explanation { replay: replays.replay, findings, not_testable })
+    drop(search);
+    Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
 }
 
 /// A wrong tap, and what was found.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
-use firstdiff_model::Profile;
+use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{
     Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, ProgramTap, Slice, Tensor, Values,
 };
@@ -33,11 +33,57 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
-    let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    let mut replay = replayed(&recording, candidate, &mut held, &undecided, progress)?.replay;
-    replay.warnings.extend(notes);
-    Ok(replay)
+    Ok(Judged::of(recording, candidate, progress)?.replays.replay)
+}
+
+/// A candidate's values in the reference's program, with the experts that it chose, and how each of its taps is judged.
+pub(crate) struct Judged {
+    /// `None` where the recorded one serves.
+    program: Option<Program>,
+    pub(crate) held: Held,
+    pub(crate) replays: Replays,
+    /// The type of cache that it was judged by.
+    pub(crate) cache: Cache,
+}
+
+impl Judged {
+    /// Judges it with the type of cache that is told, and where taps are wrong then, without: a narrow cache is what an engine may have, not what it
+    /// must have. Of the two, that by which fewer taps are wrong.
+    ///
+    /// # Errors
+    /// When a file or a weight cannot be read.
+    pub(crate) fn of(
+        recording: &Recording<'_>,
+        candidate: &Candidate<'_>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Judged, ReplayError> {
+        let judged = Judged::once(recording, candidate, progress)?;
+        let wrong = judged.replays.wrong().count();
+        if wrong == 0 || candidate.cache.0 == Cache::F32 {
+            return Ok(judged);
+        }
+        let wide = Candidate { cache: (Cache::F32, false), ..*candidate };
+        let mut other = Judged::once(recording, &wide, progress)?;
+        (other.replays.replay.cache, other.replays.replay.cache_is_assumed) = candidate.cache;
+        Ok(if other.replays.wrong().count() < wrong { other } else { judged })
+    }
+
+    fn once(
+        recording: &Recording<'_>,
+        candidate: &Candidate<'_>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Judged, ReplayError> {
+        let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
+        let routed = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
+        let mut replays = replayed(&routed, candidate, &mut held, &undecided, progress)?;
+        replays.replay.warnings.extend(notes);
+        Ok(Judged { program, held, replays, cache: candidate.cache.0 })
+    }
+
+    /// What it was judged by.
+    pub(crate) fn recording<'a>(&'a self, recording: &Recording<'a>) -> Recording<'a> {
+        Recording { program: self.program.as_ref().unwrap_or(recording.program), ..*recording }
+    }
 }
 
 /// A replay, and by what its taps were judged.
@@ -86,7 +132,7 @@ fn operation(
     }
 }
 
-pub(crate) fn replayed(
+fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
     held: &mut Held,
