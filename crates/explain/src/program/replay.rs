@@ -21,7 +21,7 @@ use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, tolerance};
-use crate::replay::{Replay, ReplayError, Replayed, Routing};
+use crate::replay::{Replay, ReplayError, Replayed, Routing, leave_hidden_rows};
 use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
@@ -202,6 +202,9 @@ fn replayed(
         };
         let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
         let due = due.map(|due| part.as_ref().map_or_else(|| due.clone(), |(rows, _)| due.of_rows(rows)));
+        let scores = slice.known().find(|&known| held.place(known).tap.last_site() == Site::Scores);
+        let scores = scores.filter(|_| place.tap.last_site() == Site::Probs).and_then(|scores| held.readable(scores));
+        let due = due.map(|due| scores.map_or_else(|| due.clone(), |scores| due.beside_hidden_rows(&own, &array(scores))));
         if due.is_err() && held.is_in_own_order(tap) {
             held.close(tap);
         }
@@ -393,6 +396,17 @@ struct Due {
 }
 
 impl Due {
+    /// The same, with the candidate's own where every key is masked.
+    fn beside_hidden_rows(&self, own: &ArrayD<f64>, scores: &ArrayD<f64>) -> Due {
+        let left = |all: &ArrayD<f64>| {
+            let mut all = all.clone();
+            leave_hidden_rows(&mut all, own, scores, |x| x);
+            all
+        };
+        let (right, exact) = (left(&self.right), left(&self.exact));
+        Due { right, exact, moved: self.moved.as_ref().map(left), narrow: self.narrow.as_ref().map(left), ..self.clone() }
+    }
+
     /// The same of some rows.
     fn of_rows(&self, rows: &[usize]) -> Due {
         let picked = |all: &ArrayD<f64>| all.select(Axis(0), rows);
