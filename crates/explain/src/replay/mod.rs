@@ -460,15 +460,15 @@ pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
     }
 }
 
-/// Takes the candidate's own probabilities for the right ones in rows of which every key is masked, as those of padding: engines make equal numbers or
-/// zeros of such a row, and neither is wrong.
-pub(crate) fn leave_hidden_rows<E: Copy>(due: &mut ArrayD<E>, own: &ArrayD<f64>, scores: &ArrayD<f64>, as_due: fn(f64) -> E) {
-    if due.shape() != scores.shape() || own.shape() != scores.shape() {
+/// Takes the other's probabilities in rows of which every key is masked, as those of padding: engines make equal numbers or zeros of such a row, and
+/// neither is wrong.
+pub(crate) fn leave_hidden_rows<E>(of: &mut ArrayD<E>, other: &ArrayD<f64>, scores: &ArrayD<f64>, convert: fn(f64) -> E) {
+    if of.shape() != scores.shape() || other.shape() != scores.shape() {
         return;
     }
-    for ((mut due, own), scores) in due.rows_mut().into_iter().zip(own.rows()).zip(scores.rows()) {
+    for ((mut row, other), scores) in of.rows_mut().into_iter().zip(other.rows()).zip(scores.rows()) {
         if scores.iter().all(|score| is_masked(Site::Scores, *score)) {
-            due.iter_mut().zip(own).for_each(|(due, own)| *due = as_due(*own));
+            row.iter_mut().zip(other).for_each(|(value, other)| *value = convert(*other));
         }
     }
 }
