@@ -377,7 +377,10 @@ impl<'a> Search<'a> {
             if is_omitted && target.slice.known().any(|known| self.unexplained.contains(&known)) {
                 return;
             }
-            if !is_spoken_against && self.holds_elsewhere(target, &edits) {
+            if !is_spoken_against
+                && self.holds_elsewhere(target, &edits)
+                && (!is_alone || self.holds_in_decode(target, &tried.form))
+            {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
                 let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
                 let unit = recorded_unit(self.candidate.profile, is_rounding);
@@ -408,6 +411,24 @@ impl<'a> Search<'a> {
         others.into_iter().filter(of_the_step).all(|other| {
             let slice = Slice::of(program, other, |tap| self.held.readable(tap).is_some());
             self.agrees_with(&slice, edits).unwrap_or(true)
+        })
+    }
+
+    /// Whether the same is right in the other decode steps: one line of code does the same in all of them, so that it speaks against a form where the same
+    /// tap is right in another step and would not be with it.
+    fn holds_in_decode(&self, target: &Target<'_>, form: &Form) -> bool {
+        let (program, held, own) = (self.recording.program, self.held, target.place);
+        let is_right = |tap: usize| {
+            let place = held.place(tap);
+            let is_other = place.tap == own.tap && place.step > 0 && place.step != own.step;
+            is_other && self.replays.of(place).is_some_and(|t| t.report.status.agrees() && t.is_blamed())
+        };
+        (0..program.taps().len()).filter(|_| own.step > 0).filter(|&tap| is_right(tap)).all(|tap| {
+            let Some(value) = held.get(tap).map(array) else { return true };
+            let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+            let context = Context::new(program, held, &slice, &self.exact, Arc::new(value));
+            let same = forms(&context).into_iter().find(|other| other.key() == form.key());
+            same.is_none_or(|same| self.agrees_with(&slice, &same.edits).unwrap_or(true))
         })
     }
 
