@@ -1,8 +1,9 @@
 //! In which arithmetic is a run judged, who says so, and do its tensors bear it out?
 
 use anyhow::Result;
-use firstdiff_compare::{Profile, SIXTEEN_BITS_NUMBERS, SIXTEEN_BITS_TAPS};
-use firstdiff_trace::{DType, Dump, Entry, Site, to_bf16, to_f16};
+use firstdiff_compare::{Profile, SIXTEEN_BITS_DIGITS, SIXTEEN_BITS_NUMBERS, SIXTEEN_BITS_TAPS, SIXTEEN_BITS_VALUES};
+use firstdiff_trace::{Dump, Entry, Site, to_bf16, to_f16};
+use half::{bf16, f16};
 
 /// A coarser arithmetic than anything but the candidate's own word asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Choice {
     /// That of a run of which no dump.json says.
     pub(crate) fn undeclared(candidate: &Dump) -> Choice {
         let (profile, why) = match sixteen_bits(candidate) {
-            Some(profile) => (profile, "no dump.json says, but all values are such numbers"),
+            Some(profile) => (profile, "no dump.json says, but its values are such numbers"),
             None => (Profile::F32, "the default; no dump.json says"),
         };
         Choice { reason: why.into(), ..Choice::asked(profile) }
@@ -121,38 +122,68 @@ pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
     Ok(Some(profile))
 }
 
-/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
+/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so: scores and probabilities are of f32 in many
+/// engines of 16 bits.
 fn sixteen_bits(dump: &Dump) -> Option<Profile> {
-    let computed = computed(dump).filter(|e| matches!(e.dtype, DType::F32 | DType::F64));
-    let (mut bf16s, mut f16s, mut numbers) = (true, true, 0);
-    let mut look = |values: &mut dyn Iterator<Item = (f64, f64)>| {
-        let seen = halves(values);
-        (bf16s, f16s, numbers) = (bf16s && seen.0, f16s && seen.1, numbers + seen.2);
-    };
-    for entry in computed.take(SIXTEEN_BITS_TAPS) {
+    let computed = computed(dump).filter(|e| !matches!(e.tap.site, Site::Qk | Site::Scores | Site::Probs));
+    let mut seen = Sixteen::default();
+    for entry in computed {
         let tensor = dump.read(entry).ok()?;
         let values = tensor.values();
-        look(&mut (0..values.len()).map(|i| (values.get(i), 0.0)));
+        seen.look(
+            (0..values.len()).step_by(values.len().div_ceil(SIXTEEN_BITS_VALUES).max(1)).map(|i| (values.get(i), 0.0)),
+        );
+        if seen.is_neither() {
+            return None;
+        }
     }
-    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0).take(SIXTEEN_BITS_TAPS) {
-        look(&mut part.values.iter().map(|&x| (x, part.half_unit(x))));
+    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0) {
+        seen.look(part.values.iter().map(|&x| (x, part.half_unit(x))));
     }
-    match (numbers >= SIXTEEN_BITS_NUMBERS, bf16s, f16s) {
-        (true, true, _) => Some(Profile::Bf16),
-        (true, _, true) => Some(Profile::F16),
-        _ => None,
-    }
+    seen.profile()
 }
 
-/// Whether all finite values, each as sure as it is told, are bf16's numbers, and whether f16's; and how many there are but 0.
-fn halves(values: &mut dyn Iterator<Item = (f64, f64)>) -> (bool, bool, usize) {
-    let (mut bf16s, mut f16s, mut numbers) = (true, true, 0);
-    for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
-        numbers += usize::from(x != 0.0);
-        bf16s &= (to_bf16(x).to_f64() - x).abs() <= unsure;
-        f16s &= (to_f16(x).to_f64() - x).abs() <= unsure;
+/// What numbers show of a 16-bit type.
+#[derive(Default)]
+struct Sixteen {
+    /// Numbers that are none of bf16, and of f16.
+    others: [usize; 2],
+    /// Numbers of each that take its last digit: half of a 16-bit engine's do, and neither whole numbers nor what is printed with few digits.
+    shown: [usize; 2],
+    numbers: usize,
+}
+
+impl Sixteen {
+    /// Looks at numbers, each with how far off it may be as it was printed.
+    fn look(&mut self, values: impl Iterator<Item = (f64, f64)>) {
+        for (x, unsure) in values.filter(|(x, _)| x.is_finite() && *x != 0.0) {
+            let (brain, half) = (to_bf16(x), to_f16(x));
+            let types = [
+                (brain.to_f64(), brain.to_bits(), bf16::MANTISSA_DIGITS),
+                (half.to_f64(), half.to_bits(), f16::MANTISSA_DIGITS),
+            ];
+            for (i, (rounded, bits, digits)) in types.into_iter().enumerate() {
+                let (is_one, is_finer) =
+                    ((rounded - x).abs() <= unsure, 4.0 * unsure <= x.abs() * (-f64::from(digits)).exp2());
+                self.others[i] += usize::from(!is_one);
+                self.shown[i] += usize::from(bits & 1 == 1 && is_finer && x.fract() != 0.0);
+            }
+            self.numbers += 1;
+        }
     }
-    (bf16s, f16s, numbers)
+
+    fn is_neither(&self) -> bool {
+        self.others.iter().all(|others| *others > 0)
+    }
+
+    fn profile(&self) -> Option<Profile> {
+        let is = |i: usize| {
+            self.others[i] == 0
+                && self.numbers >= SIXTEEN_BITS_NUMBERS
+                && self.numbers <= SIXTEEN_BITS_DIGITS * self.shown[i]
+        };
+        [Profile::Bf16, Profile::F16].into_iter().enumerate().find_map(|(i, profile)| is(i).then_some(profile))
+    }
 }
 
 fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
@@ -166,8 +197,9 @@ fn shown(dump: &Dump) -> Profile {
     for entry in computed(dump).take(SIXTEEN_BITS_TAPS) {
         let Ok(tensor) = dump.read(entry) else { continue };
         let values = tensor.values();
-        let (is_bf16, is_f16, _) = halves(&mut (0..values.len()).map(|i| (values.get(i), 0.0)));
-        (bf16s, f16s) = (bf16s + usize::from(is_bf16), f16s + usize::from(is_f16));
+        let mut seen = Sixteen::default();
+        seen.look((0..values.len()).map(|i| (values.get(i), 0.0)));
+        (bf16s, f16s) = (bf16s + usize::from(seen.others[0] == 0), f16s + usize::from(seen.others[1] == 0));
         taps += 1;
     }
     match taps {

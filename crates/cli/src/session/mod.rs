@@ -76,8 +76,10 @@ pub(crate) enum CacheSaid {
     Nobody,
     /// By --cache.
     Asked,
-    /// By a dump.json.
+    /// By the reference's dump.json, or by both.
     Declared,
+    /// By the candidate's dump.json alone.
+    ByCandidate,
     /// Nobody says, and the candidate (or the reference) shows it.
     Assumed(&'static str),
 }
@@ -146,15 +148,18 @@ impl Session {
         warnings.extend(choice.loosened.map(Loosened::note));
         // ChunkAlignment together, they hold no other rows than those asked for.
         let rows = rows.filter(|_| alignment.is_none());
-        let mut declared = Vec::new();
-        for dump in [&reference, &candidate] {
-            match declared_cache(dump) {
-                Ok(cache) => declared.extend(cache),
-                Err(warning) => warnings.push(warning),
-            }
-        }
-        let cache_said = if declared.is_empty() { CacheSaid::Nobody } else { CacheSaid::Declared };
-        let cache = declared.into_iter().max().unwrap_or_default();
+        let declared = [&reference, &candidate].map(|dump| {
+            declared_cache(dump).unwrap_or_else(|warning| {
+                warnings.push(warning);
+                None
+            })
+        });
+        let cache_said = match declared {
+            [None, None] => CacheSaid::Nobody,
+            [None, Some(_)] => CacheSaid::ByCandidate,
+            [Some(_), _] => CacheSaid::Declared,
+        };
+        let cache = declared.into_iter().flatten().max().unwrap_or_default();
         let open_rows = experts.undecided();
         let options = Options { rows, alignment, cache, open_rows, ..Options::new(choice.profile) };
         let session = Session::of(reference, candidate, graph, options, &choice);
@@ -209,10 +214,36 @@ impl Session {
 
     /// What a verdict must say of a cache that nobody named.
     pub(crate) fn assumed_cache(&self) -> String {
-        let said = |side| {
-            format!("; that takes a K/V cache in {}, which is not stated, but the {side} shows it", self.options.cache)
-        };
-        self.cache_shown_by().map(said).unwrap_or_default()
+        let cache = self.options.cache;
+        match self.cache_said {
+            CacheSaid::Assumed(side) => {
+                format!("; that takes a K/V cache in {cache}, which is not stated, but the {side} shows it")
+            }
+            CacheSaid::ByCandidate if cache != Cache::F32 => {
+                format!("; with a K/V cache in {cache}, as the candidate's dump.json alone says")
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// A narrow cache that is only told, by --cache or by the candidate, excuses nothing where products of keys and values were recorded that are those of
+    /// none.
+    fn check_cache(&mut self) -> Result<()> {
+        let told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::ByCandidate);
+        if !told || self.options.cache == Cache::F32 {
+            return Ok(());
+        }
+        let [reference, candidate] = self.recorded();
+        let is_right = shown_cache(candidate, reference)? != ShownCache::None
+            || matches!(shown_cache(reference, candidate)?, ShownCache::Is(_));
+        if !is_right {
+            self.warnings.push(format!(
+                "a K/V cache in {} is told, and the products that the candidate recorded are those of keys and values that nothing rounded: judged without",
+                self.options.cache
+            ));
+            self.options.cache = Cache::F32;
+        }
+        Ok(())
     }
 
     /// Where nobody says the type of the K/V cache, and the two part: takes the one that a side shows, if the two then part no earlier.
@@ -366,6 +397,7 @@ impl Session {
     /// # Errors
     /// When a file cannot be read.
     pub fn run(mut self) -> Result<Judged> {
+        self.check_cache()?;
         let bar = crate::progress::Bar::new(&self.reference);
         let mut report = self.compared(&self.options, &mut |done, total| bar.step(done, total))?;
         bar.finish();

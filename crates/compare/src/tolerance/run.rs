@@ -20,3 +20,7 @@ pub(crate) const SAME_TOKENS: f64 = 0.01;
 pub const SIXTEEN_BITS_TAPS: usize = 6;
 /// So many numbers, none of them 0, are of 16 bits by no chance.
 pub const SIXTEEN_BITS_NUMBERS: usize = 16;
+/// One in so many must take the last digit of its type: half of those that were rounded do.
+pub const SIXTEEN_BITS_DIGITS: usize = 4;
+/// So many of a tap's numbers are looked at, spread over all of it.
+pub const SIXTEEN_BITS_VALUES: usize = 4096;

@@ -35,7 +35,7 @@ pub(crate) static TOKENS_DIFFER: Mistake = Mistake {
 pub(crate) static EMBED_SCALE: Mistake = Mistake {
     id: "embed-scale",
     what: "the embedding is scaled by sqrt(D), or was divided by it",
-    fix: "scale the embedding as the reference does, or not at all",
+    fix: "scale the embedding exactly where the reference does, with its factor",
     params: &[Param::words("factor", &["sqrt(D)", "1/sqrt(D)"])],
     ..EMBEDDING
 };

@@ -48,8 +48,8 @@ pub(crate) static ACTIVATION: Mistake = Mistake {
 };
 pub(crate) static ACTIVATION_CLAMP: Mistake = Mistake {
     id: "activation-clamp",
-    what: "gate and up are clamped or shifted",
-    fix: "clamp and shift as the reference does, or not at all",
+    what: "gate and up are clamped or shifted otherwise",
+    fix: "clamp and shift exactly where the reference does, with its numbers",
     at: &[Site::FfnGate, Site::FfnUp, Site::FfnAct],
     params: &[
         Param::words("kind", &["clamped", "gpt-oss", "up-plus-one", "up-without-one", "not-clamped"]),

@@ -42,16 +42,16 @@ pub(crate) static HEAD_UNTIED: Mistake = Mistake {
 };
 pub(crate) static LOGIT_SOFTCAP: Mistake = Mistake {
     id: "logit-softcap",
-    what: "the logits are capped",
-    fix: "cap as the reference does, or not at all",
+    what: "the logits are capped otherwise",
+    fix: "cap exactly where the reference does, with its number",
     params: &[Param::free("cap")],
     begins_later: BeginsLater::InOneOperation,
     ..LOGITS
 };
 pub(crate) static LOGIT_SCALE: Mistake = Mistake {
     id: "logit-scale",
-    what: "the logits are multiplied by a factor",
-    fix: "scale them as the reference does, or not at all",
+    what: "the logits are multiplied by another factor",
+    fix: "scale them exactly where the reference does, with its factor",
     params: &[Param::free("factor")],
     begins_later: BeginsLater::InOneOperation,
     is_a_factor: true,

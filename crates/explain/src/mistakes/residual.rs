@@ -49,8 +49,8 @@ pub(crate) static RESIDUAL_PARALLEL: Mistake = Mistake {
 };
 pub(crate) static RESIDUAL_SCALE: Mistake = Mistake {
     id: "residual-scale",
-    what: "a term of the sum has a factor",
-    fix: "add both with the reference's own factors, or with none",
+    what: "a term of the sum has another factor",
+    fix: "add both with the reference's own factors, 1 where it has none",
     params: &[Param::free("factor"), Param::free("stream_factor"), Param::free("sum_factor")],
     is_a_factor: true,
     ..RESIDUAL

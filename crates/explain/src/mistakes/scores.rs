@@ -53,7 +53,7 @@ pub(crate) static SCORE_SCALE: Mistake = Mistake {
 pub(crate) static SCORE_SOFTCAP: Mistake = Mistake {
     id: "score-softcap",
     what: "the scores are capped otherwise",
-    fix: "cap as the reference does, or not at all",
+    fix: "cap exactly where the reference does, with its number",
     at: &[Site::Scores],
     params: &[Param::free("cap")],
     begins_later: BeginsLater::InOneOperation,

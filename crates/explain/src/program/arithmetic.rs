@@ -12,8 +12,7 @@ use serde_json::json;
 use crate::explain::{Cause, Finding, Match, Progress};
 use crate::mistakes::precision::PRECISION;
 use crate::program::held::Held;
-use crate::program::replay::{Replays, replayed};
-use crate::program::routing::Routed;
+use crate::program::replay::{Judged, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
 
@@ -72,10 +71,8 @@ pub(super) fn another(
     let places: HashSet<Place> = wrong.iter().map(|&tap| held.place(tap)).collect();
     let right_if = |recording: &Recording<'_>, profile: Profile| -> Result<Option<f64>, ReplayError> {
         let candidate = Candidate { profile, ..*candidate };
-        let Routed { program, mut held, undecided, .. } = Routed::of(recording, &candidate)?;
-        let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-        let mut told = |done, total| progress("another arithmetic", done, total);
-        let again = replayed(recording, &candidate, &mut held, &undecided, &mut told)?;
+        let again = Judged::of(recording, &candidate, &mut |done, total| progress("another arithmetic", done, total))?;
+        let again = again.replays;
         let is_right = |tap: &&Replayed| places.contains(&tap.report.place) && tap.report.status.agrees();
         let right: Vec<&Replayed> = again.replay.taps.iter().filter(is_right).collect();
         let is_all = again.wrong().next().is_none() && right.len() == places.len();

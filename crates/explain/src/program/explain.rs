@@ -23,8 +23,7 @@ use crate::program::findings::{findings, same_operation, say_stretches};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
-use crate::program::replay::{Replays, replayed};
-use crate::program::routing::Routed;
+use crate::program::replay::{Judged, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
@@ -46,22 +45,19 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
-    let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    let mut replays =
-        replayed(recording, candidate, &mut held, &undecided, &mut |done, total| progress("replay", done, total))?;
-    replays.replay.warnings.extend(notes);
-    let held = &held;
+    let judged = Judged::of(recording, candidate, &mut |done, total| progress("replay", done, total))?;
+    let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
+    let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
     if !effort.quick
-        && let Some(finding) = another(recording, candidate, held, &replays, progress)?
+        && let Some(finding) = another(recording, candidate, held, replays, progress)?
     {
-        return Ok(Explanation { replay: replays.replay, findings: vec![finding], not_testable: Vec::new() });
+        return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });
     }
     let moves = Effort { only: vec![ROPE_POSITION.id.to_owned()], ..effort.clone() };
     let mut search = Search {
         recording: *recording,
         held,
-        replays: &replays,
+        replays,
         candidate,
         effort,
         moment: Budget::of_one_thread(A_MOMENT.into()),
@@ -95,7 +91,8 @@ pub fn explain(
     }
     say_stretches(recording, held, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
-    Ok(Explanation { replay: replays.replay, findings, not_testable })
+    drop(search);
+    Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
 }
 
 /// A wrong tap, and what was found.
@@ -380,7 +377,10 @@ impl<'a> Search<'a> {
             if is_omitted && target.slice.known().any(|known| self.unexplained.contains(&known)) {
                 return;
             }
-            if !is_spoken_against && self.holds_elsewhere(target, &edits) {
+            if !is_spoken_against
+                && self.holds_elsewhere(target, &edits)
+                && (!is_alone || self.holds_in_decode(target, &tried.form))
+            {
                 let both = self.value(target.slice, &[]).zip(self.value(target.slice, &edits));
                 let is_rounding = tried.forms().any(|form| form.mistake.is_another_arithmetic);
                 let unit = recorded_unit(self.candidate.profile, is_rounding);
@@ -413,6 +413,24 @@ impl<'a> Search<'a> {
         others.into_iter().filter(of_the_step).all(|other| {
             let slice = Slice::of(program, other, |tap| self.held.readable(tap).is_some());
             self.agrees_with(&slice, edits).unwrap_or(true)
+        })
+    }
+
+    /// Whether the same is right in the other decode steps: one line of code does the same in all of them, so that it speaks against a form where the same
+    /// tap is right in another step and would not be with it.
+    fn holds_in_decode(&self, target: &Target<'_>, form: &Form) -> bool {
+        let (program, held, own) = (self.recording.program, self.held, target.place);
+        let is_right = |tap: usize| {
+            let place = held.place(tap);
+            let is_other = place.tap == own.tap && place.step > 0 && place.step != own.step;
+            is_other && self.replays.of(place).is_some_and(|t| t.report.status.agrees() && t.is_blamed())
+        };
+        (0..program.taps().len()).filter(|_| own.step > 0).filter(|&tap| is_right(tap)).all(|tap| {
+            let Some(value) = held.get(tap).map(array) else { return true };
+            let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+            let context = Context::new(program, held, &slice, &self.exact, Arc::new(value));
+            let same = forms(&context).into_iter().find(|other| other.key() == form.key());
+            same.is_none_or(|same| self.agrees_with(&slice, &same.edits).unwrap_or(true))
         })
     }
 

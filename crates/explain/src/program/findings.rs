@@ -258,7 +258,9 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
             // What was recorded is as it is: wrong is what reads it.
             let nearest = match edit.at {
                 At::Tap(read) if held.readable(read).is_some() => Some(*tap),
-                at => made_of(program, op_of(recording, at), *tap),
+                // One table of positions or one mask serves many taps: each that is wrong by it is named.
+                at => made_of(program, op_of(recording, at), *tap)
+                    .map(|near| if all.iter().any(|(other, ..)| *other == near) { *tap } else { near }),
             };
             out.extend(nearest.map(|number| (number, held.place(number).tap)));
         }

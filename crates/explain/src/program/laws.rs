@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use firstdiff_compare::{Place, is_masked};
+use firstdiff_core::softmax;
 use firstdiff_laws::Kind;
 use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, At, Bench, DType, Edit, Operand, Program, Slice, Tensor, Values, View};
@@ -19,8 +20,8 @@ use crate::program::mixture::Mixture;
 use crate::program::other_weights::{self, ByPlace, Known};
 use crate::program::routing::read_by;
 use crate::program::{Candidate, Recording, arithmetic};
-use crate::replay::Replay;
 use crate::replay::right::distance;
+use crate::replay::{Replay, leave_hidden_rows};
 
 /// Measures the laws of the faults that no mistake of the catalogue explains.
 pub(crate) fn measure(
@@ -74,21 +75,21 @@ fn continued(
     if !sites(decoded).is_subset(&sites(known)) {
         return None;
     }
-    let Wrongs { site, kind, wrong, steps } =
+    let Wrongs { shown, kind, wrong, steps } =
         wrongs(recording, held, replay, candidate.profile, decoded.shown_at.iter().copied())?;
     // A law speaks of axes and operands: it is asked of the same ones.
     if wrong.iter().any(|wrong| wrong.axes() != *axes) {
         return None;
     }
     let apply = |at: usize, inputs: &[ArrayD<f64>]| {
-        steps[at].value(held, recording.program, inputs).map(|value| seen(site, value))
+        steps[at].value(held, recording.program, inputs).map(|value| shown.of(value))
     };
-    left_by(law, kind, site, wrong, candidate.profile, &apply)
+    left_by(law, kind, shown.site(), wrong, candidate.profile, &apply)
 }
 
 /// Places where one operation is wrong, and how it is carried out there.
 struct Wrongs<'p> {
-    site: Site,
+    shown: Shown,
     kind: Kind,
     wrong: Vec<Wrong>,
     steps: Vec<Step<'p>>,
@@ -166,16 +167,16 @@ fn of_finding(
     finding: &Finding,
 ) -> Option<Measured> {
     let places = finding.shown_at.iter().copied().filter(|place| place.step == 0 || finding.is_decoded());
-    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, candidate.profile, places)?;
+    let Wrongs { shown, kind, wrong, steps } = wrongs(recording, held, replay, candidate.profile, places)?;
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| {
-        steps[at].value(held, recording.program, inputs).map(|value| seen(site, value))
+        steps[at].value(held, recording.program, inputs).map(|value| shown.of(value))
     };
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
     let weights = ByPlace { recording, known, places, mixture };
-    law_of(kind, site, wrong, tokens, candidate.profile, &apply, Some(&weights))
+    law_of(kind, shown.site(), wrong, tokens, candidate.profile, &apply, Some(&weights))
 }
 
 /// The experts of places where a mixture is wrong.
@@ -194,9 +195,29 @@ fn mixture<'r>(
     Some(Mixture::of(recording, places.to_vec(), inputs, chosen))
 }
 
-/// Values without what fills masked places: no law is of that.
-fn seen(site: Site, values: ArrayD<f64>) -> ArrayD<f64> {
-    values.mapv(|x| if is_masked(site, x) { 0.0 } else { x })
+/// Of which numbers a law is.
+#[derive(Clone, Copy)]
+enum Shown {
+    /// Of the tap's, without what fills masked places.
+    Values(Site),
+    /// Of probabilities in place of scores: other keys are masked, and a fill is no score of a key.
+    Probabilities,
+}
+
+impl Shown {
+    fn site(self) -> Site {
+        match self {
+            Shown::Values(site) => site,
+            Shown::Probabilities => Site::Probs,
+        }
+    }
+
+    fn of(self, values: ArrayD<f64>) -> ArrayD<f64> {
+        match self {
+            Shown::Values(site) => values.mapv(|x| if is_masked(site, x) { 0.0 } else { x }),
+            Shown::Probabilities => softmax(values.view()),
+        }
+    }
 }
 
 /// What was recorded of places where one operation is wrong; `None` where they are of several, or of none.
@@ -209,7 +230,7 @@ fn wrongs<'r>(
 ) -> Option<Wrongs<'r>> {
     let program = recording.program;
     let half = arithmetic(profile).filter(|arithmetic| matches!(arithmetic, Arithmetic::Half(_)));
-    let (mut wrong, mut steps) = (Vec::new(), Vec::new());
+    let (mut wrong, mut steps) = (Vec::<Wrong>::new(), Vec::new());
     let mut common: Option<Site> = None;
     for place in places {
         let tap = (0..program.taps().len()).find(|&tap| held.place(tap) == place)?;
@@ -241,7 +262,7 @@ fn wrongs<'r>(
         let rows = Rows::of(program, &slice).filter(|_| site == Site::H0);
         inputs.extend(rows.iter().filter_map(|rows| rows.read(&slice, &bench)));
         let step = Step { slice, bench, inputs: taps, rows };
-        let right = seen(site, step.value(held, program, &inputs)?);
+        let right = step.value(held, program, &inputs)?;
         // A law says what is due before anything is rounded: it may leave what the operation's own roundings make.
         let of_roundings = half.and_then(|half| {
             let bench = Bench::new(program, half, recording.weights);
@@ -251,13 +272,25 @@ fn wrongs<'r>(
         // A choice is the same, or it is another.
         let is_choice = program.taps()[tap].view.dtype.kind() == firstdiff_program::Kind::Int;
         let allowed = allowed_at(replay, place).or(is_choice.then_some(0.0))? + of_roundings.unwrap_or(0.0);
-        let own = seen(site, array(held.get(tap)?));
+        let own = array(held.get(tap)?);
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);
     }
     let first = wrong.first()?;
     let (site, kind) = (common?, kind_of(common?, &first.inputs, &first.right));
-    Some(Wrongs { site, kind, wrong, steps })
+    let hides_others = |wrong: &Wrong| {
+        wrong.own.iter().zip(&wrong.right).any(|(own, right)| is_masked(site, *own) != is_masked(site, *right))
+    };
+    let hides_others = kind == Kind::Probs && wrong.iter().any(hides_others);
+    let shown = if hides_others { Shown::Probabilities } else { Shown::Values(site) };
+    for Wrong { own, right, .. } in &mut wrong {
+        let scores = std::mem::replace(own, shown.of(own.clone()));
+        *right = shown.of(right.clone());
+        if hides_others {
+            leave_hidden_rows(own, right, &scores, |x| x);
+        }
+    }
+    Some(Wrongs { shown, kind, wrong, steps })
 }
 
 /// Inputs with their values: those of one tap in several steps follow each other by position, and are one.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
-use firstdiff_model::Profile;
+use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{
     Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, ProgramTap, Slice, Tensor, Values,
 };
@@ -21,7 +21,7 @@ use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, tolerance};
-use crate::replay::{Replay, ReplayError, Replayed, Routing};
+use crate::replay::{Replay, ReplayError, Replayed, Routing, leave_hidden_rows};
 use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
@@ -33,11 +33,57 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
-    let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    let mut replay = replayed(&recording, candidate, &mut held, &undecided, progress)?.replay;
-    replay.warnings.extend(notes);
-    Ok(replay)
+    Ok(Judged::of(recording, candidate, progress)?.replays.replay)
+}
+
+/// A candidate's values in the reference's program, with the experts that it chose, and how each of its taps is judged.
+pub(crate) struct Judged {
+    /// `None` where the recorded one serves.
+    program: Option<Program>,
+    pub(crate) held: Held,
+    pub(crate) replays: Replays,
+    /// The type of cache that it was judged by.
+    pub(crate) cache: Cache,
+}
+
+impl Judged {
+    /// Judges it with the type of cache that is told, and where taps are wrong then, without: a narrow cache is what an engine may have, not what it
+    /// must have. Of the two, that by which fewer taps are wrong.
+    ///
+    /// # Errors
+    /// When a file or a weight cannot be read.
+    pub(crate) fn of(
+        recording: &Recording<'_>,
+        candidate: &Candidate<'_>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Judged, ReplayError> {
+        let judged = Judged::once(recording, candidate, progress)?;
+        let wrong = judged.replays.wrong().count();
+        if wrong == 0 || candidate.cache.0 == Cache::F32 {
+            return Ok(judged);
+        }
+        let wide = Candidate { cache: (Cache::F32, false), ..*candidate };
+        let mut other = Judged::once(recording, &wide, progress)?;
+        (other.replays.replay.cache, other.replays.replay.cache_is_assumed) = candidate.cache;
+        Ok(if other.replays.wrong().count() < wrong { other } else { judged })
+    }
+
+    fn once(
+        recording: &Recording<'_>,
+        candidate: &Candidate<'_>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Judged, ReplayError> {
+        let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
+        let routed = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
+        let mut replays = replayed(&routed, candidate, &mut held, &undecided, progress)?;
+        replays.replay.warnings.extend(notes);
+        Ok(Judged { program, held, replays, cache: candidate.cache.0 })
+    }
+
+    /// What it was judged by.
+    pub(crate) fn recording<'a>(&'a self, recording: &Recording<'a>) -> Recording<'a> {
+        Recording { program: self.program.as_ref().unwrap_or(recording.program), ..*recording }
+    }
 }
 
 /// A replay, and by what its taps were judged.
@@ -86,7 +132,7 @@ fn operation(
     }
 }
 
-pub(crate) fn replayed(
+fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
     held: &mut Held,
@@ -156,6 +202,10 @@ pub(crate) fn replayed(
         };
         let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
         let due = due.map(|due| part.as_ref().map_or_else(|| due.clone(), |(rows, _)| due.of_rows(rows)));
+        let scores = slice.known().find(|&known| held.place(known).tap.last_site() == Site::Scores);
+        let scores = scores.filter(|_| place.tap.last_site() == Site::Probs).and_then(|scores| held.readable(scores));
+        let due =
+            due.map(|due| scores.map_or_else(|| due.clone(), |scores| due.beside_hidden_rows(&own, &array(scores))));
         if due.is_err() && held.is_in_own_order(tap) {
             held.close(tap);
         }
@@ -164,7 +214,10 @@ pub(crate) fn replayed(
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
             Err(why) => {
-                let report = reports.get(&place).copied().filter(|_| !is_same_run);
+                // Where rounding chooses other experts, the reference's value is not what is due.
+                let is_decided = open.is_none() || !is_coarse(candidate.profile);
+                let serves = |report: &&TapReport| !is_same_run && (is_decided || report.status.agrees());
+                let report = reports.get(&place).copied().filter(serves);
                 beside_the_reference(unchecked(place, name), why, report, is_right_at_the_end)
             }
             Ok(_) if reads_beyond => {
@@ -347,6 +400,23 @@ struct Due {
 }
 
 impl Due {
+    /// The same, with the candidate's own where every key is masked.
+    fn beside_hidden_rows(&self, own: &ArrayD<f64>, scores: &ArrayD<f64>) -> Due {
+        let left = |all: &ArrayD<f64>| {
+            let mut all = all.clone();
+            leave_hidden_rows(&mut all, own, scores, |x| x);
+            all
+        };
+        let (right, exact) = (left(&self.right), left(&self.exact));
+        Due {
+            right,
+            exact,
+            moved: self.moved.as_ref().map(left),
+            narrow: self.narrow.as_ref().map(left),
+            ..self.clone()
+        }
+    }
+
     /// The same of some rows.
     fn of_rows(&self, rows: &[usize]) -> Due {
         let picked = |all: &ArrayD<f64>| all.select(Axis(0), rows);

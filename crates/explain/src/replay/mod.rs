@@ -195,6 +195,14 @@ impl Run<'_> {
         let Ok(due) = due else { unreachable!("matched above") };
         let positions = due.positions.as_deref();
         let mut replayed = match due.through.is_empty() {
+            true if matches!(step.op, Op::Softmax) => {
+                let (mut right, mut exact) = (due.right.clone(), due.exact.clone());
+                if let Some(Ok((_, scores))) = step.reads.first().map(|&tap| self.value(tap, place.step)).transpose()? {
+                    leave_hidden_rows(&mut right, &own, &scores, |x| x as f32);
+                    leave_hidden_rows(&mut exact, &own, &scores, |x| x);
+                }
+                self.verdict(step, place, &own, &right, &exact, false)
+            }
             true => self.verdict(step, place, &own, &due.right, &due.exact, false),
             false => self.judge_stretch(step, place, &own, &due.right.mapv(f64::from), &due.exact, positions),
         };
@@ -442,14 +450,31 @@ impl Run<'_> {
     }
 }
 
-/// Whether a recorded input has one right outcome: finite, and in scores at least one key a row that is not masked.
+/// Whether a recorded input has one outcome: finite, and in scores at least one number a row, as a row of -inf alone makes NaN.
 pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
     match site {
         Site::Scores => values.rows().into_iter().all(|row| {
-            row.iter().any(|x| x.is_finite() && !is_masked(site, *x))
-                && row.iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY)
+            row.iter().any(|x| x.is_finite()) && row.iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY)
         }),
         _ => values.iter().all(|x| x.is_finite()),
+    }
+}
+
+/// Takes the other's probabilities in rows of which every key is masked, as those of padding: engines make equal numbers or zeros of such a row, and
+/// neither is wrong.
+pub(crate) fn leave_hidden_rows<E>(
+    of: &mut ArrayD<E>,
+    other: &ArrayD<f64>,
+    scores: &ArrayD<f64>,
+    convert: fn(f64) -> E,
+) {
+    if of.shape() != scores.shape() || other.shape() != scores.shape() {
+        return;
+    }
+    for ((mut row, other), scores) in of.rows_mut().into_iter().zip(other.rows()).zip(scores.rows()) {
+        if scores.iter().all(|score| is_masked(Site::Scores, *score)) {
+            row.iter_mut().zip(other).for_each(|(value, other)| *value = convert(*other));
+        }
     }
 }
 

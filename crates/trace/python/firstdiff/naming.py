@@ -378,7 +378,7 @@ class Layer:
         at, view = graph.origin(source[0], self.begin)
         if not self.inside(at):
             return
-        projections, norms, rotated, headed = [], [], False, defaultdict(list)
+        projections, picked, norms, rotated, headed = [], [], [], False, defaultdict(list)
         open_, seen = [(at, view or source[1])], set()
         while open_:
             here, looked_at = open_.pop(0)
@@ -390,6 +390,8 @@ class Layer:
             if graph.is_projection(here) or graph.adapted(here):
                 projections.append(here)
                 continue
+            if graph.kind(here) in {"index", "index_select"}:
+                picked.append(here)
             if here in self.norms:
                 norms.append(here)
                 open_ += [(self.norms[here], self.norm_view(here))]
@@ -408,7 +410,9 @@ class Layer:
         whole = math.prod(source[1].shape) if side == "q" else 0  # keys and values may be repeated
         if projections and math.prod(graph.output(max(projections)).shape) >= whole:  # else of one of several experts
             last = max(projections)
-            self.tap(prefix + side, last, self.all_positions(last, in_heads(spanning(headed[last]), width), width))
+            # Heads that are picked by their numbers from one projection of all: what it gives is no key and no value yet.
+            heads = next((at for at in picked if math.prod(graph.output(at).shape) < math.prod(graph.output(last).shape)), last)
+            self.tap(prefix + side, heads, self.all_positions(heads, in_heads(spanning(headed[heads]), width), width))
             self.name_latent(prefix, "q" if side == "q" else "kv", last)
 
     def all_positions(self, at, view, width):
