@@ -23,9 +23,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
-    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts, token_edits,
-    without_padding,
+    Aligned, CellsOf, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences,
+    ShownCache, Verdict, Warning, align_in, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
+    token_edits, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
@@ -99,10 +99,12 @@ impl Session {
     /// # Errors
     /// When a dump cannot be read, or names a precision that is none.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
-        Session::open_with(reference, candidate, profile, rows, &ReadingArgs::default(), &TokenArgs::default())
+        let (reading, told) = (ReadingArgs::default(), TokenArgs::default());
+        Session::open_with(reference, candidate, profile, rows, &reading, &told, CellsOf::Both)
     }
 
-    /// The same, told what the files do not say. Of a batch one sequence is compared: the one asked for, else the first.
+    /// The same, told what the files do not say, and in which cells two that took the tokens in other chunks are compared. Of a batch one sequence is
+    /// compared: the one asked for, else the first.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -113,6 +115,7 @@ impl Session {
         rows: Option<Rows>,
         reading: &ReadingArgs,
         told: &TokenArgs,
+        cells: CellsOf,
     ) -> Result<Session> {
         let [reference, candidate] = reading.open_both(reference, candidate)?;
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
@@ -122,7 +125,7 @@ impl Session {
         let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
-        let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref())?;
+        let Aligned { reference, candidate, alignment } = align_in(cells, reference, candidate, rows.as_ref())?;
         let choice = match profile {
             Some(profile) => Choice::asked(profile),
             None => declared_profile(&reference, &candidate)?,
