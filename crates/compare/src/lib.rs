@@ -67,7 +67,7 @@ pub use report::log::{LogEntry, Stage, Standing};
 pub use report::noise::{Noise, TapNoise};
 pub use report::reason::{Missing, Reason, Warning};
 pub use report::{FirstDivergence, KnownPart, Report, Status, TapReport, Verdict};
-pub use run::batch::{Sequences, spoiled};
+pub use run::batch::{Sequences, grids, spoiled};
 pub use run::embeddings::{Prompt, prompt, rows_of};
 pub use run::infer_steps::one_a_token;
 pub use run::kv_cache::{own_rows, own_rows_by};

@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, CellsOf, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences,
-    ShownCache, Verdict, Warning, align_in, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
+    ShownCache, Verdict, Warning, align_in, compare, graph_of, grids, number, own_rows_by, shown_cache, split_experts,
     token_edits, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
@@ -436,6 +436,10 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
 
 /// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
 fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
+    let [reference, candidate] = match asked {
+        None => grids(reference, candidate),
+        Some(_) => [reference, candidate],
+    };
     // A recorder of operations records one sequence: as much of another run is one too, whatever axes it has.
     let size = |entry: &Entry| entry.shape.iter().product::<usize>();
     let like = |one: &Entry| candidate.find(one.tap, one.step).is_none_or(|other| size(one) == size(other));
