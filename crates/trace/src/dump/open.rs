@@ -14,7 +14,7 @@ use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
 use crate::names::{self, Names, NamesError};
-use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
+use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header, read_mask};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
@@ -401,8 +401,12 @@ pub(crate) fn assemble(
     }
     dump.entries.sort_by_key(|e| (e.step, e.tap));
     dump.unmapped.sort();
+    dump.take_mask();
     Ok(dump)
 }
+
+/// What the mask of the tokens is called that stands beside the taps.
+const MASK: &str = "attention_mask";
 
 /// What stands before the names of a model that another one, or a tool, has taken in.
 const WRAPPERS: [&str; 4] = ["model.", "module.", "_orig_mod.", "base_model.model."];
@@ -653,6 +657,23 @@ impl Dump {
         self.notes.push(format!("hidden_states.{last}, the last one, is read as {tap}"));
         self.entries.sort_by_key(|e| (e.step, e.tap));
         Ok(self)
+    }
+
+    /// Takes the mask that stands beside the taps for what dump.json would say, where a tap of the prefill has as many positions.
+    fn take_mask(&mut self) {
+        let Some(found) = self.loose(MASK).filter(|_| self.meta.attention_mask.is_none()) else { return };
+        let mask = match (&found.place, &self.archive) {
+            (TensorLocation::Member(name), Some(archive)) => archive.mask(name),
+            (TensorLocation::File(path), _) => fs::read(path).ok().and_then(|file| read_mask(&file)),
+            _ => None,
+        };
+        let Some((mask, length)) = mask.and_then(|mask| Some((mask.clone(), mask.sequence(0)?.len()))) else { return };
+        if self.entries.iter().any(|entry| entry.step == 0 && entry.shape.contains(&length)) {
+            self.meta.attention_mask = Some(mask);
+            self.unmapped.retain(|name| name != MASK);
+            self.loose.retain(|found| found.name != MASK);
+            self.loose_at = OnceLock::new();
+        }
     }
 
     /// What its tensor is called, where it holds one of floats alone, in one step.
