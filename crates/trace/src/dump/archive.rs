@@ -13,6 +13,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
+use crate::dump::open::MASK_LIMIT;
 use crate::dump::store::StoredFile;
 use crate::dump::{DumpError, changed, map_file};
 use crate::element::DType;
@@ -208,7 +209,7 @@ impl Archive {
     /// The mask that a member is, where it is one.
     pub(crate) fn mask(&self, name: &str) -> Option<AttentionMask> {
         let Form::Safetensors { tensors, .. } = &self.form else {
-            return read_mask(&self.unpack(name, usize::MAX).ok()?.0);
+            return read_mask(&self.unpack(name, MASK_LIMIT as usize).ok()?.0);
         };
         let (dtype, shape, range) = tensors.get(name)?;
         let (size, one) = match dtype {

@@ -407,6 +407,8 @@ pub(crate) fn assemble(
 
 /// What the mask of the tokens is called that stands beside the taps.
 const MASK: &str = "attention_mask";
+/// Bytes of a mask.
+pub(crate) const MASK_LIMIT: u64 = 16 << 20;
 
 /// What stands before the names of a model that another one, or a tool, has taken in.
 const WRAPPERS: [&str; 4] = ["model.", "module.", "_orig_mod.", "base_model.model."];
@@ -664,7 +666,7 @@ impl Dump {
         let Some(found) = self.loose(MASK).filter(|_| self.meta.attention_mask.is_none()) else { return };
         let mask = match (&found.place, &self.archive) {
             (TensorLocation::Member(name), Some(archive)) => archive.mask(name),
-            (TensorLocation::File(path), _) => fs::read(path).ok().and_then(|file| read_mask(&file)),
+            (TensorLocation::File(path), _) => read_regular(path, MASK_LIMIT).ok().and_then(|file| read_mask(&file)),
             _ => None,
         };
         let Some((mask, length)) = mask.and_then(|mask| Some((mask.clone(), mask.sequence(0)?.len()))) else { return };
