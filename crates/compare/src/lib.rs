@@ -41,7 +41,7 @@ mod taps;
 mod tolerance;
 mod words;
 
-pub use align::chunks::{Aligned, CellsOf, ChunkAlignment, Parting, Unaligned, align, align_in};
+pub use align::chunks::{Aligned, CellsOf, ChunkAlignment, Parting, Unaligned, align};
 pub use expert::is_of_expert;
 pub use experts::{ExpertPiece, ExpertRows, Right, RowVotes, SiteRows, rights, row_distance, split_experts};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};

@@ -86,6 +86,9 @@ pub(crate) fn read_header(start: &[u8], total: usize, declared: Option<DType>) -
     Ok(Header { shape, layout, data })
 }
 
+/// Bytes that a mask takes at the most.
+pub(crate) const MASK_LIMIT: u64 = 16 << 20;
+
 /// The mask that a file of whole numbers or floats is, where they are zeros and ones.
 pub(crate) fn read_mask(file: &[u8]) -> Option<AttentionMask> {
     let (descr, fortran, shape, data) = read_text(file, file.len()).ok()?;

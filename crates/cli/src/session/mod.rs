@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, CellsOf, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences,
-    ShownCache, Verdict, Warning, align_in, compare, graph_of, grids, number, own_rows_by, shown_cache, split_experts,
+    ShownCache, Verdict, Warning, align, compare, graph_of, grids, number, own_rows_by, shown_cache, split_experts,
     token_edits, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
@@ -125,7 +125,7 @@ impl Session {
         let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
-        let Aligned { reference, candidate, alignment } = align_in(cells, reference, candidate, rows.as_ref())?;
+        let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref())?;
         let choice = match profile {
             Some(profile) => Choice::asked(profile),
             None => declared_profile(&reference, &candidate)?,

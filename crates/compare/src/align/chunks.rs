@@ -67,15 +67,7 @@ pub enum CellsOf {
 ///
 /// # Errors
 /// When a tap would be there twice.
-pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
-    align_in(CellsOf::Both, reference, candidate, rows)
-}
-
-/// The same, in such cells.
-///
-/// # Errors
-/// As [`align`].
-pub fn align_in(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
+pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let reference = with_positions(reference);
     let candidate = with_positions(one_a_token_by(&reference, candidate));
     let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_certain);
@@ -234,6 +226,9 @@ pub(crate) fn name_of(alignment: Option<&ChunkAlignment>, place: Place) -> Strin
     }
 }
 
+/// Cuts some positions out of a tensor of a step.
+type Cutter<'a> = dyn Fn(&Entry, &Range<usize>, &Range<usize>) -> Result<Option<Cut>, CutError> + 'a;
+
 /// What a tensor of a cell is made of.
 struct Pieces {
     shape: Vec<usize>,
@@ -318,21 +313,18 @@ impl<'a> Side<'a> {
             }
             // Where a tensor is joined with others, the axis of the tokens must be known.
             let wanted = wanted.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
+            let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
+                if entry.tap.is_open() {
+                    let wanted = wanted.map(|rows| listed(rows, step.len()));
+                    return open.cut(side, entry, step, part, wanted.as_deref());
+                }
+                cut(entry, step, part, self.width(other, cell, entry), wanted, self.custom)
+            };
+            let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.of_step(side, at)));
             let mut met = HashSet::new();
-            for &(at, _) in &steps {
-                for entry in self.entries(at).iter().filter(|entry| met.insert(entry.tap)) {
-                    let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
-                        cut(entry, step, part, self.width(other, cell, entry), wanted, self.custom)
-                    };
-                    made.extend(self.made(entry, (number, cell), &cut, unchecked));
-                }
-                for entry in open.of_step(side, at).iter().filter(|entry| met.insert(entry.tap)) {
-                    let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
-                        let wanted = wanted.map(|rows| listed(rows, step.len()));
-                        open.cut(side, entry, step, part, wanted.as_deref())
-                    };
-                    made_open.extend(self.made(entry, (number, cell), &cut, unchecked));
-                }
+            for entry in all.filter(|entry| met.insert(entry.tap)) {
+                let made = if entry.tap.is_open() { &mut made_open } else { &mut made };
+                made.extend(self.made(entry, (number, cell), &cut, unchecked));
             }
         }
         let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
@@ -346,7 +338,7 @@ impl<'a> Side<'a> {
         &self,
         entry: &Entry,
         (number, cell): (u32, &Range<usize>),
-        cut: &dyn Fn(&Entry, &Range<usize>, &Range<usize>) -> Result<Option<Cut>, CutError>,
+        cut: &Cutter<'_>,
         unchecked: &mut BTreeMap<Place, Unaligned>,
     ) -> Option<Entry> {
         let (read, tap, step) = (Arc::clone(&self.read), entry.tap, entry.step);
@@ -366,12 +358,7 @@ impl<'a> Side<'a> {
     }
 
     /// What a cell holds of a tap; `None` where that is nothing.
-    fn pieces(
-        &self,
-        tap: Tap,
-        cell: &Range<usize>,
-        cut: &dyn Fn(&Entry, &Range<usize>, &Range<usize>) -> Result<Option<Cut>, CutError>,
-    ) -> Result<Option<Pieces>, CutError> {
+    fn pieces(&self, tap: Tap, cell: &Range<usize>, cut: &Cutter<'_>) -> Result<Option<Pieces>, CutError> {
         let (mut cuts, mut held, mut end): (Vec<(u32, Cut)>, Vec<usize>, usize) = (Vec::new(), Vec::new(), 0);
         for (at, step) in self.steps(cell) {
             let part = step.start.max(cell.start)..step.end.min(cell.end);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::synthetic::{T, noise, run, tap};
-use firstdiff_compare::{Aligned, CellsOf, Options, Profile, Report, Status, Verdict, align_in, compare, graph_of};
+use firstdiff_compare::{Aligned, CellsOf, Options, Profile, Report, Status, Verdict, align, compare, graph_of};
 use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Rows, Site, Tap, Tensor, Values};
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ fn judged_rows(reference: Dump, candidate: Dump, rows: Option<Rows>) -> Report {
 }
 
 fn judged_in(cells: CellsOf, reference: Dump, candidate: Dump, rows: Option<Rows>) -> Report {
-    let Aligned { reference, candidate, alignment } = align_in(cells, reference, candidate, rows.as_ref()).unwrap();
+    let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref()).unwrap();
     let graph = graph_of(&reference, &candidate);
     let rows = rows.filter(|_| alignment.is_none());
     let options = Options { alignment, rows, ..Options::new(Profile::F32) };

@@ -13,13 +13,12 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use crate::dump::open::MASK_LIMIT;
 use crate::dump::store::StoredFile;
 use crate::dump::{DumpError, changed, map_file};
 use crate::element::DType;
 use crate::file::{JSON_LIMIT, json_fits, memory_limit};
 use crate::meta::AttentionMask;
-use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header, read_mask};
+use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_mask};
 use crate::tensor::{Bytes, Layout};
 
 /// One file that holds many tensors.

@@ -14,7 +14,7 @@ use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
 use crate::names::{self, Names, NamesError};
-use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header, read_mask};
+use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_mask};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
@@ -407,8 +407,6 @@ pub(crate) fn assemble(
 
 /// What the mask of the tokens is called that stands beside the taps.
 const MASK: &str = "attention_mask";
-/// Bytes of a mask.
-pub(crate) const MASK_LIMIT: u64 = 16 << 20;
 
 /// What stands before the names of a model that another one, or a tool, has taken in.
 const WRAPPERS: [&str; 4] = ["model.", "module.", "_orig_mod.", "base_model.model."];
