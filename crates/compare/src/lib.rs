@@ -41,7 +41,7 @@ mod taps;
 mod tolerance;
 mod words;
 
-pub use align::chunks::{Aligned, ChunkAlignment, Parting, Unaligned, align};
+pub use align::chunks::{Aligned, CellsOf, ChunkAlignment, Parting, Unaligned, align};
 pub use expert::is_of_expert;
 pub use experts::{ExpertPiece, ExpertRows, Right, RowVotes, SiteRows, rights, row_distance, split_experts};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
@@ -67,7 +67,7 @@ pub use report::log::{LogEntry, Stage, Standing};
 pub use report::noise::{Noise, TapNoise};
 pub use report::reason::{Missing, Reason, Warning};
 pub use report::{FirstDivergence, KnownPart, Report, Status, TapReport, Verdict};
-pub use run::batch::{Sequences, spoiled};
+pub use run::batch::{Sequences, grids, spoiled};
 pub use run::embeddings::{Prompt, prompt, rows_of};
 pub use run::infer_steps::one_a_token;
 pub use run::kv_cache::{own_rows, own_rows_by};

@@ -111,7 +111,7 @@ impl Batch {
 /// Every tensor of a dump whose shape is known, in part or whole.
 fn shaped(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
     let entries = dump.entries().iter().map(|entry| (entry.tap, entry.step, entry.shape.as_slice()));
-    let alone = |part: &&Partial| dump.find(part.tap, part.step).is_none();
+    let alone = |part: &&Partial| !part.tap.is_open() && dump.find(part.tap, part.step).is_none();
     let parts = dump.parts().iter().filter(alone);
     entries.chain(parts.filter_map(|part| Some((part.tap, part.step, part.part.shape.as_deref()?))))
 }

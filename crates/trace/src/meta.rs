@@ -135,6 +135,23 @@ pub enum AttentionMask {
 }
 
 impl AttentionMask {
+    /// Little-endian elements of so many bytes, each 0 or `one`: a list, or a list for each sequence.
+    #[cfg(feature = "read")]
+    pub(crate) fn of(shape: &[usize], bytes: &[u8], size: usize, one: u64) -> Option<AttentionMask> {
+        let bit = |bytes: &[u8]| match bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)) {
+            0 => Some(0),
+            value => (value == one).then_some(1),
+        };
+        let mask = bytes.chunks(size).map(bit).collect::<Option<Vec<u8>>>()?;
+        let count = shape.iter().try_fold(1usize, |count, extent| count.checked_mul(*extent))?;
+        match shape {
+            _ if mask.len() != count || mask.is_empty() => None,
+            [_] | [1, _] => Some(AttentionMask::One(mask)),
+            [_, length] => Some(AttentionMask::Each(mask.chunks(*length).map(<[u8]>::to_vec).collect())),
+            _ => None,
+        }
+    }
+
     /// That of one sequence, counted from 0.
     pub fn sequence(&self, index: usize) -> Option<&[u8]> {
         match self {

@@ -2,6 +2,7 @@
 
 use crate::element::write::MAGIC;
 use crate::element::{DType, byte_len};
+use crate::meta::AttentionMask;
 use crate::tensor::Layout;
 
 /// Why bytes are not a .npy of floats.
@@ -76,6 +77,39 @@ pub(crate) const HEADER_LIMIT: usize = 10_000 + 12;
 /// Reads the header in `start`, the first bytes of a file of `total` bytes ([`HEADER_LIMIT`] of them serve), and
 /// checks that the file is exactly as long as it promises.
 pub(crate) fn read_header(start: &[u8], total: usize, declared: Option<DType>) -> Result<Header, NpyError> {
+    let (descr, fortran, shape, data) = read_text(start, total)?;
+    let layout = Layout { fortran, ..element_type(&descr, declared)? };
+    let needed = byte_len(&shape, layout.dtype).ok_or_else(|| NpyError::Overflow(shape.clone()))?;
+    if total - data != needed {
+        return Err(NpyError::Length { shape, dtype: layout.dtype, needed, found: total - data });
+    }
+    Ok(Header { shape, layout, data })
+}
+
+/// Bytes that a mask takes at the most.
+pub(crate) const MASK_LIMIT: u64 = 16 << 20;
+
+/// The mask that a file of whole numbers or floats is, where they are zeros and ones.
+pub(crate) fn read_mask(file: &[u8]) -> Option<AttentionMask> {
+    let (descr, fortran, shape, data) = read_text(file, file.len()).ok()?;
+    let (size, one) = match descr.get(1..)? {
+        "b1" | "u1" | "i1" => (1, 1),
+        "u2" | "i2" => (2, 1),
+        "u4" | "i4" => (4, 1),
+        "u8" | "i8" => (8, 1),
+        "f4" => (4, u64::from(1f32.to_bits())),
+        "f8" => (8, 1f64.to_bits()),
+        _ => return None,
+    };
+    let mut bytes = file[data..].to_vec();
+    if descr.starts_with('>') {
+        bytes.chunks_mut(size).for_each(<[u8]>::reverse);
+    }
+    AttentionMask::of(&shape, &bytes, size, one).filter(|_| !fortran || shape.len() < 2)
+}
+
+/// The type, whether the first axis is the fastest, the shape, and where the elements begin.
+fn read_text(start: &[u8], total: usize) -> Result<(String, bool, Vec<usize>, usize), NpyError> {
     if total == 0 {
         return Err(NpyError::Empty);
     }
@@ -106,12 +140,7 @@ pub(crate) fn read_header(start: &[u8], total: usize, declared: Option<DType>) -
     let text = start.get(begin..data).ok_or(NpyError::Header("longer than 10,000 bytes"))?;
     let text = std::str::from_utf8(text).map_err(|_| NpyError::Header("not UTF-8"))?;
     let (descr, fortran, shape) = parse_dictionary(text)?;
-    let layout = Layout { fortran, ..element_type(&descr, declared)? };
-    let needed = byte_len(&shape, layout.dtype).ok_or_else(|| NpyError::Overflow(shape.clone()))?;
-    if total - data != needed {
-        return Err(NpyError::Length { shape, dtype: layout.dtype, needed, found: total - data });
-    }
-    Ok(Header { shape, layout, data })
+    Ok((descr, fortran, shape, data))
 }
 
 fn element_type(descr: &str, declared: Option<DType>) -> Result<Layout, NpyError> {

@@ -129,7 +129,7 @@ impl Strided {
 }
 
 impl Bytes {
-    fn get(&self) -> &[u8] {
+    pub(crate) fn get(&self) -> &[u8] {
         match self {
             Bytes::Mapped(map, range) => &map[range.clone()],
             Bytes::Owned(bytes, range) => &bytes[range.clone()],

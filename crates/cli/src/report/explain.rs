@@ -177,7 +177,7 @@ impl Explained {
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
-        let wrong = first.and_then(|tap| positions(tap, &session.given.dump));
+        let wrong = first.and_then(|tap| positions(tap, session.given.source.judged(&session.given.dump)));
         // Of a fault that other taps show at other positions, those of the first are said as its own.
         let mut others = session.replay.taps.iter().filter(shown);
         let own =

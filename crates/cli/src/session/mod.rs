@@ -23,9 +23,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
-    Verdict, Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts, token_edits,
-    without_padding,
+    Aligned, CellsOf, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences,
+    ShownCache, Verdict, Warning, align, compare, graph_of, grids, number, own_rows_by, shown_cache, split_experts,
+    token_edits, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
@@ -101,10 +101,12 @@ impl Session {
     /// # Errors
     /// When a dump cannot be read, or names a precision that is none.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
-        Session::open_with(reference, candidate, profile, rows, &ReadingArgs::default(), &TokenArgs::default())
+        let (reading, told) = (ReadingArgs::default(), TokenArgs::default());
+        Session::open_with(reference, candidate, profile, rows, &reading, &told, CellsOf::Both)
     }
 
-    /// The same, told what the files do not say. Of a batch one sequence is compared: the one asked for, else the first.
+    /// The same, told what the files do not say, and in which cells two that took the tokens in other chunks are compared. Of a batch one sequence is
+    /// compared: the one asked for, else the first.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -115,6 +117,7 @@ impl Session {
         rows: Option<Rows>,
         reading: &ReadingArgs,
         told: &TokenArgs,
+        cells: CellsOf,
     ) -> Result<Session> {
         let [reference, candidate] = reading.open_both(reference, candidate)?;
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
@@ -124,7 +127,7 @@ impl Session {
         let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
-        let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref())?;
+        let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref())?;
         let choice = match profile {
             Some(profile) => Choice::asked(profile),
             None => declared_profile(&reference, &candidate)?,
@@ -465,6 +468,10 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
 
 /// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
 fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
+    let [reference, candidate] = match asked {
+        None => grids(reference, candidate),
+        Some(_) => [reference, candidate],
+    };
     // A recorder of operations records one sequence: as much of another run is one too, whatever axes it has.
     let size = |entry: &Entry| entry.shape.iter().product::<usize>();
     let like = |one: &Entry| candidate.find(one.tap, one.step).is_none_or(|other| size(one) == size(other));

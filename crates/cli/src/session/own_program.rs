@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{FUTURE_ATTENDED, Finding, InReferenceOrder, Inspection, Place, Status, Sureness, number};
+use firstdiff_compare::{
+    CellsOf, FUTURE_ATTENDED, Finding, InReferenceOrder, Inspection, Place, Status, Sureness, number,
+};
 use firstdiff_explain::program::{Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
 use firstdiff_model::Cache;
@@ -73,7 +75,7 @@ impl OwnProgram {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
-        let judged = Session::open_with(folder, folder, None, rows, reading, told)?.run()?;
+        let judged = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?.run()?;
         let Session { reference, candidate, graph, options, experts, .. } = &judged.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(options.profile, Cache::F32);

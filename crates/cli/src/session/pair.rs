@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use firstdiff_compare::{Profile, Verdict, one_row_of_several};
+use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
 use crate::output::Inputs;
@@ -59,8 +59,9 @@ impl PairArgs {
 
     fn open_at(&self, sequence: Option<usize>, rows: Option<Rows>) -> Result<Session> {
         let reading = ReadingArgs { sequence, ..self.reading.clone() };
-        let open =
-            |other: &Path| Session::open_with(&self.reference, other, self.profile, rows.clone(), &reading, &self.told);
+        let open = |other: &Path| {
+            Session::open_with(&self.reference, other, self.profile, rows.clone(), &reading, &self.told, CellsOf::Both)
+        };
         let mut session = open(&self.candidate)?.with_cache(self.cache);
         if let Some(model) = &self.model {
             session = session.with_model(model)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_trace::{Batch, DType, Dump, DumpError, Names, NamesRead, OpenOptions, Rows, own_table};
+use firstdiff_trace::{Batch, DType, Dump, Names, NamesRead, OpenOptions, Rows, Tap, own_table};
 
 use crate::session::remote;
 
@@ -33,7 +33,7 @@ impl ReadingArgs {
     /// # Errors
     /// When it, or the table of names, cannot be read.
     pub fn open(&self, path: &Path) -> Result<Dump> {
-        self.open_as(path, None, None)
+        self.open_as(path, None, false)
     }
 
     /// Opens a candidate's dump: what it calls as the reference does is the same.
@@ -41,42 +41,41 @@ impl ReadingArgs {
     /// # Errors
     /// When it, or the table of names, cannot be read, or that table names taps that the reference does not have.
     pub fn open_beside(&self, reference: &NamesRead, path: &Path) -> Result<Dump> {
-        self.open_as(path, Some(reference), None)
+        self.open_as(path, Some(reference), false)
     }
 
-    /// Opens two dumps. Of two files of one tensor each, of which one or both have the name of no tap, the tensors are compared whatever they are called.
+    /// Opens two dumps. Of two that hold one tensor each, of which one or both have the name of no tap, the tensors are compared whatever they are called.
     ///
     /// # Errors
     /// As [`ReadingArgs::open_beside`].
     pub(crate) fn open_both(&self, reference: &Path, candidate: &Path) -> Result<[Dump; 2]> {
-        let is_unnamed = |dump: &Result<Dump>| {
-            dump.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(DumpError::Unnamed { .. })))
+        let ours = self.open_as(reference, None, true)?;
+        let mut theirs = self.open_as(candidate, Some(ours.names_read()), true)?;
+        let is_open = |tap: Option<Tap>| tap.is_some_and(|tap| tap.is_open());
+        let (one, other) = match [&ours, &theirs].map(Dump::only_tensor) {
+            [Some(one), Some(other)] => (one, other),
+            // A file of one tensor must say which of several it is.
+            [one, None] if is_open(one) => return Ok([self.open(reference)?, theirs]),
+            [None, other] if is_open(other) => {
+                let theirs = self.open_beside(ours.names_read(), candidate)?;
+                return Ok([ours, theirs]);
+            }
+            _ => return Ok([ours, theirs]),
         };
-        let ours = self.open(reference);
-        let theirs = self.open_as(candidate, ours.as_ref().ok().map(Dump::names_read), None);
-        let tap = |dump: &Dump| match dump.entries() {
-            [one] if dump.unmapped().is_empty() && one.step == 0 => Some(one.tap.to_string()),
-            _ => None,
-        };
-        let name = match (&ours, &theirs) {
-            (Ok(one), unnamed) | (unnamed, Ok(one)) if is_unnamed(unnamed) => tap(one),
-            _ => Some(TENSOR.to_owned()).filter(|_| is_unnamed(&ours) && is_unnamed(&theirs)),
-        };
-        let Some(name) = name else { return Ok([ours?, theirs?]) };
-        let mut both = [reference, candidate].map(|path| self.open_as(path, None, Some(name.clone())));
-        let named = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if let Ok(theirs) = &mut both[1] {
-            theirs.note(format!(
-                "the one tensor of {} was compared with that of {}",
-                named(candidate),
-                named(reference)
-            ));
+        if one != other && (one.is_open() || other.is_open()) {
+            let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            theirs.note(format!("the one tensor of {} was compared with that of {}", file(candidate), file(reference)));
         }
-        let [ours, theirs] = both;
-        Ok([ours?, theirs?])
+        let unnamed = if one == other { one } else { Tap::named(TENSOR) };
+        Ok(match [one, other].map(|tap| tap.is_open()) {
+            [true, true] => [ours.called(unnamed)?, theirs.called(unnamed)?],
+            [true, false] => [ours.called(other)?, theirs],
+            [false, true] => [ours, theirs.called(one)?],
+            [false, false] => [ours, theirs],
+        })
     }
 
-    fn open_as(&self, path: &Path, reference: Option<&NamesRead>, name: Option<String>) -> Result<Dump> {
+    fn open_as(&self, path: &Path, reference: Option<&NamesRead>, unnamed: bool) -> Result<Dump> {
         let is_address = remote::is_address(path);
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
@@ -86,7 +85,7 @@ impl ReadingArgs {
             None => None,
         };
         let reference = reference.map(|names| Arc::new(names.clone()));
-        let options = OpenOptions { names, dtype: self.dtype, name, reference };
+        let options = OpenOptions { names, dtype: self.dtype, name: None, unnamed, reference };
         let mut dump = match is_address {
             true => remote::open(path, &options)?,
             false => Dump::open_with(path, &options)?,

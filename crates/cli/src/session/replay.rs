@@ -119,10 +119,11 @@ impl ReplaySession {
 
     /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: of that nothing is known.
     fn judged_nowhere(&self) -> Option<String> {
+        let dump = self.given.source.judged(&self.given.dump);
         let recorded = |t: &&Replayed| {
             let place = t.report.place;
             let is_due = !t.is_for(Reason::is_beside_the_reference);
-            place.tap.site != Site::H0 && is_due && self.given.dump.find(place.tap, place.step).is_some()
+            place.tap.site != Site::H0 && is_due && dump.find(place.tap, place.step).is_some()
         };
         let kind = |t: &Replayed| (t.report.place.tap.site, t.report.place.step > 0);
         let recorded: Vec<&Replayed> = self.replay.taps.iter().filter(recorded).collect();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{InReferenceOrder, Place, Profile as Named, Report, Status, TapReport, Verdict};
+use firstdiff_compare::{CellsOf, InReferenceOrder, Place, Profile as Named, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
@@ -16,6 +16,7 @@ use crate::session::Session;
 use crate::session::arithmetic::Loosened;
 use crate::session::given::{CandidateArgs, arithmetic};
 use crate::session::reading::TokenArgs;
+use crate::words::shorten;
 
 /// What a candidate is held against.
 pub(crate) enum Source {
@@ -82,6 +83,14 @@ impl Source {
         })
     }
 
+    /// The candidate's dump as it was judged: in the steps of what it is held against.
+    pub(crate) fn judged<'s>(&'s self, dump: &'s Dump) -> &'s Dump {
+        match self {
+            Source::Plan { .. } => dump,
+            Source::Program(recorded) => &recorded.session.candidate,
+        }
+    }
+
     /// Names in the candidate's dump that are no taps.
     pub(crate) fn unmapped<'s>(&'s self, dump: &'s Dump) -> &'s [String] {
         match self {
@@ -128,24 +137,25 @@ impl Recorded {
         program.check_memory(&weights).with_context(|| folder.display().to_string())?;
         program.check_work(&weights).with_context(|| folder.display().to_string())?;
         let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
-        let session = Session::open_with(folder, candidate, args.profile, args.rows.clone(), &args.reading, &told)?
+        // A program holds for the chunks that it was recorded with.
+        let (rows, cells) = (args.rows.clone(), CellsOf::Reference);
+        let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &told, cells)?
             .with_cache(args.cache);
-        if let Some(alignment) = session.alignment()
-            && let Some(at) = alignment.parted
-        {
-            bail!(
-                "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
-                candidate.display(),
-                folder.display()
+        if let Some(alignment) = session.alignment() {
+            if let Some(at) = alignment.parted {
+                bail!(
+                    "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
+                    candidate.display(),
+                    folder.display()
+                );
+            }
+            let begins: Vec<String> = alignment.candidate.ranges().iter().map(|step| step.start.to_string()).collect();
+            let note = format!(
+                "the candidate took the tokens {} (steps from positions {} on): joined by position",
+                alignment.candidate,
+                shorten(&begins, 4)
             );
-        }
-        if session.alignment().is_some() {
-            bail!(
-                "{} took the tokens in other chunks than {}: a program holds for the chunks that it was recorded with; record the reference in the candidate's \
-                 chunks (`firstdiff compare` aligns the two as they are)",
-                candidate.display(),
-                folder.display()
-            );
+            session.warnings.push(note);
         }
         let judged = session.run()?;
         if let Verdict::Incomparable(reason) = &judged.report.verdict

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::command::{GOLDEN, refuses};
-use crate::common::{firstdiff, fixtures, json, refused};
+use crate::common::{firstdiff, fixtures, in_one_line, json, refused, screen};
 
 fn pipe(path: &str) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -310,6 +310,19 @@ fn packed_weights_are_refused_by_the_name_of_the_packing() {
     assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
+/// A .safetensors of these.
+fn archive(path: &str, tensors: &[(&str, &[usize], &[f32])]) {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape, values) in tensors {
+        let from = data.len();
+        data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        let tensor = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]});
+        header.insert((*name).to_owned(), tensor);
+    }
+    let header = Value::from(header).to_string();
+    fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()).unwrap();
+}
+
 #[test]
 fn files_of_one_tensor_are_compared_whatever_it_is_called() {
     let folder = tempfile::tempdir().unwrap();
@@ -325,10 +338,40 @@ fn files_of_one_tensor_are_compared_whatever_it_is_called() {
     for (name, from) in [("mine.npy", &golden), ("theirs.npy", &golden), ("other.npy", &logits)] {
         fs::copy(from, at(name)).unwrap();
     }
-    let golden = golden.to_string_lossy().into_owned();
-    for (reference, candidate, due) in
-        [("a.json", "b.json", 0), ("a.json", "c.json", 1), ("mine.npy", "theirs.npy", 0), ("mine.npy", "other.npy", 2)]
+    // Numbers as a reranker's client prints them, whole and to four decimals; and archives.
+    let scores = [0.5351283, 0.8023218, 0.8443967, 0.7896631];
+    let wrong = scores.map(|x: f64| 1.0 / (1.0 + (-x).exp()));
+    let text = |values: &[f64], digits: usize| {
+        let line = |(at, value): (usize, &f64)| format!("{at} {value:.digits$}\n");
+        values.iter().enumerate().map(line).collect::<String>()
+    };
+    for (name, values, digits) in [("ref.txt", scores, 7), ("short.txt", scores, 4), ("cand.txt", wrong, 7)] {
+        fs::write(at(name), text(&values, digits)).unwrap();
+    }
+    for (file, name, values) in
+        [("a.safetensors", "alpha", scores), ("b.safetensors", "beta", scores), ("c.safetensors", "arr_0", wrong)]
     {
+        archive(&at(file), &[(name, &[4], &values.map(|x| x as f32))]);
+    }
+    archive(&at("two.safetensors"), &[("alpha", &[4], &[1.0; 4]), ("beta", &[4], &[2.0; 4])]);
+    let golden = golden.to_string_lossy().into_owned();
+    for (reference, candidate, due) in [
+        ("a.json", "b.json", 0),
+        ("a.json", "c.json", 1),
+        ("mine.npy", "theirs.npy", 0),
+        ("mine.npy", "other.npy", 2),
+        ("ref.txt", "ref.txt", 0),
+        ("ref.txt", "short.txt", 0),
+        ("ref.txt", "cand.txt", 1),
+        ("short.txt", "cand.txt", 1),
+        ("ref.txt", "a.safetensors", 0),
+        ("c.safetensors", "short.txt", 1),
+        ("a.safetensors", "b.safetensors", 0),
+        ("a.safetensors", "c.safetensors", 1),
+        ("a.safetensors", "a.json", 2),
+        ("two.safetensors", "c.safetensors", 2),
+        ("two.safetensors", "ref.txt", 2),
+    ] {
         let output = firstdiff(&["compare", &at(reference), &at(candidate)]);
         assert_eq!(
             output.status.code(),
@@ -341,4 +384,33 @@ fn files_of_one_tensor_are_compared_whatever_it_is_called() {
     assert_eq!(firstdiff(&["compare", &golden, &at("mine.npy")]).status.code(), Some(0));
     assert_eq!(firstdiff(&["compare", &at("mine.npy"), &golden]).status.code(), Some(0));
     assert_eq!(firstdiff(&["compare", &golden, &logits.to_string_lossy()]).status.code(), Some(2));
+}
+
+#[test]
+fn a_grid_that_nothing_calls_a_batch_is_compared_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let values = |seed: f32| (0..6 * 6 * 16).map(|i| (i as f32 * 0.7 + seed).sin()).collect::<Vec<f32>>();
+    let (h0, h) = (values(0.0), values(2.0));
+    let mut off = h.clone();
+    // The cells of row 3.
+    off[3 * 96..4 * 96].iter_mut().for_each(|x| *x += 0.1);
+    let shape = &[6, 6, 16][..];
+    for (name, h, shape) in [("ref", &h, shape), ("same", &h, &[36, 16][..]), ("off", &off, shape)] {
+        archive(&at(&format!("{name}.safetensors")), &[("h0", shape, &h0), ("layers.0.h", shape, h)]);
+    }
+    let compared = |name: &str, more: &[&str]| {
+        json(&[&["compare", &at("ref.safetensors"), &at(&format!("{name}.safetensors"))], more].concat())
+    };
+    assert_eq!(compared("ref", &[])["verdict"], "parity");
+    assert_eq!(compared("same", &[])["verdict"], "parity");
+    let wrong = compared("off", &[]);
+    assert_eq!((&wrong["verdict"], wrong["batch"].as_u64()), (&"diverged".into(), None), "{wrong:#}");
+    let said = in_one_line(&screen(&["compare", &at("ref.safetensors"), &at("off.safetensors")]));
+    assert!(said.contains("18-23 wrong"), "{said}");
+    // Who asks for a sequence says that it is a batch; so do tokens.
+    assert_eq!(compared("off", &["--sequence", "0"])["verdict"], "parity");
+    assert_eq!(compared("off", &["--sequence", "3"])["verdict"], "diverged");
+    let told = screen(&["compare", &at("ref.safetensors"), &at("off.safetensors"), "--tokens", "1,2,3,4,5,6"]);
+    assert!(told.contains("a batch of 6 sequences"), "{told}");
 }

@@ -412,6 +412,76 @@ fn a_cause_agrees_with_all_that_reads_its_operation() {
     assert!(!of_one.iter().any(|cause| cause == "residual-omitted") && of_one.len() == 1, "{of_one:?}");
 }
 
+/// A candidate of one pass, recorded in chunks of these lengths: of the keys each chunk has those up to its end.
+fn in_chunks((golden, candidate): (&str, &str), lengths: &[usize], to: &std::path::Path) -> String {
+    let open = |path: &str| firstdiff_trace::Dump::open(fixtures().join(path)).unwrap();
+    let (whole, ids) = (open(candidate), open(golden).meta().tokens.clone().unwrap());
+    let recorder = firstdiff_trace::Recorder::create(to).unwrap();
+    let (count, mut start) = (ids.len(), 0);
+    for length in lengths {
+        let chunk = start..start + length;
+        match start {
+            0 => recorder.tokens(&ids[chunk.clone()]),
+            _ => recorder.next_chunk(&ids[chunk.clone()]),
+        }
+        let open = whole.unmapped().iter().filter_map(|name| whole.entry(firstdiff_trace::Tap::named(name), 0));
+        for entry in whole.entries().iter().cloned().chain(open) {
+            let values = whole.read(&entry).unwrap().values().to_f64();
+            let attends = entry.shape.len() == 3 && entry.shape[1..] == [count, count];
+            let (heads, width, kept) = match attends {
+                true => (entry.shape[0], count, chunk.end),
+                false => (1, values.len() / count, values.len() / count),
+            };
+            let rows = (0..heads).flat_map(|head| chunk.clone().map(move |row| (head * count + row) * width));
+            let own: Vec<f32> = rows.flat_map(|row| values[row..row + kept].iter().map(|&x| x as f32)).collect();
+            let shape = match attends {
+                true => vec![heads, chunk.len(), kept],
+                false => [&[chunk.len()], &entry.shape[1..]].concat(),
+            };
+            recorder.record(entry.tap, &shape, &own).unwrap();
+        }
+        start = chunk.end;
+    }
+    recorder.finish().unwrap();
+    to.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_candidates_own_chunks_are_joined_into_those_of_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let attention = "programs/attention/golden";
+    let cases = [
+        (GOLDEN, WEIGHTS[1], "programs/forgetting/right.npz", &[6, 4][..]),
+        (GOLDEN, WEIGHTS[1], "programs/forgetting/wrong.npz", &[6, 4]),
+        (GOLDEN, WEIGHTS[1], "programs/forgetting/wrong.npz", &[1; 10]),
+        (attention, ATTENTION, attention, &[10, 8, 6]),
+        (attention, ATTENTION, "programs/attention/cache-e4m3.npz", &[13, 11]),
+    ];
+    for (number, (golden, weights, candidate, lengths)) in cases.into_iter().enumerate() {
+        let path = in_chunks((golden, candidate), lengths, &folder.path().join(number.to_string()));
+        for command in ["replay", "explain"] {
+            let said = |candidate: &str| json(&[command, golden, candidate, "--cache", "f32", "--weights", weights]);
+            let (whole, chunked) = (said(candidate), said(&path));
+            let facts = |report: &serde_json::Value| {
+                let findings = report["findings"].as_array().cloned().unwrap_or_default();
+                let findings: Vec<_> = findings
+                    .iter()
+                    .map(|found| [&found["tap"], &found["cause"], &found["match"]].map(Clone::clone))
+                    .collect();
+                (report["verdict"].clone(), findings)
+            };
+            assert_eq!(facts(&chunked), facts(&whole), "{command} {candidate} {lengths:?}");
+            // Raw products with the keys that a later chunk alone has are in none.
+            let unchecked = |report: &serde_json::Value| {
+                let taps = report["taps"].as_array().cloned().unwrap_or_default();
+                let open = taps.iter().filter(|tap| tap["status"] == "unchecked").map(|tap| tap["tap"].clone());
+                open.filter(|tap| !tap.as_str().unwrap().ends_with(".qk")).collect::<Vec<_>>()
+            };
+            assert_eq!(unchecked(&chunked), unchecked(&whole), "{command} {candidate} {lengths:?}");
+        }
+    }
+}
+
 const ATTENTION: &str = "programs/attention/model.safetensors";
 
 /// What a command says of a right engine by a program of PyTorch's attention.

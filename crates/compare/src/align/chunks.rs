@@ -1,17 +1,18 @@
-//! How are two runs aligned by token position that took the tokens in other chunks? Both are cut at the step boundaries of either.
+//! How are two runs aligned by token position that took the tokens in other chunks? Both are cut at the step boundaries of either, or the candidate's steps
+//! are cut and joined into the reference's.
 //!
-//! A cell is a run of positions between two neighbouring boundaries: it lies within one step of each side. Cell by cell, what both recorded
-//! makes two dumps with the same steps, which are compared as any two. Keys grow with the steps: the raw products of a cell are cut to the
+//! A cell is a run of positions between two neighbouring boundaries: it lies within one step of each side, or is one of the reference's. Cell by cell, what
+//! both recorded makes two dumps with the same steps, which are compared as any two. Keys grow with the steps: the raw products of a cell are cut to the
 //! keys up to its end. Scores and probs are not cut, as what is cut off might be what is wrong: a one-pass run without a causal mask differs
 //! from a token-by-token one in nothing else. The side with fewer keys gets masked ones, without probability, in the others' place.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_trace::{
-    Dump, DumpError, Entry, Meta, Part, Partial, Rows, Site, Tap, TapMeta, Tensor, split_stored_name,
+    Dump, DumpError, Entry, Meta, NamedRows, Part, Partial, Rows, Site, Tap, TapMeta, Tensor, split_stored_name,
 };
 
 use crate::align::extents::slowest_first;
@@ -52,12 +53,21 @@ pub struct Aligned {
     pub alignment: Option<Arc<ChunkAlignment>>,
 }
 
+/// In which cells two runs that took the tokens in other chunks are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellsOf {
+    /// Each within one step of both.
+    Both,
+    /// The steps of the reference.
+    Reference,
+}
+
 /// Lays two dumps together by token position, where their steps stand for other positions; else they stay as they are. `rows` are the
 /// positions, within each of the candidate's steps, that are asked for.
 ///
 /// # Errors
 /// When a tap would be there twice.
-pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
+pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let reference = with_positions(reference);
     let candidate = with_positions(one_a_token_by(&reference, candidate));
     let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_certain);
@@ -66,23 +76,22 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
     };
     let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
     let runs = [Arc::new(reference), Arc::new(candidate)];
-    let mut ends: Vec<usize> = [&ours, &theirs].iter().flat_map(|c| c.ranges()).map(|r| r.end).chain(parted).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    ends.retain(|&end| end > 0);
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    let cells: Vec<Range<usize>> = starts.zip(&ends).map(|(start, &end)| start..end).collect();
+    let cells = match of {
+        CellsOf::Reference => ours.ranges(),
+        CellsOf::Both => {
+            let steps = [&ours, &theirs].into_iter().flat_map(Chunks::ranges);
+            let ends: BTreeSet<usize> = steps.map(|step| step.end).chain(parted).filter(|&end| end > 0).collect();
+            std::iter::once(0).chain(ends.iter().copied()).zip(&ends).map(|(start, &end)| start..end).collect()
+        }
+    };
     let wanted = rows.filter(|rows| !rows.is_all());
     let mut unchecked = BTreeMap::new();
     let [left, right] = {
         let sides = [Side::new(&runs[0], &ours), Side::new(&runs[1], &theirs)];
         let open = OpenTaps::of(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
         let [ours, theirs] = &sides;
-        let mut left = ours.cells(&cells, theirs, None, &mut unchecked)?;
-        let mut right = theirs.cells(&cells, ours, wanted, &mut unchecked)?;
-        left.put_open(ours.open_cells(&cells, (&open, 0), None, &mut unchecked), &[]);
-        right.put_open(theirs.open_cells(&cells, (&open, 1), wanted, &mut unchecked), &[]);
-        [left, right]
+        let left = ours.cells(&cells, theirs, (&open, 0), None, &mut unchecked)?;
+        [left, theirs.cells(&cells, ours, (&open, 1), wanted, &mut unchecked)?]
     };
     let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
     let at = alignment.parted.unwrap_or(usize::MAX);
@@ -174,7 +183,7 @@ impl ChunkAlignment {
     /// The cells that a step of the reference (0) or the candidate (1) is in.
     pub(crate) fn cells_of(&self, side: usize, step: u32) -> impl Iterator<Item = u32> {
         let range = [&self.reference, &self.candidate][side].ranges().get(step as usize).cloned().unwrap_or(0..0);
-        let is_in = move |cell: &Range<usize>| range.start <= cell.start && cell.end <= range.end;
+        let is_in = move |cell: &Range<usize>| range.start < cell.end && cell.start < range.end;
         (0u32..).zip(&self.cells).filter(move |(_, cell)| is_in(cell)).map(|(number, _)| number)
     }
 
@@ -217,6 +226,19 @@ pub(crate) fn name_of(alignment: Option<&ChunkAlignment>, place: Place) -> Strin
     }
 }
 
+/// Cuts some positions out of a tensor of a step.
+type Cutter<'a> = dyn Fn(&Entry, &Range<usize>, &Range<usize>) -> Result<Option<Cut>, CutError> + 'a;
+
+/// What a tensor of a cell is made of.
+struct Pieces {
+    shape: Vec<usize>,
+    rows: Option<Rows>,
+    /// Along which they are joined.
+    axis: usize,
+    /// Of which step, and what of it.
+    cuts: Vec<(u32, Cut)>,
+}
+
 /// One of the two runs.
 struct Side<'a> {
     dump: &'a Arc<Dump>,
@@ -233,10 +255,11 @@ impl<'a> Side<'a> {
         Side { dump, ranges: chunks.ranges(), chunks, custom, read }
     }
 
-    /// The step that a cell lies in, and its positions.
-    fn step(&self, cell: &Range<usize>) -> Option<(u32, &Range<usize>)> {
-        let at = self.ranges.partition_point(|range| range.end <= cell.start);
-        Some((u32::try_from(at).ok()?, self.ranges.get(at)?))
+    /// The steps that a cell lies in, and their positions.
+    fn steps(&self, cell: &Range<usize>) -> impl Iterator<Item = (u32, &Range<usize>)> {
+        let from = self.ranges.partition_point(|range| range.end <= cell.start);
+        let end = cell.end;
+        (0u32..).zip(&self.ranges).skip(from).take_while(move |(_, range)| range.start < end)
     }
 
     fn entries(&self, step: u32) -> &'a [Entry] {
@@ -247,28 +270,32 @@ impl<'a> Side<'a> {
 
     /// How many keys a tap shall have in a cell, where it has an axis of them on a side.
     fn width(&self, other: &Side<'_>, cell: &Range<usize>, entry: &Entry) -> Option<usize> {
-        let mine = keys(entry);
-        let theirs = other.step(cell).and_then(|(step, _)| other.dump.find(entry.tap, step));
+        let of_side = |side: &'_ Side<'_>, like: &dyn Fn(&Entry) -> bool| {
+            let here = side.steps(cell).filter_map(|(step, _)| side.dump.find(entry.tap, step));
+            here.filter(|entry| like(entry)).filter_map(keys).max()
+        };
         if entry.tap.site == Site::Qk {
-            return mine.or(theirs.and_then(keys)).map(|_| cell.end);
+            return keys(entry).or_else(|| of_side(other, &|_| true)).map(|_| cell.end);
         }
-        let alike = theirs.filter(|theirs| heads(theirs) == heads(entry));
-        Some(mine?.max(alike.and_then(keys)?))
+        let alike = |other: &Entry| heads(other) == heads(entry);
+        Some(of_side(self, &alike)?.max(of_side(other, &alike)?))
     }
 
-    /// The dump of the cells.
+    /// The dump of the cells. Of taps that the vocabulary does not have, what cannot be cut stands there whole, and is not compared.
     fn cells(
         &self,
         cells: &[Range<usize>],
         other: &Side<'_>,
+        (open, side): (&OpenTaps, usize),
         wanted: Option<&Rows>,
         unchecked: &mut BTreeMap<Place, Unaligned>,
     ) -> Result<Dump, DumpError> {
-        let (mut made, mut parts) = (Vec::new(), Vec::new());
+        let (mut made, mut made_open, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         for (number, cell) in (0u32..).zip(cells) {
-            let Some((at, step)) = self.step(cell) else { continue };
+            let steps: Vec<_> = self.steps(cell).collect();
+            let Some(&(at, step)) = steps.first() else { continue };
             // What is known in part is not cut, but may be all of a cell; what was printed whole is cut as tensors are.
-            for part in self.dump.parts().iter().filter(|part| part.step == at) {
+            for part in self.dump.parts().iter().filter(|part| part.step == at && steps.len() == 1) {
                 let mut here = part.clone();
                 here.step = number;
                 if step != cell || wanted.is_some() {
@@ -284,58 +311,86 @@ impl<'a> Side<'a> {
                 }
                 parts.push(here);
             }
-            for entry in self.entries(at) {
-                let width = self.width(other, cell, entry);
-                let part = cut(entry, step, cell, width, wanted, self.custom);
-                made.extend(self.made(entry, (at, number), part, unchecked));
+            // Where a tensor is joined with others, the axis of the tokens must be known.
+            let wanted = wanted.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
+            let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
+                if entry.tap.is_open() {
+                    let wanted = wanted.map(|rows| listed(rows, step.len()));
+                    return open.cut(side, entry, step, part, wanted.as_deref());
+                }
+                cut(entry, step, part, self.width(other, cell, entry), wanted, self.custom)
+            };
+            let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.of_step(side, at)));
+            let mut met = HashSet::new();
+            for entry in all.filter(|entry| met.insert(entry.tap)) {
+                let made = if entry.tap.is_open() { &mut made_open } else { &mut made };
+                made.extend(self.made(entry, (number, cell), &cut, unchecked));
             }
         }
-        Ok(Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts))
+        let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
+        dump.put_open(made_open, &[]);
+        Ok(dump)
     }
 
-    /// What the cells hold of taps that the vocabulary does not have. What cannot be cut stands there whole, and is not compared.
-    fn open_cells(
-        &self,
-        cells: &[Range<usize>],
-        (open, side): (&OpenTaps, usize),
-        wanted: Option<&Rows>,
-        unchecked: &mut BTreeMap<Place, Unaligned>,
-    ) -> Vec<Entry> {
-        let mut made = Vec::new();
-        for (number, cell) in (0u32..).zip(cells) {
-            let Some((at, step)) = self.step(cell) else { continue };
-            let wanted = wanted.map(|rows| listed(rows, step.len()));
-            for entry in open.of_step(side, at) {
-                let part = open.cut(side, entry, step, cell, wanted.as_deref());
-                made.extend(self.made(entry, (at, number), part, unchecked));
-            }
-        }
-        made
-    }
-
-    /// A tensor of a cell, which is all, or a part, of that of a step; whole where it cannot be cut, and unchecked. `None` where it has nothing of the cell.
+    /// A tensor of a cell, which is all, or a part, of that of a step, or joined of those of several; whole where it cannot be cut, and unchecked. `None` where
+    /// it has nothing of the cell.
     fn made(
         &self,
         entry: &Entry,
-        (step, cell): (u32, u32),
-        part: Result<Option<Cut>, CutError>,
+        (number, cell): (u32, &Range<usize>),
+        cut: &Cutter<'_>,
         unchecked: &mut BTreeMap<Place, Unaligned>,
     ) -> Option<Entry> {
-        let (shape, rows, part) = match part {
-            Ok(part) => part.map(|part| (part.shape.clone(), part.rows.clone(), Some(part)))?,
+        let (read, tap, step) = (Arc::clone(&self.read), entry.tap, entry.step);
+        let Pieces { shape, rows, axis, cuts } = match self.pieces(tap, cell, cut) {
+            Ok(pieces) => pieces?,
             Err(error) => {
-                unchecked.entry(Place { step: cell, tap: entry.tap }).or_insert(Unaligned::NotCut(error));
-                (entry.shape.clone(), entry.rows.clone(), None)
+                unchecked.entry(Place { step: number, tap }).or_insert(Unaligned::NotCut(error));
+                let whole = move || read.tensor(tap, step);
+                return Some(Entry::made(tap, number, entry.shape.clone(), entry.dtype, entry.rows.clone(), whole));
             }
         };
-        let (read, tap) = (Arc::clone(&self.read), entry.tap);
-        Some(Entry::made(tap, cell, shape, entry.dtype, rows, move || {
-            let tensor = read.tensor(tap, step)?;
-            match &part {
-                Some(part) => part.of(tensor).ok_or_else(|| read.changed()),
-                None => Ok(tensor),
-            }
+        Some(Entry::made(tap, number, shape, entry.dtype, rows, move || {
+            let of = |(step, cut): &(u32, Cut)| cut.of(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
+            let parts = cuts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            Tensor::concatenated(parts, axis).ok_or_else(|| read.changed())
         }))
+    }
+
+    /// What a cell holds of a tap; `None` where that is nothing.
+    fn pieces(&self, tap: Tap, cell: &Range<usize>, cut: &Cutter<'_>) -> Result<Option<Pieces>, CutError> {
+        let (mut cuts, mut held, mut end): (Vec<(u32, Cut)>, Vec<usize>, usize) = (Vec::new(), Vec::new(), 0);
+        for (at, step) in self.steps(cell) {
+            let part = step.start.max(cell.start)..step.end.min(cell.end);
+            end = part.end;
+            let Some(entry) = self.dump.entry(tap, at) else { continue };
+            let Some(cut) = cut(&entry, step, &part)? else { continue };
+            let rows = cut.rows.as_ref().map_or_else(|| (0..part.len()).collect(), |rows| listed(rows, part.len()));
+            held.extend(rows.into_iter().map(|row| row + part.start - cell.start));
+            cuts.push((at, cut));
+        }
+        if end < cell.end {
+            return Err(CutError::Short { held: end - cell.start, due: cell.len() });
+        }
+        // Of one token several axes may be that of the tokens.
+        let Some((_, most)) = cuts.iter().max_by_key(|(_, cut)| cut.picks.len()) else { return Ok(None) };
+        let (axis, mut shape, mut rows) = (most.axis, most.shape.clone(), most.rows.clone());
+        if cuts.len() > 1 {
+            shape[axis] = held.len();
+            rows = (held.len() < cell.len()).then_some(Rows::List(held));
+        }
+        for (_, cut) in cuts.iter().filter(|_| cuts.len() > 1) {
+            let mut like = shape.clone();
+            like[axis] = cut.picks.len();
+            // The raw products of a later step alone have its keys: all of the cell's are in none.
+            if cut.shape != like && tap.site == Site::Qk {
+                return Ok(None);
+            }
+            if cut.shape != like || (cut.axis != axis && cut.picks.len() > 1) {
+                return Err(CutError::Apart { one: most.shape.clone(), other: cut.shape.clone() });
+            }
+        }
+        Ok(Some(Pieces { shape, rows, axis, cuts }))
     }
 
     /// What the run says of itself, its tokens shared out among the cells.

@@ -1,6 +1,6 @@
 //! How many sequences does each side hold? Decided once, from what the dumps say of themselves and from shapes, before anything is compared.
 
-use firstdiff_trace::{Batch, Dump, DumpError, Entry, Tap, element_count};
+use firstdiff_trace::{Batch, Dump, DumpError, Entry, Site, Tap, element_count};
 
 use crate::graph::Place;
 use crate::layout::rows::squeezed;
@@ -38,6 +38,36 @@ impl Sequences {
         let count = |batch: &Option<Batch>| batch.as_ref().map_or(1, Batch::count);
         count(&self.reference).max(count(&self.candidate))
     }
+}
+
+/// Two dumps whose tensors have one axis more on either side, and of which nothing says that they are of several sequences: a picture's patches stand so in a
+/// grid. Its cells are the positions then, one after the other. Tokens, a mask, heads, keys, logits and decode steps are of text.
+pub fn grids(reference: Dump, candidate: Dump) -> [Dump; 2] {
+    let is_silent = |dump: &Dump| {
+        let meta = dump.meta();
+        meta.tokens.is_none() && meta.sequences.is_none() && meta.attention_mask.is_none() && meta.padding.is_none()
+    };
+    let is_plain = |entry: &Entry| {
+        entry.step == 0 && entry.rows.is_none() && entry.tap.site.axes().len() == 2 && entry.tap.site != Site::Logits
+    };
+    let by_row = |shape: &[usize]| Some(vec![element_count(shape)?.checked_div(*shape.last()?)?, *shape.last()?]);
+    let like = |entry: &Entry| {
+        let other = candidate.find(entry.tap, 0);
+        other.is_none_or(|other| by_row(&other.shape) == by_row(&entry.shape))
+    };
+    let may_be = reference.entries().iter().chain(candidate.entries()).all(is_plain)
+        && [&reference, &candidate].into_iter().all(is_silent)
+        && reference.entries().iter().all(like);
+    let is_grid = |shape: &[usize]| shape.iter().filter(|&&extent| extent > 1).count() > 2;
+    [reference, candidate].map(|dump| {
+        let Some(shape) = dump.entries().iter().map(|entry| &entry.shape).find(|shape| may_be && is_grid(shape)) else {
+            return dump;
+        };
+        let note = format!("{shape:?} is read as a grid of positions: nothing says that it is a batch (--sequence N)");
+        let mut dump = dump.reshaped(|_, _, shape| by_row(shape).filter(|_| is_grid(shape)));
+        dump.note(note);
+        dump
+    })
 }
 
 /// The shape of a tap in a dump, where it may be that of a single sequence.

@@ -22,11 +22,13 @@ pub(crate) struct Cut {
     pub(crate) shape: Vec<usize>,
     /// The positions that are held of those asked for, counted from the first of them; `None` where all are.
     pub(crate) rows: Option<Rows>,
-    /// Extents before, along and behind the position axis.
+    /// The position axis of that shape.
+    pub(crate) axis: usize,
+    /// Extents before, along and behind it.
     outer: usize,
     extent: usize,
     inner: usize,
-    picks: Vec<usize>,
+    pub(crate) picks: Vec<usize>,
     keys: Option<Keys>,
 }
 
@@ -104,7 +106,7 @@ pub(crate) fn cut(
     }
     let product = |part: &[usize]| part.iter().product();
     let (outer, inner) = (product(&shape[..axis]), product(&shape[axis + 1..]));
-    Ok(Some(Cut { shape: out, rows: left, outer, extent: count, inner, picks, keys }))
+    Ok(Some(Cut { shape: out, rows: left, axis, outer, extent: count, inner, picks, keys }))
 }
 
 /// The positions of a step that `rows` names.
@@ -165,7 +167,7 @@ impl Cut {
         out[axis] = range.len();
         let product = |part: &[usize]| part.iter().product();
         let (outer, inner) = (product(&shape[..axis]), product(&shape[axis + 1..]));
-        Cut { shape: out, rows: None, outer, extent: shape[axis], inner, picks: range.collect(), keys: None }
+        Cut { shape: out, rows: None, axis, outer, extent: shape[axis], inner, picks: range.collect(), keys: None }
     }
 
     /// The rows `picks` along an axis, which are of a cell of so many positions that begins at `offset` of its step.
@@ -178,7 +180,7 @@ impl Cut {
     /// All of a tap, as it stands.
     pub(crate) fn whole(entry: &Entry) -> Cut {
         let rows = entry.rows.clone();
-        Cut { shape: entry.shape.clone(), rows, outer: 1, extent: 0, inner: 0, picks: Vec::new(), keys: None }
+        Cut { shape: entry.shape.clone(), rows, axis: 0, outer: 1, extent: 0, inner: 0, picks: Vec::new(), keys: None }
     }
 
     /// The elements, cut out of the tap's tensor. `None` where that is not the one it was made for.
@@ -247,6 +249,20 @@ pub enum CutError {
         /// Keys there are.
         due: usize,
     },
+    /// The run ends before.
+    Short {
+        /// Positions it has.
+        held: usize,
+        /// Positions there are.
+        due: usize,
+    },
+    /// What two steps hold cannot be joined.
+    Apart {
+        /// The shape of the one.
+        one: Vec<usize>,
+        /// The shape of the other.
+        other: Vec<usize>,
+    },
     /// No axis can be told to be that of the positions.
     Axis {
         /// The tensor's shape.
@@ -283,6 +299,10 @@ impl fmt::Display for CutError {
             CutError::Empty => f.write_str("it has no elements"),
             CutError::Keys { held, due } => {
                 write!(f, "it holds {held} keys where there are {due}: it cannot be said which")
+            }
+            CutError::Short { held, due } => write!(f, "the run ends after {held} of these {due} token positions"),
+            CutError::Apart { one, other } => {
+                write!(f, "recorded as {one:?} in one step and as {other:?} in another, which cannot be joined")
             }
             CutError::Axis {
                 why: why @ (AxisUnknown::OfExpert | AxisUnknown::NotOfTokens | AxisUnknown::Several),

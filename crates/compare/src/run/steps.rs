@@ -114,7 +114,7 @@ pub(crate) struct Held<'a> {
 pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
     let entries =
         dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
-    let alone = |p: &&Partial| dump.find(p.tap, p.step).is_none();
+    let alone = |p: &&Partial| !p.tap.is_open() && dump.find(p.tap, p.step).is_none();
     let parts = dump.parts().iter().filter(alone).filter_map(move |p| {
         let shape = p.part.shape.as_deref()?;
         Some(Held { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })

@@ -30,11 +30,11 @@ impl Run<'_> {
         if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
             return settled(Judged::NotRecorded);
         }
-        if place.tap.is_open() {
-            return self.aligned_open(place);
-        }
         if let Some(parts) = self.aligned_parts(place) {
             return parts;
+        }
+        if place.tap.is_open() {
+            return self.aligned_open(place);
         }
         if let Some(reason) = self.lacks_a_rank(place) {
             return settled(Judged::NotComparable(reason));

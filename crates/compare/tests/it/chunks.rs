@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::synthetic::{T, noise, run, tap};
-use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, graph_of};
+use firstdiff_compare::{Aligned, CellsOf, Options, Profile, Report, Status, Verdict, align, compare, graph_of};
 use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Rows, Site, Tap, Tensor, Values};
 use proptest::prelude::*;
 
@@ -94,7 +94,11 @@ fn judged(reference: Dump, candidate: Dump) -> Report {
 }
 
 fn judged_rows(reference: Dump, candidate: Dump, rows: Option<Rows>) -> Report {
-    let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref()).unwrap();
+    judged_in(CellsOf::Both, reference, candidate, rows)
+}
+
+fn judged_in(cells: CellsOf, reference: Dump, candidate: Dump, rows: Option<Rows>) -> Report {
+    let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref()).unwrap();
     let graph = graph_of(&reference, &candidate);
     let rows = rows.filter(|_| alignment.is_none());
     let options = Options { alignment, rows, ..Options::new(Profile::F32) };
@@ -129,6 +133,51 @@ fn every_chunking_is_at_parity_with_every_other() {
             }
         }
     }
+}
+
+#[test]
+fn the_candidates_steps_are_joined_into_the_references() {
+    let (right, candidate) = (causal(), noisy(&causal()));
+    let joined = |ours: &[usize], theirs: &[usize], form: Form, candidate: &crate::synthetic::Run| {
+        let [ours, theirs] = [dump(&right, ours, Form::AsStored, true), dump(candidate, theirs, form, true)];
+        judged_in(CellsOf::Reference, ours, theirs, None)
+    };
+    let mut wrong = candidate.clone();
+    let (shape, values) = wrong.get_mut(&tap("layers.1.v")).unwrap();
+    let width = shape[1..].iter().product::<usize>();
+    values[9 * width..10 * width].iter_mut().for_each(|x| *x += 0.5);
+    for form in [Form::AsStored, Form::HeadsFirst, Form::Merged, Form::Padded] {
+        for ours in CHUNKS {
+            for theirs in CHUNKS.into_iter().filter(|theirs| *theirs != ours) {
+                if form != Form::AsStored && ours != CHUNKS[0] && theirs != CHUNKS[3] {
+                    continue;
+                }
+                let (place, length) =
+                    (|report: &Report| report.first.as_ref().map(|first| report.taps[first.index].place), ours.len());
+                let report = joined(ours, theirs, form, &candidate);
+                let open = report.taps.iter().filter(|tap| !tap.status.agrees());
+                let open: Vec<_> = open.map(|tap| (tap.place, tap.reason.clone())).collect();
+                // Raw products with the keys that a later step alone has are nowhere.
+                let others: Vec<_> = open.iter().filter(|(place, _)| place.tap.site != Site::Qk).collect();
+                assert_eq!((&report.verdict, others), (&Verdict::Parity, vec![]), "{form:?} {ours:?} {theirs:?}");
+                assert_eq!(report.alignment.as_ref().map(|alignment| alignment.cells.len()), Some(length));
+                let report = joined(ours, theirs, form, &wrong);
+                let at = ours
+                    .iter()
+                    .scan(0, |end, length| {
+                        *end += length;
+                        Some(*end)
+                    })
+                    .position(|end| 9 < end);
+                let is_at = place(&report).map(|place| (place.tap, place.step as usize));
+                assert_eq!(is_at, at.map(|at| (tap("layers.1.v"), at)), "{form:?} {ours:?} {theirs:?}");
+            }
+        }
+    }
+    // A run that ends within a step of the reference.
+    let report = joined(&[T], &[4, 3], Form::AsStored, &candidate);
+    assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
+    assert!(report.taps.iter().all(|tap| tap.status == Status::Unchecked));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use firstdiff_compare::{
-    Aligned, AxisUnknown, CutError, Options, Profile, Reason, Report, Status, Unaligned, Verdict, align, compare,
-    graph_of,
+    Aligned, AxisUnknown, CellsOf, CutError, Options, Profile, Reason, Report, Status, Unaligned, Verdict, align,
+    compare, graph_of,
 };
 use firstdiff_trace::{Dump, GraphNode, Recorder};
 use tempfile::tempdir;
@@ -82,7 +82,7 @@ fn judged(ours: &[usize], theirs: &[usize], wrong: &str, at: usize) -> Report {
     let folder = tempdir().unwrap();
     let reference = write(&folder.path().join("ref"), ours, "", 0);
     let candidate = write(&folder.path().join("cand"), theirs, wrong, at);
-    let Aligned { reference, candidate, alignment } = align(reference, candidate, None).unwrap();
+    let Aligned { reference, candidate, alignment } = align(CellsOf::Both, reference, candidate, None).unwrap();
     let graph = graph_of(&reference, &candidate);
     let options = Options { alignment, ..Options::new(Profile::F32) };
     compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()

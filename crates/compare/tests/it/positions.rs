@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::synthetic::{Run, T, noisy, run, tap};
-use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, graph_of, own_rows};
+use firstdiff_compare::{
+    Aligned, CellsOf, Options, Profile, Report, Status, Verdict, align, compare, graph_of, own_rows,
+};
 use firstdiff_trace::{DType, Dump, Entry, Meta, Rows, Site, Tap, Tensor, Values, join};
 
 fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
@@ -30,7 +32,7 @@ fn dump(entries: Vec<Entry>, ids: Option<usize>) -> Dump {
 }
 
 fn judged(reference: Dump, candidate: Dump) -> Report {
-    let Aligned { reference, candidate, alignment } = align(reference, candidate, None).unwrap();
+    let Aligned { reference, candidate, alignment } = align(CellsOf::Both, reference, candidate, None).unwrap();
     let graph = graph_of(&reference, &candidate);
     let options = Options { alignment, ..Options::new(Profile::F32) };
     compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()

@@ -17,7 +17,8 @@ use crate::dump::store::StoredFile;
 use crate::dump::{DumpError, changed, map_file};
 use crate::element::DType;
 use crate::file::{JSON_LIMIT, json_fits, memory_limit};
-use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
+use crate::meta::AttentionMask;
+use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_mask};
 use crate::tensor::{Bytes, Layout};
 
 /// One file that holds many tensors.
@@ -202,6 +203,24 @@ impl Archive {
                 Ok(Header { shape: shape.clone(), layout, data: range.start })
             }
         }
+    }
+
+    /// The mask that a member is, where it is one.
+    pub(crate) fn mask(&self, name: &str) -> Option<AttentionMask> {
+        let Form::Safetensors { tensors, .. } = &self.form else {
+            return read_mask(&self.unpack(name, MASK_LIMIT as usize).ok()?.0);
+        };
+        let (dtype, shape, range) = tensors.get(name)?;
+        let (size, one) = match dtype {
+            Dtype::BOOL | Dtype::U8 | Dtype::I8 => (1, 1),
+            Dtype::I32 | Dtype::U32 => (4, 1),
+            Dtype::I64 | Dtype::U64 => (8, 1),
+            Dtype::F32 => (4, u64::from(1f32.to_bits())),
+            _ => return None,
+        };
+        let layout = Layout { dtype: DType::F32, fortran: false, big_endian: false };
+        let bytes = self.bytes(name, &Header { shape: shape.clone(), layout, data: range.start }).ok()?;
+        AttentionMask::of(shape, bytes.get(), size, one)
     }
 
     pub(crate) fn bytes(&self, name: &str, header: &Header) -> Result<Bytes, DumpError> {

@@ -405,7 +405,7 @@ fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize
             // Of equally many the lowest rank's: `max_by_key` would give the last.
             (0..parts.len()).rev().max_by_key(|&i| votes(&parts[i])).map(|i| parts.swap_remove(i))
         }
-        Share::Cut(axis) => concatenated(&parts, axis),
+        Share::Cut(axis) => Tensor::concatenated(parts, axis),
         Share::Partial => summed(&parts),
     };
     let path = dumps.first().map_or(Path::new(""), Dump::path);
@@ -417,17 +417,28 @@ fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize
     }
 }
 
-fn concatenated(parts: &[Tensor], axis: usize) -> Option<Tensor> {
-    let first = parts.first()?;
-    let mut shape = first.shape().to_vec();
-    shape[axis] = parts.iter().map(|p| p.shape()[axis]).sum();
-    let outer: usize = shape[..axis].iter().product();
-    let inner: usize = shape[axis + 1..].iter().product();
-    let bytes: Vec<_> = parts.iter().map(|p| (p.bytes(), p.shape()[axis] * inner * first.dtype().size())).collect();
-    let all: Vec<u8> = (0..outer)
-        .flat_map(|o| bytes.iter().flat_map(move |(b, run)| b[o * run..(o + 1) * run].iter().copied()))
-        .collect();
-    Tensor::of_bytes(shape, first.dtype(), all)
+impl Tensor {
+    /// Tensors side by side along an axis; `None` where they differ in another, or in their type.
+    pub fn concatenated(mut parts: Vec<Tensor>, axis: usize) -> Option<Tensor> {
+        if parts.len() == 1 {
+            return parts.pop();
+        }
+        let first = parts.first()?;
+        let mut shape = first.shape().to_vec();
+        shape[axis] = parts.iter().map(|part| part.shape().get(axis).copied().unwrap_or(0)).sum();
+        let (dtype, outer) = (first.dtype(), shape[..axis].iter().product::<usize>());
+        let mut bytes = Vec::new();
+        for part in &parts {
+            let mut like = shape.clone();
+            like[axis] = *part.shape().get(axis)?;
+            if part.shape() != like || part.dtype() != dtype {
+                return None;
+            }
+            bytes.push((part.bytes(), like[axis..].iter().product::<usize>() * dtype.size()));
+        }
+        let row = |o: usize| bytes.iter().flat_map(move |(b, run)| b[o * run..(o + 1) * run].iter().copied());
+        Tensor::of_bytes(shape, dtype, (0..outer).flat_map(row).collect())
+    }
 }
 
 /// The sum in f64, rounded to the type of the parts.

@@ -14,7 +14,7 @@ use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
 use crate::names::{self, Names, NamesError};
-use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
+use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_mask};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
@@ -27,6 +27,8 @@ pub struct OpenOptions {
     pub dtype: Option<DType>,
     /// The name, or the tap, of a single file's tensor.
     pub name: Option<String>,
+    /// Whether a single file's tensor may have the name of no tap.
+    pub unnamed: bool,
     /// What the reference's names are, where the dump is a candidate's: what it calls by one of these is the same tensor, whatever other programs call so.
     pub reference: Option<Arc<NamesRead>>,
 }
@@ -116,6 +118,12 @@ impl RawTensor {
     fn declared(tap: &TapMeta, place: TensorLocation) -> RawTensor {
         let TapMeta { tap: name, step, shape, dtype, rows, .. } = tap.clone();
         RawTensor { step, dtype, shape, rows, is_listed: true, ..RawTensor::stored(&name, place) }
+    }
+
+    /// As its file had it.
+    fn item(&self, tensor: Tensor) -> Item {
+        let RawTensor { name, step, rows, part, printed, .. } = self.clone();
+        Item { name, step, rows, part, printed, tensor }
     }
 
     fn foreign(item: Item) -> RawTensor {
@@ -261,7 +269,9 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
 pub(crate) fn of_one_file(path: &Path, all: Contents, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let dump = assemble(path, Meta::default(), all, None, reading)?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unmapped.as_slice()) {
-        (true, [name]) if reading.name.is_none() => Err(DumpError::Unnamed { path: path.into(), name: name.clone() }),
+        (true, [name]) if reading.name.is_none() && !reading.unnamed => {
+            Err(DumpError::Unnamed { path: path.into(), name: name.clone() })
+        }
         _ => Ok(dump),
     }
 }
@@ -391,8 +401,12 @@ pub(crate) fn assemble(
     }
     dump.entries.sort_by_key(|e| (e.step, e.tap));
     dump.unmapped.sort();
+    dump.take_mask();
     Ok(dump)
 }
+
+/// What the mask of the tokens is called that stands beside the taps.
+const MASK: &str = "attention_mask";
 
 /// What stands before the names of a model that another one, or a tool, has taken in.
 const WRAPPERS: [&str; 4] = ["model.", "module.", "_orig_mod.", "base_model.model."];
@@ -645,6 +659,57 @@ impl Dump {
         Ok(self)
     }
 
+    /// Takes the mask that stands beside the taps for what dump.json would say, where a tap of the prefill has as many positions.
+    fn take_mask(&mut self) {
+        let Some(found) = self.loose(MASK).filter(|_| self.meta.attention_mask.is_none()) else { return };
+        let mask = match (&found.place, &self.archive) {
+            (TensorLocation::Member(name), Some(archive)) => archive.mask(name),
+            (TensorLocation::File(path), _) => read_regular(path, MASK_LIMIT).ok().and_then(|file| read_mask(&file)),
+            _ => None,
+        };
+        let Some((mask, length)) = mask.and_then(|mask| Some((mask.clone(), mask.sequence(0)?.len()))) else { return };
+        if self.entries.iter().any(|entry| entry.step == 0 && entry.shape.contains(&length)) {
+            self.meta.attention_mask = Some(mask);
+            self.unmapped.retain(|name| name != MASK);
+            self.loose.retain(|found| found.name != MASK);
+            self.loose_at = OnceLock::new();
+        }
+    }
+
+    /// What its tensor is called, where it holds one of floats alone, in one step.
+    pub fn only_tensor(&self) -> Option<Tap> {
+        let loose = self.unmapped.iter().filter(|name| self.unmapped_size(name).is_some());
+        let loose = loose.map(|name| split_stored_name(name)).map(|(name, step)| (step, Tap::named(name)));
+        let parts = self.parts.iter().map(|part| (part.step, part.tap));
+        let held: BTreeSet<_> =
+            self.entries.iter().map(|entry| (entry.step, entry.tap)).chain(parts).chain(loose).collect();
+        held.first().filter(|(step, _)| held.len() == 1 && *step == 0).map(|(_, tap)| *tap)
+    }
+
+    /// The dump, whose one tensor that has the name of no tap is called so.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn called(mut self, tap: Tap) -> Result<Dump, DumpError> {
+        let is_it = |found: &RawTensor| self.header(found).is_ok_and(|header| element_count(&header.shape).is_some());
+        let Some(at) = self.loose.iter().position(is_it) else { return Ok(self) };
+        self.loose_at = OnceLock::new();
+        let mut found = self.loose.remove(at);
+        let stored = stored_name(&found.name, found.step);
+        self.unmapped.retain(|name| *name != stored);
+        if !tap.is_open() {
+            self.take(tap, 0, found)?;
+            return Ok(self);
+        }
+        found.name = tap.to_string();
+        if let (false, TensorLocation::Made(Maker(make))) = (found.is_whole(), &found.place) {
+            self.parts.push(Partial::of(found.item(make()?), tap));
+        }
+        self.unmapped.push(found.name.clone());
+        self.loose.push(found);
+        Ok(self)
+    }
+
     fn loose_tensor(&self, found: &RawTensor) -> Result<Tensor, DumpError> {
         self.tensor(&found.place, &self.header(found)?)
     }
@@ -654,11 +719,8 @@ impl Dump {
         let rows = found.rows(&self.meta);
         if found.part.is_some() || found.printed.is_some() {
             let TensorLocation::Made(Maker(make)) = &found.place else { return Ok(()) };
-            let (name, part, printed) = (found.name.clone(), found.part.clone(), found.printed);
-            let whole = part.is_none();
-            let item = Item { name, step, rows: rows.clone(), part, printed, tensor: make()? };
-            let part = Partial::of(item, tap);
-            let will_do = whole && printed.is_some_and(|printed| printed.will_do(&part.values));
+            let part = Partial::of(Item { step, rows: rows.clone(), ..found.item(make()?) }, tap);
+            let will_do = found.part.is_none() && found.printed.is_some_and(|printed| printed.will_do(&part.values));
             self.parts.push(part);
             if !will_do {
                 return Ok(());

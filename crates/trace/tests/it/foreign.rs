@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use allocation_counter::measure;
-use firstdiff_trace::{Dump, DumpError, Recorder};
+use firstdiff_trace::{AttentionMask, Dump, DumpError, Recorder};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -210,4 +210,41 @@ fn npy_start(rows: usize) -> Vec<u8> {
     let header =
         format!("{:<117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 16384), }}"));
     [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), header.as_bytes()].concat()
+}
+
+#[test]
+fn a_mask_of_zeros_and_ones_beside_the_taps_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dump.npz");
+    let array = |descr: &str, shape: &str, bytes: Vec<u8>| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
+        [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), format!("{header:<117}\n").as_bytes(), &bytes].concat()
+    };
+    let h0 = || array("<f4", "2, 3, 4", (0..24).flat_map(|i| (i as f32).to_le_bytes()).collect());
+    let read = |mask: &[u8]| {
+        let mut out = zip::ZipWriter::new(fs::File::create(&path).unwrap());
+        for (name, file) in [("h0.npy", &h0()[..]), ("attention_mask.npy", mask)] {
+            out.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+            out.write_all(file).unwrap();
+        }
+        out.finish().unwrap();
+        let dump = Dump::open(&path).unwrap();
+        let is_left = dump.unmapped().len() == 1;
+        assert_eq!(is_left, dump.meta().attention_mask.is_none());
+        dump.meta().attention_mask.clone()
+    };
+    let due = Some(AttentionMask::Each(vec![vec![0, 1, 1], vec![1, 1, 1]]));
+    let bits = [0u8, 1, 1, 1, 1, 1];
+    let wide =
+        |one: &[u8]| bits.iter().flat_map(|&bit| if bit == 1 { one.to_vec() } else { vec![0; one.len()] }).collect();
+    assert_eq!(read(&array("|b1", "2, 3", bits.to_vec())), due);
+    assert_eq!(read(&array("<i8", "2, 3", wide(&1i64.to_le_bytes()))), due);
+    assert_eq!(read(&array(">i4", "2, 3", wide(&1i32.to_be_bytes()))), due);
+    assert_eq!(read(&array("<f4", "2, 3", wide(&1f32.to_le_bytes()))), due);
+    assert_eq!(read(&array("|u1", "3,", bits[..3].to_vec())), Some(AttentionMask::One(vec![0, 1, 1])));
+    // Other numbers, other lengths, and a mask of cells are none of the tokens'.
+    assert_eq!(read(&array("|u1", "2, 3", vec![0, 1, 2, 1, 1, 1])), None);
+    assert_eq!(read(&array("|u1", "2, 3", bits[..5].to_vec())), None);
+    assert_eq!(read(&array("|u1", "6,", bits.to_vec())), None);
+    assert_eq!(read(&array("|u1", "1, 2, 3", bits.to_vec())), None);
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{
-    Aligned, Extent, Graph, Options, Place, Profile, Report, Verdict, Warning, align, compare, number,
+    Aligned, CellsOf, Extent, Graph, Options, Place, Profile, Report, Verdict, Warning, align, compare, number,
 };
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
@@ -322,7 +322,7 @@ impl Bisection {
         let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
         let reference = self.reference.with(&taps)?;
         let Aligned { reference, candidate, alignment } = match &self.cells {
-            Some(_) => align(reference, candidate, None)?,
+            Some(_) => align(CellsOf::Both, reference, candidate, None)?,
             None => Aligned { reference, candidate, alignment: None },
         };
         if let Some(cells) = &self.cells

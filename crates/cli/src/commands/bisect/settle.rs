@@ -1,7 +1,7 @@
 //! What is an engine fed, in which chunks, and how is it judged? Settled by its first run.
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{Aligned, align};
+use firstdiff_compare::{Aligned, CellsOf, align};
 
 use crate::commands::bisect::Bisection;
 use crate::commands::bisect::cells::Cells;
@@ -112,7 +112,7 @@ impl Bisection {
         let mut look = Evidence::of(self.driver.evidence.meta.clone());
         look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
-        let Aligned { reference, alignment, .. } = align(self.reference.with(&[])?, candidate, None)?;
+        let Aligned { reference, alignment, .. } = align(CellsOf::Both, self.reference.with(&[])?, candidate, None)?;
         let Some(alignment) = alignment else { return Ok(false) };
         let cells = Cells::new(alignment);
         // Nothing in common is said as other tokens.
