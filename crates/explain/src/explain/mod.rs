@@ -6,7 +6,6 @@ mod laws;
 pub(crate) mod misrecorded;
 pub(crate) mod moved_alike;
 pub(crate) mod not_testable;
-mod other_weights;
 pub(crate) mod quantised;
 pub(crate) mod right_at_the_end;
 mod settle;
