@@ -3,7 +3,7 @@
 use firstdiff_compare::Place;
 use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, OtherWeight, Proof, measured};
 use firstdiff_model::Profile;
-use firstdiff_trace::Site;
+use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
 use crate::other_weights::{Experts, OtherWeights};
@@ -227,6 +227,28 @@ pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -
         ) if x.shape().first() == right.shape().first() => Kind::Linear,
         _ => Kind::Other,
     }
+}
+
+/// What a tap is called from another: those of its layer, of the one before, and of no layer; the stream two layers before; behind the layers, those of the last one.
+pub(crate) fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
+    let name = there.last_site().name();
+    // The stream before the layers is called as the one between them.
+    let stream = |before: Option<u32>| there.site == Site::H0 && own.layer == before;
+    Some(match (own.layer, there.layer) {
+        _ if stream(Some(0)) => "h of the layer before".to_owned(),
+        _ if stream(Some(1)) => "h two layers before".to_owned(),
+        (_, None) => name.to_owned(),
+        (Some(own), Some(layer)) if own == layer => name.to_owned(),
+        (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
+        (None, Some(layer)) if Some(layer + 1) == last && there.last_site() == Site::H => {
+            format!("{name} of the last layer but one")
+        }
+        (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
+        (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
+            format!("{name} two layers before")
+        }
+        _ => return None,
+    })
 }
 
 /// The right operation, asked by the laws.

@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::{Effort, Finding, Progress};
-use crate::laws::{Wrong, allowed_at, law_of};
+use crate::laws::{Wrong, allowed_at, called_from, law_of};
 use crate::other_weights::{Known, OtherWeights};
 use crate::replay::{Replay, ReplayError, Run};
 
@@ -174,66 +174,30 @@ const MOST_SHARED: u32 = 64;
 
 /// Other taps of the layer and of those before; behind the layers, of the last ones.
 fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
-    let is_alike = |site: &&Site| site.in_layer() && !matches!(site, Site::Qk | Site::Scores | Site::Probs);
-    let sites = || Site::ALL.iter().filter(is_alike).copied();
-    // From the layer before on.
-    let layers = run.recorded.model.plan.dims.layers;
+    let plan = &run.recorded.model.plan;
+    let (layers, own) = (plan.dims.layers, plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default());
     let own_layer = place.tap.layer.unwrap_or(layers);
-    if place.tap.site == Site::H0 {
-        return Ok(Vec::new());
-    }
-    let own = run.recorded.model.plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default();
-    let mut all = Vec::new();
     // A cache that several layers share is called by its layer.
-    let cached: &[Site] = match place.tap.site {
-        Site::Context => &[Site::V],
-        Site::Probs | Site::Scores | Site::Qk => &[Site::KRope],
-        _ => &[],
+    let cached = match place.tap.site {
+        Site::Context => Some(Site::V),
+        Site::Probs | Site::Scores | Site::Qk => Some(Site::KRope),
+        _ => None,
     };
-    for (layer, &site) in (0..own_layer.min(MOST_SHARED)).flat_map(|layer| cached.iter().map(move |site| (layer, site)))
-    {
-        let tap = Tap { site, layer: Some(layer) };
+    let shared = (0..own_layer.min(MOST_SHARED)).filter_map(|layer| Some(Tap::layer(layer, cached?)));
+    let shared = shared.map(|tap| (format!("{} of layer {}", tap.site.name(), tap.layer.unwrap_or(0)), tap));
+    let is_alike = |site: Site| site.in_layer() && !matches!(site, Site::Qk | Site::Scores | Site::Probs);
+    // What comes behind the place knows it already.
+    let before = plan.steps.iter().map(|step| step.tap).take_while(|tap| *tap != place.tap);
+    let before = before.filter(|tap| (is_alike(tap.site) || tap.site == Site::H0) && !own.contains(tap));
+    let called = |tap: Tap| Some((called_from(place.tap, tap, layers.checked_sub(1))?, tap));
+    let mut near: Vec<(String, Tap)> = before.filter_map(called).collect();
+    near.sort_by_key(|(_, tap)| tap.layer.map(|layer| own_layer.abs_diff(layer)));
+    let (near, mut all) = (shared.chain(near).collect::<Vec<_>>(), Vec::new());
+    for (name, tap) in near {
         if run.recorded.is_whole(Place { step: 0, tap })
             && let Ok((_, wide)) = run.value(tap, 0)?
         {
-            all.push((format!("{} of layer {layer}", site.name()), wide));
-        }
-    }
-    let h0 = Tap { site: Site::H0, layer: None };
-    if !own.contains(&h0)
-        && run.recorded.is_whole(Place { step: 0, tap: h0 })
-        && let Ok((_, wide)) = run.value(h0, 0)?
-    {
-        // The stream before the layers is called as the one between them.
-        let name = match own_layer {
-            0 => "h of the layer before",
-            1 => "h two layers before",
-            _ => Site::H0.name(),
-        };
-        all.push((name.to_owned(), wide));
-    }
-    for (before, said) in [(0, ""), (1, " of the layer before"), (2, " two layers before")] {
-        let Some(layer) = own_layer.checked_sub(before).filter(|layer| *layer < layers) else { continue };
-        // Of two layers before there is the stream alone.
-        for site in sites().filter(|site| before < 2 || *site == Site::H) {
-            let tap = Tap { site, layer: Some(layer) };
-            let there = Place { step: 0, tap };
-            // What comes behind the place knows it already.
-            let is_later = before == 0
-                && run.recorded.model.plan.steps.iter().position(|s| s.tap == tap)
-                    >= run.recorded.model.plan.steps.iter().position(|s| s.tap == place.tap);
-            if own.contains(&tap) || is_later || !run.recorded.is_whole(there) {
-                continue;
-            }
-            // Behind the layers the last one is near.
-            let said = match before {
-                1 if own_layer == layers => " of the last layer",
-                2 if own_layer == layers => " of the last layer but one",
-                _ => said,
-            };
-            if let Ok((_, wide)) = run.value(tap, 0)? {
-                all.push((format!("{}{said}", site.name()), wide));
-            }
+            all.push((name, wide));
         }
     }
     Ok(all)

@@ -7,11 +7,11 @@ use firstdiff_compare::{Place, is_masked};
 use firstdiff_laws::Kind;
 use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, At, Bench, DType, Edit, Operand, Program, Slice, Tensor, Values, View};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Progress};
-use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
+use crate::laws::{Measured, Wrong, allowed_at, called_from, kind_of, law_of, left_by};
 use crate::other_weights::{Experts, Known, OtherWeights};
 use crate::program::forms::computed;
 use crate::program::forms::embedding::picked;
@@ -310,28 +310,6 @@ fn of_steps(held: &Held, taps: &[usize]) -> (Vec<Vec<usize>>, Vec<ArrayD<f64>>) 
             (alone, taps.iter().filter_map(|&tap| held.readable(tap).map(array)).collect())
         }
     }
-}
-
-/// What a tap is called from another: those of its layer, of the one before, and of no layer; the stream two layers before; behind the layers, those of the last one.
-fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
-    let name = there.last_site().name();
-    // The stream before the layers is called as the one between them.
-    let stream = |before: Option<u32>| there.site == Site::H0 && own.layer == before;
-    Some(match (own.layer, there.layer) {
-        _ if stream(Some(0)) => "h of the layer before".to_owned(),
-        _ if stream(Some(1)) => "h two layers before".to_owned(),
-        (_, None) => name.to_owned(),
-        (Some(own), Some(layer)) if own == layer => name.to_owned(),
-        (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
-        (None, Some(layer)) if Some(layer + 1) == last && there.last_site() == Site::H => {
-            format!("{name} of the last layer but one")
-        }
-        (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
-        (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
-            format!("{name} two layers before")
-        }
-        _ => return None,
-    })
 }
 
 /// Numbers of a tensor nearby above which it is left alone.

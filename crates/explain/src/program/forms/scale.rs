@@ -108,7 +108,9 @@ fn is_before_products(context: &Context<'_>, op: usize) -> bool {
     let sides: Vec<_> =
         context.tensors(product).iter().map(|(_, view)| numbers_before(context, product, view)).collect();
     let all: Vec<(&str, f64)> = sides.iter().flat_map(BTreeMap::values).copied().collect();
-    sides.iter().all(|side| side.len() < 2) && all.iter().all(|number| *number == all[0])
+    // Where one of the two has a number, a 1 on the other is none.
+    let is_one_of_them = is_scale(op) || all.is_empty();
+    is_one_of_them && sides.iter().all(|side| side.len() < 2) && all.iter().all(|number| *number == all[0])
 }
 
 /// The product of q and k that one of them comes to, with nothing between but what is done to it as a whole: no other branch is added to it, and nothing stands beside it.
