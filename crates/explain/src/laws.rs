@@ -6,6 +6,7 @@ use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD};
 
+use crate::other_weights::{Experts, OtherWeights};
 use crate::replay::Replay;
 use crate::replay::operation::judged_as;
 use crate::replay::right::compared;
@@ -59,87 +60,6 @@ impl Wrong {
     }
 }
 
-/// Weights of the model beside an operation's own, by what they are called from each of its places.
-pub(crate) trait OtherWeights {
-    /// How many columns the operation's own matrix has.
-    fn columns(&self, place: usize) -> Option<usize>;
-    /// Other matrices, and how many rows and columns each has.
-    fn matrices(&self, place: usize) -> Vec<(String, [usize; 2])>;
-    /// One of those.
-    fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>>;
-    /// Vectors of this length, the operation's own among them.
-    fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)>;
-    /// How many experts a mixture has.
-    fn experts(&self, _place: usize) -> usize {
-        0
-    }
-    /// How many elements an expert has between its up and its down matrix.
-    fn hidden(&self, _place: usize) -> usize {
-        0
-    }
-    /// What an expert gives for every token.
-    fn part(&self, _place: usize, _inner: Inner) -> Option<Array2<f64>> {
-        None
-    }
-    /// What it gives for other rows than those that the mixture reads.
-    fn part_of(&self, _place: usize, _inner: Inner, _x: &Array2<f64>) -> Option<Array2<f64>> {
-        None
-    }
-}
-
-/// What a weight of so many axes is called from a layer, by the name of what it makes: by how far away its layer is, and, of a vector, as that of the first
-/// or the last layer; nothing where it is too far away. `last` is the last layer.
-pub(crate) fn weight_called(
-    name: &str,
-    axes: usize,
-    is_bias: bool,
-    (own, there): (Option<u32>, Option<u32>),
-    last: u32,
-) -> Vec<String> {
-    let near = match (own, there) {
-        (a, b) if a == b => Some(""),
-        (_, None) => Some(""),
-        (Some(own), Some(layer)) if layer == own + 1 => Some(" of the next layer"),
-        (Some(own), Some(layer)) if layer + 1 == own => Some(" of the layer before"),
-        _ => None,
-    };
-    // A pointer that stays is in the same layer from everywhere.
-    let is_other = own != there && (own.is_none() || axes == 1);
-    let at_the_end = match there.filter(|_| is_other) {
-        Some(0) => Some(" of the first layer"),
-        Some(layer) if layer == last => Some(" of the last layer"),
-        _ => None,
-    };
-    let what = match (axes, is_bias) {
-        (1, false) => "the gain of ",
-        (1, true) => "the bias of ",
-        _ => "",
-    };
-    near.into_iter().chain(at_the_end).map(|whose| format!("{what}{name}{whose}")).collect()
-}
-
-/// What a tap is called from another: those of its layer, of the one before, and of no layer; the stream two layers before; behind the layers, those of the last one.
-pub(crate) fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
-    let name = there.last_site().name();
-    // The stream before the layers is called as the one between them.
-    let stream = |before: Option<u32>| there.site == Site::H0 && own.layer == before;
-    Some(match (own.layer, there.layer) {
-        _ if stream(Some(0)) => "h of the layer before".to_owned(),
-        _ if stream(Some(1)) => "h two layers before".to_owned(),
-        (_, None) => name.to_owned(),
-        (Some(own), Some(layer)) if own == layer => name.to_owned(),
-        (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
-        (None, Some(layer)) if Some(layer + 1) == last && there.last_site() == Site::H => {
-            format!("{name} of the last layer but one")
-        }
-        (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
-        (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
-            format!("{name} two layers before")
-        }
-        _ => return None,
-    })
-}
-
 /// How the right operation is carried out on other inputs, by the index of the place.
 pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
 
@@ -151,7 +71,7 @@ pub(crate) fn law_of(
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
-    weights: Option<&dyn OtherWeights>,
+    weights: Option<&OtherWeights<'_>>,
 ) -> Option<Measured> {
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let axes = wrong.first()?.axes();
@@ -180,7 +100,7 @@ fn with_case<R>(
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
-    weights: Option<&dyn OtherWeights>,
+    weights: Option<&OtherWeights<'_>>,
     with: impl FnOnce(&mut Case<'_>) -> R,
 ) -> Option<R> {
     let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
@@ -295,6 +215,28 @@ pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -
     }
 }
 
+/// What a tap is called from another: those of its layer, of the one before, and of no layer; the stream two layers before; behind the layers, those of the last one.
+pub(crate) fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
+    let name = there.last_site().name();
+    // The stream before the layers is called as the one between them.
+    let stream = |before: Option<u32>| there.site == Site::H0 && own.layer == before;
+    Some(match (own.layer, there.layer) {
+        _ if stream(Some(0)) => "h of the layer before".to_owned(),
+        _ if stream(Some(1)) => "h two layers before".to_owned(),
+        (_, None) => name.to_owned(),
+        (Some(own), Some(layer)) if own == layer => name.to_owned(),
+        (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
+        (None, Some(layer)) if Some(layer + 1) == last && there.last_site() == Site::H => {
+            format!("{name} of the last layer but one")
+        }
+        (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
+        (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
+            format!("{name} two layers before")
+        }
+        _ => return None,
+    })
+}
+
 /// The right operation, asked by the laws.
 struct Asked<'a> {
     site: Site,
@@ -302,12 +244,16 @@ struct Asked<'a> {
     shape: Option<Vec<usize>>,
     profile: Profile,
     apply: Apply<'a>,
-    weights: Option<&'a dyn OtherWeights>,
+    weights: Option<&'a OtherWeights<'a>>,
     /// Scores are measured as the probabilities that they make.
     is_scores: bool,
 }
 
 impl Asked<'_> {
+    fn experts_of(&self) -> Option<&dyn Experts> {
+        self.weights?.experts
+    }
+
     /// A tensor as the laws see it.
     fn seen(&self, x: ArrayD<f64>) -> ArrayD<f64> {
         if self.is_scores {
@@ -362,19 +308,19 @@ impl Operation for Asked<'_> {
     }
 
     fn experts(&self, place: usize) -> usize {
-        self.weights.map_or(0, |weights| weights.experts(place))
+        self.experts_of().map_or(0, |experts| experts.count(place))
     }
 
     fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
-        self.weights?.part(place, inner)
+        self.experts_of()?.part(place, inner)
     }
 
     fn hidden(&self, place: usize) -> usize {
-        self.weights.map_or(0, |weights| weights.hidden(place))
+        self.experts_of().and_then(|experts| experts.hidden(place)).unwrap_or(0)
     }
 
     fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
-        self.weights?.part_of(place, inner, x)
+        self.experts_of()?.part_of(place, inner, x)
     }
 
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {

@@ -620,6 +620,9 @@ struct Attention {
     scale: f64,
     bias: f64,
     fill: f64,
+    /// A number on k, 1 where there is none; and whether q times its number is added to k to make q.
+    of_k: f64,
+    is_branch: bool,
 }
 
 const TOKENS: usize = 16;
@@ -635,7 +638,8 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
 }
 
 impl Attention {
-    const RIGHT: Attention = Attention { of_q: 0.35, scale: 0.5, bias: -0.3, fill: f32::MIN as f64 };
+    const RIGHT: Attention =
+        Attention { of_q: 0.35, of_k: 1.0, is_branch: false, scale: 0.5, bias: -0.3, fill: f32::MIN as f64 };
 
     fn mask(self) -> Vec<f32> {
         let cell = |at: usize| match (at / TOKENS, at % TOKENS) {
@@ -658,7 +662,10 @@ impl Attention {
         for (t, mask) in self.mask().chunks(TOKENS).enumerate() {
             let row =
                 |s: usize| (0..WIDTH).map(|i| f64::from(q[t * WIDTH + i]) * f64::from(k[s * WIDTH + i])).sum::<f64>();
-            let products: Vec<f64> = (0..ids).map(|s| self.of_q * row(s)).collect();
+            let beside =
+                |s: usize| (0..WIDTH).map(|i| f64::from(k[t * WIDTH + i]) * f64::from(k[s * WIDTH + i])).sum::<f64>();
+            let other = |s: usize| if self.is_branch { beside(s) } else { 0.0 };
+            let products: Vec<f64> = (0..ids).map(|s| self.of_k * (self.of_q * row(s) + other(s))).collect();
             let masked: Vec<f64> = products.iter().zip(mask).map(|(x, m)| self.scale * x + f64::from(*m)).collect();
             let top = masked.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = masked.iter().map(|x| (x - top).exp()).sum();
@@ -698,39 +705,58 @@ impl Attention {
     }
 
     /// The right run as PyTorch records one: a line of code for each operation.
-    fn program(folder: &std::path::Path) {
+    fn program(self, folder: &std::path::Path) {
         use serde_json::json;
         let (t, d) = (TOKENS, WIDTH);
         let rows = json!(["f32", [1, t, d]]);
         let square = json!(["f32", [1, 1, t, t]]);
         let heads = |buffer: usize| json!({"v": [buffer, [t, 1, d], [d, d, 1]]});
         let product = |buffer: usize| json!({"v": [buffer, [1, t, t], [t * t, t, 1]]});
+        let mut ops = vec![
+            json!({"o": "embedding", "i": [1, 0], "y": [5], "s": 0, "l": 1}),
+            json!({"o": "linear", "i": [5, 2], "y": [6], "s": 0, "l": 2}),
+            json!({"o": "mul.Tensor", "i": [6, {"c": self.of_q}], "y": [7], "s": 0, "l": 3}),
+            json!({"o": "linear", "i": [5, 3], "y": [8], "s": 0, "l": 4}),
+        ];
+        let mut reads = [7, 8];
+        if self.of_k != 1.0 {
+            ops.push(json!({"o": "mul.Tensor", "i": [8, {"c": self.of_k}], "y": [14], "s": 0, "l": 10}));
+            reads[1] = 14;
+        }
+        if self.is_branch {
+            ops.push(json!({"o": "add.Tensor", "i": [8, 7], "y": [15], "s": 0, "l": 11}));
+            reads[0] = 15;
+        }
+        let [of_q, of_k] = reads;
+        ops.extend([
+            json!({"o": "matmul", "i": [{"v": [of_q, [1, 1, t, d], [t * d, t * d, d, 1]]}, {"v": [of_k, [1, 1, d, t], [t * d, t * d, 1, d]]}],
+                "y": [9], "s": 0, "l": 5}),
+            json!({"o": "mul.Tensor", "i": [9, {"c": self.scale}], "y": [10], "s": 0, "l": 6}),
+            json!({"o": "add.Tensor", "i": [10, 4], "y": [11], "s": 0, "l": 7}),
+            json!({"o": "softmax.int", "i": [11, {"c": -1}, {"t": "f32"}], "y": [12], "s": 0, "l": 8}),
+            json!({"o": "matmul", "i": [12, {"v": [8, [1, 1, t, d], [t * d, t * d, d, 1]]}], "y": [13], "s": 0, "l": 9}),
+        ]);
+        let made = |buffer: usize| ops.iter().position(|op| op["y"][0] == buffer).unwrap();
+        let tap = |name: &str, buffer: usize, view: serde_json::Value| json!({"tap": name, "step": 0, "op": made(buffer), "v": view});
+        let taps = [
+            tap("h0", 5, json!({"v": [5, [t, d], [d, 1]]})),
+            tap("layers.0.q", 6, heads(6)),
+            tap("layers.0.k", 8, heads(8)),
+            tap("layers.0.qk", 9, product(9)),
+            tap("layers.0.scores", 11, product(11)),
+            tap("layers.0.probs", 12, product(12)),
+            tap("layers.0.context", 13, heads(13)),
+        ];
         let program = json!({"version": 1, "constants": [4], "inputs": {"0": "input_ids"},
             "weights": {"1": "embed", "2": "q", "3": "k"}, "files": ["odd.py"], "scopes": [["attention", ["forward"], 0]],
             "values": [["i64", [1, t]], ["f32", [t, d]], ["f32", [d, d]], ["f32", [d, d]], square, rows, rows, rows, rows,
-                square, square, square, square, ["f32", [1, 1, t, d]]],
-            "ops": [
-                {"o": "embedding", "i": [1, 0], "y": [5], "s": 0, "l": 1},
-                {"o": "linear", "i": [5, 2], "y": [6], "s": 0, "l": 2},
-                {"o": "mul.Tensor", "i": [6, {"c": 0.35}], "y": [7], "s": 0, "l": 3},
-                {"o": "linear", "i": [5, 3], "y": [8], "s": 0, "l": 4},
-                {"o": "matmul", "i": [{"v": [7, [1, 1, t, d], [t * d, t * d, d, 1]]}, {"v": [8, [1, 1, d, t], [t * d, t * d, 1, d]]}],
-                    "y": [9], "s": 0, "l": 5},
-                {"o": "mul.Tensor", "i": [9, {"c": 0.5}], "y": [10], "s": 0, "l": 6},
-                {"o": "add.Tensor", "i": [10, 4], "y": [11], "s": 0, "l": 7},
-                {"o": "softmax.int", "i": [11, {"c": -1}, {"t": "f32"}], "y": [12], "s": 0, "l": 8},
-                {"o": "matmul", "i": [12, {"v": [8, [1, 1, t, d], [t * d, t * d, d, 1]]}], "y": [13], "s": 0, "l": 9}],
-            "steps": [{"ops": [0, 9], "tokens": t, "output": 13}],
-            "taps": [{"tap": "h0", "step": 0, "op": 0, "v": {"v": [5, [t, d], [d, 1]]}},
-                {"tap": "layers.0.q", "step": 0, "op": 1, "v": heads(6)}, {"tap": "layers.0.k", "step": 0, "op": 3, "v": heads(8)},
-                {"tap": "layers.0.qk", "step": 0, "op": 4, "v": product(9)}, {"tap": "layers.0.scores", "step": 0, "op": 6, "v": product(11)},
-                {"tap": "layers.0.probs", "step": 0, "op": 7, "v": product(12)},
-                {"tap": "layers.0.context", "step": 0, "op": 8, "v": heads(13)}]});
-        Attention::RIGHT.write(folder);
+                square, square, square, square, ["f32", [1, 1, t, d]], rows, rows],
+            "ops": ops, "steps": [{"ops": [0, ops.len()], "tokens": t, "output": 13}], "taps": taps});
+        self.write(folder);
         std::fs::write(folder.join("program.json"), program.to_string()).unwrap();
         let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         let ids: Vec<u8> = (0..t as i64).flat_map(i64::to_le_bytes).collect();
-        let mask = ("4", "F32", vec![1, 1, t, t], bytes(&Attention::RIGHT.mask()));
+        let mask = ("4", "F32", vec![1, 1, t, t], bytes(&self.mask()));
         tensors(&folder.join("program.safetensors"), &[("0", "I64", vec![1, t], ids), mask]);
         let weights = [("embed", 1, t), ("q", 2, d), ("k", 3, d)];
         let weights = weights.map(|(name, seed, rows)| (name, "F32", vec![rows, d], bytes(&numbers(rows * d, seed))));
@@ -738,27 +764,118 @@ impl Attention {
     }
 }
 
+impl Attention {
+    /// What is said of a run, by the program in a folder.
+    fn explained(self, golden: &std::path::Path) -> serde_json::Value {
+        let own = golden.join("own");
+        self.write(&own);
+        let weights = golden.join("model.safetensors");
+        let [golden, own, weights] = [golden, &own, &weights].map(|path| path.to_string_lossy().into_owned());
+        json(&["explain", &golden, &own, "--weights", &weights])
+    }
+
+    /// The one cause, its parameters, and what is to be done.
+    fn named(self, golden: &std::path::Path) -> (String, serde_json::Value, String) {
+        let report = self.explained(golden);
+        let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+        let fix = finding["fix"].as_str().unwrap_or_default().to_owned();
+        (finding["cause"].as_str().unwrap_or_default().to_owned(), finding["params"].clone(), fix)
+    }
+}
+
+/// The scale of the products may stand before them: on q, or half of it on each of both. It is none of that where another number stands beside it, behind it,
+/// or where it is that of a branch alone.
+#[test]
+fn the_scale_of_the_products_may_stand_before_them() {
+    let before = Attention { scale: 1.0, ..Attention::RIGHT };
+    let cause = |right: Attention, own: Attention| {
+        let folder = tempfile::tempdir().unwrap();
+        right.program(folder.path());
+        assert_eq!(right.explained(folder.path())["verdict"], "parity");
+        own.named(folder.path())
+    };
+    for (of_q, said) in [(1.0, 1.0), (0.9, 0.9), (-0.35, -0.35)] {
+        let (id, params, fix) = cause(before, Attention { of_q, ..before });
+        assert_eq!(id, "score-scale", "{of_q}");
+        assert!((params["scale"].as_f64().unwrap() - said).abs() < 1e-5, "{params}");
+        assert!(fix.ends_with(": 0.35 in mul (odd.py:3)"), "{fix}");
+    }
+    let both = Attention { of_q: 0.6, of_k: 0.6, ..before };
+    assert_eq!(cause(both, Attention { of_q: 1.0, of_k: 1.0, ..both }).0, "score-scale");
+    assert_eq!(cause(both, Attention { of_q: 0.36, of_k: 0.36, ..both }).0, "score-scale");
+    // One of two numbers, of which nobody knows which is the scale.
+    let beside = Attention { of_k: 2.0, ..before };
+    assert_ne!(cause(beside, Attention { of_q: 0.9, ..beside }).0, "score-scale");
+    // A multiplier of the keys, with the scale behind the products.
+    let keys = Attention { of_q: 1.0, of_k: 0.7, ..Attention::RIGHT };
+    assert_ne!(cause(keys, Attention { of_k: 0.9, ..keys }).0, "score-scale");
+    // A factor on what is added to q.
+    let branch = Attention { is_branch: true, ..before };
+    assert_ne!(cause(branch, Attention { of_q: 0.9, ..branch }).0, "score-scale");
+    assert_ne!(cause(branch, Attention { of_q: 1.0, ..branch }).0, "score-scale");
+}
+
+/// Operations of llama.cpp are called as it calls them, and by the node.
+#[test]
+fn an_operation_of_ggml_has_its_own_name_and_its_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (t, d, golden, own) = (TOKENS, WIDTH, folder.path().join("golden"), folder.path().join("own"));
+    let program = serde_json::json!({"version": 1, "constants": [], "inputs": {"1": "inp_tokens"}, "weights": {"0": "embed", "4": "q"},
+        "scopes": [["embd", [], null], ["inp_scaled", [], null], ["Qcur-0", [], null]],
+        "values": [["f32", [t, d]], ["i32", [t]], ["f32", [t, d]], ["f32", [t, d]], ["f32", [d, d]], ["f32", [t, d]]],
+        "ops": [{"o": "ggml.GET_ROWS", "i": [0, 1], "y": [2], "s": 0},
+            {"o": "ggml.SCALE", "i": [2], "y": [3], "a": {"scale": {"c": 3.0}, "bias": {"c": 0.0}}, "s": 1},
+            {"o": "ggml.MUL_MAT", "i": [4, 3], "y": [5], "s": 2}],
+        "steps": [{"ops": [0, 3], "tokens": t, "output": 5}],
+        "taps": [{"tap": "h0", "step": 0, "op": 1, "v": 3}, {"tap": "layers.0.q", "step": 0, "op": 2, "v": 5}]});
+    let (embed, q) = (numbers(t * d, 1), numbers(d * d, 2));
+    let write = |folder: &std::path::Path, scale: f32, twice: f32| {
+        std::fs::create_dir_all(folder).unwrap();
+        let h0: Vec<f32> = embed.iter().map(|x| scale * x).collect();
+        let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let made: Vec<f32> =
+            h0.chunks(d).flat_map(|x| q.chunks(d).map(|w| twice * dot(x, w) as f32).collect::<Vec<_>>()).collect();
+        npy(&folder.join("h0.npy"), &[t, d], &h0);
+        npy(&folder.join("layers.0.q.npy"), &[t, d], &made);
+        let tap = |tap: &str| serde_json::json!({"tap": tap, "step": 0, "file": format!("{tap}.npy"), "shape": [t, d], "dtype": "f32"});
+        let tokens: Vec<usize> = (0..t).collect();
+        let dump = serde_json::json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": tokens,
+            "taps": [tap("h0"), tap("layers.0.q")]});
+        std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+    };
+    write(&golden, 3.0, 1.0);
+    std::fs::write(golden.join("program.json"), program.to_string()).unwrap();
+    let ids: Vec<u8> = (0..t as i32).flat_map(i32::to_le_bytes).collect();
+    tensors(&golden.join("program.safetensors"), &[("1", "I32", vec![t], ids)]);
+    let weights = golden.join("model.safetensors");
+    safetensors(&weights, &[("embed", &[t, d], &embed), ("q", &[d, d], &q)], &[]);
+    let [golden, weights] = [&golden, &weights].map(|path| path.to_string_lossy().into_owned());
+    let explained = |scale: f32, twice: f32| {
+        write(&own, scale, twice);
+        json(&["explain", &golden, &own.to_string_lossy(), "--weights", &weights])
+    };
+    assert_eq!(explained(3.0, 1.0)["verdict"], "parity");
+    let report = explained(4.0, 1.0);
+    let finding = &report["findings"][0];
+    assert_eq!(
+        (&finding["cause"], &finding["op"]),
+        (&"number-differs".into(), &"SCALE (inp_scaled)".into()),
+        "{report:#}"
+    );
+    assert_eq!(finding["params"]["operation"], "SCALE (inp_scaled)");
+    assert_eq!(finding["fix"], "take the reference's own number: 3 in SCALE (inp_scaled)");
+    let report = explained(3.0, 2.0);
+    assert_eq!(report["findings"][0]["op"], "MUL_MAT (Qcur-0)", "{report:#}");
+}
+
 /// A factor is called after the operation that it is of, and what is to be changed is the reference's own number and line.
 #[test]
 fn a_factor_has_the_name_of_its_operation() {
     let folder = tempfile::tempdir().unwrap();
-    let golden = folder.path().join("golden");
-    Attention::program(&golden);
-    let explained = |own: Attention| {
-        let path = folder.path().join("own");
-        own.write(&path);
-        let weights = golden.join("model.safetensors");
-        let [golden, path, weights] = [&golden, &path, &weights].map(|path| path.to_string_lossy().into_owned());
-        json(&["explain", &golden, &path, "--weights", &weights])
-    };
     let right = Attention::RIGHT;
-    assert_eq!(explained(right)["verdict"], "parity");
-    let named = |own: Attention| {
-        let report = explained(own);
-        let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
-        let fix = finding["fix"].as_str().unwrap_or_default().to_owned();
-        (finding["cause"].as_str().unwrap_or_default().to_owned(), finding["params"].clone(), fix)
-    };
+    right.program(folder.path());
+    assert_eq!(right.explained(folder.path())["verdict"], "parity");
+    let named = |own: Attention| own.named(folder.path());
     // On the way to the products it is q's, whatever it becomes.
     let (cause, _, fix) = named(Attention { of_q: 1.0, ..right });
     assert_eq!((&*cause, &*fix), ("operation-omitted", "carry it out: 0.35 in mul (odd.py:3)"));

@@ -18,7 +18,7 @@ use crate::tolerance::search::{FITTED_ALIKE, SAME_NUMBER, WELL_BELOW};
 /// The findings of all places, each cause once, and `others` among them.
 pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
     let model = run.recorded.model;
-    let mut chosen = choose(&places);
+    let mut chosen = choose(run, &places);
     in_some_steps(&places, &mut chosen);
     let mut out: Vec<Finding> = Vec::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
@@ -355,7 +355,7 @@ fn cause(mistake: &Candidate) -> Cause {
 }
 
 /// Of each place the way that explains most other places too; a mistake that must show elsewhere, and does not, comes last.
-fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
+fn choose(run: &Run<'_>, places: &[Explained]) -> Vec<Option<Reproduction>> {
     let mut shown: HashMap<&str, BTreeSet<Place>> = HashMap::new();
     for explained in places {
         for mistake in explained.found.reproduced.iter().flat_map(|r| &r.mistakes) {
@@ -364,15 +364,13 @@ fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
     }
     let lacking = |mistake: &Candidate, place: Place| {
         let edit = &mistake.edits[0];
-        let made = |site: &&Site| mistake.edits.iter().any(|e| e.tap.site == **site);
-        let needed = edit.mistake.made_together.iter().filter(|site| !made(site));
-        needed
-            .filter(|&&site| {
-                !shown[mistake.key.as_str()]
-                    .iter()
-                    .any(|p| p.step == place.step && p.tap.layer == edit.tap.layer && p.tap.site == site)
-            })
-            .count()
+        let made = |site: Site| mistake.edits.iter().any(|e| e.tap.site == site);
+        let is_shown = |own: Place| shown[mistake.key.as_str()].contains(&own);
+        let lacks = |&site: &Site| {
+            let own = Place { tap: Tap { site, ..edit.tap }, ..place };
+            !made(site) && run.recorded.holds(own) && !is_shown(own)
+        };
+        edit.mistake.made_together.iter().copied().filter(lacks).count()
     };
     let rank = |r: &Reproduction, place: Place| {
         let lacking: usize = r.mistakes.iter().map(|m| lacking(m, place)).sum();

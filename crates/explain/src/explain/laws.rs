@@ -2,13 +2,13 @@
 
 use firstdiff_compare::Place;
 use firstdiff_laws::Kind;
-use firstdiff_model::{Chunk, Model, Op, Profile, Step, eval_step, ggml_activations};
+use firstdiff_model::{Chunk, Model, Op, Profile, Step, WeightRef, eval_step, ggml_activations};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
-use crate::explain::other_weights::ByPlace;
 use crate::explain::{Effort, Finding, Progress};
 use crate::laws::{Wrong, allowed_at, called_from, kind_of, law_of};
+use crate::other_weights::{Known, OtherWeights};
 use crate::replay::{Replay, ReplayError, Run};
 
 /// Measures the laws of the faults that no mistake of the catalogue explains.
@@ -100,8 +100,29 @@ fn of_finding(
     let tokens = run.known.then(|| run.recorded.tokens[0].clone());
     let run = &*run;
     let apply = |at: usize, inputs: &[ArrayD<f64>]| evaluated(run, &chains[at], inputs);
-    let weights = ByPlace { model, steps: chains.iter().map(|chain| chain.steps[0]).collect() };
+    let (weights, known) = weights_of(model);
+    let values = |at: usize| {
+        let view = model.weights.view(*weights.get(at)?).ok()?;
+        let rows = || view.rows::<f64>(0..view.shape()[0]).into_iter().collect();
+        Some(if view.shape().len() == 2 { rows() } else { view.vector::<f64>().to_vec() })
+    };
+    let places = chains.iter().map(|chain| chain.steps[0].tap).collect();
+    let weights = OtherWeights { known: &known, values: &values, places, experts: None };
     Ok(law_of(kind, site, wrong, tokens, run.profile, &apply, Some(&weights)))
+}
+
+/// The weights of a model, each once, and what is made with each.
+fn weights_of(model: &Model) -> (Vec<WeightRef>, Vec<Known>) {
+    let (mut weights, mut known): (Vec<WeightRef>, Vec<Known>) = (Vec::new(), Vec::new());
+    for (tap, at, weight) in
+        model.plan.steps.iter().flat_map(|s| s.weights.iter().enumerate().map(|(at, w)| (s.tap, at, *w)))
+    {
+        let number = weights.iter().position(|known| *known == weight).unwrap_or(weights.len());
+        weights.extend((number == weights.len()).then_some(weight));
+        let shape = model.weights.shape(weight).map(|shape| shape.to_vec());
+        known.extend(shape.map(|shape| Known { weight: number, tap, is_bias: at > 0, shape }));
+    }
+    (weights, known)
 }
 
 /// What the first step takes of a tensor: in llama.cpp's arithmetic a product takes its rows rounded to what its weight asks. In that of others, and

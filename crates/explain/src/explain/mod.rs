@@ -4,8 +4,8 @@ pub(crate) mod finding;
 pub(crate) mod findings;
 mod laws;
 pub(crate) mod misrecorded;
+pub(crate) mod moved_alike;
 pub(crate) mod not_testable;
-mod other_weights;
 pub(crate) mod quantised;
 pub(crate) mod right_at_the_end;
 mod settle;
@@ -71,14 +71,6 @@ pub fn explain(
     let begun = Instant::now();
     let right = replay.taps.iter().filter(|t| t.report.status.agrees()).map(|t| t.report.place).collect();
     let mut walk = Walk {
-        effort,
-        accepted: Vec::new(),
-        places: Vec::new(),
-        left_by_the_prefill: HashSet::new(),
-        in_decoding_alone: false,
-        dark: HashSet::new(),
-        unknown: HashSet::new(),
-        in_vain: HashMap::new(),
         right,
         // What no rounding to few bits comes near may be one of 16 bits, which the catalogue has.
         in_other_arithmetic: other
@@ -86,7 +78,7 @@ pub fn explain(
             .filter(|other| other.nearest.is_some())
             .flat_map(|other| other.places.iter().copied())
             .collect(),
-        progress,
+        ..Walk::new(effort, progress)
     };
     for at in 0..replay.taps.len() {
         let place = replay.taps[at].report.place;
@@ -103,7 +95,9 @@ pub fn explain(
         weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
     let left_by_the_prefill = std::mem::take(&mut walk.left_by_the_prefill);
-    let mut findings = findings::of(&run, walk.places, misrecorded::findings(&replay));
+    let mut not_blamed = misrecorded::findings(&replay);
+    moved_alike::name(&walk, &run, &shared, moved_alike::places(&replay), &mut not_blamed)?;
+    let mut findings = findings::of(&run, walk.places, not_blamed);
     findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     findings::in_all_steps(&mut findings, &replay);
     if let Some(other) = other {
@@ -175,7 +169,23 @@ struct Walk<'p> {
     progress: Progress<'p>,
 }
 
-impl Walk<'_> {
+impl<'p> Walk<'p> {
+    fn new(effort: &'p Effort, progress: Progress<'p>) -> Walk<'p> {
+        Walk {
+            effort,
+            accepted: Vec::new(),
+            places: Vec::new(),
+            left_by_the_prefill: HashSet::new(),
+            in_decoding_alone: false,
+            dark: HashSet::new(),
+            unknown: HashSet::new(),
+            right: HashSet::new(),
+            in_vain: HashMap::new(),
+            in_other_arithmetic: HashSet::new(),
+            progress,
+        }
+    }
+
     fn visit<'a>(
         &mut self,
         run: &mut Run<'a>,

@@ -11,6 +11,7 @@ use firstdiff_model::{Profile, Step};
 use firstdiff_trace::Tap;
 
 use crate::explain::Effort;
+use crate::explain::taken_back::{OfPlan, Trials};
 use crate::replay::{Done, Replayed, Run};
 use crate::search::Search;
 use crate::search::proof::{Target, misfit};
@@ -21,74 +22,132 @@ use crate::tolerance::replay::PLAINLY_OFF;
 pub(crate) const MOST: usize = 1024;
 const MOST_OF_A_LARGE_ONE: usize = 32;
 
+/// What is off before a right end.
+pub(crate) struct Off<At> {
+    /// The taps with which an end would not be right, each with that end.
+    pub(crate) ends: BTreeMap<At, At>,
+    /// Those of them that are right by what they read: made of a wrong one, whose recording is not what is wrong then.
+    pub(crate) between: Vec<At>,
+}
+
+/// Where each step is right at its end by the tokens alone, the taps with which it would not be; `None` where none is.
+pub(crate) fn off_before_a_right_end<T: Trials>(trials: &mut T) -> Done<Option<Off<T::At>>> {
+    let step = |trials: &T, at: T::At| trials.place(at).step;
+    let (all, recorded) = (trials.all(), trials.recorded());
+    // In the order of the operations the last of each step stays.
+    let ends: BTreeMap<u32, T::At> = recorded.iter().map(|&at| (step(trials, at), at)).collect();
+    let is = |what: fn(&Replayed) -> bool| move |trials: &T, at: T::At| trials.judged(at).is_some_and(what);
+    // What is wrong by the tokens alone was found so.
+    let is_known_wrong = is(|t| t.from.is_empty() && t.report.status == Status::Diverged);
+    let is_fault = is(Replayed::is_at_fault);
+    if !all.iter().any(|&at| is_fault(trials, at)) || ends.values().any(|&end| is_known_wrong(trials, end)) {
+        return Ok(None);
+    }
+    for &end in ends.values() {
+        if trials.comes_out_from(end, None)? != Some(true) {
+            return Ok(None);
+        }
+    }
+    let asked: Vec<T::At> = recorded.into_iter().filter(|&at| trials.is_seen_at(at, &ends)).collect();
+    if asked.len() > trials.most() {
+        return Ok(None);
+    }
+    let mut off: BTreeMap<T::At, T::At> = BTreeMap::new();
+    for &at in &asked {
+        for (_, &end) in ends.range(step(trials, at)..) {
+            if trials.comes_out_from(end, Some(at))? == Some(false) {
+                off.insert(at, end);
+                break;
+            }
+        }
+    }
+    // A single key, or the last position alone, shows nothing of a tap that another step shows to be off.
+    let is_excused = is(|t| !t.is_blamed());
+    let excused = all.iter().copied().filter(|&at| is_excused(trials, at));
+    let in_other_steps: HashSet<Tap> = off.keys().copied().chain(excused).map(|at| trials.place(at).tap).collect();
+    for at in asked.into_iter().filter(|&at| trials.may_be_off(at)) {
+        if in_other_steps.contains(&trials.place(at).tap) {
+            off.entry(at).or_insert(ends[&step(trials, at)]);
+        }
+    }
+    let is_right = is(|t| t.report.status.agrees());
+    let between: Vec<T::At> = off.keys().copied().filter(|&at| is_right(trials, at)).collect();
+    // What is off came from a wrong tap, or the two judgements contradict each other.
+    let comes_from = |&at: &T::At| off.keys().any(|&other| !between.contains(&other) && trials.is_made_of(at, other));
+    let is_one = between.iter().all(comes_from) && !off.is_empty();
+    Ok(is_one.then_some(Off { ends: off, between }))
+}
+
+impl Trials for OfPlan<'_, '_> {
+    type At = Place;
+
+    fn place(&self, at: Place) -> Place {
+        at
+    }
+
+    fn all(&self) -> Vec<Place> {
+        self.taps.iter().map(|t| t.report.place).collect()
+    }
+
+    fn recorded(&self) -> Vec<Place> {
+        self.all().into_iter().filter(|place| self.run.recorded.is_readable(*place)).collect()
+    }
+
+    fn judged(&self, at: Place) -> Option<&Replayed> {
+        self.taps.iter().find(|t| t.report.place == at)
+    }
+
+    fn made_of(&self, at: Place) -> BTreeSet<Place> {
+        self.judged(at).map(|tap| self.run.made_of(tap)).unwrap_or_default()
+    }
+
+    fn is_made_of(&self, at: Place, of: Place) -> bool {
+        self.run.is_made_of(at.tap, of.tap)
+    }
+
+    fn goes_on(&self, at: Place, readers: &BTreeSet<Place>) -> bool {
+        self.run.goes_on(at.tap, &readers.iter().map(|place| place.tap).collect())
+    }
+
+    fn without(&mut self, at: Place, left_out: &BTreeSet<Place>) -> Done<Option<Replayed>> {
+        self.run.judged_without(at, left_out).map(Some)
+    }
+
+    fn comes_out_from(&mut self, end: Place, with: Option<Place>) -> Done<Option<bool>> {
+        let recorded = self.recorded().into_iter().collect();
+        self.run.comes_out_from(end, with, &recorded)
+    }
+
+    fn is_seen_at(&self, at: Place, ends: &BTreeMap<u32, Place>) -> bool {
+        let passes = |end: &Place| *end != at && !self.run.goes_on(at.tap, &HashSet::from([end.tap]));
+        let positions = |place: Place| self.run.recorded.positions(place);
+        let holds = |end: &Place| match (positions(*end), positions(at)) {
+            (None, _) => true,
+            (Some(rows), Some(own)) => rows == own || end.step != at.step,
+            (Some(_), None) => end.step != at.step,
+        };
+        ends.range(at.step..).all(|(_, end)| passes(end) && holds(end))
+    }
+
+    fn may_be_off(&self, at: Place) -> bool {
+        let is_part = self.run.recorded.positions(at).is_some();
+        self.judged(at).is_some_and(|t| t.is_blamed() && (is_part || !t.report.status.agrees()))
+    }
+
+    fn most(&self) -> usize {
+        let is_large = self.run.recorded.model.plan.dims.hidden > Effort::default().small;
+        if is_large { MOST_OF_A_LARGE_ONE } else { MOST }
+    }
+}
+
 impl Run<'_> {
     /// Where each step is right at its end, leaves out the taps with which it would not be, and judges again what reads them.
     pub(crate) fn leave_out_what_is_right_at_the_end(&mut self, taps: &mut [Replayed]) -> Done<()> {
-        if !self.known || !taps.iter().any(Replayed::is_at_fault) {
+        if !self.known {
             return Ok(());
         }
-        let recorded: BTreeSet<Place> =
-            taps.iter().map(|t| t.report.place).filter(|place| self.recorded.is_readable(*place)).collect();
-        // In the order of the Plan the last of each step stays.
-        let ends: BTreeMap<u32, Place> = (taps.iter().map(|t| t.report.place))
-            .filter(|place| recorded.contains(place))
-            .map(|place| (place.step, place))
-            .collect();
-        // What is wrong by the tokens alone was found so.
-        let is_known_wrong = |end: &Place| {
-            taps.iter().any(|t| t.report.place == *end && t.from.is_empty() && t.report.status == Status::Diverged)
-        };
-        if ends.values().any(is_known_wrong) {
-            return Ok(());
-        }
-        for &end in ends.values() {
-            if self.comes_out_from(end, None, &recorded)? != Some(true) {
-                return Ok(());
-            }
-        }
-        let asked: Vec<Place> = recorded.iter().copied().filter(|place| self.is_seen_at(*place, &ends)).collect();
-        let is_large = self.recorded.model.plan.dims.hidden > Effort::default().small;
-        if asked.len() > if is_large { MOST_OF_A_LARGE_ONE } else { MOST } {
-            return Ok(());
-        }
-        let mut off: BTreeMap<Place, Place> = BTreeMap::new();
-        for place in asked {
-            for (_, &end) in ends.range(place.step..) {
-                if self.comes_out_from(end, Some(place), &recorded)? == Some(false) {
-                    off.insert(place, end);
-                    break;
-                }
-            }
-        }
-        // A single key, or the last position alone, shows nothing of a tap that another step shows to be off.
-        let in_other_steps: HashSet<Tap> = taps
-            .iter()
-            .filter(|t| off.contains_key(&t.report.place) || !t.is_blamed())
-            .map(|t| t.report.place.tap)
-            .collect();
-        for tap in taps.iter().filter(|t| t.is_blamed()) {
-            let place = tap.report.place;
-            let is_open = !tap.report.status.agrees() || self.recorded.positions(place).is_some();
-            if is_open
-                && recorded.contains(&place)
-                && in_other_steps.contains(&place.tap)
-                && self.is_seen_at(place, &ends)
-            {
-                off.entry(place).or_insert(ends[&place.step]);
-            }
-        }
-        // Whether a right tap is made of a wrong one: then it is not the recording that is wrong.
-        let between: BTreeSet<Place> = taps
-            .iter()
-            .filter(|t| t.report.status.agrees() && off.contains_key(&t.report.place))
-            .map(|t| t.report.place)
-            .collect();
-        // What is off came from a wrong tap, or the two judgements contradict each other.
-        let comes_from =
-            |place: &Place| off.keys().any(|other| !between.contains(other) && self.is_made_of(place.tap, other.tap));
-        if !between.iter().all(comes_from) {
-            return Ok(());
-        }
+        let found = off_before_a_right_end(&mut OfPlan { run: self, taps })?;
+        let Some(Off { ends: off, between }) = found else { return Ok(()) };
         self.recorded.left_out.extend(off.keys());
         self.forget();
         let is_made_of_one = |run: &Run<'_>, tap: &Replayed| {
@@ -107,17 +166,6 @@ impl Run<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether all that is made of a tap passes the ends of its step and of those behind it, which hold its positions.
-    fn is_seen_at(&self, place: Place, ends: &BTreeMap<u32, Place>) -> bool {
-        let passes = |end: &Place| *end != place && !self.goes_on(place.tap, &HashSet::from([end.tap]));
-        let holds = |end: &Place| match (self.recorded.positions(*end), self.recorded.positions(place)) {
-            (None, _) => true,
-            (Some(rows), Some(own)) => rows == own || end.step != place.step,
-            (Some(_), None) => end.step != place.step,
-        };
-        ends.range(place.step..).all(|(_, end)| passes(end) && holds(end))
     }
 
     /// Whether a tap comes out of the tokens, with one recorded tap on the way, or none; `None` where that cannot be told.

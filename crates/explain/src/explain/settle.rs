@@ -10,6 +10,7 @@ use crate::mistakes::Edit;
 use crate::replay::recorded::own;
 use crate::replay::{ReplayError, Run};
 use crate::search::Search;
+use crate::search::candidates::Candidate;
 use crate::search::proof::Target;
 use crate::search::simulate::Shared;
 
@@ -35,22 +36,27 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What one place alone shows may be what other places show too: a free number, which is fitted only where no plain form reproduces a place. Made there as well,
-    /// [`findings::of`] has the choice.
+    /// What one place alone shows may be what other places show too: a free number, which is fitted only where no plain form reproduces a place, or a mistake that is
+    /// made at several sites together, of which each alone looks like another. Made there as well, [`findings::of`] has the choice.
     pub(super) fn tell_apart(&mut self, run: &Run<'_>, shared: &Shared, model: &Model) -> Result<(), ReplayError> {
-        let numbers = |explained: &Explained| -> Vec<Edit> {
+        let is_free = |edit: &&Edit| edit.tunable().is_some();
+        let of_several = |edit: &&Edit| !edit.mistake.made_together.is_empty();
+        let found = |explained: &Explained| -> Vec<Edit> {
             let singles = explained.found.reproduced.iter().filter(|r| r.mistakes.len() == 1);
             let edits = singles.filter_map(|r| r.mistakes[0].edits.first());
-            edits.filter(|edit| edit.tunable().is_some()).cloned().collect()
+            edits.filter(|edit| is_free(edit) || of_several(edit)).cloned().collect()
         };
-        let shown: Vec<(Place, Vec<Edit>)> = self.places.iter().map(|e| (e.place, numbers(e))).collect();
-        for explained in self.places.iter_mut().filter(|e| e.place.step == 0) {
+        let shown: Vec<(Place, Vec<Edit>)> = self.places.iter().map(|e| (e.place, found(e))).collect();
+        for explained in &mut self.places {
             let place = explained.place;
             let Some([one]) = explained.found.reproduced.first().map(|best| &best.mistakes[..]) else { continue };
             let here =
                 |edit: &Edit| explained.found.reproduced.iter().flat_map(|r| &r.mistakes).any(|m| m.key == edit.key());
             let mut keys = HashSet::new();
-            let other = |edit: &&Edit| edit.mistake != one.mistake() && !here(edit) && keys.insert(edit.key());
+            let other = |edit: &&Edit| {
+                let asked = place.step == 0 && is_free(edit) || of_several(edit);
+                asked && edit.mistake != one.mistake() && !here(edit) && keys.insert(edit.key())
+            };
             let elsewhere: Vec<&Edit> =
                 shown.iter().filter(|(at, _)| *at != place).flat_map(|(_, edits)| edits).filter(other).collect();
             let Some(step) = model.plan.step(place.tap).filter(|_| !elsewhere.is_empty()) else { continue };
@@ -58,7 +64,11 @@ impl Walk<'_> {
             let rest: Vec<Edit> = self.accepted.iter().filter(|e| !explained.steps.contains(&e.tap)).cloned().collect();
             let search = Search { run, shared, effort: self.effort, accepted: &rest };
             let (all, base) = (search.candidates(&target), search.bare(&target));
-            for candidate in elsewhere.into_iter().flat_map(|edit| as_fitted(edit, &all)) {
+            let alike = |edit: &Edit| -> Vec<Candidate> {
+                let same = all.iter().filter(|candidate| candidate.key == edit.key()).cloned();
+                if is_free(&edit) { as_fitted(edit, &all).collect() } else { same.collect() }
+            };
+            for candidate in elsewhere.into_iter().flat_map(alike) {
                 let edits: Vec<&Edit> = candidate.edits.iter().collect();
                 if let Some(residual) = search.proved(&target, &edits, base) {
                     let found = search.reproduction(&target, vec![candidate.clone()], residual);

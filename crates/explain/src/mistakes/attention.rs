@@ -103,8 +103,12 @@ pub(super) fn products(list: &mut List<'_>) {
         list.read(&ROPE_OMITTED, vec![("reads", json!("q"))], &[plain_q, k]);
         list.read(&ROPE_OMITTED, vec![("reads", json!("k"))], &[q, plain_k]);
     }
-    if let (Some(q_norm), Some(k_norm)) = (list.sibling(Site::QNorm), list.sibling(Site::KNorm)) {
-        list.read(&QK_NORM_ORDER, vec![], &[q_norm, k_norm]);
+    let norms = [Site::QNorm, Site::KNorm].map(|site| list.model.plan.step(list.sibling(site)?).cloned());
+    if let [Some(q_norm), Some(k_norm)] = norms {
+        list.add(&QK_NORM_ORDER, vec![], move |at| {
+            let [q, k] = at.inputs else { return None };
+            at.on(&[at.run(&q_norm, std::slice::from_ref(q))?, at.run(&k_norm, std::slice::from_ref(k))?])
+        });
     }
 }
 

@@ -119,7 +119,7 @@ pub(crate) static QK_NORM_ORDER: Mistake = Mistake {
     what: "q and k are normed after the rotation",
     fix: "norm q and k first, then rotate",
     at: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
-    made_together: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
+    made_together: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope],
     ..Mistake::ORDINARY
 };
 
@@ -277,6 +277,19 @@ fn order(list: &mut List<'_>) {
     if let Some(rotated) = list.sibling(from) {
         list.read(&QK_NORM_ORDER, vec![], &[rotated]);
     }
+    normed_last(list);
+}
+
+/// QK-norm after the rotation, where one name has what both give: what the products read, whatever it is called.
+pub(super) fn normed_last(list: &mut List<'_>) {
+    let sites = match list.site() {
+        Site::QNorm | Site::QRope => [Site::Q, Site::QNorm, Site::QRope],
+        _ => [Site::K, Site::KNorm, Site::KRope],
+    };
+    let steps = sites.map(|site| list.sibling(site).and_then(|tap| list.model.plan.step(tap)).cloned());
+    let [Some(plain), Some(norm), Some(rope)] = steps else { return };
+    let edit = list.add(&QK_NORM_ORDER, vec![], move |at| at.run(&norm, &[at.run(&rope, at.inputs)?]));
+    edit.reads = vec![plain.tap];
 }
 
 fn width(at: &StepContext<'_>) -> Option<f64> {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::linear::{QK_ROW_ORDER, permuted};
-use super::norm::{NORM_OMITTED, QK_NORM_ORDER};
+use super::norm::{NORM_OMITTED, QK_NORM_ORDER, normed_last};
 use super::param::Param;
 use super::{List, Out, Scale, StepContext};
 use crate::tolerance::mistakes::{SAME_BASE, SAME_DIVISOR};
@@ -236,6 +236,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         if let (Some(from), Some(_)) = (list.sibling(before.0), list.sibling(before.1)) {
             // The norm comes behind the rotation.
             list.read(&QK_NORM_ORDER, vec![], &[from]);
+            normed_last(list);
             // The norm's result is not what is rotated.
             list.read(&NORM_OMITTED, vec![("kind", json!("not-read"))], &[from]);
         }

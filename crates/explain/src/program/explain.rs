@@ -12,10 +12,9 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::findings::{join_named, show_nothing};
-use crate::explain::{Effort, Explanation, Finding, Progress, misrecorded};
+use crate::explain::{Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
-use crate::mistakes::rope::ROPE_POSITION;
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
@@ -53,7 +52,7 @@ pub fn explain(
     {
         return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });
     }
-    let moves = Effort { only: vec![ROPE_POSITION.id.to_owned()], ..effort.clone() };
+    let moves = moved_alike::moves(effort);
     let mut search = Search {
         recording: *recording,
         held,
@@ -173,8 +172,6 @@ impl Known {
 const A_MOMENT: u32 = 5;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
-/// What is said of positions that are off alike for q and k.
-const HARMLESS: &str = "harmless behind the rotation: q and k are moved alike, and their products depend on the distance of two positions alone";
 /// A number is looked for beside so many of them.
 const TUNED_WITH: usize = 6;
 
@@ -210,32 +207,16 @@ struct Target<'t> {
 impl<'a> Search<'a> {
     /// Says of q and k that are turned by positions off alike which, where what comes of both is right.
     fn name_moved_alike(&mut self, moves: &'a Effort, not_blamed: &mut Vec<Finding>) {
-        let (held, replays) = (self.held, self.replays);
-        let of = |site: Site| {
-            let is_harmless = |tap: &usize| replays.of(held.place(*tap)).is_some_and(|t| !t.is_blamed());
-            let taps = replays.wrong().filter(move |tap| held.place(*tap).tap.last_site() == site);
-            taps.filter(is_harmless).collect::<Vec<_>>()
-        };
-        let (q, k) = (of(Site::QRope), of(Site::KRope));
-        if q.is_empty() || k.is_empty() {
-            return;
-        }
+        let (held, places) = (self.held, moved_alike::places(&self.replays.replay));
         let before = std::mem::replace(&mut self.effort, moves);
         // Each alone is spoken against by what reads both.
         let readers = std::mem::replace(&mut self.readers, OnceCell::from(HashMap::new()));
         let mut explained: Vec<Explained> = Vec::new();
-        for tap in [q, k].concat() {
+        for tap in self.replays.wrong().filter(|tap| places.contains(&held.place(*tap))) {
             explained.extend(self.explained(tap, &explained));
         }
         (self.effort, self.readers) = (before, readers);
-        let mut named = findings(&self.recording, held, &explained);
-        let Some(mut one) = named.pop().filter(|one| one.cause.is_some() && named.is_empty()) else { return };
-        let is_of_it = |other: &Finding| other.shown_at.iter().all(|place| one.shown_at.contains(place));
-        let (of_it, rest): (Vec<Finding>, Vec<Finding>) = not_blamed.drain(..).partition(is_of_it);
-        one.note = Some(HARMLESS.to_owned());
-        one.taken_back = of_it.into_iter().flat_map(|other| [other.taken_back, other.misrecorded].concat()).collect();
-        not_blamed.extend(rest);
-        not_blamed.push(one);
+        moved_alike::take_up(findings(&self.recording, held, &explained), not_blamed);
     }
 
     fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {

@@ -232,7 +232,7 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
 
 /// What the reference does where a form is made: its number, and its line.
 fn due(program: &Program, form: &Form, at: At) -> Option<String> {
-    let line = at.op().filter(|&op| program.ops()[op].line.is_some()).map(|op| program.said(op));
+    let line = at.op().filter(|&op| program.is_placed(op)).map(|op| program.said(op));
     match (form.due, line) {
         (Some(number), Some(line)) => Some(format!("{number} in {line}")),
         (number, line) => number.map(|number| number.to_string()).or(line),

@@ -13,11 +13,11 @@ use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Progress};
 use crate::laws::{Measured, Wrong, allowed_at, called_from, kind_of, law_of, left_by};
+use crate::other_weights::{Experts, Known, OtherWeights};
 use crate::program::forms::computed;
 use crate::program::forms::embedding::picked;
 use crate::program::held::{Held, array};
 use crate::program::mixture::Mixture;
-use crate::program::other_weights::{self, ByPlace, Known};
 use crate::program::routing::read_by;
 use crate::program::{Candidate, Recording, arithmetic};
 use crate::replay::right::distance;
@@ -38,7 +38,7 @@ pub(crate) fn measure(
             if let Some(place) = finding.shown_at.first() {
                 progress(&format!("{place}: measuring what it does instead"), done, count);
             }
-            let known = weights.get_or_init(|| other_weights::known(recording, held));
+            let known = weights.get_or_init(|| weights_of(recording, held));
             let measured = of_finding(recording, candidate, held, replay, known, finding);
             finding.take_law(measured, effort);
         }
@@ -163,7 +163,7 @@ fn of_finding(
     candidate: &Candidate<'_>,
     held: &Held,
     replay: &Replay,
-    known: &[Known],
+    (names, known): &(Vec<String>, Vec<Known>),
     finding: &Finding,
 ) -> Option<Measured> {
     let places = finding.shown_at.iter().copied().filter(|place| place.step == 0 || finding.is_decoded());
@@ -175,8 +175,34 @@ fn of_finding(
     };
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
-    let weights = ByPlace { recording, known, places, mixture };
+    let values = |at: usize| Some(recording.weights.read(names.get(at)?).ok()?.to_floats().into_owned());
+    let experts = mixture.as_ref().map(|mixture| -> &dyn Experts { mixture });
+    let places = places.iter().map(|place| place.tap).collect();
+    let weights = OtherWeights { known, values: &values, places, experts };
     law_of(kind, shown.site(), wrong, tokens, candidate.profile, &apply, Some(&weights))
+}
+
+/// The weights of one and of two axes: each belongs to the first tap that is made with it.
+fn weights_of(recording: &Recording<'_>, held: &Held) -> (Vec<String>, Vec<Known>) {
+    let program = recording.program;
+    let (mut names, mut known, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for at in (0..program.taps().len()).filter(|&at| held.place(at).step == 0) {
+        let tap = held.place(at).tap;
+        let slice = Slice::of(program, at, |other| other != at);
+        let operands = slice.ops().flat_map(|op| &program.ops()[op].operands);
+        let views = operands.filter_map(|operand| match operand {
+            Operand::View(view) => Some(view.buffer),
+            _ => None,
+        });
+        for name in views.filter_map(|buffer| program.weights().get(&buffer).filter(|_| seen.insert(buffer))) {
+            let shape = recording.weights.view(name).map(|weight| weight.shape().to_vec());
+            if let Some(shape) = shape.filter(|shape| (1..=2).contains(&shape.len())) {
+                known.push(Known { weight: names.len(), tap, is_bias: name.ends_with("bias"), shape });
+                names.push(name.clone());
+            }
+        }
+    }
+    (names, known)
 }
 
 /// The experts of places where a mixture is wrong.

@@ -8,6 +8,7 @@ use firstdiff_laws::{Inner, Taken};
 use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice, Tensor, Values};
 use ndarray::{Array2, ArrayD, Axis, concatenate};
 
+use crate::other_weights::Experts;
 use crate::program::Recording;
 
 /// Numbers that all experts' parts of a place may have.
@@ -46,8 +47,13 @@ impl<'r> Mixture<'r> {
         self.places.get(place)?.tap.layer
     }
 
-    /// Experts of a place: one more than the last that the program names.
-    pub(super) fn experts(&self, place: usize) -> usize {
+    fn tap(&self, program: &Program, name: &str) -> Option<usize> {
+        program.taps().iter().position(|tap| tap.tap == name && tap.step == 0)
+    }
+}
+
+impl Experts for Mixture<'_> {
+    fn count(&self, place: usize) -> usize {
         let Some(layer) = self.layer(place) else { return 0 };
         // The router scores all of them, those that no token is sent to included.
         let logits = self.tap(self.recording.program, &format!("layers.{layer}.router_logits"));
@@ -56,12 +62,7 @@ impl<'r> Mixture<'r> {
         if count.saturating_mul(tokens) > MOST_NUMBERS { 0 } else { count }
     }
 
-    fn tap(&self, program: &Program, name: &str) -> Option<usize> {
-        program.taps().iter().position(|tap| tap.tap == name && tap.step == 0)
-    }
-
-    /// What one expert gives for every token, unweighted `[T,D]`.
-    pub(super) fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
+    fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
         if let Some(known) = self.parts.borrow().get(&(place, inner)) {
             return known.clone();
         }
@@ -70,19 +71,19 @@ impl<'r> Mixture<'r> {
         made
     }
 
-    /// The same of other rows than those that the experts of the place read.
-    pub(super) fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
+    fn part_of(&self, place: usize, inner: Inner, x: &Array2<f64>) -> Option<Array2<f64>> {
         let due = self.inputs.get(place)?.1.raw_dim();
         self.computed(place, inner, &x.to_shape(due).ok()?.into_owned())
     }
 
-    /// How many elements an expert has between its up and its down matrix.
-    pub(super) fn hidden(&self, place: usize) -> Option<usize> {
+    fn hidden(&self, place: usize) -> Option<usize> {
         let (layer, (tap, x)) = (self.layer(place)?, self.inputs.get(place)?);
         let read = Known::from([(tap.clone(), x)]);
         self.value(layer, 0, &format!("layers.{layer}.experts.0.ffn_gate"), &read)?.shape().get(1).copied()
     }
+}
 
+impl Mixture<'_> {
     fn computed(&self, place: usize, inner: Inner, x: &ArrayD<f64>) -> Option<Array2<f64>> {
         let (own, (tap, _)) = (self.layer(place)?, self.inputs.get(place)?);
         let layer = u32::try_from(i64::from(own) + i64::from(inner.layer)).ok()?;

@@ -11,7 +11,6 @@ mod laws;
 mod mixture;
 mod not_testable;
 mod orders;
-mod other_weights;
 mod places;
 mod replay;
 mod routing;

@@ -310,7 +310,7 @@ fn replayed(
     let (cache, cache_is_assumed) = candidate.cache;
     let replay = Replay { taps, routing, warnings, order_is_open: false, cache, cache_is_assumed };
     let mut replays = Replays { replay, taps: numbers, noise: noise_of };
-    taken_back::leave_out(recording, candidate, held, &mut replays);
+    taken_back::leave_out(recording, candidate, held, &mut replays)?;
     Ok(replays)
 }
 

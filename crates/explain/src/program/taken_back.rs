@@ -3,40 +3,39 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::Status;
+use firstdiff_compare::{Place, Status};
 use firstdiff_program::{Bench, Kind, Program, Slice};
 use ndarray::ArrayD;
 
-use crate::explain::right_at_the_end::MOST;
-use crate::explain::taken_back::{FARTHEST, is_near};
+use crate::explain::right_at_the_end::{MOST, Off, off_before_a_right_end};
+use crate::explain::taken_back::{TakenBack, Trials, right_without, taken_back};
 use crate::program::explain::reads_large;
 use crate::program::held::{Held, array};
 use crate::program::replay::{Replays, between as made_between, taps_of};
 use crate::program::{Candidate, Recording};
-use crate::replay::Replayed;
 use crate::replay::operation::Operation;
-use crate::tolerance::replay::TAKES_BACK;
-
-/// A tap that is wrong by what it reads, and right by what stands before: taps by their index in the program.
-struct TakenBack {
-    /// What takes back, as it is judged without the others.
-    reader: (usize, Replayed),
-    /// The wrong taps without which it would not come out.
-    wrong: BTreeSet<usize>,
-    /// The recorded taps between, which were made of wrong ones.
-    between: BTreeSet<usize>,
-}
+use crate::replay::{Done, Replayed};
 
 /// Finds wrong taps whose error is taken back before it reaches anything else, or of which nothing was made, and has what comes behind them computed without
 /// them.
-pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, held: &mut Held, replays: &mut Replays) {
+pub(crate) fn leave_out(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    held: &mut Held,
+    replays: &mut Replays,
+) -> Done<()> {
     if replays.wrong().next().is_none() {
-        return;
+        return Ok(());
     }
     let bench = |arithmetic| Bench::new(recording.program, arithmetic, recording.weights);
     let mut benches = (bench(candidate.exact()), candidate.arithmetic().map(bench));
-    let all = Trial::new(recording, candidate, held, replays, &mut benches).found();
-    for TakenBack { reader: (reader, judged), wrong, between } in all {
+    let mut trial = Trial::new(recording, candidate, held, replays, &mut benches);
+    let mut all = Vec::new();
+    for found in taken_back(&mut trial)? {
+        let judged = right_without(&mut trial, found.reader, &(&found.wrong | &found.between))?;
+        all.extend(judged.map(|judged| (found, judged)));
+    }
+    for (TakenBack { reader, wrong, between }, judged) in all {
         let place = held.place(reader);
         for &tap in wrong.iter().chain(&between) {
             held.close(tap);
@@ -48,16 +47,8 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
             *replayed = judged;
         }
     }
-    let off = Trial::new(recording, candidate, held, replays, &mut benches).off_before_a_right_end();
-    let Some(off) = off.filter(|off| !off.is_empty()) else { return };
-    let is_right = |&&tap: &&usize| replays.of(held.place(tap)).is_some_and(|t| t.report.status.agrees());
-    let between: Vec<usize> = off.keys().filter(is_right).copied().collect();
-    // What is off came from a wrong tap, or the two judgements contradict each other.
-    let comes_from =
-        |tap: usize| off.keys().any(|&other| !between.contains(&other) && is_made_of(recording.program, tap, other));
-    if !between.iter().all(|&tap| comes_from(tap)) {
-        return;
-    }
+    let off = off_before_a_right_end(&mut Trial::new(recording, candidate, held, replays, &mut benches))?;
+    let Some(Off { ends: off, between }) = off else { return Ok(()) };
     // What is right as it was recorded, and made of the recorded value of one that is off: the engine went on with that.
     let went_on = |tap: usize| {
         let place = held.place(tap);
@@ -75,14 +66,16 @@ pub(crate) fn leave_out(recording: &Recording<'_>, candidate: &Candidate<'_>, he
         }
     }
     let mut trial = Trial::new(recording, candidate, held, replays, &mut benches);
-    let open: Vec<usize> = replays.wrong().filter(|tap| trial.replayed[tap].is_blamed()).collect();
-    let again: Vec<(usize, Replayed)> =
-        open.into_iter().filter_map(|tap| Some((tap, trial.without(tap, BTreeSet::new())?))).collect();
+    let mut again = Vec::new();
+    for tap in trial.all().into_iter().filter(|&tap| trial.may_be_off(tap)).collect::<Vec<_>>() {
+        again.extend(right_without(&mut trial, tap, &BTreeSet::new())?.map(|judged| (tap, judged)));
+    }
     for (tap, judged) in again {
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
             *replayed = judged;
         }
     }
+    Ok(())
 }
 
 /// Whether one tap is made of another, by whatever lies between.
@@ -121,135 +114,9 @@ impl<'t, 'b> Trial<'t, 'b> {
         }
     }
 
-    fn found(mut self) -> Vec<TakenBack> {
-        let is_number = |tap: &usize| self.recording.program.taps()[*tap].view.dtype.kind() == Kind::Float;
-        let wrong: Vec<usize> = self.replays.wrong().filter(is_number).collect();
-        let mut all: Vec<TakenBack> = wrong.into_iter().filter_map(|tap| self.at(tap)).collect();
-        // What is not taken back on every way is not taken back.
-        loop {
-            let readers: BTreeSet<usize> = all.iter().map(|found| found.reader.0).collect();
-            let before = all.len();
-            all.retain(|found| !found.wrong.iter().any(|&tap| self.goes_on(tap, &readers)));
-            if all.len() == before {
-                return all;
-            }
-        }
-    }
-
-    /// What a wrong tap takes back, where that makes it right.
-    fn at(&mut self, tap: usize) -> Option<TakenBack> {
-        let (held, place) = (self.held, self.held.place(tap));
-        let (mut wrong, mut between) = (BTreeSet::new(), BTreeSet::new());
-        let mut front: BTreeSet<usize> = self.slice(tap, &BTreeSet::new()).known().collect();
-        for _ in 0..FARTHEST {
-            let here: Vec<(usize, Status)> = front
-                .iter()
-                .filter(|&&known| is_near(held.place(known).tap, place.tap))
-                .filter_map(|known| Some((*known, self.replayed.get(known)?.report.status)))
-                .collect();
-            let of = |is: fn(Status) -> bool| here.iter().filter(move |(_, status)| is(*status)).map(|(tap, _)| *tap);
-            let new: Vec<usize> = of(|status| status == Status::Diverged).collect();
-            wrong.extend(&new);
-            if !new.is_empty() && self.without(tap, &wrong | &between).is_some() {
-                return self.needed(tap, &wrong, &between);
-            }
-            let right: BTreeSet<usize> = of(Status::agrees).collect();
-            between.extend(&right);
-            front =
-                right.iter().flat_map(|&tap| self.slice(tap, &BTreeSet::new()).known().collect::<Vec<_>>()).collect();
-            front = &front - &between;
-        }
-        None
-    }
-
-    /// Without those that it comes out with as they were recorded, and what was not made of the others.
-    fn needed(&mut self, tap: usize, wrong: &BTreeSet<usize>, between: &BTreeSet<usize>) -> Option<TakenBack> {
-        let mut needed = BTreeSet::new();
-        for &one in wrong {
-            let rest = &(wrong | between) - &BTreeSet::from([one]);
-            if self.without(tap, rest).is_none() {
-                needed.insert(one);
-            }
-        }
-        // Those behind a wrong one, and behind nothing that would hide it.
-        let is_made = |&right: &usize| {
-            self.slice(right, &(between - &BTreeSet::from([right]))).known().any(|known| needed.contains(&known))
-        };
-        let between: BTreeSet<usize> = between.iter().copied().filter(is_made).collect();
-        let judged = self.without(tap, &needed | &between).filter(|_| !needed.is_empty())?;
-        Some(TakenBack { reader: (tap, judged), wrong: needed, between })
-    }
-
     fn slice(&self, tap: usize, left_out: &BTreeSet<usize>) -> Slice<'b> {
         let held = self.held;
         Slice::of(self.recording.program, tap, |other| held.readable(other).is_some() && !left_out.contains(&other))
-    }
-
-    /// How a wrong tap is judged with some computed, where it is right then, and far nearer.
-    fn without(&mut self, tap: usize, left_out: BTreeSet<usize>) -> Option<Replayed> {
-        let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
-        let slice = self.slice(tap, &left_out);
-        let (exact, right) = self.values(&slice, own.shape())?;
-        let operation = Operation { noise: None, ..self.replays.operation(before, self.candidate.profile) };
-        let judged = operation.judged(&own, &right, &exact);
-        let was = before.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
-        let is_right = judged.report.status.agrees() && was > TAKES_BACK * judged.report.allowed.unwrap_or(0.0);
-        let from = taps_of(self.held, slice.known());
-        let through = made_between(self.recording.program, self.held, &slice);
-        is_right.then_some(Replayed { from, through, ..judged })
-    }
-
-    /// Where each step is right at its end by the tokens alone, the taps with which it would not be, each with that end; `None` where none is.
-    fn off_before_a_right_end(mut self) -> Option<BTreeMap<usize, usize>> {
-        let (held, program) = (self.held, self.recording.program);
-        self.replayed.values().any(|t| t.is_at_fault()).then_some(())?;
-        let is_number = |tap: usize| program.taps()[tap].view.dtype.kind() == Kind::Float;
-        let recorded: Vec<usize> = (self.replayed.keys().copied())
-            .filter(|&tap| held.get(tap).and(held.readable(tap)).is_some() && is_number(tap))
-            .collect();
-        let ends: BTreeMap<usize, usize> = recorded.iter().map(|&tap| (program.taps()[tap].step, tap)).collect();
-        for &end in ends.values() {
-            self.comes_out_from(end, None).filter(|is_right| *is_right)?;
-        }
-        let all: BTreeSet<usize> = ends.values().copied().collect();
-        let is_seen = |tap: &usize| !all.contains(tap) && !self.goes_on(*tap, &all);
-        let asked: Vec<usize> = recorded.iter().copied().filter(is_seen).collect();
-        (asked.len() <= MOST).then_some(())?;
-        let mut off = BTreeMap::new();
-        for &tap in &asked {
-            let mut behind = ends.range(program.taps()[tap].step..).map(|(_, end)| *end);
-            off.extend(behind.find(|end| self.comes_out_from(*end, Some(tap)) == Some(false)).map(|end| (tap, end)));
-        }
-        // A single key shows nothing of a tap that another step shows to be off.
-        let is_excused =
-            |tap: usize| self.replayed.get(&tap).is_some_and(|t| t.report.status == Status::Diverged && !t.is_blamed());
-        let excused: Vec<usize> = self.replayed.keys().copied().filter(|&tap| is_excused(tap)).collect();
-        let in_other_steps: BTreeSet<&str> =
-            off.keys().chain(&excused).map(|&tap| program.taps()[tap].tap.as_str()).collect();
-        for &tap in asked.iter().filter(|tap| self.replayed.get(tap).is_some_and(|t| t.is_at_fault())) {
-            if in_other_steps.contains(program.taps()[tap].tap.as_str()) {
-                off.entry(tap).or_insert(ends[&program.taps()[tap].step]);
-            }
-        }
-        Some(off)
-    }
-
-    /// Whether a tap comes out of the tokens, with one recorded tap on the way, or none; `None` where that cannot be told, or takes long.
-    fn comes_out_from(&mut self, tap: usize, with: Option<usize>) -> Option<bool> {
-        let program = self.recording.program;
-        let slice = Slice::of(program, tap, |other| Some(other) == with);
-        if reads_large(program, &slice) {
-            return None;
-        }
-        let (own, before) = (array(self.held.get(tap)?), *self.replayed.get(&tap)?);
-        let (exact, right) = self.values(&slice, own.shape())?;
-        let operation =
-            Operation { is_span: true, noise: None, ..self.replays.operation(before, self.candidate.profile) };
-        match operation.judged(&own, &right, &exact).report.status {
-            status if status.agrees() => Some(true),
-            Status::Diverged => Some(false),
-            _ => None,
-        }
     }
 
     /// What a slice gives, in f64 and as the candidate rounds.
@@ -268,8 +135,40 @@ impl<'t, 'b> Trial<'t, 'b> {
         };
         Some((exact, right))
     }
+}
 
-    /// Whether something is made of a tap, to the program's end, that passes none of these.
+impl Trials for Trial<'_, '_> {
+    type At = usize;
+
+    fn place(&self, at: usize) -> Place {
+        self.held.place(at)
+    }
+
+    fn all(&self) -> Vec<usize> {
+        let is_number = |tap: &usize| self.recording.program.taps()[*tap].view.dtype.kind() == Kind::Float;
+        self.replayed.keys().copied().filter(is_number).collect()
+    }
+
+    fn recorded(&self) -> Vec<usize> {
+        self.all().into_iter().filter(|&tap| self.held.get(tap).and(self.held.readable(tap)).is_some()).collect()
+    }
+
+    fn judged(&self, at: usize) -> Option<&Replayed> {
+        self.replayed.get(&at).copied()
+    }
+
+    fn made_of(&self, at: usize) -> BTreeSet<usize> {
+        self.slice(at, &BTreeSet::new()).known().collect()
+    }
+
+    fn is_made_of(&self, at: usize, of: usize) -> bool {
+        is_made_of(self.recording.program, at, of)
+    }
+
+    fn is_made_of_one(&self, at: usize, of: &BTreeSet<usize>, between: &BTreeSet<usize>) -> bool {
+        self.slice(at, &(between - &BTreeSet::from([at]))).known().any(|known| of.contains(&known))
+    }
+
     fn goes_on(&self, tap: usize, readers: &BTreeSet<usize>) -> bool {
         let program = self.recording.program;
         let steps: BTreeMap<usize, usize> = program.taps().iter().enumerate().map(|(at, tap)| (tap.step, at)).collect();
@@ -277,5 +176,47 @@ impl<'t, 'b> Trial<'t, 'b> {
         steps.into_values().any(|last| {
             !readers.contains(&last) && Slice::of(program, last, is_known).known().any(|known| known == tap)
         })
+    }
+
+    fn without(&mut self, at: usize, left_out: &BTreeSet<usize>) -> Done<Option<Replayed>> {
+        let before = self.held.get(at).map(array).zip(self.replayed.get(&at).copied());
+        let Some((own, before)) = before else { return Ok(None) };
+        let slice = self.slice(at, left_out);
+        let Some((exact, right)) = self.values(&slice, own.shape()) else { return Ok(None) };
+        let operation = Operation { noise: None, ..self.replays.operation(before, self.candidate.profile) };
+        let from = taps_of(self.held, slice.known());
+        let through = made_between(self.recording.program, self.held, &slice);
+        Ok(Some(Replayed { from, through, ..operation.judged(&own, &right, &exact) }))
+    }
+
+    fn comes_out_from(&mut self, tap: usize, with: Option<usize>) -> Done<Option<bool>> {
+        let program = self.recording.program;
+        let slice = Slice::of(program, tap, |other| Some(other) == with);
+        if reads_large(program, &slice) {
+            return Ok(None);
+        }
+        let before = self.held.get(tap).map(array).zip(self.replayed.get(&tap).copied());
+        let Some((own, before)) = before else { return Ok(None) };
+        let Some((exact, right)) = self.values(&slice, own.shape()) else { return Ok(None) };
+        let operation =
+            Operation { is_span: true, noise: None, ..self.replays.operation(before, self.candidate.profile) };
+        Ok(match operation.judged(&own, &right, &exact).report.status {
+            status if status.agrees() => Some(true),
+            Status::Diverged => Some(false),
+            _ => None,
+        })
+    }
+
+    fn is_seen_at(&self, at: usize, ends: &BTreeMap<u32, usize>) -> bool {
+        let all: BTreeSet<usize> = ends.values().copied().collect();
+        !all.contains(&at) && !self.goes_on(at, &all)
+    }
+
+    fn may_be_off(&self, at: usize) -> bool {
+        self.replayed.get(&at).is_some_and(|t| t.is_at_fault())
+    }
+
+    fn most(&self) -> usize {
+        MOST
     }
 }

@@ -260,7 +260,6 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
         }
         by_key.entry(key).or_default().push(edit);
     }
-    let sites: HashSet<Site> = target.steps.iter().map(|s| s.tap.site).collect();
     let mut out = Vec::new();
     for key in &order {
         let edits = &by_key[key];
@@ -275,9 +274,8 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
             there.sort_unstable();
             let complete = edits.iter().find(|e| there.contains(&e.tap.site)).is_none_or(|e| {
                 // A cache of keys or of values may be wrong by itself.
-                let simulate_batch = e.mistake.made_together;
-                e.mistake.in_the_cache
-                    || simulate_batch.iter().all(|site| !sites.contains(site) || there.contains(site))
+                let together = e.mistake.made_together;
+                e.mistake.in_the_cache || together.iter().all(|site| !own.contains(site) || there.contains(site))
             });
             let everywhere = edits[0].mistake.of_all_matrices;
             if there.is_empty() || everywhere && layered && scope.len() < 7 || !complete || !seen.insert(there.clone())

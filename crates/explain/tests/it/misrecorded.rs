@@ -225,3 +225,69 @@ fn what_the_end_does_not_see_is_a_mistake() {
         explanation.findings.iter().filter(|f| f.is_blamed()).flat_map(|f| f.taps.iter().copied()).collect();
     assert_eq!(blamed, [Tap::layer(1, Site::Q)]);
 }
+
+/// Values of a rotated tap whose tokens stand `by` positions further on: halves of a head are turned again.
+fn turned(x: &[f32], head_dim: usize, theta: f64, by: f64) -> Vec<f32> {
+    let half = head_dim / 2;
+    let turn = |head: &[f32]| -> Vec<f32> {
+        let part = |at: usize, first: bool| {
+            let (sin, cos) = (by * theta.powf(-(at as f64) / half as f64)).sin_cos();
+            let (a, b) = (f64::from(head[at]), f64::from(head[at + half]));
+            (if first { a * cos - b * sin } else { b * cos + a * sin }) as f32
+        };
+        (0..half).map(|at| part(at, true)).chain((0..half).map(|at| part(at, false))).collect()
+    };
+    x.chunks(head_dim).flat_map(turn).collect()
+}
+
+/// Positions that q and k share do no harm, and are named all the same; of one of them alone nothing else comes out right.
+#[test]
+fn positions_that_q_and_k_share_are_named() {
+    let model = firstdiff_model::load(crate::common::fixtures().join("models/qwen2")).unwrap();
+    let is_rope = |step: &&firstdiff_model::Step| matches!(step.op, firstdiff_model::Op::Rope(_));
+    let Some(firstdiff_model::Op::Rope(rope)) = model.plan.steps.iter().find(is_rope).map(|step| &step.op) else {
+        panic!("qwen2 rotates")
+    };
+    let (theta, head_dim) = (rope.theta, model.plan.dims.head_dim);
+    let moved = |by: f64, sites: &'static [Site]| {
+        changed("qwen2", "golden/qwen2-torch.npz", &|_, tap, _, x| {
+            Some(if sites.contains(&tap.site) { turned(&x, head_dim, theta, by) } else { x })
+        })
+    };
+    for by in [1.0, 5.0] {
+        let both = moved(by, &[Site::QRope, Site::KRope]);
+        let [finding] = &both.findings[..] else { panic!("{:#?}", both.findings) };
+        let cause = finding.cause.as_ref().unwrap();
+        assert_eq!((cause.id, cause.params[0].1.as_f64()), ("rope-position", Some(by)));
+        assert!(!finding.is_blamed() && finding.note.as_ref().unwrap().starts_with("harmless"), "{finding:#?}");
+        assert_eq!(finding.taps.len(), 4);
+    }
+    let one = moved(1.0, &[Site::QRope]);
+    assert!(one.findings.iter().all(|finding| finding.cause.is_none() && !finding.is_blamed()), "{:#?}", one.findings);
+}
+
+/// A norm behind the rotation is found whatever is recorded of it, and under whichever name.
+#[test]
+fn a_norm_behind_the_rotation_is_found_where_it_was_not_recorded() {
+    let is_norm = |tap: Tap| matches!(tap.site, Site::QNorm | Site::KNorm);
+    let normed = |dump: &firstdiff_trace::Dump, tap: Tap, step: u32, x: Vec<f32>| match tap.site {
+        Site::QRope => values(dump, Tap { site: Site::QNorm, ..tap }, step),
+        Site::KRope => values(dump, Tap { site: Site::KNorm, ..tap }, step),
+        _ => x,
+    };
+    let fault = "faulty/qwen3-qk-norm-order.npz";
+    let ways: [crate::again::Change<'_>; 5] = [
+        &|_, _, _, x| Some(x),
+        &|_, tap, _, x| (!is_norm(tap)).then_some(x),
+        &|_, tap, _, x| (tap.site != Site::KNorm).then_some(x),
+        &|dump, tap, step, x| (!is_norm(tap)).then(|| normed(dump, tap, step, x)),
+        &|dump, tap, step, x| Some(normed(dump, tap, step, x)),
+    ];
+    for (at, way) in ways.into_iter().enumerate() {
+        let found = changed("qwen3", fault, way);
+        let causes: Vec<Option<&str>> = found.findings.iter().map(|f| f.cause.as_ref().map(|c| c.id)).collect();
+        assert_eq!(causes, [Some("qk-norm-order")], "{at}: {:#?}", found.findings);
+    }
+    let right = changed("qwen3", "golden/qwen3-torch.safetensors", &|_, tap, _, x| (!is_norm(tap)).then_some(x));
+    assert!(right.findings.is_empty(), "{:#?}", right.findings);
+}

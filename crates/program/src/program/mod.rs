@@ -270,16 +270,24 @@ impl Program {
         self.flow.readers(op)
     }
 
-    /// An operation in words: `linear (modeling_gemma3.py:233)`.
+    /// An operation in words: `linear (modeling_gemma3.py:233)`; of ggml's with the name of its node: `MUL_MAT (Qcur-0)`.
     pub fn said(&self, op: usize) -> String {
         let found = &self.ops[op];
-        let base = found.base();
-        let file = found.scope.and_then(|scope| self.files.get(self.scopes[scope].file?));
-        let file = file.map(|file| file.rsplit('/').next().unwrap_or_default());
+        let scope = found.scope.map(|scope| &self.scopes[scope]);
+        if let Some(name) = found.name.strip_prefix("ggml.") {
+            return scope.map_or_else(|| name.to_owned(), |node| format!("{name} ({})", node.module));
+        }
+        let file = scope.and_then(|scope| self.files.get(scope.file?));
+        let (base, file) = (found.base(), file.map(|file| file.rsplit('/').next().unwrap_or_default()));
         match (file, found.line) {
             (Some(file), Some(line)) => format!("{base} ({file}:{line})"),
             _ => base.to_owned(),
         }
+    }
+
+    /// Whether a line of code is known of an operation, or the node of a graph.
+    pub fn is_placed(&self, op: usize) -> bool {
+        self.ops[op].line.is_some() || self.ops[op].name.starts_with("ggml.")
     }
 
     /// Names of the operations that no kernel knows, and how many there are of each.

@@ -9,7 +9,8 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, kept, numbers, plus, softmax, tensor, times, with_number};
+use super::scale::by_keyword;
+use super::{Form, computed, kept, numbers, plus, softmax, tensor, times};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
@@ -23,11 +24,9 @@ use crate::mistakes::scores::{
 };
 use crate::program::context::Context;
 use crate::program::held::array;
-use crate::tolerance::search::SAME_NUMBER;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
-        "mul" | "div" => of_scale(context, op),
         "tanh" => of_cap(context, op),
         "add" | "where" | "masked_fill" => of_mask(context, op),
         "softmax" | "_softmax" => of_softmax(context, op),
@@ -37,58 +36,6 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "repeat_interleave" => of_repeat(context, op),
         _ => Vec::new(),
     }
-}
-
-fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some((place, number)) = context.number(op) else { return Vec::new() };
-    let scales = context.tensors(op).iter().any(|(_, view)| context.is_activation(view));
-    if number == 0.0 || !scales || beside_tanh(context, op) || !is_of_products(context, op) {
-        return Vec::new();
-    }
-    let record = context.op(op);
-    let divides = context.base(op) == "div";
-    // Whatever the operation, the scale is what the products are multiplied by.
-    let number_of = move |scale: f64| if divides { 1.0 / scale } else { scale };
-    let scale = number_of(number);
-    let mut forms = Vec::new();
-    for other in
-        [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > SAME_NUMBER)
-    {
-        let change = with_number(record, place, number_of(other));
-        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, change).due(number));
-    }
-    let change = numbers(record, place);
-    let any = Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale)));
-    forms.push(any.due(number));
-    let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
-    if let Some(x) = x.cloned() {
-        let capped = move |cap: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
-        forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
-    }
-    forms
-}
-
-/// Whether it multiplies two activations.
-fn is_qk(context: &Context<'_>, op: usize) -> bool {
-    let is_product = matches!(context.base(op), "matmul" | "bmm" | "baddbmm");
-    is_product && context.tensors(op).iter().rev().take(2).all(|(_, view)| context.is_activation(view))
-}
-
-/// Whether an operation stands between the products of q and k and their softmax: what stands before them scales q or k alone.
-pub(super) fn is_of_products(context: &Context<'_>, op: usize) -> bool {
-    const ENDS: [&str; 11] =
-        ["linear", "addmm", "mm", "matmul", "bmm", "softmax", "_softmax", "layer_norm", "rms_norm", "rsqrt", "cat"];
-    context.leads_to_probs(op) && context.comes_from(op, FAR, |at| is_qk(context, at), &ENDS)
-}
-
-/// Operations before one of them, those that make its mask among them.
-const FAR: usize = 192;
-
-/// Whether an operation scales what goes into a cap, or comes out of it.
-fn beside_tanh(context: &Context<'_>, op: usize) -> bool {
-    let is_tanh = |at: usize| context.base(at) == "tanh";
-    let before = context.tensors(op).iter().any(|(_, view)| context.maker(op, view).is_some_and(is_tanh));
-    before || context.program.readers(op).iter().any(|&reader| is_tanh(reader))
 }
 
 /// c tanh(x / c).
@@ -535,27 +482,8 @@ fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !context.leads_to_probs(op) {
         return Vec::new();
     }
-    let record = context.op(op);
-    let mut forms = Vec::new();
-    for (key, mistake, name) in [("alpha", &SCORE_SCALE, "scale"), ("beta", &POSITION_BIAS, "factor")] {
-        let right = match record.keywords.iter().find(|(known, _)| known == key) {
-            Some((_, Operand::Scalar(Scalar::Float(x)))) => *x,
-            Some((_, Operand::Scalar(Scalar::Int(x)))) => *x as f64,
-            _ => 1.0,
-        };
-        let owned = record.clone();
-        let change = move |value: f64| {
-            let mut other = owned.clone();
-            other.keywords.retain(|(known, _)| known != key);
-            other.keywords.push((key.to_owned(), Operand::Scalar(Scalar::Float(value))));
-            Change::Operation(Box::new(other))
-        };
-        for value in if key == "alpha" { vec![1.0, right * right] } else { vec![0.0] } {
-            forms.push(Form::one(mistake, vec![(name, json!(value))], op, change(value)).due(right));
-        }
-        forms.push(Form::any(mistake, name, right, At::Op(op), change).due(right));
-    }
-    forms
+    let scale = by_keyword(context, op, "alpha", &SCORE_SCALE, |right| vec![1.0, right * right]);
+    scale.into_iter().chain(by_keyword(context, op, "beta", &POSITION_BIAS, |_| vec![0.0])).collect()
 }
 
 /// A learned score that every query has beside its keys.

@@ -3,6 +3,7 @@
 use firstdiff_program::{At, View};
 use serde_json::json;
 
+use super::scale::by_keyword;
 use super::{Compute, Form, computed, function, kept, minus, numbers, plus};
 use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
 use crate::program::context::Context;
@@ -15,6 +16,10 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let said = || vec![("operation", json!(context.program.said(op)))];
+    if context.op(op).name == "ggml.SCALE" {
+        let forms = by_keyword(context, op, "scale", &NUMBER_DIFFERS, |_| Vec::new());
+        return forms.into_iter().map(|form| form.saying(said())).collect();
+    }
     let counts_with_one =
         matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
     let number = context.number(op).filter(|_| counts_with_one);

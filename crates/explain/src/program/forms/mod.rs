@@ -9,6 +9,7 @@ mod norm;
 mod residual;
 mod rotation;
 mod router;
+mod scale;
 mod scaling;
 mod taps;
 
@@ -125,11 +126,12 @@ impl Form {
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 11] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 12] = [
         embedding::forms,
         norm::forms,
         linear::forms,
         rotation::forms,
+        scale::forms,
         attention::forms,
         feed_forward::forms,
         router::forms,
