@@ -1,16 +1,25 @@
 //! Where does what a command writes go? Whole or not at all into a file, through to what is no file, and never over what the command reads.
 
+use std::any::TypeId;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use clap::{Arg, ArgMatches, Command};
 use firstdiff_compare::Verdict;
+use firstdiff_program::Program;
 use firstdiff_trace::{JSON_LIMIT, Meta, read_regular};
 
 /// What a command reads, which nothing that it writes may replace.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs(Vec<PathBuf>);
+
+/// The paths that the command line names, but for those that are to be written.
+static ON_THE_COMMAND_LINE: OnceLock<Vec<PathBuf>> = OnceLock::new();
+/// The options with a path that is written; every other path is read.
+const WRITTEN: [&str; 6] = ["json", "html", "junit", "output", "baseline", "work"];
 
 /// Endings of files that are read wherever they stand, and of those that are read of a folder whose dump.json lists no taps.
 const READ: [&str; 5] = ["npy", "npz", "safetensors", "toml", "gguf"];
@@ -19,7 +28,7 @@ const READ_UNLISTED: [&str; 23] = [
     "fp16", "float16", "bf16", "bfloat16", "bin", "raw", "dat", "pt", "pth",
 ];
 /// Names of files that are read of every folder.
-const NAMED: [&str; 3] = ["dump.json", "config.json", "model.safetensors.index.json"];
+const NAMED: [&str; 4] = ["dump.json", "program.json", "config.json", "model.safetensors.index.json"];
 /// A folder of ranks or steps holds folders.
 const DEEPEST: usize = 2;
 
@@ -27,6 +36,21 @@ impl Inputs {
     /// The dumps, models, tables and baselines at these paths.
     pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Inputs {
         Inputs(paths.into_iter().map(Path::to_path_buf).collect())
+    }
+
+    /// All that the command line names and does not say is to be written, and the table of names that is read without being named.
+    pub(crate) fn of_command_line() -> Inputs {
+        let named = ON_THE_COMMAND_LINE.get().into_iter().flatten();
+        Inputs(named.cloned().chain([PathBuf::from(crate::session::reading::FILE)]).collect())
+    }
+
+    /// Keeps the paths among the arguments that `command` was given.
+    pub(crate) fn keep(command: &Command, given: &ArgMatches) {
+        let is_path = |arg: &&Arg| arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        let ids = command.get_arguments().filter(is_path).map(|arg| arg.get_id().as_str());
+        let values = |id: &str| given.try_get_raw(id).ok().flatten().into_iter().flatten().map(PathBuf::from);
+        let read = ids.filter(|id| !WRITTEN.contains(id)).flat_map(|id| values(id).collect::<Vec<_>>());
+        ON_THE_COMMAND_LINE.get_or_init(|| read.collect());
     }
 
     /// Also what is read where it is there.
@@ -97,9 +121,13 @@ fn files(path: &Path, depth: usize) -> Vec<PathBuf> {
         };
         let (folders, found): (Vec<PathBuf>, Vec<PathBuf>) = within(path).into_iter().partition(|file| file.is_dir());
         let below = folders.iter().filter(|_| depth < DEEPEST).flat_map(|folder| files(folder, depth + 1));
-        return found.into_iter().filter(|file| is_read(file)).chain(below).collect();
+        // The weights of a recorded program are where it says.
+        let program = path.join("program.json").is_file().then(|| Program::open(path).ok()).flatten();
+        let weights = program.as_ref().and_then(Program::folder).filter(|_| depth < DEEPEST);
+        let weights = weights.map_or_else(Vec::new, |folder| files(folder, depth + 1));
+        return found.into_iter().filter(|file| is_read(file)).chain(below).chain(weights).collect();
     }
-    let mut found = vec![path.to_path_buf(), folder.join("firstdiff.toml")];
+    let mut found = vec![path.to_path_buf(), folder.join(crate::session::reading::FILE)];
     let file_name = |file: &PathBuf| file.file_name().map(|name| name.to_string_lossy().into_owned());
     if let Some((before, after)) = name.split_once('*').filter(|_| !path.exists()) {
         let fits =

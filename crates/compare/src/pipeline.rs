@@ -93,6 +93,15 @@ impl<'a> InReferenceOrder<'a> {
     pub fn values_in(&self, place: Place, layout: &Layout) -> Result<Option<Vec<f64>>, DumpError> {
         self.run.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
     }
+
+    /// What is wrong with what the candidate holds of a tap beyond the reference's part.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn padding_error(&self, tap: &TapReport) -> Result<Option<String>, DumpError> {
+        let Some(layout) = &tap.layout else { return Ok(None) };
+        self.run.with_tap_judge(tap.place, |sides, _| sides.padding_error(layout)).map(Option::flatten)
+    }
 }
 
 impl InReferenceOrder<'_> {

@@ -55,7 +55,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     if let Some(output) = args.output.as_ref().filter(|path| path.is_file() || path.is_dir()) {
         bail!("{}: already exists; remove it, or write elsewhere", output.display());
     }
-    let inputs = Inputs::of([args.reference.as_path(), &args.candidate]).and(&args.reading.files());
+    let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let reference = args.told.tell(args.reading.open(&args.reference)?)?;
     let candidate = args.told.tell(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;

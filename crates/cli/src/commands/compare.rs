@@ -11,7 +11,7 @@ use firstdiff_trace::Tap;
 
 use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
 use crate::commands::join::write_part;
-use crate::output::{exit_code, is_stdout, print};
+use crate::output::{Inputs, exit_code, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::{Compare, Failure, Outcome};
@@ -104,7 +104,7 @@ pub(crate) fn show(
     parts: &[PathBuf],
     judged: Option<Arc<JudgedBefore>>,
 ) -> Result<u8> {
-    let inputs = pair.inputs().and(parts);
+    let inputs = Inputs::of_command_line().and(parts);
     let [junit, summary] = args.ci.files();
     inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
     // Of the session that the parts are of, which is the first: other sequences, and other rows, are other taps.

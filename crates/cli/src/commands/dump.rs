@@ -61,7 +61,7 @@ pub struct DumpArgs {
 }
 
 pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
-    let inputs = Inputs::of([args.model.as_path()]).and(&args.weights);
+    let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let count = dump(&args)?;
     if let Some(path) = &args.json {

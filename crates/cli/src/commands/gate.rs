@@ -10,7 +10,7 @@ use crate::baseline::{Accepted, Baseline, Regression};
 use crate::commands::ci::{CiArgs, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
-use crate::output::{DIVERGED, PARITY, is_stdout, print};
+use crate::output::{DIVERGED, Inputs, PARITY, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
 use crate::report::{Failure, Gate, Outcome, RequiredUnchecked, not_checked};
@@ -62,7 +62,7 @@ pub(crate) struct GateArgs {
 }
 
 pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
-    let dumps = args.pair.inputs();
+    let dumps = Inputs::of_command_line();
     let inputs = dumps.clone().and([&args.baseline]);
     let [junit, summary] = args.ci.files();
     let files = [args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()];
@@ -164,7 +164,7 @@ fn update(
         bail!("{path}: not written, as a recording is not complete: a baseline is of complete ones");
     }
     let baseline = Baseline::of(&judged.report, accepted)?;
-    crate::output::write(&args.baseline, &baseline.to_text(judged), &args.pair.inputs())?;
+    crate::output::write(&args.baseline, &baseline.to_text(judged), &Inputs::of_command_line())?;
     let differ = baseline.accepted().map_or(String::new(), |accepted| {
         let count = baseline.differing();
         format!("; not parity: {count} of them differ, and are held to what they are now{}", said(Some(accepted)))

@@ -67,7 +67,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     if args.output.exists() {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }
-    let inputs = Inputs::of([args.source.as_path()]).and(&args.like).and(&args.reading.files());
+    let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let dump = open(&args)?;
     if dump.entries().is_empty() {

@@ -61,7 +61,7 @@ pub(crate) struct InspectArgs {
 /// # Errors
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
-    let inputs = Inputs::of([args.candidate.as_path()]).and(&args.reading.files());
+    let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let dump = args.told.tell(args.reading.open(&args.candidate)?)?;
     let dump = args.reading.asked_sequence(dump)?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commands::Cli;
 use crate::commands::compare::{ShownArgs, narrow, show};
-use crate::output::{PARITY, write_bytes};
+use crate::output::{Inputs, PARITY, write_bytes};
 use crate::session::pair::PairArgs;
 
 pub(crate) const HELP: &str = "Examples:
@@ -62,7 +62,7 @@ const LIMIT: u64 = 4 << 30;
 
 /// Judges a share and writes it.
 pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, output: &Path) -> Result<u8> {
-    let inputs = pair.inputs();
+    let inputs = Inputs::of_command_line();
     inputs.spare(Some(output))?;
     let mut session = pair.open()?;
     if let Some(patterns) = taps {

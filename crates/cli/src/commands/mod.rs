@@ -18,7 +18,7 @@ pub(crate) mod weights;
 pub(crate) mod why;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use firstdiff_simd::Level;
 
 use crate::commands::align::AlignArgs;
@@ -36,7 +36,7 @@ use crate::commands::report::ReportArgs;
 use crate::commands::show::ShowArgs;
 use crate::commands::weights::WeightsArgs;
 use crate::commands::why::WhyArgs;
-use crate::output::{UNUSABLE, print, report_error};
+use crate::output::{Inputs, UNUSABLE, print, report_error};
 use crate::render::screen::Screen;
 
 /// Finds the first tensor where a transformer implementation departs from its reference.
@@ -107,7 +107,12 @@ pub fn main() -> u8 {
     if let Some(code) = crate::driver::keeper::run_if_asked(std::env::args_os().skip(1)) {
         return code;
     }
-    run(Cli::parse().command).unwrap_or_else(|error| {
+    let given = Cli::command().get_matches();
+    if let Some((name, given)) = given.subcommand() {
+        Cli::command().find_subcommand(name).into_iter().for_each(|command| Inputs::keep(command, given));
+    }
+    let command = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit()).command;
+    run(command).unwrap_or_else(|error| {
         report_error(&error);
         UNUSABLE
     })

@@ -7,7 +7,7 @@ use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::Explanation;
 
-use crate::output::is_stdout;
+use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
 use crate::render::table::taps;
@@ -50,7 +50,7 @@ pub(crate) struct ReplayArgs {
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
-    let inputs = args.of.inputs();
+    let inputs = Inputs::of_command_line();
     inputs.spare_all([json.as_deref(), args.html.as_deref()])?;
     let judge = |of: CandidateArgs| {
         let given = of.open()?;

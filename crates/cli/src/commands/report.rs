@@ -9,7 +9,7 @@ use firstdiff_explain::explain::Effort;
 
 use crate::commands::compare::finish;
 use crate::commands::explain::explained;
-use crate::output::{is_stdout, one_line, print};
+use crate::output::{Inputs, is_stdout, one_line, print};
 use crate::render::html::Page;
 use crate::report::{Compare, CompareAndExplain, Explain};
 use crate::session::given::CandidateArgs;
@@ -54,7 +54,7 @@ pub(crate) struct ReportArgs {
 /// # Errors
 /// When something cannot be read, or the page not written.
 pub(crate) fn run(args: ReportArgs) -> Result<u8> {
-    let inputs = args.pair.inputs();
+    let inputs = Inputs::of_command_line();
     inputs.spare_all([Some(&*args.output), args.json.as_deref()])?;
     if !args.seconds.is_finite() || args.seconds < 0.0 {
         bail!("--seconds {}: must be 0 or more", args.seconds);

@@ -53,7 +53,7 @@ pub(crate) struct ShowArgs {
 /// # Errors
 /// When it cannot be read, or holds nothing of that name.
 pub(crate) fn run(args: ShowArgs) -> Result<u8> {
-    let inputs = Inputs::of([args.dump.as_path()]).and(&args.reading.files());
+    let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let dump = args.reading.asked_sequence(args.told.tell(args.reading.open(&args.dump)?)?)?;
     let all = dump.all_entries();

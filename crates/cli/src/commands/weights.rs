@@ -59,7 +59,7 @@ pub(crate) struct WeightsArgs {
 /// # Errors
 /// When something cannot be read, or nothing can be compared.
 pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
-    let inputs = Inputs::of([args.a.as_path(), &args.b]).and(&args.program).and(&args.weights);
+    let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let (program, a) = right_weights(&args)?;
     let sides = [Side::open(&a)?, Side::open(&args.b)?];

@@ -10,7 +10,6 @@ use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, names_of};
 
-use crate::output::Inputs;
 use crate::session::arithmetic::{Choice, Loosened};
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::{ReadingArgs, one_of, token};
@@ -75,11 +74,6 @@ pub(crate) struct Given {
 }
 
 impl CandidateArgs {
-    /// What is read.
-    pub(crate) fn inputs(&self) -> Inputs {
-        Inputs::of([self.model.as_path()]).and(&self.candidate).and(&self.reading.files())
-    }
-
     /// The candidate's dump.
     ///
     /// # Errors

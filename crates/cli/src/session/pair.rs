@@ -7,7 +7,6 @@ use clap::Args;
 use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
-use crate::output::Inputs;
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::session::{Judged, Session};
 
@@ -44,11 +43,6 @@ pub struct PairArgs {
 }
 
 impl PairArgs {
-    /// What is read.
-    pub(crate) fn inputs(&self) -> Inputs {
-        Inputs::of([self.reference.as_path(), &self.candidate]).and(&self.model).and(&self.reading.files())
-    }
-
     /// Opens both dumps.
     ///
     /// # Errors

@@ -108,11 +108,6 @@ impl ReadingArgs {
             None => bail!("--sequence {index}: {} is not of a batch", dump.path().display()),
         }
     }
-
-    /// The files that are read beside the dumps.
-    pub(crate) fn files(&self) -> Vec<PathBuf> {
-        vec![self.map.clone().unwrap_or_else(|| PathBuf::from(FILE))]
-    }
 }
 
 /// A token's id on the command line.
@@ -179,7 +174,7 @@ impl TokenArgs {
 const TENSOR: &str = "tensor";
 
 /// The table of names that is read unasked.
-const FILE: &str = "firstdiff.toml";
+pub(crate) const FILE: &str = "firstdiff.toml";
 
 /// The run of one sequence of `dump`, which is a batch; and what is left unchecked.
 pub(crate) fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {

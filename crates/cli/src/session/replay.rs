@@ -91,7 +91,7 @@ impl ReplaySession {
             (0, _) if self.replay.order_is_open => Verdict::Incomparable(
                 "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
             ),
-            (0, _) if let Some(reason) = self.judged_nowhere() => Verdict::Incomparable(reason),
+            (0, _) if let Some(reason) = self.judged_nowhere().or_else(|| self.not_read()) => Verdict::Incomparable(reason),
             (0, _) if self.replay.taps.iter().any(|t| open(&t)) => Verdict::Incomparable(format!(
                 "{} can neither be computed nor held against the reference's own values ({}); what could be judged is right",
                 taps_in_words(self.replay.taps.iter().filter(open).count()),
@@ -139,6 +139,19 @@ impl ReplaySession {
             first.report.place,
             first.reason.as_ref().map_or("unchecked".into(), Reason::to_string)
         ))
+    }
+
+    /// What was recorded and could not be read, and what of it is not to be passed whatever was judged.
+    fn not_read(&self) -> Option<String> {
+        let dump = &self.given.dump;
+        let apart = dump.ranks().and_then(|ranks| {
+            let (step, tap) = ranks.all_apart().next()?;
+            Some((Place { step, tap }, ranks.apart(tap, step)?))
+        });
+        let doubted = || dump.doubts().first_key_value();
+        let doubted = || doubted().map(|(&(step, tap), what)| (Place { step, tap }, what.as_str()));
+        let (place, what) = apart.or_else(doubted)?;
+        Some(format!("{place}: {what}; what could be judged is right"))
     }
 
     /// Why nothing could be judged: the reason that most taps have.

@@ -4,7 +4,7 @@
 //! heads repeated), the elements of a head in the other RoPE order. That one agrees proves nothing by itself where it moves values:
 //! `resolve.rs` asks what follows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -121,42 +121,42 @@ impl Stored {
             let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
             candidate.values.get(at)
         };
-        let keys = self.axis('S').filter(|s| s.held > s.wanted && matches!(pair.site(), Site::Scores | Site::Probs));
-        if let Some(keys) = keys {
-            let empty = |x: f64| if pair.site() == Site::Probs { x == 0.0 } else { x <= MASKED };
-            for index in self.everywhere('S', keys.held) {
-                let s = index[self.place('S')];
-                let x = value(&index);
-                if !(keys.from..keys.from + keys.wanted).contains(&s) && !empty(x) {
-                    let what = if pair.site() == Site::Probs { "not 0" } else { "not masked" };
+        let mut largest: BTreeMap<usize, f64> = BTreeMap::new();
+        for axis in self.axes.iter().filter(|a| a.held > a.wanted) {
+            let (at, part) = (self.place(axis.name), axis.from..axis.from + axis.wanted);
+            let is_copied = axis.copies > 1;
+            let beyond: Vec<usize> = (0..axis.held).filter(|i| is_copied || !part.contains(i)).collect();
+            for mut index in self.everywhere(axis.name, &beyond) {
+                let (x, here) = (value(&index), index[at]);
+                if is_copied {
+                    index[at] -= here % axis.copies;
+                    if x.to_bits() != value(&index).to_bits() {
+                        let (copies, head) = (axis.copies, here / axis.copies);
+                        return Some(format!("the {copies} copies of key/value head {head} are not equal"));
+                    }
+                    continue;
+                }
+                let mut top = || {
+                    let row = part.clone().map(|id| value(&[&index[..at], &[id], &index[at + 1..]].concat()));
+                    let top = || row.fold(f64::NEG_INFINITY, f64::max);
+                    *largest.entry(index[self.place('T')]).or_insert_with(top)
+                };
+                // Written so that a NaN is what no padding is.
+                let (one, many, is_right, what) = match (axis.name, pair.site()) {
+                    ('S', Site::Probs) => ("key", "keys", x == 0.0, "not 0"),
+                    ('S', Site::Scores) => ("key", "keys", x <= MASKED, "not masked"),
+                    ('K', _) => ("head", "key/value heads", x == 0.0, "not 0"),
+                    ('V', _) => ("id", "token ids", x <= top(), "larger than all that there are"),
+                    ('d', _) => ("lane", "lanes a head", !x.is_nan(), "no number"),
+                    _ => ("position", "token positions", !x.is_nan(), "no number"),
+                };
+                if !is_right {
+                    let more = axis.held - axis.wanted;
                     return Some(format!(
-                        "of {} keys {} are padding, and key {s} is {what}: {x}",
-                        keys.held,
-                        keys.held - keys.wanted
+                        "of {} {many} {more} are padding, and {one} {here} is {what}: {x}",
+                        axis.held
                     ));
                 }
-            }
-        }
-        let heads = self.axis('K').filter(|k| k.held > k.wanted)?;
-        let copies = heads.copies;
-        for index in self.everywhere('K', heads.held) {
-            if copies == 1 {
-                let (k, x) = (index[self.place('K')], value(&index));
-                if k >= heads.wanted && x != 0.0 {
-                    let padding = heads.held - heads.wanted;
-                    return Some(format!(
-                        "of {} key/value heads {padding} are padding, and head {k} is not 0: {x}",
-                        heads.held
-                    ));
-                }
-                continue;
-            }
-            let mut first = index.clone();
-            let k = &mut first[self.place('K')];
-            *k -= *k % copies;
-            let head = *k / copies;
-            if value(&index).to_bits() != value(&first).to_bits() {
-                return Some(format!("the {copies} copies of key/value head {head} are not equal"));
             }
         }
         None
@@ -166,16 +166,16 @@ impl Stored {
         self.axes.iter().position(|a| a.name == name).unwrap_or(0)
     }
 
-    /// Every index in the candidate: over all of `whole`, and the reference's part of the other axes.
-    fn everywhere(&self, whole: char, extent: usize) -> impl Iterator<Item = Vec<usize>> + use<'_> {
-        let range = move |a: &Axis| if a.name == whole { (0, extent) } else { (a.from, a.wanted) };
-        let count: usize = self.axes.iter().map(|a| range(a).1).product();
+    /// Every index in the candidate: over these of `name`, and the reference's part of the other axes.
+    fn everywhere<'i>(&'i self, name: char, these: &'i [usize]) -> impl Iterator<Item = Vec<usize>> + use<'i> {
+        let extent = move |a: &Axis| if a.name == name { these.len() } else { a.wanted };
+        let count: usize = self.axes.iter().map(extent).product();
         (0..count).map(move |mut i| {
             let mut index = vec![0; self.axes.len()];
             for (at, axis) in index.iter_mut().zip(&self.axes).rev() {
-                let (from, extent) = range(axis);
-                *at = from + i % extent;
-                i /= extent;
+                let here = i % extent(axis);
+                *at = if axis.name == name { these[here] } else { axis.from + here };
+                i /= extent(axis);
             }
             index
         })

@@ -30,15 +30,11 @@ impl Run<'_> {
             if judged.judgement.outcome.agrees() || judged.part.is_some() {
                 continue;
             }
-            // Of probabilities nothing is masked, but a buffer may be longer than what was written into it.
             let beside = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
             let (layout, shape, positions) = (judged.layout.clone(), judged.shape.clone(), judged.positions.clone());
-            let unread = match judged_as(place.tap, &shape) {
-                Site::Scores => self.is_masked_away(&mut draft, index, &layout, beside)?,
-                Site::Probs if beside => self.reader(place, Site::Context).is_some_and(|at| agrees(&draft[at])),
-                _ => continue,
-            };
-            if !unread {
+            if judged_as(place.tap, &shape) != Site::Scores
+                || !self.is_masked_away(&mut draft, index, &layout, beside)?
+            {
                 continue;
             }
             let seen = self.with_pair(place, &layout, |pair, own| self.where_seen(pair, own))?.flatten();
@@ -67,7 +63,9 @@ impl Run<'_> {
         beside: bool,
     ) -> Result<bool, DumpError> {
         let place = self.graph.places()[index];
-        if let Some(at) = self.reader(place, Site::Probs).filter(|&at| draft[at].is_compared()) {
+        let probs = Place { tap: place.tap.sibling(Site::Probs), ..place };
+        let at = self.graph.places().iter().position(|place| *place == probs);
+        if let Some(at) = at.filter(|&at| draft[at].is_compared()) {
             if !agrees(&draft[at]) {
                 return Ok(false);
             }
@@ -109,12 +107,6 @@ impl Run<'_> {
             _ => false,
         };
         Ok(!after.is_empty() && after.iter().all(clears))
-    }
-
-    /// The place of `site` in the same layer and step.
-    fn reader(&self, place: Place, site: Site) -> Option<usize> {
-        let reader = Place { tap: place.tap.sibling(site), ..place };
-        self.graph.places().iter().position(|place| *place == reader)
     }
 
     /// The verdict over what the reference does not mask, if that agrees.

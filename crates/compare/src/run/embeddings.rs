@@ -18,15 +18,26 @@ pub enum Prompt {
     Unknown,
 }
 
-/// Whether two runs were fed the same prompt, by their token ids where both name them, else by h0.
+/// Whether two runs were fed the same tokens, by the ids of all steps where both name them, else by h0. Ids that say otherwise than h0 does are not believed.
 ///
 /// # Errors
 /// When a tensor cannot be read.
 pub fn prompt(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
-    if let (Some(ours), Some(theirs)) = (&reference.meta().tokens, &candidate.meta().tokens) {
-        let same = ours.iter().zip(theirs).all(|(ours, theirs)| ours == theirs);
-        return Ok(if same { Prompt::Same } else { Prompt::Other });
-    }
+    let [ours, theirs] = [reference, candidate].map(|dump| dump.meta().tokens.as_deref());
+    let (Some(ours), Some(theirs)) = (ours, theirs) else { return by_embeddings(reference, candidate) };
+    let decoded = |dump: &Dump| dump.meta().decode_tokens.clone().unwrap_or_default();
+    let [all, others] = [[ours, &decoded(reference)].concat(), [theirs, &decoded(candidate)].concat()];
+    Ok(match all.iter().zip(&others).position(|(ours, theirs)| ours != theirs) {
+        None => Prompt::Same,
+        Some(at) if at < ours.len().min(theirs.len()) && by_embeddings(reference, candidate)? == Prompt::Same => {
+            Prompt::Unknown
+        }
+        Some(_) => Prompt::Other,
+    })
+}
+
+/// The same by h0.
+fn by_embeddings(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
     let h0 = Tap { layer: None, site: Site::H0 };
     let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
         return Ok(Prompt::Unknown);

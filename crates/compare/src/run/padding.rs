@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Fed, NamedRows, PaddingSide, Rows, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, Fed, NamedRows, PaddingSide, Rows, Site, Tensor};
 
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::Metrics;
@@ -16,6 +16,8 @@ struct Real {
     range: Range<usize>,
     all: usize,
     by: &'static str,
+    /// Positions that are called padding, and hold tokens that may be those of the other run.
+    doubted: Option<Range<usize>>,
 }
 
 /// The dump without its padding, as far as that is known: from what it says of itself, from `other`, a run of the same prompt, and from what the sequences of
@@ -24,7 +26,7 @@ struct Real {
 /// # Errors
 /// When its mask contradicts its tensors or its ids, or a tensor cannot be read.
 pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Result<Dump, DumpError> {
-    let real = match masked(&dump)?.or_else(|| by_ids(&dump, other, batch)) {
+    let real = match masked(&dump, other)?.or_else(|| by_ids(&dump, other, batch)) {
         Some(real) => Some(real),
         None => other.map(|other| nearest(&dump, other)).transpose()?.flatten(),
     };
@@ -35,7 +37,7 @@ pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Resul
 }
 
 /// What the mask says.
-fn masked(dump: &Dump) -> Result<Option<Real>, DumpError> {
+fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> {
     let Some(mask) = dump.meta().attention_mask.as_ref().and_then(|mask| mask.sequence(0)) else { return Ok(None) };
     let wrong =
         |reason: String| DumpError::Meta { path: dump.path().into(), reason: format!("'attention_mask' {reason}") };
@@ -43,11 +45,14 @@ fn masked(dump: &Dump) -> Result<Option<Real>, DumpError> {
     let range = ends.map(|(first, last)| first..last + 1).filter(|range| !mask[range.clone()].contains(&0));
     let range = range
         .ok_or_else(|| wrong("is not one run of tokens: padding stands before them, behind them, or both".into()))?;
+    // Of other positions than these, or more than one that may be the last.
+    let is_of_others = |e: &Entry| {
+        let shape = squeezed(e.tap.site, &e.shape);
+        let is_one = e.tap.site == Site::Logits && shape.iter().rev().skip(1).all(|&extent| extent == 1);
+        are_all(&e.rows) && !is_one && !e.shape.contains(&mask.len())
+    };
     let mut first = dump.entries().iter().filter(|entry| entry.step == 0).peekable();
-    if first.peek().is_some()
-        && range.len() < mask.len()
-        && first.all(|e| are_all(&e.rows) && !e.shape.contains(&mask.len()))
-    {
+    if first.peek().is_some() && range.len() < mask.len() && first.all(is_of_others) {
         return Err(wrong(format!("has {} positions, and no tensor has as many", mask.len())));
     }
     let ids = dump.meta().tokens.as_ref().map(Vec::len);
@@ -55,8 +60,27 @@ fn masked(dump: &Dump) -> Result<Option<Real>, DumpError> {
         Some(ids) => {
             Err(wrong(format!("has {} tokens among {} positions, and 'tokens' {ids}", range.len(), mask.len())))
         }
-        None => Ok(Some(Real { range, all: mask.len(), by: "by its attention mask" })),
+        None => {
+            let doubted = declared_away(dump, other, &range, mask.len());
+            Ok(Some(Real { range, all: mask.len(), by: "by its attention mask", doubted }))
+        }
     }
+}
+
+/// What the mask calls padding, and may be tokens of the prompt: where its ids are not one repeated, or the other run goes on with a token there that is not
+/// shown to be another.
+fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: usize) -> Option<Range<usize>> {
+    let ids = dump.meta().tokens.as_deref().filter(|ids| ids.len() == all);
+    let is_of_many =
+        |part: &Range<usize>| ids.is_some_and(|ids| ids[part.clone()].windows(2).any(|two| two[0] != two[1]));
+    let behind = range.end..all;
+    let goes_on = || {
+        let theirs = other?.meta().tokens.as_deref()?;
+        let kept = ids.map(|ids| &ids[range.clone()]).or(dump.meta().tokens.as_deref())?;
+        let next = theirs.strip_prefix(kept)?.first()?;
+        Some(!behind.is_empty() && ids.is_none_or(|ids| ids[behind.start] == *next))
+    };
+    [0..range.start, behind.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| behind.clone()))
 }
 
 /// What the ids say: fewer than there are positions, beside the side that is named; or those of the other run with one id repeated around them, with which
@@ -66,7 +90,7 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
     if let Some(side) = dump.meta().padding {
         let (all, count) = (shown(dump, 0)[0]?, ids.len());
         let from = if side == PaddingSide::Left { all.checked_sub(count)? } else { 0 };
-        return (count <= all).then_some(Real { range: from..from + count, all, by: "by the side that is named" });
+        return (count <= all).then(|| Real::of(from..from + count, all, "by the side that is named"));
     }
     let wanted = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
     let all = ids.len();
@@ -77,11 +101,8 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
         let pad = *rest.next()?;
         let end = |fed: &Fed| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
-        (is_rectangle && is_padding && ids[range.clone()] == wanted[..]).then_some(Real {
-            range,
-            all,
-            by: "by its token ids",
-        })
+        (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
+            .then(|| Real::of(range, all, "by its token ids"))
     };
     at(all - wanted.len()).or_else(|| at(0))
 }
@@ -124,12 +145,16 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     }
     let from = if before > behind { all - count } else { 0 };
     let by = "nearer so; nothing names the side ('padding' or 'attention_mask' in dump.json)";
-    Ok((before != behind).then_some(Real { range: from..from + count, all, by }))
+    Ok((before != behind).then(|| Real::of(from..from + count, all, by)))
 }
 
 impl Real {
+    fn of(range: Range<usize>, all: usize, by: &'static str) -> Real {
+        Real { range, all, by, doubted: None }
+    }
+
     fn cut_off(&self, dump: Dump) -> Result<Dump, DumpError> {
-        let Real { range, all, by } = self;
+        let Real { range, all, by, doubted } = self;
         let mut meta = dump.meta().clone();
         meta.tokens = meta.tokens.map(|ids| if ids.len() == *all { ids[range.clone()].to_vec() } else { ids });
         (meta.attention_mask, meta.padding) = (None, None);
@@ -148,6 +173,10 @@ impl Real {
         for (entry, error) in doubts {
             let error = error.map_or_else(|| "it holds none of the tokens".to_owned(), |error| error.to_string());
             dump.doubt(entry.tap, entry.step, format!("its padding was not cut off: {error}"));
+        }
+        if let (Some(part), Some(entry)) = (doubted, dump.entries().iter().find(|entry| entry.step == 0)) {
+            let (tap, last) = (entry.tap, part.end - 1);
+            dump.doubt(tap, 0, format!("its attention mask calls the positions {} to {last} padding, and they may hold tokens of the prompt: what stands there was not checked", part.start));
         }
         let (before, behind) = (range.start, all - range.end);
         let sides = [(before, "before"), (behind, "behind")].into_iter().filter(|(count, _)| *count > 0);

@@ -31,6 +31,11 @@ impl<'a> TapJudge<'a> {
         self.sides.under(layout)
     }
 
+    /// What is wrong beyond the reference's part in a layout.
+    pub(crate) fn padding_error(&self, layout: &Layout) -> Option<String> {
+        self.sides.under(layout).and_then(|pair| self.sides.padding_error(&pair))
+    }
+
     /// The same with another candidate's elements under the same shape.
     pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> TapJudge<'b>
     where

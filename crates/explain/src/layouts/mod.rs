@@ -15,6 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::layout::{Claim, Evidence, explains, resolve};
 use firstdiff_compare::{Layout, LayoutCandidates, Pair, Place, Status, layout_notes};
 use firstdiff_model::Step;
+use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::layouts::evidence::OwnValues;
@@ -52,8 +53,6 @@ impl Shown {
 struct Agreeing {
     place: Place,
     layout: Layout,
-    /// What is wrong outside of the model's part.
-    padding_error: Option<String>,
 }
 
 /// Taps that come out, and the layout of each, as it stands where `None`: so far the dump's own layouts are known.
@@ -82,20 +81,28 @@ impl Run<'_> {
             (taps, shown) = self.one_round(&decided, progress)?;
         }
         self.order_is_open = shown.row_order.is_open();
-        for Agreeing { place, padding_error, .. } in &shown.agree {
-            if let Some(what) = padding_error
-                && !(place.tap.site.axes().contains(&'S') && readers(*place, &taps).any(|t| t.report.status.agrees()))
-                && let Some(tap) = taps.iter_mut().find(|t| t.report.place == *place)
-            {
-                tap.report.status = Status::Diverged;
-                tap.reason = Some(Reason::Padding(what.clone()));
-            }
-        }
         let agree = shown.agree.iter().map(|a| &a.layout);
         let rest = self.recorded.layouts.iter().filter(|(place, _)| shown.agree.iter().all(|a| a.place != **place));
         let mut notes = layout_notes(&agree.chain(rest.map(|(_, layout)| layout)).collect::<Vec<_>>(), "model");
         notes.extend(self.order_is_open.then(|| row_order::OPEN.to_owned()));
         Ok((taps, notes))
+    }
+
+    /// Blames taps that are right in the model's part, for what they hold beyond it.
+    pub(crate) fn blame_what_is_beyond(&self, taps: &mut [Replayed]) -> Done<()> {
+        // Backwards: nothing is made of scores of which the probabilities that are read from them are right, beyond the model's part too.
+        for (place, layout) in self.recorded.layouts.iter().rev() {
+            let error = |layouts: &LayoutCandidates<'_>| layouts.padding_error(&layouts.under(layout)?);
+            let is_right = |t: &Replayed| t.report.place.tap.site == Site::Probs && t.report.status.agrees();
+            if let Some(what) = self.looked_at(*place, None, error)?.flatten()
+                && !(place.tap.site == Site::Scores && readers(*place, taps).any(is_right))
+                && let Some(tap) = taps.iter_mut().find(|t| t.report.place == *place && t.report.status.agrees())
+            {
+                tap.report.status = Status::Diverged;
+                tap.reason = Some(Reason::Padding(what));
+            }
+        }
+        Ok(())
     }
 
     /// Judges every step, in the order of the Plan.
@@ -184,7 +191,7 @@ impl Run<'_> {
                 .flatten(),
         };
         match layout {
-            Some(layout) => shown.agree.push(Agreeing { place, layout, padding_error: None }),
+            Some(layout) => shown.agree.push(Agreeing { place, layout }),
             None => shown.plain.push(place),
         }
         Ok(())
@@ -236,15 +243,15 @@ impl Run<'_> {
     ) -> Done<Option<(Agreeing, Replayed)>> {
         let near = self.looked_at(place, Some(due), |layouts| {
             let near = self.others(place, layouts).into_iter().filter(|pair| pair.estimated_nmse() <= NEAR_LAYOUT);
-            near.map(|pair| (pair.layout().clone(), layouts.padding_error(&pair))).collect::<Vec<_>>()
+            near.map(|pair| pair.layout().clone()).collect::<Vec<_>>()
         })?;
         let was = as_it_stands.report.metrics.and_then(|m| m.nmse());
         let before = self.recorded.layouts.get(&place).cloned();
-        for (layout, padding_error) in near.unwrap_or_default() {
+        for layout in near.unwrap_or_default() {
             self.swap_layout(place, Some(layout.clone()));
             let replayed = self.judged(step, place, Ok(due))?;
             if replayed.report.status.agrees() && replayed.report.metrics.is_some_and(|now| explains(&now, was)) {
-                return Ok(Some((Agreeing { place, layout, padding_error }, replayed)));
+                return Ok(Some((Agreeing { place, layout }, replayed)));
             }
         }
         self.swap_layout(place, before);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use firstdiff_compare::{Layout, Place, TapReport, is_masked, is_of_expert};
+use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
 use firstdiff_model::{Cache, keep};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
@@ -19,8 +19,8 @@ pub(crate) struct Held {
     parts: HashMap<usize, Part>,
     /// Those whose rows may be of one token or another.
     unread: HashSet<usize>,
-    /// Scores and probabilities in which keys are seen that the program does not have: how many.
-    beyond: HashMap<usize, usize>,
+    /// What is wrong beyond the program's part, where a tap is longer.
+    beyond: HashMap<usize, String>,
     places: Vec<Place>,
     /// Keys and values that are read back from a cache, where its type rounds them.
     kept: BTreeSet<usize>,
@@ -83,7 +83,8 @@ impl Held {
                 own => own,
             };
             if let Some(own) = own {
-                beyond.extend(seen_beyond(candidate, place_of(tap), &own)?.map(|count| (number, count)));
+                let error = report.map(|report| candidate.values.padding_error(report)).transpose()?.flatten();
+                beyond.extend(error.map(|error| (number, error)));
                 let is_readable = is_of_its_kind(tap, &own) && can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
                 values.insert(number, Own { is_readable, is_in_own_order, ..Own::of(own) });
@@ -102,9 +103,9 @@ impl Held {
         Ok(held)
     }
 
-    /// How many keys beyond those of the program are seen in scores or probabilities; `None` where none is.
-    pub(crate) fn beyond(&self, tap: usize) -> Option<usize> {
-        self.beyond.get(&tap).copied()
+    /// What is wrong with what the candidate holds of a tap beyond the program's part.
+    pub(crate) fn beyond(&self, tap: usize) -> Option<&String> {
+        self.beyond.get(&tap)
     }
 
     /// What the candidate holds of a tap of which it holds some rows.
@@ -290,22 +291,6 @@ fn values_of(
         Some(_) => return Ok(None),
     };
     Ok(candidate.values.values_in(report.place, layout)?)
-}
-
-/// In how many of the candidate's scores or probabilities, beside those that lie where the program has keys, a key is seen.
-fn seen_beyond(candidate: &Candidate<'_>, place: Place, own: &Tensor<'_>) -> Result<Option<usize>, ReplayError> {
-    let is_seen: fn(&f64) -> bool = match place.tap.last_site() {
-        Site::Scores => |score| !is_masked(Site::Scores, *score),
-        Site::Probs => |probability| *probability != 0.0,
-        _ => return Ok(None),
-    };
-    let entry = candidate.dump.entry(place.tap, place.step);
-    let Some(entry) = entry.filter(|entry| entry.shape.iter().product::<usize>() > own.values().len()) else {
-        return Ok(None);
-    };
-    let all = candidate.dump.read(&entry)?.values().to_f64();
-    let count = |values: &[f64]| values.iter().filter(|x| is_seen(x)).count();
-    Ok(count(&all).checked_sub(count(&own.to_floats())).filter(|beyond| *beyond > 0))
 }
 
 /// A tap's name in whichever layer, and of whichever expert.

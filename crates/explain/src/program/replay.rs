@@ -209,7 +209,7 @@ fn replayed(
         if due.is_err() && held.is_in_own_order(tap) {
             held.close(tap);
         }
-        // What reads keys that the program does not have cannot be computed by it.
+        // What reads more than the program has cannot be computed by it.
         let reads_beyond = slice.known().any(|known| held.beyond(known).is_some());
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
@@ -221,7 +221,7 @@ fn replayed(
                 beside_the_reference(unchecked(place, name), why, report, is_right_at_the_end)
             }
             Ok(_) if reads_beyond => {
-                let why = "it reads keys that the reference's run does not have".to_owned();
+                let why = "it reads what the reference's run does not have".to_owned();
                 Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) }
             }
             Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
@@ -282,7 +282,10 @@ fn replayed(
                 let both = Both { own: &own, due: &due.exact, program, bench: &bench };
                 let judged = orders.judged(&standing, judged, &both, &in_order, held, &mut taps);
                 match held.beyond(tap).filter(|_| judged.report.status.agrees()) {
-                    Some(count) => sees_more(judged, count),
+                    Some(what) => {
+                        let report = TapReport { status: Status::Diverged, ..judged.report };
+                        Replayed { report, reason: Some(Reason::Padding(what.clone())), ..judged }
+                    }
                     None => judged,
                 }
             }
@@ -369,13 +372,6 @@ fn beside_the_reference(
     };
     let as_compared = |report: &TapReport| TapReport { op: blank.report.op.clone(), reason: None, ..report.clone() };
     Replayed { reason, ..report.map_or_else(|| blank.clone(), |report| Replayed::of(as_compared(report))) }
-}
-
-/// A tap that is right where the program has keys, and sees more of them.
-fn sees_more(judged: Replayed, count: usize) -> Replayed {
-    let what = format!("{count} of its numbers are of keys that the reference's run does not have, and are not masked");
-    let report = TapReport { status: Status::Diverged, ..judged.report };
-    Replayed { report, reason: Some(Reason::Padding(what)), ..judged }
 }
 
 /// What comes out at a tap of the candidate's own values.

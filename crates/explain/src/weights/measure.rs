@@ -40,6 +40,8 @@ fn unit(follows: u8) -> f64 {
 /// What was measured of a tile.
 struct Tile {
     metrics: Metrics,
+    /// Whether both hold numbers alone, which infinities are not, though they are equal.
+    is_finite: bool,
     follows: u8,
     /// Elements that are equal and not zero.
     equal: usize,
@@ -132,12 +134,12 @@ impl Measured {
 
     /// Why they are the same; `None` where they are not.
     pub(crate) fn same(&self) -> Option<Same> {
+        if !self.tiles.iter().all(|t| t.is_finite) {
+            return None;
+        }
         let differing: Vec<&Tile> = self.tiles.iter().filter(|t| !t.metrics.is_equal()).collect();
         if self.identical || differing.is_empty() {
             return Some(Same::Values);
-        }
-        if !differing.iter().all(|t| t.metrics.is_finite()) {
-            return None;
         }
         let noise: Option<Vec<&Noise>> = differing.iter().map(|t| t.noise.as_ref()).collect();
         let follows = differing.iter().fold(follows::ALL, |all, tile| all & tile.follows);
@@ -204,8 +206,9 @@ pub(crate) fn measure(left: &Tensor<'_>, right: &Tensor<'_>, options: Options) -
 
 fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Tile {
     let metrics = Metrics::of_f32(a, b);
+    let is_finite = metrics.is_finite() && a.iter().all(|x| x.is_finite());
     if metrics.is_equal() {
-        return Tile { equal: metrics.len(), metrics, follows: follows::ALL, noise: None };
+        return Tile { equal: metrics.len(), metrics, is_finite, follows: follows::ALL, noise: None };
     }
     let mut found = rounded(a, b);
     if metrics.nmse().is_some_and(|nmse| nmse <= OTHER_ORDER) && arithmetic(a, b) {
@@ -216,7 +219,7 @@ fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> T
     let lossy = storages.iter().flatten().any(|s| s.is_quantised())
         || matches!(storages, [Some(Storage::F16), Some(Storage::BF16)] | [Some(Storage::BF16), Some(Storage::F16)]);
     let noise = (found & !follows::BACK == 0 && (lossy || found != 0)).then(|| noise_of(a, b, storages, width));
-    Tile { metrics, follows: found, equal, noise }
+    Tile { metrics, is_finite, follows: found, equal, noise }
 }
 
 /// Whether every value is as near as a product and a sum of the size of its neighbours come.

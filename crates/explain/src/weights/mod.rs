@@ -336,7 +336,8 @@ fn both(
     let mut compared = entry(&key, [Some(&left), Some(&right)]);
     let guess = right.is_guess() && right.len() != left.len();
     let size = || format!("{} holds {} values where the weight has {}", right.name(), right.len(), left.len());
-    if let Some(reason) = left.unreadable().or(right.unreadable()).or_else(|| guess.then(size)) {
+    let nothing = || (left.len() == 0 && right.len() == 0).then(|| "it has no elements".to_owned());
+    if let Some(reason) = left.unreadable().or(right.unreadable()).or_else(|| guess.then(size)).or_else(nothing) {
         compared.state = State::Unchecked(reason);
         out.tensors.push(compared);
         return None;

@@ -276,7 +276,7 @@ impl<'a> Tensor<'a> {
                     && b.is_plain()
                     && self.order == other.order
                     && self.shape == other.shape;
-                plain && a.storage() == b.storage() && a.bytes() == b.bytes() && !may_be_nan(a)
+                plain && a.storage() == b.storage() && a.bytes() == b.bytes() && !may_be_no_number(a)
             }
             _ => false,
         }
@@ -353,13 +353,14 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// Equal bytes of floats are equal values unless they are NaN.
-fn may_be_nan(view: &WeightView<'_>) -> bool {
+/// Equal bytes of floats are equal values unless they are NaN; and no weight is infinite.
+fn may_be_no_number(view: &WeightView<'_>) -> bool {
+    let half = |exponent: u16| move |b: &[u8; 2]| u16::from_le_bytes(*b) & exponent == exponent;
     match view.storage() {
-        Storage::F32 => view.bytes().as_chunks::<4>().0.iter().any(|b| f32::from_le_bytes(*b).is_nan()),
-        Storage::F64 => view.bytes().as_chunks::<8>().0.iter().any(|b| f64::from_le_bytes(*b).is_nan()),
-        Storage::F16 => view.bytes().as_chunks::<2>().0.iter().any(|b| u16::from_le_bytes(*b) & 0x7fff > 0x7c00),
-        Storage::BF16 => view.bytes().as_chunks::<2>().0.iter().any(|b| u16::from_le_bytes(*b) & 0x7fff > 0x7f80),
+        Storage::F32 => view.bytes().as_chunks::<4>().0.iter().any(|b| !f32::from_le_bytes(*b).is_finite()),
+        Storage::F64 => view.bytes().as_chunks::<8>().0.iter().any(|b| !f64::from_le_bytes(*b).is_finite()),
+        Storage::F16 => view.bytes().as_chunks::<2>().0.iter().any(half(0x7c00)),
+        Storage::BF16 => view.bytes().as_chunks::<2>().0.iter().any(half(0x7f80)),
         _ => false,
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     asking.check()?;
     let json = args.json.clone();
     let quiet = json.as_deref() == Some(Path::new("-"));
-    let inputs = Inputs::of([args.reference.as_path()]);
+    let inputs = Inputs::of_command_line();
     inputs.spare(json.as_deref())?;
     let reference = Reference::open(&args.reference, args.work.join("reference"))?;
     asking.open_work()?;

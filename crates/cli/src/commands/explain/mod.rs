@@ -14,7 +14,7 @@ use crate::commands::explain::asked::{Asked, ask};
 use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
 use crate::driver::Asking;
 use crate::driver::told::in_bytes;
-use crate::output::is_stdout;
+use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, Diagnosis, Explain, Explained, Judged, Match, OfReference, Residual, Tried};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
             bail!("--only {id}: no such id; there is {}", near.join(", "));
         }
     }
-    let inputs = args.of.inputs().and(&args.reference);
+    let inputs = Inputs::of_command_line();
     inputs.spare_all([args.json.as_deref(), args.html.as_deref()])?;
     let effort = Effort {
         only: args.only.clone(),
