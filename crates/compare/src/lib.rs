@@ -57,6 +57,7 @@ pub use layout::mismatch::{Misfit, ShapeMismatch};
 pub use layout::pair::{Pair, TensorRef};
 pub use layout::row_order::row_order;
 pub use layout::strided::Stored;
+pub use judge::kept::beyond_the_profile;
 pub use layout::types::{Layout, layout_notes};
 pub use pipeline::{InReferenceOrder, compare, graph_of};
 pub use propose::guess::Guess;

@@ -50,6 +50,17 @@ impl Choice {
         }
         Choice { profile, reason, loosened }
     }
+
+    /// What is to be said of a 16-bit arithmetic that the values of neither run show.
+    pub(crate) fn unshown(&self, runs: [&Dump; 2]) -> Option<String> {
+        let Choice { profile, reason, .. } = self;
+        let tells = |dump: &Dump| computed(dump).next().is_some();
+        let is_unshown = matches!(profile, Profile::F16 | Profile::Bf16)
+            && runs.into_iter().all(|dump| tells(dump) && shown(dump) < *profile);
+        is_unshown.then(|| {
+            format!("judged in {profile} ({reason}), and nothing recorded shows it: the values of neither run are numbers of {profile}")
+        })
+    }
 }
 
 impl Loosened {
