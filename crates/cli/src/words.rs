@@ -204,11 +204,14 @@ pub(crate) fn concentrated(share: &[f64], nmse: &[f64], allowed: f64) -> Option<
         let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
         return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
     }
-    let places = |is: &dyn Fn(f64) -> bool| (0..nmse.len()).filter(|&i| is(nmse[i])).collect::<Vec<usize>>();
-    // A few numbers scatter: one that is a little further off than all together may be is neither.
-    let (right, wrong) = (places(&|x| x <= allowed), places(&|x| x.is_nan() || x > CHANNEL_WRONG * allowed));
+    // A few numbers scatter: one that is a little further off than all together may be is neither, nor is one that is small itself.
+    let is_right = |i: &usize| nmse[*i] <= allowed;
+    let is_small =
+        |i: usize| nmse[i] <= CHANNEL_WRONG * allowed || share[i] * (share.len() as f64) < 1.0 / CHANNEL_WRONG;
+    let (right, rest): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(is_right);
+    let (small, wrong): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|&i| is_small(i));
     let which = |of: &[usize]| ranges(of).unwrap_or_else(|| format!("{} of {}", of.len(), share.len()));
-    match (right.len() + wrong.len() == share.len(), right.len(), wrong.len()) {
+    match (small.is_empty(), right.len(), wrong.len()) {
         (_, 0, _) | (_, _, 0) => None,
         (true, ..) => Some(format!("{} right", which(&right))),
         (false, ..) => Some(format!("{} wrong", which(&wrong))),

@@ -14,9 +14,6 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     if let Some(Why::Cause { fix, .. }) = &judged.why {
         return format!("{fix}, and compare again");
     }
-    if let Some(recorded) = recorded_otherwise(first, tap) {
-        return recorded;
-    }
     if !first.unrecorded_layers.is_empty() {
         return "record layers.N.h of the layers in between in both runs, and compare again".into();
     }
@@ -28,14 +25,14 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
         let runs = runs_where(judged, in_part).unwrap_or("both runs");
         return format!("record every token position up to {} in {runs}, and compare again", tap.place.tap);
     }
-    if tap.place.tap.site == Site::H0 {
-        if let Some(rounded) = rounded_table(judged, tap.place) {
-            return rounded;
-        }
-        // Where a tap before it agrees, both were fed the same.
-        if first.after.is_none() {
-            return first_embedding(judged, tap.place.step).into();
-        }
+    let is_embedding = tap.place.tap.site == Site::H0;
+    let rounded = if is_embedding { rounded_table(judged, tap.place) } else { None };
+    if let Some(next) = rounded.or_else(|| recorded_otherwise(first, tap)) {
+        return next;
+    }
+    // Where a tap before it agrees, both were fed the same.
+    if is_embedding && first.after.is_none() {
+        return first_embedding(judged, tap.place.step).into();
     }
     if is_in_other_rows(first) {
         let layer = tap.place.tap.layer.unwrap_or_default();

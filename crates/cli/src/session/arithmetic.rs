@@ -33,7 +33,7 @@ impl Choice {
     /// That of a run of which no dump.json says.
     pub(crate) fn undeclared(candidate: &Dump) -> Choice {
         let (profile, why) = match sixteen_bits(candidate) {
-            Some(profile) => (profile, "no dump.json says, but all values are such numbers"),
+            Some(profile) => (profile, "not declared for the candidate, whose values are all such numbers"),
             None => (Profile::F32, "the default; no dump.json says"),
         };
         Choice { reason: why.into(), ..Choice::asked(profile) }

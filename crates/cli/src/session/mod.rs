@@ -23,9 +23,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, ChunkAlignment, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
-    Verdict, Warning, align, beyond_the_profile, compare, graph_of, number, own_rows_by, shown_cache, split_experts, token_edits,
-    without_padding,
+    Aligned, ChunkAlignment, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict,
+    Warning, align, beyond_the_profile, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
+    token_edits, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
@@ -252,7 +252,9 @@ impl Session {
             (ShownCache::None, _) => {
                 "the candidate's keys, values and products come out without such rounding".to_owned()
             }
-            (ShownCache::Unknown, CacheSaid::Asked) => "too little was recorded of keys, values and products".to_owned(),
+            (ShownCache::Unknown, CacheSaid::Asked) => {
+                "too little was recorded of keys, values and products".to_owned()
+            }
             (ShownCache::Unknown, _) => return Ok(None),
         };
         Ok(Some(format!("a K/V cache in {cache} is allowed for, as asked, and nothing recorded shows one: {why}")))
