@@ -10,8 +10,8 @@ pub(crate) fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
     let values = |dump: &Dump| Some(dump.read(dump.find(place.tap, place.step)?).ok()?.values().to_f64());
     let (due, own) = (values(&judged.session.reference)?, values(&judged.session.candidate)?);
     let is = |round: fn(f64) -> f64| due.len() == own.len() && due.iter().zip(&own).all(|(r, c)| round(*r) == *c);
-    let types: [(&str, fn(f64) -> f64); 2] = [("f16", |x| to_f16(x).to_f64()), ("bf16", |x| to_bf16(x).to_f64())];
-    let (name, _) = types.into_iter().find(|(_, round)| is(*round))?;
+    let bf16 = is(|x| to_bf16(x).to_f64()).then_some("bf16");
+    let name = if is(|x| to_f16(x).to_f64()) { "f16" } else { bf16? };
     Some(format!(
         "h0 is the reference's, rounded to {name}: if the candidate's weights are {name}, judge with --profile {name}, and look at them with `firstdiff weights`"
     ))
