@@ -185,6 +185,9 @@ pub(crate) fn steps_in_words(
     })
 }
 
+/// So many times what is allowed of all of a tensor, and one of its channels is wrong.
+const CHANNEL_WRONG: f64 = 1e3;
+
 /// Says where the error sits if few channels hold most of it, or some hold none.
 pub(crate) fn concentrated(share: &[f64], nmse: &[f64], allowed: f64) -> Option<String> {
     if share.len() < 4 {
@@ -201,10 +204,18 @@ pub(crate) fn concentrated(share: &[f64], nmse: &[f64], allowed: f64) -> Option<
         let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
         return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
     }
-    let clean: Vec<usize> = (0..nmse.len()).filter(|&i| nmse[i] <= allowed).collect();
-    let telling = !clean.is_empty() && clean.len() < share.len();
-    let which = || ranges(&clean).unwrap_or_else(|| format!("{} of {}", clean.len(), share.len()));
-    telling.then(|| format!("{} right", which()))
+    // A few numbers scatter: one that is a little further off than all together may be is neither, nor is one that is small itself.
+    let is_right = |i: &usize| nmse[*i] <= allowed;
+    let is_small =
+        |i: usize| nmse[i] <= CHANNEL_WRONG * allowed || share[i] * (share.len() as f64) < 1.0 / CHANNEL_WRONG;
+    let (right, rest): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(is_right);
+    let (small, wrong): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|&i| is_small(i));
+    let which = |of: &[usize]| ranges(of).unwrap_or_else(|| format!("{} of {}", of.len(), share.len()));
+    match (small.is_empty(), right.len(), wrong.len()) {
+        (_, 0, _) | (_, _, 0) => None,
+        (true, ..) => Some(format!("{} right", which(&right))),
+        (false, ..) => Some(format!("{} wrong", which(&wrong))),
+    }
 }
 
 /// The first few of a list, its last, and how many there are.

@@ -48,6 +48,7 @@ pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use inspect::{FUTURE_ATTENDED, Finding, Inspection, Sureness, inspect};
 pub use judge::choice::{choice_margin, margin_of_best};
 pub use judge::inherited::Inherited;
+pub use judge::kept::beyond_the_profile;
 pub use judge::kept::towards;
 pub use judge::leak::Leak;
 pub use judge::tensor::{Difference, Judgement, NotFinite, NotFiniteKind, Outcome, Tolerance, judge, size_of};

@@ -80,7 +80,9 @@ impl<'a> InReferenceOrder<'a> {
     /// When a file cannot be read.
     pub fn details(&self, taps: &[&TapReport]) -> Result<Vec<Option<TapDetail>>, DumpError> {
         let detail = |tap: &&TapReport| match tap.layout.as_ref().filter(|_| tap.part.is_none()) {
-            Some(layout) => self.run.with_pair(tap.place, layout, |pair, _| TapDetail::of(pair)),
+            Some(layout) => {
+                self.run.with_pair(tap.place, layout, |pair, _| TapDetail::of(pair).in_shape(pair, &tap.shape))
+            }
             None => Ok(None),
         };
         taps.par_iter().map(detail).collect()

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::baseline::{Accepted, Baseline, Regression};
+use crate::baseline::{Accepted, Baseline, ROOM, Regression};
 use crate::commands::ci::{CiArgs, unmet_in_words};
 use crate::commands::compare::finish;
 use crate::commands::{in_lines, print_lines};
@@ -179,7 +179,10 @@ fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>
     let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
     let what = if held.is_some() { "not parity: held to its own baseline, " } else { "" };
     let (assumed, why) = (judged.session.assumed_cache(), said(held));
-    format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}{why}\n{}", note(judged))
+    format!(
+        "gate: passed{how}, {what}{taps} within what {path} allows, {ROOM} times its NMSE{assumed}{why}\n{}",
+        note(judged)
+    )
 }
 
 /// Who accepted what differs, and why, behind other words.

@@ -25,11 +25,16 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
         let runs = runs_where(judged, in_part).unwrap_or("both runs");
         return format!("record every token position up to {} in {runs}, and compare again", tap.place.tap);
     }
-    if tap.place.tap.site == Site::H0 {
-        let nmse = tap.metrics.and_then(|m| m.nmse());
-        return rounded_table(nmse).unwrap_or_else(|| first_embedding(judged, tap.place.step)).into();
+    let is_embedding = tap.place.tap.site == Site::H0;
+    let rounded = if is_embedding { rounded_table(judged, tap.place) } else { None };
+    if let Some(next) = rounded.or_else(|| recorded_otherwise(first, tap)) {
+        return next;
     }
-    if first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::RowOrder(_))) {
+    // Where a tap before it agrees, both were fed the same.
+    if is_embedding && first.after.is_none() {
+        return first_embedding(judged, tap.place.step).into();
+    }
+    if is_in_other_rows(first) {
         let layer = tap.place.tap.layer.unwrap_or_default();
         return format!(
             "if that order is the dump's own, say so ('qk_rows' in dump.json) or record layers.{layer}.q_rope and k_rope; else fix '{}'",
@@ -55,6 +60,30 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     let model =
         if judged.session.model.is_none() { "; `firstdiff explain MODEL CAND` tries known mistakes" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
+}
+
+/// Whether the other order of the rows of Q and K explains it.
+fn is_in_other_rows(first: &FirstDivergence) -> bool {
+    first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::RowOrder(_)))
+}
+
+/// What is to be done where the tap rather than its operation may be wrong: what reads it agrees again, or it is another tap of the reference.
+fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
+    let (name, op) = (tap.place.tap, &tap.op);
+    let other = first.anatomy.explained_by.iter().find_map(|u| match &u.change {
+        Change::OtherTap(other) => Some(other),
+        _ => None,
+    });
+    match (first.recovers_at, other) {
+        _ if is_in_other_rows(first) => None,
+        (Some(reader), _) => Some(format!(
+            "look at what the candidate records under {name}: {reader}, which reads it, agrees, so that '{op}' need not be wrong"
+        )),
+        (None, Some(other)) => Some(format!(
+            "look at what the candidate records under {name}: it is the reference's {other}; if the engine goes on with it, '{op}' is left out"
+        )),
+        (None, None) => None,
+    }
 }
 
 /// The runs of which something holds, in words.

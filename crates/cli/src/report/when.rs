@@ -1,6 +1,6 @@
 //! From which token position on does a candidate differ?
 
-use firstdiff_compare::{ChunkAlignment, Place, Report, TapReport};
+use firstdiff_compare::{ChunkAlignment, Chunks, Place, Report, TapReport};
 use firstdiff_trace::Site;
 
 use crate::words::taps_in_words;
@@ -38,19 +38,21 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen
         return format!("what was checked of {before} agrees ({agreeing}); {here} is the first wrong one");
     }
     let right = format!("({start} position{}, {agreeing})", if start == 1 { "" } else { "s" });
-    let prefill = alignment.phased().map(|run| run.lengths[0]);
+    let is_end = |run: &Chunks| run.ranges().iter().position(|step| step.end == start);
     let first_step = [&alignment.candidate, &alignment.reference].into_iter().find(|run| run.lengths.len() > 1);
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
     let cached = if cached { format!(", the first that {},", taken_up(report, place)) } else { String::new() };
-    let what = match prefill {
+    let what = match alignment.phased().and_then(is_end) {
         // What was not checked is not right.
         _ if agree < before.len() => format!("what was checked of {} agrees", alignment.label(0..cell)),
-        Some(prefill) if start >= prefill => match (start - prefill, alignment.phase(0..cell)) {
-            (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
-            (1, _) => "prefill and the first decode step are right".into(),
-            (n, _) => format!("prefill and the first {n} decode steps are right"),
-        },
-        _ => format!("{} {} right", alignment.positions(0..cell), if start == 1 { "is" } else { "are" }),
+        // A decode step of several tokens is one step, and of one that is cut only a part is right.
+        Some(0) => {
+            let phase = alignment.phase(0..cell).unwrap_or_default();
+            format!("the {} is right", phase.trim_start_matches("the "))
+        }
+        Some(1) => "prefill and the first decode step are right".into(),
+        Some(n) => format!("prefill and the first {n} decode steps are right"),
+        None => format!("{} {} right", alignment.positions(0..cell), if start == 1 { "is" } else { "are" }),
     };
     format!("{what} {right}; {here}{cached} is the first wrong one")
 }

@@ -34,7 +34,7 @@ impl Choice {
     /// That of a run of which no dump.json says.
     pub(crate) fn undeclared(candidate: &Dump) -> Choice {
         let (profile, why) = match sixteen_bits(candidate) {
-            Some(profile) => (profile, "no dump.json says, but its values are such numbers"),
+            Some(profile) => (profile, "not declared for the candidate, whose values are such numbers"),
             None => (Profile::F32, "the default; no dump.json says"),
         };
         Choice { reason: why.into(), ..Choice::asked(profile) }
@@ -50,6 +50,17 @@ impl Choice {
             reason = format!("{reason} alone: {}", loosened.others());
         }
         Choice { profile, reason, loosened }
+    }
+
+    /// What is to be said of a 16-bit arithmetic that the values of neither run show.
+    pub(crate) fn unshown(&self, runs: [&Dump; 2]) -> Option<String> {
+        let Choice { profile, reason, .. } = self;
+        let tells = |dump: &Dump| computed(dump).next().is_some();
+        let is_unshown = matches!(profile, Profile::F16 | Profile::Bf16)
+            && runs.into_iter().all(|dump| tells(dump) && shown(dump) < *profile);
+        is_unshown.then(|| {
+            format!("judged in {profile} ({reason}), and nothing recorded shows it: the values of neither run are numbers of {profile}")
+        })
     }
 }
 

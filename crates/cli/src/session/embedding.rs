@@ -1,20 +1,20 @@
 //! What is looked at before an embedding is suspected? The file's type, and the tokens.
 
-use firstdiff_trace::Dump;
+use firstdiff_compare::Place;
+use firstdiff_trace::{Dump, to_bf16, to_f16};
 
 use crate::session::Judged;
 
-/// Rows of a table off by what rounding to 16 bits costs: another file, not another operation.
-pub(crate) fn rounded_table(nmse: Option<f64>) -> Option<&'static str> {
-    match nmse? {
-        n if (2e-8..2e-7).contains(&n) => Some(
-            "h0 is off as values rounded to f16 are: if the candidate's weights are f16, judge with --profile f16, and look at them with `firstdiff weights`",
-        ),
-        n if (1e-6..1e-5).contains(&n) => Some(
-            "h0 is off as values rounded to bf16 are: if the candidate's weights are bf16, judge with --profile bf16, and look at them with `firstdiff weights`",
-        ),
-        _ => None,
-    }
+/// Rows of a table that are the reference's, rounded to 16 bits: another file, not another operation.
+pub(crate) fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
+    let values = |dump: &Dump| Some(dump.read(dump.find(place.tap, place.step)?).ok()?.values().to_f64());
+    let (due, own) = (values(&judged.session.reference)?, values(&judged.session.candidate)?);
+    let is = |round: fn(f64) -> f64| due.len() == own.len() && due.iter().zip(&own).all(|(r, c)| round(*r) == *c);
+    let bf16 = is(|x| to_bf16(x).to_f64()).then_some("bf16");
+    let name = if is(|x| to_f16(x).to_f64()) { "f16" } else { bf16? };
+    Some(format!(
+        "h0 is the reference's, rounded to {name}: if the candidate's weights are {name}, judge with --profile {name}, and look at them with `firstdiff weights`"
+    ))
 }
 
 /// Before the embedding is suspected, the tokens are.

@@ -23,9 +23,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, CellsOf, ChunkAlignment, DROWNED, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences,
-    ShownCache, Verdict, Warning, align, compare, graph_of, grids, number, own_rows_by, shown_cache, split_experts,
-    token_edits, without_padding,
+    Aligned, CellsOf, ChunkAlignment, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
+    Verdict, Warning, align, beyond_the_profile, compare, graph_of, grids, number, own_rows_by, shown_cache,
+    split_experts, token_edits, without_padding,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
@@ -148,7 +148,7 @@ impl Session {
         }
         warnings.extend(notes);
         warnings.extend(experts.notes().iter().cloned());
-        warnings.extend(choice.loosened.map(Loosened::note));
+        warnings.extend(choice.loosened.map(Loosened::note).or_else(|| choice.unshown([&reference, &candidate])));
         // ChunkAlignment together, they hold no other rows than those asked for.
         let rows = rows.filter(|_| alignment.is_none());
         let declared = [&reference, &candidate].map(|dump| {
@@ -253,45 +253,45 @@ impl Session {
     fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
         let (CacheSaid::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
         let [reference, candidate] = self.recorded();
-        let of_candidate = shown_cache(candidate, reference)?;
-        let shown = match of_candidate {
+        let shown = match shown_cache(candidate, reference)? {
             ShownCache::Is(cache) => Some((cache, "candidate")),
             _ => match shown_cache(reference, candidate)? {
                 ShownCache::Is(cache) => Some((cache, "reference")),
                 _ => None,
             },
         };
-        let judged_with = |cache: Cache| {
-            let options = Options { cache, judged: None, ..self.options.clone() };
-            compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})
-        };
+        // Size alone proves no cache.
         if let Some((cache, side)) = shown {
-            let again = judged_with(cache)?;
+            let options = Options { cache, judged: None, ..self.options.clone() };
+            let again = compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})?;
             if again.first.as_ref().is_none_or(|later| later.index >= first.index) {
                 *report = again;
                 (self.options.cache, self.cache_said) = (cache, CacheSaid::Assumed(side));
             }
-            return Ok(());
-        }
-        // Size alone proves no cache: it is only said, where nothing recorded speaks against it.
-        let asks = of_candidate == ShownCache::Unknown && self.noise.is_none();
-        let place = report.taps[first.index].place;
-        let through = first
-            .unchecked_between
-            .iter()
-            .chain([&place])
-            .any(|place| matches!(place.tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context));
-        // Each is another comparison of all taps: of what is further off than any cache makes it there is none.
-        let is_near = report.taps[first.index].size().is_some_and(|size| size <= DROWNED);
-        for cache in [Cache::F16, Cache::Bf16].into_iter().filter(|_| through && asks && is_near) {
-            if judged_with(cache)?.verdict == Verdict::Parity {
-                report.warnings.push(format!(
-                    "if an engine keeps its K/V cache in {cache}, say so (--cache {cache}, or 'cache' in dump.json): all that was compared is within that"
-                ).into());
-                break;
-            }
         }
         Ok(())
+    }
+
+    /// What is to be said of a cache that somebody names, and nothing recorded shows.
+    fn unshown_cache(&self) -> Result<Option<String>> {
+        let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
+        let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared);
+        if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
+            return Ok(None);
+        }
+        let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
+        let why = match (shown[0], self.cache_said) {
+            _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
+            (ShownCache::Is(other), _) => format!("the candidate's keys, values and products show {other}"),
+            (ShownCache::None, _) => {
+                "the candidate's keys, values and products come out without such rounding".to_owned()
+            }
+            (ShownCache::Unknown, CacheSaid::Asked) => {
+                "too little was recorded of keys, values and products".to_owned()
+            }
+            (ShownCache::Unknown, _) => return Ok(None),
+        };
+        Ok(Some(format!("a K/V cache in {cache} is allowed for, as asked, and nothing recorded shows one: {why}")))
     }
 
     /// How the two were aligned by token position, where they took the tokens in other chunks.
@@ -405,6 +405,7 @@ impl Session {
         let mut report = self.compared(&self.options, &mut |done, total| bar.step(done, total))?;
         bar.finish();
         self.assume_cache(&mut report)?;
+        report.warnings.extend(self.unshown_cache()?.map(Warning::Note));
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
         let [reference, candidate] = self.recorded();
         let edits = if report.verdict == Verdict::Parity { None } else { token_edits(reference, candidate)? };

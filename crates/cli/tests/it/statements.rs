@@ -146,3 +146,96 @@ fn of_a_fault_that_nothing_explains_only_what_was_seen_is_said() {
         assert!(!text.contains("all that it reads is right"), "{text}");
     }
 }
+
+#[test]
+fn no_wider_arithmetic_is_advised_by_size_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(folder.path(), "ref", Some(STREAM), true);
+    // As far off as a cache in 16 bits puts it, and by no cache.
+    let candidate = run(folder.path(), "cand", Some(STREAM), true);
+    change(&candidate.join("layers.1.h.npy"), |at, x| x * (1.0 + ((at * 7919 % 101) as f32 - 50.0) * 2e-5));
+    let text = said("compare", &reference, &candidate);
+    assert!(text.contains("first divergence") && !text.contains("--cache") && !text.contains("--profile"), "{text}");
+    // h0 by a factor, as far off as bf16 is: no number of it is one of bf16.
+    let candidate = run(folder.path(), "factor", None, true);
+    let reference = run(folder.path(), "all", None, true);
+    change(&candidate.join("h0.npy"), |_, x| x * 1.0013);
+    let text = said("compare", &reference, &candidate);
+    assert!(text.contains("1.001300 times the reference") && !text.contains("--profile"), "{text}");
+    // The reference's own, rounded.
+    let candidate = run(folder.path(), "rounded", None, true);
+    change(&candidate.join("h0.npy"), |_, x| {
+        f32::from_bits((x.to_bits() + 0x7fff + (x.to_bits() >> 16 & 1)) & !0xffff)
+    });
+    says(&said("compare", &reference, &candidate), "h0 is the reference's, rounded to bf16");
+}
+
+#[test]
+fn an_arithmetic_that_is_told_and_not_shown_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (all, few) = (run(folder.path(), "all", None, true), run(folder.path(), "few", Some(STREAM), true));
+    let told = |dump: &Path, more: [&str; 2]| {
+        let dump = dump.to_string_lossy();
+        in_one_line(&screen(&["compare", &dump, &dump, more[0], more[1]]))
+    };
+    let text = told(&all, ["--cache", "bf16"]);
+    says(&text, "nothing recorded shows one: the candidate's keys, values and products come out without such rounding");
+    says(&text, "parity");
+    says(&told(&few, ["--cache", "bf16"]), "nothing recorded shows one: too little was recorded");
+    says(
+        &told(&all, ["--profile", "bf16"]),
+        "nothing recorded shows it: the values of neither run are numbers of bf16",
+    );
+    assert!(!told(&all, ["--cache", "f32"]).contains("nothing recorded shows"));
+    assert!(!told(&all, ["--profile", "f32"]).contains("nothing recorded shows"));
+}
+
+#[test]
+fn a_tap_whose_readers_agree_is_looked_at_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(folder.path(), "ref", None, true);
+    let candidate = run(folder.path(), "cand", None, true);
+    fs::copy(reference.join("layers.1.q_rope.npy"), candidate.join("layers.1.q.npy")).unwrap();
+    let text = said("compare", &reference, &candidate);
+    says(&text, "look at what the candidate records under layers.1.q");
+    assert!(!text.contains("look at the operation"), "{text}");
+    change(&candidate.join("layers.1.q_rope.npy"), noise);
+    says(&said("compare", &reference, &candidate), "look at what the candidate records under layers.1.q");
+}
+
+#[test]
+fn a_context_with_its_heads_apart_has_the_positions_of_its_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |name: &str, factor: f32| {
+        let out = run(folder.path(), name, None, false);
+        for (step, rows) in [("", 11), (".step1", 1), (".step2", 1), (".step3", 1)] {
+            let file = out.join(format!("layers.1.context{step}.npy"));
+            let head = |at: usize| at / 16 % 6 == 2;
+            change(&file, |at, x| if head(at) && step == ".step1" { x * factor } else { x });
+            // The same numbers as [T, H, d], whose header is as long.
+            let mut npy = fs::read(&file).unwrap();
+            let text: String = npy[..128].iter().map(|&byte| char::from(byte)).collect();
+            let (flat, apart) = (format!("({rows}, 96), }}     "), format!("({rows}, 6, 16), }}  "));
+            assert!(text.contains(&flat), "{text}");
+            npy.splice(..128, text.replace(&flat, &apart).chars().map(|c| c as u8));
+            fs::write(file, npy).unwrap();
+        }
+        let meta = out.join("dump.json");
+        let text = fs::read_to_string(&meta).unwrap();
+        let mut meta_json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for tap in meta_json["taps"].as_array_mut().unwrap() {
+            if tap["tap"] == "layers.1.context" {
+                let rows = tap["shape"][0].clone();
+                tap["shape"] = serde_json::json!([rows, 6, 16]);
+            }
+        }
+        fs::write(meta, meta_json.to_string()).unwrap();
+        out
+    };
+    let (reference, candidate) = (dump("ref", 1.0), dump("cand", 1.5));
+    let text = said("compare", &reference, &candidate);
+    says(&text, "heads 0-1, 3-5 right, 2 wrong");
+    says(&text, "at position 11, channel");
+    assert!(!text.contains(" positions "), "{text}");
+    says(&said("compare", &reference, &reference), "parity");
+}

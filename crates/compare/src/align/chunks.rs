@@ -20,7 +20,7 @@ use crate::align::open::OpenTaps;
 use crate::graph::Place;
 use crate::run::embeddings;
 use crate::run::infer_steps::{chunks, one_a_token_by};
-use crate::run::positions::with_positions;
+use crate::run::positions::{with_merged_heads, with_positions};
 use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys, listed};
 use crate::run::steps::Chunks;
 use crate::run::tokens::{TokenEdits, token_edits};
@@ -68,7 +68,8 @@ pub enum CellsOf {
 /// # Errors
 /// When a tap would be there twice.
 pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
-    let reference = with_positions(reference);
+    let candidate = with_merged_heads(candidate, &reference);
+    let reference = with_positions(with_merged_heads(reference, &candidate));
     let candidate = with_positions(one_a_token_by(&reference, candidate));
     let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_certain);
     let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate, edits.as_ref())? else {

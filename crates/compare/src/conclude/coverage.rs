@@ -1,6 +1,6 @@
 //! What could this input not have shown? Short prompts and uniform attention hide mistakes; that is said.
 
-use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
+use firstdiff_trace::{DType, Dump, DumpError, Entry, Site, Tap, split_stored_name};
 
 use crate::align::chunks::ChunkAlignment;
 use crate::report::reason::Warning;
@@ -46,8 +46,16 @@ pub(crate) fn blind_spots(
         warnings.push(Warning::SomePositions { taps: parts });
     }
     if profile <= Profile::F32 {
-        let coarse = |e: &&Entry| matches!(e.dtype, DType::F16 | DType::BF16);
-        let stored = [reference, candidate].iter().flat_map(|d| d.entries()).filter(coarse).count();
+        let coarse = |e: &Entry| matches!(e.dtype, DType::F16 | DType::BF16);
+        let open = |dump: &Dump, name: &str| {
+            let (plain, step) = split_stored_name(name);
+            dump.entry(Tap::named(plain), step)
+        };
+        let of_dump = |dump: &Dump| {
+            let outside = dump.unmapped().iter().filter_map(|name| open(dump, name));
+            dump.entries().iter().cloned().chain(outside).filter(coarse).count()
+        };
+        let stored = of_dump(reference) + of_dump(candidate);
         if stored > 0 {
             warnings.push(
                 format!(

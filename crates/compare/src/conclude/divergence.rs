@@ -4,7 +4,7 @@ use firstdiff_trace::{Dump, DumpError};
 
 use crate::conclude::moved_positions;
 use crate::graph::Place;
-use crate::layout::pair::TensorRef;
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};
@@ -43,8 +43,12 @@ impl Run<'_> {
     }
 
     fn anatomy(&self, place: Place, layout: &Layout, nmse: f64) -> Result<Anatomy, DumpError> {
-        let found = self.with_pair(place, layout, |pair, own| anatomy::anatomy(pair, ANATOMY_ROOM * own))?;
-        let mut anatomy = found.unwrap_or_default();
+        let own_axes = |pair: &Pair<'_>| self.own_shape(place, pair.shape()).is_none();
+        let of_pair = |pair: &Pair<'_>, own: f64| (anatomy::anatomy(pair, ANATOMY_ROOM * own), own_axes(pair));
+        let (mut anatomy, are_own) = self.with_pair(place, layout, of_pair)?.unwrap_or_default();
+        if !are_own {
+            anatomy.forget_channels();
+        }
         anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.take_up(0, other, nmse);

@@ -48,7 +48,7 @@ impl Run<'_> {
             balanced: judgement.balanced,
             worst_position: Some(judgement.worst_position),
             allowed: Some(judgement.allowed),
-            shape: shape.clone(),
+            shape: self.own_shape(place, shape).unwrap_or_else(|| shape.clone()),
             positions: positions.clone(),
             is_last,
             layout: Some(layout.clone()),

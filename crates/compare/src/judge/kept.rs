@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::tolerance::{Profile, cache_nmse};
 
 /// The type of cache that a profile does not already allow for: its own 16-bit type, and any finer, are part of its table.
-pub(crate) fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
+pub fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
     let covered = match profile {
         Profile::Exact | Profile::F32 => Cache::F32,
         Profile::F16 => Cache::F16,

@@ -42,6 +42,13 @@ impl Anatomy {
         }
     }
 
+    /// Takes out what is said by channel: of a tensor of more axes that was compared as one row, no place of that row is one.
+    pub(crate) fn forget_channels(&mut self) {
+        self.channels.clear();
+        self.channel_nmse.clear();
+        self.explained_by.retain(|undone| !matches!(undone.change, Change::ZeroTail(_)));
+    }
+
     /// What is explained by a change, against what it costs. That there are zeros is seen, and costs nothing.
     fn account(&self, undone: &Transform, nmse: f64) -> Option<Account> {
         let (evidence, unit) = self.evidence?;

@@ -153,6 +153,15 @@ impl TapDetail {
         let tokens = (0..rows).step_by(positions.each).map(ends).collect();
         TapDetail { positions, tokens, heads, channels, worst, spread: spread.into(), maps }
     }
+
+    /// The same of a tap of this shape that was compared as one row: places by its own axes, and none of channels.
+    pub(crate) fn in_shape(self, pair: &Pair<'_>, shape: &[usize]) -> TapDetail {
+        if !pair.site().is_open() || pair.rows().0 > 1 || pair.shape() == shape {
+            return self;
+        }
+        let own = |apart: Apart| Apart { index: unravel(apart.index.last().copied().unwrap_or(0), shape), ..apart };
+        TapDetail { worst: self.worst.into_iter().map(own).collect(), channels: Bars::default(), ..self }
+    }
 }
 
 /// How many elements of one head stand together, where `row` stand behind the position axis.

@@ -1,5 +1,7 @@
 //! Which shape has a tensor that leaves the axis of token positions out? Where it is known how many positions a step has.
 
+use std::collections::BTreeMap;
+
 use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::layout::rows::squeezed;
@@ -18,6 +20,32 @@ pub fn with_positions(dump: Dump) -> Dump {
         1 => of_one(tap.site, shape),
         &positions if tap.site.position_axis() == 0 => unflattened(tap.site, shape, positions),
         _ => None,
+    })
+}
+
+/// The dump, with the heads of a context in one axis, as the vocabulary has it: \[T, H*d\] for \[T, H, d\], where the queries of either run have such
+/// heads and the step as many tokens.
+pub(crate) fn with_merged_heads(dump: Dump, like: &Dump) -> Dump {
+    let (mut heads, mut tokens) = (BTreeMap::new(), BTreeMap::new());
+    for entry in like.entries().iter().chain(dump.entries()) {
+        let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
+        match (site, &shape[..]) {
+            (Site::Q | Site::QNorm | Site::QRope, &[_, heads_there, width]) => {
+                heads.insert(entry.tap.layer, [heads_there, width]);
+            }
+            (site, &[.., _]) if site.axes().len() == 2 && site != Site::Context => {
+                let rows = if shape.len() == 2 { shape[0] } else { 1 };
+                let most = tokens.entry(entry.step).or_insert(rows);
+                *most = rows.max(*most);
+            }
+            _ => {}
+        }
+    }
+    dump.reshaped(|tap, step, shape| {
+        let (&[heads, width], &rows) = (heads.get(&tap.layer)?, tokens.get(&step)?);
+        let (before, last) = shape.split_at(shape.len().checked_sub(2)?);
+        let are_apart = tap.site == Site::Context && last == [heads, width] && before.iter().product::<usize>() == rows;
+        are_apart.then(|| vec![rows, heads * width])
     })
 }
 

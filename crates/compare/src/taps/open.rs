@@ -5,7 +5,7 @@ use firstdiff_trace::{Dump, Entry, Site, Tap};
 use crate::graph::Place;
 use crate::layout::shapes::match_shapes;
 use crate::report::reason::Reason;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Judged, Run};
 
 /// Fewer values than this in a row are no row to be judged by itself.
 const LEAST_ROW: usize = 8;
@@ -27,13 +27,6 @@ impl Run<'_> {
     /// A tap that the vocabulary does not have, as it was judged. What nobody declares to be a tap is never blamed.
     pub(crate) fn as_declared(&self, place: Place, judged: Judged) -> Judged {
         match judged {
-            Judged::Compared(compared) if self.plan.open.is_declared(place.tap) => {
-                let shape = self.reference.entry(place.tap, place.step).map(|entry| entry.shape);
-                match shape.filter(|_| compared.positions.is_none()) {
-                    Some(shape) => Judged::from(Compared { shape, ..Compared::clone(&compared) }),
-                    None => Judged::Compared(compared),
-                }
-            }
             judged if self.plan.open.is_declared(place.tap) || judged.agrees() => judged,
             Judged::NotRecorded | Judged::Unchecked(_) => judged,
             _ => Judged::Unchecked(Reason::Undeclared),
@@ -54,6 +47,13 @@ impl Run<'_> {
             }
         }
         (Some(left), Some(right))
+    }
+
+    /// The reference's own shape of a tap outside the vocabulary, where it was compared as one row, and has more axes than one.
+    pub(crate) fn own_shape(&self, place: Place, compared: &[usize]) -> Option<Vec<usize>> {
+        let shape = self.reference.entry(place.tap, place.step).filter(|_| place.tap.is_open())?.shape;
+        let several = shape.iter().filter(|extent| **extent > 1).count() > 1;
+        (several && matches!(compared, [1, all] if *all == shape.iter().product::<usize>())).then_some(shape)
     }
 
     /// Whether the first axis of a tensor is that of its step's tokens, as far as its extent tells.

@@ -195,13 +195,13 @@ impl Run<'_> {
         let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
         let place = name_of(self.alignment(), place);
-        let why = match beyond_the_profile(profile, self.options.cache) {
-            Cache::F32 => "this model amplifies rounding, and".to_owned(),
-            cache => format!("keys and values are read from a cache in {cache};"),
+        let cache = match beyond_the_profile(profile, self.options.cache) {
+            Cache::F32 => String::new(),
+            cache => format!(", as a K/V cache in {cache} allows"),
         };
         Some(format!(
             "{count} of the taps that agree are beyond {profile}'s own tolerance because their inputs already differ (worst NMSE {} at \
-             {place}): {why} smaller faults cannot be seen here",
+             {place}){cache}: smaller faults cannot be seen here",
             number(nmse)
         ))
     }
