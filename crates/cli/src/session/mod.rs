@@ -229,24 +229,29 @@ impl Session {
         }
     }
 
-    /// A narrow cache that is only told, by --cache or by the candidate, excuses nothing where products of keys and values were recorded that are those of
-    /// none.
-    fn check_cache(&mut self) -> Result<()> {
-        let told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::ByCandidate);
-        if !told || self.options.cache == Cache::F32 {
-            return Ok(());
+    /// What is to be said of a cache that somebody names, and nothing recorded shows. Where products of keys and values were recorded that are those of
+    /// none, one that is only told, by --cache or by the candidate, excuses nothing.
+    fn check_cache(&mut self) -> Result<Option<String>> {
+        let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
+        let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared | CacheSaid::ByCandidate);
+        if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
+            return Ok(None);
         }
-        let [reference, candidate] = self.recorded();
-        let is_right = shown_cache(candidate, reference)? != ShownCache::None
-            || matches!(shown_cache(reference, candidate)?, ShownCache::Is(_));
-        if !is_right {
-            self.warnings.push(format!(
-                "a K/V cache in {} is told, and the products that the candidate recorded are those of keys and values that nothing rounded: judged without",
-                self.options.cache
-            ));
-            self.options.cache = Cache::F32;
-        }
-        Ok(())
+        let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
+        let is_of_both = self.cache_said == CacheSaid::Declared;
+        let (why, is_left_out) = match shown[0] {
+            _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
+            ShownCache::Is(other) => (format!("the candidate's keys, values and products show {other}"), false),
+            ShownCache::None => {
+                let why = "the candidate's keys, values and products come out without such rounding".to_owned();
+                (why, !is_of_both && !matches!(shown[1], ShownCache::Is(_)))
+            }
+            ShownCache::Unknown if is_of_both => return Ok(None),
+            ShownCache::Unknown => ("too little was recorded of keys, values and products".to_owned(), false),
+        };
+        let how = if is_left_out { "told, and left out" } else { "allowed for, as told" };
+        self.options.cache = if is_left_out { Cache::F32 } else { cache };
+        Ok(Some(format!("a K/V cache in {cache} is {how}: nothing recorded shows one: {why}")))
     }
 
     /// Where nobody says the type of the K/V cache, and the two part: takes the one that a side shows, if the two then part no earlier.
@@ -270,28 +275,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// What is to be said of a cache that somebody names, and nothing recorded shows.
-    fn unshown_cache(&self) -> Result<Option<String>> {
-        let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
-        let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared);
-        if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
-            return Ok(None);
-        }
-        let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
-        let why = match (shown[0], self.cache_said) {
-            _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
-            (ShownCache::Is(other), _) => format!("the candidate's keys, values and products show {other}"),
-            (ShownCache::None, _) => {
-                "the candidate's keys, values and products come out without such rounding".to_owned()
-            }
-            (ShownCache::Unknown, CacheSaid::Asked) => {
-                "too little was recorded of keys, values and products".to_owned()
-            }
-            (ShownCache::Unknown, _) => return Ok(None),
-        };
-        Ok(Some(format!("a K/V cache in {cache} is allowed for, as asked, and nothing recorded shows one: {why}")))
     }
 
     /// How the two were aligned by token position, where they took the tokens in other chunks.
@@ -400,12 +383,12 @@ impl Session {
     /// # Errors
     /// When a file cannot be read.
     pub fn run(mut self) -> Result<Judged> {
-        self.check_cache()?;
+        let unshown = self.check_cache()?;
         let bar = crate::progress::Bar::new(&self.reference);
         let mut report = self.compared(&self.options, &mut |done, total| bar.step(done, total))?;
         bar.finish();
         self.assume_cache(&mut report)?;
-        report.warnings.extend(self.unshown_cache()?.map(Warning::Note));
+        report.warnings.extend(unshown.map(Warning::Note));
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
         let [reference, candidate] = self.recorded();
         let edits = if report.verdict == Verdict::Parity { None } else { token_edits(reference, candidate)? };

@@ -340,7 +340,7 @@ fn another_programs_name_takes_no_listed_tap_away() {
 #[test]
 fn masked_scores_with_a_batch_of_one_in_front_are_masked() {
     let folder = tempfile::tempdir().unwrap();
-    let name: Tap = "encoder.layers.0.scores".parse().unwrap();
+    let name = Tap::named("encoder.layers.0.scores");
     let of = |file: &str, fill: f32, times: f32| {
         let path = folder.path().join(file);
         let recorder = Recorder::create(&path).unwrap();

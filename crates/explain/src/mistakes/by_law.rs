@@ -5,8 +5,7 @@ use firstdiff_trace::Site;
 use serde_json::{Value, json};
 
 use crate::mistakes::{
-    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, precision, recorded, residual, rope,
-    scores, stored,
+    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, precision, residual, rope, scores, stored,
 };
 use crate::tolerance::laws::SAME_NUMBER;
 
@@ -243,7 +242,7 @@ static NAMED: [Named; 36] = [
     row(Form::OutputFunction, &embedding::EMBED_MULTIPLIER, with_factor),
     row(Form::OutputFunction, &head::LOGIT_SCALE, with_factor),
     row(Form::OutputFunction, &head::LOGIT_SOFTCAP, |law| Some(vec![("cap", json!(number(law, "cap")?))])),
-    row(Form::OutputFunction, &recorded::RESULT_ACTIVATED, function),
+    row(Form::OutputFunction, &head::RESULT_ACTIVATED, function),
     row(Form::OutputFunction, &linear::WEIGHT_UNSET, |law| plain(times(law)? == 0.0)),
     row(Form::LinearWeight, &stored::DEQUANT_TRUNCATED, |law| {
         Some(vec![("zero_from", law.parameter("zero_from")?.clone())])

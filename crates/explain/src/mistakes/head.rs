@@ -1,8 +1,9 @@
 //! What is done wrong behind the layers? Right: the last hidden state, normed once, times the head's matrix, and nothing more.
 
-use firstdiff_core::softcap;
+use firstdiff_core::{softcap, softmax};
 use firstdiff_model::{Role, WeightRef};
 use firstdiff_trace::Site;
+use ndarray::ArrayD;
 use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake, OneOf};
@@ -14,7 +15,7 @@ const LOGITS: Mistake = Mistake { at: &[Site::Logits], ..Mistake::ORDINARY };
 
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] =
-    &[&FINAL_NORM_OMITTED, &HEAD_TIED, &HEAD_UNTIED, &LOGIT_SOFTCAP, &LOGIT_SCALE, &LOGIT_ROW];
+    &[&FINAL_NORM_OMITTED, &HEAD_TIED, &HEAD_UNTIED, &LOGIT_SOFTCAP, &LOGIT_SCALE, &LOGIT_ROW, &RESULT_ACTIVATED];
 
 pub(crate) static FINAL_NORM_OMITTED: Mistake = Mistake {
     id: "final-norm-omitted",
@@ -67,6 +68,26 @@ pub(crate) static LOGIT_ROW: Mistake = Mistake {
     ..LOGITS
 };
 
+pub(crate) static RESULT_ACTIVATED: Mistake = Mistake {
+    id: "result-activated",
+    what: "a sigmoid, softmax or tanh of the result is handed out in its place",
+    fix: "hand out the logits or scores as the reference does",
+    params: &[Param::words("function", FUNCTIONS)],
+    ..LOGITS
+};
+/// The functions that are taken of logits and scores.
+pub(crate) const FUNCTIONS: &[&str] = &["sigmoid", "softmax", "tanh"];
+
+/// One of them, of rows along the last axis.
+pub(crate) fn activated(function: &str, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    Some(match function {
+        "sigmoid" => x.mapv(|x| 1.0 / (1.0 + (-x).exp())),
+        "softmax" => softmax(x.view()),
+        "tanh" => x.mapv(f64::tanh),
+        _ => return None,
+    })
+}
+
 pub(super) fn listed(list: &mut List<'_>) {
     let embedding = WeightRef { layer: None, role: Role::Embedding };
     if list.model.weights.name(list.step.weights[0]) == list.model.weights.name(embedding) {
@@ -88,6 +109,10 @@ pub(super) fn listed(list: &mut List<'_>) {
     }
     for cap in [30.0, 50.0, 15.0] {
         list.tunable(&LOGIT_SOFTCAP, "cap", cap, |cap, at| Some(at.kept(at.right()?.mapv(|x| softcap(x, cap)))));
+    }
+    for &function in FUNCTIONS {
+        let params = vec![("function", json!(function))];
+        list.add(&RESULT_ACTIVATED, params, move |at| Some(at.kept(activated(function, &at.right()?)?)));
     }
     for c in [0.5, 2.0] {
         scale(list, c);

@@ -1,7 +1,5 @@
 //! Mistakes in operations that the families with a Plan do not have: they are found in recorded programs alone.
 
-use firstdiff_trace::Site;
-
 use super::catalogue::Mistake;
 use super::param::Param;
 
@@ -22,7 +20,6 @@ pub(super) static MISTAKES: &[&Mistake] = &[
     &SHARED_GATE,
     &OPERATION_INPUT,
     &RESULT_SCALED,
-    &RESULT_ACTIVATED,
     &OPERATION_OMITTED,
     &SIGN_FLIPPED,
     &NUMBER_DIFFERS,
@@ -117,17 +114,6 @@ pub(crate) static RESULT_SCALED: Mistake = Mistake {
     params: &[Param::free("factor"), Param::words("of", &["operand"])],
     ..RECORDED
 };
-pub(crate) static RESULT_ACTIVATED: Mistake = Mistake {
-    id: "result-activated",
-    what: "a sigmoid, softmax or tanh of the result is handed out in its place",
-    fix: "hand out the logits or scores as the reference does",
-    at: &[Site::Logits],
-    params: &[Param::words("function", FUNCTIONS)],
-    ..RECORDED
-};
-/// The functions that are taken of logits and scores.
-pub(crate) const FUNCTIONS: &[&str] = &["sigmoid", "softmax", "tanh"];
-
 pub(crate) static SIGN_FLIPPED: Mistake = Mistake {
     id: "sign-flipped",
     what: "a sign is turned about",

@@ -12,9 +12,9 @@ use super::{Form, computed, function, softmax, tensor};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
-use crate::mistakes::head::{LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP};
+use crate::mistakes::head::{FUNCTIONS, LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP, RESULT_ACTIVATED, activated};
 use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
-use crate::mistakes::recorded::{FUNCTIONS, OPERATION_INPUT, RESULT_ACTIVATED, RESULT_SCALED};
+use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::context::Context;
@@ -244,8 +244,7 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
     let is_output = context.program.readers(context.program.taps()[target].op).is_empty();
     if site == Site::Logits || is_output {
         forms.extend(FUNCTIONS.iter().map(|&name| {
-            let taken = move |x: &ArrayD<f64>| if name == "softmax" { softmax(x) } else { function(name, x) };
-            let change = computed(&[&view], move |x| taken(&x[0]));
+            let change = computed(&[&view], move |x| activated(name, &x[0]));
             Form::read(&RESULT_ACTIVATED, vec![("function", json!(name))], target, change)
         }));
     }
