@@ -11,7 +11,7 @@ use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
 use crate::render::table::taps;
-use crate::report::{Architecture, Counts, Judged, JudgedIn, Replay, WrongOperation};
+use crate::report::{Architecture, Counts, Judged, JudgedIn, Replay, WrongOperation, where_of};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
 use crate::session::given::CandidateArgs;
@@ -150,12 +150,21 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
             let taken_back = count(&|f| !f.diagnosis.taken_back.is_empty());
             let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
             let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
-            let of_all = told.arithmetic.as_ref().map(|_| "another arithmetic of all products with weights".to_owned());
+            let of_all = match &told.arithmetic {
+                Some(_) => Some("another arithmetic of all products with weights"),
+                None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake"),
+            };
+            let of_all = of_all.map(str::to_owned);
             let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
             screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));
             for line in told.arithmetic.iter().flat_map(|other| &other.words) {
                 screen.line(&format!("  {line}"));
+            }
+            for other in session.rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
+                let what = other.cause.as_ref().map(cause::said).unwrap_or_default();
+                screen.line(&format!("  {}: {what}", where_of(&other.taps)));
+                screen.line(&format!("    {}", cause::proof(other)));
             }
             findings.iter().for_each(|found| finding(screen, found));
             if let Some(next) = &told.next {
@@ -190,8 +199,7 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
         screen.line(&format!("    {} {summary}", paint(BOLD, word)));
     }
     if let Some(proof) = &found.diagnosis.proof {
-        let them = if found.together.is_empty() { "imitating it" } else { "imitating them" };
-        screen.line(&format!("    {}", proof.replacen("imitating it", them, 1)));
+        screen.line(&format!("    {proof}"));
     }
     for note in &found.notes {
         screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));

@@ -253,7 +253,12 @@ impl MeasuredLaw {
     pub(crate) fn proof(&self) -> String {
         let left = format!("leaves NMSE {} of {}", number(self.residual_nmse), number(self.before_nmse));
         let on = match self.proved_on.held_out.len() {
-            0 => format!("one place, {} numbers' worth explained by {}", self.bits.gained, self.bits.paid),
+            0 => {
+                format!(
+                    "one place, whose numbers carry {} bits for it, and it costs {}",
+                    self.bits.gained, self.bits.paid
+                )
+            }
             1 => format!(
                 "measured at {}, proved at {}",
                 self.proved_on.fitted.join(", "),

@@ -184,10 +184,15 @@ impl Explained {
             first.filter(|first| others.any(|t| t.wrong_rows != first.wrong_rows)).map(|first| first.report.place);
         let own = own.map_or(String::new(), |place| format!(" ({place})"));
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
+        // The same mistake gives the same numbers at these.
+        let or = match finding.cause.is_some() && !finding.through.is_empty() {
+            true => format!(", or {}", where_of(&finding.through)),
+            false => String::new(),
+        };
         Explained {
             tap: finding.taps.first().map(ToString::to_string),
             taps: names(&finding.taps),
-            place: where_of(&finding.taps) + &from,
+            place: where_of(&finding.taps) + &or + &from,
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
@@ -279,7 +284,7 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
 }
 
 /// `layers 0-2, q_rope and k_rope`; of another stack `encoder layers 1-2, h`.
-fn where_of(taps: &[Tap]) -> String {
+pub(crate) fn where_of(taps: &[Tap]) -> String {
     let (mut sites, mut stacks): (Vec<(&str, Site)>, Vec<&str>) = Default::default();
     for site in taps.iter().map(|tap| (tap.stack(), tap.site)) {
         if !stacks.contains(&site.0) {

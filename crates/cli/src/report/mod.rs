@@ -31,6 +31,7 @@ pub use compare::{
     Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
     RequiredUnchecked,
 };
+pub(crate) use explain::where_of;
 pub use explain::{Asked, CompareAndExplain, Explain, Explained, OfReference, Tried};
 pub use gate::{Gate, Worse};
 pub use inspect::{Inspect, Kinds, Seen};

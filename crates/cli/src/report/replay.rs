@@ -340,7 +340,12 @@ impl WrongOperation {
 fn next(session: &ReplaySession) -> Option<String> {
     let groups = session.wrong_operations();
     let Some(group) = groups.iter().find(|group| group[0].is_blamed()).or(groups.first()) else {
-        return session.other_arithmetic().map(cause::beside_another_arithmetic);
+        let other = session.rounded_otherwise().next()?;
+        return other
+            .arithmetic
+            .as_ref()
+            .map(cause::beside_another_arithmetic)
+            .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.given.source, found.id, other)));
     };
     let one = group[0];
     if let Some((finding, found)) = cause::of(&session.findings, one.report.place) {

@@ -147,10 +147,15 @@ pub(crate) fn said(cause: &Cause) -> String {
     format!("{} ({})", what(cause.id), in_words(cause))
 }
 
-/// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`.
+/// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`; of causes that give a place together what each leaves alone too.
 pub(crate) fn proof(finding: &Finding) -> String {
-    let mut proof =
-        format!("imitating it leaves NMSE {} of {}", number(finding.residual_nmse), number(finding.base_nmse));
+    let Finding { together, alone_nmse, residual_nmse, base_nmse, .. } = finding;
+    let with = shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4);
+    let left = format!("leaves NMSE {} of {}", number(*residual_nmse), number(*base_nmse));
+    let mut proof = match together.is_empty() {
+        true => format!("imitating it {left}"),
+        false => format!("imitating it with {with} {left}; alone it leaves {}", number(*alone_nmse)),
+    };
     if !finding.alternatives.is_empty() {
         let others: Vec<String> = finding.alternatives.iter().map(in_words).collect();
         proof.push_str(&format!("; so does {}", shorten(&others, 4)));
@@ -203,7 +208,18 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     }
     let due = finding.due.clone().or_else(|| source.right_value(id, finding));
     let due = due.map_or_else(String::new, |value| format!(": {value}"));
-    format!("{}{due}", advice(id))
+    let own = format!("{}{due}", advice(id));
+    // What repairs one of several causes that give the same numbers may be no repair.
+    let mut all = vec![own];
+    for other in finding.alternatives.iter().map(|other| advice(other.id).to_owned()) {
+        if !advice(id).starts_with(&other) && !all.contains(&other) {
+            all.push(other);
+        }
+    }
+    match all.len() {
+        1 => all.swap_remove(0),
+        _ => format!("one of these: {}", shorten(&all, 3).replace(", ", "; ")),
+    }
 }
 
 /// `rope-theta, theta 10000`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::Profile as Named;
-use firstdiff_explain::replay::{Options, shared_out};
+use firstdiff_explain::replay::{Options, seen_padding, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, names_of};
 
@@ -105,6 +105,7 @@ impl CandidateArgs {
             }
             (None, _) => (dump, Vec::new()),
         };
+        let padding = seen_padding(&dump)?;
         let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
         let Choice { profile: named, reason: why, loosened } = match args.profile {
             Some(profile) => Choice::asked(profile),
@@ -164,7 +165,7 @@ impl CandidateArgs {
                 tokens.len()
             ));
         }
-        let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows };
+        let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
         let source = Source::Plan { model: Box::new(model), options };
         Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })

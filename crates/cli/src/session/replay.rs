@@ -221,10 +221,14 @@ impl ReplaySession {
         self.findings.iter().find_map(|f| f.arithmetic.as_ref())
     }
 
-    /// Wrong operations, the same one of several layers together, but for products in another arithmetic.
+    /// What is rounded otherwise, and no mistake.
+    pub(crate) fn rounded_otherwise(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.is_another_arithmetic())
+    }
+
+    /// Wrong operations, the same one of several layers together, but for what is in another arithmetic.
     pub(crate) fn wrong_operations(&self) -> Vec<Vec<&Replayed>> {
-        let other = self.other_arithmetic();
-        let in_it = |t: &Replayed| other.is_some_and(|other| other.places.contains(&t.report.place));
+        let in_it = |t: &Replayed| self.rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
         let mut groups = self.replay.wrong();
         groups.iter_mut().for_each(|group| group.retain(|t| !in_it(t)));
         groups.retain(|group| !group.is_empty());

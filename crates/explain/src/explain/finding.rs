@@ -13,7 +13,9 @@ use crate::explain::quantised::OtherArithmetic;
 use crate::laws::Measured;
 use crate::mistakes::by_law::named;
 use crate::mistakes::embedding::TOKENS_DIFFER;
+use crate::mistakes::scores::MASK_OMITTED;
 use crate::mistakes::{Mistake, Param, Params, Values, find};
+use crate::replay::padding::SeenPadding;
 use crate::search::Effort;
 use crate::tolerance::laws::ROOM_FOR_A_LAW;
 use crate::tolerance::search::F32_LEAVES;
@@ -84,9 +86,13 @@ pub struct Finding {
     pub base_nmse: f64,
     /// What it leaves at each place; of `Closest`, what came nearest.
     pub remainders: Vec<Remainder>,
+    /// Causes that are made with it, where only all of them together give the numbers.
+    pub together: Vec<Cause>,
+    /// NMSE that it leaves without them, the worst of all places.
+    pub alone_nmse: f64,
     /// Other causes that reproduce it as well.
     pub alternatives: Vec<Cause>,
-    /// Taps between the recorded ones: the fault may be in any of them. Only where there is no cause.
+    /// Taps between the recorded ones: the fault may be in any of them. Where there is a cause, those at which it gives the same numbers.
     pub through: Vec<Tap>,
     /// The best residual of every id that was tried.
     pub tried: BTreeMap<&'static str, f64>,
@@ -136,6 +142,8 @@ impl Finding {
             residual_nmse: 0.0,
             base_nmse: 0.0,
             remainders: Vec::new(),
+            together: Vec::new(),
+            alone_nmse: 0.0,
             alternatives: Vec::new(),
             through: Vec::new(),
             tried: BTreeMap::new(),
@@ -165,6 +173,12 @@ impl Finding {
     /// Whether its operation is wrong: its taps are not just recorded wrongly, and nothing takes back what is off.
     pub fn is_blamed(&self) -> bool {
         self.misrecorded.is_empty() && self.taken_back.is_empty()
+    }
+
+    /// Whether it is no mistake, but another arithmetic.
+    pub fn is_another_arithmetic(&self) -> bool {
+        let is_proved = self.matched == Match::Reproduced;
+        self.arithmetic.is_some() || is_proved && self.has_cause(|mistake| mistake.is_another_arithmetic)
     }
 
     /// Whether an operation is wrong, and no mistake of the catalogue explains it, and no law.
@@ -290,4 +304,21 @@ pub fn other_tokens(edits: &TokenEdits, place: Place, base_nmse: f64) -> (Cause,
     let (taps, shown_at, op) = (vec![place.tap], vec![place], "embedding".to_owned());
     let residual_nmse = edits.apart;
     (of, Finding { taps, shown_at, op, cause, residual_nmse, base_nmse, ..Finding::without_cause(Match::Reproduced) })
+}
+
+/// What is said of scores that leave keys of padding unmasked.
+pub(crate) fn unmasked_padding(all: &[SeenPadding]) -> Option<Finding> {
+    let worst = |nmse: fn(&SeenPadding) -> f64| all.iter().map(nmse).fold(0.0, f64::max);
+    let (residual_nmse, base_nmse) = (worst(|seen| seen.residual_nmse), worst(|seen| seen.base_nmse));
+    let note = "keys of padding are seen: the probabilities, at which this is measured, are the softmax of these scores with them";
+    (!all.is_empty()).then(|| Finding {
+        taps: all.iter().map(|seen| seen.scores.tap).collect(),
+        shown_at: all.iter().map(|seen| seen.scores).collect(),
+        op: "scores".to_owned(),
+        cause: Some(Cause { id: MASK_OMITTED.id, params: Vec::new() }),
+        residual_nmse,
+        base_nmse,
+        note: Some(note.to_owned()),
+        ..Finding::without_cause(Match::Reproduced)
+    })
 }

@@ -13,7 +13,7 @@ use crate::paid::{price, unpaid};
 use crate::replay::{Replay, Run};
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
-use crate::tolerance::search::{FITTED_ALIKE, SAME_NUMBER, WELL_BELOW};
+use crate::tolerance::search::{FITTED_ALIKE, NO_RESIDUAL, SAME_NUMBER, WELL_BELOW};
 
 /// The findings of all places, each cause once, and `others` among them.
 pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
@@ -36,7 +36,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
             continue;
         };
         let mut set = BTreeSet::new();
-        for mistake in &best.mistakes {
+        for (mistake, alone) in best.mistakes.iter().zip(&best.alone) {
             let near = out
                 .iter()
                 .position(|f| f.cause.as_ref().is_some_and(|known| is_same(known, &cause(mistake), FITTED_ALIKE)));
@@ -58,6 +58,16 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
                 };
                 known.params.retain(|(name, value)| !other(name, value));
             }
+            let elsewhere = equal_elsewhere(explained, &best, mistake);
+            let is_first = finding.shown_at.is_empty();
+            finding.through.retain(|tap| elsewhere.iter().any(|other| other.site == tap.site));
+            let has = |tap: &Tap| finding.through.iter().any(|other| other.site == tap.site);
+            let elsewhere: Vec<Tap> = elsewhere.into_iter().filter(|tap| is_first || has(tap)).collect();
+            finding.through.extend(elsewhere);
+            finding.alone_nmse = finding.alone_nmse.max(*alone);
+            let others = best.mistakes.iter().filter(|other| other.key != mistake.key).map(cause);
+            let new: Vec<Cause> = others.filter(|other| !finding.together.contains(other)).collect();
+            finding.together.extend(new);
             finding.taps.extend(mistake.edits.iter().map(|e| e.tap));
             finding.shown_at.push(explained.place);
             finding.remainders.push(remainder(explained, best.residual));
@@ -92,6 +102,15 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
             (*evidence, *dearest) = (evidence.and(best.evidence), dearest.max(cost));
         }
         simulate_batch.push(set);
+    }
+    // Another rounding that gives one of several places by chance is not as good.
+    for finding in out.iter_mut().filter(|f| f.is_another_arithmetic() && f.shown_at.len() > 1) {
+        let gives = |explained: &&Explained, other: &Cause| {
+            let best = explained.found.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+            let is_it = |r: &Reproduction| r.residual <= 10.0 * best + NO_RESIDUAL && cause(&r.mistakes[0]) == *other;
+            finding.shown_at.contains(&explained.place) && explained.found.reproduced.iter().any(is_it)
+        };
+        finding.alternatives.retain(|other| places.iter().filter(|explained| gives(explained, other)).count() > 1);
     }
     accounts.resize(out.len(), Default::default());
     for (finding, (evidence, cost)) in out.iter_mut().zip(accounts).filter(|(f, _)| f.cause.is_some()) {
@@ -336,6 +355,15 @@ fn each_place_once(findings: &mut Vec<Finding>) {
     let is_open = |f: &Finding| f.matched == Match::Closest && f.cause.is_none();
     let shares = |a: &Finding, b: &Finding| a.shown_at.iter().any(|place| b.shown_at.contains(place));
     folded(findings, |known, other| is_open(known) && is_open(other) && shares(known, other), |_| ());
+}
+
+/// The taps of a stretch at which the same mistake gives the same numbers.
+fn equal_elsewhere(explained: &Explained, best: &Reproduction, mistake: &Candidate) -> BTreeSet<Tap> {
+    let own: HashSet<Tap> = mistake.edits.iter().map(|edit| edit.tap).collect();
+    let is_alone = |r: &&Reproduction| best.mistakes.len() == 1 && r.mistakes.len() == 1;
+    let others = explained.found.reproduced.iter().filter(is_alone).map(|r| &r.mistakes[0]);
+    let same = others.filter(|m| m.id() == mistake.id() && m.edits.iter().all(|edit| !own.contains(&edit.tap)));
+    same.flat_map(|m| m.edits.iter().map(|edit| edit.tap)).filter(|tap| explained.steps.contains(tap)).collect()
 }
 
 /// Whether two causes are one, their numbers differing by no more than a share.

@@ -25,6 +25,7 @@ use crate::mistakes::precision::PRECISION;
 use crate::replay::recorded::{own, row_inputs};
 
 pub use crate::replay::Options;
+use crate::replay::padding::SeenPadding;
 use crate::replay::reason::Reason;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
@@ -77,6 +78,7 @@ pub fn explain(
             .iter()
             .filter(|other| other.nearest.is_some())
             .flat_map(|other| other.places.iter().copied())
+            .chain(run.padding.iter().flat_map(SeenPadding::places))
             .collect(),
         ..Walk::new(effort, progress)
     };
@@ -94,6 +96,7 @@ pub fn explain(
     if effort.weigh {
         weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
+    walk.places.iter_mut().for_each(Explained::in_reported_nmse);
     let left_by_the_prefill = std::mem::take(&mut walk.left_by_the_prefill);
     let mut not_blamed = misrecorded::findings(&replay);
     moved_alike::name(&walk, &run, &shared, moved_alike::places(&replay), &mut not_blamed)?;
@@ -103,8 +106,9 @@ pub fn explain(
     if let Some(other) = other {
         let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
         let stated = |f: &Finding| f.matched == Match::Reproduced;
-        let named =
-            findings.iter().any(|f| stated(f) && of_it(f) && f.has_cause(|mistake| mistake.is_another_arithmetic));
+        let rounds = |f: &&Finding| stated(f) && f.is_another_arithmetic();
+        let holds = |place: &Place| findings.iter().filter(rounds).any(|f| f.shown_at.contains(place));
+        let named = findings.iter().filter(rounds).any(of_it) || other.places.iter().all(holds);
         if !named {
             findings.retain(|f| stated(f) || !of_it(f));
             findings.insert(0, other.finding(&run));
@@ -122,7 +126,7 @@ pub fn explain(
         }
         _ => None,
     });
-    findings.splice(0..0, fed);
+    findings.splice(0..0, fed.into_iter().chain(finding::unmasked_padding(&run.padding)));
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };
     not_testable.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
@@ -147,6 +151,18 @@ pub(crate) struct Explained {
     pub(crate) place: Place,
     pub(crate) steps: Vec<Tap>,
     pub(crate) found: Found,
+    /// What a misfit, which is a share of the candidate's energy, is to be multiplied by to be one of the reference's, as every NMSE that is reported.
+    pub(crate) scale: f64,
+}
+
+impl Explained {
+    /// All that was found, as shares of the reference's energy.
+    fn in_reported_nmse(&mut self) {
+        let Explained { found, scale, .. } = self;
+        let each = found.reproduced.iter_mut().chain(&mut found.closest);
+        let left = each.flat_map(|r| std::iter::once(&mut r.residual).chain(&mut r.alone));
+        left.chain(found.tried.values_mut()).chain([&mut found.base]).for_each(|nmse| *nmse *= *scale);
+    }
 }
 
 struct Walk<'p> {
@@ -164,7 +180,7 @@ struct Walk<'p> {
     right: HashSet<Place>,
     /// How long mistakes were looked for in vain in operations of a site.
     in_vain: HashMap<Site, Duration>,
-    /// Products that are off alike, as by another arithmetic: no mistake is looked for in them.
+    /// Products that are off alike, as by another arithmetic, and scores of which the mistake is known: none is looked for in them.
     in_other_arithmetic: HashSet<Place>,
     progress: Progress<'p>,
 }
@@ -302,7 +318,11 @@ impl<'p> Walk<'p> {
         if found.reproduced.is_empty() && !target.is_span() {
             *self.in_vain.entry(place.tap.site).or_default() += begun.elapsed();
         }
-        self.places.push(Explained { place, steps, found });
+        let search = Search { run, shared, effort: self.effort, accepted: &[] };
+        let nmse = replayed.report.metrics.and_then(|m| m.nmse()).filter(|_| !target.is_of_a_leak());
+        let scale = nmse.map_or(1.0, |nmse| nmse / search.bare(&target));
+        let scale = if scale.is_finite() && scale > 0.0 { scale } else { 1.0 };
+        self.places.push(Explained { place, steps, found, scale });
         Ok(())
     }
 

@@ -5,9 +5,10 @@ use firstdiff_trace::{Site, Tap};
 use serde_json::json;
 
 use super::catalogue::Mistake;
+use super::norm::normed;
 use super::param::Param;
 use super::{List, Out, StepContext, flat};
-use crate::mistakes::rounding::{Over, Rounding, Steps};
+use crate::mistakes::rounding::{Grid, HALF, Kind, Over, Rounding, Steps};
 
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] = &[&PRECISION];
@@ -58,29 +59,59 @@ pub(super) fn listed(list: &mut List<'_>) {
             own => (own != profile).then(|| at.run_as(profile, at.step, at.inputs))?,
         });
     }
-    if matches!(list.step.op, Op::Linear { .. } | Op::Head) {
-        let formats = [
-            ("f16 weights", Half::F16, false),
-            ("bf16 weights", Half::BF16, false),
-            ("f16 weights and inputs", Half::F16, true),
-            ("bf16 weights and inputs", Half::BF16, true),
-        ];
-        for (name, half, inputs_too) in formats {
-            let round = move |x: f32| half.round(x);
-            list.add(&PRECISION, vec![("format", json!(name))], move |at| {
-                if at.profile == Profile::Exact {
-                    return at.right();
-                }
-                let read = |x: f64| if inputs_too { f64::from(round(x as f32)) } else { x };
-                let inputs = [at.input(0)?.mapv(read)];
-                let shape = at.matrix_shape()?;
-                let rounded = |flat: &[f32], row: &mut [f32], o: usize| {
-                    row.iter_mut().zip(&flat[o * shape[1]..]).for_each(|(to, &x)| *to = round(x));
-                };
-                StepContext { inputs: &inputs, ..*at }.product(rounded, shape)
-            });
+    let is_product = matches!(list.step.op, Op::Linear { .. } | Op::Head);
+    let has_weights = is_product || matches!(list.step.op, Op::Embedding { .. } | Op::RmsNorm { .. });
+    for (name, half) in [("f16 weights", Half::F16), ("bf16 weights", Half::BF16)] {
+        if has_weights {
+            list.add(&PRECISION, vec![("format", json!(name))], move |at| of_half_weights(at, half, false));
+        }
+        if is_product {
+            let params = vec![("format", json!(format!("{name} and inputs")))];
+            list.add(&PRECISION, params, move |at| of_half_weights(at, half, true));
         }
     }
+    if let Op::Qk | Op::Context = list.step.op {
+        let by_row =
+            [Kind::Symmetric { beyond: 0.0 }, Kind::Affine].map(|kind| Grid { bits: 8, over: Over::Row, kind });
+        for grid in by_row.into_iter().chain(HALF.map(|kind| Grid { bits: 8, over: Over::Group(32), kind })) {
+            list.add(&PRECISION, vec![("cache", json!(grid.words()))], move |at| of_rounded_cache(at, grid));
+        }
+    }
+}
+
+/// A step whose weights, of a bias and a norm's gain too, were rounded to 16 bits, and its inputs where that is asked.
+fn of_half_weights(at: &StepContext<'_>, half: Half, inputs_too: bool) -> Out {
+    let round = move |x: f64| f64::from(half.round(x as f32));
+    match at.step.op {
+        _ if at.profile == Profile::Exact => return at.right(),
+        Op::RmsNorm { .. } => return normed(at, round),
+        _ => {}
+    }
+    let read = |x: f64| if inputs_too { round(x) } else { x };
+    let inputs: Vec<_> = at.inputs.iter().map(|input| input.mapv(read)).collect();
+    let shape = at.matrix_shape()?;
+    let rounded = |flat: &[f32], row: &mut [f32], o: usize| {
+        row.iter_mut().zip(&flat[o * shape[1]..]).for_each(|(to, &x)| *to = half.round(x));
+    };
+    let mut out = StepContext { inputs: &inputs, ..*at }.product(rounded, shape)?;
+    if let Some(bias) = at.vector(1) {
+        out.iter_mut().zip(bias.iter().cycle()).for_each(|(y, &b)| *y += round(b) - b);
+    }
+    Some(out)
+}
+
+/// Attention whose keys or values were rounded to few bits, a row for each position and head, before it read them.
+fn of_rounded_cache(at: &StepContext<'_>, grid: Grid) -> Out {
+    if at.profile == Profile::Exact {
+        return at.right();
+    }
+    let mut inputs = at.inputs.to_vec();
+    let kept = inputs.get_mut(1)?;
+    let (shape, width) = (kept.shape().to_vec(), *kept.shape().last()?);
+    let mut rows = kept.to_shape((kept.len().checked_div(width)?, width)).ok()?.into_owned();
+    grid.round(&mut rows);
+    *kept = rows.into_dyn().into_shape_with_order(shape).ok()?;
+    at.on(&inputs)
 }
 
 /// A product, or a row of the embedding, with weights and activations rounded to few bits.

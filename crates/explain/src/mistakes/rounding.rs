@@ -1,5 +1,6 @@
 //! To how few bits are weights and activations rounded before they are multiplied? The grids that engines use, and rounding to one.
 
+use firstdiff_model::Half;
 use ndarray::Array2;
 use serde_json::json;
 
@@ -35,6 +36,8 @@ pub(crate) enum Over {
 pub(crate) enum Kind {
     /// Around 0: the largest magnitude is so many steps, beyond 2^(bits-1) - 1.
     Symmetric { beyond: f64 },
+    /// The same, and the scale is kept in f16, as in ggml's q8_0: values are divided by what is `kept`, or by what it was before.
+    Half { kept: bool },
     /// From the least value to the largest.
     Affine,
     /// The same, 0 being a step of its own, and in the range.
@@ -43,11 +46,18 @@ pub(crate) enum Kind {
     Edge,
 }
 
+/// Scales in f16.
+pub(crate) const HALF: [Kind; 2] = [Kind::Half { kept: false }, Kind::Half { kept: true }];
+
+fn in_half(step: f64) -> f64 {
+    f64::from(Half::F16.round(step as f32))
+}
+
 /// Every grid that weights are rounded to, and none: for products that were recorded, where trying one costs one product.
 pub(crate) fn weight_grids() -> impl Iterator<Item = Option<Grid>> {
     let overs = [Over::Tensor, Over::Row, Over::Group(16), Over::Group(32), Over::Group(64), Over::Group(128)];
     let symmetric = [0.0, 0.5, 1.0].map(|beyond| Kind::Symmetric { beyond });
-    let kinds = move || symmetric.into_iter().chain([Kind::Affine, Kind::ZeroPoint, Kind::Edge]);
+    let kinds = move || symmetric.into_iter().chain(HALF).chain([Kind::Affine, Kind::ZeroPoint, Kind::Edge]);
     let of = move |bits| {
         let grids = move |over| kinds().map(move |kind| Some(Grid { bits, over, kind }));
         overs.into_iter().filter(move |over| bits > 4 || *over != Over::Tensor).flat_map(grids)
@@ -72,6 +82,8 @@ pub(crate) fn usual() -> impl Iterator<Item = Rounding> {
         Grid { bits: 8, over: Over::Tensor, kind: symmetric },
         Grid { bits: 8, over: Over::Tensor, kind: Kind::ZeroPoint },
         Grid { bits: 8, over: Over::Group(32), kind: symmetric },
+        Grid { bits: 8, over: Over::Group(32), kind: HALF[0] },
+        Grid { bits: 8, over: Over::Group(32), kind: HALF[1] },
         Grid { bits: 8, over: Over::Group(64), kind: Kind::Edge },
         Grid { bits: 4, over: Over::Group(16), kind: symmetric },
         Grid { bits: 4, over: Over::Group(32), kind: symmetric },
@@ -96,6 +108,8 @@ pub(crate) fn usual() -> impl Iterator<Item = Rounding> {
 #[derive(Clone, Copy)]
 pub(crate) struct Steps {
     step: f64,
+    /// What a step is worth when it is read again.
+    worth: f64,
     zero: f64,
     least: f64,
     most: f64,
@@ -106,10 +120,10 @@ impl Steps {
     pub(crate) fn round(self, x: &mut [f64]) {
         // Above this no f64 has anything behind the point: what is added and taken away again is rounded, ties to even, without a call.
         const WHOLE: f64 = (3u64 << 51) as f64;
-        let Steps { step, zero, least, most } = self;
+        let Steps { step, worth, zero, least, most } = self;
         if step.is_finite() && step != 0.0 {
             // The ends are whole numbers of steps, so what is cut to them first is rounded to the same.
-            x.iter_mut().for_each(|x| *x = ((((*x - zero) / step).clamp(least, most) + WHOLE) - WHOLE) * step + zero);
+            x.iter_mut().for_each(|x| *x = ((((*x - zero) / step).clamp(least, most) + WHOLE) - WHOLE) * worth + zero);
         }
     }
 }
@@ -145,6 +159,10 @@ impl Grid {
         let half = f64::from((1 << (self.bits - 1)) - 1);
         let (step, zero, least, most) = match self.kind {
             Kind::Symmetric { beyond } => (high.max(-low) / (half + beyond), 0.0, -half - 1.0, half),
+            Kind::Half { kept } => {
+                let step = high.max(-low) / half;
+                (if kept { in_half(step) } else { step }, 0.0, -half - 1.0, half)
+            }
             Kind::Affine => ((high - low) / levels, low, 0.0, levels),
             Kind::ZeroPoint => {
                 let step = (high.max(0.0) - low.min(0.0)) / levels;
@@ -157,7 +175,8 @@ impl Grid {
                 if steps == 0.0 { (step, 0.0, 0.0, levels) } else { (edge / steps, edge, 0.0, levels) }
             }
         };
-        Steps { step, zero, least, most }
+        let worth = if matches!(self.kind, Kind::Half { .. }) { in_half(step) } else { step };
+        Steps { step, worth, zero, least, most }
     }
 
     pub(crate) fn words(self) -> String {
@@ -169,6 +188,7 @@ impl Grid {
         };
         let kind = match self.kind {
             Kind::Symmetric { .. } => "symmetric",
+            Kind::Half { .. } => "symmetric, the scale in f16",
             Kind::Affine | Kind::ZeroPoint | Kind::Edge => "with a minimum",
         };
         format!("{} bits, one scale {over}, {kind}", self.bits)

@@ -67,7 +67,7 @@ pub(crate) static MASK_OMITTED: Mistake = Mistake {
 };
 pub(crate) static MASK_SHIFTED: Mistake = Mistake {
     id: "mask-shifted",
-    what: "the mask is off by a key",
+    what: "the mask ends at another key",
     fix: "query t sees keys 0 to t, itself included; in a chunk, t counts from the first position",
     params: &[
         Param::words("kind", &["future", "past", "top-left"]),

@@ -6,6 +6,7 @@ pub(crate) mod doubts;
 pub(crate) mod kept;
 pub(crate) mod operation;
 pub(crate) mod outliers;
+pub(crate) mod padding;
 pub(crate) mod reason;
 pub(crate) mod recorded;
 pub(crate) mod replayed;
@@ -25,6 +26,7 @@ use crate::replay::recorded::{Recorded, Unusable};
 use crate::replay::right::{distance, jittered};
 use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 
+pub use crate::replay::padding::{SeenPadding, seen_padding};
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
 
@@ -57,6 +59,8 @@ pub(crate) struct Run<'a> {
     noise: HashMap<Tap, f64>,
     /// NMSE by which right runs of a stretch differ from each other.
     pub(crate) rounding_spread: HashMap<Place, f64>,
+    /// Scores that leave keys of padding unmasked.
+    pub(crate) padding: Vec<SeenPadding>,
 }
 
 pub(crate) type Done<T> = Result<T, ReplayError>;
@@ -89,6 +93,7 @@ impl<'a> Run<'a> {
             of_inputs: HashMap::new(),
             noise: HashMap::new(),
             rounding_spread: HashMap::new(),
+            padding: options.padding.clone(),
         }
     }
 
@@ -101,6 +106,7 @@ impl<'a> Run<'a> {
         self.leave_out_taken_back(&mut taps)?;
         self.leave_out_what_is_right_at_the_end(&mut taps)?;
         self.blame_what_is_beyond(&mut taps)?;
+        self.blame_unmasked_padding(&mut taps);
         warnings.extend(crate::replay::doubts::of(&self.recorded, &taps));
         let (order_is_open, cache) = (self.order_is_open, self.recorded.cache);
         Ok(Replay { taps, routing: Vec::new(), warnings, order_is_open, cache, cache_is_assumed: false })

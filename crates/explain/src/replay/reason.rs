@@ -207,6 +207,9 @@ pub enum UnfitInput {
     /// Nothing right can come out of it.
     #[error("holds NaN, infinities, or rows without a key")]
     NotFinite,
+    /// Keys of padding are part of it, which are not compared.
+    #[error("takes up keys of padding that are not masked")]
+    Padding,
     /// It was left out of the replay.
     #[error("was recorded wrongly, or in an unknown layout")]
     LeftOut,

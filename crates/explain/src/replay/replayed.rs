@@ -5,6 +5,7 @@ use firstdiff_model::{Cache, ModelError, Profile, Step};
 use firstdiff_program::EvaluateError;
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 
+use crate::replay::padding::SeenPadding;
 use crate::replay::reason::Reason;
 use crate::replay::residual::Fit;
 
@@ -23,6 +24,8 @@ pub struct Options {
     pub decode_tokens: Vec<Vec<u32>>,
     /// Which positions taps with fewer than all hold, where the dump does not say.
     pub rows: Option<Rows>,
+    /// Scores that leave keys of padding unmasked, as the dump shows before its padding is cut off.
+    pub padding: Vec<SeenPadding>,
 }
 
 impl Options {
@@ -38,7 +41,8 @@ impl Options {
             (Profile::Ggml { cache }, _) => Some(cache),
             (_, told) => told.as_ref().and_then(|told| told.parse().ok()),
         };
-        Some(Options { profile, cache, tokens, tokens_are_known: meta.tokens.is_some(), decode_tokens, rows: None })
+        let (tokens_are_known, padding) = (meta.tokens.is_some(), Vec::new());
+        Some(Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows: None, padding })
     }
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct Reproduction {
     pub(crate) mistakes: Vec<Candidate>,
     /// NMSE that it leaves.
     pub(crate) residual: f64,
+    /// NMSE that each of the mistakes leaves by itself.
+    pub(crate) alone: Vec<f64>,
     /// What the numbers carry for it.
     pub(crate) evidence: Evidence,
 }
@@ -424,7 +426,7 @@ impl BeamSearch<'_, '_, '_> {
         {
             let mistakes = self.mistakes(set);
             let evidence = Evidence::default();
-            self.result.closest = Some(Reproduction { mistakes, residual: left.nmse, evidence });
+            self.result.closest = Some(Reproduction { mistakes, residual: left.nmse, alone: Vec::new(), evidence });
         }
     }
 

@@ -53,6 +53,11 @@ impl<'a> Target<'a> {
         !self.is_span() && rows == 1 && matches!(self.step.op, Op::RmsNorm { .. })
     }
 
+    /// Whether its error is measured in the share of masked keys alone.
+    pub(crate) fn is_of_a_leak(&self) -> bool {
+        self.leak.is_some()
+    }
+
     pub(crate) fn is_span(&self) -> bool {
         self.steps.len() > 1
     }
@@ -243,7 +248,8 @@ impl Search<'_, '_> {
         if is_rounding(edits) {
             // Another rounding is proved by its own numbers, not by being as large.
             let noise = distance(target.step.tap.site, &exact, &narrow);
-            return (misfit(target.place.tap.site, &own, &narrow) <= 0.1 * noise).then_some(residual);
+            let left = misfit(target.place.tap.site, &own, &narrow);
+            return (left <= 0.1 * noise.min(base)).then_some(left);
         }
         let (span, fine) = (target.is_span(), !self.run.is_coarse());
         let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, span);
@@ -285,7 +291,13 @@ impl Search<'_, '_> {
             return None;
         }
         let base = self.bare(target);
-        let residual = self.proved(target, &[], base).or_else(|| self.comes_out_right(target, base))?;
+        let residual = {
+            let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
+            match is_rounding(&edits) {
+                true => self.proved(target, &edits, base)?,
+                false => self.proved(target, &[], base).or_else(|| self.comes_out_right(target, base))?,
+            }
+        };
         Some(self.reproduction(target, mistakes, residual))
     }
 
@@ -294,12 +306,15 @@ impl Search<'_, '_> {
         let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
         let is_other = |old: &&Edit| !edits.iter().any(|edit| edit.is_made_as(old));
         let others: Vec<Edit> = self.accepted.iter().filter(is_other).cloned().collect();
-        let right = Search { accepted: &others, ..*self }.value(target, &[], self.run.profile);
+        let without = Search { accepted: &others, ..*self };
+        let right = without.value(target, &[], self.run.profile);
+        let each = |mistake: &Candidate| without.residual(target, &mistake.edits.iter().collect::<Vec<_>>()).nmse;
+        let alone = if mistakes.len() > 1 { mistakes.iter().map(each).collect() } else { vec![residual] };
         let both = right.zip(self.value(target, &edits, self.run.profile));
         let unit = recorded_unit(self.run.profile, is_rounding(&edits));
         let evidence =
             both.map(|(right, claimed)| evidence(target.place.tap.site, [&target.own, &right, &claimed], unit));
-        Reproduction { mistakes, residual, evidence: evidence.unwrap_or_default() }
+        Reproduction { residual, alone, evidence: evidence.unwrap_or_default(), mistakes }
     }
 
     /// Whether replay would find nothing wrong, what was accepted being made: it was proved elsewhere, and need not be large here.

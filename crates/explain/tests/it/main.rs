@@ -9,6 +9,7 @@ mod large;
 mod misrecorded;
 mod onset;
 mod open;
+mod padding;
 mod relations;
 mod replay;
 mod weights;
