@@ -58,7 +58,8 @@ pub(super) fn name(
             .accepted
             .extend(found.reproduced.first().iter().flat_map(|best| &best.mistakes).flat_map(|m| m.edits.clone()));
         let steps = target.steps.iter().map(|s| s.tap).collect();
-        alone.places.push(Explained { place, steps, found });
+        // A rotation leaves the energy as it is.
+        alone.places.push(Explained { place, steps, found, scale: 1.0 });
     }
     take_up(findings::of(run, alone.places, Vec::new()), not_blamed);
     Ok(())
