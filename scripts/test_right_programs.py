@@ -69,6 +69,8 @@ def two_threads():
 
 
 def fused(model):
+    if getattr(model.config, "attn_logit_softcapping", None):
+        raise ValueError("PyTorch's fused attention leaves the cap of the scores out: no right engine")
     model.set_attn_implementation("sdpa")
     return model
 

@@ -208,18 +208,8 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     }
     let due = finding.due.clone().or_else(|| source.right_value(id, finding));
     let due = due.map_or_else(String::new, |value| format!(": {value}"));
-    let own = format!("{}{due}", advice(id));
-    // What repairs one of several causes that give the same numbers may be no repair.
-    let mut all = vec![own];
-    for other in finding.alternatives.iter().map(|other| advice(other.id).to_owned()) {
-        if !advice(id).starts_with(&other) && !all.contains(&other) {
-            all.push(other);
-        }
-    }
-    match all.len() {
-        1 => all.swap_remove(0),
-        _ => format!("one of these: {}", shorten(&all, 3).replace(", ", "; ")),
-    }
+    let where_it_is = if finding.through.is_empty() { "" } else { "; at which of the places named, is not told" };
+    format!("{}{due}{where_it_is}", advice(id))
 }
 
 /// `rope-theta, theta 10000`.

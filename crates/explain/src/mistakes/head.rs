@@ -73,6 +73,7 @@ pub(crate) static RESULT_ACTIVATED: Mistake = Mistake {
     what: "a sigmoid, softmax or tanh of the result is handed out in its place",
     fix: "hand out the logits or scores as the reference does",
     params: &[Param::words("function", FUNCTIONS)],
+    in_programs: true,
     ..LOGITS
 };
 /// The functions that are taken of logits and scores.
