@@ -10,6 +10,7 @@ mod explain_run;
 mod few_numbers;
 #[cfg(unix)]
 mod files;
+mod hidden;
 mod inspect;
 mod names;
 mod parts;

@@ -1,0 +1,207 @@
+//! Is what a dump declares away, or holds where the model has nothing, looked at? A planted case for each, and a right run beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use firstdiff_trace::{Dump, Recorder};
+use serde_json::{Value, json};
+
+use crate::common::{firstdiff, fixtures, in_one_line, refused};
+
+const MODEL: &str = "models/llama";
+const TOKENS: [i64; 11] = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5];
+
+/// Our own run of the model.
+fn right(folder: &Path, taps: &str) -> PathBuf {
+    let out = folder.join("right");
+    let tokens = TOKENS.map(|id| id.to_string()).join(",");
+    let args = ["dump", MODEL, "-o", &out.to_string_lossy(), "--tokens", &tokens, "--taps", taps];
+    assert_eq!(firstdiff(&args).status.code(), Some(0));
+    out
+}
+
+type Shaped = (Vec<usize>, Vec<f32>);
+
+/// The same run with other tensors, and other words in its dump.json.
+fn other(from: &Path, name: &str, tensor: impl Fn(&str, Shaped) -> Shaped, words: &[(&str, Value)]) -> PathBuf {
+    let (dump, to) = (Dump::open(from).unwrap(), from.with_file_name(name));
+    let _ = fs::remove_dir_all(&to);
+    let recorder = Recorder::create(&to).unwrap();
+    recorder.tokens(&TOKENS);
+    for entry in dump.entries() {
+        let values = dump.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect();
+        let (shape, values) = tensor(&entry.tap.to_string(), (entry.shape.clone(), values));
+        recorder.record(entry.tap, &shape, &values).unwrap();
+    }
+    recorder.finish().unwrap();
+    let path = to.join("dump.json");
+    let mut meta: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    words.iter().for_each(|(key, value)| meta[*key] = value.clone());
+    fs::write(&path, meta.to_string()).unwrap();
+    to
+}
+
+/// Exit codes of compare against a run, and of replay and explain of the model.
+fn codes(right: &Path, own: &Path) -> [Option<i32>; 3] {
+    let [right, own] = [right, own].map(|path| path.to_string_lossy().into_owned());
+    let of = |args: &[&str]| firstdiff(args).status.code();
+    let quick = ["--seconds", "1", "--faults", "1"];
+    [
+        of(&["compare", &right, &own]),
+        of(&["replay", MODEL, &own]),
+        of(&[&["explain", MODEL, &own], &quick[..]].concat()),
+    ]
+}
+
+/// Cells more in each row of a tap.
+fn wider(of: &'static str, cells: [f32; 3]) -> impl Fn(&str, Shaped) -> Shaped {
+    move |tap, (mut shape, values)| {
+        let Some(width) = shape.last_mut().filter(|_| tap == of) else { return (shape, values) };
+        let rows = values.chunks(*width).flat_map(|row| row.iter().copied().chain(cells)).collect();
+        *width += cells.len();
+        (shape, rows)
+    }
+}
+
+#[test]
+fn cells_beyond_the_models_shape_are_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = right(folder.path(), "h0,layers.1.scores,layers.1.probs,layers.1.h,final_norm,logits");
+    let padded = |tap, cells| codes(&right, &other(&right, "own", wider(tap, cells), &[]));
+    // Ids beyond the vocabulary: nothing, or one that would be taken.
+    assert_eq!(padded("logits", [0.0; 3]), [Some(0); 3]);
+    for largest in [99.0, f32::NAN, f32::INFINITY] {
+        assert_eq!(padded("logits", [0.0, largest, 0.0]), [Some(1); 3], "{largest}");
+    }
+    // Keys that do not exist.
+    assert_eq!(padded("layers.1.probs", [0.0; 3]), [Some(0); 3]);
+    assert_eq!(padded("layers.1.probs", [0.0, 0.3, 0.0]), [Some(1); 3]);
+    assert_eq!(padded("layers.1.scores", [f32::NEG_INFINITY; 3]), [Some(0); 3]);
+}
+
+#[test]
+fn a_mask_hides_no_token_of_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = right(folder.path(), "h0,layers.*.h,final_norm,logits");
+    let garbage = |_: &str, (shape, mut values): Shaped| {
+        let width = values.len() / shape[0];
+        values[8 * width..].fill(7.0);
+        (shape, values)
+    };
+    let mask = [[1; 8].as_slice(), &[0; 3]].concat();
+    let hidden = other(&right, "hidden", garbage, &[("attention_mask", json!(mask))]);
+    assert_eq!(codes(&right, &hidden), [Some(2); 3]);
+    // Padding behind the tokens is padding.
+    let padded = |_: &str, (mut shape, mut values): Shaped| {
+        let width = values.len() / shape[0];
+        values.extend(vec![7.0; 3 * width]);
+        shape[0] += 3;
+        (shape, values)
+    };
+    let (ids, mask) = ([TOKENS.as_slice(), &[0; 3]].concat(), [[1; 11].as_slice(), &[0; 3]].concat());
+    let words = [("tokens", json!(ids)), ("attention_mask", json!(mask))];
+    assert_eq!(codes(&right, &other(&right, "padded", padded, &words)), [Some(0); 3]);
+}
+
+#[test]
+fn one_share_of_a_sum_is_no_parity() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = right(folder.path(), "h0,layers.*.h,final_norm,logits");
+    let off = |tap: &str, (shape, mut values): Shaped| {
+        values.iter_mut().filter(|_| tap == "layers.0.h").for_each(|x| *x += 1.0);
+        (shape, values)
+    };
+    let words = [("dims", json!({"layers.0.h": "T D partial"}))];
+    assert_eq!(codes(&right, &other(&right, "share", off, &words)), [Some(2); 3]);
+}
+
+#[test]
+fn ids_that_h0_contradicts_make_no_other_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = right(folder.path(), "h0,layers.*.h,final_norm,logits");
+    let twice = |is_right: bool| {
+        move |tap: &str, (shape, values): Shaped| {
+            let second: Vec<f32> = values.iter().map(|x| if is_right || tap == "h0" { *x } else { 7.0 - x }).collect();
+            ([&[2], &shape[..]].concat(), [values, second].concat())
+        }
+    };
+    let code = |own: PathBuf| firstdiff(&["compare", &right.to_string_lossy(), &own.to_string_lossy()]).status.code();
+    let of = |second: [i64; 11]| [("tokens", json!([TOKENS, second]))];
+    assert_eq!(code(other(&right, "same", twice(true), &of(TOKENS))), Some(0));
+    assert_eq!(code(other(&right, "other", twice(false), &of([9; 11]))), Some(2));
+}
+
+#[test]
+fn no_output_is_written_over_an_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = right(folder.path(), "h0,logits");
+    let second = other(&right, "second", |_, tensor| tensor, &[]);
+    let weights = folder.path().join("weights");
+    fs::create_dir(&weights).unwrap();
+    let program = fixtures().join("programs/attention");
+    fs::copy(program.join("model.safetensors"), weights.join("model.safetensors")).unwrap();
+    let [right, noise, logits, weights, file] =
+        [&right, &second, &second.join("logits.npy"), &weights, &weights.join("model.safetensors")]
+            .map(|path| path.to_string_lossy().into_owned());
+    let before = [&logits, &file].map(|path| fs::read(path).unwrap());
+    refused(
+        &firstdiff(&["compare", &right, &right, "--noise", &noise, "--json", &logits]),
+        &["is read by this command"],
+    );
+    let [golden, own] = ["golden", "fused.npz"].map(|name| program.join(name).to_string_lossy().into_owned());
+    for command in ["replay", "explain"] {
+        for flag in ["--json", "--html"] {
+            let output = firstdiff(&[command, &golden, &own, "--weights", &weights, flag, &file]);
+            refused(&output, &["is read by this command"]);
+        }
+    }
+    assert_eq!([&logits, &file].map(|path| fs::read(path).unwrap()), before);
+}
+
+/// A narrow cache is what an engine may have, not what it must have.
+#[test]
+fn a_cache_that_is_told_excuses_and_demands_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = fixtures().join("programs/attention");
+    let golden = program.join("golden");
+    let own = folder.path().join("own");
+    fs::create_dir(&own).unwrap();
+    for file in fs::read_dir(&golden).unwrap().map(|file| file.unwrap()) {
+        if !file.file_name().to_string_lossy().starts_with("program") {
+            fs::copy(file.path(), own.join(file.file_name())).unwrap();
+        }
+    }
+    let [program, golden, own] = [&program, &golden, &own].map(|path| path.to_string_lossy().into_owned());
+    let weights: &[&str] = &["--weights", &program];
+    for (command, more) in [("compare", &[][..]), ("replay", weights), ("explain", weights)] {
+        let output = firstdiff(&[&[command, &golden, &own, "--cache", "f16"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    let text = in_one_line(&String::from_utf8_lossy(&firstdiff(&["compare", &golden, &own, "--cache", "f16"]).stdout));
+    assert!(text.contains("a K/V cache in f16 is told, and left out"), "{text}");
+}
+
+/// Whole numbers are numbers of bf16 by nature, and no sign of it.
+#[test]
+fn sixteen_bits_are_seen_by_their_last_digit() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, with: &dyn Fn(usize) -> f32| {
+        let path = folder.path().join(name);
+        let recorder = Recorder::create(&path).unwrap();
+        recorder.tokens(&TOKENS);
+        let values: Vec<f32> = (0..11 * 40).map(with).collect();
+        recorder.record("logits".parse::<firstdiff_trace::Tap>().unwrap(), &[11, 40], &values).unwrap();
+        recorder.finish().unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let whole = |at: usize| (at * 7919 % 211) as f32;
+    let off = |at: usize| whole(at) + f32::from(u8::from(at / 40 == 4));
+    let output = firstdiff(&["compare", &of("ref", &whole), &of("cand", &off)]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    // What was rounded to bf16 is of bf16.
+    let exact = |at: usize| ((at * 7919 % 211) as f32 - 100.3) / 17.0;
+    let rounded =
+        |at: usize| f32::from_bits((exact(at).to_bits() + 0x7fff + (exact(at).to_bits() >> 16 & 1)) & !0xffff);
+    let output = firstdiff(&["compare", &of("exact", &exact), &of("rounded", &rounded)]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+}
