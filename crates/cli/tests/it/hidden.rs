@@ -205,3 +205,55 @@ fn sixteen_bits_are_seen_by_their_last_digit() {
     let output = firstdiff(&["compare", &of("exact", &exact), &of("rounded", &rounded)]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+/// What an engine recorded of attention in the first layer of a recorded program, its scores changed: `probs` are their softmax, but for rows without a key.
+fn masked(folder: &Path, hides: fn(usize, usize) -> bool, without_a_key: f32) -> Value {
+    let program = fixtures().join("programs/attention");
+    let golden = Dump::open(program.join("golden")).unwrap();
+    let recorder = Recorder::create(folder).unwrap();
+    let ids = golden.meta().tokens.clone().unwrap();
+    recorder.tokens(&ids);
+    let count = ids.len();
+    let read =
+        |tap: &str| golden.find(tap.parse().unwrap(), 0).map(|entry| (entry.clone(), golden.read(entry).unwrap()));
+    for tap in ["h0", "layers.0.q_rope", "layers.0.k_rope", "layers.0.qk", "layers.0.v"] {
+        let Some((entry, tensor)) = read(tap) else { continue };
+        let values: Vec<f32> = tensor.values().to_f64().iter().map(|&x| x as f32).collect();
+        recorder.record(entry.tap, &entry.shape, &values).unwrap();
+    }
+    let (entry, tensor) = read("layers.0.scores").unwrap();
+    let of = |(at, score): (usize, &f64)| if hides(at / count % count, at % count) { f32::MIN } else { *score as f32 };
+    let scores: Vec<f32> = tensor.values().to_f64().iter().enumerate().map(of).collect();
+    let softmax = |row: &[f32]| {
+        let most = row.iter().copied().fold(f32::MIN, f32::max);
+        let sum: f32 = row.iter().map(|score| (score - most).exp()).sum();
+        let of = |score: &f32| if most == f32::MIN { without_a_key } else { (score - most).exp() / sum };
+        row.iter().map(of).collect::<Vec<f32>>()
+    };
+    let probs: Vec<f32> = scores.chunks(count).flat_map(softmax).collect();
+    recorder.record(entry.tap, &entry.shape, &scores).unwrap();
+    recorder.record("layers.0.probs".parse::<firstdiff_trace::Tap>().unwrap(), &entry.shape, &probs).unwrap();
+    recorder.finish().unwrap();
+    let [golden, weights, own] =
+        [&program.join("golden"), &program, folder].map(|path| path.to_string_lossy().into_owned());
+    crate::common::json(&["explain", &golden, &own, "--weights", &weights, "--seconds", "2", "--faults", "1"])
+}
+
+#[test]
+fn masks_are_of_keys_and_rows_without_one_have_no_right_probabilities() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, hides: fn(usize, usize) -> bool, without: f32| {
+        let report = masked(&folder.path().join(name), hides, without);
+        let findings = report["findings"].as_array().unwrap().clone();
+        let taps: Vec<Value> = findings.iter().map(|finding| finding["taps"].clone()).collect();
+        assert_eq!(taps, [json!(["layers.0.scores"])], "{report:#}");
+        findings[0]["measured"]["words"].as_str().unwrap_or_default().to_owned()
+    };
+    let behind = of("behind", |query, key| key > query || key >= 4, 0.0);
+    assert!(behind.contains("before position 4"), "{behind}");
+    // The first two rows have no key: an engine leaves 0 there, or equal numbers.
+    for (name, without) in [("zeros", 0.0), ("equal", 0.1)] {
+        let in_front = of(name, |query, key| key > query || key < 2, without);
+        assert!(in_front.contains("position 2"), "{in_front}");
+    }
+}
