@@ -395,7 +395,8 @@ fn of_numbers(shape: &[usize], right: &[f32], change: impl Fn(f32) -> f32) -> (O
 #[test]
 fn a_law_of_few_numbers_is_allowed_and_not_proved() {
     let few: Vec<f32> = (0..64).map(|i| if i % 4 < 2 { 0.7 } else { 1.3 }).collect();
-    let changes: [(&str, fn(f32) -> f32); 2] = [("times", |x| 1.5 * x), ("added", |x| x + 0.25)];
+    type Change = fn(f32) -> f32;
+    let changes: [(&str, Change); 2] = [("times", |x| 1.5 * x), ("added", |x| x + 0.25)];
     for (word, change) in changes {
         for (shape, right) in [(vec![1, 2], &few[1..3]), (vec![64], &few[..]), (vec![16, 4], &few[..])] {
             let (cause, note, is_law) = of_numbers(&shape, right, change);
