@@ -560,7 +560,7 @@ def rows_shifted(site):
 # ---- head ----
 
 HEAD = r"logits = self\.lm_head\((.*)\)$"
-text("logits-as-probabilities", "unlisted", (HEAD, r"logits = self.lm_head(\1).softmax(-1)"), where="ForCausalLM")
+text("logits-as-probabilities", "result-activated", (HEAD, r"logits = self.lm_head(\1).softmax(-1)"), where="ForCausalLM")
 text("logits-clamped", "unlisted logit-softcap", (HEAD, r"logits = self.lm_head(\1).clamp(-1, 1)"), where="ForCausalLM")
 text("logits-of-two-shards-in-turn", "unlisted", (HEAD, r"logits = (lambda y: torch.cat((y[..., ::2], y[..., 1::2]), -1))(self.lm_head(\1))"), where="ForCausalLM")
 text("logits-of-normalised-stream", "unlisted", (HEAD, r"logits = self.lm_head(torch.nn.functional.normalize(\1, dim=-1))"), where="ForCausalLM")
