@@ -1,4 +1,4 @@
-//! Which other weights may an operation have used? By what each is called from the operation's own place, in a Plan or in a recorded program.
+//! The other weights that an operation may have used, by what each is called from the operation's own place, in a Plan or in a recorded program.
 
 use std::collections::HashSet;
 

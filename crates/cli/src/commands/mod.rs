@@ -107,9 +107,10 @@ pub fn main() -> u8 {
     if let Some(code) = crate::driver::keeper::run_if_asked(std::env::args_os().skip(1)) {
         return code;
     }
-    let given = Cli::command().get_matches();
+    let mut known = Cli::command();
+    let given = known.get_matches_mut();
     if let Some((name, given)) = given.subcommand() {
-        Cli::command().find_subcommand(name).into_iter().for_each(|command| Inputs::keep(command, given));
+        known.find_subcommand(name).into_iter().for_each(|command| Inputs::keep(command, given));
     }
     let command = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit()).command;
     run(command).unwrap_or_else(|error| {

@@ -151,10 +151,9 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
             let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
             let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
             let of_all = match &told.arithmetic {
-                Some(_) => Some("another arithmetic of all products with weights"),
-                None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake"),
+                Some(_) => Some("another arithmetic of all products with weights".to_owned()),
+                None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
             };
-            let of_all = of_all.map(str::to_owned);
             let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
             screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));

@@ -1,4 +1,4 @@
-//! Is what a dump declares away, or holds where the model has nothing, looked at? A planted case for each, and a right run beside it.
+//! What a dump declares away, or holds where the model has nothing: a planted case for each, and a right run beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

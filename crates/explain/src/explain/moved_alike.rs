@@ -1,4 +1,4 @@
-//! Are q and k turned by positions that are off alike? Their products depend on the distance of two positions alone, and come out right: which positions is said all the same.
+//! Names the positions by which q and k are turned where both are off alike: their products depend on the distance of two positions alone, and come out right.
 
 use firstdiff_compare::{Place, Status};
 use firstdiff_trace::Site;

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::explain::{Cause, Finding, Match, Progress};
 use crate::mistakes::precision::PRECISION;
 use crate::program::held::Held;
-use crate::program::replay::{Judged, Replays};
+use crate::program::replay::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
 
@@ -71,7 +71,8 @@ pub(super) fn another(
     let places: HashSet<Place> = wrong.iter().map(|&tap| held.place(tap)).collect();
     let right_if = |recording: &Recording<'_>, profile: Profile| -> Result<Option<f64>, ReplayError> {
         let candidate = Candidate { profile, ..*candidate };
-        let again = Judged::of(recording, &candidate, &mut |done, total| progress("another arithmetic", done, total))?;
+        let again =
+            ProgramReplay::run(recording, &candidate, &mut |done, total| progress("another arithmetic", done, total))?;
         let again = again.replays;
         let is_right = |tap: &&Replayed| places.contains(&tap.report.place) && tap.report.status.agrees();
         let right: Vec<&Replayed> = again.replay.taps.iter().filter(is_right).collect();

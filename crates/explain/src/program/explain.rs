@@ -22,7 +22,7 @@ use crate::program::findings::{findings, same_operation, say_stretches};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
-use crate::program::replay::{Judged, Replays};
+use crate::program::replay::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
@@ -44,7 +44,7 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let judged = Judged::of(recording, candidate, &mut |done, total| progress("replay", done, total))?;
+    let judged = ProgramReplay::run(recording, candidate, &mut |done, total| progress("replay", done, total))?;
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
     if !effort.quick
@@ -90,7 +90,6 @@ pub fn explain(
     }
     say_stretches(recording, held, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
-    drop(search);
     Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
 }
 
@@ -406,7 +405,8 @@ impl<'a> Search<'a> {
             let is_other = place.tap == own.tap && place.step > 0 && place.step != own.step;
             is_other && self.replays.of(place).is_some_and(|t| t.report.status.agrees() && t.is_blamed())
         };
-        (0..program.taps().len()).filter(|_| own.step > 0).filter(|&tap| is_right(tap)).all(|tap| {
+        let others = if own.step > 0 { 0..program.taps().len() } else { 0..0 };
+        others.filter(|&tap| is_right(tap)).all(|tap| {
             let Some(value) = held.get(tap).map(array) else { return true };
             let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
             let context = Context::new(program, held, &slice, &self.exact, Arc::new(value));

@@ -82,7 +82,7 @@ fn continued(
         return None;
     }
     let apply = |at: usize, inputs: &[ArrayD<f64>]| {
-        steps[at].value(held, recording.program, inputs).map(|value| shown.of(value))
+        steps[at].value(held, recording.program, inputs).map(|value| shown.numbers(&value))
     };
     left_by(law, kind, shown.site(), wrong, candidate.profile, &apply)
 }
@@ -171,7 +171,7 @@ fn of_finding(
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| {
-        steps[at].value(held, recording.program, inputs).map(|value| shown.of(value))
+        steps[at].value(held, recording.program, inputs).map(|value| shown.numbers(&value))
     };
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
@@ -238,7 +238,7 @@ impl Shown {
         }
     }
 
-    fn of(self, values: ArrayD<f64>) -> ArrayD<f64> {
+    fn numbers(self, values: &ArrayD<f64>) -> ArrayD<f64> {
         match self {
             Shown::Values(site) => values.mapv(|x| if is_masked(site, x) { 0.0 } else { x }),
             Shown::Probabilities => softmax(values.view()),
@@ -310,8 +310,8 @@ fn wrongs<'r>(
     let hides_others = kind == Kind::Probs && wrong.iter().any(hides_others);
     let shown = if hides_others { Shown::Probabilities } else { Shown::Values(site) };
     for Wrong { own, right, .. } in &mut wrong {
-        let scores = std::mem::replace(own, shown.of(own.clone()));
-        *right = shown.of(right.clone());
+        let scores = std::mem::take(own);
+        (*own, *right) = (shown.numbers(&scores), shown.numbers(right));
         if hides_others {
             leave_hidden_rows(own, right, &scores, |x| x);
         }

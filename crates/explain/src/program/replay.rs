@@ -33,11 +33,11 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    Ok(Judged::of(recording, candidate, progress)?.replays.replay)
+    Ok(ProgramReplay::run(recording, candidate, progress)?.replays.replay)
 }
 
 /// A candidate's values in the reference's program, with the experts that it chose, and how each of its taps is judged.
-pub(crate) struct Judged {
+pub(crate) struct ProgramReplay {
     /// `None` where the recorded one serves.
     program: Option<Program>,
     pub(crate) held: Held,
@@ -46,24 +46,24 @@ pub(crate) struct Judged {
     pub(crate) cache: Cache,
 }
 
-impl Judged {
+impl ProgramReplay {
     /// Judges it with the type of cache that is told, and where taps are wrong then, without: a narrow cache is what an engine may have, not what it
     /// must have. Of the two, that by which fewer taps are wrong.
     ///
     /// # Errors
     /// When a file or a weight cannot be read.
-    pub(crate) fn of(
+    pub(crate) fn run(
         recording: &Recording<'_>,
         candidate: &Candidate<'_>,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Judged, ReplayError> {
-        let judged = Judged::once(recording, candidate, progress)?;
+    ) -> Result<ProgramReplay, ReplayError> {
+        let judged = ProgramReplay::once(recording, candidate, progress)?;
         let wrong = judged.replays.wrong().count();
         if wrong == 0 || candidate.cache.0 == Cache::F32 {
             return Ok(judged);
         }
         let wide = Candidate { cache: (Cache::F32, false), ..*candidate };
-        let mut other = Judged::once(recording, &wide, progress)?;
+        let mut other = ProgramReplay::once(recording, &wide, progress)?;
         (other.replays.replay.cache, other.replays.replay.cache_is_assumed) = candidate.cache;
         Ok(if other.replays.wrong().count() < wrong { other } else { judged })
     }
@@ -72,12 +72,12 @@ impl Judged {
         recording: &Recording<'_>,
         candidate: &Candidate<'_>,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Judged, ReplayError> {
+    ) -> Result<ProgramReplay, ReplayError> {
         let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
         let routed = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
         let mut replays = replayed(&routed, candidate, &mut held, &undecided, progress)?;
         replays.replay.warnings.extend(notes);
-        Ok(Judged { program, held, replays, cache: candidate.cache.0 })
+        Ok(ProgramReplay { program, held, replays, cache: candidate.cache.0 })
     }
 
     /// What it was judged by.
@@ -201,11 +201,11 @@ fn replayed(
             None => lockstep.due(tap)?,
         };
         let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
-        let due = due.map(|due| part.as_ref().map_or_else(|| due.clone(), |(rows, _)| due.of_rows(rows)));
+        let due = due.map(|due| if let Some((rows, _)) = &part { due.of_rows(rows) } else { due });
         let scores = slice.known().find(|&known| held.place(known).tap.last_site() == Site::Scores);
         let scores = scores.filter(|_| place.tap.last_site() == Site::Probs).and_then(|scores| held.readable(scores));
         let due =
-            due.map(|due| scores.map_or_else(|| due.clone(), |scores| due.beside_hidden_rows(&own, &array(scores))));
+            due.map(|due| if let Some(scores) = scores { due.beside_hidden_rows(&own, &array(scores)) } else { due });
         if due.is_err() && held.is_in_own_order(tap) {
             held.close(tap);
         }
@@ -397,20 +397,10 @@ struct Due {
 
 impl Due {
     /// The same, with the candidate's own where every key is masked.
-    fn beside_hidden_rows(&self, own: &ArrayD<f64>, scores: &ArrayD<f64>) -> Due {
-        let left = |all: &ArrayD<f64>| {
-            let mut all = all.clone();
-            leave_hidden_rows(&mut all, own, scores, |x| x);
-            all
-        };
-        let (right, exact) = (left(&self.right), left(&self.exact));
-        Due {
-            right,
-            exact,
-            moved: self.moved.as_ref().map(left),
-            narrow: self.narrow.as_ref().map(left),
-            ..self.clone()
-        }
+    fn beside_hidden_rows(mut self, own: &ArrayD<f64>, scores: &ArrayD<f64>) -> Due {
+        let all = [&mut self.right, &mut self.exact].into_iter().chain(&mut self.moved).chain(&mut self.narrow);
+        all.for_each(|values| leave_hidden_rows(values, own, scores, |x| x));
+        self
     }
 
     /// The same of some rows.

@@ -1,4 +1,4 @@
-//! Do queries see keys of padding? Scores and probabilities are looked at before the padding that the dump's mask names is cut off: without it a softmax
+//! Finds queries that see keys of padding. Scores and probabilities are looked at before the padding that the dump's mask names is cut off: without it a softmax
 //! that is right looks wrong.
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Do a tensor's numbers prove what is claimed of it? The bits that they carry against what the claim costs.
+//! Weighs what is claimed of a tensor: the bits that its numbers carry against what the claim costs.
 
 use std::collections::BTreeSet;
 

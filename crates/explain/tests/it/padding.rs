@@ -1,4 +1,4 @@
-//! Are keys of padding that queries see found, and those that are masked not?
+//! Keys of padding that queries see, and those that are masked.
 
 use firstdiff_explain::replay::seen_padding;
 use firstdiff_trace::{AttentionMask, Dump, Meta, Recorder, Site, Tap};
