@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status, is_masked};
 use firstdiff_evidence::Evidence;
@@ -15,6 +16,7 @@ use crate::explain::findings::{join_named, show_nothing};
 use crate::explain::{Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
+use crate::mistakes::precision::PRECISION;
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
@@ -44,10 +46,13 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
+    let begun = Instant::now();
     let judged = Judged::of(recording, candidate, &mut |done, total| progress("replay", done, total))?;
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
-    if !effort.quick
+    let is_late = effort.quick && begun.elapsed() > Duration::from_secs(A_MOMENT.into());
+    if !is_late
+        && effort.tries(&PRECISION)
         && let Some(finding) = another(recording, candidate, held, replays, progress)?
     {
         return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });
@@ -197,6 +202,8 @@ struct Target<'t> {
     slice: &'t Slice<'t>,
     own: ArrayD<f64>,
     place: Place,
+    /// By which a share of the candidate's energy is one of the reference's: what is held against it all has then one measure.
+    scale: f64,
     /// How far off it is, and the same where that is too much for rounding.
     off: f64,
     base: f64,
@@ -249,12 +256,15 @@ impl<'a> Search<'a> {
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
-        let off = distance(place.tap.last_site(), &right, &own).max(size.unwrap_or(0.0));
+        let all = distance(place.tap.last_site(), &right, &own);
+        let scale = Some(all / distance(place.tap.last_site(), &own, &right)).filter(|scale| scale.is_normal());
+        let off = all.max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all: all of these are wrong.
         let hidden = hides_others(place.tap.last_site(), &right, &own);
         let by_size = off > replayed.report.allowed.unwrap_or(0.0) || hidden == 0.0;
         let target = Target {
             slice: &slice,
+            scale: scale.unwrap_or(1.0),
             off,
             base: if by_size { off } else { f64::INFINITY },
             own,
@@ -492,7 +502,8 @@ impl<'a> Search<'a> {
         if value.iter().any(|x| x.is_nan()) || hides_others(target.place.tap.last_site(), &value, &target.own) > 0.0 {
             return None;
         }
-        Some(distance(target.place.tap.last_site(), &value, &target.own)).filter(|residual| residual.is_finite())
+        let left = target.scale * distance(target.place.tap.last_site(), &target.own, &value);
+        Some(left).filter(|left| left.is_finite())
     }
 
     /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.

@@ -300,8 +300,10 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         (hides && is_unmasked && is_of_positions(&seen)).then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
-    // Where the reference needs no mask.
-    if !context.ops().any(|at| Masked::of(context, at).is_some()) {
+    // Where the reference needs no mask, and nothing stands beside the keys.
+    let is_sink = |at: usize| !of_sinks(context, at).is_empty();
+    let has_sinks = context.comes_from(op, NEAR, is_sink, &["matmul", "bmm", "baddbmm"]);
+    if !has_sinks && !context.ops().any(|at| Masked::of(context, at).is_some()) {
         let keys = x.shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
         let masked = |sees: Sees| {
             computed(&[x], move |x| {
@@ -329,6 +331,9 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms
 }
+
+/// Operations between what stands beside the keys and their softmax.
+const NEAR: usize = 8;
 
 /// Whether what is seen is a mask: the same in all heads, and of each query one run of keys, that never goes back. Nothing else follows from positions alone.
 fn is_of_positions(seen: &ArrayD<f64>) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_program::{At, View};
+use firstdiff_program::{At, Operand, View};
 use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
@@ -16,7 +16,16 @@ use crate::program::context::Context;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
-        "embedding" => of_rows(context, op),
+        "embedding" => of_rows(context, op, context.tensor(op, 1)),
+        "index" => match context.op(op).operands.get(1) {
+            Some(Operand::List(places)) => match &places[..] {
+                [Operand::View(ids)] if context.tensor(op, 0).is_some_and(|table| context.is_weight(table)) => {
+                    of_rows(context, op, Some(ids))
+                }
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        },
         "mul" => of_factor(context, op),
         _ => Vec::new(),
     }
@@ -30,8 +39,8 @@ pub(crate) fn picked(table: &ArrayD<f64>, like: &ArrayD<f64>, ids: impl Iterator
     table.select(Axis(0), &rows).into_shape_with_order(IxDyn(&shape)).ok()
 }
 
-fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
+fn of_rows(context: &Context<'_>, op: usize, ids: Option<&View>) -> Vec<Form> {
+    let (Some(table), Some(ids)) = (context.tensor(op, 0), ids) else { return Vec::new() };
     let is_token = context.program.is_token_input(ids.buffer);
     let shifted = |by: i64| {
         computed(&[table, ids], move |x| {
