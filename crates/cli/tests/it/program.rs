@@ -611,7 +611,8 @@ fn a_number_that_differs_by_layer_is_stated_in_each() {
         _ => {}
     });
     let out = folder.path().join("out").to_string_lossy().into_owned();
-    let ids = serde_json::from_slice::<serde_json::Value>(&std::fs::read(format!("{other}/dump.json")).unwrap()).unwrap();
+    let ids =
+        serde_json::from_slice::<serde_json::Value>(&std::fs::read(format!("{other}/dump.json")).unwrap()).unwrap();
     let ids = ids["tokens"].as_array().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     json(&["dump", &other, "-o", &out, "--tokens", &ids, "--weights", ATTENTION, "--profile", "f32"]);
     let report = json(&["explain", golden, &out, "--weights", ATTENTION]);

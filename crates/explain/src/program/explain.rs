@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use firstdiff_compare::{Place, Status, is_masked};
 use firstdiff_evidence::Evidence;
@@ -13,7 +13,8 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::findings::{join_named, show_nothing};
-use crate::explain::{Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
+use crate::explain::not_testable::LARGE;
+use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::mistakes::precision::PRECISION;
@@ -50,7 +51,7 @@ pub fn explain(
     let judged = Judged::of(recording, candidate, &mut |done, total| progress("replay", done, total))?;
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
-    let is_late = effort.quick && begun.elapsed() > Duration::from_secs(A_MOMENT.into());
+    let is_late = effort.quick && begun.elapsed() > A_MOMENT;
     if !is_late
         && effort.tries(&PRECISION)
         && let Some(finding) = another(recording, candidate, held, replays, progress)?
@@ -64,7 +65,7 @@ pub fn explain(
         replays,
         candidate,
         effort,
-        moment: Budget::of_one_thread(A_MOMENT.into()),
+        moment: Budget::of_one_thread(A_MOMENT.as_secs_f64()),
         exact: Bench::new(recording.program, candidate.exact(), recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
@@ -173,8 +174,6 @@ impl Known {
     }
 }
 
-/// Seconds that a quick search may take in all.
-const A_MOMENT: u32 = 5;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
@@ -334,11 +333,6 @@ impl<'a> Search<'a> {
             self.tuned_pairs(&target, &measured, &tunable, &mut found);
         }
         Some(found)
-    }
-
-    /// Loads the weights of a slice; `None` where one cannot be read.
-    pub(super) fn load(&mut self, slice: &Slice<'_>) -> Option<()> {
-        self.exact.load(slice).ok()
     }
 
     fn is_late(&self, target: &Target<'_>) -> bool {
@@ -587,9 +581,6 @@ pub(super) fn rounded_to(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi((digits - 1).saturating_sub(value.abs().log10().floor() as i32));
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
 }
-
-/// Matrices above this are not multiplied once more only to say what else would show.
-const LARGE: usize = 1 << 22;
 
 /// Whether a slice multiplies by a matrix that large.
 pub(super) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {

@@ -62,7 +62,9 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         // In each step of one layer another: then no number is what is done.
         let is_other_number = |e: &&Explained| {
             let steps = explained.iter().filter(|other| held.place(e.tap).tap == held.place(other.tap).tap);
-            steps.filter(|other| !other.reproduced.iter().any(|r| r.key() == key)).any(|o| has_another_number(e, &key, o))
+            steps
+                .filter(|other| !other.reproduced.iter().any(|r| r.key() == key))
+                .any(|o| has_another_number(e, &key, o))
         };
         // A cache that is read or written otherwise is so in each step of which something is wrong.
         let is_of_the_cache = of_it.iter().all(|e| {
@@ -156,12 +158,7 @@ const FEW_ROWS: usize = 2;
 /// What is made in several operations alike, of q and of k, is one mistake.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
-    let is_same = |a: &Finding, b: &Finding| match (&a.cause, &b.cause) {
-        (Some(a_cause), Some(b_cause)) => {
-            a_cause.id == b_cause.id && a_cause.params == b_cause.params && a.matched == b.matched
-        }
-        _ => false,
-    };
+    let is_same = |a: &Finding, b: &Finding| a.cause.is_some() && a.cause == b.cause && a.matched == b.matched;
     for finding in findings {
         match out.iter_mut().find(|known| is_same(known, &finding)) {
             Some(known) => join(known, finding),
@@ -226,19 +223,12 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     }
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
-        shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(form.cause()),
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
-        residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
-        base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
-        remainders: all
-            .iter()
-            .map(|(tap, base, r)| Remainder { place: held.place(*tap), base_nmse: *base, residual_nmse: r.residual })
-            .collect(),
         alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
         tried: of_it[0].tried.clone(),
-        ..Finding::without_cause(Match::Reproduced)
+        ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };
     one.forms().map(|form| (*first, finding(form))).collect()
 }
@@ -247,13 +237,13 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
 fn due(program: &Program, form: &Form, at: At) -> Option<String> {
     let op = at.op().filter(|&op| program.is_placed(op));
     let holds = |number: f64| {
-        let of = |operand: &Operand| match operand {
-            Operand::Scalar(Scalar::Float(x)) => Some(*x),
-            Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
-            _ => None,
+        let is_it = |operand: &Operand| match operand {
+            Operand::Scalar(Scalar::Float(x)) => *x == number,
+            Operand::Scalar(Scalar::Int(x)) => *x as f64 == number,
+            _ => false,
         };
         let op = op.map(|op| &program.ops()[op]);
-        op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(|x| of(x) == Some(number)))
+        op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(is_it))
     };
     match (form.due, op.map(|op| program.said(op))) {
         (Some(number), Some(line)) if holds(number) => Some(format!("{number} in {line}")),
@@ -329,22 +319,33 @@ fn unexplained(
     let account = near.as_ref().and_then(|near| unpaid.iter().find(|(key, _)| *key == near.key()));
     let others = first.reproduced.iter().map(|r| r.form.mistake.id).collect::<BTreeSet<_>>().len();
     let left = |e: &Explained| near.as_ref().and(given(e)).map_or(e.base, |nearest| nearest.residual);
-    let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
-    let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
+    let matched = if near.is_some() { Match::Closest } else { Match::Unknown };
+    let shown = shown(held, matched, all.iter().map(|e| (e.tap, e.base, left(e))));
+    let mut taps: Vec<Tap> = shown.shown_at.iter().map(|place| place.tap).collect();
     taps.dedup();
     Finding {
         taps,
-        shown_at: all.iter().map(|e| held.place(e.tap)).collect(),
         op: program.said(program.taps()[first.tap].op),
-        residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
-        base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
-        remainders: near.as_ref().map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
+        remainders: if near.is_some() { shown.remainders.clone() } else { Vec::new() },
         alternatives: near.as_ref().map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
         note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
         tried: first.tried.clone(),
-        ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
+        ..shown
+    }
+}
+
+/// A finding at these taps, each with how far it is off and what is left of that.
+fn shown(held: &Held, matched: Match, taps: impl Iterator<Item = (usize, f64, f64)>) -> Finding {
+    let left = |(tap, base_nmse, residual_nmse)| Remainder { place: held.place(tap), base_nmse, residual_nmse };
+    let remainders: Vec<Remainder> = taps.map(left).collect();
+    Finding {
+        shown_at: remainders.iter().map(|left| left.place).collect(),
+        residual_nmse: remainders.iter().map(|left| left.residual_nmse).fold(0.0, f64::max),
+        base_nmse: remainders.iter().map(|left| left.base_nmse).fold(0.0, f64::max),
+        remainders,
+        ..Finding::without_cause(matched)
     }
 }
 

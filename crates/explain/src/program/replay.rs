@@ -271,13 +271,7 @@ fn replayed(
                     _ => judged,
                 };
                 let is_rounding = !coarse && lockstep.is_beside_one(tap, &own, &due.exact);
-                let judged = match is_rounding && judged.report.status == Status::Diverged {
-                    true => {
-                        let report = TapReport { status: Status::Rounding, ..judged.report };
-                        Replayed { reason: None, report, ..judged }
-                    }
-                    false => judged,
-                };
+                let judged = rounded_if(is_rounding && judged.report.status == Status::Diverged, judged);
                 let in_order = |order: &[usize]| operation.judged(&own.select(Axis(0), order), &due.right, &due.exact);
                 let both = Both { own: &own, due: &due.exact, program, bench: &bench };
                 let judged = orders.judged(&standing, judged, &both, &in_order, held, &mut taps);
@@ -597,7 +591,12 @@ fn without_cancelling(
     let is_right = rest.is_empty()
         || rest.len() < own.shape()[0]
             && operation.judged(&of_rest(own), &of_rest(right), &of_rest(exact)).report.status.agrees();
-    match is_right {
+    rounded_if(is_right, judged)
+}
+
+/// A tap that is off by rounding, where that is so.
+fn rounded_if(is_rounding: bool, judged: Replayed) -> Replayed {
+    match is_rounding {
         true => {
             let report = TapReport { status: Status::Rounding, ..judged.report };
             Replayed { reason: None, report, ..judged }
