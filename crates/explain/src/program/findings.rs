@@ -247,7 +247,7 @@ fn due(program: &Program, form: &Form, at: At) -> Option<String> {
     };
     match (form.due, op.map(|op| program.said(op))) {
         (Some(number), Some(line)) if holds(number) => Some(format!("{number} in {line}")),
-        (Some(number), Some(line)) => Some(format!("{number}, of which {line} is made")),
+        (Some(number), Some(line)) => Some(format!("{number}, used at {line}")),
         (number, line) => number.map(|number| number.to_string()).or(line),
     }
 }
