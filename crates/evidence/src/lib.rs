@@ -70,6 +70,8 @@ impl Evidence {
         let bits: f64 = off.iter().map(|(_, bits, _)| bits).sum();
         let is_one = off.windows(2).all(|two| two[0].0[0] == two[1].0[0] && !two.iter().any(|one| of_each(&one.0)));
         match is_one && off.len() > 1 {
+            // Of many places one number is one; that none of them holds anything is a bit of each.
+            true if off[0].0[0] == 0 => Evidence { numbers, bits: bits.min(most.max(numbers as f64)) },
             true => Evidence { numbers: numbers.min(1), bits: bits.min(most) },
             false => Evidence { numbers, bits },
         }

@@ -23,6 +23,9 @@ fn what_occurs_again_counts_once() {
     // What is one number throughout is one number.
     let constant = Evidence::of((2..90).map(|x| [1.0, f64::from(x), 1.0]), F32);
     assert_eq!((constant.numbers, constant.bits), (1, 24.0));
+    // A tensor of zeros is no chance, and a few of them may be.
+    let zeros = |n: u16| Evidence::of((2..n + 2).map(|x| [0.0, f64::from(x), 0.0]), F32).against(choice(25));
+    assert!(zeros(480).is_paid() && !zeros(12).is_paid());
     // That something stands where nothing is due is of each place.
     let shown = Evidence::of([[-1e4, f64::NEG_INFINITY, -1e4]; 30].into_iter(), F32);
     assert!(shown.bits > 50.0 && shown.numbers == 1, "{shown:?}");

@@ -33,9 +33,9 @@ impl Choice {
 
     /// That of a run of which no dump.json says.
     pub(crate) fn undeclared(candidate: &Dump) -> Choice {
-        let (profile, why) = match sixteen_bits(candidate) {
-            Some(profile) => (profile, "not declared for the candidate, whose values are such numbers"),
-            None => (Profile::F32, "the default; no dump.json says"),
+        let (profile, why) = match shown(candidate) {
+            Profile::F32 => (Profile::F32, "the default; no dump.json says"),
+            profile => (profile, "not declared for the candidate, nearly all of whose taps hold such numbers alone"),
         };
         Choice { reason: why.into(), ..Choice::asked(profile) }
     }
@@ -133,40 +133,21 @@ pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
     Ok(Some(profile))
 }
 
-/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so: scores and probabilities are of f32 in many
-/// engines of 16 bits.
-fn sixteen_bits(dump: &Dump) -> Option<Profile> {
-    let computed = computed(dump).filter(|e| !matches!(e.tap.site, Site::Qk | Site::Scores | Site::Probs));
-    let mut seen = Sixteen::default();
-    for entry in computed {
-        let tensor = dump.read(entry).ok()?;
-        let values = tensor.values();
-        seen.look(
-            (0..values.len()).step_by(values.len().div_ceil(SIXTEEN_BITS_VALUES).max(1)).map(|i| (values.get(i), 0.0)),
-        );
-        if seen.is_neither() {
-            return None;
-        }
-    }
-    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0) {
-        seen.look(part.values.iter().map(|&x| (x, part.half_unit(x))));
-    }
-    seen.profile()
-}
-
-/// What numbers show of a 16-bit type.
+/// What the numbers of a tap show of bf16, and of f16.
 #[derive(Default)]
 struct Sixteen {
-    /// Numbers that are none of bf16, and of f16.
+    /// Numbers that are none of the type.
     others: [usize; 2],
-    /// Numbers of each that take its last digit: half of a 16-bit engine's do, and neither whole numbers nor what is printed with few digits.
-    shown: [usize; 2],
+    /// Numbers that take its last digit: half of a 16-bit engine's do, and neither whole numbers nor what is printed with few digits.
+    last_digit: [usize; 2],
+    /// Numbers that are not 0.
     numbers: usize,
 }
 
 impl Sixteen {
     /// Looks at numbers, each with how far off it may be as it was printed.
-    fn look(&mut self, values: impl Iterator<Item = (f64, f64)>) {
+    fn look(values: impl Iterator<Item = (f64, f64)>) -> Sixteen {
+        let mut seen = Sixteen::default();
         for (x, unsure) in values.filter(|(x, _)| x.is_finite() && *x != 0.0) {
             let (brain, half) = (to_bf16(x), to_f16(x));
             let types = [
@@ -176,24 +157,12 @@ impl Sixteen {
             for (i, (rounded, bits, digits)) in types.into_iter().enumerate() {
                 let (is_one, is_finer) =
                     ((rounded - x).abs() <= unsure, 4.0 * unsure <= x.abs() * (-f64::from(digits)).exp2());
-                self.others[i] += usize::from(!is_one);
-                self.shown[i] += usize::from(bits & 1 == 1 && is_finer && x.fract() != 0.0);
+                seen.others[i] += usize::from(!is_one);
+                seen.last_digit[i] += usize::from(bits & 1 == 1 && is_finer && x.fract() != 0.0);
             }
-            self.numbers += 1;
+            seen.numbers += 1;
         }
-    }
-
-    fn is_neither(&self) -> bool {
-        self.others.iter().all(|others| *others > 0)
-    }
-
-    fn profile(&self) -> Option<Profile> {
-        let is = |i: usize| {
-            self.others[i] == 0
-                && self.numbers >= SIXTEEN_BITS_NUMBERS
-                && self.numbers <= SIXTEEN_BITS_DIGITS * self.shown[i]
-        };
-        [Profile::Bf16, Profile::F16].into_iter().enumerate().find_map(|(i, profile)| is(i).then_some(profile))
+        seen
     }
 }
 
@@ -201,22 +170,30 @@ fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
     dump.entries().iter().filter(|e| e.tap.site != Site::H0)
 }
 
-/// The arithmetic that a dump's tensors show: that of a 16-bit type where half of them hold such numbers alone, as an engine may work in f32
-/// in between; else f32.
+/// The arithmetic that a dump's tensors show: that of a 16-bit type where nearly all of them hold such numbers alone, and take its last digit. An engine
+/// of 16 bits keeps some in f32: scores and probabilities, which are not asked, a state, a sum.
 fn shown(dump: &Dump) -> Profile {
-    let (mut bf16s, mut f16s, mut taps) = (0, 0, 0);
-    for entry in computed(dump).take(SIXTEEN_BITS_TAPS) {
-        let Ok(tensor) = dump.read(entry) else { continue };
+    let computed = computed(dump).filter(|e| !matches!(e.tap.site, Site::Qk | Site::Scores | Site::Probs));
+    let tensors = computed.filter_map(|entry| {
+        let tensor = dump.read(entry).ok()?;
         let values = tensor.values();
-        let mut seen = Sixteen::default();
-        seen.look((0..values.len()).map(|i| (values.get(i), 0.0)));
-        (bf16s, f16s) = (bf16s + usize::from(seen.others[0] == 0), f16s + usize::from(seen.others[1] == 0));
-        taps += 1;
-    }
-    match taps {
-        0 => sixteen_bits(dump).unwrap_or(Profile::F32),
-        _ if 2 * bf16s >= taps => Profile::Bf16,
-        _ if 2 * f16s >= taps => Profile::F16,
-        _ => Profile::F32,
-    }
+        let step = values.len().div_ceil(SIXTEEN_BITS_VALUES).max(1);
+        Some(Sixteen::look((0..values.len()).step_by(step).map(|i| (values.get(i), 0.0))))
+    });
+    let parts = dump.parts().iter().filter(|part| part.tap.site != Site::H0);
+    let parts = parts.map(|part| Sixteen::look(part.values.iter().map(|&x| (x, part.half_unit(x)))));
+    let taps: Vec<Sixteen> = tensors.chain(parts).filter(|seen| seen.numbers > 0).collect();
+    let is = |i: usize| {
+        let of_it: Vec<&Sixteen> = taps.iter().filter(|seen| seen.others[i] == 0).collect();
+        let numbers: usize = of_it.iter().map(|seen| seen.numbers).sum();
+        let last_digit: usize = of_it.iter().map(|seen| seen.last_digit[i]).sum();
+        of_it.len() as f64 >= SIXTEEN_BITS_TAPS * taps.len() as f64
+            && numbers >= SIXTEEN_BITS_NUMBERS
+            && numbers <= SIXTEEN_BITS_DIGITS * last_digit
+    };
+    [Profile::Bf16, Profile::F16]
+        .into_iter()
+        .enumerate()
+        .find_map(|(i, found)| is(i).then_some(found))
+        .unwrap_or(Profile::F32)
 }

@@ -99,12 +99,44 @@ fn weights_of_16_bits_are_another_arithmetic() {
     let findings = report["findings"].as_array().expect("findings");
     let [finding] = &findings[..] else { panic!("{findings:#?}") };
     assert_eq!((&finding["cause"], &finding["params"]["format"]), (&"precision".into(), &"bf16 weights".into()));
+    let replayed = firstdiff(&["replay", GOLDEN, &paths[1], WEIGHTS[0], WEIGHTS[1]]);
+    let said = in_one_line(&String::from_utf8_lossy(&replayed.stdout));
+    assert!(said.contains("diverged: another arithmetic, not a mistake") && !said.contains("wrong in"), "{said}");
     // One tap more that is wrong.
     twice(&out.join("layers.1.ffn_up.npy"));
     let report = explained();
     let causes: Vec<&serde_json::Value> =
         report["findings"].as_array().expect("findings").iter().map(|finding| &finding["cause"]).collect();
     assert!(causes.len() > 1, "{causes:?}");
+}
+
+/// What is made of NaN is NaN, and not wrong in itself.
+#[test]
+fn nan_is_wrong_where_it_comes_up_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let path = out.to_string_lossy().into_owned();
+    let made = json(&["dump", GOLDEN, "-o", &path, WEIGHTS[0], WEIGHTS[1], "--tokens", "7,3,19,42,8,8,31,2,25,11"]);
+    assert_eq!(made["taps"], 34);
+    for tap in ["1.ffn_act", "1.ffn_out", "1.h", "2.attn_norm", "2.mixer_in", "2.mixer_out", "2.h_attn"] {
+        let file = out.join(format!("layers.{tap}.npy"));
+        let mut bytes = std::fs::read(&file).unwrap();
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+        std::fs::write(file, bytes).unwrap();
+    }
+    let report = json(&["replay", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]]);
+    let taps = report["taps"].as_array().expect("taps");
+    let of = |status: &str| {
+        let of_it = taps.iter().filter(|tap| tap["status"] == status).map(|tap| tap["tap"].as_str().unwrap());
+        of_it.collect::<Vec<_>>()
+    };
+    assert_eq!(of("diverged"), ["layers.1.ffn_act"]);
+    // Nor does it pass: what was made of it was not checked.
+    let unchecked = of("unchecked");
+    assert!(["layers.1.ffn_out", "layers.2.mixer_in"].iter().all(|tap| unchecked.contains(tap)), "{unchecked:?}");
+    let report = json(&["explain", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]]);
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(1), "{report:#?}");
 }
 
 #[test]
@@ -412,6 +444,31 @@ fn a_cause_agrees_with_all_that_reads_its_operation() {
     assert!(!of_one.iter().any(|cause| cause == "residual-omitted") && of_one.len() == 1, "{of_one:?}");
 }
 
+#[test]
+fn positions_that_are_indexed_are_looked_up_as_embedded_ones() {
+    use serde_json::json;
+    let program = json!({"version": 1, "constants": [0], "weights": {"1": "w"},
+        "values": [["f32", [4, 2]], ["f32", [8, 2]], ["i64", [4]], ["f32", [4, 2]], ["f32", [4, 2]]],
+        "ops": [{"o": "arange.start", "i": [{"c": 0}, {"c": 4}], "y": [2]}, {"o": "index.Tensor", "i": [1, [2]], "y": [3]},
+            {"o": "add.Tensor", "i": [0, 3], "y": [4]}],
+        "steps": [{"ops": [0, 3], "tokens": 4, "output": 4}], "taps": [{"tap": "h0", "step": 0, "op": 2, "v": 4}]});
+    let (x, table) = (numbers(8, 1), numbers(16, 2));
+    let folder = tempfile::tempdir().unwrap();
+    let [golden, own] = ["golden", "own"].map(|name| folder.path().join(name));
+    for (path, offset) in [(&golden, 0), (&own, 2)] {
+        std::fs::create_dir(path).unwrap();
+        let values = x.iter().zip(&table[2 * offset..]).map(|(x, row)| x + row).collect();
+        of_a_sum(path, &[("h0", values)]);
+    }
+    std::fs::write(golden.join("program.json"), program.to_string()).unwrap();
+    stored(&golden.join("program.safetensors"), "0", &[4, 2], &x);
+    stored(&folder.path().join("w.safetensors"), "w", &[8, 2], &table);
+    let paths = [golden, own, folder.path().join("w.safetensors")].map(|path| path.to_string_lossy().into_owned());
+    let report = crate::common::json(&["explain", &paths[0], &paths[1], "--weights", &paths[2]]);
+    let finding = &report["findings"][0];
+    assert_eq!((&finding["cause"], &finding["params"]["offset"]), (&"position-embedding-offset".into(), &2.into()));
+}
+
 /// A candidate of one pass, recorded in chunks of these lengths: of the keys each chunk has those up to its end.
 fn in_chunks((golden, candidate): (&str, &str), lengths: &[usize], to: &std::path::Path) -> String {
     let open = |path: &str| firstdiff_trace::Dump::open(fixtures().join(path)).unwrap();
@@ -521,6 +578,16 @@ fn a_cache_rounds_keys_and_values_of_a_program_too() {
 
 /// A copy of a dump whose program calls each operation in `names` by a name that no kernel has.
 fn without_kernels(golden: &str, names: &[&str], folder: &std::path::Path) -> String {
+    edited(golden, folder, |_, op| {
+        let name = op["o"].as_str().unwrap().to_owned();
+        if names.contains(&name.split('.').next().unwrap()) {
+            op["o"] = format!("without_a_kernel::{name}").into();
+        }
+    })
+}
+
+/// A copy of a dump whose program has other operations.
+fn edited(golden: &str, folder: &std::path::Path, edit: impl Fn(usize, &mut serde_json::Value)) -> String {
     let out = folder.join("without");
     let _ = std::fs::remove_dir_all(&out);
     std::fs::create_dir(&out).unwrap();
@@ -529,14 +596,31 @@ fn without_kernels(golden: &str, names: &[&str], folder: &std::path::Path) -> St
     }
     let file = out.join("program.json");
     let mut program: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    for op in program["ops"].as_array_mut().unwrap() {
-        let name = op["o"].as_str().unwrap().to_owned();
-        if names.contains(&name.split('.').next().unwrap()) {
-            op["o"] = format!("without_a_kernel::{name}").into();
-        }
-    }
+    program["ops"].as_array_mut().unwrap().iter_mut().enumerate().for_each(|(at, op)| edit(at, op));
     std::fs::write(&file, program.to_string()).unwrap();
     out.to_string_lossy().into_owned()
+}
+
+/// Each layer scales its products by a number of its own, as an engine does that divides by the layer's.
+#[test]
+fn a_number_that_differs_by_layer_is_stated_in_each() {
+    let (folder, golden) = (tempfile::tempdir().unwrap(), "programs/attention/golden");
+    let other = edited(golden, folder.path(), |at, op| match at {
+        39 => op["i"][1]["c"] = 0.2.into(),
+        82 => op["i"][1]["c"] = 0.15.into(),
+        _ => {}
+    });
+    let out = folder.path().join("out").to_string_lossy().into_owned();
+    let ids =
+        serde_json::from_slice::<serde_json::Value>(&std::fs::read(format!("{other}/dump.json")).unwrap()).unwrap();
+    let ids = ids["tokens"].as_array().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    json(&["dump", &other, "-o", &out, "--tokens", &ids, "--weights", ATTENTION, "--profile", "f32"]);
+    let report = json(&["explain", golden, &out, "--weights", ATTENTION]);
+    let findings = report["findings"].as_array().expect("findings");
+    let told: Vec<_> = findings.iter().map(|f| (&f["cause"], &f["params"]["scale"], &f["layers"])).collect();
+    let (cause, numbers) = ("score-scale".into(), [0.2, 0.15].map(serde_json::Value::from));
+    let layers = [serde_json::json!([0]), serde_json::json!([1])];
+    assert_eq!(told, [(&cause, &numbers[0], &layers[0]), (&cause, &numbers[1], &layers[1])], "{findings:#?}");
 }
 
 fn kernels_of(golden: &str) -> std::collections::BTreeSet<String> {

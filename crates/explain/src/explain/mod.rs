@@ -136,7 +136,7 @@ pub fn explain(
 /// What searches in vain of the operations of one site may take, before those of further layers are only held against what was found.
 const IN_VAIN: Duration = Duration::from_secs(6);
 /// What a quick search may take in all, once replayed.
-const A_MOMENT: Duration = Duration::from_secs(5);
+pub(crate) const A_MOMENT: Duration = Duration::from_secs(5);
 
 /// Elements of a step's matrix.
 pub(crate) fn elements(model: &Model, step: &Step) -> usize {

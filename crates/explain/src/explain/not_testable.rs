@@ -12,8 +12,8 @@ use crate::search::Search;
 use crate::search::proof::Target;
 use crate::search::simulate::{Shared, segment};
 
-/// Matrices above this are not multiplied once more only to say what would not have shown.
-const LARGE: usize = 1 << 22;
+/// Matrices above this are not multiplied once more only to say what would not have shown, or what else would.
+pub(crate) const LARGE: usize = 1 << 22;
 
 /// Ids that would have changed nothing, or no more than rounding, wherever they could have been made: what is wrong, or was not looked at for its
 /// size, might have shown them.

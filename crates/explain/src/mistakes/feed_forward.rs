@@ -21,7 +21,7 @@ pub(crate) static GATE_UP_SWAPPED: Mistake =
 pub(crate) static ACTIVATION: Mistake = Mistake {
     id: "activation",
     what: "another activation is used",
-    fix: "take hidden_act from the config",
+    fix: "use the reference's activation (hidden_act of most configs)",
     params: &[Param::words(
         "activation",
         &[

@@ -55,7 +55,7 @@ pub(crate) static POSITION_BIAS: Mistake = Mistake {
 pub(crate) static ROUTER_NORM: Mistake = Mistake {
     id: "router-norm",
     what: "the weights of the chosen experts are not divided by their sum, or are where they should not be",
-    fix: "look at norm_topk_prob in the config",
+    fix: "divide by their sum where the reference does (norm_topk_prob of many configs)",
     params: &[Param::words("kind", &["normalised", "not-normalised"])],
     ..RECORDED
 };

@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashSet};
 
 use firstdiff_compare::Place;
 use firstdiff_model::Profile;
-use firstdiff_program::{DType, Operand, Program, Tensor, Values, WeightError, Weights};
+use firstdiff_program::{Operand, Program, Tensor, Values, WeightError, Weights};
 use firstdiff_trace::{Tap, to_bf16, to_f16};
 use serde_json::json;
 
 use crate::explain::{Cause, Finding, Match, Progress};
 use crate::mistakes::precision::PRECISION;
-use crate::program::held::Held;
+use crate::program::held::{Held, array, floats};
 use crate::program::replay::{ProgramReplay, Replays};
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Replayed};
@@ -47,8 +47,7 @@ impl Weights for Rounded<'_> {
         if !matches!(tensor.values(), Values::Float(_)) || (self.matrices_alone && is_vector) {
             return Ok(tensor);
         }
-        let values: Vec<f64> = tensor.to_floats().iter().map(|&x| (self.half.round)(x)).collect();
-        let rounded = Tensor::new(DType::F64, tensor.shape().to_vec(), Values::from(values));
+        let rounded = floats(array(&tensor).mapv(self.half.round));
         rounded.ok_or_else(|| WeightError { name: name.into(), reason: "has no such shape".into() })
     }
 }

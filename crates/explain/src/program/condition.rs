@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use firstdiff_compare::metrics::Squares;
-use firstdiff_program::{
-    At, Bench, Change, DType, Edit, Instead, Operand, Operation, Scalar, Slice, Tensor, Values, View, apply,
-};
+use firstdiff_program::{At, Bench, Change, Edit, Instead, Operand, Operation, Scalar, Slice, Tensor, View, apply};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::array;
+use crate::program::held::{array, floats};
 use crate::replay::right::{Coin, distance};
 use crate::tolerance::replay::LEAST_ALLOWED;
 
@@ -84,11 +82,9 @@ fn moved(op: &Operation, seed: usize) -> Option<Change> {
     let instead: Instead = Arc::new(move |read| {
         let sums = called(&name, read, &keywords, |x| x)?;
         let terms = called(&name, read, &keywords, |x| x * x)?;
-        let (sums, terms) = (sums.to_floats().into_owned(), (terms.shape().to_vec(), terms.to_floats().into_owned()));
-        let mut coin = Coin::new(seed as u64 + 1);
-        let off = |(sum, terms): (f64, f64)| sum + coin.sign() * (LEAST_ALLOWED * terms).sqrt();
-        let values: Vec<f64> = sums.into_iter().zip(terms.1).map(off).collect();
-        Some(vec![Tensor::new(DType::F64, terms.0, Values::from(values))?])
+        let (mut sums, mut coin) = (array(&sums), Coin::new(seed as u64 + 1));
+        sums.zip_mut_with(&array(&terms), |sum, terms| *sum += coin.sign() * (LEAST_ALLOWED * terms).sqrt());
+        Some(vec![floats(sums)?])
     });
     Some(Change::Values(views, instead))
 }
@@ -100,10 +96,7 @@ fn called(
     keywords: &[(String, Scalar)],
     of: fn(f64) -> f64,
 ) -> Option<Tensor<'static>> {
-    let operand = |tensor: &Tensor<'_>| {
-        let values: Vec<f64> = tensor.to_floats().iter().map(|&x| of(x)).collect();
-        Tensor::new(DType::F64, tensor.shape().to_vec(), Values::from(values))
-    };
+    let operand = |tensor: &Tensor<'_>| floats(array(tensor).mapv(of));
     let number = |(key, scalar): &(String, Scalar)| {
         let scalar = match scalar {
             Scalar::Float(x) => Scalar::Float(of(*x)),
@@ -122,7 +115,7 @@ fn called(
 mod tests {
     use std::fs;
 
-    use firstdiff_program::{Arithmetic, Program, WeightError, Weights};
+    use firstdiff_program::{Arithmetic, DType, Program, Values, WeightError, Weights};
     use firstdiff_trace::Tap;
     use ndarray::array;
     use safetensors::tensor::{Dtype, TensorView};

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use firstdiff_compare::{Place, Status, is_masked};
 use firstdiff_evidence::Evidence;
@@ -12,9 +13,11 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::findings::{join_named, show_nothing};
-use crate::explain::{Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
+use crate::explain::not_testable::LARGE;
+use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
+use crate::mistakes::precision::PRECISION;
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
@@ -44,10 +47,13 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
+    let begun = Instant::now();
     let judged = ProgramReplay::run(recording, candidate, &mut |done, total| progress("replay", done, total))?;
     let (recording, held, replays) = (&judged.recording(recording), &judged.held, &judged.replays);
     let candidate = &Candidate { cache: (judged.cache, candidate.cache.1), ..*candidate };
-    if !effort.quick
+    let is_late = effort.quick && begun.elapsed() > A_MOMENT;
+    if !is_late
+        && effort.tries(&PRECISION)
         && let Some(finding) = another(recording, candidate, held, replays, progress)?
     {
         return Ok(Explanation { replay: judged.replays.replay, findings: vec![finding], not_testable: Vec::new() });
@@ -59,7 +65,7 @@ pub fn explain(
         replays,
         candidate,
         effort,
-        moment: Budget::of_one_thread(A_MOMENT.into()),
+        moment: Budget::of_one_thread(A_MOMENT.as_secs_f64()),
         exact: Bench::new(recording.program, candidate.exact(), recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
@@ -167,8 +173,6 @@ impl Known {
     }
 }
 
-/// Seconds that a quick search may take in all.
-const A_MOMENT: u32 = 5;
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
@@ -196,6 +200,8 @@ struct Target<'t> {
     slice: &'t Slice<'t>,
     own: ArrayD<f64>,
     place: Place,
+    /// By which a share of the candidate's energy is one of the reference's: what is held against it all has then one measure.
+    scale: f64,
     /// How far off it is, and the same where that is too much for rounding.
     off: f64,
     base: f64,
@@ -248,12 +254,15 @@ impl<'a> Search<'a> {
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
-        let off = distance(place.tap.last_site(), &right, &own).max(size.unwrap_or(0.0));
+        let all = distance(place.tap.last_site(), &right, &own);
+        let scale = Some(all / distance(place.tap.last_site(), &own, &right)).filter(|scale| scale.is_normal());
+        let off = all.max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong may be which values there are at all: all of these are wrong.
         let hidden = hides_others(place.tap.last_site(), &right, &own);
         let by_size = off > replayed.report.allowed.unwrap_or(0.0) || hidden == 0.0;
         let target = Target {
             slice: &slice,
+            scale: scale.unwrap_or(1.0),
             off,
             base: if by_size { off } else { f64::INFINITY },
             own,
@@ -323,11 +332,6 @@ impl<'a> Search<'a> {
             self.tuned_pairs(&target, &measured, &tunable, &mut found);
         }
         Some(found)
-    }
-
-    /// Loads the weights of a slice; `None` where one cannot be read.
-    pub(super) fn load(&mut self, slice: &Slice<'_>) -> Option<()> {
-        self.exact.load(slice).ok()
     }
 
     fn is_late(&self, target: &Target<'_>) -> bool {
@@ -492,7 +496,8 @@ impl<'a> Search<'a> {
         if value.iter().any(|x| x.is_nan()) || hides_others(target.place.tap.last_site(), &value, &target.own) > 0.0 {
             return None;
         }
-        Some(distance(target.place.tap.last_site(), &value, &target.own)).filter(|residual| residual.is_finite())
+        let left = target.scale * distance(target.place.tap.last_site(), &target.own, &value);
+        Some(left).filter(|left| left.is_finite())
     }
 
     /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
@@ -576,9 +581,6 @@ pub(super) fn rounded_to(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi((digits - 1).saturating_sub(value.abs().log10().floor() as i32));
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
 }
-
-/// Matrices above this are not multiplied once more only to say what else would show.
-const LARGE: usize = 1 << 22;
 
 /// Whether a slice multiplies by a matrix that large.
 pub(super) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use firstdiff_evidence::{Account, Evidence};
-use firstdiff_program::{At, Program, Slice};
+use firstdiff_program::{At, Operand, Program, Scalar, Slice};
 use firstdiff_trace::Tap;
 
 use crate::explain::{Cause, Finding, Match, Remainder};
 use crate::mistakes::Mistake;
+use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::OPERATION_INPUT;
 use crate::mistakes::rope::ROPE_OMITTED;
@@ -48,12 +49,29 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
-        // A number is one number of an engine: where another place of the same operation needs another, it is not what is done.
+        // A number is one number of an engine, or one of each layer: where another place of the same operation is wrong without one, it is not what is done.
         let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
         let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
-        let elsewhere = |e: &&Explained| {
-            explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
+        let has_its_own = |e: &Explained, other: &Explained| {
+            held.place(e.tap).tap != held.place(other.tap).tap && has_another_number(e, &key, other)
         };
+        let elsewhere = |e: &&Explained| {
+            let open = explained.iter().filter(|other| !of_it.iter().any(|known| known.tap == other.tap));
+            open.filter(|other| alike(e, other)).any(|other| !has_its_own(e, other))
+        };
+        // In each step of one layer another: then no number is what is done.
+        let is_other_number = |e: &&Explained| {
+            let steps = explained.iter().filter(|other| held.place(e.tap).tap == held.place(other.tap).tap);
+            steps
+                .filter(|other| !other.reproduced.iter().any(|r| r.key() == key))
+                .any(|o| has_another_number(e, &key, o))
+        };
+        // A cache that is read or written otherwise is so in each step of which something is wrong.
+        let is_of_the_cache = of_it.iter().all(|e| {
+            let mut steps = explained.iter().filter(|other| held.place(e.tap).tap == held.place(other.tap).tap);
+            !alone(e).any(|r| r.key() == key && is_of_a_cache(&r.form))
+                || steps.all(|other| alone(other).any(|r| is_of_a_cache(&r.form)))
+        });
         // Beside another mistake a number is fitted to anything, where no second place bears it out.
         let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.second.is_some());
         let is_borne_out = of_it.len() > 1 || !is_free || !of_it.iter().all(is_pair);
@@ -68,10 +86,11 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
             unpaid.push((key.clone(), account));
         }
         if !is_borne_out
+            || !is_of_the_cache
             || !account.is_paid()
             || (is_free || is_thin) && of_it.iter().any(elsewhere)
             || is_of_few && of_it.iter().any(in_the_prompt)
-            || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike))
+            || of_it.iter().any(is_other_number)
         {
             refuted.insert(key);
             continue;
@@ -100,25 +119,21 @@ fn account(of_it: &[&Explained], key: &str) -> Account {
     evidence.against(found.map(cost).fold(0.0, f64::max))
 }
 
-/// Whether another place of the same operation needs the same mistake with another number, and has none with this one: then no number of it is what is done.
-fn is_other_number(
-    one: &Explained,
-    key: &str,
-    all: &[Explained],
-    alike: &impl Fn(&Explained, &Explained) -> bool,
-) -> bool {
-    let Some(found) = one.reproduced.iter().find(|r| r.key() == key && r.second.is_none()) else { return false };
-    let numbers = |form: &Form| {
-        let numbers = form.params.iter().filter_map(|(name, value)| Some((*name, value.as_f64()?)));
-        numbers.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
-    };
-    let own = numbers(&found.form);
-    let is_same = |r: &&Reproduced| r.second.is_none() && r.form.mistake == found.form.mistake;
-    let differs = |other: &Explained| {
-        let with: Vec<_> = other.reproduced.iter().filter(is_same).map(|r| numbers(&r.form)).collect();
-        !with.is_empty() && !with.contains(&own)
-    };
-    !own.is_empty() && all.iter().any(|other| alike(one, other) && differs(other))
+/// What gives the numbers of a tap by itself.
+fn alone(explained: &Explained) -> impl Iterator<Item = &Reproduced> {
+    explained.reproduced.iter().filter(|r| r.second.is_none())
+}
+
+/// Whether another place is given by the same mistake with other numbers.
+fn has_another_number(one: &Explained, key: &str, other: &Explained) -> bool {
+    let Some(found) = alone(one).find(|r| r.key() == key).map(|r| &r.form) else { return false };
+    let words = |form: &Form| form.params.iter().filter(|(_, value)| !value.is_number()).cloned().collect::<Vec<_>>();
+    let is_of_it = |form: &Form| form.mistake == found.mistake && words(form) == words(found);
+    words(found).len() < found.params.len() && alone(other).any(|r| is_of_it(&r.form))
+}
+
+fn is_of_a_cache(form: &Form) -> bool {
+    [&KV_CACHE_STALE, &KV_CACHE_SHIFT].contains(&form.mistake)
 }
 
 /// Whether a form reads something else where there are a row or two.
@@ -143,12 +158,7 @@ const FEW_ROWS: usize = 2;
 /// What is made in several operations alike, of q and of k, is one mistake.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
-    let is_same = |a: &Finding, b: &Finding| match (&a.cause, &b.cause) {
-        (Some(a_cause), Some(b_cause)) => {
-            a_cause.id == b_cause.id && a_cause.params == b_cause.params && a.matched == b.matched
-        }
-        _ => false,
-    };
+    let is_same = |a: &Finding, b: &Finding| a.cause.is_some() && a.cause == b.cause && a.matched == b.matched;
     for finding in findings {
         match out.iter_mut().find(|known| is_same(known, &finding)) {
             Some(known) => join(known, finding),
@@ -205,7 +215,7 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
     let mut alternatives: Vec<Cause> = Vec::new();
     let mut named = vec![one.form.key()];
-    for other in of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r)) {
+    for other in alone(of_it[0]).filter(|r| r.key() != key && in_all(r)) {
         if !named.contains(&other.form.key()) {
             named.push(other.form.key());
             alternatives.push(other.form.cause());
@@ -213,28 +223,31 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     }
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
-        shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(form.cause()),
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
-        residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
-        base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
-        remainders: all
-            .iter()
-            .map(|(tap, base, r)| Remainder { place: held.place(*tap), base_nmse: *base, residual_nmse: r.residual })
-            .collect(),
         alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
         tried: of_it[0].tried.clone(),
-        ..Finding::without_cause(Match::Reproduced)
+        ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };
     one.forms().map(|form| (*first, finding(form))).collect()
 }
 
 /// What the reference does where a form is made: its number, and its line.
 fn due(program: &Program, form: &Form, at: At) -> Option<String> {
-    let line = at.op().filter(|&op| program.is_placed(op)).map(|op| program.said(op));
-    match (form.due, line) {
-        (Some(number), Some(line)) => Some(format!("{number} in {line}")),
+    let op = at.op().filter(|&op| program.is_placed(op));
+    let holds = |number: f64| {
+        let is_it = |operand: &Operand| match operand {
+            Operand::Scalar(Scalar::Float(x)) => *x == number,
+            Operand::Scalar(Scalar::Int(x)) => *x as f64 == number,
+            _ => false,
+        };
+        let op = op.map(|op| &program.ops()[op]);
+        op.is_some_and(|op| op.operands.iter().chain(op.keywords.iter().map(|(_, x)| x)).any(is_it))
+    };
+    match (form.due, op.map(|op| program.said(op))) {
+        (Some(number), Some(line)) if holds(number) => Some(format!("{number} in {line}")),
+        (Some(number), Some(line)) => Some(format!("{number}, used at {line}")),
         (number, line) => number.map(|number| number.to_string()).or(line),
     }
 }
@@ -306,22 +319,33 @@ fn unexplained(
     let account = near.as_ref().and_then(|near| unpaid.iter().find(|(key, _)| *key == near.key()));
     let others = first.reproduced.iter().map(|r| r.form.mistake.id).collect::<BTreeSet<_>>().len();
     let left = |e: &Explained| near.as_ref().and(given(e)).map_or(e.base, |nearest| nearest.residual);
-    let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
-    let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
+    let matched = if near.is_some() { Match::Closest } else { Match::Unknown };
+    let shown = shown(held, matched, all.iter().map(|e| (e.tap, e.base, left(e))));
+    let mut taps: Vec<Tap> = shown.shown_at.iter().map(|place| place.tap).collect();
     taps.dedup();
     Finding {
         taps,
-        shown_at: all.iter().map(|e| held.place(e.tap)).collect(),
         op: program.said(program.taps()[first.tap].op),
-        residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
-        base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
-        remainders: near.as_ref().map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
+        remainders: if near.is_some() { shown.remainders.clone() } else { Vec::new() },
         alternatives: near.as_ref().map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
         note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
         tried: first.tried.clone(),
-        ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
+        ..shown
+    }
+}
+
+/// A finding at these taps, each with how far it is off and what is left of that.
+fn shown(held: &Held, matched: Match, taps: impl Iterator<Item = (usize, f64, f64)>) -> Finding {
+    let left = |(tap, base_nmse, residual_nmse)| Remainder { place: held.place(tap), base_nmse, residual_nmse };
+    let remainders: Vec<Remainder> = taps.map(left).collect();
+    Finding {
+        shown_at: remainders.iter().map(|left| left.place).collect(),
+        residual_nmse: remainders.iter().map(|left| left.residual_nmse).fold(0.0, f64::max),
+        base_nmse: remainders.iter().map(|left| left.base_nmse).fold(0.0, f64::max),
+        remainders,
+        ..Finding::without_cause(matched)
     }
 }
 

@@ -121,10 +121,7 @@ impl Held {
             whole.index_axis_mut(Axis(0), row).assign(&own);
         }
         let is_readable = whole.iter().all(|x| x.is_finite());
-        let shape = whole.shape().to_vec();
-        let values = Values::from(whole.into_iter().collect::<Vec<f64>>());
-        let values = Tensor::new(DType::F64, shape, values);
-        self.values.extend(values.map(|values| (tap, Own { is_readable, ..Own::of(values) })));
+        self.values.extend(floats(whole).map(|values| (tap, Own { is_readable, ..Own::of(values) })));
     }
 
     /// The tap and its step, by its index in the program.
@@ -225,9 +222,7 @@ impl Held {
     pub(crate) fn read_back(&self, value: &Tensor<'_>) -> Tensor<'static> {
         let mut heads = array(value);
         keep(self.cache, &mut heads);
-        let values = Values::from(heads.into_iter().collect::<Vec<f64>>());
-        let read_back = Tensor::new(value.dtype(), value.shape().to_vec(), values);
-        read_back.unwrap_or_else(|| value.clone().into_owned())
+        floats(heads).unwrap_or_else(|| value.clone().into_owned())
     }
 }
 
@@ -350,14 +345,17 @@ pub(crate) fn array(tensor: &Tensor<'_>) -> ArrayD<f64> {
     ArrayD::from_shape_vec(IxDyn(tensor.shape()), values).unwrap_or_default()
 }
 
+/// Values as a program has them.
+pub(crate) fn floats(values: ArrayD<f64>) -> Option<Tensor<'static>> {
+    let shape = values.shape().to_vec();
+    Tensor::new(DType::F64, shape, Values::from(values.iter().copied().collect::<Vec<f64>>()))
+}
+
 /// Another right recording of the same values, which were rounded by `unit`.
 pub(crate) fn moved(own: &Tensor<'_>, unit: f64, site: Site) -> Tensor<'static> {
     let other = match own.values() {
         // The fill of masked scores is no number that is rounded.
-        Values::Float(_) if site != Site::Scores => {
-            let moved = jittered(&array(own), unit, 1).into_iter().collect::<Vec<_>>();
-            Tensor::new(own.dtype(), own.shape().to_vec(), Values::from(moved))
-        }
+        Values::Float(_) if site != Site::Scores => floats(jittered(&array(own), unit, 1)),
         _ => None,
     };
     other.unwrap_or_else(|| own.clone().into_owned())

@@ -10,6 +10,7 @@ use ndarray::{Array2, ArrayD, Axis, concatenate};
 
 use crate::other_weights::Experts;
 use crate::program::Recording;
+use crate::program::held::floats;
 
 /// Numbers that all experts' parts of a place may have.
 const MOST_NUMBERS: usize = 1 << 24;
@@ -125,11 +126,7 @@ impl Mixture<'_> {
         let value = |tap: usize| -> Option<Tensor<'static>> {
             let view = &taps[tap].view;
             match known.get(&taps[tap].tap) {
-                Some(x) => Tensor::new(
-                    firstdiff_program::DType::F64,
-                    view.shape.clone(),
-                    Values::from(x.iter().copied().collect::<Vec<f64>>()),
-                ),
+                Some(x) => floats(x.to_shape(view.shape.as_slice()).ok()?.into_owned()),
                 None => self.all_sent(program, tap, first),
             }
         };

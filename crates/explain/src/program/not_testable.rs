@@ -48,17 +48,12 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     let kind = |tap: usize| (program.class(taps[tap].op), held.place(tap).tap.site);
     // Which ids each line of code may show.
     let mut shown_in: BTreeMap<(usize, Site), BTreeSet<&'static str>> = BTreeMap::new();
-    for tap in firsts {
-        let ids = shown_by(search, tap, last > 0, &mut seen);
-        shown_in.entry(kind(tap)).or_default().extend(ids);
-        if is_late(search) {
-            return Vec::new();
-        }
-    }
-    for tap in others {
+    let count = firsts.len();
+    for (at, tap) in firsts.into_iter().chain(others).enumerate() {
         let is_open = |id: &&'static str| seen.get(*id) == Some(&false);
-        if shown_in.get(&kind(tap)).is_none_or(|ids| ids.iter().any(is_open)) {
-            shown_by(search, tap, last > 0, &mut seen);
+        if at < count || shown_in.get(&kind(tap)).is_none_or(|ids| ids.iter().any(is_open)) {
+            let ids = shown_by(search, tap, last > 0, &mut seen);
+            shown_in.entry(kind(tap)).or_default().extend(ids);
         }
         if is_late(search) {
             return Vec::new();
@@ -95,7 +90,7 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     };
     let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
     let might = !replayed.report.status.agrees() || reads_large(program, &slice);
-    if !might && search.load(&slice).is_none() {
+    if !might && search.exact.load(&slice).is_err() {
         return BTreeSet::new();
     }
     let context = Context::new(program, held, &slice, &search.exact, Arc::new(own.clone()));
@@ -113,17 +108,10 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
             *seen.entry(WINDOW_SIZE.id).or_insert(false) |= shows;
         }
     }
-    let open =
-        |form: &&Form| counts(form) && search.effort.tries(form.mistake) && seen.get(form.mistake.id) != Some(&true);
-    let all = forms(&context);
-    let ids = all.iter().filter(|form| counts(form)).map(|form| form.mistake.id).collect();
-    let open: Vec<&Form> = all.iter().filter(open).collect();
-    for form in open {
-        if seen.get(form.mistake.id) == Some(&true) {
-            continue;
-        }
-        let shows = might || search.agrees_with(&slice, &form.edits) == Some(false);
-        *seen.entry(form.mistake.id).or_insert(false) |= shows;
+    let all: Vec<Form> = forms(&context).into_iter().filter(counts).collect();
+    for form in all.iter().filter(|form| search.effort.tries(form.mistake)) {
+        let shows = seen.entry(form.mistake.id).or_insert(false);
+        *shows = *shows || might || search.agrees_with(&slice, &form.edits) == Some(false);
     }
-    ids
+    all.iter().map(|form| form.mistake.id).collect()
 }

@@ -19,9 +19,9 @@ use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording, taken_back};
 use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
-use crate::replay::reason::Reason;
+use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::right::{distance, tolerance};
-use crate::replay::{Replay, ReplayError, Replayed, Routing, leave_hidden_rows};
+use crate::replay::{Replay, ReplayError, Replayed, Routing, can_be_read, leave_hidden_rows};
 use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
@@ -271,13 +271,7 @@ fn replayed(
                     _ => judged,
                 };
                 let is_rounding = !coarse && lockstep.is_beside_one(tap, &own, &due.exact);
-                let judged = match is_rounding && judged.report.status == Status::Diverged {
-                    true => {
-                        let report = TapReport { status: Status::Rounding, ..judged.report };
-                        Replayed { reason: None, report, ..judged }
-                    }
-                    false => judged,
-                };
+                let judged = rounded_if(is_rounding && judged.report.status == Status::Diverged, judged);
                 let in_order = |order: &[usize]| operation.judged(&own.select(Axis(0), order), &due.right, &due.exact);
                 let both = Both { own: &own, due: &due.exact, program, bench: &bench };
                 let judged = orders.judged(&standing, judged, &both, &in_order, held, &mut taps);
@@ -296,6 +290,14 @@ fn replayed(
                 Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, program.said(record.op)) }
             }
             _ => judged,
+        };
+        // What is computed around a tap that holds no numbers is not what was made of it.
+        let judged = match no_numbers(program, held, &slice).filter(|_| judged.report.status == Status::Diverged) {
+            Some(tap) => {
+                let reason = Reason::Input { tap, why: UnfitInput::NotFinite };
+                Replayed { reason: Some(reason), ..unchecked(place, program.said(record.op)) }
+            }
+            None => judged,
         };
         if record.view.dtype.kind() == Kind::Int && judged.report.status == Status::Diverged {
             other_choices.insert(record.op, place);
@@ -317,7 +319,7 @@ fn replayed(
     Ok(replays)
 }
 
-/// What an engine may keep from an earlier pass for the operations of a slice, whether the reference's run has such a pass or not.
+/// What an engine may keep from an earlier pass for the operations of a slice.
 fn taken_up(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<&'static str> {
     let step = held.place(slice.target()).step;
     let is_cached = |known: usize| held.place(known).step < step && held.place(known).tap.last_site().is_attended();
@@ -327,7 +329,8 @@ fn taken_up(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<&'stati
         "cumsum" | "CUMSUM" | "SSM_SCAN" | "RWKV_WKV6" | "RWKV_WKV7" => Some("the state of an SSM, or a running sum"),
         _ => None,
     };
-    slice.ops().find_map(of_operation).or_else(|| slice.known().any(is_cached).then_some("the K/V cache"))
+    let state = slice.ops().find_map(of_operation).filter(|_| step > 0);
+    state.or_else(|| slice.known().any(is_cached).then_some("the K/V cache"))
 }
 
 /// What the candidate recorded and the program does not have: nothing is due there. With it a warning, where some of it is no number.
@@ -508,9 +511,10 @@ impl<'a> Lockstep<'a> {
     /// The tokens that a choice sends elsewhere than the reference's.
     fn routing(&self, tap: usize, held: &Held, candidate: &Candidate<'_>) -> Result<Option<Routing>, ReplayError> {
         let view = &self.program.taps()[tap].view;
-        let own = held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int);
-        let Some(own) = own else { return Ok(None) };
-        let place = held.place(tap);
+        let (own, place) = (held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int), held.place(tap));
+        // What it recorded otherwise, more experts or fewer, is not what follows from its scores.
+        let is_recorded = held.get(tap).is_some() || candidate.dump.entry(place.tap, place.step).is_none();
+        let Some(own) = own.filter(|_| is_recorded) else { return Ok(None) };
         let Some(reference) = candidate.values.reference(place)? else { return Ok(None) };
         let values = Values::from(reference.into_iter().map(|x| x as i64).collect::<Vec<_>>());
         let reference = Tensor::new(view.dtype, view.shape.clone(), values);
@@ -577,7 +581,12 @@ fn without_cancelling(
     let is_right = rest.is_empty()
         || rest.len() < own.shape()[0]
             && operation.judged(&of_rest(own), &of_rest(right), &of_rest(exact)).report.status.agrees();
-    match is_right {
+    rounded_if(is_right, judged)
+}
+
+/// A tap that is off by rounding, where that is so.
+fn rounded_if(is_rounding: bool, judged: Replayed) -> Replayed {
+    match is_rounding {
         true => {
             let report = TapReport { status: Status::Rounding, ..judged.report };
             Replayed { reason: None, report, ..judged }
@@ -615,11 +624,22 @@ pub(crate) fn taps_of(held: &Held, taps: impl Iterator<Item = usize>) -> Vec<Tap
     taps.map(|tap| held.place(tap).tap).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The taps that a slice makes on the way.
+/// The taps that a slice makes on the way, and that are not read as the candidate holds them.
 pub(crate) fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
+    taps_of(held, made(program, slice).into_iter().filter(|&tap| held.readable(tap).is_none()))
+}
+
+/// The first of them where the candidate holds NaN or infinities.
+fn no_numbers(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<Tap> {
+    let is_number = |tap: usize, own| can_be_read(held.place(tap).tap.last_site(), &array(own));
+    let made = made(program, slice).into_iter();
+    made.filter(|&tap| held.get(tap).is_some_and(|own| !is_number(tap, own))).map(|tap| held.place(tap).tap).next()
+}
+
+fn made(program: &Program, slice: &Slice<'_>) -> Vec<usize> {
     let ops: BTreeSet<usize> = slice.ops().collect();
     let made = program.taps().iter().enumerate().filter(|(_, tap)| ops.contains(&tap.op)).map(|(number, _)| number);
-    taps_of(held, made.filter(|&tap| tap != slice.target() && held.readable(tap).is_none()))
+    made.filter(|&tap| tap != slice.target()).collect()
 }
 
 /// Whether a choice of the largest is right. Two that are as large but for rounding may be taken for each other, and in any order.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use firstdiff_compare::{Place, choice_margin};
 use firstdiff_program::{Arithmetic, At, Bench, Change, Edit, Instead, Kind, Operand, Program, Slice, Tensor, View};
-use ndarray::{ArrayD, ArrayView1, Axis};
+use ndarray::{ArrayD, Axis};
 
 use crate::program::held::{Held, array};
 use crate::program::replay::own_unit;
@@ -90,22 +90,13 @@ fn computed_choice(
     };
     let exact = of(Arithmetic::F64)?;
     let rounded = candidate.arithmetic().map_or_else(|| Some(exact.clone()), of)?;
-    let scores =
-        |arithmetic: Arithmetic| scores(&slice, &Bench::new(program, arithmetic, recording.weights), program, &value);
+    let scores = |arithmetic: Arithmetic| {
+        let bench = Bench::new(program, arithmetic, recording.weights);
+        first_operand(&slice, &bench, program, program.taps()[tap].op, &value)
+    };
     let (among, own) = (scores(Arithmetic::F64), candidate.arithmetic().map_or(Some(None), |own| Some(scores(own)))?);
     let is_clear = among.is_none_or(|among| is_clear(&exact, &among, own.as_ref(), own_unit(candidate.profile)));
     (is_clear && choices(&exact) == choices(&rounded)).then_some(exact)
-}
-
-/// What the operation behind a choice chooses among.
-fn scores<'v>(
-    slice: &Slice<'_>,
-    bench: &Bench<'_>,
-    program: &Program,
-    value: &dyn Fn(usize) -> Option<Tensor<'v>>,
-) -> Option<ArrayD<f64>> {
-    let op = program.taps()[slice.target()].op;
-    first_operand(slice, bench, program, op, value)
 }
 
 /// What an operation of a slice reads first.
@@ -164,11 +155,7 @@ fn is_clear(chosen: &Tensor<'_>, among: &ArrayD<f64>, rounded: Option<&ArrayD<f6
 fn choices(chosen: &Tensor<'_>) -> Vec<BTreeSet<usize>> {
     let chosen = array(chosen);
     let Some(last) = chosen.ndim().checked_sub(1) else { return Vec::new() };
-    chosen.lanes(Axis(last)).into_iter().map(of_row).collect()
-}
-
-fn of_row(row: ArrayView1<'_, f64>) -> BTreeSet<usize> {
-    row.iter().map(|&x| x as usize).collect()
+    chosen.lanes(Axis(last)).into_iter().map(|row| row.iter().map(|&x| x as usize).collect()).collect()
 }
 
 /// The tokens that `own` sends elsewhere than `reference`; `among` is what is chosen from.

@@ -10,7 +10,7 @@ use ndarray::{Array2, ArrayD, Axis};
 use serde_json::json;
 
 use super::scale::by_keyword;
-use super::{Form, computed, kept, numbers, plus, softmax, tensor, times};
+use super::{Form, computed, kept, numbers, plus, softmax, times};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
@@ -23,7 +23,7 @@ use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::program::context::Context;
-use crate::program::held::array;
+use crate::program::held::{array, floats};
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -60,6 +60,8 @@ struct Masked {
     sees: fn(f64) -> bool,
     /// What is added to a score that is seen: a mask that is added holds biases as well.
     bias: fn(f64) -> f64,
+    /// What is made of the masked scores, where the mask has no operation of its own.
+    then: fn(ArrayD<f64>) -> Option<ArrayD<f64>>,
 }
 
 impl Masked {
@@ -75,7 +77,7 @@ impl Masked {
         };
         let attends = mask.elements() > 1 && !context.is_weight(mask) && context.leads_to_probs(op);
         let bias = if context.base(op) == "add" { |m: f64| m } else { |_: f64| 0.0 };
-        attends.then(|| Masked { views: [x.clone(), mask.clone()], sees, bias })
+        attends.then(|| Masked { views: [x.clone(), mask.clone()], sees, bias, then: Some })
     }
 
     /// How many queries and keys there are, and what is hidden from each query of the first head.
@@ -126,7 +128,7 @@ impl Masked {
         hidden: f64,
         sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static,
     ) -> Change {
-        let Masked { sees: saw, bias, .. } = *self;
+        let Masked { sees: saw, bias, then, .. } = *self;
         computed(&self.views.each_ref(), move |x| {
             let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
             let [.., queries, keys] = x.shape() else { return None };
@@ -146,7 +148,7 @@ impl Masked {
                     out[key] = if is_seen { out[key] + bias } else { hidden };
                 }
             }
-            differs.then_some(out)
+            then(out).filter(|_| differs)
         })
     }
 }
@@ -183,7 +185,6 @@ pub(crate) fn window(context: &Context<'_>, op: usize) -> Option<bool> {
 
 fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(masked) = Masked::of(context, op) else { return Vec::new() };
-    let hidden = HIDDEN;
     // One mask in two operations is one mistake.
     let mut chain: Vec<(usize, Masked)> = Vec::new();
     let mut at = context.origin(op, &masked.views[0]);
@@ -199,17 +200,17 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::new(mistake, params, edits)
     };
     let mut forms = vec![
-        one(&MASK_OMITTED, vec![], masked.change(hidden, |_, _, _| true)),
+        one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
         one(
             &WINDOW_SIZE,
             vec![("window", json!("ignored"))],
-            masked.change(hidden, |saw, position, key| key <= position || saw(key)),
+            masked.change(HIDDEN, |saw, position, key| key <= position || saw(key)),
         ),
-        one(&MASK_INVERTED, vec![], masked.change(hidden, |saw, _, key| !saw(key))),
+        one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
         one(
             &MASK_INVERTED,
             vec![("kind", json!("token-seen"))],
-            masked.change(hidden, |saw, position, key| !saw(key) || key == position),
+            masked.change(HIDDEN, |saw, position, key| !saw(key) || key == position),
         ),
     ];
     for by in 1..=MOST_SHIFTS {
@@ -217,11 +218,11 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
             let by = (by > 1).then(|| ("by", json!(by)));
             [("kind", json!(kind))].into_iter().chain(by).collect::<Vec<_>>()
         };
-        let future = masked.change(hidden, move |saw, _, key| (key - by..=key).any(|key| saw(key.max(0))));
-        let past = masked.change(hidden, move |saw, position, key| saw(key) && key <= position - by);
+        let future = masked.change(HIDDEN, move |saw, _, key| (key - by..=key).any(|key| saw(key.max(0))));
+        let past = masked.change(HIDDEN, move |saw, position, key| saw(key) && key <= position - by);
         // Of a query that would see none the first is left.
         let all_but = move |position: i64, key: i64| key <= position - by || key == 0;
-        let past_but_first = masked.change(hidden, move |saw, position, key| saw(key) && all_but(position, key));
+        let past_but_first = masked.change(HIDDEN, move |saw, position, key| saw(key) && all_but(position, key));
         forms.push(one(&MASK_SHIFTED, kinds("future"), future));
         forms.push(one(&MASK_SHIFTED, kinds("past"), past));
         forms.push(one(&MASK_SHIFTED, [kinds("past"), vec![("sees", json!("the first"))]].concat(), past_but_first));
@@ -229,7 +230,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
     for window in 1..keys {
         // Of queries that see what follows them, a window is as long that way.
-        let change = masked.change(hidden, move |saw, position, key| match key <= position {
+        let change = masked.change(HIDDEN, move |saw, position, key| match key <= position {
             true => key > position - window,
             false => saw(position + 1) && key < position + window,
         });
@@ -300,35 +301,26 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         (hides && is_unmasked && is_of_positions(&seen)).then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
-    // Where the reference needs no mask.
-    if !context.ops().any(|at| Masked::of(context, at).is_some()) {
+    // Where the reference needs no mask, and nothing stands beside the keys.
+    let is_sink = |at: usize| !of_sinks(context, at).is_empty();
+    let has_sinks = context.comes_from(op, NEAR, is_sink, &["matmul", "bmm", "baddbmm"]);
+    if !has_sinks && !context.ops().any(|at| Masked::of(context, at).is_some()) {
         let keys = x.shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
-        let masked = |sees: Sees| {
-            computed(&[x], move |x| {
-                let [.., queries, keys] = *x[0].shape() else { return None };
-                let mut out = x[0].clone();
-                for (row, mut scores) in out.rows_mut().into_iter().enumerate() {
-                    let position = keys as i64 - queries as i64 + (row % queries) as i64;
-                    scores
-                        .iter_mut()
-                        .enumerate()
-                        .filter(|(key, _)| !sees(position, *key as i64))
-                        .for_each(|(_, x)| *x = HIDDEN);
-                }
-                softmax(&out)
-            })
-        };
+        let unmasked = Masked { views: [x.clone(), x.clone()], sees: |_| true, bias: |_| 0.0, then: |x| softmax(&x) };
         for window in 1..keys {
-            let change = masked(Box::new(move |position, key| key > position - window));
+            let change = unmasked.change(HIDDEN, move |_, position, key| key > position - window);
             forms.push(Form::one(&WINDOW_SIZE, vec![("window", json!(window))], op, change));
         }
         for by in 1..=MOST_SHIFTS {
-            let change = masked(Box::new(move |position, key| key <= position - by || key == 0));
+            let change = unmasked.change(HIDDEN, move |_, position, key| key <= position - by || key == 0);
             forms.push(Form::one(&MASK_SHIFTED, vec![("kind", json!("past")), ("by", json!(by))], op, change));
         }
     }
     forms
 }
+
+/// Operations between what stands beside the keys and their softmax.
+const NEAR: usize = 8;
 
 /// Whether what is seen is a mask: the same in all heads, and of each query one run of keys, that never goes back. Nothing else follows from positions alone.
 fn is_of_positions(seen: &ArrayD<f64>) -> bool {
@@ -344,9 +336,6 @@ fn is_of_positions(seen: &ArrayD<f64>) -> bool {
     let goes_on = |runs: Vec<(usize, usize)>| runs.windows(2).all(|two| two[0].0 <= two[1].0 && two[0].1 <= two[1].1);
     heads.all(|head| head == first) && runs.is_some_and(goes_on)
 }
-
-/// Whether a query at a position sees a key.
-type Sees = Box<dyn Fn(i64, i64) -> bool + Send + Sync>;
 
 /// Brings rows to few bits.
 type Round = Arc<dyn Fn(&mut Array2<f64>) + Send + Sync>;
@@ -387,7 +376,7 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
             if keys {
                 rounded.swap_axes(rank - 2, rank - 1);
             }
-            let operands = [tensor(x[0].clone())?, tensor(rounded.as_standard_layout().into_owned())?];
+            let operands = [floats(x[0].clone())?, floats(rounded.as_standard_layout().into_owned())?];
             firstdiff_program::apply(&name, &operands.each_ref(), &[])?.first().map(array)
         });
         let mut params = vec![("cache", json!(word))];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_program::{At, View};
+use firstdiff_program::{At, Operand, View};
 use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
@@ -17,6 +17,7 @@ use crate::program::context::Context;
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
         "embedding" => of_rows(context, op),
+        "index" if context.tensor(op, 0).is_some_and(|table| context.is_weight(table)) => of_rows(context, op),
         "mul" => of_factor(context, op),
         _ => Vec::new(),
     }
@@ -31,7 +32,8 @@ pub(crate) fn picked(table: &ArrayD<f64>, like: &ArrayD<f64>, ids: impl Iterator
 }
 
 fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
+    let mut ids = context.op(op).operands.iter().skip(1).flat_map(Operand::views);
+    let (Some(table), Some(ids), None) = (context.tensor(op, 0), ids.next(), ids.next()) else { return Vec::new() };
     let is_token = context.program.is_token_input(ids.buffer);
     let shifted = |by: i64| {
         computed(&[table, ids], move |x| {
@@ -125,16 +127,11 @@ fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// A factor that the reference does not have.
 fn of_size(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(out) = context.out(op) else { return Vec::new() };
-    let view = out.clone();
     let (table, ids) = (context.tensor(op, 0).cloned(), context.tensor(op, 1).cloned());
     let Some((table, ids)) = table.zip(ids) else { return Vec::new() };
     let times = move |factor: f64| {
-        let shape = view.shape.clone();
         computed(&[&table, &ids], move |x| {
-            let rows: Vec<usize> = x[1].iter().map(|&id| id as usize).collect();
-            let known = rows.iter().all(|&row| row < x[0].len_of(Axis(0)));
-            let picked = known.then(|| x[0].select(Axis(0), &rows))?;
-            picked.mapv(|x| factor * x).into_shape_with_order(IxDyn(&shape)).ok()
+            Some(picked(&x[0], &x[1], x[1].iter().map(|&id| id as i64))?.mapv(|x| factor * x))
         })
     };
     let root = width(out).sqrt();

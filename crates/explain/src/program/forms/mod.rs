@@ -16,13 +16,13 @@ mod taps;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, DType, Edit, Operand, Operation, Scalar, Tensor, Values, View};
+use firstdiff_program::{At, Change, Edit, Operand, Operation, Scalar, Tensor, View};
 use ndarray::ArrayD;
 
 use crate::explain::Cause;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
-use crate::program::held::array;
+use crate::program::held::{array, floats};
 
 pub(crate) use attention::{sees_the_past_alone, window};
 pub(crate) use rotation::is_rotation as turns;
@@ -199,7 +199,7 @@ pub(crate) fn computed(
 ) -> Change {
     let instead = move |tensors: &[Tensor<'_>]| {
         let arrays: Vec<ArrayD<f64>> = tensors.iter().map(array).collect();
-        Some(vec![tensor(compute(&arrays)?)?])
+        Some(vec![floats(compute(&arrays)?)?])
     };
     Change::Values(views.iter().copied().cloned().collect(), Arc::new(instead))
 }
@@ -241,11 +241,6 @@ pub(crate) fn renamed(op: &Operation, name: &str) -> Change {
     Change::Operation(Box::new(Operation { name: name.into(), ..op.clone() }))
 }
 
-pub(crate) fn tensor(values: ArrayD<f64>) -> Option<Tensor<'static>> {
-    let shape = values.shape().to_vec();
-    Tensor::new(DType::F64, shape, Values::from(values.iter().copied().collect::<Vec<f64>>()))
-}
-
 /// A function of two arrays, as far as their shapes allow.
 fn both(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Option<ArrayD<f64>> {
     let rank = a.ndim().max(b.ndim());
@@ -279,7 +274,7 @@ pub(crate) fn function(name: &str, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
 
 /// The same, told more.
 pub(crate) fn function_with(name: &str, x: &ArrayD<f64>, keywords: &[(&str, Scalar)]) -> Option<ArrayD<f64>> {
-    firstdiff_program::apply(name, &[&tensor(x.clone())?], keywords)?.first().map(array)
+    firstdiff_program::apply(name, &[&floats(x.clone())?], keywords)?.first().map(array)
 }
 
 /// e^x over its sum, along the last axis.

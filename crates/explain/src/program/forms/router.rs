@@ -5,10 +5,10 @@ use ndarray::{ArrayD, Axis, Dimension};
 use serde_json::json;
 use std::sync::Arc;
 
-use super::{Form, Function, computed, function, kept, numbers, over, softmax, tensor, with, with_number};
+use super::{Form, Function, computed, function, kept, numbers, over, softmax, with, with_number};
 use crate::mistakes::recorded::{ROUTER_BIAS, ROUTER_NORM, ROUTER_SCALE, ROUTER_TOPK, SHARED_GATE};
 use crate::program::context::Context;
-use crate::program::held::array;
+use crate::program::held::{array, floats};
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -101,7 +101,7 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
             let mut chosen =
                 firstdiff_program::apply("topk", &[tensors.first()?], &[("k", Scalar::Int(count as i64))])?;
             let values = chosen.first_mut()?;
-            *values = tensor(weigh(array(values))?)?;
+            *values = floats(weigh(array(values))?)?;
             Some(chosen)
         };
         Change::Values(vec![x.clone()], Arc::new(instead))

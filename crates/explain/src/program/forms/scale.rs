@@ -36,7 +36,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let any = Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale)));
     forms.push(any.due(number));
     let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
-    if let Some(x) = x.filter(|_| is_behind).cloned() {
+    // Of scores that the reference caps another cap is a number of its own operation.
+    let is_capped = || context.leads_to(op, |at| context.base(at) == "tanh" && context.leads_to_probs(at));
+    if let Some(x) = x.filter(|_| is_behind && !is_capped()).cloned() {
         let capped = move |cap: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
         forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
     }

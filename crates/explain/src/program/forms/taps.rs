@@ -8,7 +8,7 @@ use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::scale::{is_of_products, is_scaled_softmax};
-use super::{Form, computed, function, softmax, tensor};
+use super::{Form, computed, function, softmax};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
@@ -18,7 +18,7 @@ use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::context::Context;
-use crate::program::held::array;
+use crate::program::held::{array, floats};
 
 pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let mut forms = of_tokens(context);
@@ -128,7 +128,7 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         let shape = found.view.shape.clone();
         let instead = move |_: &[Tensor<'_>]| {
             let values: Vec<f64> = array(&held).iter().copied().collect();
-            Some(vec![tensor(ArrayD::from_shape_vec(shape.clone(), values).ok()?)?])
+            Some(vec![floats(ArrayD::from_shape_vec(shape.clone(), values).ok()?)?])
         };
         let change = Change::Values(Vec::new(), Arc::new(instead));
         forms.push(Form::read(mistake, params, tap, change));
@@ -331,7 +331,7 @@ fn of_tokens(context: &Context<'_>) -> Vec<Form> {
         (tokens.len() == fed.len()).then_some(())?;
         let picked = rows.select(Axis(0), &tokens);
         let shape: Vec<usize> = fed.shape().iter().chain(&rows.shape()[1..]).copied().collect();
-        Some(vec![tensor(picked.into_shape_with_order(shape).ok()?)?])
+        Some(vec![floats(picked.into_shape_with_order(shape).ok()?)?])
     };
     let change = Change::Values(vec![table.clone(), ids.clone()], Arc::new(instead));
     vec![Form::one(&TOKENS_DIFFER, vec![], op, change)]
