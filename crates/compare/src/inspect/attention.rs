@@ -48,7 +48,11 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     // A row of padding sees no key, and sums to 0.
     let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
     // In 16 bits each probability is rounded, and their sum with them.
-    let room = if run.coarse || sixteen_bits(|| (0..seen.values.len()).map(|i| seen.values.get(i))) { SUM_ROOM } else { SUM_ROOM_EXACT };
+    let room = if run.coarse || sixteen_bits(|| (0..seen.values.len()).map(|i| seen.values.get(i))) {
+        SUM_ROOM
+    } else {
+        SUM_ROOM_EXACT
+    };
     let off = filled.iter().filter(|s| (**s - 1.0).abs() > room).count();
     if off == 0 {
         return Ok(None);

@@ -340,8 +340,16 @@ fn a_part_of_a_tap_that_no_right_run_has() {
     assert!(finding.points_to.contains("mask-omitted") && !finding.points_to.contains("shifted"), "{finding:?}");
     // A query of padding that sees no key is uniform in all heads.
     let mut run = Run::right();
-    run.each_row("probs", |at, row| if at < 2 { row.fill(1.0 / 11.0) });
-    run.each_row("scores", |at, row| if at < 2 { row.fill(f32::MIN) });
+    run.each_row("probs", |at, row| {
+        if at < 2 {
+            row.fill(1.0 / 11.0)
+        }
+    });
+    run.each_row("scores", |at, row| {
+        if at < 2 {
+            row.fill(f32::MIN)
+        }
+    });
     assert!(!run.inspect(true, None).findings.iter().any(|f| f.what == "future-attended"));
 
     let factor = |r: &mut Run, by: fn(f32) -> f32| r.at(probs)[121..242].iter_mut().for_each(|p| *p = by(*p));
@@ -366,7 +374,11 @@ fn a_part_of_a_tap_that_no_right_run_has() {
         run.at("h0")[at * 48..(at + 1) * 48].copy_from_slice(&row);
     }
     copy(&mut run);
-    let copied = run.inspect(true, None).findings.into_iter().find(|f| f.what == "rows-copied" && f.place.tap == "layers.1.attn_out".parse().unwrap());
+    let copied = run
+        .inspect(true, None)
+        .findings
+        .into_iter()
+        .find(|f| f.what == "rows-copied" && f.place.tap == "layers.1.attn_out".parse().unwrap());
     assert!(copied.is_none(), "one token, as of padding: {copied:?}");
 }
 
