@@ -18,7 +18,9 @@ use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_WRONG_LAYER};
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
-use crate::tolerance::weights::{CHANGE_LEAVES, LEAST_ALLOWED, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM};
+use crate::tolerance::weights::{
+    CHANGE_LEAVES, LEAST_ALLOWED, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
+};
 
 /// Two tensors of one weight.
 #[derive(Clone, Copy)]
