@@ -290,7 +290,11 @@ pub(super) fn lerp(call: &Call<'_>) -> Results {
 
 /// a + v · b · c.
 pub(super) fn addcmul(call: &Call<'_>) -> Results {
-    let mut term = product(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?)?;
+    added(call, product(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?)?)
+}
+
+/// a + v · term.
+fn added(call: &Call<'_>, mut term: Vec<Tensor<'_>>) -> Results {
     if call.keyword("value").is_some() {
         term = product(call, &term[0], &call.operand(usize::MAX, "value")?)?;
     }
@@ -299,11 +303,7 @@ pub(super) fn addcmul(call: &Call<'_>) -> Results {
 
 /// a + v · b / c.
 pub(super) fn addcdiv(call: &Call<'_>) -> Results {
-    let mut term = float(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?, |x, y| x / y)?;
-    if call.keyword("value").is_some() {
-        term = product(call, &term[0], &call.operand(usize::MAX, "value")?)?;
-    }
-    sum(call, &call.operand(0, "self")?, &term[0])
+    added(call, float(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?, |x, y| x / y)?)
 }
 
 /// ln(e^a + e^b).
