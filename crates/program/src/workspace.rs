@@ -63,7 +63,7 @@ impl<'a> Workspace<'a> {
             self.load(view)?;
         }
         let refuse = |error| refused(number, op, error);
-        let mut call = call(op, &|view| self.read(view));
+        let mut call = self.call(op);
         if self.rounds_activations(op) {
             self.round_activations(op, &mut call).map_err(refuse)?;
         }
@@ -208,27 +208,26 @@ impl<'a> Workspace<'a> {
             own => own,
         }
     }
-}
 
-/// An operation with its operands as `read` gives them.
-pub(crate) fn call<'s>(op: &'s Operation, read: &dyn Fn(&'s View) -> Tensor<'s>) -> Call<'s> {
-    let (name, overload) = base_and_overload(&op.name);
-    Call {
-        name,
-        overload,
-        args: op.operands.iter().map(|operand| argument(operand, read)).collect(),
-        named: op.keywords.iter().map(|(key, operand)| (key.as_str(), argument(operand, read))).collect(),
-        outputs: op.outputs.iter().map(Option::as_ref).collect(),
+    fn call<'s>(&'s self, op: &'s Operation) -> Call<'s> {
+        let (base, overload) = base_and_overload(&op.name);
+        Call {
+            name: base,
+            overload,
+            args: op.operands.iter().map(|operand| self.argument(operand)).collect(),
+            named: op.keywords.iter().map(|(key, operand)| (key.as_str(), self.argument(operand))).collect(),
+            outputs: op.outputs.iter().map(Option::as_ref).collect(),
+        }
     }
-}
 
-fn argument<'s>(operand: &'s Operand, read: &dyn Fn(&'s View) -> Tensor<'s>) -> Arg<'s> {
-    match operand {
-        Operand::View(view) => Arg::Tensor(read(view)),
-        Operand::Scalar(scalar) => Arg::Scalar(scalar),
-        Operand::DType(dtype) => Arg::DType(*dtype),
-        Operand::None => Arg::None,
-        Operand::List(list) => Arg::List(list.iter().map(|operand| argument(operand, read)).collect()),
+    fn argument<'s>(&'s self, operand: &'s Operand) -> Arg<'s> {
+        match operand {
+            Operand::View(view) => Arg::Tensor(self.read(view)),
+            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+            Operand::DType(dtype) => Arg::DType(*dtype),
+            Operand::None => Arg::None,
+            Operand::List(list) => Arg::List(list.iter().map(|operand| self.argument(operand)).collect()),
+        }
     }
 }
 

@@ -114,13 +114,13 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
         return Ok(None);
     }
     let mut behind = Behind { softmaxed: true, fill: fill(&scores), ..Behind::default() };
-    let (mut seen_keys, mut hidden_keys) = (Vec::new(), Vec::new());
+    let (mut seen_keys, mut hidden_keys) = (Moments::default(), Moments::default());
     for row in 0..scores.rows {
         let first = after(&scores, row);
-        seen_keys.extend(scores.row(row).take(first));
+        scores.row(row).take(first).for_each(|x| seen_keys.add(x));
         let (all, masked) = (behind.all, behind.masked);
         for x in scores.row(row).skip(first) {
-            hidden_keys.push(x);
+            hidden_keys.add(x);
             behind.all += 1;
             behind.masked += usize::from(x <= MASKED);
         }
@@ -130,8 +130,7 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
         let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM_ROOM * p;
         behind.softmaxed &= seen.row(row).zip(scores.row(row)).all(right);
     }
-    let ((hidden, _), (mean, spread)) = (moments(&hidden_keys), moments(&seen_keys));
-    behind.alike = (hidden - mean).abs() <= SCORES_APART * spread;
+    behind.alike = (hidden_keys.mean() - seen_keys.mean()).abs() <= SCORES_APART * seen_keys.spread();
     Ok(Some(behind).filter(|b| b.all > 0))
 }
 
@@ -148,11 +147,28 @@ fn leaks(fill: f64) -> String {
     format!("all {fill}, and e to that is {}, not 0", number(fill.exp()))
 }
 
-/// Mean and spread of the scores that are not masked.
-fn moments(scores: &[f64]) -> (f64, f64) {
-    let open: Vec<f64> = scores.iter().copied().filter(|x| *x > MASKED).collect();
-    let mean = |of: &dyn Fn(f64) -> f64| open.iter().map(|x| of(*x)).sum::<f64>() / open.len() as f64;
-    (mean(&|x| x), (mean(&|x| x * x) - mean(&|x| x).powi(2)).max(0.0).sqrt())
+/// Mean and spread of some scores.
+#[derive(Default)]
+struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, x: f64) {
+        if x > MASKED {
+            (self.count, self.sum, self.squares) = (self.count + 1.0, self.sum + x, self.squares + x * x);
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    fn spread(&self) -> f64 {
+        (self.squares / self.count - self.mean().powi(2)).max(0.0).sqrt()
+    }
 }
 
 /// The first key behind the query of a row.

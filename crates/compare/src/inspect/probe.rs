@@ -57,22 +57,33 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
         "residual adds (no h_attn with attn_out)",
     );
     absent(has(Site::Logits), "logits");
+    let shapes: Vec<&Entry> = entries.iter().filter(|e| extent(e).is_none() && squeezed(e).len() != 2).collect();
+    if let Some(first) = shapes.first() {
+        unseen.push(format!(
+            "rows of {} taps whose axes are not the vocabulary's (first {}, {:?})",
+            shapes.len(),
+            first.tap,
+            first.shape
+        ));
+    }
     let elsewhere = |e: &&Entry| extent(e).is_some_and(|held| run.positions(e, held).is_none());
     let is_counted = |e: &&Entry| run.start(e.step).is_some() && run.count(e.step).is_some();
-    let all = || entries.iter();
-    let of_positions = || all().filter(|_| !batch).filter(elsewhere);
-    let mut group = |taps: Vec<&Entry>, which: &str, why: &str| {
-        if let Some(first) = taps.first() {
-            unseen.push(format!("{which} {} taps (first {}, {:?}): {why}", taps.len(), first.tap, first.shape));
+    let (counted, lost): (Vec<&Entry>, Vec<&Entry>) = entries.iter().filter(elsewhere).partition(is_counted);
+    let other = "of another number than the step has: other axes, or some of the positions alone (--rows)";
+    for (taps, how) in [(counted, other), (lost, "say --rows, or the tokens in dump.json")] {
+        if let Some(first) = taps.first().filter(|_| !batch) {
+            unseen.push(format!("positions of {} taps (first {}, {:?}): {how}", taps.len(), first.tap, first.shape));
         }
-    };
-    let shapes = all().filter(|e| extent(e).is_none() && squeezed(e).len() != 2);
-    group(shapes.collect(), "rows of", "their axes are not the vocabulary's");
-    let counted = of_positions().filter(is_counted);
-    group(counted.collect(), "positions of", "more or fewer than the step has: other axes, or some alone (--rows)");
-    let lost = of_positions().filter(|e| !is_counted(e));
-    group(lost.collect(), "positions of", "say --rows, or the tokens in dump.json");
-    let padded = all().filter(|e| e.tap.site == Site::Probs && !run.keys_are_positions(e));
-    group(padded.collect(), "which keys are looked at in", "padded, or positions unknown");
+    }
+    let padded = |e: &&Entry| e.tap.site == Site::Probs && !run.keys_are_positions(e);
+    let padded: Vec<&Entry> = entries.iter().filter(padded).collect();
+    if let Some(first) = padded.first() {
+        unseen.push(format!(
+            "which keys {} probs look at: padded, or positions unknown (first {}, {:?})",
+            padded.len(),
+            first.tap,
+            first.shape
+        ));
+    }
     unseen
 }

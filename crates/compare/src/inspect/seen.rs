@@ -7,7 +7,6 @@ use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values, to
 use super::finding::Sureness;
 use super::{extent, place_of};
 use crate::graph::Place;
-use crate::words::unravel;
 
 /// A dump, and how many token positions each of its steps has.
 pub(super) struct Run<'a> {
@@ -225,8 +224,13 @@ impl<'a> Seen<'a> {
     }
 
     /// `head 2, position 4, channel 1`.
-    pub(super) fn index_in_words(&self, index: usize) -> String {
-        crate::words::index_in_words(self.site(), &unravel(index, &self.shape))
+    pub(super) fn index_in_words(&self, mut index: usize) -> String {
+        let mut at = vec![0; self.shape.len()];
+        for (place, &extent) in at.iter_mut().zip(&self.shape).rev() {
+            *place = index % extent.max(1);
+            index /= extent.max(1);
+        }
+        crate::words::index_in_words(self.site(), &at)
     }
 
     /// Whether the columns are the keys of the text from its first position on, none cut and none padded.

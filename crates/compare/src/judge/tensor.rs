@@ -568,7 +568,11 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<
     let (positions, _) = pair.rows();
     let heads = pair.heads().filter(|_| is_noisy(profile, allowed) && positions >= FEW_POSITIONS)?;
     let mut sums = vec![(0.0, 0.0, 0.0); heads];
-    for (i, r, c) in unmasked_pairs(pair) {
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        if is_masked(pair.site(), r) || is_masked(pair.site(), c) {
+            continue;
+        }
         let (rr, cr, dd) = &mut sums[pair.head_of(i, heads)];
         *rr += r * r;
         *cr += c * r;
@@ -657,17 +661,15 @@ fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<D
     Some(Difference::Key { key, nmse })
 }
 
-/// The elements that neither side masks, with both values.
-fn unmasked_pairs(pair: &Pair<'_>) -> impl Iterator<Item = (usize, f64, f64)> {
-    let values = (0..pair.len()).map(|i| (i, pair.reference(i), pair.candidate(i)));
-    values.filter(|(_, r, c)| !is_masked(pair.site(), *r) && !is_masked(pair.site(), *c))
-}
-
 /// The place behind the position axis that is furthest off, if it is further than its `limit`, and stands out.
 fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)> {
     let (_, places) = pair.rows();
     let (mut error, mut energy) = (vec![0.0; places], vec![0.0; places]);
-    for (i, r, c) in unmasked_pairs(pair) {
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        if is_masked(pair.site(), r) || is_masked(pair.site(), c) {
+            continue;
+        }
         error[i % places] += (c - r) * (c - r);
         energy[i % places] += r * r;
     }

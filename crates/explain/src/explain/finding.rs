@@ -161,6 +161,12 @@ impl Finding {
     pub(crate) fn has_cause(&self, says: impl Fn(&Mistake) -> bool) -> bool {
         self.cause.as_ref().and_then(Cause::mistake).is_some_and(says)
     }
+
+    /// Where least is left of the error, and where most.
+    pub fn least_and_most_left(&self) -> Option<(Remainder, Remainder)> {
+        let by_rest = |a: &&Remainder, b: &&Remainder| a.residual_nmse.total_cmp(&b.residual_nmse);
+        Some((*self.remainders.iter().min_by(by_rest)?, *self.remainders.iter().max_by(by_rest)?))
+    }
 }
 
 impl Finding {

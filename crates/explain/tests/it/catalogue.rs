@@ -1,6 +1,6 @@
 //! Is a mistake tried wherever it can be made, and by every name it has? And is it said not to show only where it could not?
 
-use firstdiff_explain::explain::{Explanation, Match, Remainder};
+use firstdiff_explain::explain::{Explanation, Match};
 use firstdiff_trace::{Site, Tap};
 
 use crate::again::{changed, values};
@@ -210,9 +210,7 @@ fn what_comes_near_is_said_to_leave_for_each_place_and_not_the_first() {
     });
     let [finding] = &explanation.findings[..] else { panic!("{:?}", explanation.findings) };
     assert_eq!((finding.matched, finding.alternatives[0].id), (Match::Closest, "activation"));
-    let by_rest = |a: &&Remainder, b: &&Remainder| a.residual_nmse.total_cmp(&b.residual_nmse);
-    let (least, most) = (finding.remainders.iter().min_by(by_rest), finding.remainders.iter().max_by(by_rest));
-    let (least, most) = (least.unwrap(), most.unwrap());
+    let (least, most) = finding.least_and_most_left().unwrap();
     assert_eq!((finding.remainders.len(), least.place.step, most.place.step), (2, 0, 1));
     assert!(most.residual_nmse > 100.0 * least.residual_nmse && most.residual_nmse == finding.residual_nmse);
 }

@@ -237,14 +237,10 @@ const OF_PROBABILITIES: Names = ["heads", "queries", "keys"];
 
 /// Every reading of a tensor of this shape that is cheap to try.
 pub(super) fn gathers(shape: &[usize], names: Names) -> Vec<Gather> {
-    gathers_of(shape, names, |due| (1..=(2 * due).min(MOST_STRIDES)).collect())
-}
-
-/// Every order of the axes, and the strides that are tried where `due` are right.
-fn gathers_of(shape: &[usize], names: Names, strides: impl Fn(usize) -> Vec<usize>) -> Vec<Gather> {
     let mut all = reordered(shape);
     for axis in 0..shape.len().saturating_sub(1) {
-        apart(shape, axis, strides(shape[axis + 1..].iter().product()).into_iter(), &mut all);
+        let due: usize = shape[axis + 1..].iter().product();
+        apart(shape, axis, 1..=(2 * due).min(MOST_STRIDES), &mut all);
     }
     all.extend(layouts::between(shape, names));
     kept(all, shape)
@@ -252,15 +248,18 @@ fn gathers_of(shape: &[usize], names: Names, strides: impl Fn(usize) -> Vec<usiz
 
 /// The readings that engines make by mistake most often.
 fn few_gathers(shape: &[usize], widths: &[usize], names: Names) -> Vec<Gather> {
-    gathers_of(shape, names, |due| {
+    let mut all = reordered(shape);
+    for axis in 0..shape.len().saturating_sub(1) {
+        let due: usize = shape[axis + 1..].iter().product();
         let beside = [2 * due, due / 2, 4 * due, due + 1, due + 4, due + 8, due + 16, due + 32, due + 64];
         let rounded = [32, 64, 128, 256].map(|to| due.next_multiple_of(to));
         let mut strides: Vec<usize> = [&beside[..], &rounded, widths].concat();
         strides.sort_unstable();
         strides.dedup();
-        strides.retain(|stride| *stride > 0);
-        strides
-    })
+        apart(shape, axis, strides.into_iter().filter(|stride| *stride > 0), &mut all);
+    }
+    all.extend(layouts::between(shape, names));
+    kept(all, shape)
 }
 
 fn kept(mut all: Vec<Gather>, shape: &[usize]) -> Vec<Gather> {

@@ -7,7 +7,8 @@ use std::ops::Range;
 use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, parts};
 use crate::experts::part::Part;
 use crate::experts::pieces::{Piece, Pieces};
-use crate::kernels;
+use crate::kernels::base_and_overload;
+use crate::kernels::{self, Arg, Call};
 use crate::memory::Memory;
 use crate::program::flow::Flow;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, check};
@@ -17,7 +18,6 @@ use crate::value::error::Misfit;
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::View;
-use crate::workspace::call;
 
 impl Program {
     /// The program had these been chosen, by the index of the tap that says so; `None` where it is the same.
@@ -448,8 +448,14 @@ impl<'a> Following<'a> {
         if !has_numbers {
             return Err(Misfit::Value);
         }
-        let mut call = call(op, &|view| self.known.get(&view.buffer).map_or_else(|| blank(view), |m| m.read(view)));
-        call.outputs.retain(|_| !op.gives_places());
+        let (base, overload) = base_and_overload(&op.name);
+        let call = Call {
+            name: base,
+            overload,
+            args: op.operands.iter().map(|operand| self.argument(operand)).collect(),
+            named: op.keywords.iter().map(|(key, operand)| (key.as_str(), self.argument(operand))).collect(),
+            outputs: if op.gives_places() { Vec::new() } else { op.outputs.iter().map(Option::as_ref).collect() },
+        };
         let results = match kernel(&call) {
             Ok(results) if results.len() >= op.outputs.len() => results,
             _ if extents.is_empty() => return Ok(Given::AsBefore),
@@ -459,7 +465,7 @@ impl<'a> Following<'a> {
             let Some(view) = view else { return true };
             let axes = view.shape.iter().copied().zip(result.shape().iter().copied());
             // Parts one behind the other have the extent of all of them.
-            let joins = call.name.starts_with("cat") || call.name.starts_with("concat");
+            let joins = base.starts_with("cat") || base.starts_with("concat");
             view.shape.len() == result.shape().len()
                 && axes.into_iter().all(|pair| pair.0 == pair.1 || joins || extents.contains(&pair))
         };
@@ -470,6 +476,19 @@ impl<'a> Following<'a> {
         match is_known {
             true => Ok(Given::Known(results)),
             false => Ok(Given::Extents(results.iter().map(|result| result.shape().to_vec()).collect())),
+        }
+    }
+
+    fn argument<'s>(&'s self, operand: &'s Operand) -> Arg<'s> {
+        match operand {
+            Operand::View(view) => Arg::Tensor(match self.known.get(&view.buffer) {
+                Some(memory) => memory.read(view),
+                None => blank(view),
+            }),
+            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+            Operand::DType(dtype) => Arg::DType(*dtype),
+            Operand::None => Arg::None,
+            Operand::List(list) => Arg::List(list.iter().map(|operand| self.argument(operand)).collect()),
         }
     }
 

@@ -290,11 +290,7 @@ pub(super) fn lerp(call: &Call<'_>) -> Results {
 
 /// a + v · b · c.
 pub(super) fn addcmul(call: &Call<'_>) -> Results {
-    added(call, product(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?)?)
-}
-
-/// a + v · term.
-fn added(call: &Call<'_>, mut term: Vec<Tensor<'_>>) -> Results {
+    let mut term = product(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?)?;
     if call.keyword("value").is_some() {
         term = product(call, &term[0], &call.operand(usize::MAX, "value")?)?;
     }
@@ -303,7 +299,11 @@ fn added(call: &Call<'_>, mut term: Vec<Tensor<'_>>) -> Results {
 
 /// a + v · b / c.
 pub(super) fn addcdiv(call: &Call<'_>) -> Results {
-    added(call, float(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?, |x, y| x / y)?)
+    let mut term = float(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?, |x, y| x / y)?;
+    if call.keyword("value").is_some() {
+        term = product(call, &term[0], &call.operand(usize::MAX, "value")?)?;
+    }
+    sum(call, &call.operand(0, "self")?, &term[0])
 }
 
 /// ln(e^a + e^b).

@@ -214,14 +214,6 @@ fn token_ids(value: &Json) -> Option<Vec<Vec<i64>>> {
     Some(ids.chunks(width).map(<[i64]>::to_vec).collect())
 }
 
-/// Refuses a file that lies outside the folder.
-fn refuse_outside(path: &Path, name: &str, file: &str) -> Result<(), DumpError> {
-    match Path::new(file).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
-        true => Ok(()),
-        false => Err(not_a_dump(path, &format!("{name}: file '{}' lies outside the folder", file.escape_debug()))),
-    }
-}
-
 /// A manifest of binaries: `checkpoints[]{name, token_idx, count, dtype, file}`.
 fn manifest(path: &Path, list: &[Json]) -> Result<Read, DumpError> {
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -231,7 +223,10 @@ fn manifest(path: &Path, list: &[Json]) -> Result<Read, DumpError> {
         let (Some(name), Some(file)) = (text("name"), text("file")) else {
             return Err(not_a_dump(path, "a checkpoint without name or file"));
         };
-        refuse_outside(path, name, file)?;
+        let plain = Path::new(file).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !plain {
+            return Err(not_a_dump(path, &format!("{name}: file '{}' lies outside the folder", file.escape_debug())));
+        }
         let dtype = text("dtype").map_or(Some(DType::F32), dtype);
         let Some(dtype) = dtype else { continue };
         let mut items = raw::open(&folder.join(file), Some(dtype))?.items;
@@ -306,7 +301,10 @@ fn of_tree(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, Dum
         return Ok(None);
     }
     if let Some(file) = value.as_text().filter(|f| f.ends_with(".safetensors")) {
-        refuse_outside(path, name, file)?;
+        let plain = Path::new(file).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !plain {
+            return Err(not_a_dump(path, &format!("{name}: file '{}' lies outside the folder", file.escape_debug())));
+        }
         let stored = Dump::open(path.parent().unwrap_or(Path::new(".")).join(file))?;
         return Ok(Some(super::plain(name, stored.read_unmapped("data")?)));
     }
