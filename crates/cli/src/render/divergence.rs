@@ -36,7 +36,8 @@ impl Divergence {
             None => format!("{} ({})", said.place, said.op),
         };
         let seen = if said.keys_not_compared { " at the positions compared" } else { "" };
-        let after = first.after.map_or("the tokens".to_owned(), |after| {
+        let input = if tap.place.tap.is_open() { "the model's input" } else { "the tokens" };
+        let after = first.after.map_or(input.to_owned(), |after| {
             let named = if after.step == tap.place.step { after.tap.to_string() } else { report.name(after) };
             format!("{}, which agrees{seen}", if report.alignment.is_some() { named } else { after.to_string() })
         });

@@ -406,7 +406,7 @@ impl Region {
             region("ranks", text);
         }
         if let Some(text) = concentrated(&anatomy.channels, &anatomy.channel_nmse, allowed) {
-            let of_keys = matches!(tap.place.tap.site.axes().last(), Some('S'));
+            let of_keys = tap.shape.len() > 2 && tap.place.tap.last_site().axes().last() == Some(&'S');
             region(if of_keys { "keys" } else { "channels" }, text);
         }
         regions

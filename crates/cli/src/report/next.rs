@@ -43,7 +43,11 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     }
     let reads: Vec<String> =
         first.reads.iter().filter(|p| p.step == tap.place.step).map(|p| p.tap.to_string()).collect();
-    let inputs = if reads.is_empty() { "the token ids".into() } else { reads.join(" and ") };
+    let inputs = match reads.is_empty() {
+        true if is_embedding => "the token ids".into(),
+        true => "the model's input".into(),
+        false => reads.join(" and "),
+    };
     if products_are_off_alike(report) {
         return "all products with weights that can be judged here are off alike and without structure: another arithmetic (quantised, or of 16 bits)? \
                 `firstdiff explain MODEL CAND` tries which; beside a second right run of it, compare --noise REF2"

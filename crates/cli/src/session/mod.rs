@@ -27,6 +27,7 @@ use firstdiff_compare::{
     Verdict, Warning, align, beyond_the_profile, compare, graph_of, grids, number, own_rows_by, shown_cache,
     split_experts, token_edits, without_padding,
 };
+use firstdiff_explain::replay::seen_padding;
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
 
@@ -483,7 +484,9 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
     let many = [found.reference.is_some(), found.candidate.is_some()];
     let fed = [&reference, &candidate].map(|dump| dump.meta().sequences.clone().unwrap_or_default());
     let (reference, candidate) = (cut(reference, &found.reference)?, cut(candidate, &found.candidate)?);
-    let candidate = without_padding(candidate, Some(&reference), &fed[1])?;
+    let seen = seen_padding(&candidate)?;
+    let mut candidate = without_padding(candidate, Some(&reference), &fed[1])?;
+    seen.iter().for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
     let reference = without_padding(reference, Some(&candidate), &fed[0])?;
     Ok((reference, candidate, found.count(), many))
 }

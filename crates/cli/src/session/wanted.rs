@@ -114,7 +114,13 @@ pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool
     let rows = tap.report.positions.as_ref();
     let position = |row: usize| rows.and_then(|rows| rows.get(row)).copied().unwrap_or(row);
     let wrong: Vec<usize> = tap.wrong_rows.iter().map(|&row| start + position(row)).collect();
-    let count = tap.report.shape.get(name.last_site().position_axis()).copied().unwrap_or(0);
+    let site = name.last_site();
+    let count = tap.report.shape.get(site.position_axis()).copied().unwrap_or(0);
+    // Of a name that says nothing of its axes, rows are positions where they are as many.
+    let length = || Some(Chunks::of(dump)?.ranges().get(step as usize)?.len());
+    if site.is_open() && rows.is_none() && length() != Some(count) {
+        return None;
+    }
     let first = *tap.wrong_rows.first()?;
     (wrong.len() < count).then(|| (wrong, first > 0 && position(first) == first))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use firstdiff_trace::{Dump, Recorder, Tap};
 
-use crate::common::{firstdiff, fixtures, json};
+use crate::common::{firstdiff, fixtures, json, screen};
 
 const GOLDEN: &str = "golden/llama-torch";
 /// The golden dump's own, its prefill's.
@@ -257,7 +257,7 @@ fn changed(taps: &Taps, kind: &str) -> Taps {
 fn written(folder: &Path, tensors: &Taps, says: serde_json::Value) -> String {
     let recorder = Recorder::create(folder).unwrap();
     for (name, shape, values) in tensors {
-        recorder.record(name.parse::<Tap>().unwrap(), shape, values).unwrap();
+        recorder.record(name, shape, values).unwrap();
     }
     recorder.finish().unwrap();
     let file = folder.join("dump.json");
@@ -788,4 +788,117 @@ fn the_last_row_of_a_padded_prompt_is_the_last_token_s() {
             }
         }
     }
+}
+
+/// A model of pictures: h0 is made of patches, no tokens are named, and the logits are one row of all positions together.
+fn picture(folder: &Path, logits: impl Fn(usize) -> f32, whole: bool) -> String {
+    let scores = vec![0.25; 17 * 17];
+    let row = |seed: usize, count: usize| (0..count).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 7.0 - 1.5).collect();
+    let mut taps: Taps = vec![("logits", vec![1, 10], (0..10).map(logits).collect())];
+    if whole {
+        taps.extend([
+            ("h0", vec![17, 48], row(1, 17 * 48)),
+            ("layers.0.scores", vec![1, 17, 17], scores),
+            ("layers.0.h", vec![17, 48], row(2, 17 * 48)),
+        ]);
+    }
+    let reads = |tap: &str, reads: &[&str]| serde_json::json!({"tap": tap, "op": "linear", "reads": reads});
+    let graph = [
+        reads("patches", &[]),
+        reads("h0", &["patches"]),
+        reads("layers.0.scores", &["h0"]),
+        reads("layers.0.h", &["layers.0.scores"]),
+        reads("logits", &["layers.0.h"]),
+    ];
+    written(folder, &taps, if whole { serde_json::json!({"graph": graph}) } else { serde_json::json!({}) })
+}
+
+#[test]
+fn one_row_of_a_model_without_tokens_is_of_no_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = |i: usize| (i as f32 - 4.0) / 3.0;
+    let reference = picture(&folder.path().join("reference"), right, true);
+    for whole in [true, false] {
+        let same = picture(&folder.path().join(format!("same-{whole}")), right, whole);
+        let report = json(&["compare", &reference, &same]);
+        assert_eq!(report["verdict"], "parity", "{}", report["reason"]);
+        assert!(!report["warnings"].to_string().contains("last"), "{}", report["warnings"]);
+        let wrong = |i: usize| right(i) + if i == 3 { 0.5 } else { 0.01 };
+        let wrong = picture(&folder.path().join(format!("wrong-{whole}")), wrong, whole);
+        let report = json(&["compare", &reference, &wrong]);
+        assert_eq!(report["verdict"], "diverged", "{}", report["reason"]);
+        assert_eq!(report["first_divergence"]["max_at"], serde_json::json!([0, 3]));
+        let screen = screen(&["compare", &reference, &wrong]);
+        assert!(screen.contains("at [0, 3]") && !screen.contains("position 16"), "{screen}");
+    }
+}
+
+#[test]
+fn a_row_that_is_nan_beside_right_ones_is_a_divergence() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, verdict) in [("one", "diverged"), ("all", "incomparable")] {
+        let spoilt = |tap: &str, width: usize| {
+            let mut values = golden(tap);
+            let rows = if name == "one" { 5..6 } else { 0..11 };
+            values[rows.start * width..rows.end * width].fill(f32::NAN);
+            values
+        };
+        let taps = vec![
+            ("layers.1.h", vec![11, 48], spoilt("layers.1.h", 48)),
+            ("final_norm", vec![11, 48], spoilt("final_norm", 48)),
+            ("logits", vec![11, 151], spoilt("logits", 151)),
+        ];
+        let dump = written(&folder.path().join(name), &taps, serde_json::json!({}));
+        let report = json(&["compare", GOLDEN, &dump]);
+        assert_eq!(report["verdict"], verdict, "{}", report["reason"]);
+    }
+}
+
+#[test]
+fn a_softmax_that_reads_keys_of_padding_is_not_blamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let softmax = |scores: &[f32], keys: usize| -> Vec<f32> {
+        let row = |row: &[f32]| {
+            let sum: f32 = row.iter().map(|x| x.exp()).sum();
+            row.iter().map(|x| x.exp() / sum).collect::<Vec<f32>>()
+        };
+        scores.chunks(keys).flat_map(row).collect()
+    };
+    let run = |name: &str, padding: usize, fill: f32| {
+        let count = padding + 3;
+        let score = |query: usize, key: usize| match key.checked_sub(padding) {
+            _ if key > query => f32::NEG_INFINITY,
+            None => fill,
+            Some(key) => 0.3 * (key + 2 * query.saturating_sub(padding)) as f32,
+        };
+        let scores: Vec<f32> = (0..count).flat_map(|query| (0..count).map(move |key| score(query, key))).collect();
+        let mut mask = vec![0; padding];
+        mask.extend([1; 3]);
+        let shape = vec![1, count, count];
+        let probs = softmax(&scores, count);
+        let taps = vec![("layers.0.scores", shape.clone(), scores), ("layers.0.probs", shape, probs)];
+        let says = if padding == 0 { serde_json::json!({}) } else { serde_json::json!({"attention_mask": mask}) };
+        written(&folder.path().join(name), &taps, says)
+    };
+    let (reference, masked, seen) = (run("reference", 0, 0.0), run("masked", 2, f32::MIN), run("seen", 2, 0.5));
+    assert_eq!(json(&["compare", &reference, &masked])["verdict"], "parity");
+    let report = json(&["compare", &reference, &seen]);
+    assert_eq!(report["verdict"], "diverged", "{}", report["reason"]);
+    let between = report["first_divergence"]["unchecked_between"].to_string();
+    assert!(between.contains("layers.0.scores"), "{}", report["first_divergence"]);
+}
+
+#[test]
+fn keys_of_another_stack_are_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, off: f32| {
+        let value = |i: usize| (i % 7) as f32 - 2.0 + if i % 6 == 4 { off } else { 0.0 };
+        let taps = vec![("decoder.layers.0.scores", vec![4, 6, 6], (0..144).map(value).collect())];
+        let node = serde_json::json!({"tap": "decoder.layers.0.scores", "op": "add", "reads": []});
+        written(&folder.path().join(name), &taps, serde_json::json!({"graph": [node]}))
+    };
+    let (reference, wrong) = (run("reference", 0.0), run("wrong", 0.5));
+    let screen = screen(&["compare", &reference, &wrong]);
+    assert!(screen.contains("keys  ") && !screen.contains("channels"), "{screen}");
+    assert!(!screen.contains("order in which"), "one tap has no order: {screen}");
 }

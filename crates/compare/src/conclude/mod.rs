@@ -37,7 +37,8 @@ impl Run<'_> {
             ));
         }
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
-        if first.is_some_and(|first| !self.plan.open.says_order(self.graph.places()[first].tap)) {
+        let is_one_of_several = found.iter().filter(|here| here.is_compared()).nth(1).is_some();
+        if first.is_some_and(|first| is_one_of_several && !self.plan.open.says_order(self.graph.places()[first].tap)) {
             warnings.push(Warning::OrderUnknown);
         }
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();

@@ -10,6 +10,7 @@ use crate::report::log::Standing;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
 use crate::run::infer_steps::steps;
+use crate::run::steps::is_without_tokens;
 use crate::taps::context::{Compared, Judged, Run};
 
 impl Run<'_> {
@@ -51,6 +52,7 @@ impl Run<'_> {
             shape: self.own_shape(place, shape).unwrap_or_else(|| shape.clone()),
             positions: positions.clone(),
             is_last,
+            is_pooled: single && is_without_tokens([self.reference, self.candidate]),
             layout: Some(layout.clone()),
             part: part.clone(),
             noise: self.noise(place).map(|noise| noise.nmse),

@@ -3,10 +3,10 @@
 use firstdiff_trace::{DumpError, Site};
 
 use super::finding::{Finding, Sureness};
-use super::seen::{Run, Seen};
+use super::seen::{Run, Seen, sixteen_bits};
 use super::tally::Tally;
 use crate::tolerance::inspect::{
-    ALL_PROBABILITY, ENOUGH_ROWS, EVEN_SUMS, SAME_PROBABILITY, SCORES_APART, SOME_PROBABILITY, SUM_ROOM,
+    ALL_PROBABILITY, ENOUGH_ROWS, EVEN_SUMS, SAME_PROBABILITY, SCORES_APART, SOME_PROBABILITY, SUM_ROOM, SUM_ROOM_EXACT,
 };
 use crate::tolerance::judge::{MASKED, UNDERFLOW};
 use crate::words::number;
@@ -47,13 +47,21 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let sums: Vec<f64> = (0..seen.rows).map(|row| seen.row(row).sum()).collect();
     // A row of padding sees no key, and sums to 0.
     let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
-    let off = filled.iter().filter(|s| (**s - 1.0).abs() > SUM_ROOM).count();
+    // In 16 bits each probability is rounded, and their sum with them.
+    let room = if run.coarse || sixteen_bits(|| (0..seen.values.len()).map(|i| seen.values.get(i))) {
+        SUM_ROOM
+    } else {
+        SUM_ROOM_EXACT
+    };
+    let off = filled.iter().filter(|s| (**s - 1.0).abs() > room).count();
     if off == 0 {
         return Ok(None);
     }
     let (least, most) =
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
-    let (sure, points) = match (most > 1.0 + SUM_ROOM, masked_late(run, seen, &sums)?) {
+    let slight = least >= 1.0 - SUM_ROOM && most <= 1.0 + SUM_ROOM;
+    let (sure, points) = match (most > 1.0 + room, masked_late(run, seen, &sums)?) {
+        _ if slight => (Sureness::Likely, "a wrong sum in the softmax, a factor on its result, or probs in few bits"),
         (true, _) => (
             run.law(),
             "softmax over another axis, no softmax, or a lost division (softmax-axis); or attention without softmax",
@@ -87,6 +95,8 @@ fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, Dum
 struct Behind {
     all: usize,
     masked: usize,
+    /// A row has keys of both kinds.
+    mixed: bool,
     /// The one number that all of them are.
     fill: Option<f64>,
     /// Whether they are like those of the keys that the query may see.
@@ -108,11 +118,13 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
     for row in 0..scores.rows {
         let first = after(&scores, row);
         scores.row(row).take(first).for_each(|x| seen_keys.add(x));
+        let (all, masked) = (behind.all, behind.masked);
         for x in scores.row(row).skip(first) {
             hidden_keys.add(x);
             behind.all += 1;
             behind.masked += usize::from(x <= MASKED);
         }
+        behind.mixed |= masked < behind.masked && behind.masked - masked < behind.all - all;
         let top = scores.row(row).fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.row(row).map(|x| (x - top).exp()).sum();
         let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM_ROOM * p;
@@ -165,10 +177,12 @@ fn after(seen: &Seen<'_>, row: usize) -> usize {
 }
 
 fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
-    // A row of padding that sees no key may come out uniform over all of them.
+    // A query of padding that sees no key may come out uniform over all of them, in every head.
     let even = |row: usize| seen.row(row).all(|p| p == seen.values.get(row * seen.width));
-    let padding = !(0..seen.rows).all(even);
-    let mass = |row: usize| match padding && even(row) {
+    let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
+    let unseeing: Vec<bool> = (0..queries).map(|query| (query..seen.rows).step_by(queries).all(even)).collect();
+    let padding = !unseeing.iter().all(|u| *u);
+    let mass = |row: usize| match padding && unseeing[row % queries] {
         true => 0.0,
         false => seen.row(row).skip(after(seen, row)).sum::<f64>(),
     };
@@ -209,6 +223,9 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         }
         Some(b) if b.masked == 0 => "the scores were never masked (mask-omitted)",
         Some(b) if b.masked == b.all => "the scores are masked, but probs were not made of them (aliasing)",
+        Some(b) if !b.mixed => {
+            "some heads or queries have no mask at all, the scores of the others are masked (mask-omitted)"
+        }
         Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
     };
     let finding = Finding::new(sure, FUTURE_ATTENDED, seen.place, text).to(points);

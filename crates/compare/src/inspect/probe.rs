@@ -40,7 +40,12 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
         }
     };
     absent(has(Site::Probs), "attention (no probs)");
-    absent(run.count(0).is_some(), "what depends on positions: flat tensors, and no 'tokens' in a dump.json");
+    let batch = run.dump.meta().sequences.is_some();
+    let why = match batch {
+        true => "what depends on positions: a batch of several sequences (--sequence looks at one)",
+        false => "what depends on positions: flat tensors, and no 'tokens' in a dump.json",
+    };
+    absent(run.count(0).is_some(), why);
     let pair = |rope: Site, from: [Site; 2]| {
         entries.iter().any(|e| e.tap.site == rope && from.iter().any(|f| run.find(*f, place_of(e)).is_some()))
     };
@@ -62,13 +67,13 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
         ));
     }
     let elsewhere = |e: &&Entry| extent(e).is_some_and(|held| run.positions(e, held).is_none());
-    let lost: Vec<&Entry> = entries.iter().filter(elsewhere).collect();
-    if let Some(first) = lost.first() {
-        unseen.push(format!(
-            "positions of {} taps (first {}): say --rows, or the tokens in dump.json",
-            lost.len(),
-            first.tap
-        ));
+    let is_counted = |e: &&Entry| run.start(e.step).is_some() && run.count(e.step).is_some();
+    let (counted, lost): (Vec<&Entry>, Vec<&Entry>) = entries.iter().filter(elsewhere).partition(is_counted);
+    let other = "of another number than the step has: other axes, or some of the positions alone (--rows)";
+    for (taps, how) in [(counted, other), (lost, "say --rows, or the tokens in dump.json")] {
+        if let Some(first) = taps.first().filter(|_| !batch) {
+            unseen.push(format!("positions of {} taps (first {}, {:?}): {how}", taps.len(), first.tap, first.shape));
+        }
     }
     let padded = |e: &&Entry| e.tap.site == Site::Probs && !run.keys_are_positions(e);
     let padded: Vec<&Entry> = entries.iter().filter(padded).collect();

@@ -36,6 +36,8 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, Dump
             turns.push((source, turn(seen, &tensor.values())));
         }
     }
+    // Of zeros no rotation shows.
+    turns.retain(|(_, turn)| turn.least.is_finite());
     // A rotation is of what it keeps the length of: some models norm before it, some after.
     if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
         let text = format!("equals {} beyond position 0", source.name());
@@ -77,6 +79,7 @@ fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
         let share = if moved == 0.0 { 0.0 } else { moved / whole };
         match seen.position(row) {
             Some(0) => turn.at_zero = share,
+            _ if whole == 0.0 && moved == 0.0 => {}
             _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || share.is_nan() || share > NO_TURN),
         }
     }

@@ -46,7 +46,7 @@ impl<'a> Run<'a> {
         let precision = dump.meta().precision.as_deref();
         let coarse = matches!(precision, Some("f16" | "bf16" | "ggml"))
             || dump.entries().iter().any(|e| matches!(e.dtype, DType::F16 | DType::BF16))
-            || sixteen_bits(dump);
+            || of_sixteen_bits(dump);
         let meta = dump.meta();
         let named = meta.architecture.as_deref().or(meta.model.as_deref());
         let plain = named.is_some_and(|name| PLAIN.contains(&name));
@@ -113,13 +113,18 @@ impl<'a> Run<'a> {
 }
 
 /// Whether wider types hold numbers of a 16-bit type alone, in taps that an f32 engine would not leave so.
-fn sixteen_bits(dump: &Dump) -> bool {
+fn of_sixteen_bits(dump: &Dump) -> bool {
     const ENOUGH: usize = 3;
     let computed = dump.entries().iter().filter(|e| e.tap.site != Site::H0 && e.tap.site.position_axis() == 0);
     let some: Vec<Vec<f64>> =
         computed.take(ENOUGH).filter_map(|e| Some(dump.read(e).ok()?.values().to_f64())).collect();
-    let all = |is: fn(f64) -> bool| some.iter().flatten().filter(|x| x.is_finite() && **x != 0.0).all(|x| is(*x));
-    !some.is_empty() && (all(|x| to_bf16(x).to_f64() == x) || all(|x| to_f16(x).to_f64() == x))
+    !some.is_empty() && sixteen_bits(|| some.iter().flatten().copied())
+}
+
+/// Whether values are numbers of one 16-bit type alone.
+pub(super) fn sixteen_bits<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> bool {
+    let all = |is: fn(f64) -> bool| values().filter(|x| x.is_finite() && *x != 0.0).all(is);
+    all(|x| to_bf16(x).to_f64() == x) || all(|x| to_f16(x).to_f64() == x)
 }
 
 /// The number of positions that most taps of a step have.

@@ -32,6 +32,8 @@ pub(super) struct Tally {
     /// The largest distance of a row to the first, as a share of the first's energy.
     pub(super) spread: f64,
     pub(super) winners: Vec<usize>,
+    /// Of the bits of every row.
+    pub(super) hashes: Vec<u64>,
     pub(super) first: f64,
     pub(super) constant: bool,
 }
@@ -49,9 +51,10 @@ impl Tally {
 
     fn add_row(&mut self, seen: &Seen<'_>, row: usize, first: &[f64]) {
         let (mut energy, mut apart, mut base, mut filled, mut top) = (0.0, 0.0, 0.0, 0, 0);
-        let (mut peak, mut constant, mut head) = (f64::NEG_INFINITY, true, f64::NAN);
+        let (mut peak, mut constant, mut head, mut hash) = (f64::NEG_INFINITY, true, f64::NAN, 0u64);
         for (at, x) in seen.row(row).enumerate() {
             self.add(row * seen.width + at, x);
+            hash = (hash.rotate_left(5) ^ x.to_bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             if at == 0 {
                 head = x;
             }
@@ -72,6 +75,7 @@ impl Tally {
         self.rms.push((energy / seen.width.max(1) as f64).sqrt());
         self.filled.push(filled);
         self.winners.push(top);
+        self.hashes.push(hash);
         if constant && seen.width > 1 {
             self.constant_rows.push(row);
         }
@@ -132,6 +136,7 @@ pub(super) struct Summary {
     /// All rows are one row.
     pub(super) alike: bool,
     pub(super) zero_rows: Vec<usize>,
+    pub(super) row_hashes: Vec<u64>,
     /// Of the bytes, with shape and type left out: a buffer written under two names.
     pub(super) hash: u64,
 }
@@ -160,6 +165,7 @@ impl Summary {
             constant: tally.constant,
             alike: seen.rows > 1 && tally.spread < SAME_ROW,
             zero_rows: (0..tally.filled.len()).filter(|&r| tally.filled[r] == 0).collect(),
+            row_hashes: if entry.tap.site == Site::H0 { tally.hashes.clone() } else { Vec::new() },
             hash: hasher.finish(),
         }
     }

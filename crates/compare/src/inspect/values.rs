@@ -1,6 +1,6 @@
 //! Are the numbers of one tensor those of a computation? NaN, zeros, absurd sizes, constants, rows that never change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::Site;
 
@@ -28,7 +28,8 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summ
         stopped(seen, tally),
         constant(run, seen, tally),
     ];
-    let of_positions = [alike(run, seen, tally, known), one_winner(run, seen, tally)];
+    let of_positions =
+        [alike(run, seen, tally, known).or_else(|| copied(run, seen, tally, known)), one_winner(run, seen, tally)];
     of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
 }
 
@@ -270,6 +271,32 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
         Site::Logits => "the logits of one position taken for all (logit-row)",
         _ => "one row computed or copied for all, or a batch stride of 0",
     }))
+}
+
+/// Rows that are bit for bit that of an earlier position, at which another token stood.
+fn copied(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
+    if is_sparse(seen) || seen.width < BY_CHANCE || tally.spread < SAME_ROW || seen.positions.is_none() {
+        return None;
+    }
+    // Tokens that were never trained may share a row of the embedding.
+    let embedded = embedded(known, seen.place.step).filter(|h0| h0.rows == seen.rows).map(|h0| &h0.row_hashes);
+    let ids = run.tokens(seen.place.step).filter(|ids| ids.len() == seen.rows);
+    let differ = |a: usize, b: usize| match (embedded, ids) {
+        (Some(rows), _) => rows[a] != rows[b],
+        (None, ids) => ids.is_some_and(|ids| ids[a] != ids[b]),
+    };
+    let mut first = BTreeMap::new();
+    let of = |row: usize| Some((row, *first.entry(tally.hashes[row]).or_insert(row)));
+    let filled = (0..seen.rows).filter(|row| !tally.constant_rows.contains(row));
+    let copies: Vec<(usize, usize)> = filled.filter_map(of).filter(|&(row, from)| differ(row, from)).collect();
+    let &(row, from) = copies.first()?;
+    let text = format!(
+        "{} of {} rows are copies of another token's, the first at position {row} of position {from}",
+        copies.len(),
+        seen.rows
+    );
+    let finding = Finding::new(Sureness::Likely, "rows-copied", seen.place, text).number("rows", copies.len() as f64);
+    Some(finding.to("one row computed or copied for several, or a kernel that stopped early"))
 }
 
 fn one_winner(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {

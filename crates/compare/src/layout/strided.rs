@@ -198,9 +198,9 @@ impl Stored {
             };
             parts.push(match name {
                 'K' if copies > 1 => format!("each of {wanted} key/value heads stands there {copies} times"),
-                'K' => format!("{held} key/value heads, of which {} are padding", held - wanted),
-                'S' => format!("{held} keys, of which {} are padding{side}", held - wanted),
-                'd' => format!("{held} lanes a head, of which {} are padding, not compared", held - wanted),
+                'K' => format!("{held} key/value heads, {} more than the {witness} has", held - wanted),
+                'S' => format!("{held} keys, {} more than the {witness} has{side}", held - wanted),
+                'd' => format!("{held} lanes a head, {} more than the {witness} has, not compared", held - wanted),
                 'V' => format!("{held} token ids for {wanted}, the rest not compared"),
                 _ => format!("{held} token positions, of which {} are padding{side}, not compared", held - wanted),
             });

@@ -108,6 +108,8 @@ pub struct TapReport {
     pub positions: Option<Vec<usize>>,
     /// Whether one row was compared, of which nobody knows the position: the last one, of however many.
     pub is_last: bool,
+    /// Whether it is one row of a model that reads no tokens: of no position, and its values are of no token.
+    pub is_pooled: bool,
     /// How the candidate's memory was read, where it was compared.
     pub layout: Option<Layout>,
     /// What was compared of it, where it is known in part.
@@ -133,6 +135,7 @@ impl TapReport {
             shape: Vec::new(),
             positions: None,
             is_last: false,
+            is_pooled: false,
             layout: None,
             part: None,
             noise: None,
@@ -189,6 +192,7 @@ impl TapReport {
         let axis = self.place.tap.site.position_axis();
         let words = index_in_words(self.place.tap.site, at);
         match at.get(axis).filter(|_| self.is_last) {
+            _ if self.is_pooled => format!("{at:?}"),
             Some(row) => words.replacen(&format!("position {row}"), "the last position", 1),
             None => words,
         }

@@ -94,7 +94,7 @@ impl Run<'_> {
 }
 
 /// Whether nothing that a position has here came from another: what lies before the first rotation.
-fn is_by_position(tap: Tap) -> bool {
+pub(super) fn is_by_position(tap: Tap) -> bool {
     use Site::{AttnNorm, H0, K, KNorm, Q, QNorm, V};
     tap.site == H0 || (tap.layer == Some(0) && matches!(tap.site, AttnNorm | Q | K | V | QNorm | KNorm))
 }

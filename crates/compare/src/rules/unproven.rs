@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_trace::Site;
+use firstdiff_trace::{DumpError, Site};
 
 use crate::align::chunks::name_of;
 use crate::graph::Place;
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
+use crate::rules::first_position::is_by_position;
 use crate::rules::{Changes, Ruled};
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::run::tokens::token_edits;
@@ -27,8 +28,25 @@ impl Run<'_> {
         if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_clear) {
             return Ok(Changes::default());
         }
+        if self.has_right_rows(taps)? {
+            return Ok(Changes::default());
+        }
         let compared = (0..taps.len()).filter(|&i| taps[i].is_compared());
         Ok(Changes::all(compared, &Judged::NotComparable(Reason::Unwitnessed(reason))))
+    }
+
+    /// Whether most rows of a tap that attention has gone into are right, the last among them: of another prompt they would not be.
+    fn has_right_rows(&self, taps: &[Judged]) -> Result<bool, DumpError> {
+        for (place, here) in self.graph.places().iter().zip(taps).filter(|(place, _)| !is_by_position(place.tap)) {
+            let Judged::Compared(judged) = here else { continue };
+            let rows = self.with_pair(*place, &judged.layout, |pair, _| pair.nmse_by_position())?.unwrap_or_default();
+            let is_right = |nmse: &&f64| **nmse <= judged.judgement.own;
+            if rows.last().is_some_and(|last| is_right(&last)) && 2 * rows.iter().filter(is_right).count() > rows.len()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.

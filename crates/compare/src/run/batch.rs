@@ -4,6 +4,7 @@ use firstdiff_trace::{Batch, Dump, DumpError, Entry, Site, Tap, element_count};
 
 use crate::graph::Place;
 use crate::layout::rows::squeezed;
+use crate::run::steps::names_no_tokens;
 
 /// The batches that two dumps are; `None` for a side that holds one sequence.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +44,6 @@ impl Sequences {
 /// Two dumps whose tensors have one axis more on either side, and of which nothing says that they are of several sequences: a picture's patches stand so in a
 /// grid. Its cells are the positions then, one after the other. Tokens, a mask, heads, keys, logits and decode steps are of text.
 pub fn grids(reference: Dump, candidate: Dump) -> [Dump; 2] {
-    let is_silent = |dump: &Dump| {
-        let meta = dump.meta();
-        meta.tokens.is_none() && meta.sequences.is_none() && meta.attention_mask.is_none() && meta.padding.is_none()
-    };
     let is_plain = |entry: &Entry| {
         entry.step == 0 && entry.rows.is_none() && entry.tap.site.axes().len() == 2 && entry.tap.site != Site::Logits
     };
@@ -56,7 +53,7 @@ pub fn grids(reference: Dump, candidate: Dump) -> [Dump; 2] {
         other.is_none_or(|other| by_row(&other.shape) == by_row(&entry.shape))
     };
     let may_be = reference.entries().iter().chain(candidate.entries()).all(is_plain)
-        && [&reference, &candidate].into_iter().all(is_silent)
+        && [&reference, &candidate].into_iter().all(names_no_tokens)
         && reference.entries().iter().all(like);
     let is_grid = |shape: &[usize]| shape.iter().filter(|&&extent| extent > 1).count() > 2;
     [reference, candidate].map(|dump| {

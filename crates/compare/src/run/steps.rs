@@ -266,13 +266,27 @@ pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnes
     let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
     let total = |chunks: &Option<Chunks>| chunks.as_ref().map(Chunks::total);
     match (total(&ours), total(&theirs)) {
-        _ if ids(&ours) && ids(&theirs) => None,
+        _ if ids(&ours) && ids(&theirs) || is_without_tokens([reference, candidate]) => None,
         (Some(reference), Some(candidate)) if reference != candidate => {
             Some(Unwitnessed::Counts { reference, candidate })
         }
         (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(Unwitnessed::NotItsTokens),
         _ => None,
     }
+}
+
+/// Whether a dump says nothing of its tokens, how many sequences they are, or which are padding.
+pub(crate) fn names_no_tokens(dump: &Dump) -> bool {
+    let meta = dump.meta();
+    meta.tokens.is_none() && meta.sequences.is_none() && meta.attention_mask.is_none() && meta.padding.is_none()
+}
+
+/// Whether two runs are of a model that reads no tokens, as one of pictures: neither names any, and by the graph of one, whose recorder names what tokens there
+/// are, other taps make h0. A single row of such a run is one of all positions together.
+pub(crate) fn is_without_tokens(dumps: [&Dump; 2]) -> bool {
+    let h0 = Tap { layer: None, site: Site::H0 }.to_string();
+    let is_made = |dump: &Dump| dump.meta().graph.iter().flatten().any(|node| node.tap == h0 && !node.reads.is_empty());
+    dumps.into_iter().all(names_no_tokens) && dumps.into_iter().any(is_made)
 }
 
 /// Whether some axis of its tensors may be the positions of the tokens that it names, or it names none.

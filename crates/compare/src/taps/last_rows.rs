@@ -6,6 +6,7 @@ use crate::graph::Place;
 use crate::layout::rows::{are_all, squeezed};
 use crate::run::last::is_single;
 use crate::run::positions::of_one;
+use crate::run::steps::is_without_tokens;
 use crate::taps::context::Run;
 
 impl Run<'_> {
@@ -17,7 +18,8 @@ impl Run<'_> {
         mut right: Option<Entry>,
     ) -> (Option<Entry>, Option<Entry>) {
         let (Some(ours), Some(theirs)) = (&mut left, &mut right) else { return (left, right) };
-        if self.alignment().is_some() {
+        let is_pooled = || [is_single(ours, theirs), is_single(theirs, ours)] == [true; 2];
+        if self.alignment().is_some() || (is_without_tokens([self.reference, self.candidate]) && is_pooled()) {
             return (left, right);
         }
         let step = ours.step;

@@ -29,6 +29,8 @@ pub(crate) const KEPT_LENGTH_COARSE: f64 = 0.03;
 pub(crate) const TURNED_AT_ZERO: f64 = 1e-3;
 /// Sums of probabilities rounded to bf16 lie within this of 1.
 pub(crate) const SUM_ROOM: f64 = 0.02;
+/// Sums of probabilities in more than 16 bits lie within this of 1.
+pub(crate) const SUM_ROOM_EXACT: f64 = 1e-3;
 /// Sums no further apart than this are one number.
 pub(crate) const EVEN_SUMS: f64 = 2e-3;
 /// Probability that is more than rounding.

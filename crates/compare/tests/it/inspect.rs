@@ -318,6 +318,95 @@ fn decoded_tokens_at_position_0_are_those_of_the_steps_that_show_it() {
 }
 
 #[test]
+fn a_part_of_a_tap_that_no_right_run_has() {
+    let probs = "layers.1.probs";
+    // One head of six sees every key alike, though the scores are masked; one head has no mask.
+    let finding = {
+        let mut run = Run::right();
+        run.at(probs)[2 * 121..3 * 121].fill(1.0 / 11.0);
+        said(&run, "future-attended", 0, probs)
+    };
+    assert_eq!((finding.sure, finding.numbers[0]), (Certain, ("rows", 10.0)));
+    let mut run = Run::right();
+    let products = run.at("layers.1.qk")[2 * 121..3 * 121].to_vec();
+    for (row, qk) in products.chunks(11).enumerate() {
+        let scores: Vec<f32> = qk.iter().map(|x| x / 4.0).collect();
+        let sum: f32 = scores.iter().map(|x| x.exp()).sum();
+        let at = (2 * 11 + row) * 11;
+        run.at("layers.1.scores")[at..at + 11].copy_from_slice(&scores);
+        run.at(probs)[at..at + 11].iter_mut().zip(&scores).for_each(|(p, x)| *p = x.exp() / sum);
+    }
+    let finding = said(&run, "future-attended", 0, probs);
+    assert!(finding.points_to.contains("mask-omitted") && !finding.points_to.contains("shifted"), "{finding:?}");
+    // A query of padding that sees no key is uniform in all heads.
+    let mut run = Run::right();
+    run.each_row("probs", |at, row| {
+        if at < 2 {
+            row.fill(1.0 / 11.0)
+        }
+    });
+    run.each_row("scores", |at, row| {
+        if at < 2 {
+            row.fill(f32::MIN)
+        }
+    });
+    assert!(!run.inspect(true, None).findings.iter().any(|f| f.what == "future-attended"));
+
+    let factor = |r: &mut Run, by: fn(f32) -> f32| r.at(probs)[121..242].iter_mut().for_each(|p| *p = by(*p));
+    check(Likely, "probs-sum", probs, |r| factor(r, |p| p * 1.01));
+    let mut run = Run::right();
+    run.at(probs).iter_mut().for_each(|p| *p = f32::from_bits(p.to_bits() & 0xffff_0000));
+    assert_eq!(grave(&run.inspect(true, None).findings), [""; 0], "sums of bf16 probabilities");
+
+    let copy = |r: &mut Run| {
+        let out = r.at("layers.1.attn_out");
+        let row = out[5 * 48..6 * 48].to_vec();
+        out[6 * 48..].chunks_mut(48).for_each(|to| to.copy_from_slice(&row));
+    };
+    check(Likely, "rows-copied", "layers.1.attn_out", copy);
+    let mut run = Run::right();
+    let mut ids = run.meta.tokens.clone().unwrap();
+    let same = ids[5];
+    ids[6..].fill(same);
+    run.meta.tokens = Some(ids);
+    for at in [6, 7, 8, 9, 10] {
+        let row = run.at("h0")[5 * 48..6 * 48].to_vec();
+        run.at("h0")[at * 48..(at + 1) * 48].copy_from_slice(&row);
+    }
+    copy(&mut run);
+    let copied = run
+        .inspect(true, None)
+        .findings
+        .into_iter()
+        .find(|f| f.what == "rows-copied" && f.place.tap == "layers.1.attn_out".parse().unwrap());
+    assert!(copied.is_none(), "one token, as of padding: {copied:?}");
+}
+
+#[test]
+fn of_zeros_no_rotation_shows() {
+    let mut run = Run::right();
+    for tap in ["q", "q_rope"] {
+        run.at_step(2, &format!("layers.1.{tap}")).fill(0.0);
+    }
+    let findings = run.inspect(true, None).findings;
+    assert!(!findings.iter().any(|f| f.what.contains("rotat")), "{findings:?}");
+    assert!(findings.iter().any(|f| f.what == "all-zero" && f.place.step == 2), "{findings:?}");
+}
+
+#[test]
+fn what_is_not_looked_at_is_said_by_what_lacks() {
+    let mut run = Run::right();
+    for ((_, tap), (shape, _)) in &mut run.taps {
+        if tap.site.name() == "q" {
+            shape.swap(0, 1);
+        }
+    }
+    let unseen = run.inspect(true, None).unseen;
+    assert!(unseen.iter().any(|u| u.contains("other axes")), "{unseen:?}");
+    assert!(!unseen.iter().any(|u| u.contains("tokens")), "{unseen:?}");
+}
+
+#[test]
 fn rotations() {
     check(Certain, "not-rotated", "layers.1.q_rope", |r| r.copy("layers.1.q", "layers.1.q_rope"));
     let bare = |r: &mut Run, layer: u32| {

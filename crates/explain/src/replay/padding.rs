@@ -1,6 +1,7 @@
 //! Finds queries that see keys of padding. Scores and probabilities are looked at before the padding that the dump's mask names is cut off: without it a softmax
 //! that is right looks wrong.
 
+use std::fmt;
 use std::ops::Range;
 
 use firstdiff_compare::{Place, Status, is_masked};
@@ -15,12 +16,18 @@ use crate::tolerance::search::CAUSE_LEAVES;
 #[derive(Clone, Debug)]
 pub struct SeenPadding {
     /// Where the scores are.
-    pub(crate) scores: Place,
+    pub scores: Place,
     /// NMSE of the probabilities against those without these keys, and against those with them.
     pub(crate) base_nmse: f64,
     pub(crate) residual_nmse: f64,
     /// Which key is seen.
     words: String,
+}
+
+impl fmt::Display for SeenPadding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
 }
 
 /// Where queries of a prefill see keys of padding, as its scores and probabilities show together.
@@ -109,7 +116,7 @@ impl Run<'_> {
                 let (place, status) = (tap.report.place, tap.report.status);
                 if place == seen.scores && status.agrees() {
                     tap.report.status = Status::Diverged;
-                    tap.reason = Some(Reason::Padding(seen.words.clone()));
+                    tap.reason = Some(Reason::Padding(seen.to_string()));
                 } else if place != seen.scores
                     && status == Status::Diverged
                     && let Some(step) = self.recorded.model.plan.step(place.tap)

@@ -80,12 +80,14 @@ impl<'a> Both<'a> {
         sums
     }
 
-    /// The rows that are not right, and the columns.
-    pub(super) fn wrong(&self) -> [Vec<usize>; 2] {
+    /// The rows that are not right, and the columns; and the share of the error that stands in them.
+    pub(super) fn wrong(&self) -> [(Vec<usize>, f64); 2] {
         let [rows, width] = self.shape;
         [[1, width], [rows, 1]].map(|part| {
             let sums = self.sums(part);
-            (0..sums.len()).filter(|&i| sums[i][1] > sums[i][4]).collect()
+            let some: Vec<usize> = (0..sums.len()).filter(|&i| sums[i][1] > sums[i][4]).collect();
+            let held: f64 = some.iter().map(|&i| sums[i][1]).sum();
+            (some, held / sums.iter().map(|sum| sum[1]).sum::<f64>())
         })
     }
 
@@ -245,7 +247,7 @@ impl<'a> Both<'a> {
         let (whole, room) =
             (energy(&rest), self.due.iter().map(|due| f64::from(*due)).sum::<f64>().max(LEAST_ALLOWED * right));
         // What stands in few rows or columns is of no higher rank than they are many.
-        let most = MOST_RANK.min(self.wrong().map(|some| some.len()).into_iter().min()? / 4);
+        let most = MOST_RANK.min(self.wrong().map(|(some, _)| some.len()).into_iter().min()? / 4);
         let (mut before, mut rank) = (whole, 0);
         while rank < most {
             rank += 1;

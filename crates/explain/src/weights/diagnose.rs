@@ -18,7 +18,9 @@ use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_WRONG_LAYER};
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
-use crate::tolerance::weights::{CHANGE_LEAVES, LEAST_ALLOWED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM};
+use crate::tolerance::weights::{
+    CHANGE_LEAVES, LEAST_ALLOWED, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
+};
 
 /// Two tensors of one weight.
 #[derive(Clone, Copy)]
@@ -140,7 +142,9 @@ pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>)
     for found in trials.iter().filter_map(|trial| trial(pair).filter(explains)) {
         match account(pair, nmse, allowed, &found).filter(|account| !account.is_paid()) {
             None => return found,
-            Some(account) => open = open.or(Some((found.note, account))),
+            // Of no number nothing is allowed.
+            Some(account) if account.evidence.numbers > 0 => open = open.or(Some((found.note, account))),
+            Some(_) => {}
         }
     }
     let unknown = unknown(pair, nmse, allowed);
@@ -215,12 +219,13 @@ fn padded(pair: &Pair<'_>) -> Option<usize> {
 pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
     let width = pair.left.row_len().max(1);
     let [bad_rows, bad_columns] = Both::of(pair, a, b).wrong();
-    let few = |of: usize, some: &[usize]| !some.is_empty() && some.len() * 4 <= of;
+    // What rounding leaves of each is little beside what is wrong.
+    let few = |of: usize, (some, share): &(Vec<usize>, f64)| some.len() * 4 <= of && *share > LINED;
     let say = |what: &str, some: &[usize], of: usize| format!(", all of it in {what} {} of {of}", ranges(some));
     if width > 1 && few(a.len() / width, &bad_rows) {
-        Some(say("rows", &bad_rows, a.len() / width))
+        Some(say("rows", &bad_rows.0, a.len() / width))
     } else if few(width, &bad_columns) {
-        Some(say(if width == a.len() { "elements" } else { "columns" }, &bad_columns, width))
+        Some(say(if width == a.len() { "elements" } else { "columns" }, &bad_columns.0, width))
     } else {
         None
     }

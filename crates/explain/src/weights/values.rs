@@ -50,7 +50,9 @@ fn constant(b: &[f32]) -> Option<Diagnosis> {
 
 /// Right where it is not zero: a load that stopped too early.
 fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
-    let empty: Vec<bool> = a.iter().zip(b).map(|(x, y)| *y == 0.0 && *x != 0.0).collect();
+    // A format has zeros of its own, of what is less than half a step: three times the variance of rounding is the square of that.
+    let due = noise::between([a, b], [pair.left.storage(), pair.right.storage()]);
+    let empty: Vec<bool> = (0..a.len()).map(|i| b[i] == 0.0 && a[i] * a[i] > 3.0 * due[i]).collect();
     let count = empty.iter().filter(|e| **e).count();
     let (kept_a, kept_b): (Vec<f32>, Vec<f32>) =
         a.iter().zip(b).filter(|(_, y)| **y != 0.0).map(|(x, y)| (*x, *y)).unzip();
@@ -64,8 +66,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     let end = a.len();
     // An error of its own that the type costs: a tail too small for it.
     let lost: f64 = a[start..].iter().map(|x| f64::from(*x).powi(2)).sum();
-    let due = noise::between([&a[start..], &b[start..]], [pair.left.storage(), pair.right.storage()]);
-    if lost <= 2.0 * QUANTISING_ROOM * due.iter().map(|v| f64::from(*v)).sum::<f64>() {
+    if lost <= 2.0 * QUANTISING_ROOM * due[start..].iter().map(|v| f64::from(*v)).sum::<f64>() {
         return None;
     }
     if b[start..].iter().all(|y| *y == 0.0) {

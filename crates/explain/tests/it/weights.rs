@@ -393,6 +393,13 @@ fn of_numbers(shape: &[usize], right: &[f32], change: impl Fn(f32) -> f32) -> (O
 }
 
 #[test]
+fn values_that_are_nan_in_both_are_of_no_cause() {
+    let (cause, note, is_law) = of_numbers(&[8, 8], &[f32::NAN; 64], |x| x);
+    assert!(cause.is_none() && !is_law && !note.contains("read as"), "{note}");
+    assert!(note.contains("64 values that are not finite in both"), "{note}");
+}
+
+#[test]
 fn a_law_of_few_numbers_is_allowed_and_not_proved() {
     let few: Vec<f32> = (0..64).map(|i| if i % 4 < 2 { 0.7 } else { 1.3 }).collect();
     type Change = fn(f32) -> f32;
