@@ -17,7 +17,7 @@ pub(crate) fn not_joined(why: &str) -> Reason {
 }
 
 /// The tensors of all ranks that hold a place.
-fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
+pub(crate) fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
     let held = ranks
         .names()
         .iter()
