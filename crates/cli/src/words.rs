@@ -189,7 +189,7 @@ pub(crate) fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) 
     top.retain(|&i| share[i] > 0.01);
     top.sort_unstable();
     let held: f64 = top.iter().map(|&i| share[i]).sum();
-    let far = nmse.iter().filter(|nmse| !(**nmse <= allowed)).count();
+    let far = nmse.len() - nmse.iter().filter(|nmse| **nmse <= allowed).count();
     let is_in_part = (1..nmse.len()).contains(&far);
     let by_itself = || group(nmse, allowed, name, "beyond tolerance", |channel| channel);
     if held <= 0.9 {

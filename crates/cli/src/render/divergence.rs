@@ -86,8 +86,10 @@ impl Divergence {
             line("it is", format!("{} (leaves NMSE {})", undone.change, number(undone.residual_nmse)));
         }
         if let Some(from) = first.recovers_at {
-            let made = if first.recovers_behind.is_empty() { "what reads it" } else { "all that is made of it" };
-            line("but", format!("{made} agrees again, from {from} on: the difference does not reach further"));
+            line(
+                "but",
+                format!("all that is made of it agrees again, from {from} on: the difference does not reach further"),
+            );
         }
         if let Some(cause) = &said.why {
             line(CAUSE, cause.summary.clone().unwrap_or_default());

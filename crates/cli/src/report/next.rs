@@ -81,20 +81,21 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
     });
     match (first.recovers_at, other) {
         _ if is_in_other_rows(first) => None,
-        (Some(reader), _) if first.recovers_behind.is_empty() => Some(format!(
-            "look at what the candidate records under {name}: {reader}, which reads it, agrees, so that '{op}' need not be wrong"
-        )),
-        (Some(reader), _) => {
-            let behind: Vec<String> = first.recovers_behind.iter().map(|place| place.tap.to_string()).collect();
+        (Some(reader), other) if first.recovers_behind.is_empty() || other.is_none() => {
+            let behind = first.recovers_behind.iter().map(|place| place.tap);
+            let names: Vec<String> = std::iter::once(name).chain(behind).map(|tap| tap.to_string()).collect();
+            let reads = if names.len() == 1 { "reads it" } else { "is made of them" };
+            let is_factor = first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
+            let factor = if is_factor { ": a factor may be applied in another place" } else { "" };
             Some(format!(
-                "nothing need be changed at {name}: {reader}, which is made of it by way of {}, agrees, as where a factor is applied in another place",
-                shorten(&behind, 4)
+                "look at what the candidate records under {}: {reader}, which {reads}, agrees, so that '{op}' need not be wrong{factor}",
+                shorten(&names, 4)
             ))
         }
-        (None, Some(other)) => Some(format!(
+        (_, Some(other)) => Some(format!(
             "look at what the candidate records under {name}: it is the reference's {other}; if the engine goes on with it, '{op}' is left out"
         )),
-        (None, None) => None,
+        _ => None,
     }
 }
 
