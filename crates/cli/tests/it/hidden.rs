@@ -219,7 +219,7 @@ fn sixteen_bits_are_of_half_of_the_taps() {
             let rounded = |at: usize| half::bf16::from_f32(value(at)).to_f32();
             let values: Vec<f32> =
                 (0..11 * 40).map(|at| if rounds && tap >= exact_taps { rounded(at) } else { value(at) }).collect();
-            recorder.record(&format!("layers.{tap}.h"), &[11, 40], &values).unwrap();
+            recorder.record(format!("layers.{tap}.h"), &[11, 40], &values).unwrap();
         }
         recorder.finish().unwrap();
         path.to_string_lossy().into_owned()
