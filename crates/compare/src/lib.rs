@@ -88,4 +88,4 @@ pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW, is_masked};
 pub use tolerance::layout::CHANGE_LEAVES;
 pub use tolerance::run::{SIXTEEN_BITS_DIGITS, SIXTEEN_BITS_NUMBERS, SIXTEEN_BITS_TAPS, SIXTEEN_BITS_VALUES};
 pub use tolerance::{Extent, Profile, allowed_nmse, cache_nmse, storage_nmse};
-pub use words::{index_in_words, number, unravel};
+pub use words::{index_in_words, number, ranges, unravel};

@@ -15,7 +15,7 @@ use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{NotChecked, Weights};
 use crate::session::source::{is_recorded, program_weights, refuse_weights};
-use crate::words::{safe, shorten};
+use crate::words::{layers_in_short, safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff weights models/TinyLlama TinyLlama-Q4_K_M.gguf
@@ -279,14 +279,7 @@ fn folded(names: &[String]) -> String {
             None => rest.push(safe(name)),
         }
     }
-    let range = |layers: &[u32]| match layers {
-        [first, .., last] if (last - first) as usize + 1 == layers.len() => format!("{first}-{last}"),
-        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-    };
-    rest.extend(roles.into_iter().map(|(name, mut layers)| {
-        layers.sort_unstable();
-        name.replace("{}", &range(&layers))
-    }));
+    rest.extend(roles.into_iter().map(|(name, layers)| name.replace("{}", &layers_in_short(layers))));
     shorten(&rest, 4)
 }
 

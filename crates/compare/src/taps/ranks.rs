@@ -74,7 +74,6 @@ fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<
             format!("{what} {from}-{}", to.saturating_sub(1))
         };
         let nmse = squares.relative();
-        let nmse = if nmse.is_nan() { f64::INFINITY } else { nmse };
         RankError { name: ranks.names()[rank].clone(), part, nmse, right: nmse <= allowed }
     };
     sums.into_iter().enumerate().map(error).collect()

@@ -4,7 +4,7 @@
 use firstdiff_evidence::choice;
 use firstdiff_laws::{Axis, order_in_words};
 
-use super::diagnose::{Diagnosis, Pair, close, ranges};
+use super::diagnose::{Diagnosis, Pair, close, first_few};
 use super::noise;
 use super::paid::Cost;
 use super::relations::exchanged;
@@ -159,7 +159,7 @@ impl<'a> Both<'a> {
         let some: Vec<usize> = (0..values.len()).filter(|&i| values[i].is_some()).collect();
         let named = |what: &str| match values.len() {
             all if some.len() == all => format!("all {all} {what}"),
-            all => format!("{what} {} of {all}", ranges(&some)),
+            all => format!("{what} {} of {all}", first_few(&some)),
         };
         let whose = match part {
             whole if whole == self.shape => "throughout".to_owned(),

@@ -1,7 +1,7 @@
 //! Why are two tensors not the same? Each known mistake is imitated on A, and named if B's own values come out.
 
 use firstdiff_compare::metrics::{Metrics, Squares};
-use firstdiff_compare::number;
+use firstdiff_compare::{number, ranges};
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
 
@@ -221,7 +221,7 @@ pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
     let [bad_rows, bad_columns] = Both::of(pair, a, b).wrong();
     // What rounding leaves of each is little beside what is wrong.
     let few = |of: usize, (some, share): &(Vec<usize>, f64)| some.len() * 4 <= of && *share > LINED;
-    let say = |what: &str, some: &[usize], of: usize| format!(", all of it in {what} {} of {of}", ranges(some));
+    let say = |what: &str, some: &[usize], of: usize| format!(", all of it in {what} {} of {of}", first_few(some));
     if width > 1 && few(a.len() / width, &bad_rows) {
         Some(say("rows", &bad_rows.0, a.len() / width))
     } else if few(width, &bad_columns) {
@@ -232,18 +232,10 @@ pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
 }
 
 /// `3, 7-9`: the first few of some numbers, neighbours joined.
-pub(super) fn ranges(numbers: &[usize]) -> String {
-    let mut joined: Vec<(usize, usize)> = Vec::new();
-    for &n in numbers {
-        match joined.last_mut() {
-            Some((_, last)) if *last + 1 == n => *last = n,
-            _ => joined.push((n, n)),
-        }
-    }
-    let word = |(from, to): &(usize, usize)| if from == to { from.to_string() } else { format!("{from}-{to}") };
-    let mut words: Vec<String> = joined.iter().take(4).map(word).collect();
-    if joined.len() > 4 {
-        words.push("...".into());
+pub(super) fn first_few(numbers: &[usize]) -> String {
+    let mut words = ranges(numbers);
+    if words.len() > 4 {
+        words.splice(4.., ["...".into()]);
     }
     words.join(", ")
 }
@@ -437,8 +429,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() || a.is_empty() {
         return f64::INFINITY;
     }
-    let nmse = Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative();
-    if nmse.is_nan() { f64::INFINITY } else { nmse }
+    Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative()
 }
 
 /// That NMSE, where it is no more than the two types must cost.
