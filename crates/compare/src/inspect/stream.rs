@@ -6,7 +6,9 @@ use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Summary;
 use crate::graph::Place;
-use crate::tolerance::inspect::{FIRST_LAYER_GROWTH, LAYER_GROWTH, STREAM_ABSENT, SUM_LEAVES, SUM_LEAVES_COARSE, TINY_SIGNAL};
+use crate::tolerance::inspect::{
+    FIRST_LAYER_GROWTH, LAYER_GROWTH, STREAM_ABSENT, SUM_LEAVES, SUM_LEAVES_COARSE, TINY_SIGNAL,
+};
 use crate::words::number;
 
 /// A stream that is not its input plus its branch.
@@ -88,7 +90,10 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
         }
         if x == y && made.is_none_or(|[(_, s), (_, a)]| left(&x, &s, &a) > tolerance) {
             let text = format!("is {stream}: {added} is not in it, or is in both, as one buffer");
-            return Ok(either(text, "a branch that is not added, or a buffer recorded after it was overwritten (aliasing)"));
+            return Ok(either(
+                text,
+                "a branch that is not added, or a buffer recorded after it was overwritten (aliasing)",
+            ));
         }
         let text = format!("is {} times {stream}: {added} is not in it", number(factor));
         return Ok(broken(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
@@ -97,7 +102,10 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     if fits(rest) {
         if b == y && multiple(&y, &x).0.abs() > STREAM_ABSENT {
             let text = format!("is {added}: the stream {stream} is not in it, or is in both, as one buffer");
-            return Ok(either(text, "the residual left out (residual-omitted), or a buffer recorded after it was overwritten"));
+            return Ok(either(
+                text,
+                "the residual left out (residual-omitted), or a buffer recorded after it was overwritten",
+            ));
         }
         let text = format!("is {} times {added}: the stream {stream} is not in it", number(factor));
         return Ok(broken(text, "the residual left out (residual-omitted)"));

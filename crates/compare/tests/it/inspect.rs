@@ -456,7 +456,10 @@ fn streams_and_positions() {
         let mut run = Run::right();
         plant(&mut run);
         let findings = run.inspect(true, None).findings;
-        assert!(findings.iter().all(|f| f.sure != Certain || f.place.tap.to_string() == "layers.1.h_attn"), "{findings:?}");
+        assert!(
+            findings.iter().all(|f| f.sure != Certain || f.place.tap.to_string() == "layers.1.h_attn"),
+            "{findings:?}"
+        );
     };
     none_of_h(&|r| r.copy("layers.1.h", "layers.1.h_attn"));
     // Nothing else is recorded that says which of the two is right.

@@ -8,7 +8,7 @@ use firstdiff_trace::QkRows;
 use super::changes::{Both, law};
 use super::measure::{Same, measure};
 use super::paid::{Cost, account};
-use super::relaid::relaid;
+use super::relaid::{changed_too, relaid};
 use super::relations::exchanged;
 use super::side::{RowOrder, Side, Tensor};
 use super::values::values;
@@ -19,7 +19,7 @@ use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, W
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
 use crate::tolerance::weights::{
-    CHANGE_LEAVES, LEAST_ALLOWED, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
+    CHANGE_LEAVES, LEAST_ALLOWED, LIKE_ITSELF, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
 };
 
 /// Two tensors of one weight.
@@ -122,7 +122,7 @@ impl Pair<'_> {
 
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
 pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
-    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 9] = [
+    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 10] = [
         shape,
         row_order,
         transposed,
@@ -131,6 +131,7 @@ pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>)
         values,
         |pair| law(pair, |both| both.by_parts()),
         |pair| law(pair, |both| both.reordered()),
+        changed_too,
         |pair| law(pair, |both| both.low_rank()),
     ];
     // What leaves most of the error explains nothing.
@@ -200,7 +201,7 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
         let times = nmse / allowed;
         format!("off by NMSE {}{place}, {times:.0} times what {} against {} may cost", number(nmse), kinds[1], kinds[0])
     } else if nmse > OTHER_MATRIX && apart && place.is_empty() {
-        format!("NMSE {}: no correlation with A's values", number(nmse))
+        format!("NMSE {}: element by element no correlation with A's values", number(nmse))
     } else {
         format!("off by NMSE {}{place}", number(nmse))
     })
@@ -393,7 +394,7 @@ fn another_tensor(pair: &Pair<'_>) -> Option<Diagnosis> {
         if key == *pair.key || tensor.shape() != pair.left.shape() {
             continue;
         }
-        let like = |b: &[f32]| near(&tensor.sample(), b) < 0.2;
+        let like = |b: &[f32]| near(&tensor.sample(), b) < LIKE_ITSELF;
         if !like(&sample) && !like(&ordered) {
             continue;
         }
