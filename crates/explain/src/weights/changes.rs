@@ -16,9 +16,9 @@ use crate::tolerance::weights::{
 
 /// Two matrices of one shape; a vector is one row.
 pub(super) struct Both<'a> {
-    pair: &'a Pair<'a>,
-    a: &'a [f32],
-    b: &'a [f32],
+    pub(super) pair: &'a Pair<'a>,
+    pub(super) a: &'a [f32],
+    pub(super) b: &'a [f32],
     /// Rows and columns.
     shape: [usize; 2],
     /// What rounding may leave, element by element.

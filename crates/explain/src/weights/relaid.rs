@@ -4,7 +4,7 @@ use super::changes::Both;
 use super::diagnose::{Diagnosis, Pair, close, near};
 use super::relations::exchanged;
 use super::side::Tensor;
-use crate::tolerance::weights::{LIKE_ITSELF, MOST_ELEMENTS, SAME_MOMENT, SAME_MOMENT_COARSE};
+use crate::tolerance::weights::{LIKE_ITSELF, SAME_MOMENT, SAME_MOMENT_COARSE};
 
 /// In which other order of elements B's values `b` are those of `pair.left`, and the NMSE that is left: memory of \[in,out\] under the shape \[out,in\], or
 /// bytes of \[out,in\] read as \[in,out\], then rows as columns.
@@ -16,18 +16,14 @@ pub(super) fn relaid(pair: &Pair<'_>, b: &[f32]) -> Option<(String, f64)> {
 }
 
 /// The law of what is another one in another order of elements, and is not that either: its rows, columns or size are changed beside.
-pub(super) fn changed_too(pair: &Pair<'_>) -> Option<Diagnosis> {
-    let (a, b) = (pair.left.values(), pair.right.in_order(pair.expected_order()).values());
+pub(super) fn changed_too(both: &Both<'_>) -> Option<Diagnosis> {
+    let (pair, a, b) = (both.pair, both.a, both.b);
     let coarse = [pair.left, pair.right].iter().filter_map(|of| of.storage()).any(|storage| storage.is_quantised());
     let room = if coarse { SAME_MOMENT_COARSE } else { SAME_MOMENT };
-    let may_be = || near(&a, &b) > LIKE_ITSELF && (moment(&a) / moment(&b) - 1.0).abs() < room;
-    let is_finite = a.iter().chain(&b).all(|x| x.is_finite());
-    if !is_finite || !(1..=MOST_ELEMENTS).contains(&b.len()) || !may_be() {
-        return None;
-    }
-    ways(pair, b.len()).into_iter().find_map(|([rows, columns], words)| {
-        let b = exchanged(&b, &[columns, rows]);
-        let both = Both::of(pair, &a, &b);
+    let may_be = near(a, b) > LIKE_ITSELF && (moment(a) / moment(b) - 1.0).abs() < room;
+    ways(pair, b.len()).into_iter().filter(|_| may_be).find_map(|([rows, columns], words)| {
+        let b = exchanged(b, &[columns, rows]);
+        let both = Both::of(pair, a, &b);
         let found = both.throughout().or_else(|| both.reordered())?;
         Some(Diagnosis { note: format!("{words}; read so: {}", found.note), ..found })
     })
