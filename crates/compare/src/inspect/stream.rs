@@ -32,16 +32,16 @@ pub(super) fn branch<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)
     sites.into_iter().find_map(|site| beside(run, place, site))
 }
 
-type Signal = Option<(Tap, Vec<f64>)>;
+type Signal = (Tap, Vec<f64>);
 
-fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Signal, DumpError> {
+fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<Signal>, DumpError> {
     let Some((tap, entry)) = of else { return Ok(None) };
     let values = run.dump.read(entry)?.values().to_f64();
     Ok((values.len() == len && values.iter().all(|x| x.is_finite())).then_some((tap, values)))
 }
 
 /// What a stream is the sum of: the stream before it and the branch, where both were recorded.
-fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[(Tap, Vec<f64>); 2]>, DumpError> {
+fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
     let stream = match place.tap.site {
         Site::HAttn => input(run, place),
         _ => beside(run, place, Site::HAttn),
