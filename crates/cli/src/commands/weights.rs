@@ -25,8 +25,8 @@ pub(crate) const HELP: &str = "Examples:
 
 Formats: Hugging Face folders, .safetensors, .gguf (split or whole), llama2.c .bin, MiniMind .json, .npz, and folders of .npy, raw .f32 or text.
 A is taken for right. Names are mapped, Q and K rows brought into one RoPE order, and each tensor's error held against what its element type
-must cost. Of an architecture that is not known, names that mean one part of a block are mapped, and the rest is found by content: rows of fused or
-split tensors, stacked experts, transposed ones, gains with 1 added. What no rule maps is listed as not checked. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
+must cost. What one file joins and the other does not (qkv_proj, gate_up_proj) is found by names and content. Of an architecture that is not known,
+names that mean one part of a block are mapped, and stacked experts, transposed tensors and gains with 1 added are found so too. What no rule maps is listed as not checked. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
 
 /// Two weight files.
 #[derive(Debug, Args)]

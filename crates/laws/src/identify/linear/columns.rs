@@ -218,14 +218,23 @@ impl Sample {
             weight.slice_mut(read).assign(&self.weight.slice(read));
             let (from, total) = (first * columns + count, self.weight_rows * columns);
             if from > 0 && reads(&weight) {
-                let words = format!("only the first {from} numbers of the weight are read, the rest are 0");
-                let bits = if from * 2 == total || from * 4 == total { 3.0 } else { 10.0 };
+                let is_share = from * 2 == total || from * 4 == total;
+                // Whole rows are not what a size counted wrongly leaves.
+                let are_rows = count == 0 && !is_share;
+                let words = match are_rows {
+                    true => format!(
+                        "rows {first}-{} of the weight are 0, or not multiplied with; the others right",
+                        self.weight_rows - 1
+                    ),
+                    false => format!("only the first {from} numbers of the weight are read, the rest are 0"),
+                };
+                let bits = if is_share { 3.0 } else { 10.0 };
                 let law = of_weight(words, bits, move |case, at| {
                     let mut weight = weight_of(case, at)?;
                     weight.iter_mut().skip(from).for_each(|w| *w = 0.0);
                     Some(weight)
                 });
-                laws.push(law.with("zero_from", from));
+                laws.push(if are_rows { law.with("rows_from", first) } else { law.with("zero_from", from) });
             }
         }
         for from in BLOCKS.into_iter().filter(|from| *from < columns) {
