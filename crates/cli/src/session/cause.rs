@@ -150,6 +150,9 @@ pub(crate) fn said(cause: &Cause) -> String {
 /// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`; of causes that give a place together what each leaves alone too.
 pub(crate) fn proof(finding: &Finding) -> String {
     let Finding { together, alone_nmse, residual_nmse, base_nmse, .. } = finding;
+    if *base_nmse == 0.0 {
+        return "what was recorded shows it".to_owned();
+    }
     let with = shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4);
     let left = format!("leaves NMSE {} of {}", number(*residual_nmse), number(*base_nmse));
     let mut proof = match together.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use firstdiff_program::Slice;
+use firstdiff_program::{Edit, Slice};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
@@ -13,10 +13,10 @@ use crate::explain::Finding;
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::rope::OF_TABLES;
-use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, WINDOW_SIZE};
+use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
 use crate::program::context::Context;
 use crate::program::explain::{Search, reads_large};
-use crate::program::forms::{Form, forms, sees_the_past_alone, turns, window};
+use crate::program::forms::{Form, Tune, forms, sees_the_past_alone, turns, window};
 use crate::program::held::array;
 
 /// Whether each id shows where it could have been made.
@@ -71,6 +71,9 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
             }
         }
     }
+    if search.candidate.is_padded {
+        seen.insert(MASK_OMITTED.id, true);
+    }
     let found = |id: &str| findings.iter().any(|f| f.cause.as_ref().is_some_and(|cause| cause.id == id));
     seen.into_iter().filter(|(id, shows)| !shows && !found(id)).map(|(id, _)| id.to_owned()).collect()
 }
@@ -79,7 +82,13 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
 /// where one that is left out does.
 fn counts(form: &Form) -> bool {
     let is_told_otherwise = [&WINDOW_SIZE, &MASK_AFTER_SOFTMAX].contains(&form.mistake);
-    form.tune.is_none() && !form.mistake.is_another_arithmetic && !is_told_otherwise
+    !form.mistake.is_another_arithmetic && !is_told_otherwise
+}
+
+/// What a form does otherwise; with another number, where any may be.
+fn edits(form: &Form) -> Vec<Edit> {
+    let another = |tune: &Tune| (tune.with)(if tune.right == 0.0 { 1.0 } else { 2.0 * tune.right });
+    form.tune.as_ref().map_or_else(|| form.edits.clone(), another)
 }
 
 /// Notes which mistakes would show, or might, in what was recorded of a tap, and returns all that can be made there.
@@ -111,7 +120,8 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     let all: Vec<Form> = forms(&context).into_iter().filter(counts).collect();
     for form in all.iter().filter(|form| search.effort.tries(form.mistake)) {
         let shows = seen.entry(form.mistake.id).or_insert(false);
-        *shows = *shows || might || search.agrees_with(&slice, &form.edits) == Some(false);
+        // What cannot be carried out may show.
+        *shows = *shows || might || search.agrees_with(&slice, &edits(form)) != Some(true);
     }
     all.iter().map(|form| form.mistake.id).collect()
 }

@@ -96,7 +96,7 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let count = out.shape.last().copied().unwrap_or(0);
-    let change = |weigh: fn(ArrayD<f64>) -> Option<ArrayD<f64>>| {
+    let change = |weigh: Arc<dyn Fn(ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>| {
         let instead = move |tensors: &[Tensor<'_>]| {
             let mut chosen =
                 firstdiff_program::apply("topk", &[tensors.first()?], &[("k", Scalar::Int(count as i64))])?;
@@ -106,14 +106,17 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
         };
         Change::Values(vec![x.clone()], Arc::new(instead))
     };
-    let without_last = |mut values: ArrayD<f64>| {
+    // What takes no part weighs nothing, behind a function too.
+    let is_scored = context.leads_to(op, |at| matches!(context.base(at), "softmax" | "_softmax" | "sigmoid"));
+    let none = if is_scored { f64::NEG_INFINITY } else { 0.0 };
+    let without_last = move |mut values: ArrayD<f64>| {
         let last = Axis(values.ndim().checked_sub(1)?);
         let count = values.len_of(last);
-        (count > 1).then(|| values.index_axis_mut(last, count - 1).fill(0.0)).map(|()| values)
+        (count > 1).then(|| values.index_axis_mut(last, count - 1).fill(none)).map(|()| values)
     };
     vec![
-        Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(|values| over_sum(&values))),
-        Form::one(&ROUTER_TOPK, vec![("experts", json!(count.saturating_sub(1)))], op, change(without_last)),
+        Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(Arc::new(|values| over_sum(&values)))),
+        Form::one(&ROUTER_TOPK, vec![("experts", json!(count.saturating_sub(1)))], op, change(Arc::new(without_last))),
     ]
 }
 
