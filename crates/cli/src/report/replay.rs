@@ -109,6 +109,8 @@ impl Routed {
         let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
         let because = match judged.map(|tap| tap.report.status) {
             Some(Status::Diverged) => Because::Fault,
+            // Below a fault its scores are moved by that.
+            Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => Because::Scores,
             _ if routing.is_rounding() => Because::Rounding,
             Some(status) if status.agrees() => Because::Scores,
             _ => Because::Unknown,

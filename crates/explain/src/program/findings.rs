@@ -33,23 +33,21 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         open = standing;
         unknown.extend(without);
         // The order in which forms are listed settles what gives the same numbers.
-        let mut counts: Vec<(String, usize, &Form)> = Vec::new();
+        let mut counts: Vec<(String, usize)> = Vec::new();
         for explained in &open {
             let standing = explained.reproduced.iter().filter(|r| !refuted.contains(&r.key()));
             let least = standing.clone().map(|r| r.residual).fold(f64::INFINITY, f64::min);
             for found in standing.filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
                 let key = found.key();
-                match counts.iter_mut().find(|(known, ..)| *known == key) {
-                    Some((_, count, _)) => *count += 1,
-                    None => counts.push((key, 1, &found.form)),
+                match counts.iter_mut().find(|(known, _)| *known == key) {
+                    Some((_, count)) => *count += 1,
+                    None => counts.push((key, 1)),
                 }
             }
         }
-        let most = counts.iter().map(|(_, count, _)| *count).max().unwrap_or(0);
-        counts.retain(|(_, count, _)| *count == most);
-        let Some((_, _, first)) = counts.first() else { break };
-        let first = counts.iter().position(|(_, _, form)| is_said_before(form, first)).unwrap_or(0);
-        let key = counts.swap_remove(first).0;
+        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
+        let key = said_before(&open, &key, &refuted).unwrap_or(key);
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
         // A number is one number of an engine, or one of each layer: where another place of the same operation is wrong without one, it is not what is done.
@@ -110,6 +108,15 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
     }
     out.sort_by_key(|(tap, _)| *tap);
     elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()))
+}
+
+/// What gives the numbers of the same taps as one by this key, and is said before it.
+fn said_before(open: &[&Explained], key: &str, refuted: &BTreeSet<String>) -> Option<String> {
+    let of_it = || open.iter().filter_map(|e| Some((e, alone(e).find(|r| r.key() == key)?)));
+    let (first, own) = of_it().next()?;
+    let in_all = |other: &&Reproduced| of_it().all(|(e, _)| alone(e).any(|r| r.key() == other.key()));
+    let mut others = alone(first).filter(|other| !refuted.contains(&other.key()) && is_said_before(&other.form, &own.form));
+    others.find(in_all).map(Reproduced::key)
 }
 
 /// Whether of two forms that give the same numbers one is said before the one that was listed first.

@@ -42,6 +42,8 @@ pub struct Recording<'a> {
 pub struct Candidate<'a> {
     /// Its dump.
     pub dump: &'a Dump,
+    /// The same in the steps in which it was recorded.
+    pub recorded: &'a Dump,
     /// Its values, in the order in which the reference has them.
     pub values: &'a InReferenceOrder<'a>,
     /// How the comparison lists its taps.

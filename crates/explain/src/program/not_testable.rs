@@ -10,7 +10,6 @@ use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::explain::Finding;
-use crate::mistakes::Mistake;
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::rope::OF_TABLES;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
@@ -98,20 +97,24 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
         return BTreeSet::new();
     };
     let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
-    let might = !replayed.report.status.agrees() || reads_large(program, &slice);
+    // Another choice than the one that was taken for the candidate's may show.
+    let is_supposed = slice.known().any(|known| held.get(known).is_none() && held.part(known).is_none());
+    let might = is_supposed || !replayed.report.status.agrees() || reads_large(program, &slice);
     if !might && search.exact.load(&slice).is_err() {
         return BTreeSet::new();
     }
     let context = Context::new(program, held, &slice, &search.exact, Arc::new(own.clone()));
     for op in context.ops() {
-        let mut also = |mistake: &'static Mistake| {
-            seen.entry(mistake.id).or_insert(false);
-        };
         if turns(&context, op) {
-            OF_TABLES.into_iter().for_each(&mut also);
+            // At position 0 nothing is turned.
+            let step = program.taps()[tap].step;
+            let shows = step > 0 || program.steps().get(step).is_some_and(|step| step.tokens > 1);
+            OF_TABLES.into_iter().for_each(|mistake| *seen.entry(mistake.id).or_insert(false) |= shows);
         }
         if !has_decoded && sees_the_past_alone(&context, op) {
-            [&KV_CACHE_STALE, &KV_CACHE_SHIFT].into_iter().for_each(&mut also);
+            for mistake in [&KV_CACHE_STALE, &KV_CACHE_SHIFT] {
+                seen.entry(mistake.id).or_insert(false);
+            }
         }
         if let Some(shows) = window(&context, op) {
             *seen.entry(WINDOW_SIZE.id).or_insert(false) |= shows;

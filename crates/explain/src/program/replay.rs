@@ -196,6 +196,12 @@ fn replayed(
                 _ if held.is_unread(tap) => {
                     Reason::NotEvaluated("nothing shows in which of several orders its rows stand".to_owned())
                 }
+                _ if !std::ptr::eq(candidate.recorded, candidate.dump)
+                    && candidate.dump.entry(place.tap, place.step).is_none()
+                    && candidate.recorded.entries().iter().any(|entry| entry.tap == place.tap) =>
+                {
+                    Reason::NotEvaluated("was recorded in other steps, of which nothing whole could be joined".to_owned())
+                }
                 None => Reason::NotRecorded,
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
             };
