@@ -128,7 +128,8 @@ impl Session {
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
-        let (reference, mut candidate, (padding, is_padded), batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
+        let (reference, mut candidate, (padding, is_padded), batch, are_batches) =
+            one_sequence(reference, candidate, reading.sequence)?;
         let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
@@ -171,7 +172,17 @@ impl Session {
         let open_rows = experts.undecided();
         let options = Options { rows, alignment, cache, open_rows, ..Options::new(choice.profile) };
         let session = Session::of(reference, candidate, graph, options, &choice);
-        Ok(Session { warnings, padding, is_padded, batch, are_batches, cache_said, reading: reading.clone(), experts, ..session })
+        Ok(Session {
+            warnings,
+            padding,
+            is_padded,
+            batch,
+            are_batches,
+            cache_said,
+            reading: reading.clone(),
+            experts,
+            ..session
+        })
     }
 
     /// Two dumps of one sequence each, without a model.
@@ -496,7 +507,9 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
     let numbers = |dump: &Dump| dump.entries().iter().map(size).sum::<usize>();
     let whole = numbers(&candidate);
     let mut candidate = without_padding(candidate, Some(&reference), &fed[1])?;
-    seen.iter().filter(|seen| seen.is_of_scores).for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
+    seen.iter()
+        .filter(|seen| seen.is_of_scores)
+        .for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
     let reference = without_padding(reference, Some(&candidate), &fed[0])?;
     let is_padded = numbers(&candidate) < whole;
     Ok((reference, candidate, (seen, is_padded), found.count(), many))

@@ -80,7 +80,17 @@ impl OwnProgram {
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(options.profile, Cache::F32);
         let (taps, cache) = (&judged.report.taps, (options.cache, false));
-        let candidate = Candidate { dump: candidate, recorded: candidate, values: &values, taps, experts, padding, is_padded: false, profile, cache };
+        let candidate = Candidate {
+            dump: candidate,
+            recorded: candidate,
+            values: &values,
+            taps,
+            experts,
+            padding,
+            is_padded: false,
+            profile,
+            cache,
+        };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
         let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();

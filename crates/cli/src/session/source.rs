@@ -198,7 +198,17 @@ impl Recorded {
         let recording = Recording { program: &self.program, weights: &self.weights };
         let (taps, cache) = (&self.report.taps, (options.cache, self.session.cache_shown_by().is_some()));
         let is_padded = self.session.is_padded;
-        let candidate = Candidate { dump: candidate, recorded: self.session.recorded()[1], values: &values, taps, experts, padding, is_padded, profile, cache };
+        let candidate = Candidate {
+            dump: candidate,
+            recorded: self.session.recorded()[1],
+            values: &values,
+            taps,
+            experts,
+            padding,
+            is_padded,
+            profile,
+            cache,
+        };
         judge(&recording, &candidate)
     }
 

@@ -74,7 +74,8 @@ pub fn explain(
         unexplained: BTreeSet::new(),
     };
     let mut explained: Vec<Explained> = Vec::new();
-    let sees_padding = |place: Place| candidate.padding.iter().flat_map(SeenPadding::places).any(|other| other == place);
+    let sees_padding =
+        |place: Place| candidate.padding.iter().flat_map(SeenPadding::places).any(|other| other == place);
     let is_blamed = |tap: &usize| {
         let place = held.place(*tap);
         !sees_padding(place) && replays.of(place).is_some_and(Replayed::is_blamed)

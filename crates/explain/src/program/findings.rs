@@ -115,7 +115,8 @@ fn said_before(open: &[&Explained], key: &str, refuted: &BTreeSet<String>) -> Op
     let of_it = || open.iter().filter_map(|e| Some((e, alone(e).find(|r| r.key() == key)?)));
     let (first, own) = of_it().next()?;
     let in_all = |other: &&Reproduced| of_it().all(|(e, _)| alone(e).any(|r| r.key() == other.key()));
-    let mut others = alone(first).filter(|other| !refuted.contains(&other.key()) && is_said_before(&other.form, &own.form));
+    let mut others =
+        alone(first).filter(|other| !refuted.contains(&other.key()) && is_said_before(&other.form, &own.form));
     others.find(in_all).map(Reproduced::key)
 }
 

@@ -65,7 +65,7 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
             let slice = Slice::of(program, tap, |other| other != tap);
             let own = Arc::new(ArrayD::zeros(taps[tap].view.shape.as_slice()));
             let context = Context::new(program, held, &slice, &search.exact, own);
-            for form in forms(&context).iter().filter(|form| counts(form)) {
+            for form in forms(&context).iter().filter(|form| counts(form) && form.tune.is_none()) {
                 seen.entry(form.mistake.id).or_insert(false);
             }
         }
@@ -122,9 +122,12 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     }
     let all: Vec<Form> = forms(&context).into_iter().filter(counts).collect();
     for form in all.iter().filter(|form| search.effort.tries(form.mistake)) {
-        let shows = seen.entry(form.mistake.id).or_insert(false);
-        // What cannot be carried out may show.
-        *shows = *shows || might || search.agrees_with(&slice, &edits(form)) != Some(true);
+        let is_shown = seen.get(form.mistake.id) == Some(&true);
+        // What cannot be carried out may show. One number that shows nothing does not speak for all.
+        let shows = is_shown || might || search.agrees_with(&slice, &edits(form)) != Some(true);
+        if shows || form.tune.is_none() {
+            seen.insert(form.mistake.id, shows);
+        }
     }
     all.iter().map(|form| form.mistake.id).collect()
 }

@@ -200,7 +200,9 @@ fn replayed(
                     && candidate.dump.entry(place.tap, place.step).is_none()
                     && candidate.recorded.entries().iter().any(|entry| entry.tap == place.tap) =>
                 {
-                    Reason::NotEvaluated("was recorded in other steps, of which nothing whole could be joined".to_owned())
+                    Reason::NotEvaluated(
+                        "was recorded in other steps, of which nothing whole could be joined".to_owned(),
+                    )
                 }
                 None => Reason::NotRecorded,
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),

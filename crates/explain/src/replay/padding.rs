@@ -8,8 +8,8 @@ use firstdiff_compare::{Place, Status, TapReport, is_masked};
 use firstdiff_trace::{Dump, DumpError, Site, Tap};
 use ndarray::{Array3, ArrayView3, Ix3};
 
-use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::Replayed;
+use crate::replay::reason::{Reason, UnfitInput};
 use crate::tolerance::search::CAUSE_LEAVES;
 
 /// Probabilities of keys of padding.
