@@ -164,7 +164,9 @@ fn replayed(
         };
         Some((program.taps()[tap].op, why))
     };
-    let open: HashMap<usize, String> = program.choices().filter_map(unknown).collect();
+    let open_at: HashMap<usize, String> = program.choices().filter_map(unknown).collect();
+    // Of these what something reads that is not right by the reference's own value.
+    let mut missed: BTreeSet<usize> = BTreeSet::new();
     let bench = Bench::new(program, candidate.exact(), recording.weights);
     // Operations that chose otherwise: the values that come with a choice are not those of the candidate's.
     let mut other_choices: HashMap<usize, Place> = HashMap::new();
@@ -215,7 +217,7 @@ fn replayed(
         let makes_order = |known: usize| orders.sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
         let is_mixed = slice.known().any(|known| own_order.contains(&known))
             && (slice.ops().any(|op| orders.sorted.begins_at(op)) || slice.known().any(makes_order));
-        let open = slice.ops().find_map(|op| open.get(&op));
+        let open = slice.ops().find_map(|op| open_at.get(&op));
         let due = match open {
             Some(why) => Err(why.clone()),
             None => lockstep.due(tap)?,
@@ -326,9 +328,19 @@ fn replayed(
             held.complete(tap, &whole);
         }
         own_order.extend((is_in_own_order && orders.sorted.holds(record.op)).then_some(tap));
+        if !judged.report.status.agrees() {
+            missed.extend(slice.ops().filter(|op| open_at.contains_key(op)));
+        }
         let stretch = if judged.report.status == Status::Diverged { stretch(program, &slice) } else { None };
         taps.push(Replayed { from, through, takes_up: taken_up(program, held, &slice), stretch, ..judged });
         lockstep.hold(tap, held)?;
+    }
+    // Where all that is made of a choice is right, more of it was recorded than is used.
+    for (replayed, tap) in taps.iter_mut().zip(&numbers) {
+        if matches!(replayed.reason, Some(Reason::OtherCount { .. })) && !missed.contains(&program.taps()[*tap].op) {
+            let blank = unchecked(replayed.report.place, replayed.report.op.clone());
+            *replayed = Replayed { reason: Some(Reason::OtherExtent), ..blank };
+        }
     }
     let (outside, not_numbers) = outside(candidate, held)?;
     taps.extend(outside);
