@@ -407,3 +407,24 @@ pub(super) fn stretch(program: &Program, slice: &Slice<'_>) -> Option<String> {
     let (first, last) = (program.said(*ops.first()?), program.said(*ops.last()?));
     (lines.len() > 1).then(|| format!("any of {} operations may be it, from {first} to {last}", ops.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mistakes::norm::NORM_WIDTH;
+    use crate::mistakes::rope::ROPE_ATTENTION_FACTOR;
+    use crate::mistakes::scores::SCORE_SCALE;
+
+    #[test]
+    fn of_equal_explanations_the_plain_one_is_said_first() {
+        let form = |mistake, name, value: f64| Form::new(mistake, vec![(name, json!(value))], Vec::new());
+        let scale = |value: f64| form(&SCORE_SCALE, "scale", value).due(0.25);
+        let (width, factor) = (form(&NORM_WIDTH, "width", 36.0), |x| form(&ROPE_ATTENTION_FACTOR, "factor", x));
+        assert!(is_said_before(&scale(0.353553), &width) && !is_said_before(&width, &scale(0.353553)));
+        assert!(is_said_before(&scale(0.5), &factor(2.0)) && !is_said_before(&factor(2.0), &width));
+        // A number with fewer digits is the plainer one.
+        assert!(!is_said_before(&scale(0.36), &factor(1.2)));
+    }
+}
