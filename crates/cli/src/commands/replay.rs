@@ -189,7 +189,7 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
         }
         // Too small for that measure, or none at all.
         Some(nmse) => format!("{reason}, against {due} (NMSE {})", number(nmse)),
-        None => format!("{reason}, against {due}"),
+        None => reason.to_owned(),
     };
     screen.line(&format!("    {}", safe(&text)));
     let causes = std::iter::once(&found.diagnosis).chain(&found.together);

@@ -6,6 +6,7 @@ use firstdiff_compare::{Change, Place, Reason, Report, Status, TapReport, number
 
 use crate::report::{Compare, Factor};
 use crate::session::Judged;
+use crate::session::source::is_recorded;
 use crate::words::{between, places, safe, shorten};
 
 /// The name of the line that says the cause.
@@ -47,7 +48,12 @@ impl Divergence {
             false => {
                 let between = between(first, tap.place.step);
                 let (shown, any) = (shorten(&between, 6), if between.len() == 1 { "it" } else { "any of these" });
-                notes.push(format!("not checked in between: {shown}; the fault is in {any} or in {}", said.op));
+                let fault = match is_recorded(judged.session.recorded()[0].path()) {
+                    // Between two taps of a recorded program may stand more operations.
+                    true => format!("the fault is in any operation from what was compared up to {}", said.op),
+                    false => format!("the fault is in {any} or in {}", said.op),
+                };
+                notes.push(format!("not checked in between: {shown}; {fault}"));
                 format!("between {after}, and {place}")
             }
         };

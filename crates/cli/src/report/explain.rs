@@ -252,8 +252,7 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
         _ => {
             let taps = narrowing(replay, &finding.through);
             let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
-            let tells =
-                if layers.len() > 1 { "in which layer it is" } else { "which operation it is, and what it computes" };
+            let tells = if layers.len() > 1 { "in which layer it is" } else { "between which of them it is" };
             Some(format!(
                 "record {} as well: that tells {tells} (explain --run 'ENGINE' asks for what it needs)",
                 shorten(&names(&taps), MOST_NAMES)

@@ -64,7 +64,12 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     }
     let model =
         if judged.session.model.is_none() { "; `firstdiff explain MODEL CAND` tries known mistakes" } else { "" };
-    format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
+    let (op, name) = (&tap.op, tap.place.tap);
+    match is_recorded(judged.session.recorded()[0].path()) {
+        // A recorder names the last of all that make a tap.
+        true => format!("look at the operations that make {name} from {inputs}, up to '{op}'{order}{model}"),
+        false => format!("look at the operation '{op}' that makes {name} from {inputs}{order}{model}"),
+    }
 }
 
 /// Whether the other order of the rows of Q and K explains it.
@@ -93,7 +98,7 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
             ))
         }
         (_, Some(other)) => Some(format!(
-            "look at what the candidate records under {name}: it is the reference's {other}; if the engine goes on with it, '{op}' is left out"
+            "look at what the candidate records under {name}: it is the reference's {other}: if the engine goes on with it, the two are exchanged, or '{op}' is left out"
         )),
         _ => None,
     }

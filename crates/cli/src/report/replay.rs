@@ -109,6 +109,8 @@ impl Routed {
         let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
         let because = match judged.map(|tap| tap.report.status) {
             Some(Status::Diverged) => Because::Fault,
+            // Below a fault its scores are moved by that.
+            Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => Because::Scores,
             _ if routing.is_rounding() => Because::Rounding,
             Some(status) if status.agrees() => Because::Scores,
             _ => Because::Unknown,
@@ -313,6 +315,8 @@ impl WrongOperation {
         let taken_back: Vec<Place> = taken_back.into_iter().collect();
         (diagnosis.misrecorded, diagnosis.taken_back) = (names(&misrecorded), names(&taken_back));
         let notes = cause::all_of(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
+        let is_open = diagnosis.cause.is_none() && diagnosis.is_blamed();
+        let stretch = one.stretch.clone().filter(|_| is_open);
         let recorded_wrongly = (!misrecorded.is_empty()).then(|| firstdiff_explain::misrecorded(&misrecorded));
         let undone = (!taken_back.is_empty()).then(|| firstdiff_explain::taken_back(&taken_back));
         WrongOperation {
@@ -331,7 +335,7 @@ impl WrongOperation {
             fit: Fit::of(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
-            notes: notes.chain(recorded_wrongly).chain(undone).collect(),
+            notes: notes.chain(stretch).chain(recorded_wrongly).chain(undone).collect(),
         }
     }
 }
@@ -348,7 +352,8 @@ fn next(session: &ReplaySession) -> Option<String> {
             .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.given.source, found.id, other)));
     };
     let one = group[0];
-    if let Some((finding, found)) = cause::of(&session.findings, one.report.place) {
+    let cause = cause::of(&session.findings, one.report.place).filter(|_| one.is_blamed());
+    if let Some((finding, found)) = cause {
         return Some(format!("{}, and replay again", cause::fix(&session.given.source, found.id, finding)));
     }
     let place = where_of(group, session);
@@ -361,6 +366,10 @@ fn next(session: &ReplaySession) -> Option<String> {
         return Some(format!("nothing is to be done for {place}: what is off there is taken back"));
     }
     Some(match one.through.as_slice() {
+        [] if one.stretch.is_some() => format!(
+            "`firstdiff explain` with the same arguments tries more; look at the operations that make {place}, up to '{}'",
+            one.report.op
+        ),
         [] => format!(
             "`firstdiff explain` with the same arguments tries more; fix the operation '{}' that makes {place} first, and replay again",
             one.report.op

@@ -153,6 +153,9 @@ pub(crate) const IN_PROBABILITIES: &str = " in the probabilities that the scores
 /// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`; of causes that give a place together what each leaves alone too.
 pub(crate) fn proof(finding: &Finding) -> String {
     let Finding { together, alone_nmse, residual_nmse, base_nmse, .. } = finding;
+    if *base_nmse == 0.0 {
+        return "what was recorded shows it".to_owned();
+    }
     let with = shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4);
     let left = format!("leaves NMSE {} of {}", number(*residual_nmse), number(*base_nmse));
     let counted = match finding.counted {

@@ -27,7 +27,7 @@ use firstdiff_compare::{
     Verdict, Warning, align, beyond_the_profile, compare, graph_of, grids, number, own_rows_by, shown_cache,
     split_experts, token_edits, without_padding,
 };
-use firstdiff_explain::replay::seen_padding;
+use firstdiff_explain::replay::{SeenPadding, seen_padding};
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
 
@@ -60,6 +60,10 @@ pub struct Session {
     pub batch: usize,
     /// Whether the reference, and the candidate, are of so many.
     pub(crate) are_batches: [bool; 2],
+    /// Probabilities of keys of padding in the candidate.
+    pub(crate) padding: Vec<SeenPadding>,
+    /// Whether padding was cut off it.
+    pub(crate) is_padded: bool,
     /// How both were read.
     pub(crate) reading: ReadingArgs,
     /// How the type of the K/V cache is known.
@@ -124,7 +128,8 @@ impl Session {
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
-        let (reference, mut candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
+        let (reference, mut candidate, (padding, is_padded), batch, are_batches) =
+            one_sequence(reference, candidate, reading.sequence)?;
         let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
@@ -167,7 +172,17 @@ impl Session {
         let open_rows = experts.undecided();
         let options = Options { rows, alignment, cache, open_rows, ..Options::new(choice.profile) };
         let session = Session::of(reference, candidate, graph, options, &choice);
-        Ok(Session { warnings, batch, are_batches, cache_said, reading: reading.clone(), experts, ..session })
+        Ok(Session {
+            warnings,
+            padding,
+            is_padded,
+            batch,
+            are_batches,
+            cache_said,
+            reading: reading.clone(),
+            experts,
+            ..session
+        })
     }
 
     /// Two dumps of one sequence each, without a model.
@@ -183,6 +198,8 @@ impl Session {
             model: None,
             batch: 1,
             are_batches: [false; 2],
+            padding: Vec::new(),
+            is_padded: false,
             reading: ReadingArgs::default(),
             cache_said: CacheSaid::Nobody,
             noise: None,
@@ -451,8 +468,10 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
     run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
 }
 
-/// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
-fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
+type OneSequence = (Dump, Dump, (Vec<SeenPadding>, bool), usize, [bool; 2]);
+
+/// Both runs of one sequence, where either is a batch; where the candidate sees keys of padding, and whether it has any; of how many; and whether the reference, and the candidate, are of so many.
+fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
     let [reference, candidate] = match asked {
         None => grids(reference, candidate),
         Some(_) => [reference, candidate],
@@ -485,10 +504,15 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
     let fed = [&reference, &candidate].map(|dump| dump.meta().sequences.clone().unwrap_or_default());
     let (reference, candidate) = (cut(reference, &found.reference)?, cut(candidate, &found.candidate)?);
     let seen = seen_padding(&candidate)?;
+    let numbers = |dump: &Dump| dump.entries().iter().map(size).sum::<usize>();
+    let whole = numbers(&candidate);
     let mut candidate = without_padding(candidate, Some(&reference), &fed[1])?;
-    seen.iter().for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
+    seen.iter()
+        .filter(|seen| seen.is_of_scores)
+        .for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
     let reference = without_padding(reference, Some(&candidate), &fed[0])?;
-    Ok((reference, candidate, found.count(), many))
+    let is_padded = numbers(&candidate) < whole;
+    Ok((reference, candidate, (seen, is_padded), found.count(), many))
 }
 
 /// What a model's own runs say of a comparison.

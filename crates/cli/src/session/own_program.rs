@@ -76,11 +76,21 @@ impl OwnProgram {
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
         let judged = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?.run()?;
-        let Session { reference, candidate, graph, options, experts, .. } = &judged.session;
+        let Session { reference, candidate, graph, options, experts, padding, .. } = &judged.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(options.profile, Cache::F32);
         let (taps, cache) = (&judged.report.taps, (options.cache, false));
-        let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
+        let candidate = Candidate {
+            dump: candidate,
+            recorded: candidate,
+            values: &values,
+            taps,
+            experts,
+            padding,
+            is_padded: false,
+            profile,
+            cache,
+        };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
         let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();

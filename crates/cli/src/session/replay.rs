@@ -183,6 +183,9 @@ impl ReplaySession {
     /// In the form that compare's own screen takes.
     pub(crate) fn report(&self, verdict: &Verdict) -> Report {
         let recorded = |t: &&Replayed| !t.is_for(Reason::is_absent);
+        let judged = self.replay.taps.iter().filter(|t| t.report.status != Status::Unchecked);
+        let judged: BTreeSet<String> = judged.map(|t| t.report.place.tap.to_string()).collect();
+        let is_judged = |name: &str| judged.contains(name);
         Report {
             verdict: verdict.clone(),
             profile: self.given.named,
@@ -191,7 +194,7 @@ impl ReplaySession {
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
-            one_sided: self.given.source.one_sided().to_vec(),
+            one_sided: self.given.source.one_sided().iter().filter(|name| !is_judged(name)).cloned().collect(),
             unmapped: self.given.source.unmapped(&self.given.dump).to_vec(),
             alignment: None,
         }

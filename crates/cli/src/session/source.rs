@@ -192,12 +192,23 @@ impl Recorded {
 
     /// The candidate as the comparison read it.
     fn beside_the_program<T>(&self, judge: impl FnOnce(&Recording<'_>, &Candidate<'_>) -> Result<T>) -> Result<T> {
-        let Session { reference, candidate, graph, options, experts, .. } = &self.session;
+        let Session { reference, candidate, graph, options, experts, padding, .. } = &self.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(self.profile(), Cache::F32);
         let recording = Recording { program: &self.program, weights: &self.weights };
         let (taps, cache) = (&self.report.taps, (options.cache, self.session.cache_shown_by().is_some()));
-        let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
+        let is_padded = self.session.is_padded;
+        let candidate = Candidate {
+            dump: candidate,
+            recorded: self.session.recorded()[1],
+            values: &values,
+            taps,
+            experts,
+            padding,
+            is_padded,
+            profile,
+            cache,
+        };
         judge(&recording, &candidate)
     }
 

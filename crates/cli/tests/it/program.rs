@@ -849,6 +849,61 @@ impl Attention {
 }
 
 impl Attention {
+    /// The same run behind two positions of padding, whose keys are seen, or not; `scores` are recorded.
+    fn write_padded(self, folder: &std::path::Path, sees: bool, scores: bool) {
+        use serde_json::json;
+        const PADDING: usize = 2;
+        let all = TOKENS + PADDING;
+        let taps = self.taps();
+        let of = |name: &str| &taps.iter().find(|tap| tap.0 == name).unwrap().2;
+        let padded = |name: &str, seed: u64| [&numbers(PADDING * WIDTH, seed)[..], of(name)].concat();
+        let (q, k) = (padded("layers.0.q", 11), padded("layers.0.k", 12));
+        let (mut qk, mut masked, mut probs, mut context) = (vec![], vec![], vec![], vec![]);
+        for t in 0..all {
+            let dot =
+                |s: usize| (0..WIDTH).map(|i| f64::from(q[t * WIDTH + i]) * f64::from(k[s * WIDTH + i])).sum::<f64>();
+            let products: Vec<f64> = (0..all).map(|s| self.of_q * dot(s)).collect();
+            let score = |s: usize| match s {
+                s if s > t || (s < PADDING && t >= PADDING && !sees) => self.fill,
+                s if s < PADDING || t < PADDING => self.scale * products[s],
+                s => f64::from(of("layers.0.scores")[(t - PADDING) * TOKENS + s - PADDING]),
+            };
+            let row: Vec<f64> = (0..all).map(score).collect();
+            let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|x| (x - top).exp()).sum();
+            let weights: Vec<f64> = row.iter().map(|x| (x - top).exp() / sum).collect();
+            context.extend(
+                (0..WIDTH).map(|i| (0..all).map(|s| weights[s] * f64::from(k[s * WIDTH + i])).sum::<f64>() as f32),
+            );
+            qk.extend(products.iter().map(|x| *x as f32));
+            masked.extend(row.iter().map(|x| *x as f32));
+            probs.extend(weights.iter().map(|x| *x as f32));
+        }
+        let (heads, square) = (vec![all, 1, WIDTH], vec![1, all, all]);
+        let mut taps = vec![
+            ("h0", vec![all, WIDTH], padded("h0", 13)),
+            ("layers.0.q", heads.clone(), q),
+            ("layers.0.k", heads.clone(), k),
+            ("layers.0.qk", square.clone(), qk),
+            ("layers.0.scores", square.clone(), masked),
+            ("layers.0.probs", square, probs),
+            ("layers.0.context", heads, context),
+        ];
+        taps.retain(|tap| scores || tap.0 != "layers.0.scores");
+        let _ = std::fs::remove_dir_all(folder);
+        std::fs::create_dir_all(folder).unwrap();
+        let tap = |(name, shape, values): (&str, Vec<usize>, Vec<f32>)| {
+            npy(&folder.join(format!("{name}.npy")), &shape, &values);
+            json!({"tap": name, "step": 0, "file": format!("{name}.npy"), "shape": shape, "dtype": "f32"})
+        };
+        let taps: Vec<_> = taps.into_iter().map(tap).collect();
+        let tokens: Vec<usize> = (0..TOKENS).collect();
+        let mask: Vec<usize> = (0..all).map(|at| usize::from(at >= PADDING)).collect();
+        let dump = json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": tokens,
+            "attention_mask": mask, "taps": taps});
+        std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+    }
+
     /// What is said of a run, by the program in a folder.
     fn explained(self, golden: &std::path::Path) -> serde_json::Value {
         let own = golden.join("own");
@@ -865,6 +920,114 @@ impl Attention {
         let fix = finding["fix"].as_str().unwrap_or_default().to_owned();
         (finding["cause"].as_str().unwrap_or_default().to_owned(), finding["params"].clone(), fix)
     }
+}
+
+/// Keys of padding that are not masked are the fault of the scores, and of nothing that is made of them.
+#[test]
+fn keys_of_padding_that_are_seen_are_a_fault_of_the_scores_of_a_program() {
+    let golden = tempfile::tempdir().unwrap();
+    Attention::RIGHT.program(golden.path());
+    let own = golden.path().join("own");
+    let weights = golden.path().join("model.safetensors");
+    let paths = [golden.path(), &own, &weights].map(|path| path.to_string_lossy().into_owned());
+    let run = |command: &str, sees: bool, scores: bool| {
+        Attention::RIGHT.write_padded(&own, sees, scores);
+        json(&[command, &paths[0], &paths[1], "--weights", &paths[2]])
+    };
+    let wrong = |report: &serde_json::Value| -> Vec<String> {
+        let taps = report["taps"].as_array().expect("taps").iter().filter(|tap| tap["status"] == "diverged");
+        taps.map(|tap| tap["tap"].as_str().unwrap().to_owned()).collect()
+    };
+    let right = run("explain", false, true);
+    assert_eq!(right["verdict"], "parity", "{right:#}");
+    // Padding that is not masked would be seen.
+    assert!(right["not_testable"].as_array().is_none_or(|ids| !ids.contains(&"mask-omitted".into())), "{right:#}");
+    assert_eq!(wrong(&run("replay", true, true)), ["layers.0.scores"]);
+    let report = run("explain", true, true);
+    let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+    assert_eq!((&finding["cause"], &finding["tap"]), (&"mask-omitted".into(), &"layers.0.scores".into()), "{report:#}");
+    // Without the scores nothing is said of what the probabilities of these keys make.
+    assert_eq!(wrong(&run("replay", true, false)), ["layers.0.probs"]);
+}
+
+/// A run of another number of experts says so; nothing that its choice reaches is blamed.
+#[test]
+fn another_number_of_experts_is_said_and_nothing_behind_it_is_blamed() {
+    use serde_json::json;
+    let golden = tempfile::tempdir().unwrap();
+    let (x, w) = (numbers(24, 21), numbers(16, 22));
+    let router = numbers(24, 23);
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let logits: Vec<f32> = x.chunks(4).flat_map(|x| router.chunks(4).map(|w| dot(x, w)).collect::<Vec<_>>()).collect();
+    let run = |folder: &std::path::Path, count: usize, recorded: bool| {
+        std::fs::create_dir_all(folder).unwrap();
+        let (mut topk, mut out) = (Vec::new(), Vec::new());
+        for row in logits.chunks(6) {
+            let mut order: Vec<usize> = (0..6).collect();
+            order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+            topk.extend(order[..count].iter().map(|&expert| expert as f32));
+            let values: Vec<f32> = (0..2).map(|at| if at < count { row[order[at]] } else { 0.0 }).collect();
+            out.extend(w.chunks(2).map(|w| dot(&values, w)));
+        }
+        let mut taps = vec![
+            ("h0", vec![6, 4], x.clone()),
+            ("layers.0.router_logits", vec![6, 6], logits.clone()),
+            ("layers.0.router_topk", vec![6, count], topk),
+            ("layers.0.ffn_out", vec![6, 8], out),
+        ];
+        taps.retain(|tap| recorded || tap.0 != "layers.0.router_topk");
+        let tap = |(name, shape, values): (&str, Vec<usize>, Vec<f32>)| {
+            npy(&folder.join(format!("{name}.npy")), &shape, &values);
+            json!({"tap": name, "step": 0, "file": format!("{name}.npy"), "shape": shape, "dtype": "f32"})
+        };
+        let taps: Vec<_> = taps.into_iter().map(tap).collect();
+        let dump = json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": [1, 2, 3, 4, 5, 6], "taps": taps});
+        std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+    };
+    run(golden.path(), 2, true);
+    let program = json!({"version": 1, "constants": [0], "weights": {"1": "router", "2": "w"},
+        "files": ["odd.py"], "scopes": [["mixture", ["forward"], 0]],
+        "values": [["f32", [6, 4]], ["f32", [6, 4]], ["f32", [8, 2]], ["f32", [6, 4]], ["f32", [6, 6]], ["f32", [6, 2]],
+            ["i64", [6, 2]], ["f32", [6, 8]]],
+        "ops": [
+            {"o": "mul.Tensor", "i": [0, {"c": 1.0}], "y": [3], "s": 0, "l": 1},
+            {"o": "linear", "i": [3, 1], "y": [4], "s": 0, "l": 2},
+            {"o": "topk", "i": [4, {"c": 2}], "y": [5, 6], "s": 0, "l": 3},
+            {"o": "linear", "i": [5, 2], "y": [7], "s": 0, "l": 4}],
+        "steps": [{"ops": [0, 4], "tokens": 6, "output": 7}],
+        "taps": [{"tap": "h0", "step": 0, "op": 0, "v": 3}, {"tap": "layers.0.router_logits", "step": 0, "op": 1, "v": 4},
+            {"tap": "layers.0.router_topk", "step": 0, "op": 2, "v": 6}, {"tap": "layers.0.ffn_out", "step": 0, "op": 3, "v": 7}]});
+    std::fs::write(golden.path().join("program.json"), program.to_string()).unwrap();
+    let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    tensors(&golden.path().join("program.safetensors"), &[("0", "F32", vec![6, 4], bytes(&x))]);
+    let weights = golden.path().join("model.safetensors");
+    tensors(&weights, &[("router", "F32", vec![6, 4], bytes(&router)), ("w", "F32", vec![8, 2], bytes(&w))]);
+    let own = golden.path().join("own");
+    let paths = [golden.path(), &own, &weights].map(|path| path.to_string_lossy().into_owned());
+    let explained = |count: usize, recorded: bool| {
+        let _ = std::fs::remove_dir_all(&own);
+        run(&own, count, recorded);
+        json(&["explain", &paths[0], &paths[1], "--weights", &paths[2]])
+    };
+    assert_eq!(explained(2, true)["verdict"], "parity");
+    let report = explained(1, true);
+    let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+    assert_eq!(
+        (&finding["cause"], &finding["tap"]),
+        (&"router-topk".into(), &"layers.0.router_topk".into()),
+        "{report:#}"
+    );
+    assert_eq!(finding["params"]["experts"], 1);
+    let taps = report["taps"].as_array().expect("taps");
+    let wrong: Vec<&serde_json::Value> = taps.iter().filter(|t| t["status"] == "diverged").map(|t| &t["tap"]).collect();
+    assert_eq!(wrong, ["layers.0.router_topk"], "{report:#}");
+    let replayed = firstdiff(&["replay", &paths[0], &paths[1], "--weights", &paths[2]]);
+    let said = in_one_line(&String::from_utf8_lossy(&replayed.stdout));
+    assert!(said.contains("it chooses 1 of the experts for each token where the reference chooses 2"), "{said}");
+    // Of a choice that was not recorded nothing is told.
+    let report = explained(1, false);
+    assert_eq!(report["routing"], json!([]), "{report:#}");
+    assert_eq!(report["findings"][0]["cause"], "router-topk", "{report:#}");
 }
 
 /// The scale of the products may stand before them: on q, or half of it on each of both. It is none of that where another number stands beside it, behind it,

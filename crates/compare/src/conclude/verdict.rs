@@ -124,7 +124,7 @@ impl Run<'_> {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
-                        "{} could not be compared, and nothing after it was: {reason}",
+                        "{} could not be compared, and nothing known to be made of it was: {reason}",
                         name_of(self.alignment(), *place)
                     ));
                 }

@@ -32,10 +32,13 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    fn of(dump: &Dump, block: &Block, places: Option<usize>) -> Result<Option<Choice>, DumpError> {
+    fn of(dump: &Dump, block: &Block, beside: Option<&Choice>) -> Result<Option<Choice>, DumpError> {
         let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
         let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
-        let Some(places) = places.or_else(|| places_of(&entry)) else { return Ok(None) };
+        // As many tokens may go to more experts, or to fewer.
+        let size = entry.shape.iter().product::<usize>();
+        let own = places_of(&entry).filter(|places| beside.is_none_or(|other| places * other.tokens == size));
+        let Some(places) = own.or(beside.map(|other| other.places)) else { return Ok(None) };
         let values = dump.read(&entry)?.values().to_f64();
         let is_expert = |value: &f64| *value >= 0.0 && value.fract() == 0.0 && *value < f64::from(u32::MAX);
         let fits = places > 0 && !values.is_empty() && values.len().is_multiple_of(places);
@@ -130,8 +133,7 @@ impl Choices {
         let mut choices = Choices { own: BTreeMap::new(), reference: BTreeMap::new() };
         for block in wanted.blocks.keys() {
             let theirs = Choice::of(reference, block, None)?;
-            let places = theirs.as_ref().map(|choice| choice.places);
-            if let Some(mut own) = Choice::of(candidate, block, places)? {
+            if let Some(mut own) = Choice::of(candidate, block, theirs.as_ref())? {
                 theirs.iter().for_each(|theirs| own.rank_by(theirs));
                 choices.own.insert(block.clone(), own);
             }

@@ -13,9 +13,11 @@ use crate::explain::quantised::OtherArithmetic;
 use crate::laws::Measured;
 use crate::mistakes::by_law::named;
 use crate::mistakes::embedding::TOKENS_DIFFER;
+use crate::mistakes::recorded::ROUTER_TOPK;
 use crate::mistakes::scores::MASK_OMITTED;
 use crate::mistakes::{Mistake, Param, Params, Values, find};
 use crate::replay::padding::SeenPadding;
+use crate::replay::{Reason, Replay};
 use crate::search::Effort;
 use crate::tolerance::laws::ROOM_FOR_A_LAW;
 use crate::tolerance::search::F32_LEAVES;
@@ -305,9 +307,31 @@ pub fn other_tokens(edits: &TokenEdits, place: Place, base_nmse: f64) -> (Cause,
     (of, Finding { taps, shown_at, op, cause, residual_nmse, base_nmse, ..Finding::without_cause(Match::Reproduced) })
 }
 
+/// What is said of choices of another number of experts.
+pub(crate) fn other_counts(replay: &Replay) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    for tap in &replay.taps {
+        let Some(Reason::OtherCount { own, due }) = tap.reason else { continue };
+        let (place, op) = (tap.report.place, tap.report.op.clone());
+        let cause = Some(Cause { id: ROUTER_TOPK.id, params: vec![("experts", json!(own))] });
+        match found.iter_mut().find(|finding| finding.cause == cause) {
+            Some(known) => {
+                known.shown_at.push(place);
+                known.taps.extend((!known.taps.contains(&place.tap)).then_some(place.tap));
+            }
+            None => {
+                let (taps, shown_at, due) = (vec![place.tap], vec![place], Some(due.to_string()));
+                found.push(Finding { taps, shown_at, op, cause, due, ..Finding::without_cause(Match::Reproduced) });
+            }
+        }
+    }
+    found
+}
+
 /// What is said of scores that leave keys of padding unmasked.
 pub(crate) fn unmasked_padding(all: &[SeenPadding]) -> Option<Finding> {
-    let worst = |nmse: fn(&SeenPadding) -> f64| all.iter().map(nmse).fold(0.0, f64::max);
+    let all: Vec<&SeenPadding> = all.iter().filter(|seen| seen.is_of_scores).collect();
+    let worst = |nmse: fn(&SeenPadding) -> f64| all.iter().map(|seen| nmse(seen)).fold(0.0, f64::max);
     let (residual_nmse, base_nmse) = (worst(|seen| seen.residual_nmse), worst(|seen| seen.base_nmse));
     let note = "keys of padding are seen: the probabilities, at which this is measured, are the softmax of these scores with them";
     (!all.is_empty()).then(|| Finding {

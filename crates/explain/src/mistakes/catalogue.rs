@@ -54,8 +54,21 @@ pub struct Mistake {
     pub(crate) of_a_layer: bool,
     /// Whether what it is known by is a list of numbers: a law says what they are.
     pub(crate) is_a_list: bool,
+    /// Behind which others that give the same numbers it is said.
+    pub(crate) stands_behind: StandsBehind,
     /// Whether it is no mistake, but another arithmetic: it is proved by its own numbers, and stands beside no mistake.
     pub is_another_arithmetic: bool,
+}
+
+/// Of mistakes that give the same numbers the one that is made more often is said first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StandsBehind {
+    /// Behind none.
+    None,
+    /// Behind those whose number is as plain.
+    Plain,
+    /// Behind all others.
+    All,
 }
 
 /// Mistakes that exclude each other in one step.
@@ -117,6 +130,7 @@ impl Mistake {
         makes_a_matrix: false,
         of_a_layer: false,
         is_a_list: false,
+        stands_behind: StandsBehind::None,
         is_another_arithmetic: false,
     };
 

@@ -29,7 +29,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD, ArrayView2, Axis, Ix2};
 use serde_json::Value;
 
-pub(crate) use catalogue::BeginsLater;
+pub(crate) use catalogue::{BeginsLater, StandsBehind};
 pub use catalogue::{Mistake, advice, catalogue, find, ids, what};
 pub(crate) use context::StepContext;
 pub use param::{Param, Values};

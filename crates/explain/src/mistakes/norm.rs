@@ -4,7 +4,7 @@ use firstdiff_model::{Op, Profile, Role, WeightRef};
 use firstdiff_trace::Site;
 use serde_json::json;
 
-use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
+use super::catalogue::{BeginsLater, Mistake, OneOf, StandsBehind, sites};
 use super::head::FINAL_NORM_OMITTED;
 use super::param::Param;
 use super::residual::RESIDUAL_PARALLEL;
@@ -95,6 +95,7 @@ pub(crate) static NORM_WIDTH: Mistake = Mistake {
     params: &[Param::words("kind", &["all-heads"]), Param::free("width")],
     one_of: Some(OneOf::Divisor),
     is_a_factor: true,
+    stands_behind: StandsBehind::All,
     ..NORM
 };
 pub(crate) static NORM_WRONG_WEIGHT: Mistake = Mistake {

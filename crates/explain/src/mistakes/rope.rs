@@ -6,7 +6,7 @@ use firstdiff_trace::{QkRows, Site, Tap};
 use ndarray::Ix3;
 use serde_json::json;
 
-use super::catalogue::{BeginsLater, Mistake};
+use super::catalogue::{BeginsLater, Mistake, StandsBehind};
 use super::linear::{QK_ROW_ORDER, permuted};
 use super::norm::{NORM_OMITTED, QK_NORM_ORDER, normed_last};
 use super::param::Param;
@@ -83,6 +83,7 @@ pub(crate) static ROPE_ATTENTION_FACTOR: Mistake = Mistake {
     params: &[Param::free("factor").or(&["ignored", "twice", "inverse"])],
     note: None,
     is_a_factor: true,
+    stands_behind: StandsBehind::Plain,
     ..ROPE
 };
 pub(crate) static ROPE_PARTIAL: Mistake = Mistake {

@@ -280,6 +280,7 @@ impl<'a> Context<'a> {
         tensors.len() == 2
             && tensors.iter().any(|(_, view)| self.gate(op, view).is_some())
             && tensors.iter().all(|(_, view)| self.is_activation(view))
+            && tensors[0].1.shape.last() == tensors[1].1.shape.last()
     }
 
     /// The module that an operation is called in.

@@ -12,6 +12,7 @@ use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
+use crate::explain::finding::{other_counts, unmasked_padding};
 use crate::explain::findings::{join_named, show_nothing};
 use crate::explain::not_testable::LARGE;
 use crate::explain::{A_MOMENT, Effort, Explanation, Finding, Progress, misrecorded, moved_alike};
@@ -30,7 +31,7 @@ use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
-use crate::replay::{ReplayError, Replayed};
+use crate::replay::{ReplayError, Replayed, SeenPadding};
 use crate::search::budget::Budget;
 use crate::tolerance::search::{
     CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
@@ -73,7 +74,12 @@ pub fn explain(
         unexplained: BTreeSet::new(),
     };
     let mut explained: Vec<Explained> = Vec::new();
-    let is_blamed = |tap: &usize| replays.of(held.place(*tap)).is_some_and(Replayed::is_blamed);
+    let sees_padding =
+        |place: Place| candidate.padding.iter().flat_map(SeenPadding::places).any(|other| other == place);
+    let is_blamed = |tap: &usize| {
+        let place = held.place(*tap);
+        !sees_padding(place) && replays.of(place).is_some_and(Replayed::is_blamed)
+    };
     let wrong: Vec<usize> = replays.wrong().filter(is_blamed).collect();
     for (done, &tap) in wrong.iter().enumerate() {
         progress(&held.place(tap).to_string(), done, wrong.len());
@@ -84,6 +90,8 @@ pub fn explain(
     show_nothing(&mut findings);
     let order = |tap: Tap| (0..recording.program.taps().len()).find(|&at| held.place(at).tap == tap);
     let order = |tap: Tap| order(tap).unwrap_or(usize::MAX);
+    findings.extend(unmasked_padding(candidate.padding));
+    findings.extend(other_counts(&replays.replay));
     let mut not_blamed = misrecorded::findings(&replays.replay);
     search.name_moved_alike(&moves, &mut not_blamed);
     if !not_blamed.is_empty() {
@@ -110,6 +118,8 @@ pub(super) struct Explained {
     pub(super) forms: usize,
     /// What came nearest.
     pub(super) nearest: Option<Reproduced>,
+    /// A choice that it reads, was not recorded, and was taken as right operations make it.
+    pub(super) supposed: Option<usize>,
 }
 
 /// A form that was tried, and what it leaves.
@@ -244,6 +254,7 @@ impl<'a> Search<'a> {
             tried: BTreeMap::new(),
             forms: 0,
             nearest: None,
+            supposed: None,
         };
         // Nothing can be done otherwise that cannot be done.
         if replayed.is_for(Reason::is_of_the_reference) {
@@ -253,7 +264,8 @@ impl<'a> Search<'a> {
         // A weight that cannot be read was told of by the replay.
         self.exact.load(&slice).ok()?;
         let place = held.place(tap);
-        let right = self.value(&slice, &[])?;
+        found.supposed = slice.known().find(|&known| held.get(known).is_none() && held.part(known).is_none());
+        let Some(right) = self.value(&slice, &[]) else { return Some(found) };
         let all = distance(place.tap.last_site(), &right, &own);
         let scale = Some(all / distance(place.tap.last_site(), &own, &right)).filter(|scale| scale.is_normal());
         let off = all.max(size.unwrap_or(0.0));

@@ -1,21 +1,21 @@
 //! What is said of the wrong taps: each cause once, with all taps that it explains.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Operand, Program, Scalar, Slice};
 use firstdiff_trace::Tap;
 
 use crate::explain::{Cause, Finding, Match, Remainder};
-use crate::mistakes::Mistake;
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::norm::QK_NORM_ORDER;
-use crate::mistakes::recorded::OPERATION_INPUT;
+use crate::mistakes::recorded::{OPERATION_INPUT, OPERATION_OMITTED};
 use crate::mistakes::rope::ROPE_OMITTED;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
+use crate::mistakes::{Mistake, StandsBehind};
 use crate::paid::{self, price};
 use crate::program::Recording;
-use crate::program::explain::{Explained, Reproduced};
+use crate::program::explain::{Explained, Reproduced, rounded_to};
 use crate::program::forms::Form;
 use crate::program::held::Held;
 use crate::tolerance::search::AS_NEAR;
@@ -47,6 +47,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         }
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
         let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
+        let key = said_before(&open, &key, &refuted).unwrap_or(key);
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
         // A number is one number of an engine, or one of each layer: where another place of the same operation is wrong without one, it is not what is done.
@@ -108,6 +109,41 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
     out.sort_by_key(|(tap, _)| *tap);
     elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()))
 }
+
+/// What gives the numbers of the same taps as one by this key, and is said before it.
+fn said_before(open: &[&Explained], key: &str, refuted: &BTreeSet<String>) -> Option<String> {
+    let of_it = || open.iter().filter_map(|e| Some((e, alone(e).find(|r| r.key() == key)?)));
+    let (first, own) = of_it().next()?;
+    let in_all = |other: &&Reproduced| of_it().all(|(e, _)| alone(e).any(|r| r.key() == other.key()));
+    let mut others =
+        alone(first).filter(|other| !refuted.contains(&other.key()) && is_said_before(&other.form, &own.form));
+    others.find(in_all).map(Reproduced::key)
+}
+
+/// Whether of two forms that give the same numbers one is said before the one that was listed first.
+fn is_said_before(form: &Form, first: &Form) -> bool {
+    let is_in_front = form.mistake.stands_behind == StandsBehind::None && form.mistake != &OPERATION_OMITTED;
+    match first.mistake.stands_behind {
+        StandsBehind::None => false,
+        StandsBehind::Plain => is_in_front && digits(form) <= digits(first),
+        StandsBehind::All => is_in_front,
+    }
+}
+
+/// How many digits its number has, as a multiple of the one that is due where that is known.
+fn digits(form: &Form) -> i32 {
+    let of = |value: f64| {
+        let value = form.due.filter(|due| *due != 0.0).map_or(value, |due| value / due);
+        (1..PLAIN_DIGITS).find(|&digits| (rounded_to(value, digits) / value - 1.0).abs() < SAME_NUMBER)
+    };
+    let numbers = form.params.iter().filter_map(|(_, value)| value.as_f64());
+    numbers.map(|value| of(value).unwrap_or(PLAIN_DIGITS)).max().unwrap_or(0)
+}
+
+/// A number with as many digits is none that anybody wrote.
+const PLAIN_DIGITS: i32 = 6;
+/// Numbers that were fitted, and are the same.
+const SAME_NUMBER: f64 = 1e-5;
 
 /// What the numbers of these taps carry for what was found of them by this key, against what it costs.
 fn account(of_it: &[&Explained], key: &str) -> Account {
@@ -318,6 +354,10 @@ fn unexplained(
     let near = given(first).filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
     let account = near.as_ref().and_then(|near| unpaid.iter().find(|(key, _)| *key == near.key()));
     let others = first.reproduced.iter().map(|r| r.form.mistake.id).collect::<BTreeSet<_>>().len();
+    let supposed = first.supposed.map(|choice| {
+        let place = held.place(choice);
+        format!("{place} was not recorded, and was taken as right operations choose: a mistake before it may choose otherwise, and is not ruled out")
+    });
     let left = |e: &Explained| near.as_ref().and(given(e)).map_or(e.base, |nearest| nearest.residual);
     let matched = if near.is_some() { Match::Closest } else { Match::Unknown };
     let shown = shown(held, matched, all.iter().map(|e| (e.tap, e.base, left(e))));
@@ -328,10 +368,11 @@ fn unexplained(
         op: program.said(program.taps()[first.tap].op),
         remainders: if near.is_some() { shown.remainders.clone() } else { Vec::new() },
         alternatives: near.as_ref().map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
-        note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))),
+        note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))).or(supposed),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
-        tried: first.tried.clone(),
+        // What moves a choice was tried without that.
+        tried: if first.supposed.is_none() { first.tried.clone() } else { BTreeMap::new() },
         ..shown
     }
 }
@@ -352,19 +393,38 @@ fn shown(held: &Held, matched: Match, taps: impl Iterator<Item = (usize, f64, f6
 /// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it.
 pub(super) fn say_stretches(recording: &Recording<'_>, held: &Held, findings: &mut [Finding]) {
     let program = recording.program;
-    for finding in
-        findings.iter_mut().filter(|finding| finding.is_open()).filter(|f| f.through.is_empty() && f.note.is_none())
-    {
+    for finding in findings.iter_mut().filter(|finding| finding.is_open() && finding.note.is_none()) {
         let Some(&place) = finding.shown_at.first() else { continue };
         let Some(tap) = (0..program.taps().len()).find(|&tap| held.place(tap) == place) else { continue };
-        let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
-        let ops: Vec<usize> = slice.ops().collect();
-        let lines: BTreeSet<Option<usize>> = ops.iter().map(|&op| program.ops()[op].line).collect();
-        if let (Some(&first), Some(&last)) = (ops.first(), ops.last())
-            && lines.len() > 1
-        {
-            let (first, last) = (program.said(first), program.said(last));
-            finding.note = Some(format!("any of {} operations may be it, from {first} to {last}", ops.len()));
-        }
+        finding.note = stretch(program, &Slice::of(program, tap, |other| held.readable(other).is_some()));
+    }
+}
+
+/// The operations of a slice in words, where they are of several lines: any of them may be wrong.
+pub(super) fn stretch(program: &Program, slice: &Slice<'_>) -> Option<String> {
+    let ops: Vec<usize> = slice.ops().collect();
+    let lines: BTreeSet<Option<usize>> = ops.iter().map(|&op| program.ops()[op].line).collect();
+    let (first, last) = (program.said(*ops.first()?), program.said(*ops.last()?));
+    (lines.len() > 1).then(|| format!("any of {} operations may be it, from {first} to {last}", ops.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mistakes::norm::NORM_WIDTH;
+    use crate::mistakes::rope::ROPE_ATTENTION_FACTOR;
+    use crate::mistakes::scores::SCORE_SCALE;
+
+    #[test]
+    fn of_equal_explanations_the_plain_one_is_said_first() {
+        let form = |mistake, name, value: f64| Form::new(mistake, vec![(name, json!(value))], Vec::new());
+        let scale = |value: f64| form(&SCORE_SCALE, "scale", value).due(0.25);
+        let (width, factor) = (form(&NORM_WIDTH, "width", 36.0), |x| form(&ROPE_ATTENTION_FACTOR, "factor", x));
+        assert!(is_said_before(&scale(0.353553), &width) && !is_said_before(&width, &scale(0.353553)));
+        assert!(is_said_before(&scale(0.5), &factor(2.0)) && !is_said_before(&factor(2.0), &width));
+        // A number with fewer digits is the plainer one.
+        assert!(!is_said_before(&scale(0.36), &factor(1.2)));
     }
 }

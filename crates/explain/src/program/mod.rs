@@ -25,6 +25,7 @@ use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
 pub use crate::program::replay::replay;
+use crate::replay::SeenPadding;
 use crate::replay::operation::is_coarse;
 
 /// A reference's program, with the weights that it reads.
@@ -41,12 +42,18 @@ pub struct Recording<'a> {
 pub struct Candidate<'a> {
     /// Its dump.
     pub dump: &'a Dump,
+    /// The same in the steps in which it was recorded.
+    pub recorded: &'a Dump,
     /// Its values, in the order in which the reference has them.
     pub values: &'a InReferenceOrder<'a>,
     /// How the comparison lists its taps.
     pub taps: &'a [TapReport],
     /// In which forms the rows of its experts may stand.
     pub experts: &'a ExpertRows,
+    /// Probabilities of keys of padding, as the dump shows before its padding is cut off.
+    pub padding: &'a [SeenPadding],
+    /// Whether there is any: what sees it is wrong then.
+    pub is_padded: bool,
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
     /// The type in which it keeps keys and values, and whether nobody says so.

@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use firstdiff_program::Slice;
+use firstdiff_program::{Edit, Slice};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::explain::Finding;
-use crate::mistakes::Mistake;
 use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
 use crate::mistakes::rope::OF_TABLES;
-use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, WINDOW_SIZE};
+use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
 use crate::program::context::Context;
 use crate::program::explain::{Search, reads_large};
-use crate::program::forms::{Form, forms, sees_the_past_alone, turns, window};
+use crate::program::forms::{Form, Tune, forms, sees_the_past_alone, turns, window};
 use crate::program::held::array;
 
 /// Whether each id shows where it could have been made.
@@ -66,10 +65,13 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
             let slice = Slice::of(program, tap, |other| other != tap);
             let own = Arc::new(ArrayD::zeros(taps[tap].view.shape.as_slice()));
             let context = Context::new(program, held, &slice, &search.exact, own);
-            for form in forms(&context).iter().filter(|form| counts(form)) {
+            for form in forms(&context).iter().filter(|form| counts(form) && form.tune.is_none()) {
                 seen.entry(form.mistake.id).or_insert(false);
             }
         }
+    }
+    if search.candidate.is_padded {
+        seen.insert(MASK_OMITTED.id, true);
     }
     let found = |id: &str| findings.iter().any(|f| f.cause.as_ref().is_some_and(|cause| cause.id == id));
     seen.into_iter().filter(|(id, shows)| !shows && !found(id)).map(|(id, _)| id.to_owned()).collect()
@@ -79,7 +81,13 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
 /// where one that is left out does.
 fn counts(form: &Form) -> bool {
     let is_told_otherwise = [&WINDOW_SIZE, &MASK_AFTER_SOFTMAX].contains(&form.mistake);
-    form.tune.is_none() && !form.mistake.is_another_arithmetic && !is_told_otherwise
+    !form.mistake.is_another_arithmetic && !is_told_otherwise
+}
+
+/// What a form does otherwise; with another number, where any may be.
+fn edits(form: &Form) -> Vec<Edit> {
+    let another = |tune: &Tune| (tune.with)(if tune.right == 0.0 { 1.0 } else { 2.0 * tune.right });
+    form.tune.as_ref().map_or_else(|| form.edits.clone(), another)
 }
 
 /// Notes which mistakes would show, or might, in what was recorded of a tap, and returns all that can be made there.
@@ -89,20 +97,24 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
         return BTreeSet::new();
     };
     let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
-    let might = !replayed.report.status.agrees() || reads_large(program, &slice);
+    // Another choice than the one that was taken for the candidate's may show.
+    let is_supposed = slice.known().any(|known| held.get(known).is_none() && held.part(known).is_none());
+    let might = is_supposed || !replayed.report.status.agrees() || reads_large(program, &slice);
     if !might && search.exact.load(&slice).is_err() {
         return BTreeSet::new();
     }
     let context = Context::new(program, held, &slice, &search.exact, Arc::new(own.clone()));
     for op in context.ops() {
-        let mut also = |mistake: &'static Mistake| {
-            seen.entry(mistake.id).or_insert(false);
-        };
         if turns(&context, op) {
-            OF_TABLES.into_iter().for_each(&mut also);
+            // At position 0 nothing is turned.
+            let step = program.taps()[tap].step;
+            let shows = step > 0 || program.steps().get(step).is_some_and(|step| step.tokens > 1);
+            OF_TABLES.into_iter().for_each(|mistake| *seen.entry(mistake.id).or_insert(false) |= shows);
         }
         if !has_decoded && sees_the_past_alone(&context, op) {
-            [&KV_CACHE_STALE, &KV_CACHE_SHIFT].into_iter().for_each(&mut also);
+            for mistake in [&KV_CACHE_STALE, &KV_CACHE_SHIFT] {
+                seen.entry(mistake.id).or_insert(false);
+            }
         }
         if let Some(shows) = window(&context, op) {
             *seen.entry(WINDOW_SIZE.id).or_insert(false) |= shows;
@@ -110,8 +122,12 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     }
     let all: Vec<Form> = forms(&context).into_iter().filter(counts).collect();
     for form in all.iter().filter(|form| search.effort.tries(form.mistake)) {
-        let shows = seen.entry(form.mistake.id).or_insert(false);
-        *shows = *shows || might || search.agrees_with(&slice, &form.edits) == Some(false);
+        let is_shown = seen.get(form.mistake.id) == Some(&true);
+        // What cannot be carried out may show. One number that shows nothing does not speak for all.
+        let shows = is_shown || might || search.agrees_with(&slice, &edits(form)) != Some(true);
+        if shows || form.tune.is_none() {
+            seen.insert(form.mistake.id, shows);
+        }
     }
     all.iter().map(|form| form.mistake.id).collect()
 }

@@ -13,12 +13,14 @@ use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
 use crate::program::condition::{Condition, condition};
+use crate::program::findings::stretch;
 use crate::program::held::{Held, array, moved};
 use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording, taken_back};
 use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
+use crate::replay::padding::blame_unmasked_padding;
 use crate::replay::reason::{Reason, UnfitInput};
 use crate::replay::right::{distance, tolerance};
 use crate::replay::{Replay, ReplayError, Replayed, Routing, can_be_read, leave_hidden_rows};
@@ -73,9 +75,9 @@ impl ProgramReplay {
         candidate: &Candidate<'_>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<ProgramReplay, ReplayError> {
-        let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
+        let Routed { program, mut held, undecided, counts, notes } = Routed::of(recording, candidate)?;
         let routed = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-        let mut replays = replayed(&routed, candidate, &mut held, &undecided, progress)?;
+        let mut replays = replayed(&routed, candidate, &mut held, (&undecided, &counts), progress)?;
         replays.replay.warnings.extend(notes);
         Ok(ProgramReplay { program, held, replays, cache: candidate.cache.0 })
     }
@@ -136,7 +138,7 @@ fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
     held: &mut Held,
-    undecided: &HashSet<Place>,
+    (undecided, counts): (&HashSet<Place>, &HashMap<Place, [usize; 2]>),
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replays, ReplayError> {
     let program = recording.program;
@@ -151,11 +153,20 @@ fn replayed(
     let count = program.taps().len();
     let is_same_run = candidate.values.is_of_one_dump();
     let is_right_at_the_end = !is_same_run && is_right_at_every_end(program, held, &reports);
-    let open: HashMap<usize, Place> = program
-        .choices()
-        .map(|tap| (program.taps()[tap].op, held.place(tap)))
-        .filter(|(_, place)| undecided.contains(place))
-        .collect();
+    let unknown = |tap: usize| {
+        let place = held.place(tap);
+        let why = match counts.get(&place) {
+            Some(&[own, due]) => format!("{place}: {}", Reason::OtherCount { own, due }),
+            None if undecided.contains(&place) => {
+                format!("the choice of experts at {place} was not recorded, and what was does not decide it")
+            }
+            None => return None,
+        };
+        Some((program.taps()[tap].op, why))
+    };
+    let open_at: HashMap<usize, String> = program.choices().filter_map(unknown).collect();
+    // Of these what something reads that is not right by the reference's own value.
+    let mut missed: BTreeSet<usize> = BTreeSet::new();
     let bench = Bench::new(program, candidate.exact(), recording.weights);
     // Operations that chose otherwise: the values that come with a choice are not those of the candidate's.
     let mut other_choices: HashMap<usize, Place> = HashMap::new();
@@ -177,9 +188,23 @@ fn replayed(
         let part = held.part(tap).map(|part| (part.rows.clone(), part.values.clone()));
         let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|(_, values)| values.clone()));
         let Some(mut own) = own else {
+            if let Some(&[own, due]) = counts.get(&place) {
+                let report = TapReport { status: Status::Diverged, ..TapReport::unchecked(place, name) };
+                let reason = Some(Reason::OtherCount { own, due });
+                taps.push(Replayed { reason, ..Replayed::of(report) });
+                continue;
+            }
             let reason = match reports.get(&place) {
                 _ if held.is_unread(tap) => {
                     Reason::NotEvaluated("nothing shows in which of several orders its rows stand".to_owned())
+                }
+                _ if !std::ptr::eq(candidate.recorded, candidate.dump)
+                    && candidate.dump.entry(place.tap, place.step).is_none()
+                    && candidate.recorded.entries().iter().any(|entry| entry.tap == place.tap) =>
+                {
+                    Reason::NotEvaluated(
+                        "was recorded in other steps, of which nothing whole could be joined".to_owned(),
+                    )
                 }
                 None => Reason::NotRecorded,
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
@@ -192,12 +217,9 @@ fn replayed(
         let makes_order = |known: usize| orders.sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
         let is_mixed = slice.known().any(|known| own_order.contains(&known))
             && (slice.ops().any(|op| orders.sorted.begins_at(op)) || slice.known().any(makes_order));
-        let open = slice.ops().find_map(|op| open.get(&op));
+        let open = slice.ops().find_map(|op| open_at.get(&op));
         let due = match open {
-            Some(choice) => {
-                let what = "was not recorded, and rounding decides it, or nothing does";
-                Err(format!("the choice of experts at {choice} {what}"))
-            }
+            Some(why) => Err(why.clone()),
             None => lockstep.due(tap)?,
         };
         let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
@@ -215,7 +237,7 @@ fn replayed(
         let judged = match due {
             Err(why) => {
                 // Where rounding chooses other experts, the reference's value is not what is due.
-                let is_decided = open.is_none() || !is_coarse(candidate.profile);
+                let is_decided = open.is_none() || counts.is_empty() && !is_coarse(candidate.profile);
                 let serves = |report: &&TapReport| !is_same_run && (is_decided || report.status.agrees());
                 let report = reports.get(&place).copied().filter(serves);
                 beside_the_reference(unchecked(place, name), why, report, is_right_at_the_end)
@@ -306,8 +328,19 @@ fn replayed(
             held.complete(tap, &whole);
         }
         own_order.extend((is_in_own_order && orders.sorted.holds(record.op)).then_some(tap));
-        taps.push(Replayed { from, through, takes_up: taken_up(program, held, &slice), ..judged });
+        if !judged.report.status.agrees() {
+            missed.extend(slice.ops().filter(|op| open_at.contains_key(op)));
+        }
+        let stretch = if judged.report.status == Status::Diverged { stretch(program, &slice) } else { None };
+        taps.push(Replayed { from, through, takes_up: taken_up(program, held, &slice), stretch, ..judged });
         lockstep.hold(tap, held)?;
+    }
+    // Where all that is made of a choice is right, more of it was recorded than is used.
+    for (replayed, tap) in taps.iter_mut().zip(&numbers) {
+        if matches!(replayed.reason, Some(Reason::OtherCount { .. })) && !missed.contains(&program.taps()[*tap].op) {
+            let blank = unchecked(replayed.report.place, replayed.report.op.clone());
+            *replayed = Replayed { reason: Some(Reason::OtherExtent), ..blank };
+        }
     }
     let (outside, not_numbers) = outside(candidate, held)?;
     taps.extend(outside);
@@ -316,6 +349,7 @@ fn replayed(
     let replay = Replay { taps, routing, warnings, order_is_open: false, cache, cache_is_assumed };
     let mut replays = Replays { replay, taps: numbers, noise: noise_of };
     taken_back::leave_out(recording, candidate, held, &mut replays)?;
+    blame_unmasked_padding(candidate.padding, &mut replays.replay.taps);
     Ok(replays)
 }
 
@@ -512,9 +546,8 @@ impl<'a> Lockstep<'a> {
     fn routing(&self, tap: usize, held: &Held, candidate: &Candidate<'_>) -> Result<Option<Routing>, ReplayError> {
         let view = &self.program.taps()[tap].view;
         let (own, place) = (held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int), held.place(tap));
-        // What it recorded otherwise, more experts or fewer, is not what follows from its scores.
-        let is_recorded = held.get(tap).is_some() || candidate.dump.entry(place.tap, place.step).is_none();
-        let Some(own) = own.filter(|_| is_recorded) else { return Ok(None) };
+        // What follows from its scores by right operations is not what it chose.
+        let Some(own) = own.filter(|_| held.get(tap).is_some()) else { return Ok(None) };
         let Some(reference) = candidate.values.reference(place)? else { return Ok(None) };
         let values = Values::from(reference.into_iter().map(|x| x as i64).collect::<Vec<_>>());
         let reference = Tensor::new(view.dtype, view.shape.clone(), values);

@@ -21,6 +21,8 @@ pub(crate) struct Routed {
     pub(crate) held: Held,
     /// The choices that it did not record, and that its own scores do not decide.
     pub(crate) undecided: HashSet<Place>,
+    /// The choices of another number of experts than the reference's: how many, and how many are due.
+    pub(crate) counts: HashMap<Place, [usize; 2]>,
     /// In which forms the rows of experts were read, and what was not.
     pub(crate) notes: Vec<String>,
 }
@@ -34,12 +36,15 @@ impl Routed {
         let held = Held::of(recording, candidate, None)?;
         let mut chosen: HashMap<usize, Tensor<'static>> = HashMap::new();
         let mut computed: HashMap<Place, Tensor<'static>> = HashMap::new();
-        let mut undecided = HashSet::new();
+        let (mut undecided, mut counts) = (HashSet::new(), HashMap::new());
         for tap in recording.program.choices() {
             match held.get(tap) {
                 Some(own) if own.dtype().kind() == Kind::Int => drop(chosen.insert(tap, own.clone())),
                 // What are no whole numbers choose nothing.
                 Some(_) => {}
+                None if let Some(both) = other_count(recording, candidate, &held, tap) => {
+                    counts.insert(held.place(tap), both);
+                }
                 None => match computed_choice(recording, candidate, &held, tap) {
                     Some(own) => {
                         computed.insert(held.place(tap), own.clone());
@@ -56,7 +61,7 @@ impl Routed {
         let Some(program) = recording.program.with_choices(&chosen) else {
             let mut held = held;
             let notes = settle(recording, candidate, &mut held)?;
-            return Ok(Routed { program: None, held, undecided, notes });
+            return Ok(Routed { program: None, held, undecided, counts, notes });
         };
         let mut held = Held::of(&Recording { program: &program, ..*recording }, candidate, Some(recording.program))?;
         for tap in program.choices() {
@@ -65,8 +70,17 @@ impl Routed {
             }
         }
         let notes = settle(&Recording { program: &program, ..*recording }, candidate, &mut held)?;
-        Ok(Routed { program: Some(program), held, undecided, notes })
+        Ok(Routed { program: Some(program), held, undecided, counts, notes })
     }
+}
+
+/// How many experts the candidate recorded for each token, and how many are due, where those are others.
+fn other_count(recording: &Recording<'_>, candidate: &Candidate<'_>, held: &Held, tap: usize) -> Option<[usize; 2]> {
+    let (view, Place { tap: name, step }) = (&recording.program.taps()[tap].view, held.place(tap));
+    let entry = candidate.dump.entry(name, step).filter(|entry| entry.rows.is_none())?;
+    let (&due, &own) = (view.shape.last()?, entry.shape.last()?);
+    let tokens = view.elements().checked_div(due)?;
+    (entry.shape.len() > 1 && own != due && entry.shape.iter().product::<usize>() == own * tokens).then_some([own, due])
 }
 
 /// What is chosen of the candidate's own scores; `None` where they do not decide it, or depend on another choice.

@@ -49,18 +49,24 @@ pub(crate) fn leave_out(
     }
     let off = off_before_a_right_end(&mut Trial::new(recording, candidate, held, replays, &mut benches))?;
     let Some(Off { ends: off, between }) = off else { return Ok(()) };
-    // What is right as it was recorded, and made of the recorded value of one that is off: the engine went on with that.
-    let went_on = |tap: usize| {
+    // What is right as it was recorded, and made of the recorded value of one that is off: the engine went on with that. The reference's own value there is
+    // what takes it back.
+    let went_on = |tap: usize| -> Option<Option<Place>> {
         let place = held.place(tap);
-        let reads = |t: &Replayed| t.report.place.step == place.step && t.from.contains(&place.tap);
-        replays.replay.taps.iter().any(|t| t.report.status.agrees() && reads(t))
+        let reads = |t: &&Replayed| t.report.place.step == place.step && t.from.contains(&place.tap);
+        let right = replays.replay.taps.iter().filter(|t| t.report.status.agrees()).filter(reads);
+        let mut readers = right.map(|t| t.report.place).peekable();
+        readers.peek()?;
+        let is_the_references = |at: &Place| candidate.taps.iter().any(|t| t.place == *at && t.status.agrees());
+        Some(readers.find(is_the_references))
     };
-    let gone_on_with: BTreeSet<usize> = off.keys().copied().filter(|&tap| went_on(tap)).collect();
+    let gone_on_with: BTreeMap<usize, Option<Place>> =
+        off.keys().filter_map(|&tap| Some((tap, went_on(tap)?))).collect();
     for (&tap, &end) in &off {
-        let is_taken_back = gone_on_with.contains(&tap)
+        let is_taken_back = gone_on_with.contains_key(&tap)
             || between.iter().any(|&right| right == tap || is_made_of(recording.program, right, tap));
         held.close(tap);
-        let end = held.place(end);
+        let end = gone_on_with.get(&tap).copied().flatten().unwrap_or(held.place(end));
         if let Some(replayed) = replays.of_mut(held.place(tap)) {
             replayed.is_right_again_at(end, is_taken_back);
         }

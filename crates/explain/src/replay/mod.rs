@@ -106,7 +106,7 @@ impl<'a> Run<'a> {
         self.leave_out_taken_back(&mut taps)?;
         self.leave_out_what_is_right_at_the_end(&mut taps)?;
         self.blame_what_is_beyond(&mut taps)?;
-        self.blame_unmasked_padding(&mut taps);
+        padding::blame_unmasked_padding(&self.padding, &mut taps);
         warnings.extend(crate::replay::doubts::of(&self.recorded, &taps));
         let (order_is_open, cache) = (self.order_is_open, self.recorded.cache);
         Ok(Replay { taps, routing: Vec::new(), warnings, order_is_open, cache, cache_is_assumed: false })

@@ -4,19 +4,21 @@
 use std::fmt;
 use std::ops::Range;
 
-use firstdiff_compare::{Place, Status, is_masked};
+use firstdiff_compare::{Place, Status, TapReport, is_masked};
 use firstdiff_trace::{Dump, DumpError, Site, Tap};
-use ndarray::{ArrayView1, Ix3, s};
+use ndarray::{Array3, ArrayView3, Ix3};
 
+use crate::replay::Replayed;
 use crate::replay::reason::{Reason, UnfitInput};
-use crate::replay::{Replayed, Run};
 use crate::tolerance::search::CAUSE_LEAVES;
 
-/// Scores that are not masked at keys of padding, and of which the probabilities are the softmax.
+/// Probabilities of keys of padding.
 #[derive(Clone, Debug)]
 pub struct SeenPadding {
     /// Where the scores are.
     pub scores: Place,
+    /// Whether the scores are not masked there, and the probabilities are the softmax of them: then the scores are wrong.
+    pub is_of_scores: bool,
     /// NMSE of the probabilities against those without these keys, and against those with them.
     pub(crate) base_nmse: f64,
     pub(crate) residual_nmse: f64,
@@ -42,21 +44,24 @@ pub fn seen_padding(dump: &Dump) -> Result<Vec<SeenPadding>, DumpError> {
     let Some(tokens) = ends.map(|(first, last)| first..last + 1).filter(|tokens| tokens.len() < mask.len()) else {
         return Ok(Vec::new());
     };
+    let all = mask.len();
+    let read = |entry| -> Result<_, DumpError> {
+        let tensor = dump.read(entry)?;
+        let array = ndarray::ArrayD::from_shape_vec(entry.shape.clone(), tensor.values().to_f64().to_vec()).ok();
+        Ok(array.and_then(|array| array.into_dimensionality::<Ix3>().ok()))
+    };
     let mut seen = Vec::new();
-    for entry in dump.entries().iter().filter(|entry| entry.step == 0 && entry.tap.site == Site::Probs) {
-        let place = Place { step: 0, tap: Tap { site: Site::Scores, ..entry.tap } };
-        let Some(scores) = dump.find(place.tap, 0) else { continue };
-        let read = |entry| -> Result<_, DumpError> {
-            let tensor = dump.read(entry)?;
-            let values = tensor.values().to_f64().to_vec();
-            let array = ndarray::ArrayD::from_shape_vec(entry.shape.clone(), values).ok();
-            Ok(array.and_then(|array| array.into_dimensionality::<Ix3>().ok()))
-        };
-        let (Some(own), Some(scores)) = (read(entry)?, read(scores)?) else { continue };
-        if own.dim() != scores.dim() || own.dim().1 != mask.len() || own.dim().2 != mask.len() {
-            continue;
+    for entry in dump.entries().iter().filter(|entry| entry.tap.site == Site::Probs) {
+        let place = Place { step: entry.step, tap: Tap { site: Site::Scores, ..entry.tap } };
+        let Some(own) = read(entry)? else { continue };
+        let scores = dump.find(place.tap, place.step).map(read).transpose()?.flatten();
+        let (_, rows, keys) = own.dim();
+        let queries = if entry.step == 0 { tokens.clone() } else { 0..rows };
+        if if entry.step == 0 { rows == all && keys == all } else { keys > all } {
+            let scores = scores.filter(|scores| scores.dim() == own.dim());
+            let is_padding = |key: usize| key < all && !tokens.contains(&key);
+            seen.extend(SeenPadding::of(place, own.view(), scores.as_ref(), queries, is_padding));
         }
-        seen.extend(SeenPadding::of(place, own.view(), scores.view(), &tokens));
     }
     Ok(seen)
 }
@@ -64,66 +69,67 @@ pub fn seen_padding(dump: &Dump) -> Result<Vec<SeenPadding>, DumpError> {
 impl SeenPadding {
     fn of(
         place: Place,
-        own: ndarray::ArrayView3<'_, f64>,
-        scores: ndarray::ArrayView3<'_, f64>,
-        tokens: &Range<usize>,
+        own: ArrayView3<'_, f64>,
+        scores: Option<&Array3<f64>>,
+        queries: Range<usize>,
+        is_padding: impl Fn(usize) -> bool,
     ) -> Option<SeenPadding> {
-        let mut first = None;
+        let (heads, _, all) = own.dim();
+        let (padding, real): (Vec<usize>, Vec<usize>) = (0..all).partition(|&key| is_padding(key));
+        let rows = || (0..heads).flat_map(|head| queries.clone().map(move |query| (head, query)));
+        let (head, query, key) = rows().find_map(|(head, query)| {
+            let key = padding.iter().find(|&&key| own[(head, query, key)] > 0.0)?;
+            Some((head, query, *key))
+        })?;
         let [mut right, mut with, mut energy] = [0.0, 0.0, 0.0];
-        for head in 0..own.dim().0 {
-            for query in tokens.clone() {
-                let (own, scores) = (own.slice(s![head, query, ..]), scores.slice(s![head, query, ..]));
-                let is_seen =
-                    |key: &usize| !tokens.contains(key) && own[*key] > 0.0 && !is_masked(Site::Scores, scores[*key]);
-                first = first.or_else(|| (0..own.len()).find(is_seen).map(|key| (key, scores[key])));
-                let sums = [scores, scores.slice(s![tokens.clone()])].map(exponentials);
-                for key in tokens.clone() {
-                    let [all, real] = sums.map(|(most, sum)| (scores[key] - most).exp() / sum);
-                    right += (own[key] - real).powi(2);
-                    with += (own[key] - all).powi(2);
-                    energy += real.powi(2);
-                }
+        for (scores, (head, query)) in scores.iter().flat_map(|scores| rows().map(move |row| (scores, row))) {
+            let score = |key: &usize| scores[(head, query, *key)];
+            let sums = [(0..all).map(|key| score(&key)).collect(), real.iter().map(score).collect()].map(exponentials);
+            for key in &real {
+                let [all, real] = sums.map(|(most, sum)| (score(key) - most).exp() / sum);
+                right += (own[(head, query, *key)] - real).powi(2);
+                with += (own[(head, query, *key)] - all).powi(2);
+                energy += real.powi(2);
             }
         }
-        let (key, score) = first?;
-        let all = own.dim().2;
-        let words = format!("of {all} keys {} are padding, and key {key} is not masked: {score}", all - tokens.len());
+        let score = scores.map(|scores| scores[(head, query, key)]);
         // Written so that a NaN shows nothing.
-        let is_shown = with <= CAUSE_LEAVES * right;
-        is_shown.then(|| SeenPadding { scores: place, base_nmse: right / energy, residual_nmse: with / energy, words })
+        let is_of_scores = score.is_some_and(|x| !is_masked(Site::Scores, x)) && with <= CAUSE_LEAVES * right;
+        let score = score.unwrap_or(f64::NAN);
+        let words = format!("of {all} keys {} are padding, and key {key} is not masked: {score}", padding.len());
+        let (base_nmse, residual_nmse) = (right / energy, with / energy);
+        Some(SeenPadding { scores: place, is_of_scores, base_nmse, residual_nmse, words })
     }
 
-    /// The scores, and what comes out of them: nothing is to be looked for there.
+    /// What comes out of these keys, and the scores and probabilities where the scores are wrong: nothing is to be looked for there.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         let scores = self.scores;
         let at = move |site| Place { tap: Tap { site, ..scores.tap }, ..scores };
-        [Site::Scores, Site::Probs, Site::Context].into_iter().map(at)
+        let first = if self.is_of_scores { 0 } else { 2 };
+        [Site::Scores, Site::Probs, Site::Context].into_iter().skip(first).map(at)
     }
 }
 
 /// The largest value, and the sum of e^(x - largest).
-fn exponentials(row: ArrayView1<'_, f64>) -> (f64, f64) {
+fn exponentials(row: Vec<f64>) -> (f64, f64) {
     let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     (most, row.iter().map(|x| (x - most).exp()).sum())
 }
 
-impl Run<'_> {
-    /// Blames the scores that leave keys of padding unmasked, and not what reads those keys.
-    pub(crate) fn blame_unmasked_padding(&self, taps: &mut [Replayed]) {
-        for seen in &self.padding {
-            let reads = |tap: &&mut Replayed| seen.places().any(|place| place == tap.report.place);
-            for tap in taps.iter_mut().filter(reads) {
-                let (place, status) = (tap.report.place, tap.report.status);
-                if place == seen.scores && status.agrees() {
-                    tap.report.status = Status::Diverged;
-                    tap.reason = Some(Reason::Padding(seen.to_string()));
-                } else if place != seen.scores
-                    && status == Status::Diverged
-                    && let Some(step) = self.recorded.model.plan.step(place.tap)
-                {
-                    let reason = Reason::Input { tap: step.reads[0], why: UnfitInput::Padding };
-                    *tap = Replayed::unchecked(step, place, reason);
-                }
+/// Blames the scores that leave keys of padding unmasked, and not what reads those keys.
+pub(crate) fn blame_unmasked_padding(all: &[SeenPadding], taps: &mut [Replayed]) {
+    for seen in all {
+        let places: Vec<Place> = seen.places().collect();
+        for tap in taps.iter_mut().filter(|tap| places.contains(&tap.report.place)) {
+            let (place, status) = (tap.report.place, tap.report.status);
+            if place == seen.scores && status != Status::Diverged {
+                tap.report.status = Status::Diverged;
+                tap.reason = Some(Reason::Padding(seen.to_string()));
+            } else if place != seen.scores && status == Status::Diverged {
+                let site = if place.tap.site == Site::Context { Site::Probs } else { Site::Scores };
+                let reason = Reason::Input { tap: Tap { site, ..place.tap }, why: UnfitInput::Padding };
+                let report = TapReport::unchecked(place, tap.report.op.clone());
+                *tap = Replayed { reason: Some(reason), from: std::mem::take(&mut tap.from), ..Replayed::of(report) };
             }
         }
     }

@@ -74,6 +74,13 @@ pub enum Reason {
         /// The first such row.
         row: usize,
     },
+    /// Another number of experts for each token.
+    OtherCount {
+        /// How many it chooses.
+        own: usize,
+        /// How many the reference chooses.
+        due: usize,
+    },
     /// The program of the reference has no such tap.
     NotOfTheProgram {
         /// Whether the reference recorded it.
@@ -171,6 +178,9 @@ impl fmt::Display for Reason {
             Reason::OtherNumbers => f.write_str("holds other whole numbers, and what they choose among is not known"),
             Reason::NoChoice { row } => {
                 write!(f, "row {row} holds what is no number of any that can be chosen, or one of them twice")
+            }
+            Reason::OtherCount { own, due } => {
+                write!(f, "it chooses {own} of the experts for each token where the reference chooses {due}")
             }
             Reason::NotOfTheProgram { is_of_reference: true } => f.write_str("not in the program of the reference"),
             Reason::NotOfTheProgram { is_of_reference: false } => f.write_str("not in the reference"),

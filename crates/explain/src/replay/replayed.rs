@@ -90,6 +90,8 @@ pub struct Replayed {
     pub wrong_rows: Vec<usize>,
     /// What it may take up that an earlier pass left, in words: no dump holds that.
     pub takes_up: Option<&'static str>,
+    /// Of a wrong one that is made by several operations of a program, in words: any of them may be it.
+    pub stretch: Option<String>,
     /// Of a wrong residual add, what was added.
     pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
@@ -109,6 +111,7 @@ impl Replayed {
             from: Vec::new(),
             wrong_rows: Vec::new(),
             takes_up: None,
+            stretch: None,
             fit: None,
             misrecorded: Vec::new(),
             taken_back: Vec::new(),

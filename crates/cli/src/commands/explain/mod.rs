@@ -303,12 +303,13 @@ fn next(screen: &mut Screen, found: &Explained) {
 fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
     let what = match found.span.len() {
         0 => found.op.clone(),
-        n => format!("wrong from one of {} operations up to here", n + 1),
+        n => format!("wrong in what makes one of {} taps up to here", n + 1),
     };
     let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
     let is_given = found.diagnosis.matched == Match::Closest && found.note.is_some();
     let how = match is_given {
         true => "no cause is proved".to_owned(),
+        false if found.tried.is_empty() => "no cause is known".to_owned(),
         false => format!("none of the mistakes tried here ({}) reproduces it", found.tried.len()),
     };
     screen.line(&format!("  {place}: {what}, {how} (NMSE {nmse})"));

@@ -147,7 +147,8 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
         (None, Some(found)) => (b, a, found),
         _ => return Vec::new(),
     };
-    if !context.is_projected(op, up) {
+    // One number for each token is a gate of all that a module gives.
+    if !context.is_projected(op, up) || act.shape.last() != up.shape.last() {
         return Vec::new();
     }
     let of_up = name.clone();

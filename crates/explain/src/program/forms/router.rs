@@ -95,8 +95,13 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
     if context.leads_to(op, |at| is_choice(context, at)) {
         return Vec::new();
     }
+    // Where the numbers alone are read, weights are gathered by them.
+    let reads_values = |&reader: &usize| context.tensors(reader).iter().any(|(_, view)| view.buffer == out.buffer);
+    if !context.program.readers(op).iter().any(reads_values) {
+        return Vec::new();
+    }
     let count = out.shape.last().copied().unwrap_or(0);
-    let change = |weigh: fn(ArrayD<f64>) -> Option<ArrayD<f64>>| {
+    let change = |weigh: Arc<dyn Fn(ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>| {
         let instead = move |tensors: &[Tensor<'_>]| {
             let mut chosen =
                 firstdiff_program::apply("topk", &[tensors.first()?], &[("k", Scalar::Int(count as i64))])?;
@@ -106,15 +111,27 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
         };
         Change::Values(vec![x.clone()], Arc::new(instead))
     };
-    let without_last = |mut values: ArrayD<f64>| {
-        let last = Axis(values.ndim().checked_sub(1)?);
-        let count = values.len_of(last);
-        (count > 1).then(|| values.index_axis_mut(last, count - 1).fill(0.0)).map(|()| values)
-    };
+    // What takes no part weighs nothing, behind a function too.
+    let is_scored = context.leads_to(op, |at| matches!(context.base(at), "softmax" | "_softmax" | "sigmoid"));
+    let none = if is_scored { f64::NEG_INFINITY } else { 0.0 };
+    let without = Arc::new(move |values| without_least(values, none));
     vec![
-        Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(|values| over_sum(&values))),
-        Form::one(&ROUTER_TOPK, vec![("experts", json!(count.saturating_sub(1)))], op, change(without_last)),
+        Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(Arc::new(|values| over_sum(&values)))),
+        Form::one(&ROUTER_TOPK, vec![("experts", json!(count.saturating_sub(1)))], op, change(without)),
     ]
+}
+
+/// With `none` in the place of the least of each row.
+fn without_least(mut values: ArrayD<f64>, none: f64) -> Option<ArrayD<f64>> {
+    let last = Axis(values.ndim().checked_sub(1)?);
+    if values.len_of(last) < 2 {
+        return None;
+    }
+    for mut row in values.lanes_mut(last) {
+        let least = (0..row.len()).min_by(|&a, &b| row[a].total_cmp(&row[b]))?;
+        row[least] = none;
+    }
+    Some(values)
 }
 
 /// Scores that are taken by the choice of others.
@@ -123,17 +140,23 @@ fn of_weights(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !comes_from_choice(context, op) {
         return Vec::new();
     }
-    let change = computed(&[x, index], |x| {
-        let last = x[0].ndim().checked_sub(1)?;
-        let mut out = x[1].clone();
-        for (at, out) in out.indexed_iter_mut() {
-            let mut place: Vec<usize> = at.slice().to_vec();
-            place[last] = *out as usize;
-            *out = *x[0].get(place.as_slice())?;
-        }
-        over_sum(&out)
-    });
-    vec![Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change)]
+    let change = |weigh: fn(ArrayD<f64>) -> Option<ArrayD<f64>>| {
+        computed(&[x, index], move |x| {
+            let last = x[0].ndim().checked_sub(1)?;
+            let mut out = x[1].clone();
+            for (at, out) in out.indexed_iter_mut() {
+                let mut place: Vec<usize> = at.slice().to_vec();
+                place[last] = *out as usize;
+                *out = *x[0].get(place.as_slice())?;
+            }
+            weigh(out)
+        })
+    };
+    let fewer = index.shape.last().map_or(0, |count| count.saturating_sub(1));
+    vec![
+        Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(|values| over_sum(&values))),
+        Form::one(&ROUTER_TOPK, vec![("experts", json!(fewer))], op, change(|values| without_least(values, 0.0))),
+    ]
 }
 
 fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
