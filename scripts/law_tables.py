@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""law_tables.py: how often does `firstdiff explain` say what a wrong operation does? The tables of docs/LAWS.md, from runs of test_laws.py.
+"""law_tables.py: how often does `firstdiff explain` say what a wrong operation does? The tables of docs/reference/laws.md, from runs of test_laws.py.
 
-    python scripts/law_tables.py --command BIN [--doc docs/LAWS.md] [--check] [--keep DIR]
+    python scripts/law_tables.py --command BIN [--doc docs/reference/laws.md] [--check] [--keep DIR]
 
 Each row is a run of test_laws.py; what it printed is kept in DIR, and a row whose run is there is not run again. What stands between the marks in the document is
 written anew; with --check it is only printed. About forty minutes on two cores. Needs what test_laws.py needs.
@@ -91,7 +91,7 @@ def clean(folder, command):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(HERE.parent / "target" / "release" / "firstdiff"))
-    p.add_argument("--doc", type=Path, default=HERE.parent / "docs" / "LAWS.md")
+    p.add_argument("--doc", type=Path, default=HERE.parent / "docs/reference/laws.md")
     p.add_argument("--check", action="store_true", help="print the tables, and write nothing")
     p.add_argument("--keep", type=Path, help="a folder in which the runs stay")
     a = p.parse_args()

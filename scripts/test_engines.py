@@ -355,7 +355,7 @@ def said_false(row):
 
 
 def page(rows, left_out):
-    """The table of docs/ENGINES.md."""
+    """The table of docs/measured/engines.md."""
     text = ["# Engines of other people", "", " ".join(__doc__.split("\n\n")[2].split()), "",
             "Written by `python scripts/test_engines.py --docs`; versions: scripts/requirements-engines.txt. A right run is owed parity, or, where it quantises, "
             "the name of another arithmetic; a mistake, its tap and its name or `unknown`.", ""]
@@ -377,7 +377,7 @@ def main():
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="this engine alone; may be repeated")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose line in --list contains this")
     parser.add_argument("--list", action="store_true", help="show the cases and end")
-    parser.add_argument("--docs", action="store_true", help="write docs/ENGINES.md")
+    parser.add_argument("--docs", action="store_true", help="write docs/measured/engines.md")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this folder, leave it, and use the dumps that are in it")
     parser.add_argument("--command", type=Path, help="the firstdiff to judge; default: built by cargo")
@@ -421,7 +421,7 @@ def main():
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     if args.docs:
-        (ROOT / "docs/ENGINES.md").write_text(page(rows, left_out))
+        (ROOT / "docs/measured/engines.md").write_text(page(rows, left_out))
     count = lambda kind, bad: sum(row["kind"] == kind and bool(row["false"]) == bad for row in rows)
     print(f"right runs: {count('right', False)} as owed, {count('right', True)} false; planted mistakes: {count('planted', False)} as owed, "
           f"{count('planted', True)} false; names and files: {count('way', False)} as owed, {count('way', True)} false; engines not checked: {len(left_out)}")

@@ -234,7 +234,7 @@ def main():
     p.add_argument("--data", type=Path, default=Path(os.environ.get("FIRSTDIFF_DATA") or ROOT.parent / "shared/data"), metavar="FOLDER")
     p.add_argument("--candle", type=Path, default=Path(os.environ.get("FIRSTDIFF_CANDLE_TARGET") or ROOT / "target/candle"), metavar="TARGET_DIR")
     p.add_argument("--without-candle", action="store_true", help="neither build nor run candle")
-    p.add_argument("--docs", action="store_true", help="write docs/PAIRS.md")
+    p.add_argument("--docs", action="store_true", help="write docs/measured/pairs.md")
     p.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder and leave it")
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -273,7 +273,7 @@ def main():
         if a.docs and not trained:
             sys.exit("--docs needs the trained model")
         if a.docs:
-            (ROOT / "docs/PAIRS.md").write_text(page(pairs, planted))
+            (ROOT / "docs/measured/pairs.md").write_text(page(pairs, planted))
     print(f"{len(FAILED)} failed" if FAILED else f"all good: {len(pairs)} pairs, {len(planted)} planted mistakes")
     return 1 if FAILED else 0
 

@@ -8,8 +8,8 @@ are carried out by PyTorch's operations, and every tap must come out bit for bit
 --double records the models in f64, and what they cast to f32 by themselves is f64 too: what Rust evaluates must then be within f64's rounding.
 --dtypes records each in f32, bf16 and f16 instead: the names must be the same, with the same values but for rounding; and a decode step may have no name
 that the prefill has not.
---table tries every other type of transformers too, and writes what was found of each, in f32 and in f64: to docs/ARCHITECTURES.md with the versions of
-requirements.txt, to docs/ARCHITECTURES-5.md with transformers 5.
+--table tries every other type of transformers too, and writes what was found of each, in f32 and in f64: to docs/measured/architectures.md with the versions of
+requirements.txt, to docs/measured/architectures-5.md with transformers 5.
 
 The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
 """
@@ -287,7 +287,7 @@ def check_types(name, folder, row):
 
 # ---- the table ----
 
-TABLES = ["ARCHITECTURES.md", "ARCHITECTURES-5.md"]
+TABLES = ["architectures.md", "architectures-5.md"]
 
 ATTENTION, SCORES, FEED_FORWARD = ["q", "k", "v", "context", "attn_out"], ["qk", "scores", "probs"], ["ffn_up", "ffn_act", "ffn_out"]
 
@@ -319,14 +319,14 @@ def lacking(taps):
 
 
 def table(rows, file):
-    """docs/ARCHITECTURES.md, and the same of transformers 5."""
-    file, other = f"docs/{file.name}", next(name for name in TABLES if name != file.name)
+    """docs/measured/architectures.md, and the same of transformers 5."""
+    file, other = f"docs/measured/{file.name}", next(name for name in TABLES if name != file.name)
     good = {name: row for name, row in rows.items() if "worst" in row}
     types, with_image = [sum("+" not in name for name in names) for names in (good, rows)], sum(name.endswith("+image") for name in good)
     within = sum("double" in row and float(row["double"]) <= 1e-11 for row in good.values())
     lines = [f"""# Architectures
 
-Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/PROGRAMS.md), by
+Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/design/programs.md), by
 `scripts/test_programs.py --evaluate BINARY --table {file}`, which writes this file ({other} has those of another version).
 {types[0]} of {types[1]} types are recorded, carried out again bit for bit by PyTorch's operations, and evaluated in Rust in f64. {within} of the {len(good)} rows were
 recorded of the model in f64 too, whatever it casts to f32 by itself, and are within 1e-11 of that. A step is a forward call: a prefill, and decode steps where there is a cache.
@@ -364,7 +364,7 @@ def main():
     parser.add_argument("--double", action="store_true", help="models in f64")
     parser.add_argument("--dtypes", action="store_true", help="compare names between types and steps instead")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the models and dumps here")
-    parser.add_argument("--table", metavar="FILE", help="write docs/ARCHITECTURES.md; needs --evaluate")
+    parser.add_argument("--table", metavar="FILE", help="write docs/measured/architectures.md; needs --evaluate")
     args = parser.parse_args()
     wrong, rows, names = [], {}, args.names or ALL
     with tempfile.TemporaryDirectory() as temporary:

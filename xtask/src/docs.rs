@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Runs the scripts and writes docs/QUANTS.md, docs/QUANTISED.md and docs/WEIGHTS.md.
+/// Runs the scripts and writes docs/measured/quants.md, docs/measured/quantised.md and docs/measured/weights.md.
 pub(crate) fn run() -> Result<u8> {
-    let docs = crate::root()?.join("docs");
-    write(&docs.join("QUANTS.md"), &quants(&measured("test_quants.py")?)?)?;
-    write(&docs.join("QUANTISED.md"), &quantised(&measured("test_quantised.py")?)?)?;
-    write(&docs.join("WEIGHTS.md"), &weights(&measured("weight_zoo.py")?)?)?;
+    let docs = crate::root()?.join("docs/measured");
+    write(&docs.join("quants.md"), &quants(&measured("test_quants.py")?)?)?;
+    write(&docs.join("quantised.md"), &quantised(&measured("test_quantised.py")?)?)?;
+    write(&docs.join("weights.md"), &weights(&measured("weight_zoo.py")?)?)?;
     Ok(0)
 }
 

@@ -1,12 +1,12 @@
-//! Does docs/MISTAKES.md say what the catalogue says? Writes it anew, or compares.
+//! Does docs/reference/mistakes.md say what the catalogue says? Writes it anew, or compares.
 
 use anyhow::{Result, bail};
 use firstdiff_explain::mistakes::{Mistake, catalogue};
 
 const HEAD: &str = "# The catalogue of mistakes
 
-What `explain` imitates, and `weights` sees in a file. *Where*: the taps whose operation can be done so ([TUTORIAL.md](TUTORIAL.md) says what each is). *Said \
-beside it*: the forms of a mistake, and its numbers. How often each is named, and named rightly, is in [ZOO.md](ZOO.md).
+The mistakes that `explain` tries, and those that `weights` finds in a file. *Where* lists the taps that a mistake changes first ([all taps](../guide/tutorial.md#the-taps)). \
+*Said beside it* lists the parameters that an answer gives with the name. How often each mistake is found is in [Planted mistakes](../measured/zoo.md#by-mistake).
 
 Written by `cargo xtask mistakes` from the entries in crates/explain/src/mistakes/.
 
@@ -14,14 +14,14 @@ Written by `cargo xtask mistakes` from the entries in crates/explain/src/mistake
 |---|---|---|---|---|
 ";
 
-/// Writes docs/MISTAKES.md, or fails if it is not what the catalogue says.
+/// Writes docs/reference/mistakes.md, or fails if it is not what the catalogue says.
 pub(crate) fn run(check: bool) -> Result<u8> {
-    let path = crate::root()?.join("docs/MISTAKES.md");
+    let path = crate::root()?.join("docs/reference/mistakes.md");
     let text = HEAD.to_owned() + &catalogue().map(row).collect::<String>();
     if !check {
         crate::docs::write(&path, &text)?;
     } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-        bail!("docs/MISTAKES.md does not say what the catalogue says; run `cargo xtask mistakes`");
+        bail!("docs/reference/mistakes.md does not say what the catalogue says; run `cargo xtask mistakes`");
     }
     Ok(0)
 }

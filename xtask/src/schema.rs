@@ -1,22 +1,25 @@
-//! Do docs/SCHEMA.md and docs/SCHEMA-PARTS.md say what docs/schema/report.json says? Writes them anew, or compares.
+//! Do docs/reference/schema.md and docs/reference/schema-parts.md say what docs/reference/schema/report.json says? Writes them anew, or compares.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 const HEAD: &str = "# Reports in JSON
 
-What every command writes with `--json FILE` (`-`: standard output). The whole is [report.json](schema/report.json), JSON Schema of draft 2020-12; tests hold the \
-reports of every command to it. What a report is made of is in [SCHEMA-PARTS.md](SCHEMA-PARTS.md). In Rust the same are the types of `firstdiff::report`. A number that is not finite, or was not measured, is null. \
-[COMMANDS.md](COMMANDS.md#for-programs) has what changed since schema 1. *always*: the key is never absent.
+Every command writes its report with `--json FILE`; `-` is standard output. This page has the keys of each command's report, and [Parts of reports](schema-parts.md) \
+the keys of what they hold. [report.json](schema/report.json) has the same as JSON Schema (draft 2020-12); tests check the report of every command against it. \
+In Rust the types are in `firstdiff::report`.
 
-Written by `cargo xtask mistakes` from docs/schema/report.json.
+*always*: the key is never absent. A number that is not finite, or was not measured, is null. [For programs](commands.md#for-programs) lists the keys that were \
+renamed since schema 1.
+
+Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 ";
 
 const PARTS: &str = "# Parts of reports
 
-What the reports of [SCHEMA.md](SCHEMA.md) are made of, and their keys. *always*: the key is never absent.
+The keys of what the [reports](schema.md) hold. *always*: the key is never absent.
 
-Written by `cargo xtask mistakes` from docs/schema/report.json.
+Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 
 | key | type | | what |
 |---|---|---|---|
@@ -24,15 +27,17 @@ Written by `cargo xtask mistakes` from docs/schema/report.json.
 
 /// Writes the two pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
-    let docs = crate::root()?.join("docs");
+    let docs = crate::root()?.join("docs/reference");
     let schema = std::fs::read_to_string(docs.join("schema/report.json"))?;
-    let pages = pages(&serde_json::from_str(&schema)?).context("docs/schema/report.json")?;
-    for (name, text) in ["SCHEMA.md", "SCHEMA-PARTS.md"].iter().zip(pages) {
+    let pages = pages(&serde_json::from_str(&schema)?).context("docs/reference/schema/report.json")?;
+    for (name, text) in ["schema.md", "schema-parts.md"].iter().zip(pages) {
         let path = docs.join(name);
         if !check {
             crate::docs::write(&path, &text)?;
         } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!("docs/{name} does not say what docs/schema/report.json says; run `cargo xtask mistakes`");
+            bail!(
+                "docs/reference/{name} does not say what docs/reference/schema/report.json says; run `cargo xtask mistakes`"
+            );
         }
     }
     Ok(0)
@@ -57,7 +62,7 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
     let of_command = |page: String| {
         commands
             .iter()
-            .fold(page, |page, name| page.replace(&format!("SCHEMA-PARTS.md#{name})"), &format!("SCHEMA.md#{name})")))
+            .fold(page, |page, name| page.replace(&format!("schema-parts.md#{name})"), &format!("schema.md#{name})")))
     };
     Ok([text, parts].map(of_command))
 }
@@ -99,7 +104,7 @@ fn row(cells: [String; 4]) -> String {
 /// The type of a value, in words.
 fn kind(schema: &Value) -> String {
     if let Some(name) = referred(schema) {
-        return format!("[{name}](SCHEMA-PARTS.md#{name})");
+        return format!("[{name}](schema-parts.md#{name})");
     }
     let also = |key: &str| list(&schema[key], " or ");
     if let Some(one) = also("anyOf").or_else(|| also("allOf")).or_else(|| also("oneOf")) {

@@ -1,4 +1,4 @@
-//! Do docs/why and the table of contents say what the catalogue and the list of laws say? A page for each name that `firstdiff why` knows.
+//! Do docs/reference/why and the table of contents say what the catalogue and the list of laws say? A page for each name that `firstdiff why` knows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,11 @@ use firstdiff_explain::mistakes::{Mistake, catalogue};
 use firstdiff_laws::Form;
 use serde_json::Value;
 
-const FOLDER: &str = "docs/why";
-const INDEX: &str = "docs/why/README.md";
+const FOLDER: &str = "docs/reference/why";
+const INDEX: &str = "docs/reference/why/README.md";
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// The line of the table of contents below which the pages stand.
-const ABOVE: &str = "- [What the answer means](why/README.md)\n";
+const ABOVE: &str = "- [What the answer means](reference/why/README.md)\n";
 
 /// Writes the pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
@@ -53,13 +53,13 @@ struct Page {
 fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let faulty = fs::read_to_string(root.join("fixtures/faulty/index.json"))?;
     let faulty: Vec<Value> = serde_json::from_str(&faulty)?;
-    let laws = fs::read_to_string(root.join("docs/LAWS.md"))?;
+    let laws = fs::read_to_string(root.join("docs/reference/laws.md"))?;
     let causes: Vec<Page> = catalogue().map(|mistake| cause(mistake, &faulty)).collect();
     let forms = Form::ALL.iter().map(|form| law(*form, &laws)).collect::<Result<Vec<Page>>>()?;
     let summary = fs::read_to_string(root.join(SUMMARY))?;
     let (before, rest) = summary.split_once(ABOVE).with_context(|| format!("{SUMMARY} has no place for the pages"))?;
     let after: String = rest.split_inclusive('\n').skip_while(|line| line.trim_start() != *line).collect();
-    let item = |page: &Page| format!("  - [{0}](why/{0}.md)\n", page.name);
+    let item = |page: &Page| format!("  - [{0}](reference/why/{0}.md)\n", page.name);
     let items: String = causes.iter().chain(&forms).map(item).collect();
     let mut pages = BTreeMap::from([
         (INDEX.into(), index(&causes, &forms)),
@@ -74,11 +74,11 @@ fn index(causes: &[Page], forms: &[Page]) -> String {
     let row = |page: &Page| format!("| [{0}]({0}.md) | {1} |\n", page.name, page.what.replace('|', "\\|"));
     let rows = |pages: &[Page]| pages.iter().map(row).collect::<String>();
     format!(
-        "# What the answer means\n\nA page for each name that an answer may hold. `firstdiff why NAME` prints the same in the terminal, `firstdiff why rope` all whose \
-         names begin so.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nMistakes that people \
-         make when they port a model. [MISTAKES.md](../MISTAKES.md) has all of them in one table, [ZOO.md](../ZOO.md) how often each is named.\n\n| name | what is \
-         done wrong |\n|---|---|\n{}\n## Forms of measured laws\n\nWhat an operation computes instead, where no cause is known. [LAWS.md](../LAWS.md) says how it is \
-         measured.\n\n| name | what |\n|---|---|\n{}",
+        "# What the answer means\n\nEach name that an answer may give has a page here. `firstdiff why NAME` prints it in the terminal; `firstdiff why rope` lists all \
+         names that begin with rope.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nMistakes that people \
+         make when they port a model. [The catalogue](../mistakes.md) has all of them in one table, [Planted mistakes](../../measured/zoo.md) how often each is found.\n\n| name | what is \
+         done wrong |\n|---|---|\n{}\n## Forms of measured laws\n\nWhat an operation computes instead, where no known mistake gives its numbers. [Measured laws](../laws.md) says \
+         how it is measured.\n\n| name | what |\n|---|---|\n{}",
         rows(causes),
         rows(forms)
     )
@@ -94,7 +94,7 @@ fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
     mistake.in_file.iter().for_each(|file| table += &row("in a file", file));
     let mut text = format!(
         "# {}\n\nA cause that `firstdiff explain` names: {}.\n\n| | |\n|---|---|\n{table}\n[All causes and laws](README.md) · \
-         [what each tap is](../TUTORIAL.md#dump-your-engine) · [how often it is named](../ZOO.md#by-mistake)\n",
+         [what each tap is](../../guide/tutorial.md#the-taps) · [how often it is found](../../measured/zoo.md#by-mistake)\n",
         mistake.id, mistake.what
     );
     let shipped = faulty.iter().find(|entry| entry["mistake"] == mistake.id);
@@ -105,19 +105,19 @@ fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
     Page { name: mistake.id, what: mistake.what, text }
 }
 
-/// The row of a form in docs/LAWS.md is the one place where more is said of it.
+/// The row of a form in docs/reference/laws.md is the one place where more is said of it.
 fn law(form: Form, laws: &str) -> Result<Page> {
     let (name, what) = (form.name(), form.formula().trim());
     let begin = format!("| `{name}` | ");
     let line = laws.lines().find_map(|line| line.strip_prefix(begin.as_str()));
-    let line = line.with_context(|| format!("docs/LAWS.md has no {name}"))?;
+    let line = line.with_context(|| format!("docs/reference/laws.md has no {name}"))?;
     let cells = line.split('|').map(str::trim);
     let titles = ["formula", "measured from", "cannot tell"];
     let table: String =
         titles.iter().zip(cells).filter(|(_, cell)| !cell.is_empty()).map(|(title, cell)| row(title, cell)).collect();
     let text = format!(
         "# {name}\n\nA form of measured laws: what an operation computes instead, where no cause of the catalogue gives its numbers. {what}\n\n| | |\n|---|---|\n\
-         {table}\n[All causes and laws](README.md) · [how a law is measured and proved](../LAWS.md#how-it-is-measured)\n"
+         {table}\n[All causes and laws](README.md) · [how a law is measured and proved](../laws.md#how-it-is-measured)\n"
     );
     Ok(Page { name, what, text })
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/ZOO.md.
+//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/measured/zoo.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ struct Judged {
     seconds: f64,
 }
 
-/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/ZOO.md, or prints it.
+/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/measured/zoo.md, or prints it.
 ///
 /// # Errors
 /// When Python cannot make it, or a candidate cannot be read.
@@ -88,7 +88,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     if check {
         println!("{text}");
     } else {
-        crate::docs::write(&crate::root()?.join("docs/ZOO.md"), &text)?;
+        crate::docs::write(&crate::root()?.join("docs/measured/zoo.md"), &text)?;
     }
     Ok(u8::from(judged.iter().any(|case| !case.wrong.is_empty())))
 }
