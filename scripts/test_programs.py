@@ -8,8 +8,8 @@ are carried out by PyTorch's operations, and every tap must come out bit for bit
 --double records the models in f64, and what they cast to f32 by themselves is f64 too: what Rust evaluates must then be within f64's rounding.
 --dtypes records each in f32, bf16 and f16 instead: the names must be the same, with the same values but for rounding; and a decode step may have no name
 that the prefill has not.
---table tries every other type of transformers too, and writes what was found of each, in f32 and in f64: to docs/measured/architectures.md with the versions of
-requirements.txt, to docs/measured/architectures-5.md with transformers 5.
+--table tries every other type of transformers too, and writes what was found of each, in f32 and in f64, to docs/measured/architectures.md: into the column of the version
+of transformers that runs it.
 
 The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
 """
@@ -287,8 +287,6 @@ def check_types(name, folder, row):
 
 # ---- the table ----
 
-TABLES = ["architectures.md", "architectures-5.md"]
-
 ATTENTION, SCORES, FEED_FORWARD = ["q", "k", "v", "context", "attn_out"], ["qk", "scores", "probs"], ["ffn_up", "ffn_act", "ffn_out"]
 
 
@@ -318,43 +316,86 @@ def lacking(taps):
     return "; ".join(f"{tap} in {count} of {len(layers)}" if count < len(layers) else tap for tap, count in lack.items())
 
 
-def table(rows, file):
-    """docs/measured/architectures.md, and the same of transformers 5."""
-    file, other = f"docs/measured/{file.name}", next(name for name in TABLES if name != file.name)
-    good = {name: row for name, row in rows.items() if "worst" in row}
-    types, with_image = [sum("+" not in name for name in names) for names in (good, rows)], sum(name.endswith("+image") for name in good)
-    within = sum("double" in row and float(row["double"]) <= 1e-11 for row in good.values())
-    lines = [f"""# Architectures
+TITLES = VERSIONS, LISTED, STOPPED = ["Versions", "Tried", "Not in the list"]
+ABOUT = {
+    VERSIONS: """*types*: how many were recorded, carried out again bit for bit by PyTorch's operations, and evaluated in Rust in f64; of how many that have a language model or an encoder.
+*rows*: how many rows the table below has, and how many of them are within 1e-11 of the same model recorded in f64. *kB*: the size of a program for each layer and forward call
+(median).""",
+    LISTED: """*39+2 6.7e-12*: the rules name 39 taps, 2 more have the names of their modules, and the worst NMSE of the evaluation in Rust is 6.7e-12. `*`: not within 1e-11 in f64,
+or not run in f64.
 
-Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/design/programs.md), by
-`scripts/test_programs.py --evaluate BINARY --table {file}`, which writes this file ({other} has those of another version).
-{types[0]} of {types[1]} types are recorded, carried out again bit for bit by PyTorch's operations, and evaluated in Rust in f64. {within} of the {len(good)} rows were
-recorded of the model in f64 too, whatever it casts to f32 by itself, and are within 1e-11 of that. A step is a forward call: a prefill, and decode steps where there is a cache.
-Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers. {with_image} rows, `type+image`, are
-of both. `type+grouped` and `type+batched` carry all experts out in one operation, as transformers 5 does by itself; other rows in a loop.
-The last column counts the prefill's layers that have no such tap; in brackets the reason, where other taps tell it.
+A row `type+image` has an image beside its tokens. Other types that take images or sounds get tokens alone: their rows are of the text layers. `type+grouped` and
+`type+batched` carry all experts out in one operation, as transformers 5 does by default; other rows in a loop.
 
-| architecture | steps | operations | kB a layer and step | worst NMSE in Rust | of the model in f64 | taps named by rules | by modules | taps of the vocabulary that lack |
-|---|---|---|---|---|---|---|---|---|"""]
+*without*: the taps of the vocabulary that layers do not have, in the newest version that runs; in brackets the reason, where other taps show it.""",
+    STOPPED: "A small model could not be made of these by shrinking the default config, or it does not run so far. *evaluate*: recorded and carried out again, but not evaluated in Rust.",
+}
+
+
+def read_page(text):
+    """The tables of docs/measured/architectures.md: by title, the head and the rows by their first cell."""
+    found = {}
+    for title in TITLES:
+        part = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("| ")]
+        found[title] = {first: rest for first, *rest in lines[1:]}
+    return found
+
+
+def write_page(found):
+    versions = sorted(found[VERSIONS], key=lambda version: [int(part) for part in version.split(".")])
+    heads = {VERSIONS: ["transformers", "PyTorch", "types", "rows", "kB"], LISTED: ["architecture", *versions, "without"], STOPPED: ["type", *versions]}
+    text = """# Architectures
+
+Does firstdiff follow the model that you port? Small random models of every type of transformers were recorded in f32 as [programs](../design/programs.md), a column for
+each version of transformers. An empty cell: that version does not have the type, or the type stands in the other table.
+
+Written by `scripts/test_programs.py --evaluate BINARY --table docs/measured/architectures.md`, which writes the column of the version that runs it.
+"""
+    for title in TITLES:
+        head = heads[title]
+        rows = "".join(f"| {' | '.join([first, *rest])} |\n" for first, rest in found[title].items())
+        text += f"\n## {title}\n\n{ABOUT[title]}\n\n| {' | '.join(head)} |\n|{'---|' * len(head)}\n{rows}"
+    return text
+
+
+def with_column(rows, versions, version, cells):
+    """Rows whose cells stand by version, with other cells for one version."""
+    column = versions.index(version)
+    for name in [*rows, *cells]:
+        row = rows.setdefault(name, [""] * len(versions))
+        row[column] = cells.get(name, "")
+    return {name: row for name, row in rows.items() if any(row)}
+
+
+def table(rows, page):
+    """The page with what this version of transformers gives; what it says of others stays."""
+    found, version = read_page(page), transformers.__version__
+    earlier = list(found[VERSIONS])
+    versions = sorted({*(other for other in earlier if other.split(".")[0] != version.split(".")[0]), version}, key=lambda each: [int(part) for part in each.split(".")])
+    place = {each: next((i for i, other in enumerate(earlier) if other.split(".")[0] == each.split(".")[0]), None) for each in versions}
+    in_order = lambda cells: ["" if place[each] is None else cells[place[each]] for each in versions]
+    good, sizes, cells, lack = {name: row for name, row in rows.items() if "worst" in row}, [], {}, {}
     for name, row in good.items():
-        layers = len({found[0] for tap in row["taps"] if (found := re.match(r"(.*\.)?layers\.\d+", tap))})
+        layers = len({layer[0] for tap in row["taps"] if (layer := re.match(r"(.*\.)?layers\.\d+", tap))})
         by_module = sum("/" in tap for tap in row["taps"])
-        size = row["size"] / row["steps"] / max(layers, 1)
-        cells = [name, row["steps"], row["operations"], f"{size:.1f}", row["worst"], row.get("double", ""), len(row["taps"]) - by_module, by_module, lacking(row["taps"])]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines.append("""
-## Not in the list
-
-Types with a language model or an encoder of which a small model could not be made by shrinking the default config, or that go less far.
-
-| type | recorded | bit for bit | what stopped it |
-|---|---|---|---|""")
-    for name, row in rows.items():
-        if "worst" not in row:
-            yes = ["yes" if row.get(key) else "" for key in ("operations", "replayed")]
-            reason = re.sub(r"[|]|/\S+/", "", row.get("reason", ""))
-            lines.append(f"| {name} | {yes[0]} | {yes[1]} | {reason} |")
-    return "\n".join(lines) + "\n"
+        sizes.append(row["size"] / row["steps"] / max(layers, 1))
+        exact = "double" in row and float(row["double"]) <= 1e-11
+        cells[name] = f"{len(row['taps']) - by_module}+{by_module} {float(row['worst']):.1e}{'' if exact else '*'}"
+        lack[name] = lacking(row["taps"])
+    types = [sum("+" not in name for name in names) for names in (good, rows)]
+    exact = sum("*" not in cell for cell in cells.values())
+    known = {each: found[VERSIONS][earlier[place[each]]] for each in versions if each != version}
+    known[version] = [torch.__version__, f"{types[0]} of {types[1]}", f"{len(good)}, {exact}", f"{sorted(sizes)[len(sizes) // 2]:.1f}"]
+    before = {name: row[-1] for name, row in found[LISTED].items()}
+    listed = with_column({name: in_order(row) for name, row in found[LISTED].items()}, versions, version, cells)
+    newest = lambda name: name in lack and not any(listed[name][versions.index(version) + 1 :])
+    stopped = {name: ("evaluate: " if "replayed" in row else "") + re.sub(r"[|]|/\S+/", "", row.get("reason", ""))[:45] for name, row in rows.items() if "worst" not in row}
+    return write_page({
+        VERSIONS: {each: known[each] for each in versions},
+        LISTED: {name: [*row, lack[name] if newest(name) else before.get(name, lack.get(name, ""))] for name, row in listed.items()},
+        STOPPED: with_column({name: in_order(row) for name, row in found[STOPPED].items()}, versions, version, stopped),
+    })
 
 
 def main():
@@ -390,7 +431,8 @@ def main():
                     wrong.append(name)
                     print(f"FAIL   {name:20} {rows[name]['reason']}", flush=True)
     if args.table:
-        Path(args.table).write_text(table(rows, Path(args.table)))
+        page = Path(args.table)
+        page.write_text(table(rows, page.read_text() if page.exists() else ""))
     done = sum("alike" in rows[name] or "replayed" in rows[name] for name in names if name not in wrong)
     found = "have the same names in f32, f16 and bf16" if args.dtypes else "recorded and carried out again bit for bit"
     print(f"{done} of {len(names)} architectures {found}")
