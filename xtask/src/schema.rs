@@ -9,21 +9,24 @@ Every command writes its report with `--json FILE`; `-` is standard output. This
 the keys of what they hold. [report.json](schema/report.json) has the same as JSON Schema (draft 2020-12); tests check the report of every command against it. \
 In Rust the types are in `firstdiff::report`.
 
-*always*: the key is never absent. A number that is not finite, or was not measured, is null. [For programs](commands.md#for-programs) lists the keys that were \
-renamed since schema 1.
+Every report has `command`, the command's name, and `schema`, the version of this form: 2. A key is always there unless it is marked *(optional)*. A number that is not finite, or was \
+not measured, is null. [For programs](commands.md#for-programs) lists the keys that were renamed since schema 1.
 
 Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 ";
 
 const PARTS: &str = "# Parts of reports
 
-The keys of what the [reports](schema.md) hold. *always*: the key is never absent.
+The keys of what the [reports](schema.md) hold. A key is always there unless it is marked *(optional)*.
 
 Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 
-| key | type | | what |
-|---|---|---|---|
+| key | type | what |
+|---|---|---|
 ";
+
+/// Keys of every report, which the head of the page describes.
+const EVERYWHERE: [&str; 2] = ["command", "schema"];
 
 /// Writes the two pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
@@ -55,7 +58,7 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
     for (name, part) in definitions.iter().filter(|(name, _)| !commands.contains(&name.as_str())) {
         let (what, made) = (part["description"].as_str().map(str::to_owned), made_of(part));
         let about: Vec<String> = what.into_iter().chain(made).collect();
-        parts += &row([format!("<a id=\"{name}\"></a>**{name}**"), "".into(), "".into(), about.join(" ")]);
+        parts += &row([format!("<a id=\"{name}\"></a>**{name}**"), "".into(), about.join(" ")]);
         parts += &rows(part);
     }
     // A report that holds another command's stands with the commands.
@@ -75,7 +78,9 @@ fn referred(schema: &Value) -> Option<&str> {
 fn section(name: &str, schema: &Value) -> String {
     let what = schema["description"].as_str().unwrap_or_default();
     let made = made_of(schema).map(|made| format!("\n{made}\n")).unwrap_or_default();
-    format!("\n## {name}\n\n`{what}`\n{made}\n| key | type | | what |\n|---|---|---|---|\n{}", rows(schema))
+    let rows = rows(schema);
+    let head = if rows.is_empty() { "" } else { "\n| key | type | what |\n|---|---|---|\n" };
+    format!("\n## {name}\n\n`{what}`\n{made}{head}{rows}")
 }
 
 /// What a definition has beside its own keys, or is one of.
@@ -92,12 +97,15 @@ fn rows(schema: &Value) -> String {
     let always = |key: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
     let key = |(key, schema): (&String, &Value)| {
         let what = schema["description"].as_str().unwrap_or_default();
-        row([format!("`{key}`"), kind(schema), if always(key) { "always" } else { "" }.into(), what.into()])
+        let optional = if always(key) { "" } else { " *(optional)*" };
+        row([format!("`{key}`{optional}"), kind(schema), what.into()])
     };
-    schema["properties"].as_object().into_iter().flatten().map(key).collect()
+    let is_everywhere = |key: &str, schema: &Value| EVERYWHERE.contains(&key) && schema.get("const").is_some();
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    properties.filter(|(key, schema)| !is_everywhere(key, schema)).map(key).collect()
 }
 
-fn row(cells: [String; 4]) -> String {
+fn row(cells: [String; 3]) -> String {
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
