@@ -148,10 +148,14 @@ def smallest(command, make, folder, arithmetic, kind):
     return out
 
 
+ABOUT = ("How small may a fault be? A faulty engine has one number or function of the model changed: PyTorch in its code, llama.cpp in a copy of the file whose metadata "
+         "says another number. Faults become smaller until two in a row are not named. The script fails if another cause is named.")
+
+
 def page(rows):
     """The tables of docs/measured/smallest.md."""
-    text = ["# The smallest fault that is named", "", " ".join(__doc__.split("\n\n")[2].split()), "",
-            "A cell is the smallest factor tried at which `explain` names the mistake; `-`: none of those tried; empty: the engine cannot be made to do it.",
+    text = ["# The smallest fault that is named", "", ABOUT, "",
+            "A cell is the smallest factor at which `explain` names the mistake. `-`: it is named at none of the factors. Empty: this engine cannot be made to do it.",
             "Written by `python scripts/test_below_noise.py --docs`."]
     columns = [("PyTorch", a) for a in TORCH] + [("llama.cpp", a) for a in LLAMA_CPP]
     for kept in KEPT:

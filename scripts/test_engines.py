@@ -354,22 +354,43 @@ def said_false(row):
     return "not checked" if "not_checked" in row else "; ".join(row["false"]) or "none"
 
 
+ABOUT = """# Engines of other people
+
+Is firstdiff right about engines that share no code with it? MLX, JAX, Flax, ONNX Runtime, OpenVINO, CTranslate2, tinygrad and torch's int8 run the models of fixtures/models, and a
+random llama 256 wide, with their own operations, layouts, names and files (scripts/engines). The reference is dump_torch.py's in f32: 11 tokens and 3 decode steps.
+
+A verdict is false where a right run is blamed, where a planted mistake is not the first divergence, or where another cause is named. Written by
+`python scripts/test_engines.py --docs`; versions: scripts/requirements-engines.txt.
+"""
+ABOUT_RIGHT = """A right run must be at parity in `compare`, `replay` and `explain`, with nothing certain in `inspect`. One that quantises must be called another arithmetic, and beside a second
+right run (`compare --noise`) be at parity or too far off to measure by."""
+ABOUT_PLANTED = "The mistake must be the first divergence, at a tap where it can show. `explain` may name it or say unknown (?). An arrow leads to the names that it gives instead, which are as true."
+
+
 def page(rows, left_out):
-    """The table of docs/measured/engines.md."""
-    text = ["# Engines of other people", "", " ".join(__doc__.split("\n\n")[2].split()), "",
-            "Written by `python scripts/test_engines.py --docs`; versions: scripts/requirements-engines.txt. A right run is owed parity, or, where it quantises, "
-            "the name of another arithmetic; a mistake, its tap and its name or `unknown`.", ""]
-    for kind, head in (("right", "| engine | model | variant | false verdicts |"), ("planted", "| engine | model | variant | mistake | named | false verdicts |")):
-        text += [f"## {'Right runs' if kind == 'right' else 'Planted mistakes'}", "", head, "|---" * (head.count("|") - 1) + "|"]
-        for row in (row for row in rows if row["kind"] == kind):
-            case = row["case"]
-            cells = [case["engine"], case["model"], case["variant"]] + ([case["mistake"], row["named"]] if kind == "planted" else [])
-            text.append(f"| {' | '.join(cells)} | {said_false(row)} |")
-        text.append("")
-    text += ["## Names and files", "", "| | false verdicts |", "|---|---|"]
+    """The page docs/measured/engines.md."""
+    text = [ABOUT, "## Right runs", "", ABOUT_RIGHT, "", "| engine | runs | false verdicts |", "|---|---|---|"]
+    for kind in ("right", "planted"):
+        if kind == "planted":
+            text += ["", "## Planted mistakes", "", ABOUT_PLANTED, "", "| engine | mistakes | false verdicts |", "|---|---|---|"]
+        own = [row for row in rows if row["kind"] == kind]
+        for engine in dict.fromkeys(row["case"]["engine"] for row in own):
+            runs = [row for row in own if row["case"]["engine"] == engine]
+            text.append(f"| {engine} | {', '.join(map(described, runs))} | {'; '.join(dict.fromkeys(map(said_false, runs)))} |")
+    text += ["", "## Names and files", "", "| | false verdicts |", "|---|---|"]
     text += [f"| {row['words']} | {said_false(row)} |" for row in rows if row["kind"] == "way"]
     text += [""] + [f"NOT CHECKED: {engine}: {why}" for engine, why in left_out.items()]
     return "\n".join(text).rstrip() + "\n"
+
+
+def described(row):
+    """A run in a few words: the model and the variant, and which mistake is named how."""
+    case = row["case"]
+    run = f"{case['model']} {case['variant']}"
+    if row["kind"] == "right":
+        return run
+    named = {case["mistake"]: "", "unknown": " ?"}.get(row["named"], f" → {row['named']}")
+    return f"{case['mistake']}{named} ({run})"
 
 
 def main():

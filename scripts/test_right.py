@@ -98,14 +98,18 @@ def of_family(command, folder, family):
     return rows
 
 
+ABOUT = ("Is anything blamed where nothing is wrong? PyTorch (eager attention) and llama.cpp run random models of the five families: 13 tokens and 2 decode steps. "
+         "`explain` judges each run four times: with all taps; with h0, layer outputs, final norm and logits; with the logits; with the last prefilled token's logits.")
+
+
 def page(rows):
     """The table of docs/measured/right.md."""
     order = []
     for row in rows:
         if (row["engine"], row["arithmetic"]) not in order:
             order.append((row["engine"], row["arithmetic"]))
-    text = ["# Right implementations", "", " ".join(__doc__.split("\n\n")[2].split()), "",
-            "A cell counts the four cuts at parity without a finding. Written by `python scripts/test_right.py --docs`.", "",
+    text = ["# Right implementations", "", ABOUT, "",
+            "A cell counts the answers that are parity without a finding. Written by `python scripts/test_right.py --docs`.", "",
             "| engine | arithmetic | " + " | ".join(FAMILIES) + " |", "|---|---|" + "---|" * len(FAMILIES)]
     for engine, arithmetic in order:
         cells = []
