@@ -319,21 +319,24 @@ def lacking(taps):
 TITLES = VERSIONS, LISTED, STOPPED = ["Versions", "Tried", "Not in the list"]
 ABOUT = {
     VERSIONS: """*types*: how many were recorded, carried out again bit for bit by PyTorch's operations, and evaluated in Rust in f64; of how many that have a language model or an encoder.
-*rows*: how many rows the table below has, and how many of them are within 1e-11 of the same model recorded in f64. *kB*: the size of a program for each layer and forward call
-(median).""",
-    LISTED: """*39+2 6.7e-12*: the rules name 39 taps, 2 more have the names of their modules, and the worst NMSE of the evaluation in Rust is 6.7e-12. `*`: not within 1e-11 in f64,
-or not run in f64.
+*rows*: how many rows the table below has, and how many of them are within 1e-11 of the same model recorded in f64. *worst NMSE*: of the evaluation in Rust, against PyTorch's f32.
+*kB*: the size of a program for each layer and forward call (median).""",
+    LISTED: """*39+2*: the rules name 39 taps, and 2 more have the names of their modules. `*`: not within 1e-11 in f64, or not run in f64.
 
 A row `type+image` has an image beside its tokens. Other types that take images or sounds get tokens alone: their rows are of the text layers. `type+grouped` and
 `type+batched` carry all experts out in one operation, as transformers 5 does by default; other rows in a loop.
 
-*without*: the taps of the vocabulary that layers do not have, in the newest version that runs; in brackets the reason, where other taps show it.""",
-    STOPPED: "A small model could not be made of these by shrinking the default config, or it does not run so far. *evaluate*: recorded and carried out again, but not evaluated in Rust.",
+*without*: taps of the vocabulary that the layers do not have, in the newest version that runs. N: attn_norm and ffn_norm, as the norms stand behind. P: h_attn and ffn_norm, as attention
+and feed-forward stand beside each other.""",
+    STOPPED: """A small model could not be made of these by shrinking the default config, or it does not run so far. *evaluate*: recorded and carried out again, but not evaluated in
+Rust.""",
 }
+# Reasons that many types have.
+SHORT = {"attn_norm, ffn_norm (norms stand behind)": "N", "h_attn, ffn_norm (attention and feed-forward beside each other)": "P"}
 
 
 def read_page(text):
-    """The tables of docs/measured/architectures.md: by title, the head and the rows by their first cell."""
+    """The tables of docs/measured/architectures.md: by title, the rows by their first cell."""
     found = {}
     for title in TITLES:
         part = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
@@ -343,12 +346,12 @@ def read_page(text):
 
 
 def write_page(found):
-    versions = sorted(found[VERSIONS], key=lambda version: [int(part) for part in version.split(".")])
-    heads = {VERSIONS: ["transformers", "PyTorch", "types", "rows", "kB"], LISTED: ["architecture", *versions, "without"], STOPPED: ["type", *versions]}
+    versions = list(found[VERSIONS])
+    heads = {VERSIONS: ["transformers", "PyTorch", "types", "rows", "worst NMSE", "kB"], LISTED: ["architecture", *versions, "without"], STOPPED: ["transformers", "types"]}
     text = """# Architectures
 
 Does firstdiff follow the model that you port? Small random models of every type of transformers were recorded in f32 as [programs](../design/programs.md), a column for
-each version of transformers. An empty cell: that version does not have the type, or the type stands in the other table.
+each version of transformers. An empty cell: that version does not have the type, or the type is not in its list.
 
 Written by `scripts/test_programs.py --evaluate BINARY --table docs/measured/architectures.md`, which writes the column of the version that runs it.
 """
@@ -359,42 +362,40 @@ Written by `scripts/test_programs.py --evaluate BINARY --table docs/measured/arc
     return text
 
 
-def with_column(rows, versions, version, cells):
-    """Rows whose cells stand by version, with other cells for one version."""
-    column = versions.index(version)
-    for name in [*rows, *cells]:
-        row = rows.setdefault(name, [""] * len(versions))
-        row[column] = cells.get(name, "")
-    return {name: row for name, row in rows.items() if any(row)}
-
-
 def table(rows, page):
     """The page with what this version of transformers gives; what it says of others stays."""
     found, version = read_page(page), transformers.__version__
+    major = lambda name: int(name.split(".")[0])
     earlier = list(found[VERSIONS])
-    versions = sorted({*(other for other in earlier if other.split(".")[0] != version.split(".")[0]), version}, key=lambda each: [int(part) for part in each.split(".")])
-    place = {each: next((i for i, other in enumerate(earlier) if other.split(".")[0] == each.split(".")[0]), None) for each in versions}
-    in_order = lambda cells: ["" if place[each] is None else cells[place[each]] for each in versions]
-    good, sizes, cells, lack = {name: row for name, row in rows.items() if "worst" in row}, [], {}, {}
+    versions = sorted({*(name for name in earlier if major(name) != major(version)), version}, key=major)
+    place = {name: next((i for i, other in enumerate(earlier) if major(other) == major(name)), None) for name in versions}
+    listed = {name: ["" if place[each] is None else cells[place[each]] for each in versions] for name, cells in found[LISTED].items()}
+    without = {name: cells[-1] for name, cells in found[LISTED].items()}
+    good, sizes, column = {name: row for name, row in rows.items() if "worst" in row}, [], versions.index(version)
+    for cells in listed.values():
+        cells[column] = ""
     for name, row in good.items():
         layers = len({layer[0] for tap in row["taps"] if (layer := re.match(r"(.*\.)?layers\.\d+", tap))})
         by_module = sum("/" in tap for tap in row["taps"])
         sizes.append(row["size"] / row["steps"] / max(layers, 1))
         exact = "double" in row and float(row["double"]) <= 1e-11
-        cells[name] = f"{len(row['taps']) - by_module}+{by_module} {float(row['worst']):.1e}{'' if exact else '*'}"
-        lack[name] = lacking(row["taps"])
+        cells = listed.setdefault(name, [""] * len(versions))
+        cells[column] = f"{len(row['taps']) - by_module}+{by_module}{'' if exact else '*'}"
+        if not any(cells[column + 1 :]):
+            without[name] = lacking(row["taps"])
+            for reason, letter in SHORT.items():
+                without[name] = without[name].replace(reason, letter)
     types = [sum("+" not in name for name in names) for names in (good, rows)]
-    exact = sum("*" not in cell for cell in cells.values())
-    known = {each: found[VERSIONS][earlier[place[each]]] for each in versions if each != version}
-    known[version] = [torch.__version__, f"{types[0]} of {types[1]}", f"{len(good)}, {exact}", f"{sorted(sizes)[len(sizes) // 2]:.1f}"]
-    before = {name: row[-1] for name, row in found[LISTED].items()}
-    listed = with_column({name: in_order(row) for name, row in found[LISTED].items()}, versions, version, cells)
-    newest = lambda name: name in lack and not any(listed[name][versions.index(version) + 1 :])
-    stopped = {name: ("evaluate: " if "replayed" in row else "") + re.sub(r"[|]|/\S+/", "", row.get("reason", ""))[:45] for name, row in rows.items() if "worst" not in row}
+    exact = sum("*" not in listed[name][column] for name in good)
+    known = {name: found[VERSIONS][earlier[place[name]]] for name in versions if name != version}
+    worst = max((float(row["worst"]) for row in good.values()), default=0)
+    known[version] = [torch.__version__, f"{types[0]} of {types[1]}", f"{len(good)}, {exact}", f"{worst:.1e}", f"{sorted(sizes)[len(sizes) // 2]:.1f}" if sizes else ""]
+    stopped = {name: found[STOPPED].get(earlier[place[name]], [""]) for name in known if name != version}
+    stopped[version] = [", ".join(f"{name} (evaluate)" if "replayed" in row else name for name, row in rows.items() if "worst" not in row)]
     return write_page({
-        VERSIONS: {each: known[each] for each in versions},
-        LISTED: {name: [*row, lack[name] if newest(name) else before.get(name, lack.get(name, ""))] for name, row in listed.items()},
-        STOPPED: with_column({name: in_order(row) for name, row in found[STOPPED].items()}, versions, version, stopped),
+        VERSIONS: {name: known[name] for name in versions},
+        LISTED: {name: [*cells, without.get(name, "")] for name, cells in listed.items() if any(cells)},
+        STOPPED: {name: stopped[name] for name in versions},
     })
 
 
@@ -427,7 +428,9 @@ def main():
             except Exception as error:
                 reason = str(error).strip().partition("\n")[0][:900 if args.dtypes else 160]
                 rows[name]["reason"] = f"{type(error).__name__}: {reason}"
-                if name in names:
+                if name not in names:
+                    print(f"  -    {name:20} {rows[name]['reason']}", flush=True)
+                else:
                     wrong.append(name)
                     print(f"FAIL   {name:20} {rows[name]['reason']}", flush=True)
     if args.table:
