@@ -9,7 +9,7 @@ Every command writes its report with `--json FILE`; `-` is standard output. This
 the keys of what they hold. [report.json](schema/report.json) has the same as JSON Schema (draft 2020-12); tests check the report of every command against it. \
 In Rust the types are in `firstdiff::report`.
 
-Every report has `command`, the command's name, and `schema`, the version of this form: 2. A key is always there unless it is marked *(optional)*. A number that is not finite, or was \
+Every report has `command`, the command's name, and `schema`, the version of this form: 2. A key is always there unless it is *optional*. A number that is not finite, or was \
 not measured, is null. [For programs](commands.md#for-programs) lists the keys that were renamed since schema 1.
 
 Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
@@ -17,12 +17,9 @@ Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 
 const PARTS: &str = "# Parts of reports
 
-The keys of what the [reports](schema.md) hold. A key is always there unless it is marked *(optional)*.
+The keys of what the [reports](schema.md) hold. A key is always there unless it is *optional*.
 
 Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
-
-| key | type | what |
-|---|---|---|
 ";
 
 /// Keys of every report, which the head of the page describes.
@@ -46,7 +43,7 @@ pub(crate) fn run(check: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// A section a command, as the schema lists them; and one table of what they are made of.
+/// A section for each command, as the schema lists them; and one for each part that they are made of.
 fn pages(schema: &Value) -> Result<[String; 2]> {
     let definitions = schema["$defs"].as_object().context("no definitions")?;
     let commands: Vec<&str> = schema["anyOf"].as_array().into_iter().flatten().filter_map(referred).collect();
@@ -58,8 +55,8 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
     for (name, part) in definitions.iter().filter(|(name, _)| !commands.contains(&name.as_str())) {
         let (what, made) = (part["description"].as_str().map(str::to_owned), made_of(part));
         let about: Vec<String> = what.into_iter().chain(made).collect();
-        parts += &row([format!("<a id=\"{name}\"></a>**{name}**"), "".into(), about.join(" ")]);
-        parts += &rows(part);
+        let about = if about.is_empty() { String::new() } else { format!("{}\n\n", about.join(" ")) };
+        parts += &format!("\n## {name}\n\n{about}{}", keys(part));
     }
     // A report that holds another command's stands with the commands.
     let of_command = |page: String| {
@@ -78,9 +75,7 @@ fn referred(schema: &Value) -> Option<&str> {
 fn section(name: &str, schema: &Value) -> String {
     let what = schema["description"].as_str().unwrap_or_default();
     let made = made_of(schema).map(|made| format!("\n{made}\n")).unwrap_or_default();
-    let rows = rows(schema);
-    let head = if rows.is_empty() { "" } else { "\n| key | type | what |\n|---|---|---|\n" };
-    format!("\n## {name}\n\n`{what}`\n{made}{head}{rows}")
+    format!("\n## {name}\n\n`{what}`\n{made}\n{}", keys(schema))
 }
 
 /// What a definition has beside its own keys, or is one of.
@@ -93,20 +88,17 @@ fn made_of(schema: &Value) -> Option<String> {
     all.or_else(|| Some(format!("With all keys of one of these: {}.", list(&schema["anyOf"], " or ")?)))
 }
 
-fn rows(schema: &Value) -> String {
+/// A line for each key.
+fn keys(schema: &Value) -> String {
     let always = |key: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
-    let key = |(key, schema): (&String, &Value)| {
-        let what = schema["description"].as_str().unwrap_or_default();
-        let optional = if always(key) { "" } else { " *(optional)*" };
-        row([format!("`{key}`{optional}"), kind(schema), what.into()])
+    let line = |(key, schema): (&String, &Value)| {
+        let what = schema["description"].as_str().map(|what| format!(": {what}")).unwrap_or_default();
+        let optional = if always(key) { "" } else { "optional, " };
+        format!("- `{key}` ({optional}{}){what}\n", kind(schema))
     };
     let is_everywhere = |key: &str, schema: &Value| EVERYWHERE.contains(&key) && schema.get("const").is_some();
     let properties = schema["properties"].as_object().into_iter().flatten();
-    properties.filter(|(key, schema)| !is_everywhere(key, schema)).map(key).collect()
-}
-
-fn row(cells: [String; 3]) -> String {
-    format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+    properties.filter(|(key, schema)| !is_everywhere(key, schema)).map(line).collect()
 }
 
 /// The type of a value, in words.
