@@ -44,8 +44,8 @@ pub(crate) fn run(check: bool) -> Result<u8> {
 /// A name that `firstdiff why` knows, and its page.
 struct Page {
     name: &'static str,
-    /// What it is, in a line.
-    what: &'static str,
+    /// Its row of the table of all.
+    row: String,
     text: String,
 }
 
@@ -71,17 +71,24 @@ fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 fn index(causes: &[Page], forms: &[Page]) -> String {
-    let row = |page: &Page| format!("| [{0}]({0}.md) | {1} |\n", page.name, page.what.replace('|', "\\|"));
-    let rows = |pages: &[Page]| pages.iter().map(row).collect::<String>();
+    let rows = |pages: &[Page]| pages.iter().map(|page| page.row.as_str()).collect::<String>();
     format!(
         "# What the answer means\n\nEach name that an answer may give has a page here. `firstdiff why NAME` prints it in the terminal; `firstdiff why rope` lists all \
-         names that begin with rope.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nMistakes that people \
-         make when they port a model. [The catalogue](../mistakes.md) has all of them in one table, [Planted mistakes](../../measured/zoo.md) how often each is found.\n\n| name | what is \
-         done wrong |\n|---|---|\n{}\n## Forms of measured laws\n\nWhat an operation computes instead, where no known mistake gives its numbers. [Measured laws](../laws.md) says \
-         how it is measured.\n\n| name | what |\n|---|---|\n{}",
+         names that begin with rope.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nThe catalogue: \
+         mistakes that people make when they port a model, which `explain` tries and `weights` finds in a file. *Where* lists the taps that a mistake changes first \
+         ([all taps](../../guide/tutorial.md#the-taps)). *Said with it* lists the parameters that an answer gives. How often each is found is \
+         [measured](../../measured/zoo.md#by-mistake).\n\n| name | what is done wrong | what to change | where | said with it |\n|---|---|---|---|---|\n{}\n## Forms of \
+         measured laws\n\nWhat an operation computes instead, where no known mistake gives its numbers. [Measured laws](../laws.md) says how it is \
+         measured.\n\n| name | what |\n|---|---|\n{}",
         rows(causes),
         rows(forms)
     )
+}
+
+/// A row whose first cell leads to a page.
+fn index_row(name: &str, cells: &[String]) -> String {
+    let cells: String = cells.iter().map(|cell| format!(" | {}", cell.replace('|', "\\|"))).collect();
+    format!("| [{name}]({name}.md){cells} |\n")
 }
 
 fn row(name: &str, what: &str) -> String {
@@ -102,7 +109,9 @@ fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
         let run = crate::readme::unfilled(&format!("explain fixtures/{model} fixtures/{file}"));
         text += &format!("\n## An engine that does it\n\n{run}\n");
     }
-    Page { name: mistake.id, what: mistake.what, text }
+    let params: Vec<String> = mistake.params.iter().map(|param| param.in_words("`")).collect();
+    let cells = [mistake.what.to_owned(), mistake.fix.to_owned(), mistake.places(), params.join("; ")];
+    Page { name: mistake.id, row: index_row(mistake.id, &cells), text }
 }
 
 /// The row of a form in docs/reference/laws.md is the one place where more is said of it.
@@ -119,7 +128,7 @@ fn law(form: Form, laws: &str) -> Result<Page> {
         "# {name}\n\nA form of measured laws: what an operation computes instead, where no cause of the catalogue gives its numbers. {what}\n\n| | |\n|---|---|\n\
          {table}\n[All causes and laws](README.md) · [how a law is measured and proved](../laws.md#how-it-is-measured)\n"
     );
-    Ok(Page { name, what, text })
+    Ok(Page { name, row: index_row(name, &[what.to_owned()]), text })
 }
 
 #[cfg(test)]
