@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""compared.py: what do other comparators say of the same dumps, and how long do they take? The tables of docs/COMPARED.md.
+"""compared.py: what do other comparators say of the same dumps, and how long do they take? The tables of docs/measured/compared.md.
 
-    python scripts/compared.py [--command BIN] [--doc docs/COMPARED.md] [--check] [--peers NAME,..] [--without-large] [--keep DIR] [--jobs N]
+    python scripts/compared.py [--command BIN] [--doc docs/measured/compared.md] [--check] [--peers NAME,..] [--without-large] [--keep DIR] [--jobs N]
 
 compared/pairs.py makes the pairs and their truth, compared/peers.py asks each comparator. They live in an environment of their own,
 ${XDG_CACHE_HOME:-~/.cache}/firstdiff-compared-HASH, made on first use from requirements-compared.txt (0.6 GB, from PyPI); torch and numpy are those of
@@ -157,7 +157,7 @@ def processor():
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(ROOT / "target/release/firstdiff"))
-    p.add_argument("--doc", type=Path, default=ROOT / "docs/COMPARED.md")
+    p.add_argument("--doc", type=Path, default=ROOT / "docs/measured/compared.md")
     p.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the words are not those of the document")
     p.add_argument("--peers", type=lambda text: text.split(","), default=list(HEADS), metavar="NAME,..", help=", ".join(HEADS))
     p.add_argument("--without-large", action="store_true", help="do not time the two dumps of 256 MiB")
@@ -219,7 +219,7 @@ def check(stated, text, names):
     other = [(x, y) for x, y in zip(here, there) if x != y] + [(x, "") for x in here[len(there):]] + [("", y) for y in there[len(here):]]
     for x, y in other:
         print(f"stated: {x}\nis:     {y}")
-    print(f"{len(here) - len(other)} lines of docs/COMPARED.md are as stated, {len(other)} are not")
+    print(f"{len(here) - len(other)} lines of docs/measured/compared.md are as stated, {len(other)} are not")
     return int(bool(other))
 
 

@@ -26,7 +26,7 @@ How llama.cpp is read:
   * --cache f32 (default) makes attention comparable with other engines; f16 is what llama.cpp does by itself.
 
 Beside the taps it writes program.json and program.safetensors: every operation of the graph, its operands as strided views of
-buffers (firstdiff's docs/PROGRAMS.md), for any architecture; --no-program leaves them out. Every node that llama.cpp names is a tap then: what the tables below do not
+buffers (firstdiff's docs/design/programs.md), for any architecture; --no-program leaves them out. Every node that llama.cpp names is a tap then: what the tables below do not
 know is called as llama.cpp calls it (`layers.0.ffn_moe_weights`), and dump.json's `graph` says which operation makes a tap and
 what that reads.
 
@@ -118,7 +118,7 @@ def say(message):
     print(f"{NAME}: {message}", file=sys.stderr, flush=True)
 
 
-# ---- the dump on disk (format 1 of firstdiff's docs/FORMAT.md) ----
+# ---- the dump on disk (format 1 of firstdiff's docs/reference/format.md) ----
 
 
 class Dump:
@@ -195,7 +195,7 @@ class Dump:
 
 
 def file_name(tap):
-    """The name of a tap as that of a file: docs/FORMAT.md."""
+    """The name of a tap as that of a file: docs/reference/format.md."""
     plain = re.sub(rb"[^A-Za-z0-9_.-]", lambda byte: b"%%%02X" % byte[0][0], tap.encode()).decode()
     return re.sub(r"^\.|\.(?=step\d+$)", "%2E", plain)
 
@@ -274,7 +274,7 @@ class Ggml:
         return values.astype(np.float32)
 
 
-# ---- the program (version 1 of firstdiff's docs/PROGRAMS.md) ----
+# ---- the program (version 1 of firstdiff's docs/design/programs.md) ----
 
 
 class View:

@@ -33,7 +33,7 @@ Where the values come from without a program:
   * --dtype bf16 and f16 run as transformers does, and store what each module gave: bf16 as '<V2' (NumPy has no bfloat16).
 
 Beside the taps it writes program.json: every operation that the model executed, from which the taps are named, whatever the
-architecture; dump.json then says which operation makes each tap, by its source line, and what it reads (docs/PROGRAMS.md).
+architecture; dump.json then says which operation makes each tap, by its source line, and what it reads (docs/design/programs.md).
 `firstdiff explain DIR my_engine_dump/` works by it. --no-program leaves it out: what follows is about such a run.
 
 MiniMind (model_type "minimind") is not in transformers: as MiniMind's own scripts/convert_model.py does, it is built as a
@@ -66,7 +66,7 @@ def say(message):
     print(f"{NAME}: {message}", file=sys.stderr, flush=True)
 
 
-# ---- the dump on disk (format 1 of firstdiff's docs/FORMAT.md) ----
+# ---- the dump on disk (format 1 of firstdiff's docs/reference/format.md) ----
 
 
 class Dump:

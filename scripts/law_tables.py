@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""law_tables.py: how often does `firstdiff explain` say what a wrong operation does? The tables of docs/LAWS.md, from runs of test_laws.py.
+"""law_tables.py: how often does `firstdiff explain` say what a wrong operation does? The tables of docs/measured/laws.md, from runs of test_laws.py.
 
-    python scripts/law_tables.py --command BIN [--doc docs/LAWS.md] [--check] [--keep DIR]
+    python scripts/law_tables.py --command BIN [--doc docs/measured/laws.md] [--check] [--keep DIR]
 
 Each row is a run of test_laws.py; what it printed is kept in DIR, and a row whose run is there is not run again. What stands between the marks in the document is
 written anew; with --check it is only printed. About forty minutes on two cores. Needs what test_laws.py needs.
@@ -24,8 +24,6 @@ SINGLE = [*((name, "f32", ALL) for name in ("fourth", "fifth", "sixth", "seventh
           ("fourth", "bf16,f16", ALL), ("fifth", "bf16,f16", ALL), ("fifteenth", "bf16,f16", ALL), ("sixteenth", "bf16,f16", ALL),
           ("fourth", "q8_0,q4_0", DENSE), ("fifteenth", "q8_0,q4_0", DENSE), ("sixteenth", "q8_0,q4_0", DENSE),
           ("listed", "f32", DENSE), ("listed", "bf16,f16", DENSE), ("listed", "q8_0,q4_0", DENSE)]
-SETS = {"listed": "the catalogue's own"}
-SEEN = "seen since its first run"
 # Where the first run had another.
 SEED = "20261125"
 SEEDS = {"seventh": "20261127", "eighth": "20261128", "ninth": "20261129", "tenth": "20261130", "eleventh": "20261201", "twelfth": "20261202", "thirteenth": "20261203", "fourteenth": "20261204", "fifteenth": "20261205", "sixteenth": "20261206"}
@@ -54,14 +52,15 @@ def percent(part, whole):
 
 
 def single(folder, command):
-    lines = ["One mistake in an engine, every tap recorded.", "",
-             "| set | of it | arithmetic | architectures | mistakes | named | law in other words | table | catalogue's cause | unknown | no answer | false | median s | worst s |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["One mistake in an engine, every tap recorded. `listed`: mistakes of the catalogue. f32, bf16 and f16 are of llama, qwen2, qwen3 and a mixture of experts; q8_0 and q4_0, "
+             "and `listed`, of llama, qwen2 and qwen3.", "",
+             "| set | arithmetic | mistakes | named | law in other words | table | catalogue's cause | unknown | no answer | false | median s | worst s |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for name, arith, arch in SINGLE:
         results = kept(folder, f"{name}-{arith}", command, "--set", name, "--arith", arith, "--arch", arch, "--seed", SEEDS.get(name, SEED))
         of = Counter(r["class"] for r in results)
         right = of["named"] + of["same"]
-        lines.append(f"| {name} | {SETS.get(name, SEEN)} | {arith.replace(',', ', ')} | {arch.replace(',', ', ')} | {len(results)} | {right} ({percent(right, len(results))}) | {of['law']} "
+        lines.append(f"| {name} | {arith.replace(',', ', ')} | {len(results)} | {right} ({percent(right, len(results))}) | {of['law']} "
                      f"| {of['table']} | {of['cause']} | {of['unknown']} | {of['extra'] + of['first'] + of['failed']} | {sum(r['false'] for r in results)} | {seconds(results)} |")
     return lines
 
@@ -91,7 +90,7 @@ def clean(folder, command):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(HERE.parent / "target" / "release" / "firstdiff"))
-    p.add_argument("--doc", type=Path, default=HERE.parent / "docs" / "LAWS.md")
+    p.add_argument("--doc", type=Path, default=HERE.parent / "docs/measured/laws.md")
     p.add_argument("--check", action="store_true", help="print the tables, and write nothing")
     p.add_argument("--keep", type=Path, help="a folder in which the runs stay")
     a = p.parse_args()

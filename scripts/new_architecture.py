@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A model that nobody has seen, its reference run in PyTorch, and an engine of it in NumPy: what docs/engines/new_architecture.md walks through.
+"""A model that nobody has seen, its reference run in PyTorch, and an engine of it in NumPy: what docs/guide/engines/new_architecture.md walks through.
 
     python new_architecture.py FOLDER
 

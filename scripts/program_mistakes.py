@@ -1,6 +1,6 @@
 """Mistakes that people make when they port a model, made in PyTorch: the source of a model's own functions is rewritten, an attribute set, or a weight exchanged.
 
-Each says which causes of docs/MISTAKES.md name it (`unlisted`: none does). A mistake finds its site by the text of the code and by the shapes of weights,
+Each says which causes of docs/reference/why/README.md name it (`unlisted`: none does). A mistake finds its site by the text of the code and by the shapes of weights,
 in whatever architecture has such a text; where it finds none it is not plantable there. Nothing here is shared with the product.
 `~cause`: gives the same numbers where what stands between two taps was not recorded.
 """

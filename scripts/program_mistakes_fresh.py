@@ -1,5 +1,5 @@
 """A second set of mistakes, held back from those who work on the explainer: each is another site, another form of the error, or another class of
-parameter than those of program_mistakes.py, whose interface it has. The causes were decided from the words of docs/MISTAKES.md alone.
+parameter than those of program_mistakes.py, whose interface it has. The causes were decided from the words of docs/reference/why/README.md alone.
 """
 
 import inspect

@@ -1,5 +1,5 @@
 """A third set of mistakes, written without sight of the code that finds or names any: each is another site, another form of the error, or another class of
-parameter than those of program_mistakes.py and program_mistakes_fresh.py, whose interface it has. The causes were decided from the words of docs/MISTAKES.md alone.
+parameter than those of program_mistakes.py and program_mistakes_fresh.py, whose interface it has. The causes were decided from the words of docs/reference/why/README.md alone.
 
 `unlisted` alone: no entry of the catalogue says it. Beside a cause: the entry's words fit, but not surely, or what is done to the operation may be said as well.
 """

@@ -3,7 +3,7 @@
 
     python scripts/random_llama2c.py model.bin
 
-For tests and for the examples of docs/engines, which run on any llama2.c checkpoint. No two sizes are equal, gains are far from one, the head is
+For tests and for the examples of docs/guide/engines, which run on any llama2.c checkpoint. No two sizes are equal, gains are far from one, the head is
 not the embedding: mistakes show that a model of even sizes would hide.
 """
 

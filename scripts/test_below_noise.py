@@ -5,7 +5,7 @@
 
 The faulty engine is PyTorch (f32, bf16, f16) with one number or function of the model changed, or llama.cpp (F32, F16, Q8_0, Q4_K_M) running a copy of
 the file whose metadata says another number. Faults go from large to small until two in a row are not named; with every tap recorded, and with
-the logits alone. Exit code 1 if a cause is stated that is not the one planted. --docs writes docs/SMALLEST.md. Requirements: requirements.txt
+the logits alone. Exit code 1 if a cause is stated that is not the one planted. --docs writes docs/measured/smallest.md. Requirements: requirements.txt
 """
 
 import argparse
@@ -148,10 +148,14 @@ def smallest(command, make, folder, arithmetic, kind):
     return out
 
 
+ABOUT = ("How small may a fault be? A faulty engine has one number or function of the model changed: PyTorch in its code, llama.cpp in a copy of the file whose metadata "
+         "says another number. Faults become smaller until two in a row are not named. The script fails if another cause is named.")
+
+
 def page(rows):
-    """The tables of docs/SMALLEST.md."""
-    text = ["# The smallest fault that is named", "", " ".join(__doc__.split("\n\n")[2].split()), "",
-            "A cell is the smallest factor tried at which `explain` names the mistake; `-`: none of those tried; empty: the engine cannot be made to do it.",
+    """The tables of docs/measured/smallest.md."""
+    text = ["# The smallest fault that is named", "", ABOUT, "",
+            "A cell is the smallest factor at which `explain` names the mistake. `-`: it is named at none of the factors. Empty: this engine cannot be made to do it.",
             "Written by `python scripts/test_below_noise.py --docs`."]
     columns = [("PyTorch", a) for a in TORCH] + [("llama.cpp", a) for a in LLAMA_CPP]
     for kept in KEPT:
@@ -196,7 +200,7 @@ def main():
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1))
     if a.docs:
-        (HERE.parent / "docs" / "SMALLEST.md").write_text(page(rows))
+        (HERE.parent / "docs/measured/smallest.md").write_text(page(rows))
     sys.exit(1 if wrong else 0)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do the worked examples of docs/engines run as they stand?
+"""Do the worked examples of docs/guide/engines run as they stand?
 
     python scripts/test_docs.py [PAGE ..] [--firstdiff BINARY] [--candle TARGET_DIR | --without-candle]
 
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from test_pairs import build_candle
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs/engines"
+PAGES = ROOT / "docs/guide/engines"
 BLOCK = re.compile(r"^<!-- (run|file|from):? ?(.*?) ?-->\n+```(\w*)\n(.*?)^```$", re.M | re.S)
 SECONDS = 600
 
@@ -132,7 +132,7 @@ def test(page, binary, candle):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("pages", nargs="*", type=Path, help="default: all of docs/engines")
+    p.add_argument("pages", nargs="*", type=Path, help="default: all of docs/guide/engines")
     p.add_argument("--firstdiff", type=Path, default=ROOT / "target/release/firstdiff", metavar="BINARY")
     p.add_argument("--candle", type=Path, default=Path(os.environ.get("FIRSTDIFF_CANDLE_TARGET") or ROOT / "target/candle"), metavar="TARGET_DIR")
     p.add_argument("--without-candle", action="store_true", help="leave out what needs examples/candle")

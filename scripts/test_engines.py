@@ -354,22 +354,43 @@ def said_false(row):
     return "not checked" if "not_checked" in row else "; ".join(row["false"]) or "none"
 
 
+ABOUT = """# Engines of other people
+
+Is firstdiff right about engines that share no code with it? MLX, JAX, Flax, ONNX Runtime, OpenVINO, CTranslate2, tinygrad and torch's int8 run the models of fixtures/models, and a
+random llama 256 wide, with their own operations, layouts, names and files (scripts/engines). The reference is dump_torch.py's in f32: 11 tokens and 3 decode steps.
+
+A verdict is false where a right run is blamed, where a planted mistake is not the first divergence, or where another cause is named. Written by
+`python scripts/test_engines.py --docs`; versions: scripts/requirements-engines.txt.
+"""
+ABOUT_RIGHT = """A right run must be at parity in `compare`, `replay` and `explain`, with nothing certain in `inspect`. One that quantises must be called another arithmetic, and beside a second
+right run (`compare --noise`) be at parity or too far off to measure by."""
+ABOUT_PLANTED = "The mistake must be the first divergence, at a tap where it can show. `explain` may name it or say unknown (?). An arrow leads to the names that it gives instead, which are as true."
+
+
 def page(rows, left_out):
-    """The table of docs/ENGINES.md."""
-    text = ["# Engines of other people", "", " ".join(__doc__.split("\n\n")[2].split()), "",
-            "Written by `python scripts/test_engines.py --docs`; versions: scripts/requirements-engines.txt. A right run is owed parity, or, where it quantises, "
-            "the name of another arithmetic; a mistake, its tap and its name or `unknown`.", ""]
-    for kind, head in (("right", "| engine | model | variant | false verdicts |"), ("planted", "| engine | model | variant | mistake | named | false verdicts |")):
-        text += [f"## {'Right runs' if kind == 'right' else 'Planted mistakes'}", "", head, "|---" * (head.count("|") - 1) + "|"]
-        for row in (row for row in rows if row["kind"] == kind):
-            case = row["case"]
-            cells = [case["engine"], case["model"], case["variant"]] + ([case["mistake"], row["named"]] if kind == "planted" else [])
-            text.append(f"| {' | '.join(cells)} | {said_false(row)} |")
-        text.append("")
-    text += ["## Names and files", "", "| | false verdicts |", "|---|---|"]
+    """The page docs/measured/engines.md."""
+    text = [ABOUT, "## Right runs", "", ABOUT_RIGHT, "", "| engine | runs | false verdicts |", "|---|---|---|"]
+    for kind in ("right", "planted"):
+        if kind == "planted":
+            text += ["", "## Planted mistakes", "", ABOUT_PLANTED, "", "| engine | mistakes | false verdicts |", "|---|---|---|"]
+        own = [row for row in rows if row["kind"] == kind]
+        for engine in dict.fromkeys(row["case"]["engine"] for row in own):
+            runs = [row for row in own if row["case"]["engine"] == engine]
+            text.append(f"| {engine} | {', '.join(map(described, runs))} | {'; '.join(dict.fromkeys(map(said_false, runs)))} |")
+    text += ["", "## Names and files", "", "| | false verdicts |", "|---|---|"]
     text += [f"| {row['words']} | {said_false(row)} |" for row in rows if row["kind"] == "way"]
     text += [""] + [f"NOT CHECKED: {engine}: {why}" for engine, why in left_out.items()]
     return "\n".join(text).rstrip() + "\n"
+
+
+def described(row):
+    """A run in a few words: the model and the variant, and which mistake is named how."""
+    case = row["case"]
+    run = f"{case['model']} {case['variant']}"
+    if row["kind"] == "right":
+        return run
+    named = {case["mistake"]: "", "unknown": " ?"}.get(row["named"], f" → {row['named']}")
+    return f"{case['mistake']}{named} ({run})"
 
 
 def main():
@@ -377,7 +398,7 @@ def main():
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="this engine alone; may be repeated")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose line in --list contains this")
     parser.add_argument("--list", action="store_true", help="show the cases and end")
-    parser.add_argument("--docs", action="store_true", help="write docs/ENGINES.md")
+    parser.add_argument("--docs", action="store_true", help="write docs/measured/engines.md")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this folder, leave it, and use the dumps that are in it")
     parser.add_argument("--command", type=Path, help="the firstdiff to judge; default: built by cargo")
@@ -421,7 +442,7 @@ def main():
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     if args.docs:
-        (ROOT / "docs/ENGINES.md").write_text(page(rows, left_out))
+        (ROOT / "docs/measured/engines.md").write_text(page(rows, left_out))
     count = lambda kind, bad: sum(row["kind"] == kind and bool(row["false"]) == bad for row in rows)
     print(f"right runs: {count('right', False)} as owed, {count('right', True)} false; planted mistakes: {count('planted', False)} as owed, "
           f"{count('planted', True)} false; names and files: {count('way', False)} as owed, {count('way', True)} false; engines not checked: {len(left_out)}")

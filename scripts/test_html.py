@@ -40,7 +40,7 @@ def report(command, page, *args, codes=(0, 1)):
 
 
 def dump(folder, taps, **meta):
-    """A dump in the format of docs/FORMAT.md, written by NumPy."""
+    """A dump in the format of docs/reference/format.md, written by NumPy."""
     folder.mkdir(parents=True)
     listed = []
     for number, (tap, values) in enumerate(taps.items()):

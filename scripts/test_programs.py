@@ -8,8 +8,8 @@ are carried out by PyTorch's operations, and every tap must come out bit for bit
 --double records the models in f64, and what they cast to f32 by themselves is f64 too: what Rust evaluates must then be within f64's rounding.
 --dtypes records each in f32, bf16 and f16 instead: the names must be the same, with the same values but for rounding; and a decode step may have no name
 that the prefill has not.
---table tries every other type of transformers too, and writes what was found of each, in f32 and in f64: to docs/ARCHITECTURES.md with the versions of
-requirements.txt, to docs/ARCHITECTURES-5.md with transformers 5.
+--table tries every other type of transformers too, and writes what was found of each, in f32 and in f64, to docs/measured/architectures.md: into the column of the version
+of transformers that runs it.
 
 The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
 """
@@ -287,8 +287,6 @@ def check_types(name, folder, row):
 
 # ---- the table ----
 
-TABLES = ["ARCHITECTURES.md", "ARCHITECTURES-5.md"]
-
 ATTENTION, SCORES, FEED_FORWARD = ["q", "k", "v", "context", "attn_out"], ["qk", "scores", "probs"], ["ffn_up", "ffn_act", "ffn_out"]
 
 
@@ -318,43 +316,87 @@ def lacking(taps):
     return "; ".join(f"{tap} in {count} of {len(layers)}" if count < len(layers) else tap for tap, count in lack.items())
 
 
-def table(rows, file):
-    """docs/ARCHITECTURES.md, and the same of transformers 5."""
-    file, other = f"docs/{file.name}", next(name for name in TABLES if name != file.name)
-    good = {name: row for name, row in rows.items() if "worst" in row}
-    types, with_image = [sum("+" not in name for name in names) for names in (good, rows)], sum(name.endswith("+image") for name in good)
-    within = sum("double" in row and float(row["double"]) <= 1e-11 for row in good.values())
-    lines = [f"""# Architectures
+TITLES = VERSIONS, LISTED, STOPPED = ["Versions", "Tried", "Not in the list"]
+ABOUT = {
+    VERSIONS: """*types*: how many were recorded, carried out again bit for bit by PyTorch's operations, and evaluated in Rust in f64; of how many that have a language model or an encoder.
+*rows*: how many rows the table below has, and how many of them are within 1e-11 of the same model recorded in f64. *worst NMSE*: of the evaluation in Rust, against PyTorch's f32.
+*kB*: the size of a program for each layer and forward call (median).""",
+    LISTED: """*39+2*: the rules name 39 taps, and 2 more have the names of their modules. `*`: not within 1e-11 in f64, or not run in f64.
 
-Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/PROGRAMS.md), by
-`scripts/test_programs.py --evaluate BINARY --table {file}`, which writes this file ({other} has those of another version).
-{types[0]} of {types[1]} types are recorded, carried out again bit for bit by PyTorch's operations, and evaluated in Rust in f64. {within} of the {len(good)} rows were
-recorded of the model in f64 too, whatever it casts to f32 by itself, and are within 1e-11 of that. A step is a forward call: a prefill, and decode steps where there is a cache.
-Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers. {with_image} rows, `type+image`, are
-of both. `type+grouped` and `type+batched` carry all experts out in one operation, as transformers 5 does by itself; other rows in a loop.
-The last column counts the prefill's layers that have no such tap; in brackets the reason, where other taps tell it.
+A row `type+image` has an image beside its tokens. Other types that take images or sounds get tokens alone: their rows are of the text layers. `type+grouped` and
+`type+batched` carry all experts out in one operation, as transformers 5 does by default; other rows in a loop.
 
-| architecture | steps | operations | kB a layer and step | worst NMSE in Rust | of the model in f64 | taps named by rules | by modules | taps of the vocabulary that lack |
-|---|---|---|---|---|---|---|---|---|"""]
+*without*: taps of the vocabulary that the layers do not have, in the newest version that runs. N: attn_norm and ffn_norm, as the norms stand behind. P: h_attn and ffn_norm, as attention
+and feed-forward stand beside each other.""",
+    STOPPED: """A small model could not be made of these by shrinking the default config, or it does not run so far. *evaluate*: recorded and carried out again, but not evaluated in
+Rust.""",
+}
+# Reasons that many types have.
+SHORT = {"attn_norm, ffn_norm (norms stand behind)": "N", "h_attn, ffn_norm (attention and feed-forward beside each other)": "P"}
+
+
+def read_page(text):
+    """The tables of docs/measured/architectures.md: by title, the rows by their first cell."""
+    found = {}
+    for title in TITLES:
+        part = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("| ")]
+        found[title] = {first: rest for first, *rest in lines[1:]}
+    return found
+
+
+def write_page(found):
+    versions = list(found[VERSIONS])
+    heads = {VERSIONS: ["transformers", "PyTorch", "types", "rows", "worst NMSE", "kB"], LISTED: ["architecture", *versions, "without"], STOPPED: ["transformers", "types"]}
+    text = """# Architectures
+
+Does firstdiff follow the model that you port? Small random models of every type of transformers were recorded in f32 as [programs](../design/programs.md), a column for
+each version of transformers. An empty cell: that version does not have the type, or the type is not in its list.
+
+Written by `scripts/test_programs.py --evaluate BINARY --table docs/measured/architectures.md`, which writes the column of the version that runs it.
+"""
+    for title in TITLES:
+        head = heads[title]
+        rows = "".join(f"| {' | '.join([first, *rest])} |\n" for first, rest in found[title].items())
+        text += f"\n## {title}\n\n{ABOUT[title]}\n\n| {' | '.join(head)} |\n|{'---|' * len(head)}\n{rows}"
+    return text
+
+
+def table(rows, page):
+    """The page with what this version of transformers gives; what it says of others stays."""
+    found, version = read_page(page), transformers.__version__
+    major = lambda name: int(name.split(".")[0])
+    earlier = list(found[VERSIONS])
+    versions = sorted({*(name for name in earlier if major(name) != major(version)), version}, key=major)
+    place = {name: next((i for i, other in enumerate(earlier) if major(other) == major(name)), None) for name in versions}
+    listed = {name: ["" if place[each] is None else cells[place[each]] for each in versions] for name, cells in found[LISTED].items()}
+    without = {name: cells[-1] for name, cells in found[LISTED].items()}
+    good, sizes, column = {name: row for name, row in rows.items() if "worst" in row}, [], versions.index(version)
+    for cells in listed.values():
+        cells[column] = ""
     for name, row in good.items():
-        layers = len({found[0] for tap in row["taps"] if (found := re.match(r"(.*\.)?layers\.\d+", tap))})
+        layers = len({layer[0] for tap in row["taps"] if (layer := re.match(r"(.*\.)?layers\.\d+", tap))})
         by_module = sum("/" in tap for tap in row["taps"])
-        size = row["size"] / row["steps"] / max(layers, 1)
-        cells = [name, row["steps"], row["operations"], f"{size:.1f}", row["worst"], row.get("double", ""), len(row["taps"]) - by_module, by_module, lacking(row["taps"])]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines.append("""
-## Not in the list
-
-Types with a language model or an encoder of which a small model could not be made by shrinking the default config, or that go less far.
-
-| type | recorded | bit for bit | what stopped it |
-|---|---|---|---|""")
-    for name, row in rows.items():
-        if "worst" not in row:
-            yes = ["yes" if row.get(key) else "" for key in ("operations", "replayed")]
-            reason = re.sub(r"[|]|/\S+/", "", row.get("reason", ""))
-            lines.append(f"| {name} | {yes[0]} | {yes[1]} | {reason} |")
-    return "\n".join(lines) + "\n"
+        sizes.append(row["size"] / row["steps"] / max(layers, 1))
+        exact = "double" in row and float(row["double"]) <= 1e-11
+        cells = listed.setdefault(name, [""] * len(versions))
+        cells[column] = f"{len(row['taps']) - by_module}+{by_module}{'' if exact else '*'}"
+        if not any(cells[column + 1 :]):
+            without[name] = lacking(row["taps"])
+            for reason, letter in SHORT.items():
+                without[name] = without[name].replace(reason, letter)
+    types = [sum("+" not in name for name in names) for names in (good, rows)]
+    exact = sum("*" not in listed[name][column] for name in good)
+    known = {name: found[VERSIONS][earlier[place[name]]] for name in versions if name != version}
+    worst = max((float(row["worst"]) for row in good.values()), default=0)
+    known[version] = [torch.__version__, f"{types[0]} of {types[1]}", f"{len(good)}, {exact}", f"{worst:.1e}", f"{sorted(sizes)[len(sizes) // 2]:.1f}" if sizes else ""]
+    stopped = {name: found[STOPPED].get(earlier[place[name]], [""]) for name in known if name != version}
+    stopped[version] = [", ".join(f"{name} (evaluate)" if "replayed" in row else name for name, row in rows.items() if "worst" not in row)]
+    return write_page({
+        VERSIONS: {name: known[name] for name in versions},
+        LISTED: {name: [*cells, without.get(name, "")] for name, cells in listed.items() if any(cells)},
+        STOPPED: {name: stopped[name] for name in versions},
+    })
 
 
 def main():
@@ -364,7 +406,7 @@ def main():
     parser.add_argument("--double", action="store_true", help="models in f64")
     parser.add_argument("--dtypes", action="store_true", help="compare names between types and steps instead")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the models and dumps here")
-    parser.add_argument("--table", metavar="FILE", help="write docs/ARCHITECTURES.md; needs --evaluate")
+    parser.add_argument("--table", metavar="FILE", help="write docs/measured/architectures.md; needs --evaluate")
     args = parser.parse_args()
     wrong, rows, names = [], {}, args.names or ALL
     with tempfile.TemporaryDirectory() as temporary:
@@ -386,11 +428,14 @@ def main():
             except Exception as error:
                 reason = str(error).strip().partition("\n")[0][:900 if args.dtypes else 160]
                 rows[name]["reason"] = f"{type(error).__name__}: {reason}"
-                if name in names:
+                if name not in names:
+                    print(f"  -    {name:20} {rows[name]['reason']}", flush=True)
+                else:
                     wrong.append(name)
                     print(f"FAIL   {name:20} {rows[name]['reason']}", flush=True)
     if args.table:
-        Path(args.table).write_text(table(rows, Path(args.table)))
+        page = Path(args.table)
+        page.write_text(table(rows, page.read_text() if page.exists() else ""))
     done = sum("alike" in rows[name] or "replayed" in rows[name] for name in names if name not in wrong)
     found = "have the same names in f32, f16 and bf16" if args.dtypes else "recorded and carried out again bit for bit"
     print(f"{done} of {len(names)} architectures {found}")

@@ -2,7 +2,7 @@
 """Are our values of every ggml block type those of PyPI gguf and of llama.cpp, bit for bit?
 
     python scripts/test_quants.py                      at least 10,000 random valid blocks a type; exit 1 on any difference
-    python scripts/test_quants.py --json FILE          and the table as JSON (for docs/QUANTS.md)
+    python scripts/test_quants.py --json FILE          and the table as JSON (for docs/measured/quants.md)
     python scripts/test_quants.py --update-fixtures    write fixtures/quants, the few blocks that `cargo test` compares
 
 Blocks are random bytes whose scales were replaced by normal numbers; where gguf can quantise, blocks of quantised random rows too. Ours come from

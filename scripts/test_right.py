@@ -5,7 +5,7 @@
 
 PyTorch (f32, bf16, f16; eager attention) and llama.cpp (F32, F16, BF16, Q8_0, Q4_K_M; and with an f16 cache) run random models of the five families,
 13 tokens and 2 decode steps. Each run is explained as recorded (all taps), then cut to h0, layer outputs, final norm and logits, to the logits, and
-to the last prefilled token's logits. Nothing may be found: exit code 1 for anything but parity without a finding. --docs writes docs/RIGHT.md.
+to the last prefilled token's logits. Nothing may be found: exit code 1 for anything but parity without a finding. --docs writes docs/measured/right.md.
 Requirements: requirements.txt
 """
 
@@ -98,14 +98,18 @@ def of_family(command, folder, family):
     return rows
 
 
+ABOUT = ("Is anything blamed where nothing is wrong? PyTorch (eager attention) and llama.cpp run random models of the five families: 13 tokens and 2 decode steps. "
+         "`explain` judges each run four times: with all taps; with h0, layer outputs, final norm and logits; with the logits; with the last prefilled token's logits.")
+
+
 def page(rows):
-    """The table of docs/RIGHT.md."""
+    """The table of docs/measured/right.md."""
     order = []
     for row in rows:
         if (row["engine"], row["arithmetic"]) not in order:
             order.append((row["engine"], row["arithmetic"]))
-    text = ["# Right implementations", "", " ".join(__doc__.split("\n\n")[2].split()), "",
-            "A cell counts the four cuts at parity without a finding. Written by `python scripts/test_right.py --docs`.", "",
+    text = ["# Right implementations", "", ABOUT, "",
+            "A cell counts the answers that are parity without a finding. Written by `python scripts/test_right.py --docs`.", "",
             "| engine | arithmetic | " + " | ".join(FAMILIES) + " |", "|---|---|" + "---|" * len(FAMILIES)]
     for engine, arithmetic in order:
         cells = []
@@ -130,7 +134,7 @@ def main():
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1) + "\n")
     if a.docs:
-        (HERE.parent / "docs" / "RIGHT.md").write_text(page(rows))
+        (HERE.parent / "docs/measured/right.md").write_text(page(rows))
     sys.exit(0 if right == len(rows) else 1)
 
 

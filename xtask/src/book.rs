@@ -68,14 +68,13 @@ mod tests {
 
     #[test]
     fn links_lead_to_pages_of_the_book_or_to_the_repository() {
-        let text = "[a](../../scripts/zoo.py) [b](../FORMAT.md#taps) [c](#x) [d](../../docs/LAWS.md) [e](../../crates#f) [g](https://h.org) [i](../why/README.md#causes)";
-        let book =
-            serde_json::json!({"items": [{"Chapter": {"content": text, "path": "engines/rust.md", "sub_items": []}}]});
+        let text = "[a](../../../scripts/zoo.py) [b](../../reference/format.md#taps) [c](#x) [d](../../../docs/reference/laws.md) [e](../../../crates#f) [g](https://h.org) [i](../../reference/why/README.md#causes)";
+        let book = serde_json::json!({"items": [{"Chapter": {"content": text, "path": "guide/engines/rust.md", "sub_items": []}}]});
         let mut given = book.clone();
         chapters(&mut given, &crate::root().unwrap()).unwrap();
         let expected = text
-            .replace("../../scripts", &format!("{REPOSITORY}/blob/main/scripts"))
-            .replace("../../crates", &format!("{REPOSITORY}/tree/main/crates"))
+            .replace("../../../scripts", &format!("{REPOSITORY}/blob/main/scripts"))
+            .replace("../../../crates", &format!("{REPOSITORY}/tree/main/crates"))
             .replace("README.md", "index.html");
         assert_eq!(given["items"][0]["Chapter"]["content"], expected);
     }

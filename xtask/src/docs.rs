@@ -7,12 +7,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Runs the scripts and writes docs/QUANTS.md, docs/QUANTISED.md and docs/WEIGHTS.md.
+/// Runs the scripts and writes docs/measured/quants.md, docs/measured/quantised.md and docs/measured/weights.md.
 pub(crate) fn run() -> Result<u8> {
-    let docs = crate::root()?.join("docs");
-    write(&docs.join("QUANTS.md"), &quants(&measured("test_quants.py")?)?)?;
-    write(&docs.join("QUANTISED.md"), &quantised(&measured("test_quantised.py")?)?)?;
-    write(&docs.join("WEIGHTS.md"), &weights(&measured("weight_zoo.py")?)?)?;
+    let docs = crate::root()?.join("docs/measured");
+    write(&docs.join("quants.md"), &quants(&measured("test_quants.py")?)?)?;
+    write(&docs.join("quantised.md"), &quantised(&measured("test_quantised.py")?)?)?;
+    write(&docs.join("weights.md"), &weights(&measured("weight_zoo.py")?)?)?;
     Ok(0)
 }
 
@@ -34,9 +34,9 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 fn quants(rows: &[Value]) -> Result<String> {
-    let mut text = "# ggml's block types, dequantised\n\nOur values against those of PyPI gguf 0.19 and of llama.cpp's own code (llama-cpp-python 0.3.36), bit for \
-                    bit.\nBlocks are random and valid. \"-\": that side has no such function. Below the types: activations as llama.cpp's CPU backend \
-                    rounds them (x86-64).\n\nWritten by `cargo xtask docs` from scripts/test_quants.py.\n\n| type | blocks | gguf | llama.cpp |\n|---|---|---|---|\n"
+    let mut text = "# ggml's block types, dequantised\n\nfirstdiff's values, bit for bit, against those of PyPI gguf 0.19 and of llama.cpp's own code (llama-cpp-python 0.3.36), on \
+                    random valid blocks. \"-\": that side has no such function. The last rows are activations as llama.cpp's CPU backend rounds them (x86-64).\n\n\
+                    Written by `cargo xtask docs` from scripts/test_quants.py.\n\n| type | blocks | gguf | llama.cpp |\n|---|---|---|---|\n"
         .to_owned();
     let word = |value: &Value| match value.as_bool() {
         Some(true) => "equal",
@@ -56,12 +56,11 @@ fn quants(rows: &[Value]) -> Result<String> {
 }
 
 fn quantised(rows: &[Value]) -> Result<String> {
-    let mut text = "# llama.cpp's quantised arithmetic, reproduced\n\nRandom models (256 wide, 3 layers), quantised by llama.cpp itself, run by llama.cpp \
-                    (13 tokens and 2 decode steps), and replayed: each operation on llama.cpp's own recorded inputs. NMSE of the worst tap.\n\n\
-                    *exact* is what any reference that does not round activations makes of it, under which real faults hide. *logits* are of a forward pass of ours from the \
-                    tokens on. Where they part, *parts at* names the first tap beyond 1e-10: there a value stood on the edge between two steps of \
-                    rounding, and the last bit of an f32 sum, which depends on the order of summation, decided. Activations rounded to f16 or bf16 stand \
-                    on such edges often, those of 8 bits seldom; a value that falls the other way is right in both.\n\n\
+    let mut text = "# llama.cpp's quantised arithmetic, reproduced\n\nDoes profile ggml round as llama.cpp does? llama.cpp quantises random models (256 wide, 3 layers) and runs \
+                    them: 13 tokens and 2 decode steps. `replay` then computes each operation on llama.cpp's own inputs. The cells are the NMSE of the worst tap.\n\n\
+                    *ggml* and *exact*: the profile of the replay. An exact reference does not round activations, and real faults hide under the difference. *logits*: those of a \
+                    forward pass of firstdiff from the tokens on. *parts at*: its first tap beyond 1e-10. There a value lay on the edge between two steps of rounding, and the \
+                    order of an f32 sum decided. That is common where activations are rounded to f16 or bf16, and rare with 8 bits; either side is right.\n\n\
                     Written by `cargo xtask docs` from scripts/test_quantised.py.\n\n\
                     | family | weights | cache | linear, ggml | linear, exact | others, ggml | logits, ggml | logits, exact | parts at |\n\
                     |---|---|---|---|---|---|---|---|---|\n"
@@ -85,24 +84,32 @@ fn quantised(rows: &[Value]) -> Result<String> {
 }
 
 fn weights(rows: &[Value]) -> Result<String> {
-    let wrong = rows.iter().filter(|row| row["right"] == false);
     let right: Vec<&Value> = rows.iter().filter(|row| row["right"] == true).collect();
     let alarms = right.iter().filter(|row| row["outcome"] != "right").count();
+    let wrong: Vec<&Value> = rows.iter().filter(|row| row["right"] == false).collect();
+    let mut by_answer: Vec<(String, Vec<String>)> = Vec::new();
+    for row in &wrong {
+        let (said, outcome) = (name(row, "said")?.replace('|', "/"), name(row, "outcome")?);
+        let mut planted = name(row, "id")?.to_owned();
+        if outcome != "named" {
+            planted += &format!(" ({outcome})");
+        }
+        match by_answer.iter_mut().find(|(known, _)| *known == said) {
+            Some((_, all)) => all.push(planted),
+            None => by_answer.push((said, vec![planted])),
+        }
+    }
+    let named = wrong.iter().filter(|row| row["outcome"] == "named").count();
     let mut text = format!(
-        "# Planted mistakes in weight files\n\nWhat `firstdiff weights` says of files that scripts/weight_zoo.py made without our code. *named*: the right cause, on \
-         the right tensors, and no other; *unknown*: seen, not explained. A cause of \"-\" is a difference that no mistake of the catalogue \
-         explains: it must be seen, and no cause named.\n\nRight conversions: {}, of them called wrong: {alarms}.\n\n\
-         Written by `cargo xtask docs` from scripts/weight_zoo.py.\n\n| planted | cause | outcome | said |\n|---|---|---|---|\n",
+        "# Planted mistakes in weight files\n\nWhat does `firstdiff weights` say of wrong files? scripts/weight_zoo.py makes them without firstdiff's code. {named} of {} have \
+         the right answer: the cause, on the right tensors, and no other; or *None*, where no mistake of the catalogue explains the difference, which must be seen. Another \
+         outcome stands behind its file.\n\nRight conversions: {}, of them called wrong: {alarms}.\n\nWritten by `cargo xtask docs` from scripts/weight_zoo.py.\n\n\
+         | said | of these |\n|---|---|\n",
+        wrong.len(),
         right.len()
     );
-    for row in wrong {
-        let said = name(row, "said")?.replace('|', "/");
-        text += &format!(
-            "| {} | {} | {} | {said} |\n",
-            name(row, "id")?,
-            row["cause"].as_str().unwrap_or("-"),
-            name(row, "outcome")?
-        );
+    for (said, planted) in by_answer {
+        text += &format!("| {said} | {} |\n", planted.join("; "));
     }
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! Which command takes which model? Runs each on what fixtures/ has of every family and source, and writes docs/FAMILIES.md, or compares.
+//! Which command takes which model? Runs each on what fixtures/ has of every family and source, and writes docs/reference/families.md, or compares.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,15 +8,15 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 const HEAD: &str = "# Which command takes which model
 
-Every cell is a run on files of [fixtures](../fixtures/README.md), with the exit code that was due: **yes** is a verdict, right or wrong; **no** is a refusal (exit code 2) that says \
-why. MODEL is the first column, CAND a dump of an engine of it with a mistake, or without.
+Each cell is a run on files of [fixtures](../../fixtures/README.md). **yes**: the command gives a verdict. **no**: it refuses (exit code 2) and says why. MODEL is the first column. \
+CAND is a dump of an engine that runs this model, with or without a mistake.
 
-- `compare`, `gate` and `report` need a reference's dump and were given the model beside it (`--model MODEL`): order and tolerance come from the model itself, and `report` seeks the cause. \
-In the last two rows MODEL is that dump. Without a model, dumps of any architecture are compared.
-- `inspect`, `import` and `align` never read a model: they take any dump.
-- `bisect` takes a MODEL that `dump` can run, or a reference's dump in its place.
-- Other files that MODEL may be: a llama2.c `.bin` (llama), a GGUF in parts, a folder with several shards. Tests of crates/model and scripts/weight_formats.py hold these readers to the same weights.
-- Any other architecture that PyTorch or llama.cpp runs comes as a recorded program: [PROGRAMS.md](PROGRAMS.md) says how, and [ARCHITECTURES.md](ARCHITECTURES.md) which were tried.
+- `compare`, `gate` and `report` need a reference's dump. Here they also have the model (`--model MODEL`), so that order and tolerance come from it, and `report` looks for the cause. \
+In the last two rows MODEL is the reference's dump. Without a model they compare dumps of any architecture.
+- `inspect`, `import` and `align` read no model. They take any dump.
+- `bisect` takes a MODEL that `dump` can run, or a reference's dump.
+- MODEL may also be a llama2.c `.bin` (llama), a GGUF in parts, or a folder with several shards. Tests of crates/model and scripts/weight_formats.py check that these give the same weights.
+- Any other architecture that PyTorch or llama.cpp runs needs a [recorded program](../design/programs.md). [Architectures](../measured/architectures.md) lists those that were tried.
 
 Written by `cargo xtask families`.
 
@@ -127,17 +127,17 @@ const SOURCES: [Source; 12] = [
     ),
 ];
 
-/// Writes docs/FAMILIES.md, or fails if the commands do something else.
+/// Writes docs/reference/families.md, or fails if the commands do something else.
 pub(crate) fn run(check: bool) -> Result<u8> {
     let root = crate::root()?;
     let command = crate::readme::build(&root)?;
     let rows: Vec<String> = SOURCES.par_iter().map(|source| row(source, &root, &command)).collect::<Result<_>>()?;
     let text = HEAD.to_owned() + &rows.concat();
-    let path = root.join("docs/FAMILIES.md");
+    let path = root.join("docs/reference/families.md");
     if !check {
         crate::docs::write(&path, &text)?;
     } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-        bail!("docs/FAMILIES.md does not say what the commands do; run `cargo xtask families`");
+        bail!("docs/reference/families.md does not say what the commands do; run `cargo xtask families`");
     }
     Ok(0)
 }

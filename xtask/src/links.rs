@@ -99,7 +99,7 @@ fn included(text: &str, folder: &Path, documents: &BTreeMap<PathBuf, String>) ->
     Ok(format!("{before}{part}{}", included(after, folder, documents)?))
 }
 
-/// Documents of ours that a text names by their path: docs/FORMAT.md.
+/// Documents of ours that a text names by their path: docs/reference/format.md.
 fn mentioned(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
     let words = text.split(|c: char| !is_part(c)).map(|word| word.trim_end_matches('.'));

@@ -11,7 +11,6 @@ mod fuzz;
 mod gate;
 mod links;
 mod markdown;
-mod mistakes;
 mod readme;
 mod schema;
 mod why;
@@ -44,7 +43,7 @@ enum Xtask {
         #[arg(long)]
         skip_llama_cpp: bool,
     },
-    /// Measures speed, against what people would use instead in the same run, and writes docs/SPEED.md
+    /// Measures speed, against what people would use instead in the same run, and writes docs/measured/speed.md
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Reads changed inputs of every form; exit code 1: one made a reader panic, hang, or allocate far more than it holds
@@ -56,13 +55,13 @@ enum Xtask {
     },
     /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
     Docs,
-    /// Writes docs/MISTAKES.md, docs/why, docs/SUMMARY.md and docs/SCHEMA.md from the catalogue, the laws and the schema, or fails if they say something else
+    /// Writes docs/reference/why, docs/SUMMARY.md and docs/reference/schema.md from the catalogue, the laws and the schema, or fails if they say something else
     Mistakes {
         /// Only compare
         #[arg(long)]
         check: bool,
     },
-    /// Plants mistakes of every kind, has `explain` name them, and writes docs/ZOO.md; needs Python with NumPy. Exit code 1: a wrong cause
+    /// Plants mistakes of every kind, has `explain` name them, and writes docs/measured/zoo.md; needs Python with NumPy. Exit code 1: a wrong cause
     Zoo {
         /// Where the candidates are, or are made [default: a temporary folder]
         #[arg(long)]
@@ -83,7 +82,7 @@ enum Xtask {
         #[arg(long)]
         slow: bool,
     },
-    /// Runs every command on every kind of model of fixtures/ and writes docs/FAMILIES.md, or fails if it says something else
+    /// Runs every command on every kind of model of fixtures/ and writes docs/reference/families.md, or fails if it says something else
     Families {
         /// Only compare
         #[arg(long)]
@@ -111,7 +110,7 @@ fn main() -> ExitCode {
         Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Assets { folder } => assets::run(&folder),
         Xtask::Docs => docs::run(),
-        Xtask::Mistakes { check } => mistakes::run(check).and(why::run(check)).and(schema::run(check)),
+        Xtask::Mistakes { check } => why::run(check).and(schema::run(check)),
         Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),
         Xtask::Readme { check, slow } => readme::run(check, slow),
         Xtask::Families { check } => families::run(check),

@@ -1,44 +1,49 @@
-//! Do docs/SCHEMA.md and docs/SCHEMA-PARTS.md say what docs/schema/report.json says? Writes them anew, or compares.
+//! Do docs/reference/schema.md and docs/reference/schema-parts.md say what docs/reference/schema/report.json says? Writes them anew, or compares.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 const HEAD: &str = "# Reports in JSON
 
-What every command writes with `--json FILE` (`-`: standard output). The whole is [report.json](schema/report.json), JSON Schema of draft 2020-12; tests hold the \
-reports of every command to it. What a report is made of is in [SCHEMA-PARTS.md](SCHEMA-PARTS.md). In Rust the same are the types of `firstdiff::report`. A number that is not finite, or was not measured, is null. \
-[COMMANDS.md](COMMANDS.md#for-programs) has what changed since schema 1. *always*: the key is never absent.
+Every command writes its report with `--json FILE`; `-` is standard output. This page has the keys of each command's report, and [Parts of reports](schema-parts.md) \
+the keys of what they hold. [report.json](schema/report.json) has the same as JSON Schema (draft 2020-12); tests check the report of every command against it. \
+In Rust the types are in `firstdiff::report`.
 
-Written by `cargo xtask mistakes` from docs/schema/report.json.
+Every report has `command`, the command's name, and `schema`, the version of this form: 2. A key is always there unless it is *optional*. A number that is not finite, or was \
+not measured, is null. [For programs](commands.md#for-programs) lists the keys that were renamed since schema 1.
+
+Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 ";
 
 const PARTS: &str = "# Parts of reports
 
-What the reports of [SCHEMA.md](SCHEMA.md) are made of, and their keys. *always*: the key is never absent.
+The keys of what the [reports](schema.md) hold. A key is always there unless it is *optional*.
 
-Written by `cargo xtask mistakes` from docs/schema/report.json.
-
-| key | type | | what |
-|---|---|---|---|
+Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 ";
+
+/// Keys of every report, which the head of the page describes.
+const EVERYWHERE: [&str; 2] = ["command", "schema"];
 
 /// Writes the two pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
-    let docs = crate::root()?.join("docs");
+    let docs = crate::root()?.join("docs/reference");
     let schema = std::fs::read_to_string(docs.join("schema/report.json"))?;
-    let pages = pages(&serde_json::from_str(&schema)?).context("docs/schema/report.json")?;
-    for (name, text) in ["SCHEMA.md", "SCHEMA-PARTS.md"].iter().zip(pages) {
+    let pages = pages(&serde_json::from_str(&schema)?).context("docs/reference/schema/report.json")?;
+    for (name, text) in ["schema.md", "schema-parts.md"].iter().zip(pages) {
         let path = docs.join(name);
         if !check {
             crate::docs::write(&path, &text)?;
         } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!("docs/{name} does not say what docs/schema/report.json says; run `cargo xtask mistakes`");
+            bail!(
+                "docs/reference/{name} does not say what docs/reference/schema/report.json says; run `cargo xtask mistakes`"
+            );
         }
     }
     Ok(0)
 }
 
-/// A section a command, as the schema lists them; and one table of what they are made of.
+/// A section for each command, as the schema lists them; and one for each part that they are made of.
 fn pages(schema: &Value) -> Result<[String; 2]> {
     let definitions = schema["$defs"].as_object().context("no definitions")?;
     let commands: Vec<&str> = schema["anyOf"].as_array().into_iter().flatten().filter_map(referred).collect();
@@ -50,14 +55,14 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
     for (name, part) in definitions.iter().filter(|(name, _)| !commands.contains(&name.as_str())) {
         let (what, made) = (part["description"].as_str().map(str::to_owned), made_of(part));
         let about: Vec<String> = what.into_iter().chain(made).collect();
-        parts += &row([format!("<a id=\"{name}\"></a>**{name}**"), "".into(), "".into(), about.join(" ")]);
-        parts += &rows(part);
+        let about = if about.is_empty() { String::new() } else { format!("{}\n\n", about.join(" ")) };
+        parts += &format!("\n## {name}\n\n{about}{}", keys(part));
     }
     // A report that holds another command's stands with the commands.
     let of_command = |page: String| {
         commands
             .iter()
-            .fold(page, |page, name| page.replace(&format!("SCHEMA-PARTS.md#{name})"), &format!("SCHEMA.md#{name})")))
+            .fold(page, |page, name| page.replace(&format!("schema-parts.md#{name})"), &format!("schema.md#{name})")))
     };
     Ok([text, parts].map(of_command))
 }
@@ -70,7 +75,7 @@ fn referred(schema: &Value) -> Option<&str> {
 fn section(name: &str, schema: &Value) -> String {
     let what = schema["description"].as_str().unwrap_or_default();
     let made = made_of(schema).map(|made| format!("\n{made}\n")).unwrap_or_default();
-    format!("\n## {name}\n\n`{what}`\n{made}\n| key | type | | what |\n|---|---|---|---|\n{}", rows(schema))
+    format!("\n## {name}\n\n`{what}`\n{made}\n{}", keys(schema))
 }
 
 /// What a definition has beside its own keys, or is one of.
@@ -83,23 +88,23 @@ fn made_of(schema: &Value) -> Option<String> {
     all.or_else(|| Some(format!("With all keys of one of these: {}.", list(&schema["anyOf"], " or ")?)))
 }
 
-fn rows(schema: &Value) -> String {
+/// A line for each key.
+fn keys(schema: &Value) -> String {
     let always = |key: &str| schema["required"].as_array().is_some_and(|all| all.iter().any(|name| name == key));
-    let key = |(key, schema): (&String, &Value)| {
-        let what = schema["description"].as_str().unwrap_or_default();
-        row([format!("`{key}`"), kind(schema), if always(key) { "always" } else { "" }.into(), what.into()])
+    let line = |(key, schema): (&String, &Value)| {
+        let what = schema["description"].as_str().map(|what| format!(": {what}")).unwrap_or_default();
+        let optional = if always(key) { "" } else { "optional, " };
+        format!("- `{key}` ({optional}{}){what}\n", kind(schema))
     };
-    schema["properties"].as_object().into_iter().flatten().map(key).collect()
-}
-
-fn row(cells: [String; 4]) -> String {
-    format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
+    let is_everywhere = |key: &str, schema: &Value| EVERYWHERE.contains(&key) && schema.get("const").is_some();
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    properties.filter(|(key, schema)| !is_everywhere(key, schema)).map(line).collect()
 }
 
 /// The type of a value, in words.
 fn kind(schema: &Value) -> String {
     if let Some(name) = referred(schema) {
-        return format!("[{name}](SCHEMA-PARTS.md#{name})");
+        return format!("[{name}](schema-parts.md#{name})");
     }
     let also = |key: &str| list(&schema[key], " or ");
     if let Some(one) = also("anyOf").or_else(|| also("allOf")).or_else(|| also("oneOf")) {

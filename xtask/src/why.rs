@@ -1,4 +1,4 @@
-//! Do docs/why and the table of contents say what the catalogue and the list of laws say? A page for each name that `firstdiff why` knows.
+//! Do docs/reference/why and the table of contents say what the catalogue and the list of laws say? A page for each name that `firstdiff why` knows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,11 @@ use firstdiff_explain::mistakes::{Mistake, catalogue};
 use firstdiff_laws::Form;
 use serde_json::Value;
 
-const FOLDER: &str = "docs/why";
-const INDEX: &str = "docs/why/README.md";
+const FOLDER: &str = "docs/reference/why";
+const INDEX: &str = "docs/reference/why/README.md";
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// The line of the table of contents below which the pages stand.
-const ABOVE: &str = "- [What the answer means](why/README.md)\n";
+const ABOVE: &str = "- [What the answer means](reference/why/README.md)\n";
 
 /// Writes the pages, or fails if they are others.
 pub(crate) fn run(check: bool) -> Result<u8> {
@@ -44,8 +44,8 @@ pub(crate) fn run(check: bool) -> Result<u8> {
 /// A name that `firstdiff why` knows, and its page.
 struct Page {
     name: &'static str,
-    /// What it is, in a line.
-    what: &'static str,
+    /// Its row of the table of all.
+    row: String,
     text: String,
 }
 
@@ -53,13 +53,13 @@ struct Page {
 fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let faulty = fs::read_to_string(root.join("fixtures/faulty/index.json"))?;
     let faulty: Vec<Value> = serde_json::from_str(&faulty)?;
-    let laws = fs::read_to_string(root.join("docs/LAWS.md"))?;
+    let laws = fs::read_to_string(root.join("docs/reference/laws.md"))?;
     let causes: Vec<Page> = catalogue().map(|mistake| cause(mistake, &faulty)).collect();
     let forms = Form::ALL.iter().map(|form| law(*form, &laws)).collect::<Result<Vec<Page>>>()?;
     let summary = fs::read_to_string(root.join(SUMMARY))?;
     let (before, rest) = summary.split_once(ABOVE).with_context(|| format!("{SUMMARY} has no place for the pages"))?;
     let after: String = rest.split_inclusive('\n').skip_while(|line| line.trim_start() != *line).collect();
-    let item = |page: &Page| format!("  - [{0}](why/{0}.md)\n", page.name);
+    let item = |page: &Page| format!("  - [{0}](reference/why/{0}.md)\n", page.name);
     let items: String = causes.iter().chain(&forms).map(item).collect();
     let mut pages = BTreeMap::from([
         (INDEX.into(), index(&causes, &forms)),
@@ -71,17 +71,24 @@ fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
 }
 
 fn index(causes: &[Page], forms: &[Page]) -> String {
-    let row = |page: &Page| format!("| [{0}]({0}.md) | {1} |\n", page.name, page.what.replace('|', "\\|"));
-    let rows = |pages: &[Page]| pages.iter().map(row).collect::<String>();
+    let rows = |pages: &[Page]| pages.iter().map(|page| page.row.as_str()).collect::<String>();
     format!(
-        "# What the answer means\n\nA page for each name that an answer may hold. `firstdiff why NAME` prints the same in the terminal, `firstdiff why rope` all whose \
-         names begin so.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nMistakes that people \
-         make when they port a model. [MISTAKES.md](../MISTAKES.md) has all of them in one table, [ZOO.md](../ZOO.md) how often each is named.\n\n| name | what is \
-         done wrong |\n|---|---|\n{}\n## Forms of measured laws\n\nWhat an operation computes instead, where no cause is known. [LAWS.md](../LAWS.md) says how it is \
+        "# What the answer means\n\nEach name that an answer may give has a page here. `firstdiff why NAME` prints it in the terminal; `firstdiff why rope` lists all \
+         names that begin with rope.\n\nWritten by `cargo xtask mistakes` from crates/explain/src/mistakes and crates/laws/src/law.rs.\n\n## Causes\n\nThe catalogue: \
+         mistakes that people make when they port a model, which `explain` tries and `weights` finds in a file. *Where* lists the taps that a mistake changes first \
+         ([all taps](../../guide/tutorial.md#the-taps)). *Said with it* lists the parameters that an answer gives. How often each is found is \
+         [measured](../../measured/zoo.md#by-mistake).\n\n| name | what is done wrong | what to change | where | said with it |\n|---|---|---|---|---|\n{}\n## Forms of \
+         measured laws\n\nWhat an operation computes instead, where no known mistake gives its numbers. [Measured laws](../laws.md) says how it is \
          measured.\n\n| name | what |\n|---|---|\n{}",
         rows(causes),
         rows(forms)
     )
+}
+
+/// A row whose first cell leads to a page.
+fn index_row(name: &str, cells: &[String]) -> String {
+    let cells: String = cells.iter().map(|cell| format!(" | {}", cell.replace('|', "\\|"))).collect();
+    format!("| [{name}]({name}.md){cells} |\n")
 }
 
 fn row(name: &str, what: &str) -> String {
@@ -94,7 +101,7 @@ fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
     mistake.in_file.iter().for_each(|file| table += &row("in a file", file));
     let mut text = format!(
         "# {}\n\nA cause that `firstdiff explain` names: {}.\n\n| | |\n|---|---|\n{table}\n[All causes and laws](README.md) · \
-         [what each tap is](../TUTORIAL.md#dump-your-engine) · [how often it is named](../ZOO.md#by-mistake)\n",
+         [what each tap is](../../guide/tutorial.md#the-taps) · [how often it is found](../../measured/zoo.md#by-mistake)\n",
         mistake.id, mistake.what
     );
     let shipped = faulty.iter().find(|entry| entry["mistake"] == mistake.id);
@@ -102,24 +109,26 @@ fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
         let run = crate::readme::unfilled(&format!("explain fixtures/{model} fixtures/{file}"));
         text += &format!("\n## An engine that does it\n\n{run}\n");
     }
-    Page { name: mistake.id, what: mistake.what, text }
+    let params: Vec<String> = mistake.params.iter().map(|param| param.in_words("`")).collect();
+    let cells = [mistake.what.to_owned(), mistake.fix.to_owned(), mistake.places(), params.join("; ")];
+    Page { name: mistake.id, row: index_row(mistake.id, &cells), text }
 }
 
-/// The row of a form in docs/LAWS.md is the one place where more is said of it.
+/// The row of a form in docs/reference/laws.md is the one place where more is said of it.
 fn law(form: Form, laws: &str) -> Result<Page> {
     let (name, what) = (form.name(), form.formula().trim());
     let begin = format!("| `{name}` | ");
     let line = laws.lines().find_map(|line| line.strip_prefix(begin.as_str()));
-    let line = line.with_context(|| format!("docs/LAWS.md has no {name}"))?;
+    let line = line.with_context(|| format!("docs/reference/laws.md has no {name}"))?;
     let cells = line.split('|').map(str::trim);
     let titles = ["formula", "measured from", "cannot tell"];
     let table: String =
         titles.iter().zip(cells).filter(|(_, cell)| !cell.is_empty()).map(|(title, cell)| row(title, cell)).collect();
     let text = format!(
         "# {name}\n\nA form of measured laws: what an operation computes instead, where no cause of the catalogue gives its numbers. {what}\n\n| | |\n|---|---|\n\
-         {table}\n[All causes and laws](README.md) · [how a law is measured and proved](../LAWS.md#how-it-is-measured)\n"
+         {table}\n[All causes and laws](README.md) · [how a law is measured and proved](../laws.md#how-it-is-measured)\n"
     );
-    Ok(Page { name, what, text })
+    Ok(Page { name, row: index_row(name, &[what.to_owned()]), text })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/ZOO.md.
+//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/measured/zoo.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ struct Judged {
     seconds: f64,
 }
 
-/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/ZOO.md, or prints it.
+/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/measured/zoo.md, or prints it.
 ///
 /// # Errors
 /// When Python cannot make it, or a candidate cannot be read.
@@ -88,7 +88,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     if check {
         println!("{text}");
     } else {
-        crate::docs::write(&crate::root()?.join("docs/ZOO.md"), &text)?;
+        crate::docs::write(&crate::root()?.join("docs/measured/zoo.md"), &text)?;
     }
     Ok(u8::from(judged.iter().any(|case| !case.wrong.is_empty())))
 }
@@ -162,15 +162,16 @@ fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
 }
 
 fn table(judged: &[Judged], every: usize) -> String {
-    let mut text = "# The zoo\n\nPlanted mistakes and what `firstdiff explain` makes of them. The candidates are made by scripts/zoo.py, a NumPy engine that \
-                    shares no code with firstdiff: every mistake of scripts/engine_mistakes.py at several parameters and sites, in all layers and in one, \
-                    on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints; then pairs and triples; then mistakes whose parameter is any number, drawn (free). Recorded: everything (full), h0, \
-                    layer outputs, final norm and logits (streams), the same of the last token (last), all logits, the last token's logits.\n\n\
-                    Named: the cause stated is the one planted, with its parameter. Among: another is stated, and the planted one beside it as reproducing \
-                    the numbers as well. Unknown: no cause is stated. Invisible: nothing that was recorded shows the mistake. Wrong: a cause is stated \
-                    that was not planted, nor is one of those beside it.\n\nWritten by `cargo xtask zooEVERY`.\n\n\
-                    | planted | recorded | candidates | first tap | mistakes | named | among | unknown | missed | invisible | wrong | median s | worst s |\n\
-                    |---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+    let mut text = "# Planted mistakes\n\nHow often does `firstdiff explain` name a mistake that was planted? A NumPy engine that shares no code with firstdiff makes the \
+                    candidates (scripts/zoo.py). It makes every mistake of scripts/engine_mistakes.py with several parameters and in several places, in \
+                    all layers and in one, on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints.\n\n*planted*: one mistake (single), two \
+                    (pair), three (triple), or one whose parameter is drawn at random (free). *recorded*: every tap (full); h0, layer outputs, final \
+                    norm and logits (streams); the same of the last token alone (last); all logits; the last token's logits (last-logits). *first tap*: \
+                    how often the first wrong operation is the right one.\n\nWhat `explain` says of the mistakes: *named*, the planted one with its \
+                    parameter; *among*, another one, and the planted one beside it as giving the same numbers; *unknown*, no cause; *missed*, a cause \
+                    of another mistake alone; *wrong*, a cause that was not planted, as were none of those beside it. *invisible*: nothing that was recorded shows the \
+                    mistake.\n\nWritten by `cargo xtask zooEVERY`.\n\n| planted | recorded | candidates | first tap | mistakes | named | among | \
+                    unknown | missed | invisible | wrong | median s | worst s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
         .replace("EVERY", &if every > 1 { format!(" --every {every}") } else { String::new() });
     let word = |j: &Judged, key: &str| j.row[key].as_str().unwrap_or_default().to_owned();
     let mut groups: BTreeMap<(String, usize), Vec<&Judged>> = BTreeMap::new();
@@ -186,15 +187,14 @@ fn table(judged: &[Judged], every: usize) -> String {
             }
         }
     }
-    text += "\n## By mistake\n\nNamed or among, of those that show, in single candidates.\n\n| mistake | full | streams | last | logits | last-logits |\n|---|---|---|---|---|---|\n";
     let ids: BTreeSet<String> = judged
         .iter()
         .flat_map(|j| j.row["planted"].as_array().into_iter().flatten())
         .filter_map(|p| p["id"].as_str().map(str::to_owned))
         .collect();
+    let (mut always, mut rows) = (Vec::new(), String::new());
     for id in ids {
-        text += &format!("| {id} |");
-        for kind in KINDS {
+        let found = KINDS.map(|kind| {
             let of = judged.iter().filter(|j| {
                 word(j, "group") == "single"
                     && word(j, "kind") == kind
@@ -202,45 +202,62 @@ fn table(judged: &[Judged], every: usize) -> String {
                     && j.fates[0] != Fate::Invisible
             });
             let fates: Vec<Fate> = of.map(|j| j.fates[0]).collect();
-            let hit = fates.iter().filter(|f| matches!(f, Fate::Named | Fate::Among)).count();
-            text += &if fates.is_empty() { " - |".to_owned() } else { format!(" {hit}/{} |", fates.len()) };
+            (fates.iter().filter(|f| matches!(f, Fate::Named | Fate::Among)).count(), fates.len())
+        });
+        let all: usize = found.iter().map(|(_, all)| all).sum();
+        if found.iter().all(|(hit, all)| hit == all) && all > 0 {
+            always.push(format!("{id} ({all})"));
+        } else {
+            let cell =
+                |(hit, all): (usize, usize)| if all == 0 { " - |".to_owned() } else { format!(" {hit}/{all} |") };
+            rows += &format!("| {id} |{}\n", found.map(cell).concat());
         }
-        text += "\n";
     }
+    text += &format!(
+        "\n## By mistake\n\nSingle mistakes, where what was recorded shows them. Named or among in every candidate, whatever was recorded: {}.\n\nOthers, by what was \
+         recorded (-: no candidate):\n\n| mistake | {} |\n|---|---|---|---|---|---|\n{rows}",
+        always.join(", "),
+        KINDS.join(" | ")
+    );
     text + &unknown(judged)
 }
 
 /// What stays unknown, and why.
 fn unknown(judged: &[Judged]) -> String {
-    let mut rows: BTreeMap<(String, String, String), usize> = BTreeMap::new();
+    let mut counts: BTreeMap<(String, String, String), usize> = BTreeMap::new();
     for case in judged {
         let planted = case.row["planted"].as_array().into_iter().flatten();
         for (planted, _) in planted.zip(&case.fates).filter(|(_, f)| matches!(f, Fate::Unknown | Fate::Missed)) {
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let what = (word(&planted["id"]), word(&case.row["group"]), word(&case.row["kind"]));
-            *rows.entry(what).or_default() += 1;
+            *counts.entry(what).or_default() += 1;
         }
     }
-    let mut text = "\n## Still unknown\n\nNo cause is stated for these; none of them is given another's.\n\n| mistake | planted | recorded | how many | why |\n|---|---|---|---|---|\n".to_owned();
-    for ((id, group, kind), count) in rows {
+    let mut rows: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for ((id, group, kind), count) in counts {
         let why = WHY.iter().find(|(known, _)| *known == id).map_or(OTHERWISE, |(_, why)| why);
-        text += &format!("| {id} | {group} | {kind} | {count} | {why} |\n");
+        let times = if count > 1 { format!(" {count} times") } else { String::new() };
+        rows.entry(why).or_default().push(format!("{id} ({group}, {kind}){times}"));
     }
-    text + "\nNot in the catalogue at all, as no family here shows them: experts (router-norm, router-bias, router-scale, shared-gate), learned positions \
-            (position-embedding-offset), LayerNorm (norm-not-centered), layers of several rotations (rope-layer-kind), batches (mask-padding), head-dim \
-            and storage-shape (the shapes do not fit), overflow (what is recorded is NaN or infinite).\n"
+    let mut text = "\n## Still unknown\n\nNo cause is stated for these.\n\n| why | mistakes |\n|---|---|\n".to_owned();
+    for (why, mistakes) in rows {
+        text += &format!("| {why} | {} |\n", mistakes.join(", "));
+    }
+    text + TAIL
 }
+
+const TAIL: &str = "\nNot planted, as no family here shows them: mistakes of experts (router-norm, router-bias, router-scale, shared-gate), of learned positions \
+                    (position-embedding-offset), of LayerNorm (norm-not-centered), of layers with several rotations (rope-layer-kind), of batches \
+                    (mask-padding); head-dim and storage-shape, where the shapes do not fit; overflow, where what is recorded is NaN or infinite.\n";
 
 /// Why a mistake is not always named.
 const WHY: &[(&str, &str)] = &[
-    ("mask-shifted", "a query without any key gives NaN, and of NaN nothing can be told; from the layer outputs on"),
-    ("rope-theta", "a base off by 0.01 % moves the last token's outputs by no more than a few times rounding"),
-    (
-        "norm-eps",
-        "the change is no more than a few hundred times rounding, and a cause must take nearly all of it away",
-    ),
+    ("mask-shifted", "a query without any key gives NaN, which tells nothing; with the layer outputs it is named"),
+    ("rope-theta", "a base that is off by 0.01 % moves the last token's outputs by a few times rounding only"),
+    ("norm-eps", "the change is a few hundred times rounding only, and a cause must explain nearly all of it"),
 ];
-const OTHERWISE: &str = "beside others it lowers what is left too little to be grown from, or time ran out";
+const OTHERWISE: &str =
+    "beside other mistakes it alone explains too little for the search to go on from it, or time ran out";
 
 fn line(group: &str, kind: &str, cases: &[&Judged]) -> String {
     let fates: Vec<Fate> = cases.iter().flat_map(|j| j.fates.iter().copied()).collect();

@@ -10,10 +10,10 @@ use crate::case::{Axis, Case};
 /// Named numbers and words of a law.
 pub type Parameters = Vec<(&'static str, Value)>;
 
-/// What kind of law it is: a closed list, documented in docs/LAWS.md.
+/// What kind of law it is: a closed list, documented in docs/reference/laws.md.
 macro_rules! forms {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// What kind of law it is. The list is closed; docs/LAWS.md has each with its formula.
+        /// What kind of law it is. The list is closed; docs/reference/laws.md has each with its formula.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Form { $($(#[doc = $doc])* $variant,)* }
 

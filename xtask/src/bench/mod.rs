@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: how fast is it, against what people would use instead, in the same run? Each part writes its own part of docs/SPEED.md.
+//! `cargo xtask bench`: how fast is it, against what people would use instead, in the same run? Each part writes its own part of docs/measured/speed.md.
 
 mod compare;
 mod explain;
@@ -56,7 +56,7 @@ pub(crate) fn run(bench: &Bench) -> Result<u8> {
         Bench::Forward { folder } => ("forward", forward::run(folder.as_deref())?),
         Bench::Memory { folder } => ("memory", memory::run(folder.as_deref())?),
     };
-    let path = crate::root()?.join("docs/SPEED.md");
+    let path = crate::root()?.join("docs/measured/speed.md");
     let page = std::fs::read_to_string(&path)?;
     crate::docs::write(&path, &with_part(&page, part, &text)?)?;
     Ok(0)
@@ -65,8 +65,10 @@ pub(crate) fn run(bench: &Bench) -> Result<u8> {
 /// The page with another text between the marks of a part.
 fn with_part(page: &str, part: &str, text: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- cargo xtask bench {part} -->\n"), "<!-- end of measured part -->");
-    let (before, rest) = page.split_once(&begin).with_context(|| format!("docs/SPEED.md has no part '{part}'"))?;
-    let (_, after) = rest.split_once(end).with_context(|| format!("part '{part}' of docs/SPEED.md has no end"))?;
+    let (before, rest) =
+        page.split_once(&begin).with_context(|| format!("docs/measured/speed.md has no part '{part}'"))?;
+    let (_, after) =
+        rest.split_once(end).with_context(|| format!("part '{part}' of docs/measured/speed.md has no end"))?;
     Ok(format!("{before}{begin}{}\n\n{end}{after}", text.trim_end()))
 }
 

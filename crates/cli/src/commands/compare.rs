@@ -28,7 +28,7 @@ pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/dump --why 'layers.0.q*'             why these taps have their status
   firstdiff compare golden/llama out/dump --html report.html              the same as a page, to look into every tap
   firstdiff compare golden/llama out/dump --part 1/4 -o 1.part            a quarter of the work; `firstdiff join 1.part .. 4.part` is the whole
-  firstdiff compare s3://bucket/golden out/dump           elsewhere: s3://, gs://, http://, with the feature `remote`; docs/FORMAT.md
+  firstdiff compare s3://bucket/golden out/dump           elsewhere: s3://, gs://, http://, with the feature `remote`; docs/reference/format.md
   firstdiff compare golden/llama out/dump --require 'layers.*.h,logits' --format github     in CI: these must have been compared
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it

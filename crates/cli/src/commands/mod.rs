@@ -42,7 +42,7 @@ use crate::render::screen::Screen;
 /// Finds the first tensor where a transformer implementation departs from its reference.
 ///
 /// A dump is a folder with one .npy a tensor (h0, layers.0.q, ..., logits) with or without a dump.json, a .npz, a .safetensors,
-/// or a quoted pattern with one '*' where the tensor's name stands. See docs/TUTORIAL.md for how to make one from PyTorch,
+/// or a quoted pattern with one '*' where the tensor's name stands. See docs/guide/tutorial.md for how to make one from PyTorch,
 /// llama.cpp and Rust.
 ///
 /// Exit code 0: parity. 1: diverged. 2: bad usage, bad input, or incomparable.

@@ -14,10 +14,10 @@ pub(crate) const HELP: &str = "Examples:
   firstdiff why rope                all whose names begin so
   firstdiff why                     all of them, a line each
 
-docs/why has a page for each, docs/MISTAKES.md and docs/LAWS.md all in one table.";
+docs/reference/why has a page for each, and docs/reference/why/README.md all in one table.";
 
 /// Where the page of a name is.
-const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/why");
+const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/reference/why");
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {

@@ -58,7 +58,7 @@ pub struct Diagnosis {
 /// What an operation computes instead.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeasuredLaw {
-    /// The kind of law, of a closed list: docs/LAWS.md.
+    /// The kind of law, of a closed list: docs/reference/laws.md.
     pub form: &'static str,
     /// What it does, in words.
     pub words: String,

@@ -26,7 +26,7 @@ pub(crate) fn in_one_line(screen: &str) -> String {
     screen.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The report that a command wrote to standard output; every one that a test reads has the form of docs/schema.
+/// The report that a command wrote to standard output; every one that a test reads has the form of docs/reference/schema.
 pub(crate) fn parsed(output: &Output) -> Value {
     let read = serde_json::from_slice(&output.stdout);
     let report = read.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));

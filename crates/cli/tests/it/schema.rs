@@ -1,4 +1,4 @@
-//! Does what the commands write with `--json` have the form of docs/schema/report.json? Each command is run here; beside these, every report that any other
+//! Does what the commands write with `--json` have the form of docs/reference/schema/report.json? Each command is run here; beside these, every report that any other
 //! test reads is held to it ([`conforms`]).
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const MODEL: &str = "models/llama";
 // ---- as much of JSON Schema (draft 2020-12) as that file uses; any other keyword is refused ----
 
 fn schema() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/report.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/schema/report.json");
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 

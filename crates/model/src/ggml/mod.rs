@@ -1,7 +1,7 @@
 //! How does ggml store numbers in blocks? Every block type: its sizes, its scales, and the f32 values it stands for.
 //!
 //! Source: ggml, ggml-common.h (the blocks) and ggml-quants.c (what they stand for). Values are bit for bit those of PyPI `gguf` and of
-//! ggml's own `to_float`: see docs/QUANTS.md.
+//! ggml's own `to_float`: see docs/measured/quants.md.
 
 mod codebook;
 mod fp4;

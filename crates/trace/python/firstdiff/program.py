@@ -1,7 +1,7 @@
 """Which operations does a PyTorch model execute? Every one, with its operands as strided views of buffers, for the time of a `with`.
 
 What is recorded is a straight line: views (transpose, slice, expand) are no operations but ways to look at a buffer, and what writes in place writes
-into a view. docs/PROGRAMS.md has the file.
+into a view. docs/design/programs.md has the file.
 """
 
 import inspect

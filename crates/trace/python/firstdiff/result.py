@@ -14,7 +14,7 @@ class Result:
 
     def __init__(self, exit_code, report, screen, page, strict=True):
         self.exit_code = exit_code  # 0: passed; 1: diverged, or a tap that had to be compared was not; 2: nothing could be
-        self.report = report  # docs/schema/report.json, `compare`
+        self.report = report  # docs/reference/schema/report.json, `compare`
         self.screen = screen
         self.html = page  # a whole page, that asks the network for nothing
         self.strict = strict  # whether every name had to be compared
