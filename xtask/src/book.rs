@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn links_lead_to_pages_of_the_book_or_to_the_repository() {
-        let text = "[a](../../scripts/zoo.py) [b](../FORMAT.md#taps) [c](#x) [d](../../docs/LAWS.md) [e](../../crates#f) [g](https://h.org) [i](../why/README.md#causes)";
+        let text = "[a](../../scripts/planted/zoo.py) [b](../FORMAT.md#taps) [c](#x) [d](../../docs/LAWS.md) [e](../../crates#f) [g](https://h.org) [i](../why/README.md#causes)";
         let book =
             serde_json::json!({"items": [{"Chapter": {"content": text, "path": "engines/rust.md", "sub_items": []}}]});
         let mut given = book.clone();

@@ -10,9 +10,9 @@ use serde_json::Value;
 /// Runs the scripts and writes docs/QUANTS.md, docs/QUANTISED.md and docs/WEIGHTS.md.
 pub(crate) fn run() -> Result<u8> {
     let docs = crate::root()?.join("docs");
-    write(&docs.join("QUANTS.md"), &quants(&measured("test_quants.py")?)?)?;
-    write(&docs.join("QUANTISED.md"), &quantised(&measured("test_quantised.py")?)?)?;
-    write(&docs.join("WEIGHTS.md"), &weights(&measured("weight_zoo.py")?)?)?;
+    write(&docs.join("QUANTS.md"), &quants(&measured("suites/test_quants.py")?)?)?;
+    write(&docs.join("QUANTISED.md"), &quantised(&measured("suites/test_quantised.py")?)?)?;
+    write(&docs.join("WEIGHTS.md"), &weights(&measured("planted/weight_zoo.py")?)?)?;
     Ok(0)
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
 fn quants(rows: &[Value]) -> Result<String> {
     let mut text = "# ggml's block types, dequantised\n\nOur values against those of PyPI gguf 0.19 and of llama.cpp's own code (llama-cpp-python 0.3.36), bit for \
                     bit.\nBlocks are random and valid. \"-\": that side has no such function. Below the types: activations as llama.cpp's CPU backend \
-                    rounds them (x86-64).\n\nWritten by `cargo xtask docs` from scripts/test_quants.py.\n\n| type | blocks | gguf | llama.cpp |\n|---|---|---|---|\n"
+                    rounds them (x86-64).\n\nWritten by `cargo xtask docs` from scripts/suites/test_quants.py.\n\n| type | blocks | gguf | llama.cpp |\n|---|---|---|---|\n"
         .to_owned();
     let word = |value: &Value| match value.as_bool() {
         Some(true) => "equal",
@@ -62,7 +62,7 @@ fn quantised(rows: &[Value]) -> Result<String> {
                     tokens on. Where they part, *parts at* names the first tap beyond 1e-10: there a value stood on the edge between two steps of \
                     rounding, and the last bit of an f32 sum, which depends on the order of summation, decided. Activations rounded to f16 or bf16 stand \
                     on such edges often, those of 8 bits seldom; a value that falls the other way is right in both.\n\n\
-                    Written by `cargo xtask docs` from scripts/test_quantised.py.\n\n\
+                    Written by `cargo xtask docs` from scripts/suites/test_quantised.py.\n\n\
                     | family | weights | cache | linear, ggml | linear, exact | others, ggml | logits, ggml | logits, exact | parts at |\n\
                     |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
@@ -89,10 +89,10 @@ fn weights(rows: &[Value]) -> Result<String> {
     let right: Vec<&Value> = rows.iter().filter(|row| row["right"] == true).collect();
     let alarms = right.iter().filter(|row| row["outcome"] != "right").count();
     let mut text = format!(
-        "# Planted mistakes in weight files\n\nWhat `firstdiff weights` says of files that scripts/weight_zoo.py made without our code. *named*: the right cause, on \
+        "# Planted mistakes in weight files\n\nWhat `firstdiff weights` says of files that scripts/planted/weight_zoo.py made without our code. *named*: the right cause, on \
          the right tensors, and no other; *unknown*: seen, not explained. A cause of \"-\" is a difference that no mistake of the catalogue \
          explains: it must be seen, and no cause named.\n\nRight conversions: {}, of them called wrong: {alarms}.\n\n\
-         Written by `cargo xtask docs` from scripts/weight_zoo.py.\n\n| planted | cause | outcome | said |\n|---|---|---|---|\n",
+         Written by `cargo xtask docs` from scripts/planted/weight_zoo.py.\n\n| planted | cause | outcome | said |\n|---|---|---|---|\n",
         right.len()
     );
     for row in wrong {

@@ -15,7 +15,7 @@ why. MODEL is the first column, CAND a dump of an engine of it with a mistake, o
 In the last two rows MODEL is that dump. Without a model, dumps of any architecture are compared.
 - `inspect`, `import` and `align` never read a model: they take any dump.
 - `bisect` takes a MODEL that `dump` can run, or a reference's dump in its place.
-- Other files that MODEL may be: a llama2.c `.bin` (llama), a GGUF in parts, a folder with several shards. Tests of crates/model and scripts/weight_formats.py hold these readers to the same weights.
+- Other files that MODEL may be: a llama2.c `.bin` (llama), a GGUF in parts, a folder with several shards. Tests of crates/model and scripts/planted/weight_formats.py hold these readers to the same weights.
 - Any other architecture that PyTorch or llama.cpp runs comes as a recorded program: [PROGRAMS.md](PROGRAMS.md) says how, and [ARCHITECTURES.md](ARCHITECTURES.md) which were tried.
 
 Written by `cargo xtask families`.

@@ -1,4 +1,4 @@
-//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/ZOO.md.
+//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/planted/zoo.py, and the table docs/ZOO.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,7 +52,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     let temporary = tempfile::tempdir()?;
     let folder = folder.unwrap_or_else(|| temporary.path().join("zoo"));
     if !folder.join("index.json").exists() {
-        let script = crate::root()?.join("scripts/zoo.py");
+        let script = crate::root()?.join("scripts/planted/zoo.py");
         let (pairs, triples, free) = (150 / every, 100 / every, 280 / every);
         let status = Command::new(crate::python())
             .arg(script)
@@ -60,7 +60,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
             .args(["--every", &every.to_string(), "--pairs", &pairs.to_string(), "--triples", &triples.to_string()])
             .args(["--free", &free.to_string()])
             .status()?;
-        ensure!(status.success(), "scripts/zoo.py failed");
+        ensure!(status.success(), "scripts/planted/zoo.py failed");
     }
     let index: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("index.json"))?)?;
     let models = crate::root()?.join("fixtures/models");
@@ -162,8 +162,8 @@ fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
 }
 
 fn table(judged: &[Judged], every: usize) -> String {
-    let mut text = "# The zoo\n\nPlanted mistakes and what `firstdiff explain` makes of them. The candidates are made by scripts/zoo.py, a NumPy engine that \
-                    shares no code with firstdiff: every mistake of scripts/engine_mistakes.py at several parameters and sites, in all layers and in one, \
+    let mut text = "# The zoo\n\nPlanted mistakes and what `firstdiff explain` makes of them. The candidates are made by scripts/planted/zoo.py, a NumPy engine that \
+                    shares no code with firstdiff: every mistake of scripts/engines/engine_mistakes.py at several parameters and sites, in all layers and in one, \
                     on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints; then pairs and triples; then mistakes whose parameter is any number, drawn (free). Recorded: everything (full), h0, \
                     layer outputs, final norm and logits (streams), the same of the last token (last), all logits, the last token's logits.\n\n\
                     Named: the cause stated is the one planted, with its parameter. Among: another is stated, and the planted one beside it as reproducing \

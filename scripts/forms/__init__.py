@@ -1,0 +1,1 @@
+"""Mistakes that no catalogue lists, for `firstdiff explain` to measure (suites/test_laws.py)."""
