@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts import ROOT, SCRIPTS
+from scripts.forms import SETS
 
 BEGIN, END = "<!-- written by scripts/measure/law_tables.py: begin -->", "<!-- end -->"
 
@@ -26,8 +27,6 @@ SINGLE = [*((name, "f32", ALL) for name in ("fourth", "fifth", "sixth", "seventh
           ("fourth", "bf16,f16", ALL), ("fifth", "bf16,f16", ALL), ("fifteenth", "bf16,f16", ALL), ("sixteenth", "bf16,f16", ALL),
           ("fourth", "q8_0,q4_0", DENSE), ("fifteenth", "q8_0,q4_0", DENSE), ("sixteenth", "q8_0,q4_0", DENSE),
           ("listed", "f32", DENSE), ("listed", "bf16,f16", DENSE), ("listed", "q8_0,q4_0", DENSE)]
-SETS = {"listed": "the catalogue's own"}
-SEEN = "seen since its first run"
 # Where the first run had another.
 SEED = "20261125"
 SEEDS = {"seventh": "20261127", "eighth": "20261128", "ninth": "20261129", "tenth": "20261130", "eleventh": "20261201", "twelfth": "20261202", "thirteenth": "20261203", "fourteenth": "20261204", "fifteenth": "20261205", "sixteenth": "20261206"}
@@ -63,7 +62,7 @@ def single(folder, command):
         results = kept(folder, f"{name}-{arith}", command, "--set", name, "--arith", arith, "--arch", arch, "--seed", SEEDS.get(name, SEED))
         of = Counter(r["class"] for r in results)
         right = of["named"] + of["same"]
-        lines.append(f"| {name} | {SETS.get(name, SEEN)} | {arith.replace(',', ', ')} | {arch.replace(',', ', ')} | {len(results)} | {right} ({percent(right, len(results))}) | {of['law']} "
+        lines.append(f"| {name} | {SETS[name].seen} | {arith.replace(',', ', ')} | {arch.replace(',', ', ')} | {len(results)} | {right} ({percent(right, len(results))}) | {of['law']} "
                      f"| {of['table']} | {of['cause']} | {of['unknown']} | {of['extra'] + of['first'] + of['failed']} | {sum(r['false'] for r in results)} | {seconds(results)} |")
     return lines
 

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""test_laws.py: what does `firstdiff explain` say of mistakes that its catalogue does not list? Each form of law_forms.py is run, and the answer is held to the truth.
+"""test_laws.py: what does `firstdiff explain` say of mistakes that its catalogue does not list? Each mistake of scripts/forms is run, and the answer is held to the truth.
 
     python scripts/suites/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16,q8_0,q4_0] [--again] [--json FILE] [--set fourth]
     python scripts/suites/test_laws.py --command BIN --together 2,3 --count 60 --set first,fourth     # several mistakes in one engine, one of them of the catalogue
     python scripts/suites/test_laws.py --command BIN --clean 400 --arith f32,bf16,f16          # right engines, other weights and tokens each: nothing may be said
 
-`--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
+`--together` draws mistakes of different operations: one of those that the catalogue lists (the set `listed`), the others of the sets. Each is run by itself too,
 and what is named alone is to be named beside others.
 
-`--set second` .. `--set sixteenth` take law_forms_second.py .. law_forms_sixteenth.py (and the second author's, law_forms_.._b.py) instead, which were written
-without sight of how laws are found.
+`--set` takes another set than the first: `python -m scripts.forms` lists them, forms/sets.py says who wrote each, and whether it was seen.
 
 Of each form one architecture and one arithmetic of those given is taken, by the seed. Clean runs of all of them come first. The classes:
 
@@ -24,11 +23,10 @@ tenth cannot be told). A mixture of experts is explained by a recorded program: 
 """
 
 import argparse
-import importlib
-import importlib.util
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,17 +38,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts import ROOT
-from scripts.forms import law_forms
+from scripts import forms
+from scripts.engines import hooked_engine
+from scripts.forms.expected import is_said
+from scripts.forms.form import Together
 
-
-def forms_of(name):
-    """The forms of a list, by one author or two."""
-    modules = [module for module in (f"scripts.forms.law_forms_{name}", f"scripts.forms.law_forms_{name}_b") if importlib.util.find_spec(module)]
-    return [form for module in modules for form in importlib.import_module(module).FORMS]
-
-
-ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth")
-SETS = {"first": law_forms.FORMS} | {name: forms_of(name) for name in (*ORDINALS, "listed")}
+SETS = {name: one.forms for name, one in forms.SETS.items()}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.
@@ -64,8 +57,8 @@ RECORDS = threading.Lock()
 def prepared(folder, arch, arith, seed):
     """The model, as the engine and as the command reads it."""
     home = folder / f"{arch}-{arith}-{seed}"
-    model = law_forms.make_model(home / "model", arch, arith, seed)
-    if arith in law_forms.GGML:
+    model = hooked_engine.make_model(home / "model", arch, arith, seed)
+    if arith in hooked_engine.GGML:
         return model, home / "model" / "model.gguf"
     if arch != "moe":
         return model, home / "model"
@@ -78,7 +71,7 @@ def prepared(folder, arch, arith, seed):
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[arith]
         torch_model = transformers.AutoModelForCausalLM.from_pretrained(home / "model", dtype=dtype, attn_implementation="eager").eval()
         with torch.no_grad(), firstdiff.record(torch_model, home / "golden", program=True):
-            torch_model(torch.tensor([law_forms.make_tokens(seed)]))
+            torch_model(torch.tensor([hooked_engine.make_tokens(seed)]))
     return model, home / "golden"
 
 
@@ -98,7 +91,7 @@ def explained(a, source, dump):
 
 
 def support(law):
-    everywhere = {"layers": f"0-{law_forms.LAYERS - 1}"}
+    everywhere = {"layers": f"0-{hooked_engine.LAYERS - 1}"}
     return ", ".join(f"{axis} {where}" for axis, where in law["support"].items() if where and where not in ("all", everywhere.get(axis)))
 
 
@@ -113,14 +106,14 @@ def judged(form, finding, arith):
         if law["status"] == "table":
             return "table", words, false
         # What would be right is no part of what is said to be done.
-        if law_forms.is_said(form.expected, re.sub(r"\((right|the model has)\b[^()]*(\([^()]*\)[^()]*)*\)", "", words)):
+        if is_said(form.expected, re.sub(r"\((right|the model has)\b[^()]*(\([^()]*\)[^()]*)*\)", "", words)):
             return "named", words, false
-        if any(law_forms.is_said(form.expected, other) for other in law["equivalent"]):
+        if any(is_said(form.expected, other) for other in law["equivalent"]):
             return "same", words + " | the same: " + " | ".join(law["equivalent"]), false
         return "law", words + "".join(f" | the same: {other}" for other in law["equivalent"]), false
     if finding.get("cause"):
         words = f"{finding['cause']}: {said}"
-        return ("named" if law_forms.is_said(form.expected, words) else "cause"), words, False
+        return ("named" if is_said(form.expected, words) else "cause"), words, False
     return "unknown", f"{finding.get('match')}: {finding.get('reason') or finding.get('note') or said or ''}", False
 
 
@@ -137,13 +130,13 @@ def is_of(form, tap):
 
 
 def one(a, source, model, seed, form, folder, arith):
-    ids = law_forms.make_tokens(seed)
-    engine = law_forms.Engine(model, form)
+    ids = hooked_engine.make_tokens(seed)
+    engine = hooked_engine.Engine(model, form)
     dump = folder / f"{form.name}-{seed}"
-    law_forms.write_dump(dump, engine.run(ids), model, ids)
+    hooked_engine.write_dump(dump, engine.run(ids), model, ids)
     report, error, taken = explained(a, source, dump)
     if not a.keep:
-        law_forms.shutil.rmtree(dump, ignore_errors=True)
+        shutil.rmtree(dump, ignore_errors=True)
     result = {"form": form.name, "truth": form.truth, "site": form.first, "arch": model.arch, "arith": arith, "seconds": round(taken, 2), "false": False, "findings": []}
     if error:
         return result | {"class": "failed", "findings": [{"class": "failed", "tap": None, "words": error}]}
@@ -166,13 +159,13 @@ def one(a, source, model, seed, form, folder, arith):
 
 def together(a, source, model, seed, forms, folder, arith):
     """Of each of several mistakes what is said of it, and what is said that is of none."""
-    ids = law_forms.make_tokens(seed)
-    both = law_forms.Together(forms)
+    ids = hooked_engine.make_tokens(seed)
+    both = Together(forms)
     dump = folder / f"together-{abs(hash(both.name))}-{seed}"
-    law_forms.write_dump(dump, law_forms.Engine(model, both).run(ids), model, ids)
+    hooked_engine.write_dump(dump, hooked_engine.Engine(model, both).run(ids), model, ids)
     report, error, taken = explained(a, source, dump)
     if not a.keep:
-        law_forms.shutil.rmtree(dump, ignore_errors=True)
+        shutil.rmtree(dump, ignore_errors=True)
     each, extra = {form.name: [] for form in forms}, []
     for finding in report["findings"] if report else []:
         taps = finding.get("taps") or [finding["tap"]]
@@ -258,25 +251,25 @@ def test_clean(a, folder, archs, ariths):
     def run(at):
         arch, arith, seed = archs[at % len(archs)], ariths[at // len(archs) % len(ariths)], a.seed + at
         model, source = prepared(folder, arch, arith, seed)
-        ids = law_forms.make_tokens(seed)
+        ids = hooked_engine.make_tokens(seed)
         dump = folder / f"clean-{at}"
-        law_forms.write_dump(dump, law_forms.Engine(model).run(ids), model, ids)
+        hooked_engine.write_dump(dump, hooked_engine.Engine(model).run(ids), model, ids)
         report, error, taken = explained(a, source, dump)
-        law_forms.shutil.rmtree(dump, ignore_errors=True)
-        law_forms.shutil.rmtree(folder / f"{arch}-{arith}-{seed}", ignore_errors=True)
+        shutil.rmtree(dump, ignore_errors=True)
+        shutil.rmtree(folder / f"{arch}-{arith}-{seed}", ignore_errors=True)
         said = [f"{finding['tap']}: {finding.get('summary')}" for finding in report["findings"]] if report else [error]
         return {"arch": arch, "arith": arith, "seed": seed, "seconds": round(taken, 2), "verdict": report and report["verdict"], "said": said}
 
     with ThreadPoolExecutor(a.jobs) as pool:
         results = list(pool.map(run, range(a.clean)))
     # NumPy's sums are not ggml's: now and then a row's rounding falls otherwise, and the command says that right or wrong cannot be told. That blames nothing.
-    is_open = lambda r: r["arith"] in law_forms.GGML and r["verdict"] == "incomparable" and not r["said"]
+    is_open = lambda r: r["arith"] in hooked_engine.GGML and r["verdict"] == "incomparable" and not r["said"]
     untold = [r for r in results if is_open(r)]
     blamed = [r for r in results if not is_open(r) and (r["said"] or r["verdict"] != "parity")]
     for kind, these in (("not told", untold), ("blamed", blamed)):
         for r in these:
             print(f"{kind}: {r['arch']}, {r['arith']}, seed {r['seed']}: {r['verdict']} {r['said']}")
-    of_ggml = sum(r["arith"] in law_forms.GGML for r in results)
+    of_ggml = sum(r["arith"] in hooked_engine.GGML for r in results)
     print(f"{len(results)} clean runs, {len(blamed)} blamed; of {of_ggml} in llama.cpp's arithmetic {len(untold)} not told")
     if a.json:
         a.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -312,7 +305,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(ROOT / "target" / "release" / "firstdiff"))
     p.add_argument("--only", nargs="+", metavar="NAME")
-    p.add_argument("--set", default="first", help=f"the forms of law_forms.py, or {', '.join(SETS)}; with --together several, by commas")
+    p.add_argument("--set", default="first", help=f"{', '.join(SETS)}; with --together several, by commas")
     p.add_argument("--together", metavar="2,3", help="so many mistakes in one engine")
     p.add_argument("--clean", type=int, metavar="N", help="so many right engines, and no other")
     p.add_argument("--count", type=int, default=60, help="mixtures, with --together")
@@ -339,8 +332,8 @@ def main():
                 for seed in (a.seed, a.seed + 100) if a.again else (a.seed,):
                     models[arch, arith, seed] = prepared(folder, arch, arith, seed)
                     model, source = models[arch, arith, seed]
-                    ids = law_forms.make_tokens(seed)
-                    law_forms.write_dump(folder / "clean", law_forms.Engine(model).run(ids), model, ids)
+                    ids = hooked_engine.make_tokens(seed)
+                    hooked_engine.write_dump(folder / "clean", hooked_engine.Engine(model).run(ids), model, ids)
                     report, error, taken = explained(a, source, folder / "clean")
                     found = [finding["tap"] for finding in report["findings"]] if report else [error]
                     blamed += bool(found) or report["verdict"] != "parity"
