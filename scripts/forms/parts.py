@@ -162,6 +162,7 @@ def never(words):
 
 
 def four_bits(x):
+    """Each vector along the last axis in 4 bits, its largest at 7."""
     step = np.abs(x).max(-1, keepdims=True) / F32(7)
     return np.round(x / np.where(step > 0, step, 1)) * step
 
