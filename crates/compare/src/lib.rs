@@ -80,7 +80,7 @@ pub use run::side::Side;
 pub use run::slice::{AxisUnknown, CutError};
 pub use run::steps::{Chunks, Contradiction, Misaligned, Unwitnessed};
 pub use run::tokens::{TokenEdits, token_edits};
-pub use taps::choice::{CHOICE, WEIGHTS};
+pub use taps::choice::{CHOICE, OtherChoice, WEIGHTS};
 pub use taps::context::Options;
 pub use taps::share::{JudgedBefore, JudgedShare, Share, ShareError, judge_share};
 pub use tolerance::context::NOISE_ROOM;

@@ -206,6 +206,31 @@ fn sixteen_bits_are_seen_by_their_last_digit() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
+/// An engine of 16 bits keeps a tap or two in f32, a state for example; one of f32 has a layer of 16 bits at most.
+#[test]
+fn sixteen_bits_are_of_nearly_all_taps() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, exact_taps: usize, rounds: bool| {
+        let path = folder.path().join(name);
+        let recorder = Recorder::create(&path).unwrap();
+        recorder.tokens(&TOKENS);
+        for tap in 0..8 {
+            let value = |at: usize| ((at * 7919 % 211 + tap) as f32 - 100.3) / 17.0;
+            let rounded = |at: usize| half::bf16::from_f32(value(at)).to_f32();
+            let values: Vec<f32> =
+                (0..11 * 40).map(|at| if rounds && tap >= exact_taps { rounded(at) } else { value(at) }).collect();
+            recorder.record(&format!("layers.{tap}.h"), &[11, 40], &values).unwrap();
+        }
+        recorder.finish().unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let reference = write("ref", 0, false);
+    for (exact_taps, code) in [(0, 0), (2, 0), (3, 1), (6, 1)] {
+        let output = firstdiff(&["compare", &reference, &write(&format!("cand{exact_taps}"), exact_taps, true)]);
+        assert_eq!(output.status.code(), Some(code), "{exact_taps}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
 /// What an engine recorded of attention in the first layer of a recorded program, its scores changed: `probs` are their softmax, but for rows without a key.
 fn masked(folder: &Path, hides: fn(usize, usize) -> bool, without_a_key: f32) -> Value {
     let program = fixtures().join("programs/attention");

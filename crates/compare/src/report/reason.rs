@@ -9,6 +9,7 @@ use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::run::side::Side;
 use crate::run::steps::Unwitnessed;
+use crate::taps::choice::OtherChoice;
 use crate::words::{number, tokens_in_words};
 
 /// Why a tap differs, is unchecked, or agrees in another layout than the reference's.
@@ -58,8 +59,8 @@ pub enum Reason {
     OtherExperts {
         /// The tokens.
         tokens: Vec<usize>,
-        /// Whether the candidate's own scores, which agree, ask for it.
-        by_rounding: bool,
+        /// What is known of the candidate's choice.
+        choice: OtherChoice,
     },
     /// The same in another order, which is each side's own: of the rows of an expert, or of the chosen experts.
     OrderOfExperts,
@@ -185,15 +186,14 @@ impl fmt::Display for Reason {
             Reason::Drowned { .. } => {
                 f.write_str("the second right run is itself not comparable here: nothing can be told")
             }
-            Reason::OtherExperts { tokens, by_rounding: true } => {
-                let which = tokens_in_words(tokens);
-                write!(f, "{which}: other experts than in the reference, as the candidate's own scores ask for, which agree: rounding, no fault")
+            Reason::OtherExperts { tokens, choice } => {
+                let is = match choice {
+                    OtherChoice::ByRounding => "other experts than in the reference, as the candidate's own scores ask for, which agree: rounding, no fault",
+                    OtherChoice::Unclear => "other experts than in the reference, which rounding may explain, or not: record the scores that the choice is made of",
+                    OtherChoice::NotRecorded => "which experts was not recorded, and rounding decides it: record this tap",
+                };
+                write!(f, "{}: {is}", tokens_in_words(tokens))
             }
-            Reason::OtherExperts { tokens, by_rounding: false } => write!(
-                f,
-                "{}: other experts than in the reference, which rounding may explain, or not: record the scores that the choice is made of",
-                tokens_in_words(tokens)
-            ),
             Reason::OrderOfExperts => f.write_str(
                 "the reference's values in another order, which is each engine's own: what is made of them is compared",
             ),

@@ -1,4 +1,4 @@
-//! What follows a token that rounding sent to other experts was computed by these: nobody can compare it.
+//! What follows a token that rounding sent to other experts, or may have sent there, was computed by these: nobody can compare it.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::align::chunks::name_of;
 use crate::graph::Place;
 use crate::report::reason::Reason;
 use crate::rules::draft::Draft;
-use crate::rules::{Ruled, attribute};
+use crate::rules::{Changes, Ruled, attribute};
 use crate::taps::choice::{Token, behind};
 use crate::taps::context::{Judged, Options, Run};
 use crate::taps::judge_taps;
@@ -16,15 +16,19 @@ use crate::taps::judge_taps;
 impl Run<'_> {
     /// What lies behind tokens that were sent elsewhere, and does not agree: judged again at the tokens before the first of them, or not at all.
     pub(crate) fn judge_behind_choices(&self, taps: &[Judged]) -> Ruled {
-        let mut draft = Draft::of(taps);
-        let flips: Vec<(Token, usize)> = self.flips(taps).collect();
-        let Some(&(token, at)) = flips.iter().min() else { return Ok(draft.into_changes()) };
+        let undecided = self.undecided(taps)?;
+        let mut with_undecided = Draft::of(taps);
+        undecided.iter().for_each(|(index, judged)| with_undecided.set(*index, judged.clone()));
+        let flips: Vec<(Token, usize)> = self.flips(&with_undecided).collect();
+        let Some(&(token, at)) = flips.iter().min() else { return Ok(Changes::default()) };
         let place = |index: usize| self.graph.places()[index];
         let reached: BTreeSet<usize> =
             flips.iter().flat_map(|&(_, index)| self.graph.nearest_after(index, |_| false).1).collect();
         let is_reached = |index: &usize| reached.contains(index) || *index > at && !self.graph.knows_inputs(*index);
         let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
+        // A choice that does no harm need not be known.
+        let mut draft = if behind_it.is_empty() { Draft::of(taps) } else { with_undecided };
         let stack = place(at).tap.stack();
         let is_of_the_step = |&index: &usize| place(index).step == token.step && place(index).tap.stack() == stack;
         let earlier = match token.row > 0 && behind_it.iter().any(is_of_the_step) {

@@ -1,5 +1,5 @@
 //! Does a router send tokens to other experts, and is that a fault? Its choice is right where it takes the best of the candidate's own scores; where these
-//! agree with the reference's, another choice is rounding.
+//! agree with the reference's, another choice is rounding. Where the candidate's choice was not recorded: which tokens may rounding have sent elsewhere?
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,7 @@ use crate::judge::tensor::{Difference, Judgement, Outcome};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::report::reason::Reason;
+use crate::run::side::Side;
 use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
 use crate::tolerance::storage_nmse;
@@ -22,6 +23,7 @@ pub const CHOICE: &str = "router_topk";
 pub const WEIGHTS: &str = "router_weights";
 
 /// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
+#[derive(Clone)]
 pub(crate) struct Grid {
     pub(crate) values: Vec<f64>,
     width: usize,
@@ -48,8 +50,16 @@ impl Grid {
 
     /// Whether none that was not chosen is larger than one that was. NaN is no score.
     fn is_best(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
-        let scores = &self.values[row * self.width..(row + 1) * self.width];
-        margin_of_best(scores, chosen).is_some_and(|margin| margin >= -2.0 * self.unit)
+        self.margin(row, chosen).is_some_and(|margin| margin >= -2.0 * self.unit)
+    }
+
+    /// Whether no rounding makes another choice.
+    fn is_clear(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
+        self.margin(row, chosen).is_some_and(|margin| margin > 2.0 * self.unit)
+    }
+
+    fn margin(&self, row: usize, chosen: &BTreeSet<usize>) -> Option<f64> {
+        margin_of_best(&self.values[row * self.width..(row + 1) * self.width], chosen)
     }
 }
 
@@ -73,6 +83,17 @@ enum Cause {
     Unknown,
 }
 
+/// What is known of the candidate's choice where it may be another than the reference's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherChoice {
+    /// It is another, and the candidate's own scores, which agree, ask for it.
+    ByRounding,
+    /// It is another, and rounding may have made it, or not.
+    Unclear,
+    /// It was not recorded, and rounding decides it.
+    NotRecorded,
+}
+
 /// The first token that rounding sent elsewhere: of which step, and in which row of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token {
@@ -86,13 +107,7 @@ impl Run<'_> {
         let place = self.graph.places()[index];
         let Judged::Compared(judged) = &here else { return Ok(here) };
         let Some((ours, theirs)) = self.chosen(index)? else { return Ok(here) };
-        let is_asked = |row: &usize| match &self.options.rows {
-            Some(Rows::List(rows)) => rows.contains(row),
-            Some(Rows::Named(NamedRows::Last)) => row + 1 == ours.len(),
-            Some(Rows::Named(NamedRows::All)) | None => true,
-        };
-        let asked = (0..ours.len()).filter(is_asked);
-        let other: Vec<usize> = asked.filter(|&row| ours[row] != theirs[row]).collect();
+        let other: Vec<usize> = self.asked(ours.len()).filter(|&row| ours[row] != theirs[row]).collect();
         if other.is_empty() {
             let is_same = judged.judgement.outcome == Outcome::Exact;
             return if is_same { Ok(here) } else { self.in_another_order(place, judged) };
@@ -103,17 +118,57 @@ impl Run<'_> {
         let rows: Vec<usize> = other.into_iter().filter(is_before).collect();
         let Some(&row) = rows.first() else { return Ok(behind(first.map_or(index, |(_, at)| at), self)) };
         let begin = self.start(place.step);
-        let by_rounding = match self.cause(found, index, &rows, [&ours, &theirs])? {
+        let choice = match self.cause(found, index, &rows, [&ours, &theirs])? {
             Cause::Fault => {
                 let [reference, candidate] = [&ours, &theirs].map(|all| all[row].iter().copied().collect());
                 let difference = Difference::Choice { position: begin + row, reference, candidate };
                 return Ok(with_outcome(judged, Outcome::Differs(difference)));
             }
-            Cause::Rounding => true,
-            Cause::Unknown => false,
+            Cause::Rounding => OtherChoice::ByRounding,
+            Cause::Unknown => OtherChoice::Unclear,
         };
         let tokens = rows.iter().map(|row| begin + row).collect();
-        Ok(Judged::Unchecked(Reason::OtherExperts { tokens, by_rounding }))
+        Ok(Judged::Unchecked(Reason::OtherExperts { tokens, choice }))
+    }
+
+    /// The choices that the candidate did not record, and of which rounding decides, each as it is judged where what follows does not agree.
+    pub(crate) fn undecided(&self, found: &[Judged]) -> Result<Vec<(usize, Judged)>, DumpError> {
+        let mut undecided = Vec::new();
+        for (index, &place) in self.graph.places().iter().enumerate() {
+            let is_recorded = !matches!(found[index], Judged::Unchecked(Reason::NotIn(Side::Candidate)));
+            if is_recorded || !is_choice(place.tap) {
+                continue;
+            }
+            let Some(entry) = self.reference.entry(place.tap, place.step) else { continue };
+            let Some(ours) = chosen(self.reference, &entry)? else { continue };
+            let Some(scores) = self.scores(index, &ours)? else { continue };
+            // Of scores that are made of what is wrong already, another choice follows.
+            let (before, _) = self.graph.nearest_before(scores.at, |i| found[i].is_compared());
+            if before.iter().any(|&i| !found[i].agrees()) {
+                continue;
+            }
+            let grid = self.with_noise(found, &scores, 1.0);
+            // Where the choice is made of more than these scores, nobody knows which tokens are meant.
+            let may_be_any = self.flips_by_rounding(&scores) * ours.len() as f64 >= 1.0;
+            let is_open = |row: &usize| if scores.are_ranked { !grid.is_clear(*row, &ours[*row]) } else { may_be_any };
+            let rows: Vec<usize> = self.asked(ours.len()).filter(is_open).collect();
+            let tokens: Vec<usize> = rows.iter().map(|row| self.start(place.step) + row).collect();
+            if !tokens.is_empty() {
+                let choice = OtherChoice::NotRecorded;
+                undecided.push((index, Judged::Unchecked(Reason::OtherExperts { tokens, choice })));
+            }
+        }
+        Ok(undecided)
+    }
+
+    /// The rows of so many that are compared.
+    fn asked(&self, count: usize) -> impl Iterator<Item = usize> {
+        let is_asked = move |row: &usize| match &self.options.rows {
+            Some(Rows::List(rows)) => rows.contains(row),
+            Some(Rows::Named(NamedRows::Last)) => row + 1 == count,
+            Some(Rows::Named(NamedRows::All)) | None => true,
+        };
+        (0..count).filter(is_asked)
     }
 
     /// The same choice in another order: it differs in nothing.
@@ -149,13 +204,7 @@ impl Run<'_> {
         if left.shape != right.shape {
             return Ok(None);
         }
-        let is_expert = |value: f64| value >= 0.0 && value.fract() == 0.0;
-        let of = |dump, entry: &Entry| {
-            let grid = Grid::of(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
-            let set = |row: &[f64]| row.iter().map(|&expert| expert as usize).collect();
-            Ok::<_, DumpError>(grid.map(|grid| grid.rows().map(set).collect::<Chosen>()))
-        };
-        Ok(of(self.reference, &left)?.zip(of(self.candidate, &right)?))
+        Ok(chosen(self.reference, &left)?.zip(chosen(self.candidate, &right)?))
     }
 
     /// Why the candidate chooses otherwise in these rows.
@@ -171,12 +220,11 @@ impl Run<'_> {
             return Ok(Cause::Fault);
         }
         let Some(scores) = self.scores(index, ours)? else { return Ok(Cause::Unknown) };
-        let allowed = self.allowed(self.graph.places()[scores.at], &scores.entry, &scores.entry);
         let fault_unless = |may_be, cause| if may_be { cause } else { Cause::Fault };
         if !scores.are_ranked {
             // What else the choice is made of was not recorded: do as many tokens go elsewhere as rounding sends there?
-            let share = FLIPS_ROOM * scores.grid.width as f64 * allowed.sqrt();
-            return Ok(fault_unless(rows.len() as f64 <= share * ours.len() as f64, Cause::Unknown));
+            let most = self.flips_by_rounding(&scores) * ours.len() as f64;
+            return Ok(fault_unless(rows.len() as f64 <= most, Cause::Unknown));
         }
         let here = &taps[scores.at];
         if here.is_unclear() {
@@ -189,12 +237,26 @@ impl Run<'_> {
             let explains = compared.judgement.outcome.agrees() && rows.iter().all(is_best);
             return Ok(fault_unless(explains, Cause::Rounding));
         }
-        // The candidate's own were not recorded: they are off by what is allowed of them, or by what they were made of.
+        let grid = self.with_noise(taps, &scores, CHOICE_ROOM);
+        Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), Cause::Unknown))
+    }
+
+    /// The reference's scores in the place of the candidate's, which were not recorded: off by so many times what is allowed of them, or by what they were
+    /// made of.
+    fn with_noise(&self, taps: &[Judged], scores: &Scores, room: f64) -> Grid {
         let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
         let off = |&i: &usize| if let Judged::Compared(read) = &taps[i] { read.judgement.size() } else { None };
-        let noise = before.iter().filter_map(off).fold(allowed, f64::max).sqrt();
-        let grid = Grid { unit: CHOICE_ROOM * noise, ..scores.grid };
-        Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), Cause::Unknown))
+        let noise = before.iter().filter_map(off).fold(self.allowed_of(scores), f64::max).sqrt();
+        Grid { unit: room * noise, ..scores.grid.clone() }
+    }
+
+    /// The share of tokens that rounding sends to other experts.
+    fn flips_by_rounding(&self, scores: &Scores) -> f64 {
+        FLIPS_ROOM * scores.grid.width as f64 * self.allowed_of(scores).sqrt()
+    }
+
+    fn allowed_of(&self, scores: &Scores) -> f64 {
+        self.allowed(self.graph.places()[scores.at], &scores.entry, &scores.entry)
     }
 
     /// What the reference's choice is made of: the nearest tap of so many rows before it of which it takes the best, else the nearest.
@@ -234,6 +296,14 @@ impl Run<'_> {
 /// Whether a tap holds the experts that a router chose.
 pub(crate) fn is_choice(tap: Tap) -> bool {
     tap.is_open() && tap.layer.is_some() && tap.last_name() == CHOICE
+}
+
+/// The experts that a run sends each token to; nothing where these are no numbers of experts.
+fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<Chosen>, DumpError> {
+    let is_expert = |value: f64| value >= 0.0 && value.fract() == 0.0;
+    let grid = Grid::of(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
+    let set = |row: &[f64]| row.iter().map(|&expert| expert as usize).collect();
+    Ok(grid.map(|grid| grid.rows().map(set).collect()))
 }
 
 fn with_outcome(judged: &Compared, outcome: Outcome) -> Judged {

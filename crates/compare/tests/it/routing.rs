@@ -32,6 +32,7 @@ struct Otherwise {
     /// The choice of layer 0 is not a number.
     is_nan: bool,
     hides_scores: bool,
+    hides_choice: bool,
     /// The best expert is chosen twice.
     doubled: bool,
 }
@@ -82,7 +83,9 @@ fn run(how: Otherwise) -> Vec<(String, Vec<usize>, Vec<f32>)> {
         }
         let numbers: Vec<f64> = chosen.iter().map(|&expert| expert as f64).collect();
         let numbers: Vec<f64> = if how.is_nan && layer == 0 { vec![f64::NAN; 2 * T] } else { numbers };
-        note(name("router_topk"), &[T, 2], &numbers);
+        if !how.hides_choice {
+            note(name("router_topk"), &[T, 2], &numbers);
+        }
         let experts: Vec<Vec<f64>> = (0..E).map(|expert| product(&h, D, 20 + 10 * layer + expert)).collect();
         let sum = |at: usize| {
             let token = at / D;
@@ -160,6 +163,7 @@ const HONEST: Otherwise = Otherwise {
     doubles: None,
     is_nan: false,
     hides_scores: false,
+    hides_choice: false,
     doubled: false,
 };
 
@@ -216,6 +220,25 @@ fn without_scores_a_choice_on_the_edge_cannot_be_told() {
     let report = report(Profile::Bf16, Otherwise { flips: true, hides_scores: true, ..HONEST });
     assert_eq!(first(&report), None);
     assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
+}
+
+/// A right engine of 16 bits may send a token elsewhere, and say nothing of it.
+#[test]
+fn a_choice_on_the_edge_that_was_not_recorded_is_neither_blamed_nor_passed() {
+    for hides_scores in [false, true] {
+        let how = Otherwise { hides_choice: true, hides_scores, ..HONEST };
+        // What agrees shows that the choice is the same.
+        assert_eq!(report(Profile::Bf16, how).verdict, Verdict::Parity);
+        let flipped = report(Profile::Bf16, Otherwise { flips: true, ..how });
+        assert_eq!(first(&flipped), None);
+        let Verdict::Incomparable(reason) = &flipped.verdict else { panic!("{:?}", flipped.verdict) };
+        assert!(reason.contains("which experts was not recorded"), "{reason}");
+        // No rounding of f32 sends it there, and a fault at a token before it is none of rounding.
+        let misrouted = report(Profile::F32, Otherwise { rounding: 0.0, misroutes: Some(2), ..how });
+        assert_eq!(first(&misrouted).as_deref(), Some("layers.0.ffn_out"));
+        let faulty = report(Profile::Bf16, Otherwise { flips: true, doubles: Some(1), ..how });
+        assert_eq!(first(&faulty).as_deref(), Some("layers.1.ffn_out"));
+    }
 }
 
 #[test]
