@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 
 from scripts.planted.program_mistake_sets import new_set
 from scripts.planted.program_mistakes import (ACTS, ADD, CACHED, CAUSAL, EPS, GATED, HALVES, IDS, K_ROTATED, PLUS_ONE, Plain, Q_ROTATED, QK_NORM, QUERY, REPEAT, RMS, ROUTED,
-                              SOFTMAX, UNLISTED, WINDOW, exchange, frequencies, head, head_width, in_layer, is_layer_norm, is_norm, pair, rows_first,
-                              weigh)
+                                              SOFTMAX, UNLISTED, WINDOW, exchange, frequencies, head, head_width, in_layer, is_layer_norm, is_norm, pair, rows_first,
+                                              weigh)
 from scripts.planted.program_mistakes_fresh import EMBED, head_width_of_fused, heads_of, named, rows
 from scripts.planted.program_mistakes_third import file_of, layers_of
 

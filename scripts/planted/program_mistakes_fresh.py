@@ -14,8 +14,8 @@ from transformers.pytorch_utils import Conv1D
 
 from scripts.planted.program_mistake_sets import new_set
 from scripts.planted.program_mistakes import (ACTS, ADD, CACHED, CAUSAL, EPS, GATED, HALVES, IDS, INVERSE, K_ROTATED, Q_ROTATED, QK_NORM, REPEAT, ROUTED, SCALES,
-                              SOFTMAX, SQUARES, SUM, UNLISTED, Plain, Unit, exchange, frequencies, head, head_width, in_layer, is_attention,
-                              is_layer_norm, is_norm, pair, rotaries, rows_first, theta_of, weigh)
+                                              SOFTMAX, SQUARES, SUM, UNLISTED, Plain, Unit, exchange, frequencies, head, head_width, in_layer, is_attention,
+                                              is_layer_norm, is_norm, pair, rotaries, rows_first, theta_of, weigh)
 
 MISTAKES, mistake, text, weight, held = new_set()
 

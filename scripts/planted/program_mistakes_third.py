@@ -17,8 +17,8 @@ from transformers.pytorch_utils import Conv1D
 
 from scripts.planted.program_mistake_sets import new_set
 from scripts.planted.program_mistakes import (ACTS, ADD, CACHED, CAUSAL, EPS, GATED, IDS, K_ROTATED, Plain, Q_ROTATED, QK_NORM, ROUTED, SCALES, SOFTMAX, SUM, UNLISTED, exchange,
-                              frequencies, head, head_width, in_layer, is_attention, is_layer_norm, is_norm, pair, rotaries, rows_first, theta_of, units,
-                              weigh)
+                                              frequencies, head, head_width, in_layer, is_attention, is_layer_norm, is_norm, pair, rotaries, rows_first, theta_of, units,
+                                              weigh)
 from scripts.planted.program_mistakes_fresh import EMBED, PATCHES, SOFTCAPPED, affine, head_width_of_fused, heads_of, named, rows
 
 MISTAKES, mistake, text, weight, held = new_set()
