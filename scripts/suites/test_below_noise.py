@@ -47,7 +47,7 @@ TORCH, LLAMA_CPP = ("f32", "bf16", "f16"), ("F32", "F16", "Q8_0", "Q4_K_M")
 
 
 def run(*command):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(SCRIPTS)})
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{command[:3]} failed: {done.stderr[-400:]}")
 
