@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{ChunkAlignment, FirstDivergence, Place, UnrecordedLayers, number};
+use firstdiff_compare::{ChunkAlignment, FirstDivergence, Place, UnrecordedLayers, number, ranges};
 use firstdiff_trace::{Site, Tap};
 
 /// `1 tap`, `7 taps`.
@@ -105,49 +105,41 @@ pub(crate) fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
     out.into()
 }
 
-/// Which of the groups are right, and how far off the others are. `label` is what a group is called.
-pub(crate) fn group(nmse: &[f64], allowed: f64, name: &str, label: impl Fn(usize) -> usize) -> String {
-    let (right, wrong): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(|&i| nmse[i] <= allowed);
-    let worst = wrong.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
+/// Which of the groups are right, and how far off the others are, which are `wrong`. `label` is what a group is called.
+pub(crate) fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn(usize) -> usize) -> String {
+    let (right, far): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(|&i| nmse[i] <= allowed);
+    let worst = far.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
     let Some(worst) = worst else { return "each by itself within tolerance".into() };
-    let least = wrong.iter().map(|&i| nmse[i]).fold(f64::INFINITY, f64::min);
+    let least = far.iter().map(|&i| nmse[i]).fold(f64::INFINITY, f64::min);
     let spread = match (least.is_finite(), nmse[worst].is_finite()) {
         (false, _) => String::new(),
         (true, false) => format!(": NMSE {} and more, worst at {name} {}", number(least), label(worst)),
+        (true, true) if number(least) == number(nmse[worst]) => format!(": NMSE {}", number(least)),
         (true, true) if nmse[worst] <= 4.0 * least => {
             format!(", similar error (NMSE {} to {})", number(least), number(nmse[worst]))
         }
         _ => format!(": NMSE {} to {}, worst at {name} {}", number(least), number(nmse[worst]), label(worst)),
     };
     if right.is_empty() {
-        return format!("all {} wrong{spread}", nmse.len());
+        return format!("all {} {wrong}{spread}", nmse.len());
     }
-    let named = |indices: &[usize]| ranges(&indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
-    match (named(&right), named(&wrong)) {
-        (Some(right), Some(wrong)) => format!("{right} right, {wrong} wrong{spread}"),
-        _ => format!("{} of {} right, {} wrong{spread}", right.len(), nmse.len(), wrong.len()),
+    let named = |indices: &[usize]| few(&indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
+    match (named(&right), named(&far)) {
+        (Some(right), Some(far)) => format!("{right} right, {far} {wrong}{spread}"),
+        _ => format!("{} of {} right, {} {wrong}{spread}", right.len(), nmse.len(), far.len()),
     }
 }
 
 /// `0, 3-7`; `None` where that would be a wall of numbers.
-fn ranges(sorted: &[usize]) -> Option<String> {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &i in sorted {
-        match parts.last_mut() {
-            Some(last) if last.1 + 1 == i => last.1 = i,
-            _ => parts.push((i, i)),
-        }
-    }
-    let text = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
-    (parts.len() <= 8).then(|| text.collect::<Vec<_>>().join(", "))
+fn few(sorted: &[usize]) -> Option<String> {
+    let parts = ranges(sorted);
+    (parts.len() <= 8).then(|| parts.join(", "))
 }
 
 /// `0-9,11`, however many they are.
 pub(crate) fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
     let layers: BTreeSet<usize> = layers.into_iter().map(|layer| layer as usize).collect();
-    let layers: Vec<usize> = layers.into_iter().collect();
-    let all = || layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    ranges(&layers).unwrap_or_else(all).replace(", ", ",")
+    ranges(&layers.into_iter().collect::<Vec<_>>()).join(",")
 }
 
 /// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; nothing where they are of none.
@@ -185,37 +177,29 @@ pub(crate) fn steps_in_words(
     })
 }
 
-/// So many times what is allowed of all of a tensor, and one of its channels is wrong.
-const CHANNEL_WRONG: f64 = 1e3;
-
-/// Says where the error sits if few channels hold most of it, or some hold none.
-pub(crate) fn concentrated(share: &[f64], nmse: &[f64], allowed: f64) -> Option<String> {
+/// Says where the error sits, if few channels hold most of it or some are right. Of few numbers and little energy, rounding alone may be beyond what all
+/// together may be off: those are not called wrong. `name`: of one, as keys are places of the last axis too.
+pub(crate) fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) -> Option<String> {
     if share.len() < 4 {
         return None;
     }
     let mut order: Vec<usize> = (0..share.len()).collect();
     order.sort_by(|&a, &b| share[b].total_cmp(&share[a]));
-    let few = share.len().div_ceil(16);
-    let held: f64 = order[..few].iter().map(|&i| share[i]).sum();
-    if held > 0.9 {
-        let mut top = order[..few].to_vec();
-        top.retain(|&i| share[i] > 0.01);
-        top.sort_unstable();
-        let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
-        return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
+    let mut top = order[..share.len().div_ceil(16)].to_vec();
+    top.retain(|&i| share[i] > 0.01);
+    top.sort_unstable();
+    let held: f64 = top.iter().map(|&i| share[i]).sum();
+    let far = nmse.len() - nmse.iter().filter(|nmse| **nmse <= allowed).count();
+    let is_in_part = (1..nmse.len()).contains(&far);
+    let by_itself = || group(nmse, allowed, name, "beyond tolerance", |channel| channel);
+    if held <= 0.9 {
+        return is_in_part.then(by_itself);
     }
-    // A few numbers scatter: one that is a little further off than all together may be is neither, nor is one that is small itself.
-    let is_right = |i: &usize| nmse[*i] <= allowed;
-    let is_small =
-        |i: usize| nmse[i] <= CHANNEL_WRONG * allowed || share[i] * (share.len() as f64) < 1.0 / CHANNEL_WRONG;
-    let (right, rest): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(is_right);
-    let (small, wrong): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|&i| is_small(i));
-    let which = |of: &[usize]| ranges(of).unwrap_or_else(|| format!("{} of {}", of.len(), share.len()));
-    match (small.is_empty(), right.len(), wrong.len()) {
-        (_, 0, _) | (_, _, 0) => None,
-        (true, ..) => Some(format!("{} right", which(&right))),
-        (false, ..) => Some(format!("{} wrong", which(&wrong))),
-    }
+    let which = few(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
+    let most = if held > 0.995 && far > top.len() { "more than 99".into() } else { format!("{:.0}", 100.0 * held) };
+    let rest = if is_in_part { format!("; {}", by_itself()) } else { String::new() };
+    let hold = if top.len() == 1 { "holds" } else { "hold" };
+    Some(format!("{which} {hold} {most} % of the error{rest}"))
 }
 
 /// The first few of a list, its last, and how many there are.

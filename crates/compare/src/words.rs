@@ -38,6 +38,15 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// `3` and `7-9`: numbers in order, neighbours joined.
+pub fn ranges(sorted: &[usize]) -> Vec<String> {
+    let word = |run: &[usize]| match run {
+        [one] => one.to_string(),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
+    };
+    sorted.chunk_by(|one, next| one + 1 == *next).map(word).collect()
+}
+
 /// "token 3", "tokens 3, 5 and 4 more".
 pub(crate) fn tokens_in_words(tokens: &[usize]) -> String {
     let shown: Vec<String> = tokens.iter().take(4).map(usize::to_string).collect();

@@ -1,6 +1,7 @@
 //! What does a wrong operation compute instead, where no mistake of the catalogue gives its numbers? The law that its inputs and outputs show.
 
 use firstdiff_compare::Place;
+use firstdiff_core::softmax;
 use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, OtherWeight, Proof, measured};
 use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Tap};
@@ -257,7 +258,7 @@ impl Asked<'_> {
     /// A tensor as the laws see it.
     fn seen(&self, x: ArrayD<f64>) -> ArrayD<f64> {
         if self.is_scores {
-            return probabilities(x);
+            return softmax(x.view());
         }
         match &self.shape {
             Some(shape) if shape.iter().product::<usize>() == x.len() => {
@@ -266,18 +267,6 @@ impl Asked<'_> {
             _ => x,
         }
     }
-}
-
-/// The probabilities that scores make.
-fn probabilities(mut x: ArrayD<f64>) -> ArrayD<f64> {
-    let last = ndarray::Axis(x.ndim().saturating_sub(1));
-    for mut row in x.lanes_mut(last) {
-        let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        row.mapv_inplace(|x| if most.is_finite() { (x - most).exp() } else { 0.0 });
-        let sum: f64 = row.sum();
-        row.mapv_inplace(|x| if sum > 0.0 { x / sum } else { 0.0 });
-    }
-    x
 }
 
 impl Operation for Asked<'_> {
@@ -329,7 +318,7 @@ impl Operation for Asked<'_> {
 
     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool {
         let wrong = &self.wrong[place];
-        let own = if self.is_scores { probabilities(wrong.own.clone()) } else { wrong.own.clone() };
+        let own = if self.is_scores { softmax(wrong.own.view()) } else { wrong.own.clone() };
         let Ok(predicted) = predicted.to_shape(own.raw_dim()) else { return false };
         let site = if self.is_scores { Site::Probs } else { self.site };
         compared(site, &predicted.into_owned(), &own, judged_as(self.profile), wrong.allowed).0.outcome.agrees()

@@ -1,9 +1,9 @@
 //! Coefficients by least squares, with their standard errors.
 
-use nalgebra::{DMatrix, DVector};
-use ndarray::ArrayD;
+use ndarray::{Array1, Array2, ArrayD};
 
 use crate::number::Measured;
+use crate::solve::Cholesky;
 
 /// Errors of rounding's size that a fit may leave before the proof, and within which two values are the same.
 pub(crate) const ROOM: f64 = 5.0;
@@ -29,24 +29,24 @@ pub(crate) fn least_squares(columns: &[&[f64]], wanted: &[f64], noise: f64) -> O
     if lengths.iter().any(|&length| length <= 0.0 || !length.is_finite()) || size <= 0.0 || !size.is_finite() {
         return None;
     }
-    let gram = DMatrix::from_fn(k, k, |a, b| dot(columns[a], columns[b]) / (lengths[a] * lengths[b]));
-    let right = DVector::from_fn(k, |a, _| dot(columns[a], wanted) / lengths[a]);
-    let inverse = gram.cholesky()?.inverse();
+    let gram = Array2::from_shape_fn((k, k), |(a, b)| dot(columns[a], columns[b]) / (lengths[a] * lengths[b]));
+    let right = Array1::from_shape_fn(k, |a| dot(columns[a], wanted) / lengths[a]);
+    let inverse = Cholesky::of(&gram)?.inverse();
     // Columns that are nearly the same cannot be told apart.
-    if inverse.diagonal().iter().any(|&x| !x.is_finite() || x > MOST_ALIKE) {
+    if inverse.diag().iter().any(|&x| !x.is_finite() || x > MOST_ALIKE) {
         return None;
     }
-    let mut fitted = &inverse * &right;
+    let mut fitted = inverse.dot(&right);
     // Once more on what is left: the normal equations square the condition.
     for _ in 0..2 {
-        let rest = residual(columns, &lengths, fitted.as_slice(), wanted);
-        let again = DVector::from_fn(k, |a, _| dot(columns[a], &rest) / lengths[a]);
-        fitted += &inverse * again;
+        let rest = residual(columns, &lengths, &fitted.to_vec(), wanted);
+        let again = Array1::from_shape_fn(k, |a| dot(columns[a], &rest) / lengths[a]);
+        fitted += &inverse.dot(&again);
     }
-    let rest = residual(columns, &lengths, fitted.as_slice(), wanted);
+    let rest = residual(columns, &lengths, &fitted.to_vec(), wanted);
     let left = dot(&rest, &rest).sqrt();
     let each = (left / ((n - k) as f64).sqrt()).max(noise * size / (n as f64).sqrt());
-    let coefficient = |a: usize| Measured::new(fitted[a] / lengths[a], each * inverse[(a, a)].sqrt() / lengths[a]);
+    let coefficient = |a: usize| Measured::new(fitted[a] / lengths[a], each * inverse[[a, a]].sqrt() / lengths[a]);
     Some(Fit { coefficients: (0..k).map(coefficient).collect(), left: left / size })
 }
 

@@ -54,6 +54,7 @@ mod identify;
 mod law;
 mod number;
 mod proof;
+mod solve;
 
 pub use case::{Axis, Case, Inner, Kind, Operation, OtherWeight, Place, Taken};
 pub use law::{Form, Law, Parameters, Proof, Status, Support};

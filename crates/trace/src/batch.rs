@@ -171,9 +171,10 @@ fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option
     let shape = squeezed(shape, axes + 1);
     let (&first, rest) = shape.split_first()?;
     let one = one.map(|one| squeezed(one, axes));
-    // The positions first, and an axis of length 1 behind them.
+    // The positions first, and as many numbers as a single sequence has: heads in groups, or an axis of length 1, stand behind them.
     let positions = [one.and_then(|one| one.first().copied()), tokens];
-    if first < 2 || (positions.contains(&Some(first)) && rest.first() == Some(&1)) {
+    let is_one = || rest.first() == Some(&1) || one.is_some_and(|one| element_count(one) == element_count(shape));
+    if first < 2 || (positions.contains(&Some(first)) && is_one()) {
         return None;
     }
     match one {

@@ -15,7 +15,7 @@ use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{NotChecked, Weights};
 use crate::session::source::{is_recorded, program_weights, refuse_weights};
-use crate::words::{safe, shorten};
+use crate::words::{layers_in_short, safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff weights models/TinyLlama TinyLlama-Q4_K_M.gguf
@@ -25,8 +25,8 @@ pub(crate) const HELP: &str = "Examples:
 
 Formats: Hugging Face folders, .safetensors, .gguf (split or whole), llama2.c .bin, MiniMind .json, .npz, and folders of .npy, raw .f32 or text.
 A is taken for right. Names are mapped, Q and K rows brought into one RoPE order, and each tensor's error held against what its element type
-must cost. Of an architecture that is not known, names that mean one part of a block are mapped, and the rest is found by content: rows of fused or
-split tensors, stacked experts, transposed ones, gains with 1 added. What no rule maps is listed as not checked. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
+must cost. What one file joins and the other does not (qkv_proj, gate_up_proj) is found by names and content. Of an architecture that is not known,
+names that mean one part of a block are mapped, and stacked experts, transposed tensors and gains with 1 added are found so too. What no rule maps is listed as not checked. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
 
 /// Two weight files.
 #[derive(Debug, Args)]
@@ -279,14 +279,7 @@ fn folded(names: &[String]) -> String {
             None => rest.push(safe(name)),
         }
     }
-    let range = |layers: &[u32]| match layers {
-        [first, .., last] if (last - first) as usize + 1 == layers.len() => format!("{first}-{last}"),
-        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-    };
-    rest.extend(roles.into_iter().map(|(name, mut layers)| {
-        layers.sort_unstable();
-        name.replace("{}", &range(&layers))
-    }));
+    rest.extend(roles.into_iter().map(|(name, layers)| name.replace("{}", &layers_in_short(layers))));
     shorten(&rest, 4)
 }
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport, number};
+use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport, number, ranges};
 use firstdiff_trace::Tap;
 
+use crate::driver::engine::ANY_STEP;
 use crate::driver::evidence::Wavering;
 use crate::driver::kept::Trust;
 use crate::driver::{Driver, Told};
@@ -47,7 +48,8 @@ pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
         (0, 0) => rows,
         // A decode step has one.
         (first, last) if first == last => format!("decode step {last}"),
-        (0, _) => format!("{rows}, all steps"),
+        (0, ANY_STEP) => format!("{rows}, all steps"),
+        (0, last) => format!("{rows}, steps 0-{last}"),
         (first, last) => format!("decode steps {first}-{last}"),
     };
     let kept = if run.kept { ", kept from before" } else { "" };
@@ -89,37 +91,25 @@ fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> V
     taps.sort();
     taps.dedup();
     let named = |tap: Tap| {
-        let steps = |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step).collect::<Vec<u32>>();
+        let steps =
+            |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step as usize).collect::<Vec<usize>>();
         let here = steps(places);
         if here == steps(&run.came) {
             return tap.to_string();
         }
         match alignment {
             Some(alignment) => format!("{tap} at {}", positions(alignment, &here)),
-            None => format!("{tap} (step{} {})", if here.len() == 1 { "" } else { "s" }, numbers(&here)),
+            None => format!("{tap} (step{} {})", if here.len() == 1 { "" } else { "s" }, shorten(&ranges(&here), 5)),
         }
     };
     taps.into_iter().map(named).collect()
 }
 
-/// `0-3, 7`.
-fn numbers(sorted: &[u32]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for &n in sorted {
-        match runs.last_mut() {
-            Some(run) if run.1 + 1 == n => run.1 = n,
-            _ => runs.push((n, n)),
-        }
-    }
-    let text = |(a, b): &(u32, u32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-    shorten(&runs.iter().map(text).collect::<Vec<_>>(), 5)
-}
-
 /// `positions 0-3, 7`: where some cells are.
-fn positions(alignment: &ChunkAlignment, cells: &[u32]) -> String {
-    let of = |cell: &u32| alignment.cells.get(*cell as usize).cloned().unwrap_or_default();
-    let all: Vec<u32> = cells.iter().flat_map(of).filter_map(|at| u32::try_from(at).ok()).collect();
-    format!("position{} {}", if all.len() == 1 { "" } else { "s" }, numbers(&all))
+fn positions(alignment: &ChunkAlignment, cells: &[usize]) -> String {
+    let all: Vec<usize> =
+        cells.iter().flat_map(|&cell| alignment.cells.get(cell).cloned().unwrap_or_default()).collect();
+    format!("position{} {}", if all.len() == 1 { "" } else { "s" }, shorten(&ranges(&all), 5))
 }
 
 /// That two runs are not the same.

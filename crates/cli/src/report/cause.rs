@@ -7,11 +7,12 @@ use firstdiff_explain::Measured;
 use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
 use firstdiff_laws::Status;
+use firstdiff_trace::Site;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::{Match, names};
-use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
+use crate::session::cause::{IN_PROBABILITIES, arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
@@ -19,7 +20,7 @@ use crate::words::{by_stack, layers_in_short};
 pub type Params = BTreeMap<&'static str, Value>;
 
 /// What is known of the cause of one fault.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Diagnosis {
     /// The id of the mistake, where it is proved.
     pub cause: Option<&'static str>,
@@ -65,10 +66,13 @@ pub struct MeasuredLaw {
     pub parameters: Params,
     /// Where it differs from the right operation; "all" is everywhere.
     pub support: Support,
-    /// NMSE that it leaves, the worst of all places.
+    /// NMSE that it leaves, the worst of all places; of scores, in the probabilities that they make.
     pub residual_nmse: f64,
     /// NMSE of the right values, the worst of all places.
     pub before_nmse: f64,
+    /// Whether both are of the probabilities that scores make.
+    #[serde(skip)]
+    pub is_of_scores: bool,
     /// What saying it costs, and what it explains.
     pub bits: Bits,
     /// Where it was fitted, and where it holds without having been.
@@ -191,23 +195,7 @@ impl Diagnosis {
 
     /// Of a fault of which no cause is known.
     pub(crate) fn unknown(nmse: Option<f64>) -> Diagnosis {
-        Diagnosis {
-            cause: None,
-            params: Params::new(),
-            matched: Match::Unknown,
-            residual_nmse: nmse,
-            residuals: Vec::new(),
-            alternatives: Vec::new(),
-            also: Vec::new(),
-            what: None,
-            summary: None,
-            proof: None,
-            fix: None,
-            arithmetic: None,
-            misrecorded: Vec::new(),
-            taken_back: Vec::new(),
-            measured: None,
-        }
+        Diagnosis { residual_nmse: nmse, ..Diagnosis::default() }
     }
 }
 
@@ -238,6 +226,7 @@ impl MeasuredLaw {
             },
             residual_nmse: proof.residual_nmse,
             before_nmse: proof.before_nmse,
+            is_of_scores: finding.shown_at.first().is_some_and(|place| place.tap.site == Site::Scores),
             bits: Bits { paid: law.bits.round(), gained: proof.gained.round() },
             proved_on: ProvedOn { fitted: at(&proof.fitted), held_out: at(&proof.held_out) },
             equivalent: law.equivalent.clone(),
@@ -251,7 +240,8 @@ impl MeasuredLaw {
 
     /// How sure it is, in words.
     pub(crate) fn proof(&self) -> String {
-        let left = format!("leaves NMSE {} of {}", number(self.residual_nmse), number(self.before_nmse));
+        let of = if self.is_of_scores { IN_PROBABILITIES } else { "" };
+        let left = format!("leaves NMSE {} of {}{of}", number(self.residual_nmse), number(self.before_nmse));
         let on = match self.proved_on.held_out.len() {
             0 => {
                 format!(

@@ -10,7 +10,7 @@ use crate::report::{
 };
 use crate::session::Judged;
 use crate::session::cause::Why;
-use crate::words::{concentrated, group};
+use crate::words::{by_channel, group};
 
 /// The report of `firstdiff compare`.
 #[derive(Clone, Debug, Serialize)]
@@ -397,17 +397,18 @@ impl Region {
         let mut region = |axis: &'static str, text: String| regions.push(Region { axis, text });
         if anatomy.positions.len() > 1 {
             let label = |row| report.token_position(tap.place.step, tap.position(row));
-            region("positions", group(&anatomy.positions, allowed, "position", label));
+            region("positions", group(&anatomy.positions, allowed, "position", "wrong", label));
         }
         if anatomy.heads.len() > 1 {
-            region("heads", group(&anatomy.heads, allowed, "head", |head| head));
+            region("heads", group(&anatomy.heads, allowed, "head", "wrong", |head| head));
         }
         if let Some(text) = anatomy.ranks_in_words() {
             region("ranks", text);
         }
-        if let Some(text) = concentrated(&anatomy.channels, &anatomy.channel_nmse, allowed) {
-            let of_keys = tap.shape.len() > 2 && tap.place.tap.last_site().axes().last() == Some(&'S');
-            region(if of_keys { "keys" } else { "channels" }, text);
+        let of_keys = tap.shape.len() > 2 && tap.place.tap.last_site().axes().last() == Some(&'S');
+        let (axis, name) = if of_keys { ("keys", "key") } else { ("channels", "channel") };
+        if let Some(text) = by_channel(&anatomy.channels, &anatomy.channel_nmse, allowed, name) {
+            region(axis, text);
         }
         regions
     }

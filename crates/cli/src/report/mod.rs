@@ -98,7 +98,7 @@ impl Conclusion {
 }
 
 /// How sure a cause is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Match {
     /// The imitated mistake leaves no more than rounding.
@@ -110,6 +110,7 @@ pub enum Match {
     /// Something takes part of the error away, but is not it.
     Closest,
     /// Nothing in the catalogue does.
+    #[default]
     Unknown,
 }
 

@@ -7,6 +7,7 @@ use crate::session::Judged;
 use crate::session::cause::Why;
 use crate::session::embedding::{first_embedding, rounded_table};
 use crate::session::source::{is_recorded, taps_of};
+use crate::words::shorten;
 
 /// What to do next, from what is known and nothing more.
 pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
@@ -71,7 +72,7 @@ fn is_in_other_rows(first: &FirstDivergence) -> bool {
     first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::RowOrder(_)))
 }
 
-/// What is to be done where the tap rather than its operation may be wrong: what reads it agrees again, or it is another tap of the reference.
+/// What is to be done where the tap rather than its operation may be wrong: what is made of it agrees again, or it is another tap of the reference.
 fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
     let (name, op) = (tap.place.tap, &tap.op);
     let other = first.anatomy.explained_by.iter().find_map(|u| match &u.change {
@@ -80,13 +81,21 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
     });
     match (first.recovers_at, other) {
         _ if is_in_other_rows(first) => None,
-        (Some(reader), _) => Some(format!(
-            "look at what the candidate records under {name}: {reader}, which reads it, agrees, so that '{op}' need not be wrong"
-        )),
-        (None, Some(other)) => Some(format!(
+        (Some(reader), other) if first.recovers_behind.is_empty() || other.is_none() => {
+            let behind = first.recovers_behind.iter().map(|place| place.tap);
+            let names: Vec<String> = std::iter::once(name).chain(behind).map(|tap| tap.to_string()).collect();
+            let reads = if names.len() == 1 { "reads it" } else { "is made of them" };
+            let is_factor = first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
+            let factor = if is_factor { ": a factor may be applied in another place" } else { "" };
+            Some(format!(
+                "look at what the candidate records under {}: {reader}, which {reads}, agrees, so that '{op}' need not be wrong{factor}",
+                shorten(&names, 4)
+            ))
+        }
+        (_, Some(other)) => Some(format!(
             "look at what the candidate records under {name}: it is the reference's {other}; if the engine goes on with it, '{op}' is left out"
         )),
-        (None, None) => None,
+        _ => None,
     }
 }
 

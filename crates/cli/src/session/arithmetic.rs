@@ -35,7 +35,7 @@ impl Choice {
     pub(crate) fn undeclared(candidate: &Dump) -> Choice {
         let (profile, why) = match shown(candidate) {
             Profile::F32 => (Profile::F32, "the default; no dump.json says"),
-            profile => (profile, "not declared for the candidate, nearly all of whose taps hold such numbers alone"),
+            profile => (profile, "not declared for the candidate, most of whose taps hold such numbers alone"),
         };
         Choice { reason: why.into(), ..Choice::asked(profile) }
     }
@@ -170,7 +170,7 @@ fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
     dump.entries().iter().filter(|e| e.tap.site != Site::H0)
 }
 
-/// The arithmetic that a dump's tensors show: that of a 16-bit type where nearly all of them hold such numbers alone, and take its last digit. An engine
+/// The arithmetic that a dump's tensors show: that of a 16-bit type where at least half of them hold such numbers alone, and take its last digit. An engine
 /// of 16 bits keeps some in f32: scores and probabilities, which are not asked, a state, a sum.
 fn shown(dump: &Dump) -> Profile {
     let computed = computed(dump).filter(|e| !matches!(e.tap.site, Site::Qk | Site::Scores | Site::Probs));

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use firstdiff_compare::{Place, Status, TapReport, TokenEdits, number};
 use firstdiff_explain::OtherArithmetic;
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, other_tokens};
+use firstdiff_explain::explain::{Cause, Counted, Effort, Explanation, Finding, Match, other_tokens};
 use firstdiff_explain::mistakes::{advice, what};
 use firstdiff_trace::Dump;
 
@@ -147,14 +147,23 @@ pub(crate) fn said(cause: &Cause) -> String {
     format!("{} ({})", what(cause.id), in_words(cause))
 }
 
+/// Where a law of scores is measured.
+pub(crate) const IN_PROBABILITIES: &str = " in the probabilities that the scores make";
+
 /// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`; of causes that give a place together what each leaves alone too.
 pub(crate) fn proof(finding: &Finding) -> String {
     let Finding { together, alone_nmse, residual_nmse, base_nmse, .. } = finding;
     let with = shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4);
     let left = format!("leaves NMSE {} of {}", number(*residual_nmse), number(*base_nmse));
+    let counted = match finding.counted {
+        Counted::All => "",
+        Counted::MaskedKeys => ", of the probabilities of masked keys",
+        Counted::OfProbabilities => IN_PROBABILITIES,
+        Counted::OneSided => ", with the share of the cells that are masked or no number on one side alone",
+    };
     let mut proof = match together.is_empty() {
-        true => format!("imitating it {left}"),
-        false => format!("imitating it with {with} {left}; alone it leaves {}", number(*alone_nmse)),
+        true => format!("imitating it {left}{counted}"),
+        false => format!("imitating it with {with} {left}{counted}; alone it leaves {}", number(*alone_nmse)),
     };
     if !finding.alternatives.is_empty() {
         let others: Vec<String> = finding.alternatives.iter().map(in_words).collect();
@@ -209,7 +218,16 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     let due = finding.due.clone().or_else(|| source.right_value(id, finding));
     let due = due.map_or_else(String::new, |value| format!(": {value}"));
     let where_it_is = if finding.through.is_empty() { "" } else { "; at which of the places named, is not told" };
-    format!("{}{due}{where_it_is}", advice(id))
+    // What gives the same numbers is as likely, and is put right otherwise: the first few of it.
+    let mut known = vec![advice(id)];
+    let other = |other: &Cause| {
+        let advice = advice(other.id);
+        let is_new = known.len() < 3 && !known.contains(&advice);
+        known.extend(is_new.then_some(advice));
+        is_new.then(|| format!("; or, if it is {}: {advice}", other.id))
+    };
+    let others: String = finding.alternatives.iter().filter_map(other).collect();
+    format!("{}{due}{where_it_is}{others}", advice(id))
 }
 
 /// `rope-theta, theta 10000`.

@@ -341,6 +341,17 @@ fn faults_of_small_models_are_found() {
     }
 }
 
+/// A run of some steps is not one of all steps, and what was asked of some is not known of all.
+#[test]
+fn the_steps_that_were_asked_for_are_said() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-kv-cache-shift.npz", bench.path());
+    let output = bench.run(&fixtures().join("models/llama"), &from, "", &[]);
+    let screen = String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(screen.contains("all positions, steps 0-2: "), "{screen}");
+    assert!(screen.contains("checked at some positions ") && !screen.contains("checked at all"), "{screen}");
+}
+
 /// A program has taps that the vocabulary does not have: the engine is asked for these too, and where it does not know them that is said.
 #[test]
 fn between_taps_of_a_program_its_own_are_asked_for() {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use firstdiff::trace::{Dump, Entry, Recorder, Site};
+
 use crate::common::{firstdiff, in_one_line, screen};
 
 const MODEL: &str = "models/llama";
@@ -238,4 +240,123 @@ fn a_context_with_its_heads_apart_has_the_positions_of_its_step() {
     says(&text, "at position 11, channel");
     assert!(!text.contains(" positions "), "{text}");
     says(&said("compare", &reference, &reference), "parity");
+}
+
+/// A channel that is a thousand times less wrong than another is wrong as well.
+#[test]
+fn the_channels_that_are_named_are_all_that_are_beyond_the_tolerance() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(folder.path(), "ref", Some("*norm"), true);
+    let candidate = run(folder.path(), "cand", Some("*norm"), true);
+    change(&candidate.join("layers.0.attn_norm.npy"), |at, x| match at % 48 {
+        1 | 8..=10 => x * 1.001,
+        0 | 2 | 3 | 11 => x * 1.00013,
+        _ => x,
+    });
+    says(
+        &said("compare", &reference, &candidate),
+        "channels 1, 8, 10 hold 94 % of the error; 4-7, 12-47 right, 0-3, 8-11 beyond tolerance: NMSE 1.7e-8 to 1.0e-6,",
+    );
+    let candidate = run(folder.path(), "few", Some("*norm"), true);
+    change(&candidate.join("layers.0.attn_norm.npy"), |at, x| match at % 48 {
+        5 => x * 2.0,
+        6 => x * 1.01,
+        _ => x,
+    });
+    let words =
+        "channels 5 holds more than 99 % of the error; 0-4, 7-47 right, 5-6 beyond tolerance: NMSE 1.0e-4 to 1.0000,";
+    says(&said("compare", &reference, &candidate), words);
+    let candidate = run(folder.path(), "one", Some("*norm"), true);
+    change(&candidate.join("layers.0.attn_norm.npy"), |at, x| if at / 48 == 7 { x * 2.0 } else { x });
+    says(&said("compare", &reference, &candidate), "positions 0-6, 8-13 right, 7 wrong: NMSE 1.0000 ");
+}
+
+/// A factor that stands in the query rather than in the scores: nothing behind them is other than it was.
+#[test]
+fn what_is_taken_back_further_on_is_not_to_be_fixed() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(folder.path(), "ref", None, true);
+    let candidate = run(folder.path(), "cand", None, true);
+    for tap in ["q_rope", "qk"] {
+        change(&candidate.join(format!("layers.0.{tap}.npy")), |_, x| x / 4.0);
+    }
+    let text = said("compare", &reference, &candidate);
+    says(
+        &text,
+        "but all that is made of it agrees again, from layers.0.scores on: the difference does not reach further",
+    );
+    says(
+        &text,
+        "next look at what the candidate records under layers.0.q_rope, layers.0.qk: layers.0.scores, which is made of them, agrees, so that 'rope' need not be \
+         wrong: a factor may be applied in another place",
+    );
+    // Another fault further on is another.
+    change(&candidate.join("logits.npy"), noise);
+    says(&said("compare", &reference, &candidate), "but all that is made of it agrees again");
+    // Where nothing is recorded behind it, nobody knows.
+    let taps = Some("h0,layers.0.attn_norm,layers.0.q*,layers.0.k*");
+    let [reference, candidate] = ["few", "cut"].map(|name| run(folder.path(), name, taps, true));
+    for tap in ["q_rope", "qk"] {
+        change(&candidate.join(format!("layers.0.{tap}.npy")), |_, x| x / 4.0);
+    }
+    let text = said("compare", &reference, &candidate);
+    assert!(!text.contains("agrees again") && text.contains("look at the operation 'rope'"), "{text}");
+}
+
+#[test]
+fn what_gives_the_same_numbers_is_put_right_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let candidate = run(folder.path(), "cand", Some("logits"), true);
+    change(&candidate.join("logits.npy"), |_, x| x * 1.25);
+    let args = ["explain", MODEL, &candidate.to_string_lossy(), "--seconds", "1", "--only", "norm-width,logit-scale"];
+    let text = in_one_line(&screen(&args));
+    says(&text, "so does norm-width, width 75");
+    says(&text, "with its factor; or, if it is norm-width: divide by the number of elements that are summed");
+}
+
+/// Of scores a law is measured in the probabilities, and a mask is a share of cells: neither is an NMSE of scores.
+#[test]
+fn an_nmse_is_called_by_what_it_is_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let explained = |name: &str, with: &dyn Fn(usize, f32) -> f32| {
+        let candidate = run(folder.path(), name, Some("layers.1.q*,layers.1.k*,layers.1.scores"), true);
+        change(&candidate.join("layers.1.scores.npy"), with);
+        let args = ["explain", MODEL, &candidate.to_string_lossy(), "--seconds", "2", "--faults", "1"];
+        in_one_line(&screen(&args))
+    };
+    let text = explained("head", &|at, x| if at / (14 * 14) == 2 { x * 1.1 } else { x });
+    says(&text, " in the probabilities that the scores make; ");
+    let window = |at: usize, x: f32| if at % 14 + 4 <= at / 14 % 14 { f32::NEG_INFINITY } else { x };
+    says(&explained("window", &window), ", with the share of the cells that are masked or no number on one side alone");
+}
+
+/// A cache that grows has as many slots as there are positions so far.
+#[test]
+fn a_cache_has_the_slots_that_it_has_in_each_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(folder.path(), "ref", None, false);
+    let dump = Dump::open(&reference).unwrap();
+    let candidate = folder.path().join("cand");
+    let recorder = Recorder::create(&candidate).unwrap();
+    recorder.tokens(dump.meta().tokens.as_ref().unwrap());
+    let values =
+        |entry: &Entry| dump.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect::<Vec<f32>>();
+    for step in 0..4 {
+        for entry in dump.entries().iter().filter(|entry| entry.step == step) {
+            let (mut shape, mut held) = (entry.shape.clone(), values(entry));
+            if matches!(entry.tap.site, Site::KRope | Site::V) {
+                let before = (0..step).flat_map(|step| values(dump.find(entry.tap, step).unwrap()));
+                held = before.chain(held).collect();
+                shape[0] = 11 + step as usize;
+            }
+            recorder.record(entry.tap, &shape, &held).unwrap();
+        }
+        if let Some(token) = dump.meta().decode_tokens.as_ref().unwrap().get(step as usize) {
+            recorder.next_step(*token);
+        }
+    }
+    recorder.finish().unwrap();
+    let text = said("compare", &reference, &candidate);
+    says(&text, "parity: all");
+    says(&text, "hold a K/V cache of 11 to 14 slots in every step:");
 }

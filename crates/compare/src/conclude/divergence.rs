@@ -20,13 +20,16 @@ impl Run<'_> {
     ) -> Result<FirstDivergence, DumpError> {
         let places = self.graph.places();
         let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
         let (nmse, layout) = match &found[index] {
             Judged::Compared(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
             _ => (f64::INFINITY, &Layout::Same),
         };
         let inputs_known = self.graph.knows_inputs(index);
-        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees() && !found[i].is_in_part());
+        // All that is made of it ends in what agrees.
+        let (after, reached) = self.graph.nearest_after(index, |i| found[i].agrees() && !found[i].is_in_part());
+        let ends = |&i: &usize| self.graph.nearest_after(i, |_| true).0.is_empty();
+        let recovers_at = after.first().filter(|_| !reached.iter().any(ends)).map(|&i| places[i]);
+        let differing = reached.into_iter().filter(|&i| recovers_at.is_some() && found[i].is_compared());
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),
@@ -36,7 +39,8 @@ impl Run<'_> {
             unrecorded_layers: self
                 .graph
                 .unrecorded_layers(|place| place == places[index] || between.iter().any(|&i| places[i] == place)),
-            recovers_at: after.first().filter(|_| harmless).map(|&i| places[i]),
+            recovers_at,
+            recovers_behind: differing.map(|i| places[i]).collect(),
             keys_not_compared: self.keys_not_compared(found, index, &before, &between),
             anatomy: self.anatomy(places[index], layout, nmse)?,
         })

@@ -52,19 +52,19 @@ fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Opti
         (H0 | HAttn | H, HAttn | H) => return unchanged(run, other),
         (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) if summed(run, other) => return None,
         (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) => {
-            (run.law(), "the residual left out (residual-omitted)")
+            (run.law().max(Likely), "the residual left out (residual-omitted), or one buffer recorded after its sum")
         }
         (H, FinalNorm) => {
             (Likely, "final norm left out, or Hugging Face's hidden_states[-1] taken for h, which is already normed")
         }
         (H0 | H | HAttn, AttnNorm | FfnNorm) | (Q, QNorm) | (K, KNorm) => (Likely, "the norm left out (norm-omitted)"),
         (AttnOut, AttnPostNorm) | (FfnOut, FfnPostNorm) => (Likely, "the norm left out (norm-omitted)"),
-        (FfnGate, FfnUp) => (run.law(), "one weight used for both (weight-swapped)"),
+        (FfnGate, FfnUp) => (run.law(), "one weight used (weight-swapped), or one buffer recorded, for both"),
         (AttnNorm, FfnNorm) if layers && run.law() != Sureness::Certain => {
             (Note, "one norm for both, as in models whose blocks are parallel (GPT-J, Falcon, Cohere)")
         }
         (FfnGate | FfnUp, FfnAct) => (Likely, "no activation, or no product (activation, gate-product)"),
-        (K, V) if layers => (Likely, "one weight used for both (weight-swapped)"),
+        (K, V) if layers => (Likely, "one weight used (weight-swapped), or one buffer recorded, for both"),
         (K | KNorm | KRope | V, K | KNorm | KRope | V) if !layers => {
             (Likely, "one layer's cache or weights for all (weight-wrong-layer), unless layers share keys and values")
         }

@@ -6,7 +6,9 @@ use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Summary;
 use crate::graph::Place;
-use crate::tolerance::inspect::{FIRST_LAYER_GROWTH, LAYER_GROWTH, SUM_LEAVES, SUM_LEAVES_COARSE, TINY_SIGNAL};
+use crate::tolerance::inspect::{
+    FIRST_LAYER_GROWTH, LAYER_GROWTH, STREAM_ABSENT, SUM_LEAVES, SUM_LEAVES_COARSE, TINY_SIGNAL,
+};
 use crate::words::number;
 
 /// A stream that is not its input plus its branch.
@@ -27,25 +29,35 @@ pub(super) fn branch<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)
         Site::HAttn => [Site::AttnPostNorm, Site::AttnOut],
         _ => [Site::FfnPostNorm, Site::FfnOut],
     };
-    sites.into_iter().find_map(|site| Some((Tap { site, ..place.tap }, run.find(site, place)?)))
+    sites.into_iter().find_map(|site| beside(run, place, site))
 }
 
-type Signal = Option<(Tap, Vec<f64>)>;
+type Signal = (Tap, Vec<f64>);
 
-fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Signal, DumpError> {
+fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<Signal>, DumpError> {
     let Some((tap, entry)) = of else { return Ok(None) };
     let values = run.dump.read(entry)?.values().to_f64();
     Ok((values.len() == len && values.iter().all(|x| x.is_finite())).then_some((tap, values)))
+}
+
+/// What a stream is the sum of: the stream before it and the branch, where both were recorded.
+fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
+    let stream = match place.tap.site {
+        Site::HAttn => input(run, place),
+        _ => beside(run, place, Site::HAttn),
+    };
+    Ok(read(run, stream, len)?.zip(read(run, branch(run, place), len)?).map(|(stream, added)| [stream, added]))
+}
+
+fn beside<'a>(run: &Run<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
+    Some((Tap { site, ..place.tap }, run.find(site, place)?))
 }
 
 /// Where the stream is not its input plus its branch, whether it is something else that is known.
 pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let (place, len) = (seen.place, seen.values.len());
     let attention = place.tap.site == Site::HAttn;
-    let beside = |site: Site| Some((Tap { site, ..place.tap }, run.find(site, place)?));
-    let stream = if attention { input(run, place) } else { beside(Site::HAttn) };
-    let Some((stream, x)) = read(run, stream, len)? else { return Ok(None) };
-    let Some((added, b)) = read(run, branch(run, place), len)? else { return Ok(None) };
+    let Some([(stream, x), (added, b)]) = parts(run, place, len)? else { return Ok(None) };
     let y = seen.values.to_f64();
     if y.iter().any(|y| !y.is_finite()) {
         return Ok(None);
@@ -58,13 +70,43 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     }
     let broken =
         |text: String, points| Some(Finding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
+    // One buffer under two names: the engine may have added all, and one of the two was recorded too late.
+    let either = |text: String, points| {
+        let finding = Finding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
+        Some(finding.with([stream, added]))
+    };
     let (factor, rest) = multiple(&y, &x);
     if fits(rest) {
+        let before = Place { tap: stream, ..place };
+        let made = if x == y { parts(run, before, len)? } else { None };
+        let is_late = made.as_ref().is_some_and(|[(_, s), (_, a)]| {
+            let all: Vec<f64> = s.iter().zip(a).map(|(s, a)| s + a).collect();
+            left(&x, s, a) > tolerance && left(&y, &all, &b) <= tolerance
+        });
+        if let Some([(first, _), (second, _)]) = made.as_ref().filter(|_| is_late) {
+            let text = format!("is {}, which is {first} + {second} + {added}: {second} alone is due here", place.tap);
+            let finding = Finding::new(run.law(), SUM, before, text).with([place.tap, *first, *second, added]);
+            return Ok(Some(finding.to("a buffer recorded after the next sum was written into it")));
+        }
+        if x == y && made.is_none_or(|[(_, s), (_, a)]| left(&x, &s, &a) > tolerance) {
+            let text = format!("is {stream}: {added} is not in it, or is in both, as one buffer");
+            return Ok(either(
+                text,
+                "a branch that is not added, or a buffer recorded after it was overwritten (aliasing)",
+            ));
+        }
         let text = format!("is {} times {stream}: {added} is not in it", number(factor));
         return Ok(broken(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
     }
     let (factor, rest) = multiple(&y, &b);
     if fits(rest) {
+        if b == y && multiple(&y, &x).0.abs() > STREAM_ABSENT {
+            let text = format!("is {added}: the stream {stream} is not in it, or is in both, as one buffer");
+            return Ok(either(
+                text,
+                "the residual left out (residual-omitted), or a buffer recorded after it was overwritten",
+            ));
+        }
         let text = format!("is {} times {added}: the stream {stream} is not in it", number(factor));
         return Ok(broken(text, "the residual left out (residual-omitted)"));
     }
@@ -74,7 +116,7 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     {
         return Ok(broken(format!("is {first} + {added}: {stream} is not in it"), "residual-source"));
     }
-    let norm = beside(if attention { Site::AttnNorm } else { Site::FfnNorm });
+    let norm = beside(run, place, if attention { Site::AttnNorm } else { Site::FfnNorm });
     if let Some((normed, n)) = read(run, norm, len)?
         && fits(left(&y, &n, &b))
     {

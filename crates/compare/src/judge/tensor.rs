@@ -319,9 +319,9 @@ pub(crate) fn mean_square(metrics: &Metrics) -> f64 {
     metrics.reference_rms().unwrap_or(0.0).powi(2)
 }
 
-/// The mean square of the error.
+/// The mean square of the error; of what is masked throughout, the same on both sides, none.
 pub(crate) fn square_error(metrics: &Metrics) -> f64 {
-    metrics.rmse().unwrap_or(f64::INFINITY).powi(2)
+    metrics.rmse().unwrap_or(if metrics.is_equal() { 0.0 } else { f64::INFINITY }).powi(2)
 }
 
 /// The same of positions that were measured; `None` where one is not finite.

@@ -282,7 +282,7 @@ impl<'a> Pair<'a> {
 
     /// Metrics of every run of elements behind the position axis, in order: run b belongs to position b % T.
     ///
-    /// In `scores`, places that are masked on both sides count as equal zeros, whatever number stands for "masked".
+    /// In `scores`, places that are masked on both sides are in no sum, whatever number stands for "masked".
     pub fn row_metrics(&self) -> Vec<Metrics> {
         let (_, row) = self.rows();
         if row == 0 || self.is_empty() {
@@ -367,7 +367,7 @@ pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
     }
 }
 
-/// Replaces what is masked on both sides by equal zeros, and on one side by that side's -inf, which disagrees.
+/// Replaces what is masked by -inf: on both sides that agrees and is in no sum, on one it disagrees.
 fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
@@ -375,11 +375,11 @@ fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     for (r, c) in reference.iter_mut().zip(candidate) {
         let (by_r, by_c) = (masked(*r, top_r), masked(*c, top_c));
         // Where the other side is masked, what e^x makes 0 of is too: some engines add their fill before they scale.
-        match (by_r || (by_c && top_r - *r >= EXP_VANISHES), by_c || (by_r && top_c - *c >= EXP_VANISHES)) {
-            (true, true) => (*r, *c) = (0.0, 0.0),
-            (true, false) => *r = f64::NEG_INFINITY,
-            (false, true) => *c = f64::NEG_INFINITY,
-            (false, false) => {}
+        if by_r || (by_c && top_r - *r >= EXP_VANISHES) {
+            *r = f64::NEG_INFINITY;
+        }
+        if by_c || (by_r && top_c - *c >= EXP_VANISHES) {
+            *c = f64::NEG_INFINITY;
         }
     }
 }

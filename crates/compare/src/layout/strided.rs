@@ -147,7 +147,7 @@ impl Stored {
                     ('S', Site::Scores) => ("key", "keys", x <= MASKED, "not masked"),
                     ('K', _) => ("head", "key/value heads", x == 0.0, "not 0"),
                     ('V', _) => ("id", "token ids", x <= top(), "larger than all that there are"),
-                    ('d', _) => ("lane", "lanes a head", !x.is_nan(), "no number"),
+                    ('d', _) => ("lane", "lanes a head", x == 0.0, "not 0"),
                     _ => ("position", "token positions", !x.is_nan(), "no number"),
                 };
                 if !is_right {

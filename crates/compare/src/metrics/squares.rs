@@ -34,9 +34,10 @@ impl Squares {
         if self.energy > 0.0 { self.ratio() } else { silent }
     }
 
-    /// Σ(c-r)² / Σr² where anything is off, else 0: infinite where the reference alone is all zeros.
+    /// Σ(c-r)² / Σr² where anything is off, else 0: infinite where the reference alone is all zeros, or a value is not finite.
     pub fn relative(self) -> f64 {
-        if self.error == 0.0 { 0.0 } else { self.ratio() }
+        let ratio = if self.error == 0.0 { 0.0 } else { self.ratio() };
+        if ratio.is_nan() { f64::INFINITY } else { ratio }
     }
 
     /// Σ(c-r)² / Σr², a NaN where both are all zeros.

@@ -8,6 +8,7 @@ use firstdiff_trace::{Dump, Entry};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::shapes::permuted_index;
 use crate::layout::types::Layout;
+use crate::metrics::Squares;
 use crate::tolerance::layout::{CHANGE_LEAVES, CHANGED_POSITION_ROOM, SAMPLE_LEAVES, SIGN_FLIPPED};
 use crate::words::number;
 
@@ -140,8 +141,8 @@ impl fmt::Display for Change {
                 }
             }
             Change::Zeros => f.write_str("zeros throughout"),
-            Change::ZeroTail(at) => write!(f, "right up to channel {at}, and zeros from there on"),
-            Change::ZeroKeys(at) => write!(f, "right up to key {at}, and zeros from there on"),
+            Change::ZeroTail(at) => write!(f, "right before channel {at}, and zeros from there on"),
+            Change::ZeroKeys(at) => write!(f, "right before key {at}, and zeros from there on"),
         }
     }
 }
@@ -168,12 +169,12 @@ impl Sums {
         self.dd += d * d;
     }
 
+    fn squares(&self) -> Squares {
+        Squares { error: self.dd, energy: self.rr }
+    }
+
     fn nmse(&self) -> f64 {
-        if self.dd == 0.0 {
-            return 0.0;
-        }
-        let nmse = self.dd / self.rr;
-        if nmse.is_nan() { f64::INFINITY } else { nmse }
+        self.squares().relative()
     }
 
     /// Σ(c - f r)² for the best f.
@@ -197,23 +198,14 @@ struct Tally {
 }
 
 impl Tally {
-    /// NMSE at each place of the last axis: within a head, where there are heads.
-    fn by_channel(&self) -> Vec<f64> {
-        let mut sums = vec![Sums::default(); self.width];
+    /// At each place of the last axis, within a head where there are heads: its share of the whole error, and its NMSE.
+    fn by_channel(&self) -> (Vec<f64>, Vec<f64>) {
+        let mut sums = vec![Squares::default(); self.width];
         for (i, channel) in self.channels.iter().enumerate() {
-            let sum = &mut sums[i % self.width];
-            (sum.dd, sum.rr) = (sum.dd + channel.dd, sum.rr + channel.rr);
+            sums[i % self.width] = sums[i % self.width] + channel.squares();
         }
-        sums.iter().map(Sums::nmse).collect()
-    }
-
-    /// The share of the whole error at each place of the last axis: within a head, where there are heads.
-    fn shares(&self) -> Vec<f64> {
-        let mut shares = vec![0.0; self.width];
-        for (i, channel) in self.channels.iter().enumerate().filter(|_| self.whole.dd > 0.0) {
-            shares[i % self.width] += channel.dd / self.whole.dd;
-        }
-        shares
+        let share = |sum: &Squares| if self.whole.dd > 0.0 { sum.error / self.whole.dd } else { 0.0 };
+        (sums.iter().map(share).collect(), sums.iter().map(|sum| sum.relative()).collect())
     }
 }
 
@@ -271,11 +263,12 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         .filter(|_| sums.finite)
         .collect();
     explained_by.sort_by_key(|undone| rank(&undone.change));
+    let (channels, channel_nmse) = sums.by_channel();
     let mut anatomy = Anatomy {
         positions: sums.positions.iter().map(Sums::nmse).collect(),
         heads: sums.heads.iter().map(Sums::nmse).collect(),
-        channels: sums.shares(),
-        channel_nmse: sums.by_channel(),
+        channels,
+        channel_nmse,
         factor,
         evidence: Some((evidence, unit)),
         ..Anatomy::default()

@@ -87,10 +87,7 @@ pub struct Maps {
 impl Bars {
     fn of(sums: &[Squares]) -> Bars {
         let each = sums.len().div_ceil(BARS).max(1);
-        let nmse = sums.chunks(each).map(|group| {
-            let nmse = group.iter().fold(Squares::default(), |a, b| a + *b).relative();
-            if nmse.is_nan() { f64::INFINITY } else { nmse }
-        });
+        let nmse = sums.chunks(each).map(|group| group.iter().fold(Squares::default(), |a, b| a + *b).relative());
         Bars { each, count: sums.len(), nmse: nmse.collect() }
     }
 }

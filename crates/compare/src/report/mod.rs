@@ -248,8 +248,10 @@ pub struct FirstDivergence {
     pub unchecked_between: Vec<Place>,
     /// Layers in between of which neither dump holds a tap; of a model's own graph none.
     pub unrecorded_layers: Vec<UnrecordedLayers>,
-    /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.
+    /// The first tap that is made of it and agrees all the same, where all that is made of it ends so: the difference reaches no further.
     pub recovers_at: Option<Place>,
+    /// The taps in between, which differ too.
+    pub recovers_behind: Vec<Place>,
     /// Attention lies between it and what agrees, and only some token positions were compared: keys or values of the others may have
     /// been wrong before, so that no operation can be blamed.
     pub keys_not_compared: bool,

@@ -9,8 +9,18 @@ use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::run::side::Side;
 use crate::run::steps::Unwitnessed;
-use crate::taps::choice::OtherChoice;
 use crate::words::{number, tokens_in_words};
+
+/// What is known of the candidate's choice where it may be another than the reference's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherChoice {
+    /// It is another, and the candidate's own scores, which agree, ask for it.
+    ByRounding,
+    /// It is another, and rounding may have made it, or not.
+    Unclear,
+    /// It was not recorded, and rounding decides it.
+    NotRecorded,
+}
 
 /// Why a tap differs, is unchecked, or agrees in another layout than the reference's.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_trace::{DumpError, Entry, Site};
+use firstdiff_trace::{Dump, DumpError, Entry, Site};
 
 use crate::graph::Place;
 use crate::layout::convention::LayoutConvention;
@@ -10,6 +10,7 @@ use crate::layout::rows::squeezed;
 use crate::layout::strided::Stored;
 use crate::layout::types::{Layout, layout_notes};
 use crate::layout::{Claim, Evidence, resolve};
+use crate::metrics::Metrics;
 use crate::report::reason::Reason;
 use crate::rules::draft::Draft;
 use crate::rules::evidence::Reference;
@@ -128,8 +129,42 @@ impl Run<'_> {
             let (after, _) = self.graph.nearest_after(index, |i| taps[i].is_compared() && !strange[i]);
             !after.is_empty() && after.iter().all(|&i| taps[i].agrees())
         };
-        let doubted = (0..taps.len()).filter(vouched_for);
-        Ok(Changes::all(doubted, &Judged::Unchecked(Reason::OrderUnknown)))
+        let mut doubted = Vec::new();
+        for index in (0..taps.len()).filter(vouched_for) {
+            if self.has_its_values(taps, index)? {
+                doubted.push(index);
+            }
+        }
+        Ok(Changes::all(doubted.into_iter(), &Judged::Unchecked(Reason::OrderUnknown)))
+    }
+
+    /// Whether the candidate's numbers are the reference's in whatever order: each of these is among those.
+    fn has_its_values(&self, found: &[Judged], index: usize) -> Result<bool, DumpError> {
+        let Judged::Compared(judged) = &found[index] else { return Ok(false) };
+        let (Some(ours), Some(theirs)) = self.both(self.graph.places()[index]) else { return Ok(false) };
+        let sorted = |dump: &Dump, entry: &Entry| -> Result<Vec<f64>, DumpError> {
+            let mut values: Vec<f64> =
+                dump.read(entry)?.values().to_f64().iter().copied().filter(|x| x.is_finite()).collect();
+            values.sort_by(f64::total_cmp);
+            Ok(values)
+        };
+        let (ours, theirs) = (sorted(self.reference, &ours)?, sorted(self.candidate, &theirs)?);
+        let mut spare = theirs.len().checked_sub(ours.len());
+        let mut rest = theirs.iter().copied().peekable();
+        let mut nearest = Vec::new();
+        // Where the candidate holds more, the nearest of those that can be left out.
+        for &wanted in &ours {
+            let Some(mut here) = rest.next() else { return Ok(false) };
+            while let (Some(left), Some(&next)) = (spare.filter(|left| *left > 0), rest.peek()) {
+                if (next - wanted).abs() >= (here - wanted).abs() {
+                    break;
+                }
+                (here, spare) = (next, Some(left - 1));
+                rest.next();
+            }
+            nearest.push(here);
+        }
+        Ok(Metrics::of_f64(&ours, &nearest).nmse().is_some_and(|nmse| nmse <= judged.judgement.own))
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.

@@ -2,11 +2,14 @@
 
 use firstdiff_trace::Share;
 
+use crate::graph::Place;
 use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::metrics::Metrics;
 use crate::rules::{Changes, Ruled};
 use crate::taps::context::{Compared, Judged, Run};
-use crate::taps::ranks::{not_joined, others};
+use crate::taps::ranks::{not_joined, others, tensors};
 use crate::taps::tap::TapJudge;
+use crate::tolerance::run::SAME_TOKENS;
 use crate::words::number;
 
 impl Run<'_> {
@@ -22,6 +25,23 @@ impl Run<'_> {
             let reason = reason.or_else(|| self.may_be_a_sum(place))?;
             Some(format!("what else was compared agrees, but {place}: {reason}"))
         })
+    }
+
+    /// A tap whose ranks hold different values, each of the whole shape, that do not add up to the reference's: neither replicas nor a sum.
+    pub(crate) fn unlike_ranks(&self, found: &[Judged]) -> Option<String> {
+        let ranks = self.candidate.ranks()?;
+        let apart = |(place, here): (&Place, &Judged)| {
+            let why = ranks.apart(place.tap, place.step).filter(|_| !here.is_compared())?;
+            let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
+            let held = tensors(ranks, *place).ok()?;
+            let is_whole = held.len() > 1 && held.iter().all(|(_, tensor)| tensor.shape() == due.shape());
+            let sum = |i: usize| held.iter().map(|(_, tensor)| tensor.values().get(i)).sum::<f64>();
+            let sums = || (0..due.values().len()).map(sum).collect::<Vec<f64>>();
+            let is_sum =
+                || Metrics::of_f64(&due.values().to_f64(), &sums()).nmse().is_some_and(|nmse| nmse < SAME_TOKENS);
+            (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
+        };
+        self.graph.places().iter().zip(found).find_map(apart)
     }
 
     /// Judges every replica that is not the one that was compared. Gives what is to be said of those that differ.

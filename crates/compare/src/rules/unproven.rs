@@ -102,6 +102,7 @@ impl Run<'_> {
         doubt
             .or_else(|| self.undeclared_padding(found))
             .or_else(|| self.missing_rank(found))
+            .or_else(|| self.unlike_ranks(found))
             .or_else(|| self.behind_other_experts(found))
             .or_else(|| self.unmapped_taps(found))
             .or_else(|| self.unclear_together(found))

@@ -132,7 +132,8 @@ fn embeddings(dump: &Dump, chunks: &Chunks) -> Result<Vec<Vec<f64>>, DumpError> 
         let printed = || dump.find_part(h0, step).and_then(Partial::whole);
         let Some(entry) = dump.find(h0, step).cloned().or_else(printed) else { break };
         let shape = squeezed(Site::H0, &entry.shape);
-        let by_position = shape[0] == length || (shape.len() == 1 && shape[0].is_multiple_of(length));
+        let Some(&first) = shape.first() else { break };
+        let by_position = first == length || (shape.len() == 1 && first.is_multiple_of(length));
         if !are_all(&entry.rows) || !by_position || shape.contains(&0) {
             break;
         }

@@ -1,7 +1,7 @@
 //! Did a run write its whole K/V cache as the keys and values of every step? Then the rows of each step's own positions are taken out of it, and those
 //! before them held against what the steps before wrote.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
@@ -46,10 +46,13 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
     for entry in dump.entries().iter().filter(|e| e.tap.site.is_attended() && e.rows.is_none()) {
         taps.entry(entry.tap).or_default().push(entry.clone());
     }
-    let (mut caches, mut slots) = (Vec::new(), 0);
+    let (mut caches, mut slots, mut step) = (Vec::new(), BTreeSet::new(), "step");
     for (tap, entries) in taps {
         let Some(cache) = cache_of(dump, &entries, chunks)? else { continue };
-        slots = slots.max(cache.slots);
+        slots.extend(cache.slots.iter().map(|held| held.1));
+        if cache.slots.iter().all(|held| held.0 > 0) {
+            step = "decode step";
+        }
         for (step, tensor) in cache.rows {
             dump.put(tap, step, tensor);
         }
@@ -61,10 +64,11 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
         }
         caches.push(tap);
     }
-    if let Some(first) = caches.first() {
+    if let (Some(first), Some(least), Some(most)) = (caches.first(), slots.first(), slots.last()) {
         let more = if caches.len() > 1 { format!(" and {} more hold", caches.len() - 1) } else { " holds".into() };
+        let slots = if least == most { most.to_string() } else { format!("{least} to {most}") };
         dump.note(format!(
-            "{first}{more} a K/V cache of {slots} slots in every step: the rows of the step's own positions were taken"
+            "{first}{more} a K/V cache of {slots} slots in every {step}: the rows of the step's own positions were taken"
         ));
     }
     Ok(())
@@ -72,7 +76,8 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
 
 /// A tap that holds a cache in every step.
 struct Cache {
-    slots: usize,
+    /// The slots of each step that holds it.
+    slots: Vec<(u32, usize)>,
     /// The own rows of each step.
     rows: Vec<(u32, Tensor)>,
     doubts: Vec<(u32, String)>,
@@ -138,12 +143,12 @@ fn read(
     ranges: &[Range<usize>],
 ) -> Result<Option<Cache>, DumpError> {
     let mut written: BTreeMap<usize, (u32, Vec<u64>)> = BTreeMap::new();
-    let mut cache = Cache { slots: 0, rows: Vec::new(), doubts: Vec::new() };
+    let mut cache = Cache { slots: Vec::new(), rows: Vec::new(), doubts: Vec::new() };
     let (mut kept, mut changed) = (0, 0);
     for entry in held {
         let tensor = dump.read(entry)?;
         let own = ranges[entry.step as usize].clone();
-        cache.slots = cache.slots.max(entry.shape[axis]);
+        cache.slots.push((entry.step, entry.shape[axis]));
         for (slot, row) in rows(&tensor, axis, own.end).into_iter().enumerate() {
             let empty = row.iter().all(|&bits| f64::from_bits(bits) == 0.0);
             match written.get(&slot) {

@@ -7,6 +7,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Fed, NamedRows, PaddingSide, Rows,
 
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::Metrics;
+use crate::run::infer_steps::steps;
 use crate::run::slice::{Custom, Cut, CutError, custom, cut};
 use crate::run::steps::shown;
 use crate::tolerance::run::SAME_TOKENS;
@@ -114,7 +115,14 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     let Some(count) = ids.filter(|ids| theirs.is_none_or(|theirs| theirs == *ids)).map(Vec::len) else {
         return Ok(None);
     };
-    let Some(all) = shown(dump, 0)[0].filter(|all| *all > count && count > 0) else { return Ok(None) };
+    let decoded = dump.meta().decode_tokens.as_ref().map_or(0, Vec::len);
+    let last = steps(dump).last().map_or(0, |&last| last as usize);
+    let rows = shown(dump, last.min(decoded));
+    // Its tokens in other chunks: all of them are named.
+    if rows.iter().copied().sum::<Option<usize>>() == Some(count + decoded) {
+        return Ok(None);
+    }
+    let Some(all) = rows[0].filter(|all| *all > count && count > 0) else { return Ok(None) };
     let (mut before, mut behind) = (0, 0);
     for entry in dump.entries().iter().filter(|e| e.step == 0 && are_all(&e.rows)) {
         let Some(held) = other.find(entry.tap, 0) else { continue };

@@ -48,7 +48,9 @@ impl Chunks {
                 let fits = shown.first().copied().flatten().is_none_or(|rows| rows <= prompt)
                     && shown.iter().skip(1).flatten().all(|&rows| rows == 1)
                     && decoded.len() >= last;
-                fits.then(|| std::iter::once(prompt).chain(decoded.iter().map(|_| 1)).collect::<Vec<usize>>())?
+                fits.then(|| {
+                    std::iter::once(prompt).chain(decoded.iter().take(last).map(|_| 1)).collect::<Vec<usize>>()
+                })?
             }
             (None, whole) => whole?,
         };
@@ -72,8 +74,11 @@ impl Chunks {
 
     /// The step that a position is in.
     pub fn step_of(&self, position: usize) -> Option<u32> {
-        let at = self.ranges().iter().position(|range| range.contains(&position))?;
-        u32::try_from(at).ok()
+        let mut ends = self.lengths.iter().scan(0, |end, length| {
+            *end += length;
+            Some(*end)
+        });
+        u32::try_from(ends.position(|end| position < end)?).ok()
     }
 
     /// Whether there is a prefill of several tokens, and steps after it.

@@ -10,7 +10,7 @@ use crate::judge::choice::margin_of_best;
 use crate::judge::tensor::{Difference, Judgement, Outcome};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
-use crate::report::reason::Reason;
+use crate::report::reason::{OtherChoice, Reason};
 use crate::run::side::Side;
 use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
@@ -81,17 +81,6 @@ enum Cause {
     Rounding,
     Fault,
     Unknown,
-}
-
-/// What is known of the candidate's choice where it may be another than the reference's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtherChoice {
-    /// It is another, and the candidate's own scores, which agree, ask for it.
-    ByRounding,
-    /// It is another, and rounding may have made it, or not.
-    Unclear,
-    /// It was not recorded, and rounding decides it.
-    NotRecorded,
 }
 
 /// The first token that rounding sent elsewhere: of which step, and in which row of it.

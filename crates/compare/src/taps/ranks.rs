@@ -17,7 +17,7 @@ pub(crate) fn not_joined(why: &str) -> Reason {
 }
 
 /// The tensors of all ranks that hold a place.
-fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
+pub(crate) fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
     let held = ranks
         .names()
         .iter()
@@ -74,7 +74,6 @@ fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<
             format!("{what} {from}-{}", to.saturating_sub(1))
         };
         let nmse = squares.relative();
-        let nmse = if nmse.is_nan() { f64::INFINITY } else { nmse };
         RankError { name: ranks.names()[rank].clone(), part, nmse, right: nmse <= allowed }
     };
     sums.into_iter().enumerate().map(error).collect()

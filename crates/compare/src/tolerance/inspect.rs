@@ -18,6 +18,8 @@ pub(crate) const TINY_SIGNAL: f64 = 1e-6;
 /// What may be left where a stream is the sum of its branches, as a share of it; the second in 16 bits.
 pub(crate) const SUM_LEAVES: f64 = 1e-9;
 pub(crate) const SUM_LEAVES_COARSE: f64 = 1e-4;
+/// A sum that holds less of a stream than this, where it stands against it, does not hold the stream.
+pub(crate) const STREAM_ABSENT: f64 = 0.25;
 /// A branch this much smaller than the stream may be lost in rounding.
 pub(crate) const BRANCH_LOST: f64 = 0.02;
 /// A difference of less than this share of the energy is none.

@@ -17,7 +17,7 @@ pub(crate) const CACHE_TELLS: f64 = 100.0;
 /// Two runs of the same tokens are nearer than this, whatever cache they keep, and a tensor in another layout is not.
 pub(crate) const SAME_TOKENS: f64 = 0.01;
 /// A run worked in 16 bits where this share of its taps hold such numbers alone.
-pub const SIXTEEN_BITS_TAPS: f64 = 0.75;
+pub const SIXTEEN_BITS_TAPS: f64 = 0.5;
 /// So many numbers, none of them 0, are of 16 bits by no chance.
 pub const SIXTEEN_BITS_NUMBERS: usize = 16;
 /// One in so many must take the last digit of its type: half of those that were rounded do.

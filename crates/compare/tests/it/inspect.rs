@@ -449,6 +449,27 @@ fn streams_and_positions() {
         r.at("layers.0.attn_out").iter_mut().for_each(|x| *x *= 1e-9);
     });
     check(Certain, "residual-sum", "layers.1.h", |r| r.copy("layers.1.h_attn", "layers.1.h"));
+    // The sum is right, and the stream before it was recorded once it was overwritten: that one is wrong.
+    check(Certain, "residual-sum", "layers.1.h_attn", |r| r.copy("layers.1.h", "layers.1.h_attn"));
+    check(Certain, "residual-sum", "layers.0.h", |r| r.copy("layers.1.h_attn", "layers.0.h"));
+    let none_of_h = |plant: &dyn Fn(&mut Run)| {
+        let mut run = Run::right();
+        plant(&mut run);
+        let findings = run.inspect(true, None).findings;
+        assert!(
+            findings.iter().all(|f| f.sure != Certain || f.place.tap.to_string() == "layers.1.h_attn"),
+            "{findings:?}"
+        );
+    };
+    none_of_h(&|r| r.copy("layers.1.h", "layers.1.h_attn"));
+    // Nothing else is recorded that says which of the two is right.
+    check(Likely, "residual-sum", "layers.0.h_attn", |r| r.copy("layers.0.h_attn", "h0"));
+    check(Likely, "residual-sum", "layers.1.h", |r| {
+        r.taps.remove(&(0, "layers.1.attn_out".parse().unwrap()));
+        r.copy("layers.1.h", "layers.1.h_attn");
+    });
+    check(Likely, "residual-sum", "layers.1.h", |r| r.copy("layers.1.h", "layers.1.ffn_out"));
+    check(Certain, "residual-sum", "layers.1.h", |r| r.copy("layers.1.ffn_out", "layers.1.h"));
     check(Likely, "same-buffer", "layers.1.h_attn", |r| {
         r.taps.remove(&(0, "layers.1.attn_out".parse().unwrap()));
         r.copy("layers.0.h", "layers.1.h_attn");

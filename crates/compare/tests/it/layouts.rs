@@ -155,24 +155,26 @@ fn an_embedding_that_its_shape_shows_transposed_is_not_blamed_for_the_norm() {
 #[test]
 fn lanes_that_a_shape_shows_behind_a_heads_own_are_padding_and_what_stands_before_them_is_judged() {
     let reference = rotated();
-    let padded = |theta: f64| {
+    let padded = |theta: f64, beside: f32| {
         let mut candidate = noisy(&reference, 1e-14);
         for layer in 0..LAYERS {
             for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
                 let (from, to) = (format!("layers.{layer}.{from}"), format!("layers.{layer}.{to}"));
                 let values = get(&candidate, &from);
                 for (at, values) in [(from, values.clone()), (to, turned(&values, heads, theta))] {
-                    let lanes = values.chunks(WIDTH).flat_map(|head| [head, &[0.0; WIDTH]].concat()).collect();
+                    let lanes = values.chunks(WIDTH).flat_map(|head| [head, &[beside; WIDTH]].concat()).collect();
                     set(&mut candidate, &at, &[T, heads, 2 * WIDTH], lanes);
                 }
             }
         }
         judged_as(Profile::F32, &reference, &candidate)
     };
-    let right = padded(1e4);
+    let right = padded(1e4, 0.0);
     assert!(right.first.is_none(), "{:?}", right.warnings);
     assert!(right.tap(tap("layers.0.k"), 0).unwrap().status.agrees());
-    blamed(&padded(3e4), "layers.0.q_rope");
+    blamed(&padded(3e4, 0.0), "layers.0.q_rope");
+    // A kernel that reads all lanes adds them up.
+    assert!(!padded(1e4, 7.0).tap(tap("layers.0.k"), 0).unwrap().status.agrees());
 }
 
 #[test]
@@ -269,6 +271,12 @@ fn what_is_far_off_in_another_shape_is_no_fault_where_all_that_follows_agrees() 
     let mut wrong = candidate.clone();
     set(&mut wrong, "layers.1.context", &[T, 96], shuffled);
     blamed(&judged_as(Profile::F32, &reference, &wrong), "layers.1.context");
+    // Other numbers are the reference's in no order.
+    let mut next = crate::synthetic::noise(5);
+    let others: Vec<f32> = (0..2 * context.len()).map(|_| next() as f32).collect();
+    let mut wrong = candidate.clone();
+    set(&mut wrong, "layers.1.q", &[T, 96], others[..T * 96].to_vec());
+    blamed(&judged_as(Profile::F32, &reference, &wrong), "layers.1.q");
 }
 
 #[test]

@@ -52,6 +52,21 @@ fn what_no_rank_joins_is_unchecked_where_both_sides_are_of_ranks() {
 }
 
 #[test]
+fn ranks_that_are_neither_equal_nor_a_sum_are_no_parity() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    written(&path("right"), &[], None);
+    for (name, wrong, verdict) in [("equal", &[][..], true), ("unlike", &["layers.0.h"], false)] {
+        fs::create_dir(path(name)).unwrap();
+        written(&path(name).join("rank0"), &[], None);
+        written(&path(name).join("rank1"), wrong, None);
+        let report = judged(&path("right"), &path(name));
+        assert_eq!(report.verdict == Verdict::Parity, verdict, "{name}: {:?}", report.verdict);
+        assert!(report.first.is_none());
+    }
+}
+
+#[test]
 fn names_of_a_run_are_compared_in_folders_of_ranks_and_of_steps() {
     for folders in ["rank", "step"] {
         let folder = tempfile::tempdir().unwrap();

@@ -303,3 +303,21 @@ fn probabilities_that_do_not_add_up_to_one_are_wrong_at_any_size() {
         assert!(report.first.is_none(), "{profile:?}: {:?}", report.first);
     }
 }
+
+/// Whatever number stands for a masked key, it is in no norm: what is left are the scores.
+#[test]
+fn masked_cells_are_in_no_norm() {
+    for fill in [f64::NEG_INFINITY, f64::from(f32::MIN), -1e9] {
+        let reference = attention(3.0, |query, key, score| if key > query { fill } else { score });
+        let mut candidate = reference.clone();
+        let scores = &mut candidate.get_mut(&tap("layers.1.scores")).unwrap().1;
+        let seen: Vec<f64> = scores.iter().map(|x| f64::from(*x)).filter(|x| *x > -100.0).collect();
+        scores.iter_mut().filter(|x| **x > -100.0).for_each(|x| *x = *x * 0.5 + 0.25);
+        let metrics =
+            judged_as(Profile::F32, &reference, &candidate).tap(tap("layers.1.scores"), 0).unwrap().metrics.unwrap();
+        let due = seen.iter().map(|x| (0.5 * x - 0.25).powi(2)).sum::<f64>() / seen.len() as f64;
+        assert!((metrics.rmse().unwrap() - due.sqrt()).abs() < 1e-6, "{fill}: {:?} for {}", metrics.rmse(), due.sqrt());
+        assert!(metrics.correlation().unwrap() > 1.0 - 1e-9, "{fill}: {:?}", metrics.correlation());
+        assert_eq!(metrics.compared(), seen.len());
+    }
+}

@@ -6,7 +6,7 @@ use firstdiff_compare::{Place, TokenEdits};
 use firstdiff_evidence::Account;
 use firstdiff_laws::Status;
 use firstdiff_model::Profile;
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Site, Tap};
 use serde_json::json;
 
 use crate::explain::quantised::OtherArithmetic;
@@ -21,7 +21,7 @@ use crate::tolerance::laws::ROOM_FOR_A_LAW;
 use crate::tolerance::search::F32_LEAVES;
 
 /// How sure a cause is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Match {
     /// The imitated mistake leaves no more than rounding.
     Reproduced,
@@ -30,6 +30,7 @@ pub enum Match {
     /// Something takes part of the error away, but is not it.
     Closest,
     /// Nothing in the catalogue does.
+    #[default]
     Unknown,
 }
 
@@ -65,8 +66,22 @@ pub struct Remainder {
     pub residual_nmse: f64,
 }
 
+/// Of what a finding's NMSE are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counted {
+    /// Of all numbers of a tap.
+    #[default]
+    All,
+    /// Of the probabilities of masked keys alone.
+    MaskedKeys,
+    /// Of the numbers of both sides; to these is added which share of the cells has one on one side alone.
+    OneSided,
+    /// Of the probabilities that scores make.
+    OfProbabilities,
+}
+
 /// One mistake, in all places where it was found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Finding {
     /// The taps whose operation is wrong, in the order of the Plan.
     pub taps: Vec<Tap>,
@@ -84,6 +99,8 @@ pub struct Finding {
     pub residual_nmse: f64,
     /// NMSE without it, the worst of all places.
     pub base_nmse: f64,
+    /// Of what these are.
+    pub counted: Counted,
     /// What it leaves at each place; of `Closest`, what came nearest.
     pub remainders: Vec<Remainder>,
     /// Causes that are made with it, where only all of them together give the numbers.
@@ -132,29 +149,7 @@ impl Cause {
 impl Finding {
     /// Nothing found yet.
     pub(crate) fn without_cause(matched: Match) -> Finding {
-        Finding {
-            taps: Vec::new(),
-            shown_at: Vec::new(),
-            op: String::new(),
-            cause: None,
-            due: None,
-            matched,
-            residual_nmse: 0.0,
-            base_nmse: 0.0,
-            remainders: Vec::new(),
-            together: Vec::new(),
-            alone_nmse: 0.0,
-            alternatives: Vec::new(),
-            through: Vec::new(),
-            tried: BTreeMap::new(),
-            untried: 0,
-            note: None,
-            unpaid: None,
-            misrecorded: Vec::new(),
-            taken_back: Vec::new(),
-            arithmetic: None,
-            measured: None,
-        }
+        Finding { matched, ..Finding::default() }
     }
 
     /// Whether it has a cause, and its entry in the catalogue says so.
@@ -227,6 +222,7 @@ impl Finding {
         self.untried = self.untried.max(other.untried);
         self.residual_nmse = self.residual_nmse.max(other.residual_nmse);
         self.base_nmse = self.base_nmse.max(other.base_nmse);
+        self.counted = self.counted.max(other.counted);
         self.note = self.note.take().or(other.note);
         self.unpaid = self.unpaid.or(other.unpaid);
         for (id, left) in other.tried {
@@ -289,6 +285,9 @@ impl Finding {
             self.cause = Some(Cause { id: mistake.id, params });
             self.alternatives.clear();
             self.residual_nmse = residual_nmse;
+            if site == Some(Site::Scores) {
+                (self.base_nmse, self.counted) = (base_nmse, Counted::OfProbabilities);
+            }
             self.remainders = found.places.iter().map(|&place| Remainder { place, base_nmse, residual_nmse }).collect();
         }
         self.measured = measured;

@@ -77,6 +77,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
             }
             finding.residual_nmse = finding.residual_nmse.max(best.residual);
             finding.base_nmse = finding.base_nmse.max(explained.found.base);
+            finding.counted = finding.counted.max(explained.counted);
             // What can stand in its place beside the same others.
             let rest = |r: &Reproduction, without: &str| -> BTreeSet<String> {
                 r.mistakes.iter().map(|m| m.key.clone()).filter(|key| key != without).collect()
@@ -403,7 +404,7 @@ fn choose(run: &Run<'_>, places: &[Explained]) -> Vec<Option<Reproduction>> {
     let rank = |r: &Reproduction, place: Place| {
         let lacking: usize = r.mistakes.iter().map(|m| lacking(m, place)).sum();
         let places: usize = r.mistakes.iter().map(|m| shown[m.key.as_str()].len()).min().unwrap_or(0);
-        (lacking, std::cmp::Reverse(places))
+        (r.in_decoding_alone, lacking, std::cmp::Reverse(places))
     };
     places.iter().map(|e| e.found.reproduced.iter().min_by_key(|r| rank(r, e.place)).cloned()).collect()
 }
@@ -434,6 +435,7 @@ fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, gro
             op: model.plan.step(place.tap).map(|s| s.op.name().to_owned()).unwrap_or_default(),
             residual_nmse: nearest.map_or(explained.found.base, |n| n.residual),
             base_nmse: explained.found.base,
+            counted: explained.counted,
             alternatives: nearest.map(|n| n.mistakes.iter().map(cause).collect()).unwrap_or_default(),
             through: explained.steps.iter().copied().filter(|&tap| tap != place.tap).collect(),
             tried: explained.found.tried.clone(),

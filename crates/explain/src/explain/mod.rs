@@ -35,7 +35,7 @@ use crate::search::proof::Target;
 use crate::search::simulate::Shared;
 use crate::search::{Reproduction, Result as Found, Search};
 
-pub use crate::explain::finding::{Cause, Finding, Match, Remainder, other_tokens};
+pub use crate::explain::finding::{Cause, Counted, Finding, Match, Remainder, other_tokens};
 
 /// An explained replay.
 #[derive(Debug)]
@@ -153,6 +153,7 @@ pub(crate) struct Explained {
     pub(crate) found: Found,
     /// What a misfit, which is a share of the candidate's energy, is to be multiplied by to be one of the reference's, as every NMSE that is reported.
     pub(crate) scale: f64,
+    pub(crate) counted: Counted,
 }
 
 impl Explained {
@@ -322,7 +323,12 @@ impl<'p> Walk<'p> {
         let nmse = replayed.report.metrics.and_then(|m| m.nmse()).filter(|_| !target.is_of_a_leak());
         let scale = nmse.map_or(1.0, |nmse| nmse / search.bare(&target));
         let scale = if scale.is_finite() && scale > 0.0 { scale } else { 1.0 };
-        self.places.push(Explained { place, steps, found, scale });
+        let counted = match (target.is_of_a_leak(), nmse, replayed.report.metrics) {
+            (true, ..) => Counted::MaskedKeys,
+            (false, None, Some(_)) => Counted::OneSided,
+            _ => Counted::All,
+        };
+        self.places.push(Explained { place, steps, found, scale, counted });
         Ok(())
     }
 
@@ -353,14 +359,15 @@ impl<'p> Walk<'p> {
         let again = |known: &Reproduction| {
             let edits: Vec<&Edit> = known.mistakes.iter().flat_map(|m| &m.edits).collect();
             let residual = search.proved(target, &edits, base)?;
-            Some(search.reproduction(target, known.mistakes.clone(), residual))
+            let again = search.reproduction(target, known.mistakes.clone(), residual);
+            Some(Reproduction { in_decoding_alone: known.in_decoding_alone, ..again })
         };
         let reproduced: Vec<Reproduction> = known.iter().filter_map(again).collect();
         (!reproduced.is_empty()).then_some(reproduced)
     }
 
-    /// Of what reproduces a decode step behind a right prefill, what no right step speaks against: mistakes that would not have shown in the prefill
-    /// either, or else those that are made in decoding only; and the first right step that speaks against one.
+    /// Of what reproduces a decode step behind a right prefill, what no right step speaks against: first mistakes that would not have shown in the prefill
+    /// either, then those that are made in decoding only; and the first right step that speaks against one.
     fn standing<'a>(
         &self,
         search: &Search<'_, 'a>,
@@ -390,8 +397,9 @@ impl<'p> Walk<'p> {
                 None => kept.push(reproduction),
             }
         }
-        let (stand, fall): (Vec<_>, Vec<_>) = kept.into_iter().partition(|r| holds(r, earlier));
-        Ok((if stand.is_empty() { fall } else { stand }, against))
+        kept.iter_mut().for_each(|r| r.in_decoding_alone = !holds(r, earlier));
+        kept.sort_by_key(|r| r.in_decoding_alone);
+        Ok((kept, against))
     }
 
     /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.

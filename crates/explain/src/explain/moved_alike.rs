@@ -3,7 +3,7 @@
 use firstdiff_compare::{Place, Status};
 use firstdiff_trace::Site;
 
-use crate::explain::{Effort, Explained, Finding, Walk, findings};
+use crate::explain::{Counted, Effort, Explained, Finding, Walk, findings};
 use crate::mistakes::rope::ROPE_POSITION;
 use crate::replay::{Done, Replay, Run};
 use crate::search::Search;
@@ -59,7 +59,7 @@ pub(super) fn name(
             .extend(found.reproduced.first().iter().flat_map(|best| &best.mistakes).flat_map(|m| m.edits.clone()));
         let steps = target.steps.iter().map(|s| s.tap).collect();
         // A rotation leaves the energy as it is.
-        alone.places.push(Explained { place, steps, found, scale: 1.0 });
+        alone.places.push(Explained { place, steps, found, scale: 1.0, counted: Counted::All });
     }
     take_up(findings::of(run, alone.places, Vec::new()), not_blamed);
     Ok(())

@@ -40,7 +40,7 @@ struct Made {
 }
 
 /// Leaves of what reproduces each place what nothing that was recorded speaks against. Of that what gives all of it counts before what only comes nearer, and what is
-/// made always before what is made in decoding alone.
+/// made always stands before what is made in decoding alone.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -107,8 +107,11 @@ pub(crate) fn by_all_that_was_recorded(
         if likeliest.is_none() && !effort.only.is_empty() {
             explained.found.spoken_against = explained.found.spoken_against.or(against);
         }
-        kept.retain(|(best, _)| Some(*best) == likeliest);
-        explained.found.reproduced = kept.into_iter().map(|(_, reproduction)| reproduction).collect();
+        kept.retain(|((fit, _), _)| likeliest.is_some_and(|likeliest| *fit == likeliest.0));
+        kept.sort_by_key(|(best, _)| *best);
+        let made =
+            |((_, from_step), r): ((Fit, u32), Reproduction)| Reproduction { in_decoding_alone: from_step > 0, ..r };
+        explained.found.reproduced = kept.into_iter().map(made).collect();
     }
     Ok(())
 }

@@ -79,6 +79,8 @@ pub(crate) struct Reproduction {
     pub(crate) alone: Vec<f64>,
     /// What the numbers carry for it.
     pub(crate) evidence: Evidence,
+    /// Whether it must be made in decoding alone, as the prefill, which is right, would show it: what need not is as good, and plainer.
+    pub(crate) in_decoding_alone: bool,
 }
 
 /// What a search found.
@@ -426,7 +428,13 @@ impl BeamSearch<'_, '_, '_> {
         {
             let mistakes = self.mistakes(set);
             let evidence = Evidence::default();
-            self.result.closest = Some(Reproduction { mistakes, residual: left.nmse, alone: Vec::new(), evidence });
+            self.result.closest = Some(Reproduction {
+                mistakes,
+                residual: left.nmse,
+                alone: Vec::new(),
+                evidence,
+                in_decoding_alone: false,
+            });
         }
     }
 

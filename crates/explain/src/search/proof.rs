@@ -314,7 +314,8 @@ impl Search<'_, '_> {
         let unit = recorded_unit(self.run.profile, is_rounding(&edits));
         let evidence =
             both.map(|(right, claimed)| evidence(target.place.tap.site, [&target.own, &right, &claimed], unit));
-        Reproduction { residual, alone, evidence: evidence.unwrap_or_default(), mistakes }
+        let evidence = evidence.unwrap_or_default();
+        Reproduction { residual, alone, evidence, mistakes, in_decoding_alone: false }
     }
 
     /// Whether replay would find nothing wrong, what was accepted being made: it was proved elsewhere, and need not be large here.

@@ -69,6 +69,11 @@ pub(crate) const MADE_SO: f64 = 0.1;
 pub(crate) const SAMPLE_MAY_BE: f64 = 1.0;
 /// A vector is another one, as it is or changed in a known way, where no more than 16 bits lie between them.
 pub(crate) const SAME_VECTOR: f64 = 1e-4;
+/// Some elements of what may be another tensor are nearer to it than this (NMSE).
+pub(crate) const LIKE_ITSELF: f64 = 0.2;
+/// Fourth moments of tensors of the same values are no further apart than this; the second where one is stored in few bits.
+pub(crate) const SAME_MOMENT: f64 = 1e-4;
+pub(crate) const SAME_MOMENT_COARSE: f64 = 0.05;
 /// Laws are sought of tensors of so many elements at the most; of those of many rows first in twice so many of them, a multiple of each size of a group.
 pub(crate) const MOST_ELEMENTS: usize = 1 << 27;
 pub(crate) const WINDOW: usize = 256;

@@ -4,7 +4,7 @@
 use firstdiff_evidence::choice;
 use firstdiff_laws::{Axis, order_in_words};
 
-use super::diagnose::{Diagnosis, Pair, close, ranges};
+use super::diagnose::{Diagnosis, Pair, close, first_few};
 use super::noise;
 use super::paid::Cost;
 use super::relations::exchanged;
@@ -16,9 +16,9 @@ use crate::tolerance::weights::{
 
 /// Two matrices of one shape; a vector is one row.
 pub(super) struct Both<'a> {
-    pair: &'a Pair<'a>,
-    a: &'a [f32],
-    b: &'a [f32],
+    pub(super) pair: &'a Pair<'a>,
+    pub(super) a: &'a [f32],
+    pub(super) b: &'a [f32],
     /// Rows and columns.
     shape: [usize; 2],
     /// What rounding may leave, element by element.
@@ -53,10 +53,6 @@ impl<'a> Both<'a> {
         let noise = if pair.copy { vec![0.0; a.len()] } else { noise::between([a, b], storages) };
         let room = |(x, due): (&f32, f32)| 2.0 * QUANTISING_ROOM as f32 * due + OTHER_ORDER as f32 * x * x;
         Both { pair, a, b, shape: [a.len() / width, width], due: a.iter().zip(noise).map(room).collect() }
-    }
-
-    fn law(&self, note: String, made: &[f32], cost: Cost) -> Option<Diagnosis> {
-        Some(Diagnosis::law(note, close(made, self.b, self.pair)?, cost))
     }
 
     fn difference(&self, at: usize) -> f64 {
@@ -156,10 +152,11 @@ impl<'a> Both<'a> {
             None => *x,
         };
         let made: Vec<f32> = self.a.iter().enumerate().map(change).collect();
+        let residual = close(&made, self.b, self.pair)?;
         let some: Vec<usize> = (0..values.len()).filter(|&i| values[i].is_some()).collect();
         let named = |what: &str| match values.len() {
             all if some.len() == all => format!("all {all} {what}"),
-            all => format!("{what} {} of {all}", ranges(&some)),
+            all => format!("{what} {} of {all}", first_few(&some)),
         };
         let whose = match part {
             whole if whole == self.shape => "throughout".to_owned(),
@@ -171,7 +168,11 @@ impl<'a> Both<'a> {
         let (low, high) = numbers.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
         let what = match (is_factor, is_one(&numbers)) {
             (true, true) => {
-                format!("{low:.6} times the right values {}{whose}", if part == self.shape { "" } else { "in " })
+                // As many digits as are known of it.
+                let count = (some.len() * part[0] * part[1]) as f64;
+                let digits = -(2.0 * (residual / count).sqrt()).log10();
+                let within = if part == self.shape { "" } else { "in " };
+                format!("{low:.0$} times the right values {within}{whose}", digits.clamp(2.0, 6.0) as usize)
             }
             (true, false) => format!("times a factor of its own, {low:.4} to {high:.4}, in each of {whose}"),
             (false, true) if part == self.shape => format!("{low:.4e} is added to every element"),
@@ -182,7 +183,7 @@ impl<'a> Both<'a> {
         let steps =
             steps.map_or(String::new(), |n| format!(": {n} steps between A's levels there, as of a zero point"));
         let others = if some.len() < values.len() { "; the others are right" } else { "" };
-        self.law(format!("{what}{steps}{others}"), &made, cost)
+        Some(Diagnosis::law(format!("{what}{steps}{others}"), residual, cost))
     }
 
     /// The one whole number of steps that is added to every part, where A's values stand on levels.
@@ -232,7 +233,8 @@ impl<'a> Both<'a> {
                 let how = order_in_words(&from, count, axis);
                 let note = format!("its {name} are {what}, {moved} of {count} at another place: {how}");
                 let cost = Cost { numbers: 0, places: moved as f64 * choice(count) };
-                self.law(note, &turned(&made, &[count, length]), cost)
+                let residual = close(&turned(&made, &[count, length]), self.b, self.pair)?;
+                Some(Diagnosis::law(note, residual, cost))
             },
         )
     }

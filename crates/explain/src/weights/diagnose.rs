@@ -1,14 +1,14 @@
 //! Why are two tensors not the same? Each known mistake is imitated on A, and named if B's own values come out.
 
 use firstdiff_compare::metrics::{Metrics, Squares};
-use firstdiff_compare::number;
+use firstdiff_compare::{number, ranges};
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
 
 use super::changes::{Both, law};
 use super::measure::{Same, measure};
 use super::paid::{Cost, account};
-use super::relaid::relaid;
+use super::relaid::{changed_too, relaid};
 use super::relations::exchanged;
 use super::side::{RowOrder, Side, Tensor};
 use super::values::values;
@@ -19,7 +19,7 @@ use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, W
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
 use crate::tolerance::weights::{
-    CHANGE_LEAVES, LEAST_ALLOWED, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
+    CHANGE_LEAVES, LEAST_ALLOWED, LIKE_ITSELF, LINED, NOTHING_IN_COMMON, OTHER_MATRIX, QUANTISING_ROOM,
 };
 
 /// Two tensors of one weight.
@@ -122,7 +122,7 @@ impl Pair<'_> {
 
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
 pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
-    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 9] = [
+    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 10] = [
         shape,
         row_order,
         transposed,
@@ -131,6 +131,7 @@ pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>)
         values,
         |pair| law(pair, |both| both.by_parts()),
         |pair| law(pair, |both| both.reordered()),
+        |pair| law(pair, changed_too),
         |pair| law(pair, |both| both.low_rank()),
     ];
     // What leaves most of the error explains nothing.
@@ -200,7 +201,7 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
         let times = nmse / allowed;
         format!("off by NMSE {}{place}, {times:.0} times what {} against {} may cost", number(nmse), kinds[1], kinds[0])
     } else if nmse > OTHER_MATRIX && apart && place.is_empty() {
-        format!("NMSE {}: no correlation with A's values", number(nmse))
+        format!("NMSE {}: element by element no correlation with A's values", number(nmse))
     } else {
         format!("off by NMSE {}{place}", number(nmse))
     })
@@ -221,7 +222,7 @@ pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
     let [bad_rows, bad_columns] = Both::of(pair, a, b).wrong();
     // What rounding leaves of each is little beside what is wrong.
     let few = |of: usize, (some, share): &(Vec<usize>, f64)| some.len() * 4 <= of && *share > LINED;
-    let say = |what: &str, some: &[usize], of: usize| format!(", all of it in {what} {} of {of}", ranges(some));
+    let say = |what: &str, some: &[usize], of: usize| format!(", all of it in {what} {} of {of}", first_few(some));
     if width > 1 && few(a.len() / width, &bad_rows) {
         Some(say("rows", &bad_rows.0, a.len() / width))
     } else if few(width, &bad_columns) {
@@ -232,18 +233,10 @@ pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
 }
 
 /// `3, 7-9`: the first few of some numbers, neighbours joined.
-pub(super) fn ranges(numbers: &[usize]) -> String {
-    let mut joined: Vec<(usize, usize)> = Vec::new();
-    for &n in numbers {
-        match joined.last_mut() {
-            Some((_, last)) if *last + 1 == n => *last = n,
-            _ => joined.push((n, n)),
-        }
-    }
-    let word = |(from, to): &(usize, usize)| if from == to { from.to_string() } else { format!("{from}-{to}") };
-    let mut words: Vec<String> = joined.iter().take(4).map(word).collect();
-    if joined.len() > 4 {
-        words.push("...".into());
+pub(super) fn first_few(numbers: &[usize]) -> String {
+    let mut words = ranges(numbers);
+    if words.len() > 4 {
+        words.splice(4.., ["...".into()]);
     }
     words.join(", ")
 }
@@ -354,63 +347,45 @@ fn transposed(pair: &Pair<'_>) -> Option<Diagnosis> {
     found(&WEIGHT_TRANSPOSED, how, residual)
 }
 
-/// Another weight of A under this name, in another order of elements: of any shape of as many.
-fn another_relaid(pair: &Pair<'_>) -> Option<Diagnosis> {
-    let weight = pair.key.weight()?;
-    let sample = pair.right.in_order(None).sample();
+/// Another weight of A under this name, as far as `how` finds one to be B's: what is to be said of it beside, and what is left.
+fn another(pair: &Pair<'_>, how: impl Fn(&Tensor<'_>) -> Option<(String, f64)>) -> Option<Diagnosis> {
+    let (weight, sample) = (pair.key.weight()?, pair.right.in_order(None).sample());
+    // One number throughout is like any other tensor of that kind.
     if sample.iter().all(|x| *x == sample[0]) {
         return None;
     }
-    let of_its_size = |(key, tensor): &(Key, Tensor<'_>)| key != pair.key && tensor.len() == pair.right.len();
-    let others: Vec<(Key, Tensor<'_>)> = pair.sides[0].all().filter(of_its_size).collect();
-    if others.is_empty() {
-        return None;
-    }
-    pair.orders().into_iter().find_map(|order| {
-        let b = pair.right.in_order(order).values();
-        others.iter().find_map(|(key, tensor)| {
-            let (how, residual) = relaid(&Pair { left: tensor, ..*pair }, &b)?;
-            let (cause, note) = mistaken(weight, key.weight()?, key);
-            found(cause, format!("{note}; and in another order: {how}"), residual)
-        })
+    let others = pair.sides[0].all().filter(|(key, tensor)| key != pair.key && tensor.len() == pair.right.len());
+    others.into_iter().find_map(|(key, tensor)| {
+        let (more, residual) = how(&tensor)?;
+        let (cause, note) = mistaken(weight, key.weight()?, &key);
+        found(cause, note + &more, residual)
     })
 }
 
-/// Another weight of A under this name.
+/// Another one in another order of elements: of any shape of as many.
+fn another_relaid(pair: &Pair<'_>) -> Option<Diagnosis> {
+    let orders: Vec<Vec<f32>> = pair.orders().into_iter().map(|order| pair.right.in_order(order).values()).collect();
+    another(pair, |tensor| {
+        let (how, residual) = orders.iter().find_map(|b| relaid(&Pair { left: tensor, ..*pair }, b))?;
+        Some((format!("; and in another order: {how}"), residual))
+    })
+}
+
+/// Another one as it stands.
 fn another_tensor(pair: &Pair<'_>) -> Option<Diagnosis> {
     // Of another shape than its name has, no order of rows is known.
     if pair.right.shape() != pair.left.shape() {
         return None;
     }
-    let sample = pair.right.in_order(None).sample();
-    // One number throughout is like any other tensor of that kind.
-    if sample.iter().all(|x| *x == sample[0]) {
-        return None;
-    }
-    let ordered = pair.right.in_order(pair.expected_order()).sample();
-    let weight = pair.key.weight()?;
-    for (key, tensor) in pair.sides[0].all() {
-        if key == *pair.key || tensor.shape() != pair.left.shape() {
-            continue;
-        }
-        let like = |b: &[f32]| near(&tensor.sample(), b) < 0.2;
-        if !like(&sample) && !like(&ordered) {
-            continue;
-        }
-        let orders = [pair.expected_order(), None];
-        let Some(residual) = orders.iter().find_map(|&order| pair.explained(&tensor, &pair.right.in_order(order)))
-        else {
-            continue;
-        };
-        let Some(other) = key.weight() else { continue };
-        let (cause, note) = mistaken(weight, other, &key);
+    let orders = [pair.expected_order(), None].map(|order| pair.right.in_order(order));
+    let samples = orders.each_ref().map(Tensor::sample);
+    another(pair, |tensor| {
+        let is_like = tensor.shape() == pair.left.shape()
+            && samples.iter().any(|sample| near(&tensor.sample(), sample) < LIKE_ITSELF);
+        let residual = orders.iter().filter(|_| is_like).find_map(|right| pair.explained(tensor, right))?;
         // Norms without gains of their own are all alike.
-        if pair.explained(pair.left, &tensor).is_some() {
-            continue;
-        }
-        return found(cause, note, residual);
-    }
-    None
+        pair.explained(pair.left, tensor).is_none().then(|| (String::new(), residual))
+    })
 }
 
 fn mistaken(weight: WeightRef, other: WeightRef, key: &Key) -> (&'static Mistake, String) {
@@ -437,8 +412,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() || a.is_empty() {
         return f64::INFINITY;
     }
-    let nmse = Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative();
-    if nmse.is_nan() { f64::INFINITY } else { nmse }
+    Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative()
 }
 
 /// That NMSE, where it is no more than the two types must cost.

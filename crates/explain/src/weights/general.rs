@@ -1,41 +1,77 @@
-//! Do two files of an architecture that is not known hold the same weights? Each tensor of B against what A has for it.
+//! Do two files of an architecture that is not known hold the same weights? Each tensor of B against what A has for it; of a known one what stands in parts
+//! on one side alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::diagnose::{Diagnosis, Pair, diagnose, near};
 use super::measure::measure;
-use super::parts::Named;
+use super::parts::{Name, Named};
 use super::relations::{Relation, relations};
 use super::side::{Side, Tensor};
-use super::{Comparison, Key, Note, Options, State, entry, finding, is_derived, is_same};
+use super::{Compared, Comparison, Key, Note, Options, State, entry, finding, is_derived, is_same};
 use crate::mistakes::linear::{WEIGHT_SWAPPED, WEIGHT_WRONG_LAYER};
 use crate::tolerance::weights::MADE_SO;
 
 /// Compares the tensors that do not have one name on both sides.
 pub(super) fn compare(
-    a: &Side,
-    b: &Side,
+    [a, b]: [&Side; 2],
     options: Options,
     progress: &mut dyn FnMut(usize, usize),
     out: &mut Comparison,
 ) {
-    let relations = relations(a, b);
+    let named = |name: &str| (name.to_owned(), Named::of(name));
+    let names = [a.names().map(named).collect(), b.names().filter(|name| a.named(name).is_none()).map(named).collect()];
+    let relations = relations([a, b], names);
+    judge(&relations, [a, b], options, progress, out);
+    let is_fused = |source: &str| Named::of(source).count() > 1;
+    let sources = untaken(&relations, [a, b], &is_fused, out);
+    unmapped(&relations, &sources, [a, b], out);
+}
+
+/// Compares the tensors of a known family that one side joins and the other does not, as far as names and values show it: their names.
+pub(super) fn parts(
+    sides: [&Side; 2],
+    names: [Vec<Name>; 2],
+    options: Options,
+    progress: &mut dyn FnMut(usize, usize),
+    out: &mut Comparison,
+) -> BTreeSet<String> {
+    if names.iter().any(Vec::is_empty) {
+        return BTreeSet::new();
+    }
+    let mut relations = relations(sides, names);
+    relations.retain(|relation| relation.is_in_parts(sides[0]));
+    judge(&relations, sides, options, progress, out);
+    let sources = untaken(&relations, sides, &|_| true, out);
+    sources.into_iter().map(str::to_owned).chain(relations.iter().map(|relation| relation.name.clone())).collect()
+}
+
+/// Compares each tensor with what it is made of.
+fn judge(
+    relations: &[Relation],
+    [a, b]: [&Side; 2],
+    options: Options,
+    progress: &mut dyn FnMut(usize, usize),
+    out: &mut Comparison,
+) {
     let total = relations.len();
     let mut wrong = Vec::new();
     for (done, relation) in relations.iter().enumerate() {
         progress(done, total);
         let Some((left, right)) = both(relation, [a, b]) else { continue };
-        let key = Key::Other(relation.label());
+        let key = Key::Other(relation.title(a));
         let mut compared = entry(&key, [Some(&left), Some(&right)]);
         compared.names = [Some(relation.label()), Some(relation.name.clone())];
         if left.shape() == right.shape() {
             let measured = measure(&left, &right, options);
             compared.measured(&measured);
             compared.state = match measured.same() {
-                Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name)) => State::Unchecked(format!(
-                    "its values are A's in the order {}, which may be how it is stored or a mistake in every layer",
-                    relation.recipe.order()
-                )),
+                Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name), [a, b]) => {
+                    State::Unchecked(format!(
+                        "its values are A's in the order {}, which may be how it is stored or a mistake in every layer",
+                        relation.recipe.order()
+                    ))
+                }
                 Some(same) => same.state(),
                 None => State::Wrong,
             };
@@ -51,16 +87,15 @@ pub(super) fn compare(
     }
     for (relation, nmse, allowed) in wrong {
         let Some((left, right)) = both(relation, [a, b]) else { continue };
-        let key = Key::Other(relation.label());
+        let key = Key::Other(relation.title(a));
         let pair = Pair { key: &key, sides: [a, b], left: &left, right: &right, copy: false };
         let Diagnosis { cause, note, residual, .. } =
-            another(relation, &relations, &right, [a, b]).unwrap_or_else(|| match relation.other_order(a, &right) {
+            another(relation, relations, &right, [a, b]).unwrap_or_else(|| match relation.other_order(a, &right) {
                 Some(order) => Diagnosis::plain(format!("its parts stand in the order {}", order.join(", "))),
                 None => diagnose(&pair, nmse, allowed),
             });
         out.findings.push(finding(cause, &key, note, residual));
     }
-    unmapped(&relations, [a, b], out);
 }
 
 fn both<'a>(relation: &Relation, [a, b]: [&'a Side; 2]) -> Option<(Tensor<'a>, Tensor<'a>)> {
@@ -82,6 +117,9 @@ fn another(relation: &Relation, all: &[Relation], right: &Tensor<'_>, [a, b]: [&
                     &WEIGHT_WRONG_LAYER,
                     format!("it is that of layer {}", found.layer.map_or("-".into(), |layer| layer.to_string())),
                 ),
+                _ if other.is_part(a) => {
+                    (&WEIGHT_SWAPPED, format!("it is what {} is in {}", other.name, other.label()))
+                }
                 _ => (&WEIGHT_SWAPPED, format!("it is {}", other.label())),
             };
             Some(Diagnosis { cause: Some(cause), residual: measured.nmse(), ..Diagnosis::plain(note) })
@@ -89,21 +127,35 @@ fn another(relation: &Relation, all: &[Relation], right: &Tensor<'_>, [a, b]: [&
     )
 }
 
-/// What neither names nor values relate: it is not checked.
-fn unmapped(relations: &[Relation], [a, b]: [&Side; 2], out: &mut Comparison) {
+/// What B's tensors are made of; where they do not take all of it, that is said, and is wrong where `is_due` says that B should have it all.
+fn untaken<'r>(
+    relations: &'r [Relation],
+    [a, b]: [&Side; 2],
+    is_due: &dyn Fn(&str) -> bool,
+    out: &mut Comparison,
+) -> BTreeSet<&'r str> {
     let sources: BTreeSet<&str> = relations.iter().flat_map(|r| &r.sources).map(String::as_str).collect();
-    let made: BTreeSet<&str> = relations.iter().map(|relation| relation.name.as_str()).collect();
     for source in &sources {
         let of_it: Vec<&Relation> = relations.iter().filter(|r| r.sources.iter().any(|own| own == source)).collect();
         let taken: Option<usize> = of_it.iter().map(|relation| relation.taken(source)).sum();
-        let all = a.named(source).map_or(0, |tensor| tensor.len());
-        if let Some(taken) = taken.filter(|taken| *taken < all) {
-            out.warnings.push(Note::of(
-                source,
-                format!("{} of its {all} elements are in nothing of {}", all - taken, b.label()),
-            ));
+        let Some(tensor) = a.named(source) else { continue };
+        let all = tensor.len();
+        let Some(taken) = taken.filter(|taken| *taken < all) else { continue };
+        let note = format!("{} of its {all} elements are in nothing of {}", all - taken, b.label());
+        if is_due(source) {
+            let key = Key::of(source);
+            out.tensors.push(Compared { state: State::Wrong, ..entry(&key, [Some(&tensor), None]) });
+            out.findings.push(finding(None, &key, note, None));
+        } else {
+            out.warnings.push(Note::of(source, note));
         }
     }
+    sources
+}
+
+/// What neither names nor values relate: it is not checked.
+fn unmapped(relations: &[Relation], sources: &BTreeSet<&str>, [a, b]: [&Side; 2], out: &mut Comparison) {
+    let made: BTreeSet<&str> = relations.iter().map(|relation| relation.name.as_str()).collect();
     let holds = |name: &&str| sources.contains(name) || b.named(name).is_some();
     let (of_a, of_b) = (Layers::of(a.names(), &holds), Layers::of(b.names(), &|name| made.contains(name)));
     for name in a.names().filter(|name| !holds(name)) {

@@ -4,6 +4,7 @@
 mod blocks;
 mod changes;
 mod diagnose;
+mod folded;
 mod general;
 mod measure;
 mod noise;
@@ -25,6 +26,7 @@ pub use side::Side;
 
 use diagnose::{Diagnosis, Pair};
 use measure::{Measured, Same, measure};
+use parts::{Name, Named};
 use side::Tensor;
 
 use crate::mistakes::Mistake;
@@ -159,15 +161,21 @@ pub fn compare(
     let shared = |key: &Key| {
         !is_general || a.tensor(key).zip(b.tensor(key)).is_some_and(|(left, right)| left.name() == right.name())
     };
-    let keys: BTreeSet<Key> = a.keys().chain(b.keys()).filter(shared).collect();
+    let alone = [a.alone(b), b.alone(a)];
+    let parts = match is_general {
+        true => BTreeSet::new(),
+        false => general::parts([a, b], alone.clone(), options, progress, &mut out),
+    };
+    let parts: BTreeSet<Key> = parts.iter().map(|name| Key::of(name)).collect();
+    let keys: BTreeSet<Key> = a.keys().chain(b.keys()).filter(|key| shared(key) && !parts.contains(key)).collect();
     let total = keys.len();
     let mut judged = Vec::new();
     for (done, key) in keys.into_iter().enumerate() {
         progress(done, total);
         match (a.tensor(&key), b.tensor(&key)) {
             (Some(left), Some(right)) => judged.extend(both(key, [a, b], [left, right], options, &mut out)),
-            (Some(left), None) => missing(&key, [a, b], left, &mut out)?,
-            (None, Some(right)) => extra(&key, [a, b], right, &mut out)?,
+            (Some(left), None) => missing(&key, [a, b], left, &alone[1], &mut out)?,
+            (None, Some(right)) => extra(&key, [a, b], right, &alone[0], &mut out)?,
             (None, None) => {}
         }
     }
@@ -184,8 +192,9 @@ pub fn compare(
         blame(judged, [a, b], copies, &mut out);
     }
     if is_general {
-        general::compare(a, b, options, progress, &mut out);
+        general::compare([a, b], options, progress, &mut out);
     }
+    folded::folded(&judged, [a, b], &mut out);
     progress(total, total);
     if out.another_model().is_some() {
         // Of another model nothing is a mistake but what was reproduced.
@@ -385,8 +394,21 @@ fn finding(cause: Option<&'static Mistake>, key: &Key, note: String, residual_nm
     Finding { cause, tensors: vec![key.name().into()], note, residual_nmse }
 }
 
-/// A tensor that B does not hold.
-fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison) -> Result<(), ModelError> {
+/// Why a tensor was not looked at that a side holds under no name of its own: it may be a part of what that side alone has, or that a part of it.
+fn joined(tensor: &Tensor<'_>, side: &Side, alone: &[Name]) -> Option<String> {
+    let named = Named::of(tensor.name());
+    let (name, _) = alone.iter().find(|(_, other)| other.may_be_joined(&named))?;
+    Some(format!("{} may hold it with {name}, in no way known here", side.label()))
+}
+
+/// A tensor that B does not hold. `alone`: those that only B has.
+fn missing(
+    key: &Key,
+    [a, b]: [&Side; 2],
+    left: Tensor<'_>,
+    alone: &[Name],
+    out: &mut Comparison,
+) -> Result<(), ModelError> {
     let mut compared = entry(key, [Some(&left), None]);
     let role = key.weight().map(|w| w.role);
     let finding = |cause, note: String| finding(cause, key, note, None);
@@ -420,6 +442,8 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
         compared.state = State::Unchecked(format!("{} does not hold it, and it is zero", b.label()));
     } else if let Some(name) = elsewhere([a, b], &left) {
         compared.state = State::Unchecked(format!("{} holds its values under the name {name}", b.label()));
+    } else if let Some(reason) = joined(&left, b, alone) {
+        compared.state = State::Unchecked(reason);
     } else {
         compared.state = State::Wrong;
         out.findings.push(finding(is_bias(role).then_some(&BIAS_OMITTED), format!("{} does not hold it", b.label())));
@@ -428,8 +452,14 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
     Ok(())
 }
 
-/// A tensor that only B holds.
-fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison) -> Result<(), ModelError> {
+/// A tensor that only B holds. `alone`: those that only A has.
+fn extra(
+    key: &Key,
+    [a, b]: [&Side; 2],
+    right: Tensor<'_>,
+    alone: &[Name],
+    out: &mut Comparison,
+) -> Result<(), ModelError> {
     let mut compared = entry(key, [None, Some(&right)]);
     let role = key.weight().map(|w| w.role);
     if let Some(found) = by_content(a, &right) {
@@ -446,6 +476,8 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
         compared.state = State::Unchecked(format!("{} does not hold it", a.label()));
     } else if is_bias(role) && right.values().iter().all(|x| *x == 0.0) {
         compared.state = State::Unchecked(format!("{} does not hold it, and it is zero", a.label()));
+    } else if let Some(reason) = joined(&right, a, alone) {
+        compared.state = State::Unchecked(reason);
     } else {
         compared.state = State::Wrong;
         let note = format!("{} does not hold it", a.label());

@@ -71,6 +71,9 @@ const WORDS: &[(&[Part], &[&str])] = &[
     (&[KNorm], &["attn_k_norm", "k_norm", "k_layernorm", "key_layernorm"]),
 ];
 
+/// A name, and what it says.
+pub(super) type Name = (String, Named);
+
 /// What a name says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
@@ -170,6 +173,11 @@ impl Named {
         let is_bias = |named: &Named| named.is_bias == Some(true);
         let is_one = matches!(other.parts, [part] if self.parts.contains(part));
         self.parts.len() > 1 && is_one && is_bias(self) == is_bias(other)
+    }
+
+    /// Whether one of two tensors of a layer may be stored as a part of the other.
+    pub(super) fn may_be_joined(&self, other: &Named) -> bool {
+        self.layer == other.layer && self.may_be_of(other) && (self.has_part(other) || other.has_part(self))
     }
 
     /// How many parts a tensor of that name has: queries, keys and values that are stored together have three.

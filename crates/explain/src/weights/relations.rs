@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::diagnose::near;
-use super::parts::Named;
+use super::parts::{Name, Named};
 use super::rows::{Pool, Row};
 use super::side::{Side, Tensor};
 use crate::tolerance::weights::{MADE_SO, SAME_VECTOR, SAMPLE_MAY_BE};
@@ -52,9 +52,6 @@ enum Turned {
     Result,
 }
 
-/// A name, and what it says.
-type Name = (String, Named);
-
 /// How the tensors of one name are made, whatever their layer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Recipe {
@@ -69,14 +66,16 @@ pub(super) struct Recipe {
 impl Recipe {
     /// Whether its rows stand in an order that files have: A's own, part by part, or of queries and keys that of the other rotation. Any other order may be
     /// a mistake that was made in every layer.
-    pub(super) fn is_known_order(&self, named: &Named) -> bool {
+    pub(super) fn is_known_order(&self, named: &Named, sides: [&Side; 2]) -> bool {
         let Some((_, rows)) = &self.rows else { return true };
         let parts: Vec<&[Row]> = rows.chunk_by(|one, next| one < next).collect();
         // A may have them head by head, and then each of them is a part; it begins with queries, or the gate, in either case.
         let are_all = parts.len() == named.count() && parts.is_sorted_by_key(|part| part[0]);
         let is_each_once = rows.iter().collect::<BTreeSet<_>>().len() == rows.len();
         let is_split = parts.len() == 1 || are_all && is_each_once;
-        is_split || named.is_turned() && is_of_the_other_rotation(rows)
+        let [a, b] = sides.map(Side::qk_rows);
+        let may_be_turned = a.zip(b).is_none_or(|(a, b)| a != b);
+        is_split || may_be_turned && named.is_turned() && is_of_the_other_rotation(rows)
     }
 
     /// Its rows in their order, as far as a few runs of neighbours go: `rows 0-31, 64-95, 32-63`.
@@ -125,6 +124,11 @@ pub(super) struct Relation {
 }
 
 impl Relation {
+    /// Whether it is made of several tensors, or of a part of one.
+    pub(super) fn is_in_parts(&self, a: &Side) -> bool {
+        self.sources.len() > 1 || self.is_part(a)
+    }
+
     /// How many elements of one of its sources it takes, where it does not take all.
     pub(super) fn taken(&self, source: &str) -> Option<usize> {
         let at = self.sources.iter().position(|own| own == source)?;
@@ -133,9 +137,20 @@ impl Relation {
         Some(distinct.len() * width)
     }
 
+    /// Whether it is a part of a tensor of A's.
+    pub(super) fn is_part(&self, a: &Side) -> bool {
+        self.sources.iter().any(|source| self.taken(source).zip(a.named(source)).is_some_and(|(n, all)| n < all.len()))
+    }
+
+    /// What it is called: as A calls it, or, where that is of more, as B does.
+    pub(super) fn title(&self, a: &Side) -> String {
+        if self.is_part(a) { self.name.clone() } else { self.label() }
+    }
+
     /// The order in which B's tensor has what it is made of, where that is one after the other, and another order than is due.
     pub(super) fn other_order(&self, a: &Side, right: &Tensor<'_>) -> Option<Vec<&str>> {
-        if self.recipe.rows.is_some() || self.recipe.turned != Turned::Nothing || self.sources.len() < 2 {
+        let follow = self.recipe.rows.as_ref().is_none_or(|(_, rows)| rows.is_sorted());
+        if !follow || self.recipe.turned != Turned::Nothing || self.sources.len() < 2 {
             return None;
         }
         let values = right.values();
@@ -165,9 +180,11 @@ impl Relation {
     pub(super) fn left<'a>(&self, a: &'a Side, right: &Tensor<'_>) -> Option<Tensor<'a>> {
         let values = made(a, &self.recipe, &self.sources, right.shape())?;
         let first = a.named(self.sources.first()?)?;
-        let shape = match values.len() == right.len() {
-            true => right.shape().to_vec(),
-            false => first.shape().to_vec(),
+        let width = first.row_len().max(1);
+        let shape = match (right.shape(), values.len()) {
+            (due, len) if len == right.len() => due.to_vec(),
+            ([_], len) => vec![len],
+            (_, len) => vec![len / width, width],
         };
         Some(first.made(values, shape))
     }
@@ -176,14 +193,13 @@ impl Relation {
 /// So many vectors are no convention yet.
 const FEW: usize = 3;
 
-/// The tensors of B that no tensor of A has the name of, each with what it is made of, where that is known.
-pub(super) fn relations(a: &Side, b: &Side) -> Vec<Relation> {
+/// Some tensors of B, each with which of some tensors of A it is made of, where that is known.
+pub(super) fn relations([a, b]: [&Side; 2], [of_a, of_b]: [Vec<Name>; 2]) -> Vec<Relation> {
     let mut kinds: BTreeMap<String, Vec<Name>> = BTreeMap::new();
-    for name in b.names().filter(|name| a.named(name).is_none()) {
-        let named = Named::of(name);
-        kinds.entry(named.stem.clone()).or_default().push((name.to_owned(), named));
+    for name in &of_b {
+        kinds.entry(name.1.stem.clone()).or_default().push(name.clone());
     }
-    let finder = Finder::of(a, b);
+    let finder = Finder::of([a, b], of_a, &of_b);
     let mut found: Vec<(Vec<Name>, Votes)> = Vec::new();
     for tensors in kinds.into_values() {
         let votes = finder.recipes(&tensors);
@@ -318,6 +334,8 @@ struct Kept {
 struct Finder<'a> {
     a: &'a Side,
     b: &'a Side,
+    /// What is to be found.
+    wanted: &'a [Name],
     /// In the order in which tensors are joined.
     sources: Vec<Source<'a>>,
     /// The rows that were looked through last, by what they are.
@@ -325,15 +343,15 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn of(a: &'a Side, b: &'a Side) -> Finder<'a> {
-        let source = |name: &'a str| {
-            let (named, tensor) = (Named::of(name), a.named(name)?);
+    fn of([a, b]: [&'a Side; 2], of_a: Vec<Name>, wanted: &'a [Name]) -> Finder<'a> {
+        let source = |(name, named): Name| {
+            let tensor = a.named(&name)?;
             let is_read = tensor.unreadable().is_none() && !tensor.shape().is_empty();
             is_read.then(|| Source { named, tensor, some: OnceCell::new() })
         };
-        let mut sources: Vec<Source<'a>> = a.names().filter_map(source).collect();
+        let mut sources: Vec<Source<'a>> = of_a.into_iter().filter_map(source).collect();
         sources.sort_by_cached_key(|source| source.named.order());
-        Finder { a, b, sources, pools: RefCell::default() }
+        Finder { a, b, wanted, sources, pools: RefCell::default() }
     }
 
     /// Recipes for tensors of one name, each with how many of the layers it fits.
@@ -473,9 +491,9 @@ impl<'a> Finder<'a> {
         pool
     }
 
-    /// What must be meant where the values do not show it: the tensors of just these parts, or the only one of its size that is left.
+    /// What must be meant where the values do not show it: the tensors of just these parts, that part of one, or the only one of its size that is left.
     fn by_name(&self, tensor: &Name, used: &BTreeSet<String>) -> Option<Recipe> {
-        let right = self.b.named(&tensor.0)?;
+        let right = self.b.named(&tensor.0).filter(|right| !right.is_guess())?;
         let allowed = self.allowed(tensor, &right);
         let all = || allowed.iter().map(|&at| &self.sources[at]);
         let of_it: Vec<&Source<'_>> = all().filter(|source| tensor.1.is_of(&source.named)).collect();
@@ -485,12 +503,32 @@ impl<'a> Finder<'a> {
         let parts: Vec<&Source<'_>> = all().filter(|source| tensor.1.has_part(&source.named)).collect();
         let size = |sources: &[&Source<'_>]| sources.iter().map(|source| source.tensor.len()).sum::<usize>();
         let named = [of_it, parts].into_iter().find(|sources| size(sources) == right.len());
-        let meant = named.unwrap_or_else(left);
-        (size(&meant) == right.len()).then(|| Recipe {
+        let recipe = |meant: &[&Source<'_>], rows| Recipe {
             stems: meant.iter().map(|source| source.named.stem.clone()).collect(),
             turned: Turned::Nothing,
             change: Change::None,
-            rows: None,
-        })
+            rows,
+        };
+        if let (None, Some((source, rows))) = (&named, self.part(tensor, &right)) {
+            return Some(recipe(&[source], Some(rows)));
+        }
+        let meant = named.unwrap_or_else(left);
+        (size(&meant) == right.len()).then(|| recipe(&meant, None))
+    }
+
+    /// The rows that are due to it in a tensor of several parts, where B has all of these by themselves: they follow each other.
+    fn part(&self, (name, named): &Name, right: &Tensor<'_>) -> Option<(&Source<'_>, (usize, Vec<Row>))> {
+        let is_of = |whole: &Named, part: &Named| whole.has_part(part) && whole.may_be_joined(part);
+        let source = self.sources.iter().find(|source| is_of(&source.named, named));
+        let source = source.filter(|source| source.tensor.shape().len() < 3)?;
+        let mut parts: Vec<&Name> = self.wanted.iter().filter(|(_, part)| is_of(&source.named, part)).collect();
+        parts.sort_by_cached_key(|(_, part)| part.order());
+        let len = |(name, _): &&Name| self.b.named(name).map(|tensor| tensor.len());
+        let lens: Vec<usize> = parts.iter().map(len).collect::<Option<_>>()?;
+        let before: usize = lens[..parts.iter().position(|(part, _)| part == name)?].iter().sum();
+        let width = if is_flat(right) { 1 } else { right.row_len().max(1) };
+        let rows = before / width..(before + right.len()) / width;
+        (lens.iter().sum::<usize>() == source.tensor.len())
+            .then(|| (source, (width, rows.map(|row| (0, row)).collect())))
     }
 }

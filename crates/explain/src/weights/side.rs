@@ -11,6 +11,7 @@ use firstdiff_model::{
 use firstdiff_trace::QkRows;
 
 use super::Key;
+use super::parts::{Name, Named};
 
 /// The weights of one file or folder.
 #[derive(Debug)]
@@ -114,6 +115,12 @@ impl Side {
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.names.keys().cloned()
+    }
+
+    /// The tensors that mean nothing the other side has, with what their names say.
+    pub(super) fn alone(&self, other: &Side) -> Vec<Name> {
+        let alone = self.names.iter().filter(|(key, _)| !other.names.contains_key(*key));
+        alone.map(|(_, name)| (name.clone(), Named::of(name))).collect()
     }
 
     /// For which pairing the rows of Q and K are ordered: by the format, or by names that only one kind of file has.

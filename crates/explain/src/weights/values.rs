@@ -5,7 +5,7 @@ use firstdiff_model::Storage;
 use half::{bf16, f16};
 
 use super::changes::law;
-use super::diagnose::{Diagnosis, Pair, close, found, near, place};
+use super::diagnose::{Diagnosis, Pair, close, found, near, place, ranges};
 use super::paid::Cost;
 use super::side::RowOrder;
 use super::{blocks, noise};
@@ -13,6 +13,9 @@ use crate::mistakes::linear::WEIGHT_UNSET;
 use crate::mistakes::norm::NORM_PLUS_ONE;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE, STORAGE_TYPE};
 use crate::tolerance::weights::{QUANTISING_ROOM, SAME_START, SAME_VALUE};
+
+/// Elements of a block.
+const BLOCKS: [usize; 4] = [32, 64, 128, 256];
 
 /// What can be seen element by element.
 pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
@@ -69,7 +72,19 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     if lost <= 2.0 * QUANTISING_ROOM * due[start..].iter().map(|v| f64::from(*v)).sum::<f64>() {
         return None;
     }
-    if b[start..].iter().all(|y| *y == 0.0) {
+    let blocks = [pair.left, pair.right].iter().filter_map(|t| t.storage()).any(|s| s.is_quantised());
+    let width = pair.left.row_len().max(1);
+    let (unit, what) = if pair.left.shape().len() > 1 { (width, "rows") } else { (1, "elements") };
+    // Whole rows of numbers that are in no blocks: no size counted wrongly leaves such, but a half or a quarter.
+    let are_rows = !blocks && start.is_multiple_of(unit) && ![2, 4].iter().any(|share| start * share == end);
+    let law = |note: String, places: f64| Some(Diagnosis::law(note, residual, Cost { numbers: 0, places }));
+    let is_end = b[start..].iter().all(|y| *y == 0.0);
+    if is_end && are_rows {
+        let (from, rows) = (start / unit, end / unit);
+        let some = ranges(&(from..rows).collect::<Vec<_>>());
+        return law(format!("{what} {some} of {rows} are zero, and the others right"), choice(rows));
+    }
+    if is_end {
         let bytes = bytes_read(pair, start, end).unwrap_or_default();
         return found(&DEQUANT_TRUNCATED, format!("zero from element {start} of {end} on{bytes}"), residual);
     }
@@ -80,19 +95,14 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         // One element of a block may be too small for its scale throughout.
         (longest * 8 <= period * 7 && longest > 0 && same).then_some(longest)
     };
-    let blocks = [pair.left, pair.right].iter().filter_map(|t| t.storage()).any(|s| s.is_quantised());
-    let periods = [32, 64, 128, 256].into_iter().filter(|_| blocks).chain([pair.left.row_len()]);
+    let periods = BLOCKS.into_iter().chain([width]).filter(|_| blocks);
     let Some((period, longest)) = periods.filter_map(|period| Some((period, filled(period)?))).next() else {
         // Rows, heads or single elements: nothing that a size counted wrongly would leave.
         let place = place(pair, a, b).unwrap_or_default();
         let note = format!("{count} of {end} elements are zero, and the others right{place}");
-        return Some(Diagnosis::law(note, residual, Cost { numbers: 0, places: choice(end) * count as f64 }));
+        return law(note, choice(end) * count as f64);
     };
-    let of = if blocks && [32, 64, 128, 256].contains(&period) {
-        format!("every {period} elements")
-    } else {
-        "each row".into()
-    };
+    let of = if BLOCKS.contains(&period) { format!("every {period} elements") } else { "each row".into() };
     found(&DEQUANT_TRUNCATED, format!("only the first {longest} of {of} are set"), residual)
 }
 
@@ -157,19 +167,32 @@ fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
     if a.len() < 128 {
         return None;
     }
-    for by in 1..=FURTHEST.min(a.len() - 64) {
-        for (x, y, word) in [(&a[by..], &b[..b.len() - by], "early"), (&a[..a.len() - by], &b[by..], "late")] {
-            if near(&x[..64], &y[..64]) < SAME_START
-                && let Some(residual) = close(x, y, pair)
-            {
-                let bytes = pair.right.bytes_of(by).map_or(String::new(), |n| format!(" ({n} bytes)"));
-                return found(
-                    &STORAGE_SHAPE,
-                    format!("every value comes {by} elements{bytes} {word}: an offset or the alignment"),
-                    residual,
-                );
-            }
+    let width = pair.left.row_len();
+    // Of a vector no row is another one's.
+    let rows = |by: usize| Some(by / width).filter(|_| width < a.len() && by.is_multiple_of(width));
+    let places = (1..=FURTHEST).chain([width]).filter(|by| by + 64 <= a.len());
+    for (by, is_late) in places.flat_map(|by| [(by, false), (by, true)]) {
+        let (early, late) = if is_late { (&b, &a) } else { (&a, &b) };
+        let (x, y) = (&early[by..], &late[..late.len() - by]);
+        let (x, y) = if is_late { (y, x) } else { (x, y) };
+        if near(&x[..64], &y[..64]) >= SAME_START {
+            continue;
         }
+        let Some(residual) = close(x, y, pair) else { continue };
+        let (word, sign) = if is_late { ("late", '-') } else { ("early", '+') };
+        // No offset brings what is cut off at one end to the other.
+        let is_around = near(&early[..by], &late[late.len() - by..]) < SAME_START;
+        let end = if is_around { ", around the end" } else { "" };
+        let note = match rows(by) {
+            Some(rows) => format!("its rows are A's, {rows} {word}{end}: row i is row i{sign}{rows}"),
+            None if is_around => format!("every value comes {by} elements {word}{end}"),
+            None => {
+                let bytes = pair.right.bytes_of(by).map_or(String::new(), |n| format!(" ({n} bytes)"));
+                let note = format!("every value comes {by} elements{bytes} {word}: an offset or the alignment");
+                return found(&STORAGE_SHAPE, note, residual);
+            }
+        };
+        return Some(Diagnosis::law(note, residual, Cost { numbers: 0, places: choice(2 * FURTHEST) }));
     }
     None
 }

@@ -118,3 +118,15 @@ fn what_cannot_begin_at_a_later_token_is_not_named_there() {
     assert!(!explanation.findings.is_empty());
     assert!(explanation.findings.iter().all(|f| f.matched != Match::Reproduced), "{:?}", explanation.findings);
 }
+
+/// The same from the first decoded token on, where the prefill is right: what would have shown there is made in decoding alone.
+#[test]
+fn what_is_as_good_in_decoding_alone_is_named_too() {
+    let explanation = changed("llama", TORCH, &|dump, tap, step, x| match tap.site {
+        _ if tap.layer.is_some_and(|layer| layer > 0) => None,
+        Site::KRope if step >= 1 => Some(values(dump, Tap { site: Site::K, ..tap }, step)),
+        Site::H0 | Site::AttnNorm | Site::Q | Site::K | Site::QRope | Site::KRope => Some(x),
+        _ => None,
+    });
+    assert_eq!(causes(&explanation), [("rope-position decode-zero".to_owned(), vec!["rope-omitted"], 1)]);
+}

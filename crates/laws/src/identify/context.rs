@@ -8,7 +8,7 @@ mod weights;
 
 use std::sync::Arc;
 
-use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
+use ndarray::{Array3, ArrayD, ArrayView2, Axis as Dimension, Ix3, s};
 
 use crate::case::{Axis, Case, Place};
 use crate::describe::set::Set;
@@ -25,6 +25,7 @@ use crate::identify::sums::{moved, sparse};
 use crate::identify::{OnPart, first_along};
 use crate::law::{Form, Law};
 use crate::number::Measured;
+use crate::solve::inverse;
 
 /// Probabilities `[H,T,S]`, values `[S,K,d]`, and the key head of each head.
 struct Operands {
@@ -389,10 +390,9 @@ fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
     let mut worst = 1.0f64;
     for h in 0..heads {
         let probs = of.probs.slice(s![h, .., ..]);
-        let matrix = nalgebra::DMatrix::from_fn(rows, keys, |t, s| probs[[t, s]]);
-        let Some(inverse) = matrix.clone().try_inverse() else { return Vec::new() };
-        worst = worst.max(matrix.norm() * inverse.norm() / rows as f64);
-        let inverse = Array2::from_shape_fn((rows, keys), |(t, s)| inverse[(t, s)]);
+        let Some(inverse) = inverse(probs) else { return Vec::new() };
+        let norm = |matrix: ArrayView2<'_, f64>| matrix.iter().map(|x| x * x).sum::<f64>().sqrt();
+        worst = worst.max(norm(probs) * norm(inverse.view()) / rows as f64);
         values.slice_mut(s![.., h, ..]).assign(&inverse.dot(&own.slice(s![.., h, ..])));
     }
     let noise = case.first().noise() * worst;

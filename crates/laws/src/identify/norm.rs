@@ -353,6 +353,12 @@ struct Part<F> {
     parameters: Parameters,
 }
 
+impl<F> Part<F> {
+    fn new(words: String, bits: f64, f: F) -> Part<F> {
+        Part { words: Some(words), bits, f, parameters: Vec::new() }
+    }
+}
+
 fn of_product(case: &Case<'_>, right: &Right, inner: &Array2<f64>, of: &Product, shape: &Shape) -> Vec<Law> {
     // The scale between rows and gain is free: it is settled so that one of them is the right one, where it can be.
     let gains: Vec<f64> = of.gain.iter().map(|g| g.value).collect();

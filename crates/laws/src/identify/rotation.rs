@@ -7,8 +7,8 @@ mod turns;
 
 use std::sync::Arc;
 
-use nalgebra::Complex;
 use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3};
+use num_complex::Complex;
 
 use self::positions::steps;
 pub(super) use self::turns::pairings;

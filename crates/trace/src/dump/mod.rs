@@ -413,7 +413,7 @@ impl Dump {
             let word = if made.len() == 1 { "tap is" } else { "taps are" };
             let count = made.len();
             self.notes
-                .push(format!("{count} {word} printed with few digits ({} ...): used as if stored in f16; what is smaller than f16's rounding cannot be seen in them", first.tap));
+                .push(format!("{count} {word} printed with few digits ({} ...): judged as if rounded to f16; what is smaller than f16's rounding cannot be seen in them, unless it has structure, as a factor has", first.tap));
         }
         self.parts.retain(|part| !places.contains(&(part.tap, part.step)));
         self.entries.extend(made);

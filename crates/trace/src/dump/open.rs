@@ -12,7 +12,7 @@ use crate::dump::import::{self, Item, Part, Partial, Printed};
 use crate::dump::{Dump, DumpError, Entry, Maker, NamesRead, TensorLocation, file_error, folder, io_error, not_a_dump};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
-use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
+use crate::meta::{FORMAT, Meta, NamedRows, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
 use crate::names::{self, Names, NamesError};
 use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_mask};
 use crate::tap::{Site, Tap};
@@ -729,6 +729,16 @@ impl Dump {
         let header = self.header(&found)?;
         self.check_shape(&tap.to_string(), &found, &header)?;
         let (shape, dtype) = (header.shape.clone(), header.layout.dtype);
+        let told = match &rows {
+            Some(Rows::List(list)) => Some(list.len()),
+            Some(Rows::Named(NamedRows::Last)) => Some(1),
+            Some(Rows::Named(NamedRows::All)) | None => None,
+        };
+        // A key/value cache holds the rows of earlier steps as well.
+        let shows_all = !tap.is_open() && !tap.site.is_attended() && shape.len() >= tap.site.axes().len();
+        if let Some(told) = told.filter(|told| shows_all && !shape.contains(told)) {
+            self.doubt(tap, step, format!("its shape is {shape:?}, and 'rows' in dump.json is of {told} positions"));
+        }
         self.entries.push(Entry { tap, step, shape, dtype, rows, place: found.place, header });
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(_)) => {
             let told = compared(bisection, judged);
-            let mut ending = vec![("checked", looked_at(bisection, report).join("; "))];
+            let mut ending = vec![("checked", looked_at(bisection, judged).join("; "))];
             ending.extend(not_asked(bisection, judged).map(|names| ("not asked", names)));
             ending.extend(told.next.clone().map(|next| ("next", next)));
             divergence(&mut screen, judged, &told, &ending);
@@ -46,7 +46,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
             let count = report.count(Status::agrees);
-            let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, report).join("; "));
+            let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, judged).join("; "));
             screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.loosened))));
             screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
         }
@@ -58,13 +58,17 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     screen
 }
 
-/// Which taps up to the answer were seen at all positions, and which at some; the last of them, which tell most.
-fn looked_at(bisection: &Bisection, report: &Report) -> Vec<String> {
+/// Which taps up to the answer were seen at all positions of all steps, and which at some; the last of them, which tell most.
+fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
     const MOST: usize = 6;
+    let report = &judged.report;
     let end = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
-    let seen = || report.taps[..end].iter().filter(|t| t.metrics.is_some());
-    let part: BTreeSet<Tap> = seen().filter(|t| t.positions.is_some()).map(|t| t.place.tap).collect();
-    let whole: BTreeSet<Tap> = seen().map(|t| t.place.tap).filter(|tap| !part.contains(tap)).collect();
+    let seen = report.taps[..end].iter().filter(|t| t.metrics.is_some()).map(|t| t.place.tap);
+    let is_whole =
+        |place: Place| report.tap(place.tap, place.step).is_some_and(|t| t.metrics.is_some() && t.positions.is_none());
+    let due =
+        |tap| (0..=bisection.last_step).map(move |step| Place { tap, step }).filter(|p| bisection.reference.has(*p));
+    let (whole, part): (BTreeSet<Tap>, BTreeSet<Tap>) = seen.partition(|tap| due(*tap).all(is_whole));
     let list = |taps: &BTreeSet<Tap>| {
         let names: Vec<String> = taps.iter().skip(taps.len().saturating_sub(MOST)).map(ToString::to_string).collect();
         names.join(", ")
@@ -170,7 +174,7 @@ pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
         bytes: bisection.driver.evidence.bytes,
         full_bytes: bisection.full as u64,
         all_positions,
-        looked_at: answer.map(|judged| looked_at(bisection, &judged.report)).unwrap_or_default(),
+        looked_at: answer.map(|judged| looked_at(bisection, judged)).unwrap_or_default(),
         not_asked: answer.and_then(|judged| not_asked(bisection, judged)),
     }
 }

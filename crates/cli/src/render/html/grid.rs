@@ -2,6 +2,7 @@
 
 use firstdiff_compare::{ChunkAlignment, Status, number};
 use firstdiff_trace::Tap;
+use serde::Serialize;
 
 use crate::render::html::details::Shown;
 use crate::report::TapEntry;
@@ -38,6 +39,7 @@ impl<'a> Place<'a> {
 }
 
 /// A map.
+#[derive(Serialize)]
 pub(crate) struct Grid {
     pub(crate) title: String,
     pub(crate) columns: Vec<String>,
@@ -45,12 +47,14 @@ pub(crate) struct Grid {
 }
 
 /// A layer.
+#[derive(Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) cells: Vec<Option<Cell>>,
 }
 
 /// What is shown of a tap, or of the worst of several.
+#[derive(Serialize)]
 pub(crate) struct Cell {
     /// Its number among those whose details are told.
     pub(crate) at: usize,

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
+
 /// Width and height of the frame, and the room left and below for ticks.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 200.0;
@@ -11,6 +13,7 @@ const TOP: f64 = 10.0;
 const TICKS: usize = 8;
 
 /// A chart as its template draws it.
+#[derive(Serialize)]
 pub(crate) struct Plot {
     pub(crate) title: String,
     /// What can be seen in it, in words.
@@ -22,6 +25,7 @@ pub(crate) struct Plot {
 }
 
 /// A line of a chart.
+#[derive(Serialize)]
 pub(crate) struct Curve {
     pub(crate) name: &'static str,
     /// How it is drawn: a class of the style sheet.
@@ -32,6 +36,7 @@ pub(crate) struct Curve {
 }
 
 /// A point that says what it is.
+#[derive(Serialize)]
 pub(crate) struct Point {
     pub(crate) x: String,
     pub(crate) y: String,
@@ -39,6 +44,7 @@ pub(crate) struct Point {
 }
 
 /// A mark beside an axis.
+#[derive(Serialize)]
 pub(crate) struct Tick {
     pub(crate) at: String,
     pub(crate) text: String,

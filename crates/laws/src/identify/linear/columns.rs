@@ -1,6 +1,5 @@
 //! How often each channel of the input is counted, and how far the weight was read.
 
-use nalgebra::{DMatrix, DVector};
 use ndarray::{Array2, ArrayView1, Axis as Dimension};
 
 use super::inputs::of_input;
@@ -12,6 +11,7 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::law::{Form, Law};
 use crate::number::Measured;
+use crate::solve::Cholesky;
 
 fn scaled_columns(words: String, bits: f64, values: Vec<f64>) -> Law {
     of_input(Form::LinearColumns, words, bits, move |case, at| {
@@ -88,11 +88,11 @@ impl Sample {
         if !self.tells_columns() {
             return None;
         }
-        let (k, error) = (self.x.ncols(), &self.own - &self.right);
+        let error = &self.own - &self.right;
         let gram = change.t().dot(change) * self.x.t().dot(&self.x);
         let cross = (self.x.t().dot(&error) * change.t()).sum_axis(Dimension(1));
-        let factored = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]).cholesky()?;
-        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
+        let factored = Cholesky::of(&gram)?;
+        let fitted = factored.solve(&cross.to_vec());
         let mut x = self.x.clone();
         x.columns_mut().into_iter().zip(fitted.iter()).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
         let left = self.left(&(self.x.dot(&self.weight.t()) + x.dot(&change.t())));
@@ -101,7 +101,7 @@ impl Sample {
         }
         let size = (self.own.iter().map(|y| y * y).sum::<f64>() / self.own.len() as f64).sqrt();
         let (each, inverse) = (left.max(self.noise) * size, factored.inverse());
-        let share = |(a, by): (usize, &f64)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt());
+        let share = |(a, by): (usize, &f64)| Measured::new(*by, each * inverse[[a, a]].max(0.0).sqrt());
         Some(fitted.iter().enumerate().map(share).collect())
     }
 
@@ -218,14 +218,23 @@ impl Sample {
             weight.slice_mut(read).assign(&self.weight.slice(read));
             let (from, total) = (first * columns + count, self.weight_rows * columns);
             if from > 0 && reads(&weight) {
-                let words = format!("only the first {from} numbers of the weight are read, the rest are 0");
-                let bits = if from * 2 == total || from * 4 == total { 3.0 } else { 10.0 };
+                let is_share = from * 2 == total || from * 4 == total;
+                // Whole rows are not what a size counted wrongly leaves.
+                let are_rows = count == 0 && !is_share;
+                let words = match are_rows {
+                    true => format!(
+                        "rows {first}-{} of the weight are 0, or not multiplied with; the others right",
+                        self.weight_rows - 1
+                    ),
+                    false => format!("only the first {from} numbers of the weight are read, the rest are 0"),
+                };
+                let bits = if is_share { 3.0 } else { 10.0 };
                 let law = of_weight(words, bits, move |case, at| {
                     let mut weight = weight_of(case, at)?;
                     weight.iter_mut().skip(from).for_each(|w| *w = 0.0);
                     Some(weight)
                 });
-                laws.push(law.with("zero_from", from));
+                laws.push(if are_rows { law.with("rows_from", first) } else { law.with("zero_from", from) });
             }
         }
         for from in BLOCKS.into_iter().filter(|from| *from < columns) {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use nalgebra::{Cholesky, DMatrix};
 use ndarray::{Array2, Axis as Dimension};
 
 use super::{MOST_COLUMNS, ROOM, flat, weight_of};
@@ -10,6 +9,7 @@ use crate::case::{Axis, Case};
 use crate::identify::of_recovered;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
+use crate::solve::Cholesky;
 
 /// Rows of a weight that its input is recovered from, for each column.
 const ROWS_PER_COLUMN: usize = 3;
@@ -35,14 +35,8 @@ fn input(case: &Case<'_>) -> Option<Subject> {
     let pick = |y: Array2<f64>| y.select(Dimension(1), &rows);
     let bias = &right - &x.dot(&weight.t());
     let (wanted, weight) = (pick(own - bias), weight.select(Dimension(0), &rows));
-    let gram = weight.t().dot(&weight);
-    let factored = Cholesky::new(DMatrix::from_fn(columns, columns, |a, b| gram[[a, b]]))?;
-    let inverse = factored.inverse();
-    let solved = |y: &Array2<f64>| {
-        let cross = y.dot(&weight);
-        let made = &inverse * DMatrix::from_fn(columns, cross.nrows(), |c, t| cross[[t, c]]);
-        Array2::from_shape_fn((cross.nrows(), columns), |(t, c)| made[(c, t)])
-    };
+    let inverse = Cholesky::of(&weight.t().dot(&weight))?.inverse();
+    let solved = |y: &Array2<f64>| y.dot(&weight).dot(&inverse);
     let mut read = solved(&wanted);
     for _ in 0..2 {
         let rest = &wanted - &read.dot(&weight.t());
@@ -56,7 +50,7 @@ fn input(case: &Case<'_>) -> Option<Subject> {
     }
     // The error of each output, as the inverse carries it over.
     let each = first.noise() * size / (wanted.len() as f64).sqrt();
-    let carried = each * (inverse.trace() / columns as f64).sqrt();
+    let carried = each * (inverse.diag().sum() / columns as f64).sqrt();
     let noise = carried / (square(&read) / read.len() as f64).sqrt().max(f64::MIN_POSITIVE);
     if !noise.is_finite() || noise > MOST_NOISE {
         return None;

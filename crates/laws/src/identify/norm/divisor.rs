@@ -199,7 +199,6 @@ fn by_element(case: &Case<'_>, right: &Right, due: &[f64], own: &[Measured]) -> 
 fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let first = case.first();
-    let part = |words: String, bits: f64, f: Rows| Part { words: Some(words), bits, f, parameters: Vec::new() };
     let right_input = ("its right input".to_owned(), first.inputs[0].clone());
     let around = first.around.iter().filter(|(_, x)| x.shape() == first.inputs[0].shape());
     for (name, x) in std::iter::once(&right_input).chain(around) {
@@ -213,7 +212,7 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
                 };
                 Some(right.divisor(&right.inner(&matrix(x)?)))
             });
-            laws.push(part(format!("rows are divided by what {name} would be divided by"), 8.0, f));
+            laws.push(Part::new(format!("rows are divided by what {name} would be divided by"), 8.0, f));
         }
     }
     laws.extend(super::channels::of_other_heads(case, right, own));
@@ -252,7 +251,7 @@ fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measure
         });
         let whose = if of_positions { "position" } else { "head" };
         let said = format!("rows are divided by the divisor of another {whose}: of each, {}", source.words);
-        laws.push(part(said, source.bits + 5.0, f));
+        laws.push(Part::new(said, source.bits + 5.0, f));
     };
     offer(count, if inside == 1 { Axis::Token } else { Axis::Row }, &at_positions, true);
     if inside > 1 {

@@ -78,7 +78,7 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
                     Some(right.gain.iter().zip(vector).map(|(w, v)| by * w + other * v).collect())
                 });
                 let words = format!("the gain is {} w + {} times {name} (w: the right gain)", a.words, b.words);
-                laws.push(Part { words: Some(words), bits: 8.0 + a.bits + b.bits, f, parameters: Vec::new() });
+                laws.push(Part::new(words, 8.0 + a.bits + b.bits, f));
                 break;
             }
         }
@@ -91,23 +91,13 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
     if let Some(table) = table(ratio.collect(), 1.0) {
         let values = table.values;
         let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().zip(&values).map(|(w, by)| w * by).collect()));
-        laws.push(Part {
-            words: Some(format!("the gain is w times {} (w: the right gain)", table.words)),
-            bits: table.bits + 4.0,
-            f,
-            parameters: Vec::new(),
-        });
+        laws.push(Part::new(format!("the gain is w times {} (w: the right gain)", table.words), table.bits + 4.0, f));
     }
     let off = own.iter().zip(w).map(|(m, w)| m.plus(-w));
     if let Some(table) = table(off.collect(), 0.0) {
         let values = table.values;
         let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().zip(&values).map(|(w, by)| w + by).collect()));
-        laws.push(Part {
-            words: Some(format!("the gain is w plus {} (w: the right gain)", table.words)),
-            bits: table.bits + 5.0,
-            f,
-            parameters: Vec::new(),
-        });
+        laws.push(Part::new(format!("the gain is w plus {} (w: the right gain)", table.words), table.bits + 5.0, f));
     }
     // Gains of other channels; several may have the same.
     let nearest = |m: &Measured| {
@@ -124,18 +114,17 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
         {
             let of = source.from;
             let f: Gain = Arc::new(move |_, _, right| of.iter().map(|&c| right.gain.get(c).copied()).collect());
-            laws.push(Part {
-                words: Some(format!("the gain of each channel i is that of {}", source.words)),
-                bits: source.bits + 4.0,
+            laws.push(Part::new(
+                format!("the gain of each channel i is that of {}", source.words),
+                source.bits + 4.0,
                 f,
-                parameters: Vec::new(),
-            });
+            ));
         }
     }
     if let Some(found) = pool::found(case, w, own) {
         let f: Gain = Arc::new(move |case, place, right| (found.of)(case, place, &right.gain));
         let words = format!("of the gains {}", found.words);
-        laws.push(Part { words: Some(words), bits: found.bits + 2.0, f, parameters: Vec::new() });
+        laws.push(Part::new(words, found.bits + 2.0, f));
     }
     laws.extend(products_of_layers(case, w, own));
     let mut sorted = w.clone();
@@ -153,12 +142,7 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
                 }
                 Some(gain)
             });
-            laws.push(Part {
-                words: Some(format!("the gain is sorted, {words}")),
-                bits: 6.0,
-                f,
-                parameters: Vec::new(),
-            });
+            laws.push(Part::new(format!("the gain is sorted, {words}"), 6.0, f));
         }
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
@@ -175,7 +159,7 @@ fn gain_on_a_part(w: &[f64], own: &[Measured]) -> Option<Part<Gain>> {
         let gain = right.gain.iter().zip(&has).map(|(w, has)| if *has { f(*w) } else { *w });
         (has.len() == right.gain.len()).then(|| gain.collect())
     });
-    Some(Part { words: Some(words), bits: function.bits + set.bits + 3.0, f, parameters: Vec::new() })
+    Some(Part::new(words, function.bits + set.bits + 3.0, f))
 }
 
 /// The right gain times other vectors: one, or all of those of a kind in the layers before.
@@ -190,12 +174,7 @@ fn products_of_layers(case: &Case<'_>, w: &[f64], own: &[Measured]) -> Vec<Part<
             let f: Gain = Arc::new(move |case, place, right| {
                 Some(times(&right.gain, &case.operation.vector(place, right.gain.len(), &known)?))
             });
-            laws.push(Part {
-                words: Some(format!("the gain is w times {name} (w: the right gain)")),
-                bits: 9.0,
-                f,
-                parameters: Vec::new(),
-            });
+            laws.push(Part::new(format!("the gain is w times {name} (w: the right gain)"), 9.0, f));
         }
     }
     laws

@@ -3,8 +3,8 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use nalgebra::Complex;
 use ndarray::Array2;
+use num_complex::Complex;
 
 use super::turns::angles;
 use super::{Frequencies, How, Made, Right};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nalgebra::Complex;
 use ndarray::{Array2, Array3, ArrayD};
+use num_complex::Complex;
 
 use super::positions::position;
 use super::turns::{angles, wrap};

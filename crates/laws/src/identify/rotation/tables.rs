@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nalgebra::Complex;
 use ndarray::Array2;
+use num_complex::Complex;
 
 use super::sections::{ByHead, turned_by_head};
 use super::{Right, operands, predicted};

@@ -2,8 +2,8 @@
 
 use std::f64::consts::PI;
 
-use nalgebra::Complex;
 use ndarray::{Array2, Array3};
+use num_complex::Complex;
 
 /// Which dimensions of a head are rotated together.
 #[derive(Clone, Debug, PartialEq)]
