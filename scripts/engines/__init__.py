@@ -1,1 +1,1 @@
-"""Engines of other people that test_engines.py asks to compute one model; one module an engine, each a command of its own."""
+"""Engines that share no code with firstdiff: NumPy's, and those of other people (each by its own package)."""

@@ -1,4 +1,4 @@
-"""Runs one engine many times in one process, for the import is what takes long: python -m engines MODULE < a JSON list of arguments a line."""
+"""Runs one engine many times in one process, for the import is what takes long: python -m scripts.engines MODULE < a JSON list of arguments a line."""
 
 import importlib
 import json
@@ -7,7 +7,7 @@ import traceback
 
 
 def main():
-    engine = importlib.import_module(f"engines.{sys.argv[1]}")
+    engine = importlib.import_module(f"scripts.engines.{sys.argv[1]}")
     for line in sys.stdin:
         argv = json.loads(line)
         try:

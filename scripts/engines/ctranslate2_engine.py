@@ -2,7 +2,7 @@
 
 Variants: f32; int8: 8-bit weights per row, activations per row at run time; int16. Prefill only, as raw .npy [1,T,V].
 Its converter takes head_dim to be D/H: no model where it is not.
-Requirements: ../requirements-engines.txt, torch and transformers
+Requirements: ../requirements/engines.txt, torch and transformers
 """
 
 import json

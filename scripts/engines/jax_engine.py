@@ -2,7 +2,7 @@
 
 Variants: f32; bf16 (weights and activations, norms and softmax in f32, as is usual); stacked: the scan's own outputs, [L,1,T,..] a name;
 flax, flax-bf16: a linen module whose `capture_intermediates` are written under their own paths, with a firstdiff.toml beside them.
-Requirements: ../requirements-engines.txt
+Requirements: ../requirements/engines.txt
 """
 
 import math

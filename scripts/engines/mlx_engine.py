@@ -2,7 +2,7 @@
 
 Variants: f32; bf16; q8 and q4: affine blocks of 32 weights by `nn.quantize`, as mlx-lm makes them (q8 with the embedding);
 fused: `mx.fast.scaled_dot_product_attention`, which shows no scores. q8 and q4 leave the dequantised model beside the dump.
-Requirements: ../requirements-engines.txt
+Requirements: ../requirements/engines.txt
 """
 
 import json

@@ -2,9 +2,9 @@
 
 Nothing here computes a tap: that is each engine's own work. An engine is run as
 
-    python -m engines.NAME MODEL -o OUT --tokens 1,17,42 [--decode-tokens 5,9] [--variant bf16] [--mistake rope-pairing]
+    python -m scripts.engines.NAME MODEL -o OUT --tokens 1,17,42 [--decode-tokens 5,9] [--variant bf16] [--mistake rope-pairing]
 
-from the folder scripts; `python -m engines NAME` runs it many times in one process.
+from the repository's root; `python -m scripts.engines NAME` runs it many times in one process.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 The graph is written with onnx.helper under names of its own (`/layers.0/attn/q_proj/MatMul_output_0`), with the aliases that exporters leave behind.
 Variants: ort; ort-int8: `quantize_dynamic`, 8-bit weights per tensor, activations per tensor, left by ONNX Runtime in its own nodes;
 openvino; openvino-bf16 and -f16: its precision hints. OpenVINO writes raw floats and has no firstdiff.toml: --map. Prefill only.
-Requirements: ../requirements-engines.txt
+Requirements: ../requirements/engines.txt
 """
 
 import math

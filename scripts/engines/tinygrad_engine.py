@@ -2,7 +2,7 @@
 
 Variants: f32; f16-cache: keys and values are kept in half precision, everything else in f32, as tinygrad's own examples do.
 Writes one .npy a tensor and step (`layers.0.q.step1.npy`). tinygrad's CPU backend calls clang: where there is none, ziglang's.
-Requirements: ../requirements-engines.txt
+Requirements: ../requirements/engines.txt
 """
 
 import atexit

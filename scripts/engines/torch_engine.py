@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import dump_torch
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import scripts  # its firstdiff is the tree's
+from firstdiff.dump import pytorch as dump_torch
 
 from .model import arguments
 

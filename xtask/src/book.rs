@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn links_lead_to_pages_of_the_book_or_to_the_repository() {
-        let text = "[a](../../../scripts/zoo.py) [b](../../reference/format.md#taps) [c](#x) [d](../../../docs/reference/laws.md) [e](../../../crates#f) [g](https://h.org) [i](../../reference/why/README.md#causes)";
+        let text = "[a](../../../scripts/planted/zoo.py) [b](../../reference/format.md#taps) [c](#x) [d](../../../docs/reference/laws.md) [e](../../../crates#f) [g](https://h.org) [i](../../reference/why/README.md#causes)";
         let book = serde_json::json!({"items": [{"Chapter": {"content": text, "path": "guide/engines/rust.md", "sub_items": []}}]});
         let mut given = book.clone();
         chapters(&mut given, &crate::root().unwrap()).unwrap();

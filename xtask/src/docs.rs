@@ -10,9 +10,9 @@ use serde_json::Value;
 /// Runs the scripts and writes docs/measured/quants.md, docs/measured/quantised.md and docs/measured/weights.md.
 pub(crate) fn run() -> Result<u8> {
     let docs = crate::root()?.join("docs/measured");
-    write(&docs.join("quants.md"), &quants(&measured("test_quants.py")?)?)?;
-    write(&docs.join("quantised.md"), &quantised(&measured("test_quantised.py")?)?)?;
-    write(&docs.join("weights.md"), &weights(&measured("weight_zoo.py")?)?)?;
+    write(&docs.join("quants.md"), &quants(&measured("suites/test_quants.py")?)?)?;
+    write(&docs.join("quantised.md"), &quantised(&measured("suites/test_quantised.py")?)?)?;
+    write(&docs.join("weights.md"), &weights(&measured("planted/weight_zoo.py")?)?)?;
     Ok(0)
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
 fn quants(rows: &[Value]) -> Result<String> {
     let mut text = "# ggml's block types, dequantised\n\nfirstdiff's values, bit for bit, against those of PyPI gguf 0.19 and of llama.cpp's own code (llama-cpp-python 0.3.36), on \
                     random valid blocks. \"-\": that side has no such function. The last rows are activations as llama.cpp's CPU backend rounds them (x86-64).\n\n\
-                    Written by `cargo xtask docs` from scripts/test_quants.py.\n\n| type | blocks | gguf | llama.cpp |\n|---|---|---|---|\n"
+                    Written by `cargo xtask docs` from scripts/suites/test_quants.py.\n\n| type | blocks | gguf | llama.cpp |\n|---|---|---|---|\n"
         .to_owned();
     let word = |value: &Value| match value.as_bool() {
         Some(true) => "equal",
@@ -61,7 +61,7 @@ fn quantised(rows: &[Value]) -> Result<String> {
                     *ggml* and *exact*: the profile of the replay. An exact reference does not round activations, and real faults hide under the difference. *logits*: those of a \
                     forward pass of firstdiff from the tokens on. *parts at*: its first tap beyond 1e-10. There a value lay on the edge between two steps of rounding, and the \
                     order of an f32 sum decided. That is common where activations are rounded to f16 or bf16, and rare with 8 bits; either side is right.\n\n\
-                    Written by `cargo xtask docs` from scripts/test_quantised.py.\n\n\
+                    Written by `cargo xtask docs` from scripts/suites/test_quantised.py.\n\n\
                     | family | weights | cache | linear, ggml | linear, exact | others, ggml | logits, ggml | logits, exact | parts at |\n\
                     |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
@@ -101,9 +101,9 @@ fn weights(rows: &[Value]) -> Result<String> {
     }
     let named = wrong.iter().filter(|row| row["outcome"] == "named").count();
     let mut text = format!(
-        "# Planted mistakes in weight files\n\nWhat does `firstdiff weights` say of wrong files? scripts/weight_zoo.py makes them without firstdiff's code. {named} of {} have \
+        "# Planted mistakes in weight files\n\nWhat does `firstdiff weights` say of wrong files? scripts/planted/weight_zoo.py makes them without firstdiff's code. {named} of {} have \
          the right answer: the cause, on the right tensors, and no other; or *None*, where no mistake of the catalogue explains the difference, which must be seen. Another \
-         outcome stands behind its file.\n\nRight conversions: {}, of them called wrong: {alarms}.\n\nWritten by `cargo xtask docs` from scripts/weight_zoo.py.\n\n\
+         outcome stands behind its file.\n\nRight conversions: {}, of them called wrong: {alarms}.\n\nWritten by `cargo xtask docs` from scripts/planted/weight_zoo.py.\n\n\
          | said | of these |\n|---|---|\n",
         wrong.len(),
         right.len()

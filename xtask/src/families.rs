@@ -15,7 +15,7 @@ CAND is a dump of an engine that runs this model, with or without a mistake.
 In the last two rows MODEL is the reference's dump. Without a model they compare dumps of any architecture.
 - `inspect`, `import` and `align` read no model. They take any dump.
 - `bisect` takes a MODEL that `dump` can run, or a reference's dump.
-- MODEL may also be a llama2.c `.bin` (llama), a GGUF in parts, or a folder with several shards. Tests of crates/model and scripts/weight_formats.py check that these give the same weights.
+- MODEL may also be a llama2.c `.bin` (llama), a GGUF in parts, or a folder with several shards. Tests of crates/model and scripts/planted/weight_formats.py check that these give the same weights.
 - Any other architecture that PyTorch or llama.cpp runs needs a [recorded program](../design/programs.md). [Architectures](../measured/architectures.md) lists those that were tried.
 
 Written by `cargo xtask families`.

@@ -1,4 +1,4 @@
-//! Can every fixture be made again? Runs scripts/make_fixtures.py, which makes them and compares.
+//! Can every fixture be made again? Runs scripts/goldens/make_fixtures.py, which makes them and compares.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ pub(crate) fn run(update: bool, skip_llama_cpp: bool) -> Result<u8> {
         );
     }
     let mut command = Command::new(&python);
-    command.arg(root.join("scripts/make_fixtures.py"));
+    command.arg(root.join("scripts/goldens/make_fixtures.py"));
     command.args(if update { None } else { Some("--check") });
     command.args(skip_llama_cpp.then_some("--skip-llama-cpp"));
     let status = command.current_dir(&root).status()?;

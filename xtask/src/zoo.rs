@@ -1,4 +1,4 @@
-//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/measured/zoo.md.
+//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/planted/zoo.py, and the table docs/measured/zoo.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,7 +52,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     let temporary = tempfile::tempdir()?;
     let folder = folder.unwrap_or_else(|| temporary.path().join("zoo"));
     if !folder.join("index.json").exists() {
-        let script = crate::root()?.join("scripts/zoo.py");
+        let script = crate::root()?.join("scripts/planted/zoo.py");
         let (pairs, triples, free) = (150 / every, 100 / every, 280 / every);
         let status = Command::new(crate::python())
             .arg(script)
@@ -60,7 +60,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
             .args(["--every", &every.to_string(), "--pairs", &pairs.to_string(), "--triples", &triples.to_string()])
             .args(["--free", &free.to_string()])
             .status()?;
-        ensure!(status.success(), "scripts/zoo.py failed");
+        ensure!(status.success(), "scripts/planted/zoo.py failed");
     }
     let index: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("index.json"))?)?;
     let models = crate::root()?.join("fixtures/models");
@@ -163,7 +163,7 @@ fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
 
 fn table(judged: &[Judged], every: usize) -> String {
     let mut text = "# Planted mistakes\n\nHow often does `firstdiff explain` name a mistake that was planted? A NumPy engine that shares no code with firstdiff makes the \
-                    candidates (scripts/zoo.py). It makes every mistake of scripts/engine_mistakes.py with several parameters and in several places, in \
+                    candidates (scripts/planted/zoo.py). It makes every mistake of scripts/engines/engine_mistakes.py with several parameters and in several places, in \
                     all layers and in one, on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints.\n\n*planted*: one mistake (single), two \
                     (pair), three (triple), or one whose parameter is drawn at random (free). *recorded*: every tap (full); h0, layer outputs, final \
                     norm and logits (streams); the same of the last token alone (last); all logits; the last token's logits (last-logits). *first tap*: \

@@ -1,4 +1,4 @@
-//! Which values does a file of blocks stand for, and what are activations rounded to? What scripts/test_quants.py compares with gguf's and llama.cpp's own.
+//! Which values does a file of blocks stand for, and what are activations rounded to? What scripts/suites/test_quants.py compares with gguf's and llama.cpp's own.
 //!
 //! `cargo run --release -p firstdiff-model --example dequantise -- Q4_K blocks.bin values.f32`
 

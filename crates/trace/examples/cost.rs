@@ -1,6 +1,6 @@
 //! What does a line of the recorder cost? `cost call N` records N times where FIRSTDIFF_DIR is set, `cost none N` is the same loop without.
 //!
-//! scripts/test_recorders.py counts the instructions of both, and the MB/s.
+//! scripts/suites/test_recorders.py counts the instructions of both, and the MB/s.
 
 use std::hint::black_box;
 

@@ -110,9 +110,9 @@ impl Dumps {
         Ok(command)
     }
 
-    /// What the same files take in scripts/bench_numpy.py.
+    /// What the same files take in scripts/measure/bench_numpy.py.
     fn numpy(&self) -> Result<Seconds> {
-        let script = crate::root()?.join("scripts/bench_numpy.py");
+        let script = crate::root()?.join("scripts/measure/bench_numpy.py");
         let mut command = Command::new(crate::python());
         command.arg(script).args([&self.reference, &self.candidate]).arg(NUMPY_RUNS.to_string());
         seconds(&output(&mut command, &[0])?.stdout)

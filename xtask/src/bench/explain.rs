@@ -15,14 +15,14 @@ use super::{THREADS, binary, build, load, output};
 const RIGHT: &str = "right";
 const UNLISTED: &str = "slope";
 
-/// A row for each wrong engine of scripts/bench_explain.py.
+/// A row for each wrong engine of scripts/measure/bench_explain.py.
 pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     let folder = folder.map_or_else(|| std::env::temp_dir().join("firstdiff-bench"), Path::to_owned);
     let (model, dumps) = (folder.join("f32.gguf"), folder.join("explain"));
     super::forward::models(&folder)?;
     build(&["-p", "firstdiff"])?;
     let mut script = Command::new(crate::python());
-    script.arg(crate::root()?.join("scripts/bench_explain.py")).args([&model, &dumps]);
+    script.arg(crate::root()?.join("scripts/measure/bench_explain.py")).args([&model, &dumps]);
     output(&mut script, &[0])?;
     let mut text = format!(
         "`firstdiff explain` on a model of 1.1 billion parameters in f32 (14 tokens, {THREADS} threads, one run each; load before: {}): mistakes made by a NumPy engine, \
@@ -50,7 +50,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     for (seconds, of) in seconds.iter_mut().zip(["all taps", "logits alone"]) {
         seconds.sort_by(f64::total_cmp);
         let (middle, last) = (seconds.get(seconds.len() / 2), seconds.last());
-        let (median, worst) = middle.zip(last).context("scripts/bench_explain.py wrote no dump")?;
+        let (median, worst) = middle.zip(last).context("scripts/measure/bench_explain.py wrote no dump")?;
         writeln!(text, "\nThe other {} mistakes, {of}: median {median:.1} s, worst {worst:.1} s.", seconds.len())?;
     }
     Ok(text)

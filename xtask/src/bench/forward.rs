@@ -85,7 +85,7 @@ impl Program {
         Program::start(command)
     }
 
-    /// PyTorch or llama.cpp, as scripts/bench_forward.py runs them.
+    /// PyTorch or llama.cpp, as scripts/measure/bench_forward.py runs them.
     pub(super) fn peer(args: &[&std::ffi::OsStr]) -> Result<Program> {
         Program::start(script_command(args)?)
     }
@@ -194,11 +194,11 @@ fn levels(folder: &Path) -> Result<String> {
 
 fn script_command(args: &[&std::ffi::OsStr]) -> Result<Command> {
     let mut command = Command::new(crate::python());
-    command.arg(crate::root()?.join("scripts/bench_forward.py")).args(args).env("FIRSTDIFF_EXTRA_BUFTS", "0");
+    command.arg(crate::root()?.join("scripts/measure/bench_forward.py")).args(args).env("FIRSTDIFF_EXTRA_BUFTS", "0");
     Ok(command)
 }
 
-/// Runs scripts/bench_forward.py; its last line is what it found.
+/// Runs scripts/measure/bench_forward.py; its last line is what it found.
 fn script(args: &[&std::ffi::OsStr]) -> Result<String> {
     let output = output(&mut script_command(args)?, &[0])?;
     let text = String::from_utf8(output.stdout)?;

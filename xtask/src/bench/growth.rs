@@ -81,7 +81,7 @@ impl Made {
         for (name, theta) in [("model", "10000"), ("other", "20000")] {
             let mut script = Command::new(crate::python());
             script
-                .arg(crate::root()?.join("scripts/bench_models.py"))
+                .arg(crate::root()?.join("scripts/measure/bench_models.py"))
                 .arg(made.folder.join(name))
                 .args(["--theta", theta]);
             script.args(["--layers", &size.layers.to_string(), "--width", &size.width.to_string()]);

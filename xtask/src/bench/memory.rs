@@ -1,4 +1,4 @@
-//! How long do the commands take on models larger than memory? scripts/bench_memory.py makes them, and asks.
+//! How long do the commands take on models larger than memory? scripts/measure/bench_memory.py makes them, and asks.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,11 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     build(&["-p", "firstdiff"])?;
     let before = load();
     let mut script = Command::new(crate::python());
-    script.arg(crate::root()?.join("scripts/bench_memory.py")).arg(folder).arg("--command").arg(binary("firstdiff")?);
+    script
+        .arg(crate::root()?.join("scripts/measure/bench_memory.py"))
+        .arg(folder)
+        .arg("--command")
+        .arg(binary("firstdiff")?);
     // Its rows are shown as they come.
     let output = script.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "bench_memory.py: {}", output.status);

@@ -1,4 +1,4 @@
-//! Do the type of a K/V cache, a quantised engine and a second right run get the verdict that is due? On fixtures/rounded (scripts/make_rounded.py).
+//! Do the type of a K/V cache, a quantised engine and a second right run get the verdict that is due? On fixtures/rounded (scripts/goldens/make_rounded.py).
 
 use std::fs;
 use std::path::Path;

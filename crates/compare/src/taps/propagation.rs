@@ -3,7 +3,7 @@
 //! Rounding grows through a model at the model's own pace: some spread it hardly at all over 28 layers, in others (sharp attention, a few
 //! channels of great size) right runs in f32 are 1e-8 apart after 12. No table knows that pace, but the taps that an operation reads show it.
 //! The bounds here are from 105 pairs of right runs (PyTorch in f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and
-//! our own forward; five models of 5 to 28 layers, 11 to 200 tokens), of which `scripts/test_rounding.py` makes most again: up to 1.5 times the
+//! our own forward; five models of 5 to 28 layers, 11 to 200 tokens), of which `scripts/suites/test_rounding.py` makes most again: up to 1.5 times the
 //! most that was seen an error is inherited, beyond 6 times it is the operation's own, and between the two nobody can tell.
 
 use firstdiff_trace::{Cache, DumpError, Site, Tap};

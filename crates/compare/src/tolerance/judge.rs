@@ -23,7 +23,7 @@ pub(crate) const LEAST_ENERGY_SHARE: f64 = 1e-4;
 /// Factors of what is added up may come out so many times as large.
 pub(crate) const FACTOR_GROWS: f64 = 3.0;
 /// The energy of a constant factor is this many times the error of what is read, or is taken for a part of it. Right runs of
-/// `scripts/test_rounding.py` reach 0.95 over a whole tensor, 12 where it has few positions, 8 in the products of one head and 2 in other heads.
+/// `scripts/suites/test_rounding.py` reach 0.95 over a whole tensor, 12 where it has few positions, 8 in the products of one head and 2 in other heads.
 pub(crate) const WHOLE_STANDS_OUT: f64 = 1.5;
 pub(crate) const FEW_STAND_OUT: f64 = 16.0;
 pub(crate) const PRODUCTS_STAND_OUT: f64 = 12.0;

@@ -1,6 +1,6 @@
 //! Is a right operation blamed for the layout its dump has, or a mistake in the layout taken for the dump's own?
 //!
-//! Synthetic runs in which Q and K are really rotated; every layout of fixtures/faulty is in scripts/test_puzzles.py.
+//! Synthetic runs in which Q and K are really rotated; every layout of fixtures/faulty is in scripts/suites/test_puzzles.py.
 
 use crate::synthetic::{LAYERS, Run, T, judged_as, noisy, run, tap};
 use firstdiff_compare::{Profile, Report, Status};

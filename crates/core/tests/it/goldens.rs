@@ -1,4 +1,4 @@
-//! Is each operation PyTorch's? Every public operation against goldens of scripts/op_goldens.py, in f32 and in f64.
+//! Is each operation PyTorch's? Every public operation against goldens of scripts/goldens/op_goldens.py, in f32 and in f64.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

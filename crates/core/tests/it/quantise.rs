@@ -1,6 +1,6 @@
 //! Are activations rounded as llama.cpp's CPU backend rounds them? Its own values in fixtures/quants, bit for bit.
 //!
-//! scripts/test_quants.py wrote them on x86-64 and compares 10,000 blocks.
+//! scripts/suites/test_quants.py wrote them on x86-64 and compares 10,000 blocks.
 
 use std::path::Path;
 

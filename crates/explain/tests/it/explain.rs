@@ -89,17 +89,17 @@ fn every_id_has_words_and_an_engine_that_shows_it() {
     let index: Vec<Value> = serde_json::from_str(&index).unwrap();
     let planted: BTreeSet<&str> = index.iter().filter_map(|row| row["mistake"].as_str()).collect();
     let script = |name: &str| std::fs::read_to_string(fixtures().join("../scripts").join(name)).unwrap();
-    let (engine, faults) = (script("engine_mistakes.py"), script("fixture_faults.py"));
+    let (engine, faults) = (script("engines/engine_mistakes.py"), script("planted/fixture_faults.py"));
     let in_engine = quoted_behind(&engine, "@mistake(\"");
     let is_fault = |line: &&str| line.starts_with("    ") && line.split_whitespace().nth(3).is_some();
     let faults = faults.split("\"\"\"").nth(3).unwrap().lines().filter(is_fault);
     let listed: BTreeSet<&str> =
         faults.filter_map(|line| line.split_whitespace().nth(1)?.split(['=', '@']).next()).collect();
-    assert_eq!(listed, planted, "scripts/fixture_faults.py and fixtures/faulty/index.json");
-    // By another arithmetic below; by a real engine below, where its file is at hand; by scripts/test_unpacked.py.
+    assert_eq!(listed, planted, "scripts/planted/fixture_faults.py and fixtures/faulty/index.json");
+    // By another arithmetic below; by a real engine below, where its file is at hand; by scripts/suites/test_unpacked.py.
     let elsewhere = ["precision", "dequant-truncated", "dequant-nibbles", "dequant-scale"];
     // What recorded programs alone have is planted in PyTorch's own models.
-    let in_programs = [script("program_mistakes.py"), script("test_program_mistakes.py")].concat();
+    let in_programs = [script("planted/program_mistakes.py"), script("suites/test_program_mistakes.py")].concat();
     let in_programs: BTreeSet<&str> = in_programs.split(|c: char| !(c.is_alphanumeric() || c == '-')).collect();
     for id in ids().into_iter().filter(|id| find(id).is_some_and(|mistake| mistake.in_programs)) {
         assert!(in_programs.contains(id), "{id} is planted in no recorded architecture");
@@ -107,7 +107,7 @@ fn every_id_has_words_and_an_engine_that_shows_it() {
     for id in ids().into_iter().filter(|id| find(id).is_some_and(|mistake| !mistake.in_programs)) {
         assert!(!what(id).is_empty() && !advice(id).is_empty(), "{id}");
         assert_ne!(planted.contains(id), elsewhere.contains(&id), "{id} is planted nowhere, or is said to be");
-        assert_ne!(in_engine.contains(id), elsewhere.contains(&id), "{id} in scripts/engine_mistakes.py");
+        assert_ne!(in_engine.contains(id), elsewhere.contains(&id), "{id} in scripts/engines/engine_mistakes.py");
     }
     for row in &index {
         let (id, tap) = (row["mistake"].as_str().unwrap(), row["first"]["tap"].as_str().unwrap());

@@ -1,6 +1,6 @@
 //! Does a replay find the wrong operation of every faulty engine, and none in any right one? PyTorch's, llama.cpp's and a NumPy engine's dumps.
 //!
-//! None of them shares code with the crates; scripts/make_fixtures.py says in index.json where each planted mistake must show.
+//! None of them shares code with the crates; scripts/goldens/make_fixtures.py says in index.json where each planted mistake must show.
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
-//! Are right conversions found right, and spoilt ones wrong? GGUF files of the fixture models, made by scripts/hf_to_gguf.py.
+//! Are right conversions found right, and spoilt ones wrong? GGUF files of the fixture models, made by scripts/convert/hf_to_gguf.py.
 //!
-//! What each kind of mistake is called is tried by scripts/weight_zoo.py, on files that no code of ours has made.
+//! What each kind of mistake is called is tried by scripts/planted/weight_zoo.py, on files that no code of ours has made.
 
 use std::path::{Path, PathBuf};
 

@@ -240,7 +240,7 @@ fn is_torch(path: &Path, start: &[u8]) -> bool {
 
 fn refuse_torch(path: &Path) -> Result<Opened, ModelError> {
     let reason = "is a PyTorch checkpoint, which is a program; make tensors of it first: \
-                  python scripts/torch_to_safetensors.py FILE OUT.safetensors";
+                  python scripts/convert/torch_to_safetensors.py FILE OUT.safetensors";
     Err(ModelError::Format { file: path.into(), reason: reason.into() })
 }
 

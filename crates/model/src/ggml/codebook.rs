@@ -2,7 +2,7 @@
 
 use super::{f16_at, u16_at, u32_at};
 
-/// The codebooks one after the other, a byte an element, made by scripts/ggml_grids.py.
+/// The codebooks one after the other, a byte an element, made by scripts/goldens/ggml_grids.py.
 static GRIDS: &[u8; 8 * 2048 + 8 * 256 + 8 * 512 + 8 * 1024 + 4 * 256 + 4 * 512] = include_bytes!("grids.bin");
 
 const IQ1: usize = 0;

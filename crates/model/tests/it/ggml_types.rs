@@ -1,6 +1,6 @@
 //! Do ggml's blocks stand for the values that PyPI gguf and llama.cpp give them? The blocks of fixtures/quants, bit for bit.
 //!
-//! The values are theirs: scripts/test_quants.py wrote them, and compares 10,000 blocks a type.
+//! The values are theirs: scripts/suites/test_quants.py wrote them, and compares 10,000 blocks a type.
 
 use firstdiff_model::ggml::Type;
 

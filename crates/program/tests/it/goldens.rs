@@ -1,4 +1,4 @@
-//! Does every kernel compute what PyTorch or ggml does? Goldens by scripts/op_program_goldens.py and scripts/ggml_program_goldens.py.
+//! Does every kernel compute what PyTorch or ggml does? Goldens by scripts/goldens/op_program_goldens.py and scripts/goldens/ggml_program_goldens.py.
 
 use std::collections::BTreeSet;
 use std::fs;

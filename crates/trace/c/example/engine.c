@@ -2,7 +2,7 @@
 
        cc -O2 -std=c99 -I.. engine.c -lm -o engine && FIRSTDIFF_DIR=out ./engine MODEL.flat 1,17,42 23,108
 
-   MODEL.flat (scripts/test_recorders.py writes it): 15 doubles, then f32 matrices [out,in] in the order of `load`.
+   MODEL.flat (scripts/suites/test_recorders.py writes it): 15 doubles, then f32 matrices [out,in] in the order of `load`.
    ENGINE_MISTAKE=pairs rotates adjacent pairs; ENGINE_MISTAKE=cache stores decoded keys one slot late.
    T new tokens, S keys, D hidden, H heads, K key/value heads, d head dim, F feed-forward, V vocabulary. */
 

@@ -1,0 +1,1 @@
+"""What makes fixtures/ and the goldens of crates/, again and bit for bit."""

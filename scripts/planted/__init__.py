@@ -1,0 +1,1 @@
+"""Mistakes, and candidates that have them: what firstdiff must find, and what it may not blame."""

@@ -1,0 +1,1 @@
+"""What a release packs, and what is asked of a wheel."""

@@ -1,0 +1,1 @@
+"""The slow checks: `python -m scripts.suites --list` shows them, and runs them."""
