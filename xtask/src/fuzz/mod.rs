@@ -330,7 +330,17 @@ fn explained(folder: &Path) -> Result<()> {
     let Session { reference, candidate, graph, options, experts, .. } = &session;
     let values = InReferenceOrder::new(reference, candidate, graph, options);
     let (taps, profile, cache) = (&report.taps[..], Profile::F32, (Cache::F32, true));
-    let candidate = Candidate { dump: candidate, values: &values, taps, experts, profile, cache };
+    let candidate = Candidate {
+        dump: candidate,
+        recorded: candidate,
+        values: &values,
+        taps,
+        experts,
+        padding: &[],
+        is_padded: false,
+        profile,
+        cache,
+    };
     let recording = Recording { program: &program, weights: &weights };
     let effort = Effort { quick: true, ..Effort::default() };
     let _ = explain(&recording, &candidate, &effort, &|_, _, _| {});
