@@ -229,7 +229,9 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
         known.extend(is_new.then_some(advice));
         is_new.then(|| format!("; or, if it is {}: {advice}", other.id))
     };
-    let others: String = finding.alternatives.iter().filter_map(other).collect();
+    // Where the reference's own number and line are known, they put the others right as well.
+    let is_told = finding.due.is_some();
+    let others: String = finding.alternatives.iter().filter(|_| !is_told).filter_map(other).collect();
     format!("{}{due}{where_it_is}{others}", advice(id))
 }
 

@@ -18,7 +18,7 @@ use crate::program::Recording;
 use crate::program::explain::{Explained, Reproduced, rounded_to};
 use crate::program::forms::Form;
 use crate::program::held::Held;
-use crate::tolerance::search::AS_NEAR;
+use crate::tolerance::search::{AS_NEAR, PLAINLY_THE_SAME};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
 pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
@@ -134,7 +134,7 @@ fn is_said_before(form: &Form, first: &Form) -> bool {
 fn digits(form: &Form) -> i32 {
     let of = |value: f64| {
         let value = form.due.filter(|due| *due != 0.0).map_or(value, |due| value / due);
-        (1..PLAIN_DIGITS).find(|&digits| (rounded_to(value, digits) / value - 1.0).abs() < SAME_NUMBER)
+        (1..PLAIN_DIGITS).find(|&digits| (rounded_to(value, digits) / value - 1.0).abs() < PLAINLY_THE_SAME)
     };
     let numbers = form.params.iter().filter_map(|(_, value)| value.as_f64());
     numbers.map(|value| of(value).unwrap_or(PLAIN_DIGITS)).max().unwrap_or(0)
@@ -142,8 +142,6 @@ fn digits(form: &Form) -> i32 {
 
 /// A number with as many digits is none that anybody wrote.
 const PLAIN_DIGITS: i32 = 6;
-/// Numbers that were fitted, and are the same.
-const SAME_NUMBER: f64 = 1e-5;
 
 /// What the numbers of these taps carry for what was found of them by this key, against what it costs.
 fn account(of_it: &[&Explained], key: &str) -> Account {

@@ -50,6 +50,8 @@ pub(crate) const ORDER_MOVES: f64 = 1.0 / (1 << 23) as f64;
 // Findings, and another arithmetic (explain).
 /// By how much a number that was fitted in two places may differ, as a share of it.
 pub(crate) const FITTED_ALIKE: f64 = 3e-3;
+/// A number that was fitted is this near to the one of few digits that was meant.
+pub(crate) const PLAINLY_THE_SAME: f64 = 1e-5;
 /// 1 and 1.0 are the same number.
 pub(crate) const SAME_NUMBER: f64 = 1e-12;
 /// What a mistake must leave of the error of a tap, that others are made as well.
