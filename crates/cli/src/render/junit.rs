@@ -3,38 +3,39 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use askama::Template;
 use firstdiff_compare::{Status, TapReport, Verdict};
-use serde::Serialize;
 
-use crate::render::template::fill;
 use crate::report::{Failure, Outcome};
 use crate::words::{safe, step_in_words};
 
-#[derive(Serialize)]
+#[derive(Template)]
+#[template(path = "junit.xml")]
 struct Suite {
     cases: Vec<Case>,
-    /// How many test cases there are, that of the verdict among them.
-    tests: usize,
-    errors: usize,
     /// Where nothing can be concluded, why.
     error: Option<String>,
     failures: usize,
     skipped: usize,
 }
 
-#[derive(Serialize)]
 struct Case {
     step: String,
     name: String,
     ended: Ended,
 }
 
-#[derive(Serialize)]
-#[serde(tag = "how", rename_all = "lowercase")]
 enum Ended {
     Passed,
     Failed { kind: &'static str, message: String },
     Skipped { message: String },
+}
+
+impl Suite {
+    /// How many test cases there are, that of the verdict among them.
+    fn tests(&self) -> usize {
+        self.cases.len() + usize::from(self.error.is_some())
+    }
 }
 
 /// The file's text.
@@ -70,8 +71,7 @@ pub(crate) fn text(Outcome { report, failures, held, .. }: &Outcome<'_>) -> Resu
     let failures = count(|ended| matches!(ended, Ended::Failed { .. }));
     let skipped = count(|ended| matches!(ended, Ended::Skipped { .. }));
     let error = if let Verdict::Incomparable(reason) = &report.verdict { Some(text_of(reason)) } else { None };
-    let errors = usize::from(error.is_some());
-    fill("junit.xml", &Suite { tests: cases.len() + errors, errors, failures, skipped, error, cases })
+    Ok(Suite { failures, skipped, error, cases }.render()?)
 }
 
 /// Foreign text of characters that XML may hold.

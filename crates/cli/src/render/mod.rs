@@ -9,6 +9,5 @@ pub(crate) mod junit;
 pub mod screen;
 pub(crate) mod show;
 pub(crate) mod table;
-pub(crate) mod template;
 pub(crate) mod why;
 pub(crate) mod wrap;

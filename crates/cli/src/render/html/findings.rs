@@ -1,7 +1,6 @@
 //! What is said of each fault? Its cause or law with the proof, what to change, and a picture where something was measured.
 
 use firstdiff_compare::number;
-use serde::Serialize;
 
 use crate::render::html::Page;
 use crate::render::html::pictures::Picture;
@@ -9,7 +8,6 @@ use crate::report::{Diagnosis, Explained, Match, WrongOperation};
 use crate::words::shorten;
 
 /// One fault.
-#[derive(Serialize)]
 pub(crate) struct Card {
     pub(crate) place: String,
     /// `cause proved`, `law measured` ..

@@ -2,7 +2,6 @@
 
 use firstdiff_compare::{ChunkAlignment, Status, number};
 use firstdiff_trace::Tap;
-use serde::Serialize;
 
 use crate::render::html::details::Shown;
 use crate::report::TapEntry;
@@ -39,7 +38,6 @@ impl<'a> Place<'a> {
 }
 
 /// A map.
-#[derive(Serialize)]
 pub(crate) struct Grid {
     pub(crate) title: String,
     pub(crate) columns: Vec<String>,
@@ -47,14 +45,12 @@ pub(crate) struct Grid {
 }
 
 /// A layer.
-#[derive(Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) cells: Vec<Option<Cell>>,
 }
 
 /// What is shown of a tap, or of the worst of several.
-#[derive(Serialize)]
 pub(crate) struct Cell {
     /// Its number among those whose details are told.
     pub(crate) at: usize,

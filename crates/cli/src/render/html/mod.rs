@@ -11,17 +11,17 @@ mod plot;
 use std::path::Path;
 
 use anyhow::Result;
+use askama::Template;
 use firstdiff_compare::InReferenceOrder;
-use serde::Serialize;
 
 use crate::output::{Inputs, write};
 use crate::render::divergence::{CAUSE, Divergence};
 use crate::render::html::details::{Details, Shown};
 use crate::render::html::findings::Card;
 use crate::render::html::grid::{Grid, Place};
+use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
 use crate::render::screen::{about, agreement, beside_noise};
-use crate::render::template::fill;
 use crate::report::{Compare, Conclusion, Explain, Judged as Replayed, JudgedIn, Provenance, Replay, Verdict};
 use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
@@ -43,7 +43,8 @@ pub(crate) struct Page<'a> {
 }
 
 /// The page as its template has it.
-#[derive(Serialize)]
+#[derive(Template)]
+#[template(path = "page.html")]
 struct Filled {
     title: String,
     /// What stands in the mark, and how that looks.
@@ -74,7 +75,6 @@ struct Filled {
 }
 
 /// A name and what is said under it.
-#[derive(Serialize)]
 struct Line {
     name: String,
     text: String,
@@ -152,7 +152,7 @@ impl Page<'_> {
             script: include_str!("../../../templates/page.js"),
             version: env!("CARGO_PKG_VERSION"),
         };
-        fill("page.html", &filled)
+        Ok(filled.render()?)
     }
 
     /// Every tap, with where in the run it stands.

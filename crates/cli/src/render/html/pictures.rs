@@ -1,6 +1,5 @@
 //! What does a measured law look like? Its angles, its curve, its mask or its gain, beside those of the model.
 
-use serde::Serialize;
 use serde_json::Value;
 
 use firstdiff_compare::number;
@@ -11,8 +10,6 @@ use crate::render::html::plot::{Plot, Series};
 const MASK: usize = 48;
 
 /// A picture of a law.
-#[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
 pub(crate) enum Picture {
     /// Lines.
     Chart(Plot),
@@ -21,11 +18,8 @@ pub(crate) enum Picture {
 }
 
 /// Which key each query of a head sees.
-#[derive(Serialize)]
 pub(crate) struct Mask {
     pub(crate) rows: Vec<Vec<bool>>,
-    /// How many keys its widest row has.
-    pub(crate) columns: usize,
     pub(crate) summary: String,
 }
 
@@ -93,6 +87,11 @@ fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>)
 const FAR: f64 = 20.0;
 
 impl Mask {
+    /// How many keys its widest row has.
+    pub(crate) fn columns(&self) -> usize {
+        self.rows.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     fn of(data: &Value) -> Option<Mask> {
         let rows = |head: &Value| -> Option<Vec<String>> {
             head.as_array()?.iter().map(|row| row.as_str().map(str::to_owned)).collect()
@@ -112,9 +111,7 @@ impl Mask {
         let of = &heads[head];
         let summary = format!("Head {head}: which key (column) each query (row) sees");
         let rows = of.iter().take(MASK).map(|row| row.bytes().take(MASK).map(|sees| sees == b'1').collect());
-        let rows: Vec<Vec<bool>> = rows.collect();
-        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        Some(Mask { rows, columns, summary })
+        Some(Mask { rows: rows.collect(), summary })
     }
 }
 

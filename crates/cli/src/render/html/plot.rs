@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
-
 /// Width and height of the frame, and the room left and below for ticks.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 200.0;
@@ -13,7 +11,6 @@ const TOP: f64 = 10.0;
 const TICKS: usize = 8;
 
 /// A chart as its template draws it.
-#[derive(Serialize)]
 pub(crate) struct Plot {
     pub(crate) title: String,
     /// What can be seen in it, in words.
@@ -25,7 +22,6 @@ pub(crate) struct Plot {
 }
 
 /// A line of a chart.
-#[derive(Serialize)]
 pub(crate) struct Curve {
     pub(crate) name: &'static str,
     /// How it is drawn: a class of the style sheet.
@@ -36,7 +32,6 @@ pub(crate) struct Curve {
 }
 
 /// A point that says what it is.
-#[derive(Serialize)]
 pub(crate) struct Point {
     pub(crate) x: String,
     pub(crate) y: String,
@@ -44,7 +39,6 @@ pub(crate) struct Point {
 }
 
 /// A mark beside an axis.
-#[derive(Serialize)]
 pub(crate) struct Tick {
     pub(crate) at: String,
     pub(crate) text: String,
