@@ -15,7 +15,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from scripts import ROOT, SCRIPTS
+from scripts.forms import SETS
+
 BEGIN, END = "<!-- written by scripts/measure/law_tables.py: begin -->", "<!-- end -->"
 
 ALL = "llama,qwen2,qwen3,moe"
@@ -34,7 +37,7 @@ def kept(folder, name, command, *arguments):
     path = folder / f"{name}.json"
     if not path.exists():
         made = path.with_suffix(".part")
-        done = subprocess.run([sys.executable, HERE / "test_laws.py", "--command", command, "--json", made, *arguments], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, SCRIPTS / "suites/test_laws.py", "--command", command, "--json", made, *arguments], capture_output=True, text=True)
         (folder / f"{name}.txt").write_text(done.stdout + done.stderr)
         if not made.exists():
             sys.exit(f"test_laws.py {' '.join(arguments)}: {done.stderr.strip()[-500:]}")
@@ -89,8 +92,8 @@ def clean(folder, command):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--command", default=str(HERE.parent / "target" / "release" / "firstdiff"))
-    p.add_argument("--doc", type=Path, default=HERE.parent / "docs/measured/laws.md")
+    p.add_argument("--command", default=str(ROOT / "target" / "release" / "firstdiff"))
+    p.add_argument("--doc", type=Path, default=ROOT / "docs/measured/laws.md")
     p.add_argument("--check", action="store_true", help="print the tables, and write nothing")
     p.add_argument("--keep", type=Path, help="a folder in which the runs stay")
     a = p.parse_args()

@@ -2,8 +2,8 @@
 """Is what a recorded program says what PyTorch computed? Architectures of transformers are recorded; then the files alone, without the model's code,
 are carried out by PyTorch's operations, and every tap must come out bit for bit; and by Rust in f64, where every tap must be within f32's rounding.
 
-    python test_programs.py [NAME ..] [--evaluate BINARY] [--double] [--keep FOLDER] [--table FILE]
-    python test_programs.py [NAME ..] --dtypes
+    python scripts/suites/test_programs.py [NAME ..] [--evaluate BINARY] [--double] [--keep FOLDER] [--table FILE]
+    python scripts/suites/test_programs.py [NAME ..] --dtypes
 
 --double records the models in f64, and what they cast to f32 by themselves is f64 too: what Rust evaluates must then be within f64's rounding.
 --dtypes records each in f32, bf16 and f16 instead: the names must be the same, with the same values but for rounding; and a decode step may have no name
@@ -31,10 +31,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch.overrides import TorchFunctionMode
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from scripts.suites import program_escapes
+from scripts.suites.architectures import ALL, build, others, run
 import firstdiff
-import program_escapes
-from architectures import ALL, build, others, run
 
 # What f64 and PyTorch's f32 may differ by in the deepest of these models, twenty times over.
 F32_ROUNDING = 2e-9
