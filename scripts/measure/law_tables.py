@@ -17,7 +17,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts import ROOT, SCRIPTS
-from scripts.forms import SETS
 
 BEGIN, END = "<!-- written by scripts/measure/law_tables.py: begin -->", "<!-- end -->"
 
