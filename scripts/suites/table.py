@@ -90,7 +90,7 @@ SUITES = [
     Suite("recorders", "recorders: C, C++ and Python, against the golden dumps", "suites/test_recorders.py", needs="cc"),
     Suite("pairs", "engines: pairs on one model, a mistake planted in each (whole: candle too, where crates.io can be reached)", "suites/test_pairs.py", "",
           "--without-candle", needs="cc"),
-    Suite("docs", "docs/engines: the worked examples run", "suites/test_docs.py", sample=None, needs="cc"),
+    Suite("docs", "docs/guide/engines: the worked examples run", "suites/test_docs.py", sample=None, needs="cc"),
     Suite("explain-run", "explain --run: unlisted mistakes of a PyTorch engine, asked for a few taps", "suites/test_explain_run.py", "", "--only none window_6 sharp_every"),
     Suite("bisect", "bisect: a PyTorch engine of 22 layers, a few taps at a time", "suites/test_bisect.py", sample=None),
     Suite("quantised", "weights: llama.cpp's arithmetic, planted mistakes", "suites/test_quantised.py", sample=None),

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_target_stays_in_the_repository() {
-        let path = |target| resolved(Path::new("docs/engines"), target);
+        let path = |target| resolved(Path::new("docs/guide"), target);
         assert_eq!(path("../../scripts/planted/zoo.py"), Some("scripts/planted/zoo.py".into()));
         assert_eq!((path("../../../x"), path("/x")), (None, None));
     }

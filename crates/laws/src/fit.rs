@@ -31,7 +31,7 @@ pub(crate) fn least_squares(columns: &[&[f64]], wanted: &[f64], noise: f64) -> O
     }
     let gram = Array2::from_shape_fn((k, k), |(a, b)| dot(columns[a], columns[b]) / (lengths[a] * lengths[b]));
     let right = Array1::from_shape_fn(k, |a| dot(columns[a], wanted) / lengths[a]);
-    let inverse = Cholesky::of(&gram)?.inverse();
+    let inverse = Cholesky::decompose(&gram)?.inverse();
     // Columns that are nearly the same cannot be told apart.
     if inverse.diag().iter().any(|&x| !x.is_finite() || x > MOST_ALIKE) {
         return None;

@@ -9,7 +9,7 @@ pub(crate) struct Cholesky {
 
 impl Cholesky {
     /// `None` where the matrix is not positive definite.
-    pub(crate) fn of(matrix: &Array2<f64>) -> Option<Cholesky> {
+    pub(crate) fn decompose(matrix: &Array2<f64>) -> Option<Cholesky> {
         let n = matrix.nrows();
         let mut lower = Array2::<f64>::zeros((n, n));
         for i in 0..n {
@@ -91,7 +91,7 @@ mod tests {
         let is_one = |product: Array2<f64>| (product - Array2::<f64>::eye(n)).iter().all(|x| x.abs() < 1e-9);
         let odd = &symmetric + &Array2::from_shape_fn((n, n), |(i, j)| if i < j { 3.0 } else { 0.0 });
         assert!(is_one(inverse(odd.view()).unwrap().dot(&odd)));
-        let factored = Cholesky::of(&symmetric).unwrap();
+        let factored = Cholesky::decompose(&symmetric).unwrap();
         assert!(is_one(factored.inverse().dot(&symmetric)));
         let solved = factored.solve(&[1.0, -2.0, 3.0, 0.5, 0.0, 4.0, -1.0]);
         let back = symmetric.dot(&ndarray::Array1::from(solved));
@@ -99,6 +99,6 @@ mod tests {
         // The first row is twice the second.
         let singular = Array2::from_shape_fn((2, 2), |(i, j)| (2 - i) as f64 * (j + 1) as f64);
         assert!(inverse(singular.view()).is_none());
-        assert!(Cholesky::of(&Array2::from_diag_elem(2, -1.0)).is_none());
+        assert!(Cholesky::decompose(&Array2::from_diag_elem(2, -1.0)).is_none());
     }
 }

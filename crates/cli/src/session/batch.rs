@@ -1,10 +1,79 @@
-//! Which sequences of a batch are of the one prompt that the other side has? Their token ids tell, or their embeddings.
+//! Takes one sequence out of runs of several, and says which sequences of a batch are of the one prompt that the other side has: their token ids tell, or their
+//! embeddings.
 
-use anyhow::Result;
-use firstdiff_compare::{Prompt, Verdict, prompt, spoiled};
-use firstdiff_trace::{Dump, Entry};
+use anyhow::{Result, bail};
+use firstdiff_compare::{Prompt, Sequences, Verdict, grids, prompt, spoiled, without_padding};
+use firstdiff_explain::replay::{SeenPadding, seen_padding};
+use firstdiff_trace::{Batch, Dump, Entry};
 
 use crate::session::Judged;
+use crate::session::reading::one_of;
+use crate::session::source::is_recorded;
+
+/// Both runs of one sequence, without padding.
+pub(crate) struct OneSequence {
+    pub(crate) reference: Dump,
+    pub(crate) candidate: Dump,
+    /// Where the candidate sees keys of padding.
+    pub(crate) padding: Vec<SeenPadding>,
+    /// Whether padding was cut off it.
+    pub(crate) is_padded: bool,
+    /// Of how many sequences this is one.
+    pub(crate) batch: usize,
+    /// Whether the reference, and the candidate, are of so many.
+    pub(crate) are_batches: [bool; 2],
+}
+
+impl OneSequence {
+    /// The sequence that is asked for, where either run is a batch, else the first.
+    ///
+    /// # Errors
+    /// When there is no such sequence, or a tensor cannot be read.
+    pub(crate) fn cut_out(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
+        let [reference, candidate] = match asked {
+            None => grids(reference, candidate),
+            Some(_) => [reference, candidate],
+        };
+        // A recorder of operations records one sequence: as much of another run is one too, whatever axes it has.
+        let size = |entry: &Entry| entry.shape.iter().product::<usize>();
+        let like = |one: &Entry| candidate.find(one.tap, one.step).is_none_or(|other| size(one) == size(other));
+        let is_recorded = is_recorded(reference.path());
+        let found = match is_recorded && reference.entries().iter().all(like) {
+            true => Sequences::default(),
+            false => Sequences::of(&reference, &candidate),
+        };
+        match (&found.reference, &found.candidate, asked) {
+            (None, None, Some(index)) if index > 0 => bail!(
+                "--sequence {index}: neither dump is of a batch by its shapes; where they do not show it, name the token ids of each sequence \
+             ('tokens': [[..], [..]] in dump.json)"
+            ),
+            (Some(ours), Some(theirs), None) if ours.count() != theirs.count() => bail!(
+                "the reference holds {} sequences and the candidate {}: --sequence N compares one of both",
+                ours.count(),
+                theirs.count()
+            ),
+            _ => {}
+        }
+        let cut = |dump: Dump, batch: &Option<Batch>| match batch {
+            Some(batch) => one_of(dump, asked, batch).map(|(one, _)| one),
+            None => Ok(dump),
+        };
+        let are_batches = [found.reference.is_some(), found.candidate.is_some()];
+        let fed = [&reference, &candidate].map(|dump| dump.meta().sequences.clone().unwrap_or_default());
+        let (reference, candidate) = (cut(reference, &found.reference)?, cut(candidate, &found.candidate)?);
+        let padding = seen_padding(&candidate)?;
+        let numbers = |dump: &Dump| dump.entries().iter().map(size).sum::<usize>();
+        let whole = numbers(&candidate);
+        let mut candidate = without_padding(candidate, Some(&reference), &fed[1])?;
+        padding
+            .iter()
+            .filter(|seen| seen.is_of_scores)
+            .for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
+        let reference = without_padding(reference, Some(&candidate), &fed[0])?;
+        let is_padded = numbers(&candidate) < whole;
+        Ok(OneSequence { reference, candidate, padding, is_padded, batch: found.count(), are_batches })
+    }
+}
 
 /// Judges every sequence of a batch of `count` against the one prompt of the other side: `first` is the first, `judge` gives another. Each that is not shown to
 /// be of another prompt counts. The first that is of that prompt and is not at parity is the answer. Where nothing tells the prompts apart, one that differs may

@@ -23,19 +23,22 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, CellsOf, ChunkAlignment, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache,
-    Verdict, Warning, align, beyond_the_profile, compare, graph_of, grids, number, own_rows_by, shown_cache,
-    split_experts, token_edits, without_padding,
+    Aligned, CellsOf, ChunkAlignment, ExpertRows, Graph, InReferenceOrder, Node, Options, Place, Profile, Report,
+    ShownCache, TapReport, Verdict, Warning, align, beyond_the_profile, compare, graph_of, number, own_rows_by,
+    shown_cache, split_experts, token_edits,
 };
-use firstdiff_explain::replay::{SeenPadding, seen_padding};
+use firstdiff_explain::program::Candidate;
+use firstdiff_explain::replay::SeenPadding;
 use firstdiff_model::{Model, Prompt, TapValues};
-use firstdiff_trace::{Batch, Cache, Dump, Entry, Rows, Site, Tap};
+use firstdiff_trace::{Cache, Dump, Rows, Site, Tap};
 
 use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::session::batch::OneSequence;
 use crate::session::cause::Why;
+use crate::session::given::arithmetic;
 use crate::session::incomplete::Incomplete;
 use crate::session::noise::Second;
-use crate::session::reading::{ReadingArgs, TokenArgs, one_of, refuse_rows};
+use crate::session::reading::{ReadingArgs, TokenArgs, refuse_rows};
 
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
@@ -128,8 +131,8 @@ impl Session {
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
-        let (reference, mut candidate, (padding, is_padded), batch, are_batches) =
-            one_sequence(reference, candidate, reading.sequence)?;
+        let OneSequence { reference, mut candidate, padding, is_padded, batch, are_batches } =
+            OneSequence::cut_out(reference, candidate, reading.sequence)?;
         let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
@@ -223,6 +226,26 @@ impl Session {
     /// Of a cache that nobody named, the side that shows it.
     pub(crate) fn cache_shown_by(&self) -> Option<&'static str> {
         if let CacheSaid::Assumed(side) = self.cache_said { Some(side) } else { None }
+    }
+
+    /// The candidate's values as the reference has them.
+    pub(crate) fn in_reference_order(&self) -> InReferenceOrder<'_> {
+        InReferenceOrder::new(&self.reference, &self.candidate, &self.graph, &self.options)
+    }
+
+    /// The candidate as the reference's program is carried out on it; `taps`: how the comparison lists them.
+    pub(crate) fn in_a_program<'a>(&'a self, values: &'a InReferenceOrder<'a>, taps: &'a [TapReport]) -> Candidate<'a> {
+        Candidate {
+            dump: &self.candidate,
+            recorded: self.recorded()[1],
+            values,
+            taps,
+            experts: &self.experts,
+            padding: &self.padding,
+            is_padded: self.is_padded,
+            profile: arithmetic(self.options.profile, Cache::F32),
+            cache: (self.options.cache, self.cache_shown_by().is_some()),
+        }
     }
 
     /// The type of the K/V cache, where it is not that of the arithmetic.
@@ -466,53 +489,6 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
     let entries = now.entries().iter().map(|entry| entry.tap);
     let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
     run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
-}
-
-type OneSequence = (Dump, Dump, (Vec<SeenPadding>, bool), usize, [bool; 2]);
-
-/// Both runs of one sequence, where either is a batch; where the candidate sees keys of padding, and whether it has any; of how many; and whether the reference, and the candidate, are of so many.
-fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
-    let [reference, candidate] = match asked {
-        None => grids(reference, candidate),
-        Some(_) => [reference, candidate],
-    };
-    // A recorder of operations records one sequence: as much of another run is one too, whatever axes it has.
-    let size = |entry: &Entry| entry.shape.iter().product::<usize>();
-    let like = |one: &Entry| candidate.find(one.tap, one.step).is_none_or(|other| size(one) == size(other));
-    let is_recorded = crate::session::source::is_recorded(reference.path());
-    let found = match is_recorded && reference.entries().iter().all(like) {
-        true => Sequences::default(),
-        false => Sequences::of(&reference, &candidate),
-    };
-    match (&found.reference, &found.candidate, asked) {
-        (None, None, Some(index)) if index > 0 => bail!(
-            "--sequence {index}: neither dump is of a batch by its shapes; where they do not show it, name the token ids of each sequence \
-             ('tokens': [[..], [..]] in dump.json)"
-        ),
-        (Some(ours), Some(theirs), None) if ours.count() != theirs.count() => bail!(
-            "the reference holds {} sequences and the candidate {}: --sequence N compares one of both",
-            ours.count(),
-            theirs.count()
-        ),
-        _ => {}
-    }
-    let cut = |dump: Dump, batch: &Option<Batch>| match batch {
-        Some(batch) => one_of(dump, asked, batch).map(|(one, _)| one),
-        None => Ok(dump),
-    };
-    let many = [found.reference.is_some(), found.candidate.is_some()];
-    let fed = [&reference, &candidate].map(|dump| dump.meta().sequences.clone().unwrap_or_default());
-    let (reference, candidate) = (cut(reference, &found.reference)?, cut(candidate, &found.candidate)?);
-    let seen = seen_padding(&candidate)?;
-    let numbers = |dump: &Dump| dump.entries().iter().map(size).sum::<usize>();
-    let whole = numbers(&candidate);
-    let mut candidate = without_padding(candidate, Some(&reference), &fed[1])?;
-    seen.iter()
-        .filter(|seen| seen.is_of_scores)
-        .for_each(|seen| candidate.doubt(seen.scores.tap, seen.scores.step, seen.to_string()));
-    let reference = without_padding(reference, Some(&candidate), &fed[0])?;
-    let is_padded = numbers(&candidate) < whole;
-    Ok((reference, candidate, (seen, is_padded), found.count(), many))
 }
 
 /// What a model's own runs say of a comparison.

@@ -4,17 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{
-    CellsOf, FUTURE_ATTENDED, Finding, InReferenceOrder, Inspection, Place, Status, Sureness, number,
-};
+use firstdiff_compare::{CellsOf, FUTURE_ATTENDED, Finding, Inspection, Place, Status, Sureness, number};
 use firstdiff_explain::program::{Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
-use firstdiff_model::Cache;
 use firstdiff_program::{DType, Kind, Operand, Program, ProgramTap, Slice, Tensor, Values, View, WeightError, Weights};
 use firstdiff_trace::{Rows, Tap};
 
 use crate::session::Session;
-use crate::session::given::arithmetic;
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{shorten, taps_in_words};
 
@@ -76,21 +72,9 @@ impl OwnProgram {
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
         let judged = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?.run()?;
-        let Session { reference, candidate, graph, options, experts, padding, .. } = &judged.session;
-        let values = InReferenceOrder::new(reference, candidate, graph, options);
-        let profile = arithmetic(options.profile, Cache::F32);
-        let (taps, cache) = (&judged.report.taps, (options.cache, false));
-        let candidate = Candidate {
-            dump: candidate,
-            recorded: candidate,
-            values: &values,
-            taps,
-            experts,
-            padding,
-            is_padded: false,
-            profile,
-            cache,
-        };
+        let values = judged.session.in_reference_order();
+        let candidate = judged.session.in_a_program(&values, &judged.report.taps);
+        let candidate = Candidate { cache: (candidate.cache.0, false), ..candidate };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
         let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();

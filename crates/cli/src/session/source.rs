@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{CellsOf, InReferenceOrder, Place, Profile as Named, Report, Status, TapReport, Verdict};
+use firstdiff_compare::{CellsOf, Place, Profile as Named, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
 use firstdiff_explain::replay::{Options, Replay, replay};
-use firstdiff_model::{Cache, Model};
+use firstdiff_model::Model;
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
 
 use crate::session::Session;
 use crate::session::arithmetic::Loosened;
-use crate::session::given::{CandidateArgs, arithmetic};
+use crate::session::given::CandidateArgs;
 use crate::session::reading::TokenArgs;
 use crate::words::shorten;
 
@@ -192,24 +192,9 @@ impl Recorded {
 
     /// The candidate as the comparison read it.
     fn beside_the_program<T>(&self, judge: impl FnOnce(&Recording<'_>, &Candidate<'_>) -> Result<T>) -> Result<T> {
-        let Session { reference, candidate, graph, options, experts, padding, .. } = &self.session;
-        let values = InReferenceOrder::new(reference, candidate, graph, options);
-        let profile = arithmetic(self.profile(), Cache::F32);
         let recording = Recording { program: &self.program, weights: &self.weights };
-        let (taps, cache) = (&self.report.taps, (options.cache, self.session.cache_shown_by().is_some()));
-        let is_padded = self.session.is_padded;
-        let candidate = Candidate {
-            dump: candidate,
-            recorded: self.session.recorded()[1],
-            values: &values,
-            taps,
-            experts,
-            padding,
-            is_padded,
-            profile,
-            cache,
-        };
-        judge(&recording, &candidate)
+        let values = self.session.in_reference_order();
+        judge(&recording, &self.session.in_a_program(&values, &self.report.taps))
     }
 
     fn sizes(&self) -> (&str, u32, usize) {

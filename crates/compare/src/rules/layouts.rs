@@ -149,21 +149,17 @@ impl Run<'_> {
             Ok(values)
         };
         let (ours, theirs) = (sorted(self.reference, &ours)?, sorted(self.candidate, &theirs)?);
-        let mut spare = theirs.len().checked_sub(ours.len());
-        let mut rest = theirs.iter().copied().peekable();
-        let mut nearest = Vec::new();
-        // Where the candidate holds more, the nearest of those that can be left out.
-        for &wanted in &ours {
-            let Some(mut here) = rest.next() else { return Ok(false) };
-            while let (Some(left), Some(&next)) = (spare.filter(|left| *left > 0), rest.peek()) {
-                if (next - wanted).abs() >= (here - wanted).abs() {
-                    break;
-                }
-                (here, spare) = (next, Some(left - 1));
-                rest.next();
+        // Where the candidate holds more, so many may be left out to come nearer.
+        let Some(more) = theirs.len().checked_sub(ours.len()) else { return Ok(false) };
+        let mut skipped = 0;
+        let nearest = ours.iter().enumerate().map(|(at, &wanted)| {
+            let off = |skipped: usize| (theirs[at + skipped] - wanted).abs();
+            while skipped < more && off(skipped + 1) < off(skipped) {
+                skipped += 1;
             }
-            nearest.push(here);
-        }
+            theirs[at + skipped]
+        });
+        let nearest: Vec<f64> = nearest.collect();
         Ok(Metrics::of_f64(&ours, &nearest).nmse().is_some_and(|nmse| nmse <= judged.judgement.own))
     }
 

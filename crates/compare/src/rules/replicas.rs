@@ -35,10 +35,12 @@ impl Run<'_> {
             let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
             let held = tensors(ranks, *place).ok()?;
             let is_whole = held.len() > 1 && held.iter().all(|(_, tensor)| tensor.shape() == due.shape());
-            let sum = |i: usize| held.iter().map(|(_, tensor)| tensor.values().get(i)).sum::<f64>();
-            let sums = || (0..due.values().len()).map(sum).collect::<Vec<f64>>();
-            let is_sum =
-                || Metrics::of_f64(&due.values().to_f64(), &sums()).nmse().is_some_and(|nmse| nmse < SAME_TOKENS);
+            let is_sum = || {
+                let (due, parts) = (due.values().to_f64(), held.iter().map(|(_, tensor)| tensor.values()));
+                let parts: Vec<_> = parts.collect();
+                let sums: Vec<f64> = (0..due.len()).map(|i| parts.iter().map(|part| part.get(i)).sum()).collect();
+                Metrics::of_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
+            };
             (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
         };
         self.graph.places().iter().zip(found).find_map(apart)

@@ -16,10 +16,9 @@ use crate::taps::judge_taps;
 impl Run<'_> {
     /// What lies behind tokens that were sent elsewhere, and does not agree: judged again at the tokens before the first of them, or not at all.
     pub(crate) fn judge_behind_choices(&self, taps: &[Judged]) -> Ruled {
-        let undecided = self.undecided(taps)?;
-        let mut with_undecided = Draft::of(taps);
-        undecided.iter().for_each(|(index, judged)| with_undecided.set(*index, judged.clone()));
-        let flips: Vec<(Token, usize)> = self.flips(&with_undecided).collect();
+        let mut draft = Draft::of(taps);
+        self.undecided(taps)?.into_iter().for_each(|(index, judged)| draft.set(index, judged));
+        let flips: Vec<(Token, usize)> = self.flips(&draft).collect();
         let Some(&(token, at)) = flips.iter().min() else { return Ok(Changes::default()) };
         let place = |index: usize| self.graph.places()[index];
         let reached: BTreeSet<usize> =
@@ -28,7 +27,9 @@ impl Run<'_> {
         let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
         // A choice that does no harm need not be known.
-        let mut draft = if behind_it.is_empty() { Draft::of(taps) } else { with_undecided };
+        if behind_it.is_empty() {
+            return Ok(Changes::default());
+        }
         let stack = place(at).tap.stack();
         let is_of_the_step = |&index: &usize| place(index).step == token.step && place(index).tap.stack() == stack;
         let earlier = match token.row > 0 && behind_it.iter().any(is_of_the_step) {

@@ -23,7 +23,6 @@ pub const CHOICE: &str = "router_topk";
 pub const WEIGHTS: &str = "router_weights";
 
 /// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
-#[derive(Clone)]
 pub(crate) struct Grid {
     pub(crate) values: Vec<f64>,
     width: usize,
@@ -136,11 +135,16 @@ impl Run<'_> {
             if before.iter().any(|&i| !found[i].agrees()) {
                 continue;
             }
-            let grid = self.with_noise(found, &scores, 1.0);
-            // Where the choice is made of more than these scores, nobody knows which tokens are meant.
-            let may_be_any = self.flips_by_rounding(&scores) * ours.len() as f64 >= 1.0;
-            let is_open = |row: &usize| if scores.are_ranked { !grid.is_clear(*row, &ours[*row]) } else { may_be_any };
-            let rows: Vec<usize> = self.asked(ours.len()).filter(is_open).collect();
+            let asked = self.asked(ours.len());
+            let rows: Vec<usize> = match scores.are_ranked {
+                true => {
+                    let grid = self.with_noise(found, scores, 1.0);
+                    asked.filter(|&row| !grid.is_clear(row, &ours[row])).collect()
+                }
+                // The choice is made of more than these scores: nobody knows which tokens are meant.
+                false if self.flips_by_rounding(&scores) * ours.len() as f64 >= 1.0 => asked.collect(),
+                false => Vec::new(),
+            };
             let tokens: Vec<usize> = rows.iter().map(|row| self.start(place.step) + row).collect();
             if !tokens.is_empty() {
                 let choice = OtherChoice::NotRecorded;
@@ -226,17 +230,17 @@ impl Run<'_> {
             let explains = compared.judgement.outcome.agrees() && rows.iter().all(is_best);
             return Ok(fault_unless(explains, Cause::Rounding));
         }
-        let grid = self.with_noise(taps, &scores, CHOICE_ROOM);
+        let grid = self.with_noise(taps, scores, CHOICE_ROOM);
         Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), Cause::Unknown))
     }
 
     /// The reference's scores in the place of the candidate's, which were not recorded: off by so many times what is allowed of them, or by what they were
     /// made of.
-    fn with_noise(&self, taps: &[Judged], scores: &Scores, room: f64) -> Grid {
+    fn with_noise(&self, taps: &[Judged], scores: Scores, room: f64) -> Grid {
         let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
         let off = |&i: &usize| if let Judged::Compared(read) = &taps[i] { read.judgement.size() } else { None };
-        let noise = before.iter().filter_map(off).fold(self.allowed_of(scores), f64::max).sqrt();
-        Grid { unit: room * noise, ..scores.grid.clone() }
+        let noise = before.iter().filter_map(off).fold(self.allowed_of(&scores), f64::max).sqrt();
+        Grid { unit: room * noise, ..scores.grid }
     }
 
     /// The share of tokens that rounding sends to other experts.

@@ -659,17 +659,18 @@ pub(crate) fn taps_of(held: &Held, taps: impl Iterator<Item = usize>) -> Vec<Tap
 
 /// The taps that a slice makes on the way, and that are not read as the candidate holds them.
 pub(crate) fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
-    taps_of(held, made(program, slice).into_iter().filter(|&tap| held.readable(tap).is_none()))
+    taps_of(held, on_the_way(program, slice).into_iter().filter(|&tap| held.readable(tap).is_none()))
 }
 
 /// The first of them where the candidate holds NaN or infinities.
 fn no_numbers(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<Tap> {
     let is_number = |tap: usize, own| can_be_read(held.place(tap).tap.last_site(), &array(own));
-    let made = made(program, slice).into_iter();
+    let made = on_the_way(program, slice).into_iter();
     made.filter(|&tap| held.get(tap).is_some_and(|own| !is_number(tap, own))).map(|tap| held.place(tap).tap).next()
 }
 
-fn made(program: &Program, slice: &Slice<'_>) -> Vec<usize> {
+/// The taps that a slice makes on the way, by their index.
+fn on_the_way(program: &Program, slice: &Slice<'_>) -> Vec<usize> {
     let ops: BTreeSet<usize> = slice.ops().collect();
     let made = program.taps().iter().enumerate().filter(|(_, tap)| ops.contains(&tap.op)).map(|(number, _)| number);
     made.filter(|&tap| tap != slice.target()).collect()

@@ -57,7 +57,8 @@ pub fn seen_padding(dump: &Dump) -> Result<Vec<SeenPadding>, DumpError> {
         let scores = dump.find(place.tap, place.step).map(read).transpose()?.flatten();
         let (_, rows, keys) = own.dim();
         let queries = if entry.step == 0 { tokens.clone() } else { 0..rows };
-        if if entry.step == 0 { rows == all && keys == all } else { keys > all } {
+        let holds_padding = if entry.step == 0 { rows == all && keys == all } else { keys > all };
+        if holds_padding {
             let scores = scores.filter(|scores| scores.dim() == own.dim());
             let is_padding = |key: usize| key < all && !tokens.contains(&key);
             seen.extend(SeenPadding::of(place, own.view(), scores.as_ref(), queries, is_padding));

@@ -1,4 +1,4 @@
-//! Do a norm's gains stand in the columns of the matrices that read it? Neither is A's then, and what they compute together is.
+//! Finds norms whose gains stand in the columns of the matrices that read them: neither is A's then, and what they compute together is.
 
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 

@@ -1,12 +1,11 @@
 //! What is wrong with a tensor's values one by one? Constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
 
-use firstdiff_compare::ranges;
 use firstdiff_evidence::choice;
 use firstdiff_model::Storage;
 use half::{bf16, f16};
 
 use super::changes::law;
-use super::diagnose::{Diagnosis, Pair, close, found, near, place};
+use super::diagnose::{Diagnosis, Pair, close, first_few, found, near, place};
 use super::paid::Cost;
 use super::side::RowOrder;
 use super::{blocks, noise};
@@ -82,7 +81,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     let is_end = b[start..].iter().all(|y| *y == 0.0);
     if is_end && are_rows {
         let (from, rows) = (start / unit, end / unit);
-        let some = ranges(&(from..rows).collect::<Vec<_>>()).concat();
+        let some = first_few(&(from..rows).collect::<Vec<_>>());
         return law(format!("{what} {some} of {rows} are zero, and the others right"), choice(rows));
     }
     if is_end {

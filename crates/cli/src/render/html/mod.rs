@@ -12,7 +12,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use askama::Template;
-use firstdiff_compare::InReferenceOrder;
 
 use crate::output::{Inputs, write};
 use crate::render::divergence::{CAUSE, Divergence};
@@ -184,7 +183,7 @@ impl Page<'_> {
     fn details(&self, listed: &[Place<'_>], shown: &Shown) -> Result<Details> {
         let Some((judged, _)) = self.compared else { return Ok(Details::without_tensors(listed, shown)) };
         let session = &judged.session;
-        let order = InReferenceOrder::new(&session.reference, &session.candidate, &session.graph, &session.options);
+        let order = session.in_reference_order();
         Details::read(&order, &judged.report, listed, shown)
     }
 

@@ -91,7 +91,7 @@ impl Sample {
         let error = &self.own - &self.right;
         let gram = change.t().dot(change) * self.x.t().dot(&self.x);
         let cross = (self.x.t().dot(&error) * change.t()).sum_axis(Dimension(1));
-        let factored = Cholesky::of(&gram)?;
+        let factored = Cholesky::decompose(&gram)?;
         let fitted = factored.solve(&cross.to_vec());
         let mut x = self.x.clone();
         x.columns_mut().into_iter().zip(fitted.iter()).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));

@@ -35,7 +35,7 @@ fn input(case: &Case<'_>) -> Option<Subject> {
     let pick = |y: Array2<f64>| y.select(Dimension(1), &rows);
     let bias = &right - &x.dot(&weight.t());
     let (wanted, weight) = (pick(own - bias), weight.select(Dimension(0), &rows));
-    let inverse = Cholesky::of(&weight.t().dot(&weight))?.inverse();
+    let inverse = Cholesky::decompose(&weight.t().dot(&weight))?.inverse();
     let solved = |y: &Array2<f64>| y.dot(&weight).dot(&inverse);
     let mut read = solved(&wanted);
     for _ in 0..2 {
