@@ -8,7 +8,7 @@ use firstdiff::output::{exit_code, print};
 use firstdiff::render::screen::{Detail, render};
 
 pub(crate) fn run(args: PairArgs) -> Result<u8> {
-    let session = args.open()?;
+    let session = args.open(&firstdiff::session::TOOLS)?;
     let bisection = bisect(&session)?;
     for probe in &bisection.probes {
         print(&format!(
@@ -19,7 +19,7 @@ pub(crate) fn run(args: PairArgs) -> Result<u8> {
     }
     print("\n")?;
     let code = exit_code(&bisection.report.verdict);
-    let judged = Judged { session, report: bisection.report, why: None };
+    let judged = Judged { session, report: bisection.report, why: None, recorder_gives: None };
     print(render(&judged, Detail::Folded).as_str())?;
     Ok(code)
 }

@@ -29,46 +29,17 @@ pub mod commands;
 mod driver;
 #[doc(hidden)]
 pub mod output;
-mod parity;
 mod progress;
 #[doc(hidden)]
 pub mod render;
 pub mod report;
 pub mod session;
-mod words;
 
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;
+pub use firstdiff_parity::{self as parity, NoParity, REPORTS, Sides, assert_parity, check_parity};
+pub(crate) use firstdiff_parity::words;
 pub use firstdiff_trace as trace;
-pub use parity::{NoParity, REPORTS, Sides, check_parity};
-pub use session::arithmetic::Loosened;
+pub use parity::session::arithmetic::Loosened;
 pub use session::pair::PairArgs;
 pub use session::{Judged, Session};
-
-/// Panics unless the dump `candidate` is at parity with the dump `reference`; the message is the command's own screen.
-///
-/// `profile` may be "exact", "f32", "f16", "bf16" or "ggml". By default the dumps say it. Both dumps are named, so that neither is taken for the other:
-///
-/// ```compile_fail
-/// firstdiff::assert_parity!("target/dump", "tests/golden/llama");
-/// ```
-///
-/// Where the variable FIRSTDIFF_REPORTS names a folder, a comparison that fails leaves its page there, and the message names it.
-#[macro_export]
-macro_rules! assert_parity {
-    (@ $reference:expr, $candidate:expr, $profile:expr) => {
-        let sides = $crate::Sides { reference: $reference, candidate: $candidate };
-        if let ::core::result::Result::Err(failure) = $crate::check_parity(sides, $profile) {
-            ::core::panic!("{}", failure.told(::core::concat!(::core::module_path!(), "-", ::core::line!())));
-        }
-    };
-    (reference: $reference:expr, candidate: $candidate:expr $(,)?) => {{
-        $crate::assert_parity!(@ $reference, $candidate, ::core::option::Option::None);
-    }};
-    (reference: $reference:expr, candidate: $candidate:expr, profile: $profile:expr $(,)?) => {{
-        $crate::assert_parity!(@ $reference, $candidate, ::core::option::Option::Some($profile));
-    }};
-    ($($other:tt)*) => {
-        ::core::compile_error!("name both sides: assert_parity!(reference: \"tests/golden/llama\", candidate: \"target/dump\"), and if need be a profile: \"bf16\"")
-    };
-}

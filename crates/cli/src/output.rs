@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgMatches, Command};
 use firstdiff_compare::Verdict;
+use firstdiff_parity::words::one_line;
 use firstdiff_program::Program;
 use firstdiff_trace::{JSON_LIMIT, Meta, read_regular};
 
@@ -257,19 +258,6 @@ pub fn report_error(error: &anyhow::Error) {
     let text: String = one_line(error).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     // A closed pipe on the other side is nobody's fault.
     let _ = writeln!(anstream::stderr(), "firstdiff: error: {text}");
-}
-
-/// The chain of causes, each said once: many errors say their source themselves.
-pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text += &format!(": {cause}");
-        }
-    }
-    text
 }
 
 /// Prints to standard output; a reader that has gone away is no error.

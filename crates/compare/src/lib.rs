@@ -75,6 +75,7 @@ pub use run::kv_cache::{own_rows, own_rows_by};
 pub use run::last::one_row_of_several;
 pub use run::padding::without_padding;
 pub use run::positions::with_positions;
+pub use run::seen_padding::{SeenPadding, seen_padding};
 pub use run::shown_cache::{ShownCache, shown_cache};
 pub use run::side::Side;
 pub use run::slice::{AxisUnknown, CutError};

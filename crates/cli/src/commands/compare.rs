@@ -16,7 +16,7 @@ use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::{Compare, Failure, Outcome};
 use crate::session::pair::PairArgs;
-use crate::session::{Judged, Session};
+use crate::session::{Judged, Session, TOOLS, Tools};
 
 pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/dump
@@ -109,10 +109,12 @@ pub(crate) fn show(
     inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
     // Of the session that the parts are of, which is the first: other sequences, and other rows, are other taps.
     let judged = Cell::new(judged);
-    let judged = pair.judged(|session| {
+    let run = |mut session: Session| {
         session.options.judged = judged.take();
-        taps.map_or(Ok(()), |patterns| narrow(session, patterns))
-    })?;
+        taps.map_or(Ok(()), |patterns| narrow(&mut session, patterns))?;
+        crate::session::run(session)
+    };
+    let judged = pair.judged(&Tools { run: &run, ..TOOLS })?;
     if let Some(patterns) =
         args.why.as_deref().filter(|patterns| !crate::render::why::is_known(&judged.report, patterns))
     {

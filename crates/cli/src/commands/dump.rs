@@ -15,8 +15,9 @@ use crate::commands::compare::matching_none;
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, is_stdout};
 use crate::report;
+use crate::session::is_recorded;
 use crate::session::reading::token;
-use crate::session::source::{is_recorded, refuse_weights};
+use crate::session::source::refuse_weights;
 use crate::words::{safe, shorten, taps_in_words};
 
 pub(crate) const DUMP_HELP: &str = "Examples:

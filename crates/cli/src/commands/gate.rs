@@ -80,7 +80,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     }
     // A baseline that cannot be read is found before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
-    let judged = args.pair.judged(|_| Ok(()))?;
+    let judged = args.pair.judged(&crate::session::TOOLS)?;
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
     let finished = finish(&judged);
     let accepted = baseline.as_ref().and_then(Baseline::accepted);

@@ -14,9 +14,9 @@ use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
 use crate::report::Inspect;
 use crate::session::incomplete::Incomplete;
+use crate::session::is_recorded;
 use crate::session::own_program::OwnProgram;
 use crate::session::reading::refuse_rows;
-use crate::session::source::is_recorded;
 use crate::words::{by_stack, layers_of, safe, shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:

@@ -9,13 +9,14 @@ use firstdiff_explain::explain::Effort;
 
 use crate::commands::compare::finish;
 use crate::commands::explain::explained;
-use crate::output::{Inputs, is_stdout, one_line, print};
+use crate::output::{Inputs, is_stdout, print};
 use crate::render::html::Page;
 use crate::report::{Compare, CompareAndExplain, Explain};
 use crate::session::given::CandidateArgs;
 use crate::session::ids;
+use crate::session::is_recorded;
 use crate::session::pair::PairArgs;
-use crate::session::source::is_recorded;
+use crate::words::one_line;
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff report golden/llama out/dump                             writes report.html
@@ -59,7 +60,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     if !args.seconds.is_finite() || args.seconds < 0.0 {
         bail!("--seconds {}: must be 0 or more", args.seconds);
     }
-    let judged = args.pair.judged(|_| Ok(()))?;
+    let judged = args.pair.judged(&crate::session::TOOLS)?;
     let mut compared = Compare::of("report", &judged);
     let is_wanted = judged.report.verdict == Verdict::Diverged && args.seconds > 0.0;
     let model = args.pair.model.as_deref().or_else(|| Some(&*args.pair.reference).filter(|path| is_recorded(path)));

@@ -14,7 +14,8 @@ use crate::output::Inputs;
 use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{NotChecked, Weights};
-use crate::session::source::{is_recorded, program_weights, refuse_weights};
+use crate::session::is_recorded;
+use crate::session::source::{program_weights, refuse_weights};
 use crate::words::{layers_in_short, safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:

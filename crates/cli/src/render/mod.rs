@@ -1,13 +1,11 @@
-//! How is a report shown? On a terminal, as JSON, tap by tap.
+//! Shows a report: on a terminal, as JSON, tap by tap, as a page.
 
-pub(crate) mod alignment;
-pub(crate) mod divergence;
+pub use firstdiff_parity::render::screen;
+pub(crate) use firstdiff_parity::render::{alignment, divergence, table};
+
 pub(crate) mod github;
 pub(crate) mod html;
 pub mod json;
 pub(crate) mod junit;
-pub mod screen;
 pub(crate) mod show;
-pub(crate) mod table;
 pub(crate) mod why;
-pub(crate) mod wrap;

@@ -1,289 +1,103 @@
-//! Why is an operation wrong? The cause with its proof, and what to change.
+//! Turns a finding of explain into what is reported of it: the cause with its proof, and what to change.
 
-use std::collections::BTreeMap;
-
-use firstdiff_compare::number;
 use firstdiff_explain::Measured;
 use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
 use firstdiff_laws::Status;
+use firstdiff_parity::report::{
+    Bits, CauseOf, Diagnosis, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support,
+};
 use firstdiff_trace::Site;
-use serde::Serialize;
-use serde_json::Value;
 
 use crate::report::{Match, names};
-use crate::session::cause::{IN_PROBABILITIES, arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
+use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
-/// Parameters of a mistake, by name.
-pub type Params = BTreeMap<&'static str, Value>;
-
-/// What is known of the cause of one fault.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Diagnosis {
-    /// The id of the mistake, where it is proved.
-    pub cause: Option<&'static str>,
-    /// Its parameters.
-    pub params: Params,
-    /// How sure it is.
-    #[serde(rename = "match")]
-    pub matched: Match,
-    /// NMSE that the imitated mistake leaves, the worst of all places.
-    pub residual_nmse: Option<f64>,
-    /// What it leaves at each place.
-    pub residuals: Vec<Residual>,
-    /// Ids of other mistakes that give the same numbers.
-    pub alternatives: Vec<&'static str>,
-    /// The same with their parameters; of `closest`, what came nearest.
-    pub also: Vec<CauseOf>,
-    /// What is done otherwise, in words.
-    pub what: Option<&'static str>,
-    /// The same with id and parameters.
-    pub summary: Option<String>,
-    /// What is left once it is imitated, in words.
-    pub proof: Option<String>,
-    /// What to change.
-    pub fix: Option<String>,
-    /// Where this is no mistake: all products with weights in another arithmetic.
-    pub arithmetic: Option<OtherArithmetic>,
-    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
-    pub misrecorded: Vec<String>,
-    /// Of taps whose error is taken back before anything else is made of it, what takes it back.
-    pub taken_back: Vec<String>,
-    /// What the operation computes instead, where that was measured.
-    pub measured: Option<MeasuredLaw>,
+/// What is known of a fault, and what to change.
+pub(crate) fn diagnosis(source: &Source, finding: &Finding) -> Diagnosis {
+    let fix = proved(finding).map(|cause| fix(source, cause.id, finding));
+    diagnosis_with_fix(finding, fix)
 }
 
-/// What an operation computes instead.
-#[derive(Clone, Debug, Serialize)]
-pub struct MeasuredLaw {
-    /// The kind of law, of a closed list: docs/reference/laws.md.
-    pub form: &'static str,
-    /// What it does, in words.
-    pub words: String,
-    /// Its numbers.
-    pub parameters: Params,
-    /// Where it differs from the right operation; "all" is everywhere.
-    pub support: Support,
-    /// NMSE that it leaves, the worst of all places; of scores, in the probabilities that they make.
-    pub residual_nmse: f64,
-    /// NMSE of the right values, the worst of all places.
-    pub before_nmse: f64,
-    /// Whether both are of the probabilities that scores make.
-    #[serde(skip)]
-    pub is_of_scores: bool,
-    /// What saying it costs, and what it explains.
-    pub bits: Bits,
-    /// Where it was fitted, and where it holds without having been.
-    pub proved_on: ProvedOn,
-    /// Other laws that give the same numbers here.
-    pub equivalent: Vec<String>,
-    /// `measured`: a law; `table`: true numbers without a law.
-    pub status: &'static str,
-    /// What was measured, to be drawn: its `kind`, and numbers.
-    pub data: Option<Value>,
+/// What is known where it is known what to change.
+pub(crate) fn diagnosis_with_fix(finding: &Finding, fix: Option<String>) -> Diagnosis {
+    let proved = proved(finding);
+    let mut alternatives: Vec<&'static str> = Vec::new();
+    for other in finding.alternatives.iter().filter(|other| proved.is_some_and(|p| p.id != other.id)) {
+        if !alternatives.contains(&other.id) {
+            alternatives.push(other.id);
+        }
+    }
+    Diagnosis {
+        cause: proved.map(|cause| cause.id),
+        params: proved.map(params).unwrap_or_default(),
+        matched: match_of(finding.matched),
+        residual_nmse: Some(finding.residual_nmse),
+        residuals: finding.remainders.iter().map(residual).collect(),
+        alternatives,
+        also: finding.alternatives.iter().map(cause_of).collect(),
+        what: proved.map(|cause| what(cause.id)),
+        summary: proved.map(said),
+        proof: proved.map(|_| proof(finding)),
+        fix,
+        arithmetic: finding.arithmetic.as_ref().map(other_arithmetic),
+        misrecorded: names(&finding.misrecorded),
+        taken_back: names(&finding.taken_back),
+        measured: finding.measured.as_ref().map(|measured| measured_law(measured, finding)),
+    }
 }
 
-/// Where a law differs from the right operation.
-#[derive(Clone, Debug, Serialize)]
-pub struct Support {
-    /// Which layers.
-    pub layers: String,
-    /// Which heads.
-    pub heads: String,
-    /// Which positions.
-    pub positions: String,
-    /// Which channels.
-    pub channels: String,
+fn measured_law(measured: &Measured, finding: &Finding) -> MeasuredLaw {
+    let Measured { law, proof, places, .. } = measured;
+    let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
+    let said = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
+    let stacks = by_stack(finding.shown_at.iter().map(|place| place.tap));
+    let layers = stacks.into_iter().map(said).collect::<Vec<String>>().join(", ");
+    let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));
+    MeasuredLaw {
+        form: law.form.name(),
+        words: law.words.clone(),
+        parameters: law.parameters.iter().map(|(name, value)| (*name, value.clone())).collect(),
+        support: Support {
+            layers,
+            heads: all(&law.support.heads),
+            positions: all(&law.support.positions),
+            channels: all(&law.support.channels),
+        },
+        residual_nmse: proof.residual_nmse,
+        before_nmse: proof.before_nmse,
+        is_of_scores: finding.shown_at.first().is_some_and(|place| place.tap.site == Site::Scores),
+        bits: Bits { paid: law.bits.round(), gained: proof.gained.round() },
+        proved_on: ProvedOn { fitted: at(&proof.fitted), held_out: at(&proof.held_out) },
+        equivalent: law.equivalent.clone(),
+        status: match law.status {
+            Status::Measured => "measured",
+            Status::Table => "table",
+        },
+        data: law.data.clone(),
+    }
 }
 
-/// Description length.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Bits {
-    /// What saying the law costs.
-    pub paid: f64,
-    /// What it explains.
-    pub gained: f64,
+fn cause_of(cause: &Cause) -> CauseOf {
+    CauseOf { cause: cause.id, params: params(cause), words: in_words(cause) }
 }
 
-/// Places of a law, by their taps.
-#[derive(Clone, Debug, Serialize)]
-pub struct ProvedOn {
-    /// Where it was fitted.
-    pub fitted: Vec<String>,
-    /// Where it holds without having been.
-    pub held_out: Vec<String>,
-}
-
-/// A mistake of the catalogue.
-#[derive(Clone, Debug, Serialize)]
-pub struct CauseOf {
-    /// Its id.
-    pub cause: &'static str,
-    /// Its parameters.
-    pub params: Params,
-    /// Both in words.
-    pub words: String,
-}
-
-/// What a mistake leaves of the error at one place.
-#[derive(Clone, Debug, Serialize)]
-pub struct Residual {
-    /// The tap that shows it, and its step.
-    pub at: String,
-    /// NMSE without the mistake imitated.
-    pub base_nmse: f64,
-    /// NMSE that it leaves there.
-    pub residual_nmse: f64,
+fn residual(left: &Remainder) -> Residual {
+    Residual { at: left.place.to_string(), base_nmse: left.base_nmse, residual_nmse: left.residual_nmse }
 }
 
 /// All products with weights in another arithmetic.
-#[derive(Clone, Debug, Serialize)]
-pub struct OtherArithmetic {
-    /// How many products could be judged.
-    pub products: usize,
-    /// How many are off.
-    pub off: usize,
-    /// Whether every other operation that could be judged is right.
-    pub alone: bool,
-    /// The least and the largest NMSE of those that are off.
-    pub nmse: [f64; 2],
-    /// The rounding that comes nearest.
-    pub looks_like: Option<String>,
-    /// What it leaves of the error, at the median.
-    pub left_share: f64,
-    /// The same in words: what, and which it looks like.
-    pub words: [String; 2],
-    /// What to do about it.
-    pub next: String,
-}
-
-impl Diagnosis {
-    pub(crate) fn of(source: &Source, finding: &Finding) -> Diagnosis {
-        let fix = proved(finding).map(|cause| fix(source, cause.id, finding));
-        Diagnosis::with_fix(finding, fix)
-    }
-
-    /// What is known where it is known what to change.
-    pub(crate) fn with_fix(finding: &Finding, fix: Option<String>) -> Diagnosis {
-        let proved = proved(finding);
-        let mut alternatives: Vec<&'static str> = Vec::new();
-        for other in finding.alternatives.iter().filter(|other| proved.is_some_and(|p| p.id != other.id)) {
-            if !alternatives.contains(&other.id) {
-                alternatives.push(other.id);
-            }
-        }
-        Diagnosis {
-            cause: proved.map(|cause| cause.id),
-            params: proved.map(params).unwrap_or_default(),
-            matched: finding.matched.into(),
-            residual_nmse: Some(finding.residual_nmse),
-            residuals: finding.remainders.iter().map(Residual::of).collect(),
-            alternatives,
-            also: finding.alternatives.iter().map(CauseOf::of).collect(),
-            what: proved.map(|cause| what(cause.id)),
-            summary: proved.map(said),
-            proof: proved.map(|_| proof(finding)),
-            fix,
-            arithmetic: finding.arithmetic.as_ref().map(OtherArithmetic::of),
-            misrecorded: names(&finding.misrecorded),
-            taken_back: names(&finding.taken_back),
-            measured: finding.measured.as_ref().map(|measured| MeasuredLaw::of(measured, finding)),
-        }
-    }
-
-    /// Of a fault of which no cause is known.
-    pub(crate) fn unknown(nmse: Option<f64>) -> Diagnosis {
-        Diagnosis { residual_nmse: nmse, ..Diagnosis::default() }
-    }
-}
-
-impl Diagnosis {
-    /// Whether an operation is wrong: the taps are not just recorded wrongly, and nothing takes back what is off.
-    pub(crate) fn is_blamed(&self) -> bool {
-        self.misrecorded.is_empty() && self.taken_back.is_empty()
-    }
-}
-
-impl MeasuredLaw {
-    fn of(measured: &Measured, finding: &Finding) -> MeasuredLaw {
-        let Measured { law, proof, places, .. } = measured;
-        let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
-        let said = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
-        let stacks = by_stack(finding.shown_at.iter().map(|place| place.tap));
-        let layers = stacks.into_iter().map(said).collect::<Vec<String>>().join(", ");
-        let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));
-        MeasuredLaw {
-            form: law.form.name(),
-            words: law.words.clone(),
-            parameters: law.parameters.iter().map(|(name, value)| (*name, value.clone())).collect(),
-            support: Support {
-                layers,
-                heads: all(&law.support.heads),
-                positions: all(&law.support.positions),
-                channels: all(&law.support.channels),
-            },
-            residual_nmse: proof.residual_nmse,
-            before_nmse: proof.before_nmse,
-            is_of_scores: finding.shown_at.first().is_some_and(|place| place.tap.site == Site::Scores),
-            bits: Bits { paid: law.bits.round(), gained: proof.gained.round() },
-            proved_on: ProvedOn { fitted: at(&proof.fitted), held_out: at(&proof.held_out) },
-            equivalent: law.equivalent.clone(),
-            status: match law.status {
-                Status::Measured => "measured",
-                Status::Table => "table",
-            },
-            data: law.data.clone(),
-        }
-    }
-
-    /// How sure it is, in words.
-    pub(crate) fn proof(&self) -> String {
-        let of = if self.is_of_scores { IN_PROBABILITIES } else { "" };
-        let left = format!("leaves NMSE {} of {}{of}", number(self.residual_nmse), number(self.before_nmse));
-        let on = match self.proved_on.held_out.len() {
-            0 => {
-                format!(
-                    "one place, whose numbers carry {} bits for it, and it costs {}",
-                    self.bits.gained, self.bits.paid
-                )
-            }
-            1 => format!(
-                "measured at {}, proved at {}",
-                self.proved_on.fitted.join(", "),
-                self.proved_on.held_out.join(", ")
-            ),
-            n => format!("measured at {}, proved at {n} others", self.proved_on.fitted.join(", ")),
-        };
-        format!("{left}; {on}")
-    }
-}
-
-impl CauseOf {
-    fn of(cause: &Cause) -> CauseOf {
-        CauseOf { cause: cause.id, params: params(cause), words: in_words(cause) }
-    }
-}
-
-impl Residual {
-    fn of(left: &Remainder) -> Residual {
-        Residual { at: left.place.to_string(), base_nmse: left.base_nmse, residual_nmse: left.residual_nmse }
-    }
-}
-
-impl OtherArithmetic {
-    pub(crate) fn of(other: &firstdiff_explain::OtherArithmetic) -> OtherArithmetic {
-        OtherArithmetic {
-            products: other.judged,
-            off: other.places.len(),
-            alone: other.alone,
-            nmse: other.nmse,
-            looks_like: other.nearest.map(firstdiff_explain::Rounding::words),
-            left_share: other.share,
-            words: arithmetic(other),
-            next: beside_another_arithmetic(other),
-        }
+pub(crate) fn other_arithmetic(other: &firstdiff_explain::OtherArithmetic) -> OtherArithmetic {
+    OtherArithmetic {
+        products: other.judged,
+        off: other.places.len(),
+        alone: other.alone,
+        nmse: other.nmse,
+        looks_like: other.nearest.map(firstdiff_explain::Rounding::words),
+        left_share: other.share,
+        words: arithmetic(other),
+        next: beside_another_arithmetic(other),
     }
 }
 
@@ -293,4 +107,14 @@ fn proved(finding: &Finding) -> Option<&Cause> {
 
 fn params(cause: &Cause) -> Params {
     cause.params.iter().map(|(name, value)| (*name, value.clone())).collect()
+}
+
+/// How sure a finding is.
+pub(crate) fn match_of(found: Found) -> Match {
+    match found {
+        Found::Reproduced => Match::Reproduced,
+        Found::Measured => Match::Measured,
+        Found::Closest => Match::Closest,
+        Found::Unknown => Match::Unknown,
+    }
 }

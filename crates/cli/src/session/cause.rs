@@ -7,12 +7,14 @@ use firstdiff_compare::{Place, Status, TapReport, TokenEdits, number};
 use firstdiff_explain::OtherArithmetic;
 use firstdiff_explain::explain::{Cause, Counted, Effort, Explanation, Finding, Match, other_tokens};
 use firstdiff_explain::mistakes::{advice, what};
+use firstdiff_parity::report::IN_PROBABILITIES;
 use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
-use crate::session::Session;
+use crate::report::diagnosis_with_fix;
 use crate::session::given::{CandidateArgs, Given};
 use crate::session::source::Source;
+use crate::session::{ByModel, Session};
 use crate::words::shorten;
 
 /// Replays, and names the causes that take a moment to find; up to `faults` mistakes in one operation.
@@ -54,40 +56,20 @@ pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explana
     Ok(explanation)
 }
 
-/// What a model says of the first difference between two dumps.
-#[derive(Debug)]
-pub enum Why {
-    /// The candidate's operation is wrong in itself, and this is the cause.
-    Cause {
-        /// What is done otherwise.
-        what: String,
-        /// What is left once that is imitated.
-        proof: String,
-        /// What to change.
-        fix: String,
-        /// The finding.
-        finding: Box<Finding>,
-    },
-    /// The candidate's operation gives what it should from what it read.
-    Right,
+/// That the candidate was fed other tokens, as `tap` shows.
+pub(crate) fn of_other_tokens(edits: &TokenEdits, tap: &TapReport) -> ByModel {
+    let nmse = tap.metrics.and_then(|metrics| metrics.nmse());
+    let (cause, finding) = other_tokens(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
+    by_model(&finding, advice(cause.id).to_owned())
 }
 
-impl Why {
-    /// That the candidate was fed other tokens, as `tap` shows.
-    pub(crate) fn fed(edits: &TokenEdits, tap: &TapReport) -> Why {
-        let nmse = tap.metrics.and_then(|metrics| metrics.nmse());
-        let (cause, finding) = other_tokens(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
-        Why::of(&finding, &cause, advice(cause.id).to_owned())
-    }
-
-    fn of(finding: &Finding, cause: &Cause, fix: String) -> Why {
-        Why::Cause { what: said(cause), proof: proof(finding), fix, finding: Box::new(finding.clone()) }
-    }
+fn by_model(finding: &Finding, fix: String) -> ByModel {
+    ByModel::Cause(Box::new(diagnosis_with_fix(finding, Some(fix))))
 }
 
 /// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
 /// No cause is taken that the rest of the dump speaks against.
-pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
+pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<ByModel> {
     let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
@@ -118,7 +100,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     let given = args.open().ok()?;
     let explanation = weighed(&given).ok()?;
     if let Some((finding, cause)) = of(&explanation.findings, place) {
-        return Some(Why::of(finding, cause, fix(&given.source, cause.id, finding)));
+        return Some(by_model(finding, fix(&given.source, cause.id, finding)));
     }
     let taps = &explanation.replay.taps;
     let judged = taps.iter().find(|t| t.report.place == place)?;
@@ -128,7 +110,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         && judged.report.status.agrees()
         && judged.through.is_empty()
         && judged.report.positions.is_none())
-    .then_some(Why::Right)
+    .then_some(ByModel::Right)
 }
 
 /// The proved cause of what one recorded tap shows, and its finding.
@@ -146,9 +128,6 @@ pub(crate) fn all_of(findings: &[Finding], place: Place) -> impl Iterator<Item =
 pub(crate) fn said(cause: &Cause) -> String {
     format!("{} ({})", what(cause.id), in_words(cause))
 }
-
-/// Where a law of scores is measured.
-pub(crate) const IN_PROBABILITIES: &str = " in the probabilities that the scores make";
 
 /// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`; of causes that give a place together what each leaves alone too.
 pub(crate) fn proof(finding: &Finding) -> String {

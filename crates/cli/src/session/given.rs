@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::Profile as Named;
-use firstdiff_explain::replay::{Options, seen_padding, shared_out};
+use firstdiff_compare::{Profile as Named, seen_padding};
+use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, names_of};
 
 use crate::session::arithmetic::{Choice, Loosened};
 use crate::session::incomplete::Incomplete;
+use crate::session::is_recorded;
 use crate::session::reading::{ReadingArgs, one_of, token};
-use crate::session::source::{Recorded, Source, is_recorded, refuse_weights};
+use crate::session::source::{Recorded, Source, refuse_weights};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]

@@ -71,9 +71,10 @@ impl OwnProgram {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
-        let judged = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?.run()?;
+        let session = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?;
+        let judged = crate::session::run(session)?;
         let values = judged.session.in_reference_order();
-        let candidate = judged.session.in_a_program(&values, &judged.report.taps);
+        let candidate = crate::session::in_a_program(&judged.session, &values, &judged.report.taps);
         let candidate = Candidate { cache: (candidate.cache.0, false), ..candidate };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;

@@ -12,10 +12,10 @@ use firstdiff_model::Model;
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
 
-use crate::session::Session;
 use crate::session::arithmetic::Loosened;
 use crate::session::given::CandidateArgs;
 use crate::session::reading::TokenArgs;
+use crate::session::{Session, in_a_program, is_recorded};
 use crate::words::shorten;
 
 /// What a candidate is held against.
@@ -32,11 +32,6 @@ pub(crate) struct Recorded {
     weights: ModelFolder,
     session: Session,
     report: Report,
-}
-
-/// Whether a path is a dump with its program.
-pub(crate) fn is_recorded(path: &Path) -> bool {
-    path.join("program.json").is_file()
 }
 
 /// All taps that a model gives in one step, in the order in which they are made.
@@ -157,7 +152,7 @@ impl Recorded {
             );
             session.warnings.push(note);
         }
-        let judged = session.run()?;
+        let judged = crate::session::run(session)?;
         if let Verdict::Incomparable(reason) = &judged.report.verdict
             && judged.report.taps.iter().all(|tap| tap.layout.is_none())
         {
@@ -194,7 +189,7 @@ impl Recorded {
     fn beside_the_program<T>(&self, judge: impl FnOnce(&Recording<'_>, &Candidate<'_>) -> Result<T>) -> Result<T> {
         let recording = Recording { program: &self.program, weights: &self.weights };
         let values = self.session.in_reference_order();
-        judge(&recording, &self.session.in_a_program(&values, &self.report.taps))
+        judge(&recording, &in_a_program(&self.session, &values, &self.report.taps))
     }
 
     fn sizes(&self) -> (&str, u32, usize) {

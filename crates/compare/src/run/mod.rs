@@ -7,6 +7,7 @@ pub(crate) mod kv_cache;
 pub(crate) mod last;
 pub(crate) mod padding;
 pub(crate) mod positions;
+pub(crate) mod seen_padding;
 pub(crate) mod shown_cache;
 pub(crate) mod side;
 pub(crate) mod slice;

@@ -24,3 +24,5 @@ pub const SIXTEEN_BITS_NUMBERS: usize = 16;
 pub const SIXTEEN_BITS_DIGITS: usize = 4;
 /// So many of a tap's numbers are looked at, spread over all of it.
 pub const SIXTEEN_BITS_VALUES: usize = 4096;
+/// Probabilities are the softmax of keys that padding should hide where these keys leave no more than this of what is left without them.
+pub(crate) const UNMASKED_LEAVES: f64 = 1e-3;

@@ -16,11 +16,11 @@ use crate::mistakes::embedding::TOKENS_DIFFER;
 use crate::mistakes::recorded::ROUTER_TOPK;
 use crate::mistakes::scores::MASK_OMITTED;
 use crate::mistakes::{Mistake, Param, Params, Values, find};
-use crate::replay::padding::SeenPadding;
 use crate::replay::{Reason, Replay};
 use crate::search::Effort;
 use crate::tolerance::laws::ROOM_FOR_A_LAW;
 use crate::tolerance::search::F32_LEAVES;
+use firstdiff_compare::SeenPadding;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

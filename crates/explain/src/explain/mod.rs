@@ -25,7 +25,6 @@ use crate::mistakes::precision::PRECISION;
 use crate::replay::recorded::{own, row_inputs};
 
 pub use crate::replay::Options;
-use crate::replay::padding::SeenPadding;
 use crate::replay::reason::Reason;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
@@ -34,6 +33,7 @@ use crate::search::onset::{begun_later, left_by_the_prefill};
 use crate::search::proof::Target;
 use crate::search::simulate::Shared;
 use crate::search::{Reproduction, Result as Found, Search};
+use firstdiff_compare::SeenPadding;
 
 pub use crate::explain::finding::{Cause, Counted, Finding, Match, Remainder, other_tokens};
 

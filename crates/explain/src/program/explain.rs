@@ -31,12 +31,13 @@ use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, recorded_unit};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
-use crate::replay::{ReplayError, Replayed, SeenPadding};
+use crate::replay::{ReplayError, Replayed};
 use crate::search::budget::Budget;
 use crate::tolerance::search::{
     CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
     TUNED_TO_ROUNDING,
 };
+use firstdiff_compare::SeenPadding;
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
 ///

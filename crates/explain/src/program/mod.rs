@@ -25,8 +25,8 @@ use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
 pub use crate::program::replay::replay;
-use crate::replay::SeenPadding;
 use crate::replay::operation::is_coarse;
+use firstdiff_compare::SeenPadding;
 
 /// A reference's program, with the weights that it reads.
 #[derive(Clone, Copy)]

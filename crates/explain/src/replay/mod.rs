@@ -26,9 +26,9 @@ use crate::replay::recorded::{Recorded, Unusable};
 use crate::replay::right::{distance, jittered};
 use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 
-pub use crate::replay::padding::{SeenPadding, seen_padding};
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
+use firstdiff_compare::SeenPadding;
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///

@@ -5,9 +5,9 @@ use firstdiff_model::{Cache, ModelError, Profile, Step};
 use firstdiff_program::EvaluateError;
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 
-use crate::replay::padding::SeenPadding;
 use crate::replay::reason::Reason;
 use crate::replay::residual::Fit;
+use firstdiff_compare::SeenPadding;
 
 /// How to judge.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Keys of padding that queries see, and those that are masked.
 
-use firstdiff_explain::replay::seen_padding;
+use firstdiff_compare::seen_padding;
 use firstdiff_trace::{AttentionMask, Dump, Meta, Recorder, Site, Tap};
 
 /// Scores and probabilities of one head, four positions of which the first two are padding, whose scores are `fill`; `of_all`: the softmax is over them too.

@@ -26,8 +26,8 @@ use crate::driver::kept::Trust;
 use crate::driver::told::{heading, kept, run_line, says, wavers};
 use crate::driver::{Asking, Driver, Earlier, Told, feed, noise};
 use crate::output::Inputs;
+use crate::session::ByModel;
 use crate::session::arithmetic::Choice;
-use crate::session::cause::Why;
 use crate::session::reading::token;
 use crate::session::{Judged, Session};
 
@@ -350,7 +350,7 @@ impl Bisection {
             let inputs_agree = first.is_bracketed();
             let cause = crate::session::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
             // That the model is right about what it gave itself says nothing.
-            why = cause.filter(|cause| once.is_none() && matches!(cause, Why::Cause { .. }));
+            why = cause.filter(|cause| once.is_none() && matches!(cause, ByModel::Cause(_)));
             session.model = Some(model.to_owned());
         }
         if let Some(place) = once {
@@ -371,7 +371,7 @@ impl Bisection {
             ));
         }
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
-        Judged { session, report, why }
+        Judged { session, report, why, recorder_gives: None }
     }
 
     fn size(&self) -> Extent {

@@ -107,7 +107,7 @@ impl Reference {
                 let reference = cells.as_ref().unwrap_or(dump);
                 graph_of(reference, reference)
             }
-            Reference::Computed(computed) => Graph::new(&crate::session::nodes(&computed.model), 0..=last_step),
+            Reference::Computed(computed) => Graph::new(&crate::session::model::nodes(&computed.model), 0..=last_step),
         }
     }
 

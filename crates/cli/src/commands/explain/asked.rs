@@ -15,9 +15,10 @@ use crate::report;
 use crate::session::arithmetic::precision;
 use crate::session::given::CandidateArgs;
 use crate::session::incomplete::Incomplete;
+use crate::session::is_recorded;
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
-use crate::session::source::{is_recorded, taps_of};
+use crate::session::source::taps_of;
 use crate::session::wanted::{Wanted, next, outline};
 
 /// Runs that are asked for at most: the ends, the layers, one layer, the others of its kind, and the same of a second mistake and a third.

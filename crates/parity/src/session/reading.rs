@@ -5,25 +5,25 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 use firstdiff_trace::{Batch, DType, Dump, Names, NamesRead, OpenOptions, Rows, Tap, own_table};
 
 use crate::session::remote;
 
 /// What can be told of files that do not say it.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "command", derive(clap::Args))]
 pub struct ReadingArgs {
     /// A table of names, `"your_name_l{N}" = "layers.{N}.q"` [default: firstdiff.toml in the folder of the dump, or of its file, else in this one]
-    #[arg(long, value_name = "FILE")]
+    #[cfg_attr(feature = "command", arg(long, value_name = "FILE"))]
     pub map: Option<PathBuf>,
     /// The element type of raw floats that have no header, and of two-byte NumPy arrays that name none: f32, f16, bf16, f64 [default: as the file's ending or its bits say]
-    #[arg(long)]
+    #[cfg_attr(feature = "command", arg(long))]
     pub dtype: Option<DType>,
     /// Which sequence of a batch, counted from 0
-    #[arg(long, value_name = "N")]
+    #[cfg_attr(feature = "command", arg(long, value_name = "N"))]
     pub sequence: Option<usize>,
     /// Judge what is there of a recording that was not finished: its dump.json says "complete": false
-    #[arg(long)]
+    #[cfg_attr(feature = "command", arg(long))]
     pub partial: bool,
 }
 
@@ -48,7 +48,7 @@ impl ReadingArgs {
     ///
     /// # Errors
     /// As [`ReadingArgs::open_beside`].
-    pub(crate) fn open_both(&self, reference: &Path, candidate: &Path) -> Result<[Dump; 2]> {
+    pub fn open_both(&self, reference: &Path, candidate: &Path) -> Result<[Dump; 2]> {
         let ours = self.open_as(reference, None, true)?;
         let mut theirs = self.open_as(candidate, Some(ours.names_read()), true)?;
         let is_open = |tap: Option<Tap>| tap.is_some_and(|tap| tap.is_open());
@@ -100,7 +100,7 @@ impl ReadingArgs {
     ///
     /// # Errors
     /// When the dump has no such sequence, or is of no batch.
-    pub(crate) fn asked_sequence(&self, dump: Dump) -> Result<Dump> {
+    pub fn asked_sequence(&self, dump: Dump) -> Result<Dump> {
         let Some(index) = self.sequence else { return Ok(dump) };
         match Batch::of(&dump, &|_, _| None) {
             Some(batch) => Ok(one_of(dump, Some(index), &batch)?.0),
@@ -111,7 +111,7 @@ impl ReadingArgs {
 }
 
 /// A token's id on the command line.
-pub(crate) fn token<T: FromStr>(text: &str) -> Result<T, String> {
+pub fn token<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim()
         .parse()
         .map_err(|_| "token ids are wanted, not text: numbers separated by commas, as 1,403,407".to_owned())
@@ -121,7 +121,7 @@ pub(crate) fn token<T: FromStr>(text: &str) -> Result<T, String> {
 ///
 /// # Errors
 /// When a position is behind the last.
-pub(crate) fn refuse_rows(rows: Option<&Rows>, dumps: &[&Dump]) -> Result<()> {
+pub fn refuse_rows(rows: Option<&Rows>, dumps: &[&Dump]) -> Result<()> {
     let Some(Rows::List(list)) = rows else { return Ok(()) };
     let Some(count) = dumps.iter().filter_map(|dump| positions(dump)).max() else { return Ok(()) };
     match list.iter().find(|&&row| row >= count) {
@@ -146,13 +146,14 @@ fn positions(dump: &Dump) -> Option<usize> {
 }
 
 /// The tokens that a dump does not name itself.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "command", derive(clap::Args))]
 pub struct TokenArgs {
     /// Token ids that were fed, where a dump does not say: those of the prefill, or of all steps
-    #[arg(long, value_delimiter = ',', value_parser = token::<i64>)]
+    #[cfg_attr(feature = "command", arg(long, value_delimiter = ',', value_parser = token::<i64>))]
     pub tokens: Option<Vec<i64>>,
     /// Token ids of the decode steps, where a dump does not say
-    #[arg(long, value_delimiter = ',', requires = "tokens", value_parser = token::<i64>)]
+    #[cfg_attr(feature = "command", arg(long, value_delimiter = ',', requires = "tokens", value_parser = token::<i64>))]
     pub decode_tokens: Option<Vec<i64>>,
 }
 
@@ -174,10 +175,10 @@ impl TokenArgs {
 const TENSOR: &str = "tensor";
 
 /// The table of names that is read unasked.
-pub(crate) const FILE: &str = "firstdiff.toml";
+pub const FILE: &str = "firstdiff.toml";
 
 /// The run of one sequence of `dump`, which is a batch; and what is left unchecked.
-pub(crate) fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {
+pub fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {
     let (index, count) = (asked.unwrap_or(0), batch.count());
     let path = dump.path().display().to_string();
     let one = batch.sequence(&Arc::new(dump), index).with_context(|| path)?;

@@ -5,11 +5,10 @@ use serde::Serialize;
 
 use crate::report::when::when;
 use crate::report::{
-    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, Measures, NoiseRun, Provenance, TapEntry, names,
+    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, Measures, NoiseRun, Provenance, TapEntry, Why, names,
     next_step, not_checked, unmapped_hint,
 };
-use crate::session::Judged;
-use crate::session::cause::Why;
+use crate::session::{ByModel, Judged};
 use crate::words::{by_channel, group};
 
 /// The report of `firstdiff compare`.
@@ -60,7 +59,7 @@ pub struct Compare {
     pub required_unchecked: Vec<RequiredUnchecked>,
     /// The log of the taps that `--why` asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<Vec<crate::report::Why>>,
+    pub why: Option<Vec<Why>>,
 }
 
 /// A tap that had to be compared and was not.
@@ -286,7 +285,8 @@ impl Compare {
 }
 
 impl RequiredUnchecked {
-    pub(crate) fn of(report: &Report, tap: &TapReport) -> RequiredUnchecked {
+    /// Of a tap of a comparison.
+    pub fn of(report: &Report, tap: &TapReport) -> RequiredUnchecked {
         RequiredUnchecked {
             tap: tap.place.tap.to_string(),
             step: tap.place.step,
@@ -300,14 +300,14 @@ impl RequiredUnchecked {
 
 impl FirstDivergence {
     fn of(judged: &Judged) -> Option<FirstDivergence> {
-        let Judged { session, report, why } = judged;
+        let Judged { session, report, why, .. } = judged;
         let first = report.first.as_ref()?;
         let tap = &report.taps[first.index];
         let step = tap.place.step;
         let reads = first.reads.iter().filter(|p| p.step == step).map(|p| p.tap);
         let (candidate_is_right, why) = match why {
-            Some(Why::Cause { finding, fix, .. }) => (false, Some(Diagnosis::with_fix(finding, Some(fix.clone())))),
-            Some(Why::Right) => (true, None),
+            Some(ByModel::Cause(cause)) => (false, Some((**cause).clone())),
+            Some(ByModel::Right) => (true, None),
             None => (false, None),
         };
         Some(FirstDivergence {

@@ -36,7 +36,8 @@ pub struct StageEntry {
 }
 
 impl StageEntry {
-    pub(crate) fn of(entry: &LogEntry) -> StageEntry {
+    /// Of an entry of the log.
+    pub fn of(entry: &LogEntry) -> StageEntry {
         StageEntry {
             stage: entry.stage.name(),
             status: entry.to.name(),

@@ -30,7 +30,8 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    pub(crate) fn of(dump: &Dump) -> Provenance {
+    /// Of a dump.
+    pub fn of(dump: &Dump) -> Provenance {
         let meta = dump.meta();
         Provenance {
             path: dump.path().to_string_lossy().into_owned(),
@@ -77,7 +78,8 @@ pub struct Measures {
 }
 
 impl Measures {
-    pub(crate) fn of(tap: &TapReport) -> Measures {
+    /// Of a tap.
+    pub fn of(tap: &TapReport) -> Measures {
         let metrics = tap.metrics;
         let peak = metrics.and_then(|m| m.max_abs_diff());
         Measures {
@@ -120,7 +122,8 @@ pub struct TapEntry {
 }
 
 impl TapEntry {
-    pub(crate) fn of(tap: &TapReport) -> TapEntry {
+    /// Of a tap.
+    pub fn of(tap: &TapReport) -> TapEntry {
         TapEntry {
             tap: tap.place.tap.to_string(),
             step: tap.place.step,
@@ -149,7 +152,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn of<'a>(taps: impl IntoIterator<Item = &'a TapReport>) -> Counts {
+    /// Of some taps.
+    pub fn of<'a>(taps: impl IntoIterator<Item = &'a TapReport>) -> Counts {
         let mut counts = Counts::default();
         for tap in taps {
             *match tap.status {
@@ -208,7 +212,8 @@ pub struct Loosened {
 }
 
 impl Loosened {
-    pub(crate) fn of(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
+    /// Of what a session found.
+    pub fn of(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
         loosened.map(|l| Loosened {
             profile: l.asked.name(),
             tensors: l.tensors.name(),
@@ -245,7 +250,8 @@ pub struct Ratios {
 }
 
 impl NoiseRun {
-    pub(crate) fn of(second: &Second, report: &Report) -> NoiseRun {
+    /// Of a second run and the comparison that it allows for.
+    pub fn of(second: &Second, report: &Report) -> NoiseRun {
         NoiseRun {
             path: second.path.clone(),
             room: NOISE_ROOM,

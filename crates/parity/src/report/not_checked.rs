@@ -8,7 +8,7 @@ use crate::session::Judged;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 /// What was not checked of a report, and of what `candidate` holds beside it, in lines.
-pub(crate) fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
+pub fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
     if !run.is_empty() {
@@ -49,7 +49,7 @@ pub(crate) fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
 }
 
 /// The reasons of some taps, each once; of many the first.
-pub(crate) fn reasons(run: &[&TapReport]) -> String {
+pub fn reasons(run: &[&TapReport]) -> String {
     let mut reasons: Vec<String> = run.iter().filter_map(|t| t.why().as_deref().map(safe)).collect();
     reasons.sort();
     reasons.dedup();
@@ -60,7 +60,7 @@ pub(crate) fn reasons(run: &[&TapReport]) -> String {
 }
 
 /// How many of a side's names are no taps, where it is most of them, and the command that proposes taps.
-pub(crate) fn unmapped_hint(judged: &Judged) -> Option<String> {
+pub fn unmapped_hint(judged: &Judged) -> Option<String> {
     let dumps = judged.session.recorded();
     let left: BTreeSet<&String> = judged.report.unmapped.iter().filter(|name| !name.starts_with("weights.")).collect();
     let of = |side: usize| {

@@ -2,26 +2,27 @@
 //! embeddings.
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{Prompt, Sequences, Verdict, grids, prompt, spoiled, without_padding};
-use firstdiff_explain::replay::{SeenPadding, seen_padding};
+use firstdiff_compare::{
+    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, spoiled, without_padding,
+};
 use firstdiff_trace::{Batch, Dump, Entry};
 
 use crate::session::Judged;
+use crate::session::is_recorded;
 use crate::session::reading::one_of;
-use crate::session::source::is_recorded;
 
 /// Both runs of one sequence, without padding.
-pub(crate) struct OneSequence {
-    pub(crate) reference: Dump,
-    pub(crate) candidate: Dump,
+pub struct OneSequence {
+    pub reference: Dump,
+    pub candidate: Dump,
     /// Where the candidate sees keys of padding.
-    pub(crate) padding: Vec<SeenPadding>,
+    pub padding: Vec<SeenPadding>,
     /// Whether padding was cut off it.
-    pub(crate) is_padded: bool,
+    pub is_padded: bool,
     /// Of how many sequences this is one.
-    pub(crate) batch: usize,
+    pub batch: usize,
     /// Whether the reference, and the candidate, are of so many.
-    pub(crate) are_batches: [bool; 2],
+    pub are_batches: [bool; 2],
 }
 
 impl OneSequence {
@@ -29,7 +30,7 @@ impl OneSequence {
     ///
     /// # Errors
     /// When there is no such sequence, or a tensor cannot be read.
-    pub(crate) fn cut_out(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
+    pub fn cut_out(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
         let [reference, candidate] = match asked {
             None => grids(reference, candidate),
             Some(_) => [reference, candidate],
@@ -78,7 +79,7 @@ impl OneSequence {
 /// Judges every sequence of a batch of `count` against the one prompt of the other side: `first` is the first, `judge` gives another. Each that is not shown to
 /// be of another prompt counts. The first that is of that prompt and is not at parity is the answer. Where nothing tells the prompts apart, one that differs may
 /// be of another prompt: undecided; but of a batch of references (`of_references`) the one that the candidate agrees with is its own.
-pub(crate) fn of_one_prompt(
+pub fn of_one_prompt(
     first: Judged,
     count: usize,
     of_references: bool,
@@ -157,7 +158,7 @@ pub(crate) fn of_one_prompt(
 }
 
 /// How many tokens both sides of a sequence name, and how many positions they hold, where that is more: which of them are padding nobody says.
-pub(crate) fn padded(judged: &Judged) -> Option<(usize, usize)> {
+pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
     let of = |dump: &Dump| {
         let tokens = dump.meta().tokens.as_ref()?.len();
         let rows =
@@ -171,12 +172,12 @@ pub(crate) fn padded(judged: &Judged) -> Option<(usize, usize)> {
 }
 
 /// What is neither passed nor blamed.
-pub(crate) fn undecided(mut judged: Judged, reason: String) -> Judged {
+pub fn undecided(mut judged: Judged, reason: String) -> Judged {
     (judged.report.verdict, judged.report.first, judged.why) = (Verdict::Incomparable(reason), None, None);
     judged
 }
 
-pub(crate) fn with_note(mut judged: Judged, said: String) -> Judged {
+pub fn with_note(mut judged: Judged, said: String) -> Judged {
     judged.report.warnings.push(said.into());
     judged
 }

@@ -6,12 +6,12 @@ use firstdiff_compare::{ChunkAlignment, FirstDivergence, Place, UnrecordedLayers
 use firstdiff_trace::{Site, Tap};
 
 /// `1 tap`, `7 taps`.
-pub(crate) fn taps_in_words(count: usize) -> String {
+pub fn taps_in_words(count: usize) -> String {
     format!("{count} tap{}", if count == 1 { "" } else { "s" })
 }
 
 /// What was not checked on the way to a divergence at `step`: each tap once.
-pub(crate) fn between(first: &FirstDivergence, step: u32) -> Vec<String> {
+pub fn between(first: &FirstDivergence, step: u32) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut layers = first.unrecorded_layers.iter().peekable();
     let mut add = |name: String| {
@@ -43,7 +43,7 @@ fn layers_in_words(missing: &UnrecordedLayers) -> String {
 }
 
 /// `layers.0.q_rope, layers.0.q_rope (decode steps 1-40)`: places by tap, neighbouring decode steps together.
-pub(crate) fn places(places: &[Place]) -> Vec<String> {
+pub fn places(places: &[Place]) -> Vec<String> {
     let mut runs: Vec<(Tap, u32, u32)> = Vec::new();
     for place in places {
         let (tap, step) = (place.tap, place.step);
@@ -61,7 +61,7 @@ pub(crate) fn places(places: &[Place]) -> Vec<String> {
 }
 
 /// Where in a run a step is: `decode step 3`, `positions 5-7`; nothing of the prefill.
-pub(crate) fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Option<String> {
+pub fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Option<String> {
     match (alignment, step) {
         (Some(alignment), cell) => Some(alignment.positions(cell..cell + 1)),
         (None, 0) => None,
@@ -76,12 +76,12 @@ fn is_control(c: char) -> bool {
 }
 
 /// Text of foreign origin, without control characters.
-pub(crate) fn safe(text: &str) -> String {
+pub fn safe(text: &str) -> String {
     text.chars().flat_map(|c| if is_control(c) { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }
 
 /// Text with the colours that it was painted with, and no other control character.
-pub(crate) fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
+pub fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
     const COLOUR: &str = "\x1b[";
     if !text.contains(is_control) {
         return text.into();
@@ -106,7 +106,7 @@ pub(crate) fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// Which of the groups are right, and how far off the others are, which are `wrong`. `label` is what a group is called.
-pub(crate) fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn(usize) -> usize) -> String {
+pub fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn(usize) -> usize) -> String {
     let (right, far): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(|&i| nmse[i] <= allowed);
     let worst = far.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
     let Some(worst) = worst else { return "each by itself within tolerance".into() };
@@ -137,13 +137,13 @@ fn few(sorted: &[usize]) -> Option<String> {
 }
 
 /// `0-9,11`, however many they are.
-pub(crate) fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
+pub fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
     let layers: BTreeSet<usize> = layers.into_iter().map(|layer| layer as usize).collect();
     ranges(&layers.into_iter().collect::<Vec<_>>()).join(",")
 }
 
 /// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; nothing where they are of none.
-pub(crate) fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
+pub fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
     let said = |(stack, layers): (&str, BTreeSet<u32>)| {
         let (gap, s) = (if stack.is_empty() { "" } else { " " }, if layers.len() == 1 { "" } else { "s" });
         format!("{stack}{gap}layer{s} {}", layers_in_short(layers))
@@ -152,7 +152,7 @@ pub(crate) fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
 }
 
 /// The numbers of the layers of each stack.
-pub(crate) fn by_stack(taps: impl IntoIterator<Item = Tap>) -> BTreeMap<&'static str, BTreeSet<u32>> {
+pub fn by_stack(taps: impl IntoIterator<Item = Tap>) -> BTreeMap<&'static str, BTreeSet<u32>> {
     let mut stacks = BTreeMap::<_, BTreeSet<u32>>::new();
     for (stack, layer) in taps.into_iter().filter_map(|tap| tap.block()) {
         stacks.entry(stack).or_default().insert(layer);
@@ -162,7 +162,7 @@ pub(crate) fn by_stack(taps: impl IntoIterator<Item = Tap>) -> BTreeMap<&'static
 
 /// In which decode steps something shows, of steps up to `last`; nothing where the prefill shows it too. `is_right`: whether it was judged in a step, and is
 /// right there.
-pub(crate) fn steps_in_words(
+pub fn steps_in_words(
     wrong: impl IntoIterator<Item = u32>,
     last: u32,
     is_right: impl Fn(u32) -> bool,
@@ -179,7 +179,7 @@ pub(crate) fn steps_in_words(
 
 /// Says where the error sits, if few channels hold most of it or some are right. Of few numbers and little energy, rounding alone may be beyond what all
 /// together may be off: those are not called wrong. `name`: of one, as keys are places of the last axis too.
-pub(crate) fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) -> Option<String> {
+pub fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) -> Option<String> {
     if share.len() < 4 {
         return None;
     }
@@ -203,7 +203,7 @@ pub(crate) fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) 
 }
 
 /// The first few of a list, its last, and how many there are.
-pub(crate) fn shorten(parts: &[String], most: usize) -> String {
+pub fn shorten(parts: &[String], most: usize) -> String {
     if parts.len() <= most {
         return parts.join(", ");
     }
@@ -211,7 +211,7 @@ pub(crate) fn shorten(parts: &[String], most: usize) -> String {
 }
 
 /// A name that is no tap, and the tap that was probably meant: `layers.0.qrope (layers.0.q_rope?)`.
-pub(crate) fn with_suggestion(name: &str) -> String {
+pub fn with_suggestion(name: &str) -> String {
     let (before, last) = name.rsplit_once('.').map_or((None, name), |(before, last)| (Some(before), last));
     let near = |site: &&Site| strsim::damerau_levenshtein(site.name(), last) <= last.len() / 4;
     let closest = Site::ALL.iter().filter(near).min_by_key(|site| strsim::damerau_levenshtein(site.name(), last));
@@ -220,6 +220,19 @@ pub(crate) fn with_suggestion(name: &str) -> String {
         Some(meant) => format!("{} ({meant}?)", safe(name)),
         None => safe(name),
     }
+}
+
+/// The chain of causes, each said once: many errors say their source themselves.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

@@ -2,43 +2,60 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use clap::Args;
+use anyhow::{Result, bail};
 use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::session::{Judged, Session};
 
+/// What the command has beside this crate: models, and causes.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    /// Takes order, dependencies and tolerances from a model.
+    pub with_model: fn(Session, &Path) -> Result<Session>,
+    /// Compares.
+    pub run: &'a dyn Fn(Session) -> Result<Judged>,
+}
+
+impl Tools<'static> {
+    /// None: no model is read, and no cause is looked for.
+    pub const NONE: Tools<'static> = Tools {
+        with_model: |_, model| bail!("{}: models are read by the command firstdiff alone", model.display()),
+        run: &Session::run,
+    };
+}
+
 /// Two dumps and how to judge them.
-#[derive(Debug, Args)]
+#[derive(Debug)]
+#[cfg_attr(feature = "command", derive(clap::Args))]
 pub struct PairArgs {
     /// The reference's dump
-    #[arg(value_name = "REF")]
+    #[cfg_attr(feature = "command", arg(value_name = "REF"))]
     pub reference: PathBuf,
     /// The candidate's dump
-    #[arg(value_name = "CAND")]
+    #[cfg_attr(feature = "command", arg(value_name = "CAND"))]
     pub candidate: PathBuf,
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dumps say, else f32]
-    #[arg(long)]
+    #[cfg_attr(feature = "command", arg(long))]
     pub profile: Option<Profile>,
     /// The type in which either side keeps keys and values: f32, f16, bf16, q8_0, e4m3 [default: what the dumps say, else what they show]
-    #[arg(long)]
+    #[cfg_attr(feature = "command", arg(long))]
     pub cache: Option<Cache>,
     /// A second right run, of the candidate's class or precision: a tap may be 4 times as far from REF (NMSE) as that run is
-    #[arg(long, value_name = "REF2")]
+    #[cfg_attr(feature = "command", arg(long, value_name = "REF2"))]
     pub noise: Option<PathBuf>,
     /// Take order, dependencies and tolerances from this model folder
-    #[arg(long, value_name = "MODEL")]
+    #[cfg_attr(feature = "command", arg(long, value_name = "MODEL"))]
     pub model: Option<PathBuf>,
     /// Token positions the candidate holds, or to compare: all, last, or 0,3,7
-    #[arg(long)]
+    #[cfg_attr(feature = "command", arg(long))]
     pub rows: Option<Rows>,
     /// How files are read that do not say everything themselves.
-    #[command(flatten)]
+    #[cfg_attr(feature = "command", command(flatten))]
     pub reading: ReadingArgs,
     /// The tokens that were fed.
-    #[command(flatten)]
+    #[cfg_attr(feature = "command", command(flatten))]
     pub told: TokenArgs,
 }
 
@@ -47,18 +64,18 @@ impl PairArgs {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub fn open(&self) -> Result<Session> {
-        self.open_at(self.reading.sequence, self.rows.clone())
+    pub fn open(&self, tools: &Tools<'_>) -> Result<Session> {
+        self.open_at(tools, self.reading.sequence, self.rows.clone())
     }
 
-    fn open_at(&self, sequence: Option<usize>, rows: Option<Rows>) -> Result<Session> {
+    fn open_at(&self, tools: &Tools<'_>, sequence: Option<usize>, rows: Option<Rows>) -> Result<Session> {
         let reading = ReadingArgs { sequence, ..self.reading.clone() };
         let open = |other: &Path| {
             Session::open_with(&self.reference, other, self.profile, rows.clone(), &reading, &self.told, CellsOf::Both)
         };
         let mut session = open(&self.candidate)?.with_cache(self.cache);
         if let Some(model) = &self.model {
-            session = session.with_model(model)?;
+            session = (tools.with_model)(session, model)?;
         }
         match &self.noise {
             Some(noise) => session.with_noise(noise, open(noise)?),
@@ -70,28 +87,24 @@ impl PairArgs {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub fn judged(&self, prepare: impl Fn(&mut Session) -> Result<()>) -> Result<Judged> {
-        let prepared = |mut session: Session| {
-            prepare(&mut session)?;
-            session.run()
-        };
+    pub fn judged(&self, tools: &Tools<'_>) -> Result<Judged> {
         let run = |session: Session, sequence| {
-            let judged = prepared(session)?;
+            let judged = (tools.run)(session)?;
             // What could not be compared may be the last row of the other side's.
             if self.rows.is_some() || !may_be_last_rows(&judged) {
                 return Ok(judged);
             }
-            let last = prepared(self.open_at(sequence, Some(Rows::Named(NamedRows::Last)))?)?;
+            let last = (tools.run)(self.open_at(tools, sequence, Some(Rows::Named(NamedRows::Last)))?)?;
             Ok(if are_last_rows(&last) { crate::session::batch::with_note(last, LAST_ROWS.to_owned()) } else { judged })
         };
         let asked = self.reading.sequence;
-        let session = self.open()?;
+        let session = self.open(tools)?;
         let (batch, are_batches) = (session.batch, session.are_batches);
         let mut judged = run(session, asked)?;
         if batch == 1 || asked.is_some() {
             return Ok(judged);
         }
-        let another = |index| run(self.open_at(Some(index), self.rows.clone())?, Some(index));
+        let another = |index| run(self.open_at(tools, Some(index), self.rows.clone())?, Some(index));
         if are_batches != [true, true] {
             return crate::session::batch::of_one_prompt(judged, batch, are_batches[0], another);
         }
@@ -126,17 +139,17 @@ impl PairArgs {
     }
 }
 
-pub(crate) const LAST_ROWS: &str =
+pub const LAST_ROWS: &str =
     "one side holds one row where the other has several: compared as the last token position (--rows last)";
 
 /// Whether single rows were not compared, or with nothing that agrees, which may be the last ones of the other side's several.
-pub(crate) fn may_be_last_rows(judged: &Judged) -> bool {
+pub fn may_be_last_rows(judged: &Judged) -> bool {
     let [reference, candidate] = judged.session.recorded();
     matches!(judged.report.verdict, Verdict::Incomparable(_)) && one_row_of_several(reference, candidate)
 }
 
 /// Whether single rows are the last ones, as what they agree with shows: rows that nothing has come into from other positions are alike wherever a token stands twice.
-pub(crate) fn are_last_rows(judged: &Judged) -> bool {
+pub fn are_last_rows(judged: &Judged) -> bool {
     let by_position = |tap: Tap| tap.site == Site::H0 || (tap.layer == Some(0) && tap.site <= Site::KNorm);
     judged.report.taps.iter().any(|tap| tap.status.agrees() && !by_position(tap.place.tap))
 }

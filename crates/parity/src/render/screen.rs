@@ -24,11 +24,11 @@ pub enum Detail {
 #[derive(Clone, Debug, Default)]
 pub struct Screen(String);
 
-pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-pub(crate) const DIM: Style = Style::new().dimmed();
-pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
-pub(crate) const BOLD: Style = Style::new().bold();
+pub const GOOD: Style = AnsiColor::Green.on_default();
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const DIM: Style = Style::new().dimmed();
+pub const WARN: Style = AnsiColor::Yellow.on_default();
+pub const BOLD: Style = Style::new().bold();
 
 impl Screen {
     /// The text with its colours; print it through `anstream`, which drops them where there is no terminal.
@@ -42,19 +42,19 @@ impl Screen {
     }
 
     /// What another screen holds, below.
-    pub(crate) fn append(&mut self, other: &Screen) {
+    pub fn append(&mut self, other: &Screen) {
         self.0.push_str(&other.0);
     }
 
     /// A line. What is foreign in it can neither end it nor tell the terminal anything: of control characters only colours are left.
-    pub(crate) fn line(&mut self, text: &str) {
+    pub fn line(&mut self, text: &str) {
         let text = crate::words::without_controls(text.trim_end());
         self.0.push_str(&crate::render::wrap::wrapped(&text, crate::render::wrap::width()));
         self.0.push('\n');
     }
 }
 
-pub(crate) fn paint(style: Style, text: &str) -> String {
+pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
@@ -83,13 +83,13 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
     screen
 }
 
-pub(crate) fn described(dump: &Provenance) -> String {
+pub fn described(dump: &Provenance) -> String {
     let (path, what) = (safe(&dump.path), about(dump));
     if what.is_empty() { path } else { format!("{path}  {}", paint(DIM, &what)) }
 }
 
 /// What a dump says of itself, in brackets; nothing where it says nothing.
-pub(crate) fn about(dump: &Provenance) -> String {
+pub fn about(dump: &Provenance) -> String {
     let mut parts = Vec::new();
     parts.extend(dump.producer.as_deref().map(safe));
     parts.extend(dump.model.as_deref().map(safe));
@@ -106,7 +106,7 @@ pub(crate) fn about(dump: &Provenance) -> String {
 }
 
 /// How large the error is beside that of a second right run: the median of the taps, and the worst.
-pub(crate) fn beside_noise(noise: &NoiseRun) -> String {
+pub fn beside_noise(noise: &NoiseRun) -> String {
     let path = safe(&noise.path);
     match &noise.error_over_noise {
         Some(ratios) => format!(
@@ -121,7 +121,7 @@ pub(crate) fn beside_noise(noise: &NoiseRun) -> String {
 }
 
 /// What was not checked, and why.
-pub(crate) fn not_checked(screen: &mut Screen, lines: &[String]) {
+pub fn not_checked(screen: &mut Screen, lines: &[String]) {
     for line in lines {
         screen.line(&format!("{} {line}", paint(WARN, "not checked:")));
     }
@@ -147,7 +147,7 @@ fn conclusion(screen: &mut Screen, judged: &Judged, told: &Compare) {
 }
 
 /// How many taps agree, and on what conditions.
-pub(crate) fn agreement(judged: &Judged, told: &Compare) -> String {
+pub fn agreement(judged: &Judged, told: &Compare) -> String {
     let (agree, all) = (told.counts.agree(), told.counts.all());
     let exact = told.counts.exact;
     let of =
@@ -157,7 +157,7 @@ pub(crate) fn agreement(judged: &Judged, told: &Compare) -> String {
 }
 
 /// The first divergence, and what comes at its end: what was looked at, and what is to be done about it.
-pub(crate) fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: &[(&'static str, String)]) {
+pub fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: &[(&'static str, String)]) {
     let Some(Divergence { headline, place, notes, lines }) = Divergence::of(judged, told) else { return };
     let headline = headline.replacen(&place, &paint(BOLD, &place), 1);
     screen.line(&format!("{} {headline}", paint(BAD, "first divergence:")));

@@ -9,7 +9,7 @@ use firstdiff_trace::{Dump, OpenOptions};
 const SCHEMES: [&str; 4] = ["s3://", "gs://", "http://", "https://"];
 
 /// Whether it is an address, and no path of this machine.
-pub(crate) fn is_address(path: &Path) -> bool {
+pub fn is_address(path: &Path) -> bool {
     path.to_str().is_some_and(|text| SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
 }
 
@@ -18,7 +18,7 @@ pub(crate) fn is_address(path: &Path) -> bool {
 /// # Errors
 /// Where this command cannot reach stores: they are a feature of its build.
 #[cfg(not(feature = "remote"))]
-pub(crate) fn open(address: &Path, _: &OpenOptions) -> Result<Dump> {
+pub fn open(address: &Path, _: &OpenOptions) -> Result<Dump> {
     anyhow::bail!(
         "{}: this firstdiff reads files of this machine alone; copy the dump here, or install it with `cargo install firstdiff --features remote`",
         address.display()
@@ -26,7 +26,7 @@ pub(crate) fn open(address: &Path, _: &OpenOptions) -> Result<Dump> {
 }
 
 #[cfg(feature = "remote")]
-pub(crate) use objects::open;
+pub use objects::open;
 
 #[cfg(feature = "remote")]
 mod objects {
@@ -76,7 +76,7 @@ mod objects {
     ///
     /// # Errors
     /// When it is no address, the store refuses or cannot be reached, or there is no dump.
-    pub(crate) fn open(address: &Path, reading: &OpenOptions) -> Result<Dump> {
+    pub fn open(address: &Path, reading: &OpenOptions) -> Result<Dump> {
         let text = address.to_string_lossy();
         let url = Url::parse(&text).with_context(|| text.clone().into_owned())?;
         if url.query().is_some() || url.fragment().is_some() {

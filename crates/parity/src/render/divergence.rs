@@ -6,27 +6,27 @@ use firstdiff_compare::{Change, Place, Reason, Report, Status, TapReport, number
 
 use crate::report::{Compare, Factor};
 use crate::session::Judged;
-use crate::session::source::is_recorded;
+use crate::session::is_recorded;
 use crate::words::{between, places, safe, shorten};
 
 /// The name of the line that says the cause.
-pub(crate) const CAUSE: &str = "cause";
+pub const CAUSE: &str = "cause";
 
 /// A first divergence in words.
-pub(crate) struct Divergence {
+pub struct Divergence {
     /// Where it is, and after what.
-    pub(crate) headline: String,
+    pub headline: String,
     /// The part of the headline that names the tap.
-    pub(crate) place: String,
+    pub place: String,
     /// What stands against blaming that operation alone.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// What is known, by name; without one it belongs to the line before.
-    pub(crate) lines: Vec<(&'static str, String)>,
+    pub lines: Vec<(&'static str, String)>,
 }
 
 impl Divergence {
     /// Of a comparison that found one.
-    pub(crate) fn of(judged: &Judged, told: &Compare) -> Option<Divergence> {
+    pub fn of(judged: &Judged, told: &Compare) -> Option<Divergence> {
         let report = &judged.report;
         let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
         let tap = &report.taps[first.index];

@@ -6,7 +6,7 @@ use firstdiff_trace::{Dump, to_bf16, to_f16};
 use crate::session::Judged;
 
 /// Rows of a table that are the reference's, rounded to 16 bits: another file, not another operation.
-pub(crate) fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
+pub fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
     let values = |dump: &Dump| Some(dump.read(dump.find(place.tap, place.step)?).ok()?.values().to_f64());
     let (due, own) = (values(&judged.session.reference)?, values(&judged.session.candidate)?);
     let is = |round: fn(f64) -> f64| due.len() == own.len() && due.iter().zip(&own).all(|(r, c)| round(*r) == *c);
@@ -18,7 +18,7 @@ pub(crate) fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
 }
 
 /// Before the embedding is suspected, the tokens are.
-pub(crate) fn first_embedding(judged: &Judged, step: u32) -> &'static str {
+pub fn first_embedding(judged: &Judged, step: u32) -> &'static str {
     let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
     let (ours, theirs) = match (judged.session.alignment(), step) {
         (Some(alignment), _) => (&alignment.reference.ids, &alignment.candidate.ids),

@@ -12,7 +12,7 @@ const NARROWEST: usize = 40;
 const DEEPEST: usize = 26;
 
 /// The width of lines: that of COLUMNS, else of the terminal, else 80.
-pub(crate) fn width() -> usize {
+pub fn width() -> usize {
     static WIDTH: LazyLock<usize> = LazyLock::new(|| {
         let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|width| *width > 0);
         let terminal = || Some(usize::from(terminal_size::terminal_size_of(std::io::stdout())?.0.0).min(WIDEST));
@@ -22,7 +22,7 @@ pub(crate) fn width() -> usize {
 }
 
 /// `line` as lines of at most `width` columns, if its words allow it. Colours take no room.
-pub(crate) fn wrapped(line: &str, width: usize) -> String {
+pub fn wrapped(line: &str, width: usize) -> String {
     let plain = anstream::adapter::strip_str(line).to_string();
     if columns(&plain) <= width {
         return line.to_owned();

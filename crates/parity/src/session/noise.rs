@@ -14,11 +14,11 @@ const LIKE: f64 = 0.25;
 
 /// A second right run, as far as it was used.
 #[derive(Clone, Debug)]
-pub(crate) struct Second {
-    pub(crate) path: String,
+pub struct Second {
+    pub path: String,
     /// Taps of the reference and the candidate at which it says nothing: it lacks them, or equals the reference.
-    pub(crate) lacking: Vec<Place>,
-    pub(crate) equal: Vec<Place>,
+    pub lacking: Vec<Place>,
+    pub equal: Vec<Place>,
 }
 
 impl Session {
@@ -26,7 +26,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be compared with the reference, or is no right run.
-    pub(crate) fn with_noise(mut self, path: &Path, second: Session) -> Result<Session> {
+    pub fn with_noise(mut self, path: &Path, second: Session) -> Result<Session> {
         let cells = |session: &Session| session.alignment().map(|alignment| alignment.cells.clone());
         if cells(&self) != cells(&second) {
             bail!(

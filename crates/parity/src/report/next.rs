@@ -3,16 +3,18 @@
 use firstdiff_compare::{Change, FirstDivergence, Place, Report, Status, TapReport};
 use firstdiff_trace::{Dump, Site, Tap};
 
+use crate::session::ByModel;
 use crate::session::Judged;
-use crate::session::cause::Why;
 use crate::session::embedding::{first_embedding, rounded_table};
-use crate::session::source::{is_recorded, taps_of};
+use crate::session::is_recorded;
 use crate::words::shorten;
 
 /// What to do next, from what is known and nothing more.
-pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+pub fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
     let report = &judged.report;
-    if let Some(Why::Cause { fix, .. }) = &judged.why {
+    if let Some(ByModel::Cause(cause)) = &judged.why
+        && let Some(fix) = &cause.fix
+    {
         return format!("{fix}, and compare again");
     }
     if !first.unrecorded_layers.is_empty() {
@@ -114,14 +116,12 @@ fn runs_where(judged: &Judged, holds: impl Fn(&Dump) -> bool) -> Option<&'static
 /// What is to be done about taps on the way to `tap` that were not checked: those that are missing are recorded, of which the reference's own recording does
 /// not say that there are none.
 fn what_lies_between(judged: &Judged, between: &[Place], tap: &TapReport) -> String {
-    let path = judged.session.recorded()[0].path();
-    let recorder = if is_recorded(path) { taps_of(path).ok() } else { None };
     let lacks = |dump: &Dump, tap: Tap| !dump.all_entries().iter().any(|entry| entry.tap == tap);
     let either = |tap: &Tap| judged.session.recorded().iter().any(|dump| lacks(dump, *tap));
     let given: Vec<Tap> = between
         .iter()
         .map(|place| place.tap)
-        .filter(|tap| recorder.as_ref().is_none_or(|all| all.contains(tap)))
+        .filter(|tap| judged.recorder_gives.as_ref().is_none_or(|all| all.contains(tap)))
         .collect();
     let missing: Vec<Tap> = given.iter().copied().filter(either).collect();
     let how = if judged.session.options.only.is_some() { "compare without --taps, or record" } else { "record" };

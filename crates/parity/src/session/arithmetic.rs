@@ -18,21 +18,21 @@ pub struct Loosened {
 
 /// The profile of a comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Choice {
-    pub(crate) profile: Profile,
+pub struct Choice {
+    pub profile: Profile,
     /// Why this one.
-    pub(crate) reason: String,
-    pub(crate) loosened: Option<Loosened>,
+    pub reason: String,
+    pub loosened: Option<Loosened>,
 }
 
 impl Choice {
     /// The user's own.
-    pub(crate) fn asked(profile: Profile) -> Choice {
+    pub fn asked(profile: Profile) -> Choice {
         Choice { profile, reason: "as asked".into(), loosened: None }
     }
 
     /// That of a run of which no dump.json says.
-    pub(crate) fn undeclared(candidate: &Dump) -> Choice {
+    pub fn undeclared(candidate: &Dump) -> Choice {
         let (profile, why) = match shown(candidate) {
             Profile::F32 => (Profile::F32, "the default; no dump.json says"),
             profile => (profile, "not declared for the candidate, most of whose taps hold such numbers alone"),
@@ -41,7 +41,7 @@ impl Choice {
     }
 
     /// What the candidate's dump.json says, where `reference` is what the other side says or shows.
-    pub(crate) fn candidates(profile: Profile, candidate: &Dump, reference: Option<Profile>) -> Choice {
+    pub fn candidates(profile: Profile, candidate: &Dump, reference: Option<Profile>) -> Choice {
         let tensors = shown(candidate);
         let without = [Some(tensors), reference].into_iter().flatten().fold(Profile::F32, Profile::max);
         let loosened = (profile > without).then_some(Loosened { asked: profile, tensors, reference });
@@ -53,7 +53,7 @@ impl Choice {
     }
 
     /// What is to be said of a 16-bit arithmetic that the values of neither run show.
-    pub(crate) fn unshown(&self, runs: [&Dump; 2]) -> Option<String> {
+    pub fn unshown(&self, runs: [&Dump; 2]) -> Option<String> {
         let Choice { profile, reason, .. } = self;
         let tells = |dump: &Dump| computed(dump).next().is_some();
         let is_unshown = matches!(profile, Profile::F16 | Profile::Bf16)
@@ -66,7 +66,7 @@ impl Choice {
 
 impl Loosened {
     /// The finest profile that nothing but the candidate's word speaks against.
-    pub(crate) fn without(self) -> Profile {
+    pub fn without(self) -> Profile {
         self.reference.unwrap_or(Profile::F32).max(self.tensors).max(Profile::F32)
     }
 
@@ -77,7 +77,7 @@ impl Loosened {
     }
 
     /// The sentence for the notes.
-    pub(crate) fn note(self) -> String {
+    pub fn note(self) -> String {
         format!(
             "judged in {}, as the candidate's dump.json asks; {}: pass --profile {} to judge without this",
             self.asked,
@@ -88,17 +88,17 @@ impl Loosened {
 }
 
 /// ` in bf16, as the candidate's dump.json asks`, for the line with the verdict; nothing where more than the candidate asks for it.
-pub(crate) fn as_it_asks(loosened: Option<Loosened>) -> String {
+pub fn as_it_asks(loosened: Option<Loosened>) -> String {
     loosened.map_or(String::new(), |l| format!(" in {}, as the candidate's dump.json asks", l.asked))
 }
 
 /// `parity:`, and in what, where only the candidate says so.
-pub(crate) fn parity(loosened: Option<Loosened>) -> String {
+pub fn parity(loosened: Option<Loosened>) -> String {
     format!("parity{}:", as_it_asks(loosened))
 }
 
 /// The coarser of what the two dumps declare.
-pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Choice> {
+pub fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Choice> {
     let of_reference =
         |profile: Profile| Choice { profile, reason: "the reference's dump.json".into(), loosened: None };
     Ok(match (precision(reference)?, precision(candidate)?) {
@@ -114,7 +114,7 @@ pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Cho
 }
 
 /// What `dump` says of its arithmetic.
-pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
+pub fn precision(dump: &Dump) -> Result<Option<Profile>> {
     let Some(precision) = &dump.meta().precision else { return Ok(None) };
     let profile = match precision.to_ascii_lowercase().as_str() {
         "float64" | "fp64" | "f64" => Profile::Exact,

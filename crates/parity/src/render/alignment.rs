@@ -10,7 +10,7 @@ use crate::render::table::{Shown, differing, fold_line, kind, step_lines};
 use crate::report::Alignment;
 
 /// How the two took the tokens, and how many positions stand against each other.
-pub(crate) fn heading(alignment: &Alignment) -> String {
+pub fn heading(alignment: &Alignment) -> String {
     let Alignment { reference, candidate, together, .. } = alignment;
     let [ours, theirs] = [reference, candidate].map(|run| run.steps.iter().sum::<usize>());
     let beyond = match (ours > *together, theirs > *together) {
@@ -29,7 +29,7 @@ struct Group<'a> {
 }
 
 /// The taps by position, neighbouring positions of one kind folded.
-pub(crate) fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &Shown<'_>) {
+pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &Shown<'_>) {
     let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = &report.taps[..];
     while let Some(group) = next_group(rest, alignment, unfold) {
@@ -70,7 +70,7 @@ fn next_group<'a>(
 }
 
 /// A line of cells in which something differs.
-pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
+pub fn mixed(name: &str, taps: &[TapReport]) -> String {
     let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
     let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
     let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };
@@ -82,7 +82,7 @@ pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
 }
 
 /// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.
-pub(crate) fn places(alignment: &ChunkAlignment, places: &[Place]) -> Vec<String> {
+pub fn places(alignment: &ChunkAlignment, places: &[Place]) -> Vec<String> {
     let mut runs: Vec<(Tap, Range<u32>)> = Vec::new();
     for place in places {
         match runs.iter_mut().find(|(tap, cells)| *tap == place.tap && cells.end == place.step) {
@@ -94,7 +94,7 @@ pub(crate) fn places(alignment: &ChunkAlignment, places: &[Place]) -> Vec<String
 }
 
 /// What the candidate alone can tell, where what a step finds in the cache is in doubt.
-pub(crate) fn without_reference(alignment: &ChunkAlignment, report: &Report, cell: u32) -> Option<&'static str> {
+pub fn without_reference(alignment: &ChunkAlignment, report: &Report, cell: u32) -> Option<&'static str> {
     let start = alignment.cells.get(cell as usize)?.start;
     let one_pass = alignment.candidate.lengths.len() == 1;
     let before_agrees = cell > 0 && report.taps.iter().all(|t| t.place.step >= cell || !t.status.differs());

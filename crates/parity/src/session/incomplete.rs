@@ -7,27 +7,27 @@ use crate::words::safe;
 
 /// The recordings of a judgement that were not finished.
 #[derive(Debug, Default)]
-pub(crate) struct Incomplete(Vec<String>);
+pub struct Incomplete(Vec<String>);
 
 impl Incomplete {
     /// Of these dumps, each called by what it is (`the candidate`), where `all` is how many taps a complete one would have, if that is known.
-    pub(crate) fn of(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
+    pub fn of(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
         let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
         Incomplete(torn.map(|(who, dump)| said(who, dump, all)).collect())
     }
 
     /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// What they are and hold, each in a sentence.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = &String> {
+    pub fn notes(&self) -> impl Iterator<Item = &String> {
         self.0.iter()
     }
 
     /// The verdict that is left of one on what is there. `partial`: parity of what is there was asked for.
-    pub(crate) fn verdict(&self, found: Verdict, partial: bool) -> Verdict {
+    pub fn verdict(&self, found: Verdict, partial: bool) -> Verdict {
         match found {
             Verdict::Parity if !self.is_empty() && !partial => Verdict::Incomparable(self.refusal()),
             found => found,
@@ -35,7 +35,7 @@ impl Incomplete {
     }
 
     /// Why what is there is not called parity.
-    pub(crate) fn refusal(&self) -> String {
+    pub fn refusal(&self) -> String {
         format!(
             "{}; nothing wrong was found in what is there: record it again, or judge that alone by --partial",
             self.0.join("; ")
@@ -43,7 +43,7 @@ impl Incomplete {
     }
 
     /// What a line that says parity must end with.
-    pub(crate) fn suffix(dumps: &[(&str, &Dump)]) -> String {
+    pub fn suffix(dumps: &[(&str, &Dump)]) -> String {
         let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
         torn.map(|(who, _)| format!("; {who}'s recording is not complete")).collect()
     }

@@ -24,7 +24,7 @@ enum Fold {
 }
 
 /// What of a table stands on a line of its own.
-pub(crate) struct Shown<'a> {
+pub struct Shown<'a> {
     report: &'a Report,
     detail: Detail,
     fold: Fold,
@@ -32,7 +32,7 @@ pub(crate) struct Shown<'a> {
 
 impl Shown<'_> {
     /// Whether a tap is of the first wrong layer, or all are to be seen.
-    pub(crate) fn unfolds(&self, tap: &TapReport) -> bool {
+    pub fn unfolds(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
         let of_first =
             |f: Place| f.step == tap.place.step && f.tap.block() == tap.place.tap.block() && !self.may_be_folded(tap);
@@ -47,7 +47,7 @@ impl Shown<'_> {
 }
 
 /// The taps in order, folded as far as is needed for a screen to hold them.
-pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
+pub fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let table = |fold: Fold| {
         let mut table = Screen::default();
         let shown = Shown { report, detail, fold };
@@ -118,7 +118,7 @@ fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
 }
 
 /// The lines of one step.
-pub(crate) fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &Shown<'_>) {
+pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &Shown<'_>) {
     let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = taps;
     while let Some(tap) = rest.first() {
@@ -188,7 +188,7 @@ fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize
 }
 
 /// What is folded together.
-pub(crate) fn kind(status: Status) -> u8 {
+pub fn kind(status: Status) -> u8 {
     match status {
         Status::Exact | Status::Rounding => 0,
         Status::Unchecked => 1,
@@ -239,7 +239,7 @@ fn tap_line(tap: &TapReport) -> String {
     format!("  {} {name} {} {numbers}{undone}", mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
 }
 
-pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
+pub fn fold_line(name: &str, run: &[TapReport]) -> String {
     let checked: Vec<&TapReport> = run.iter().filter(|t| t.status != Status::Unchecked).collect();
     let unchecked: Vec<&TapReport> = run.iter().filter(|t| t.status == Status::Unchecked).collect();
     let missing = if unchecked.is_empty() { String::new() } else { format!("; {} unchecked", unchecked.len()) };
@@ -273,7 +273,7 @@ pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
 }
 
 /// How many differ, and how many of them with no compared input that does.
-pub(crate) fn differing(differ: usize, diverged: usize) -> String {
+pub fn differing(differ: usize, diverged: usize) -> String {
     match diverged {
         0 => format!("{differ} differ"),
         all if all == differ => format!("{differ} diverged"),

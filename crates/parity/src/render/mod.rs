@@ -1,0 +1,7 @@
+//! Shows a comparison on a screen.
+
+pub mod alignment;
+pub mod divergence;
+pub mod screen;
+pub mod table;
+pub mod wrap;

@@ -1,0 +1,192 @@
+//! The cause of a fault with its proof, and what to change.
+
+use std::collections::BTreeMap;
+
+use firstdiff_compare::number;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::report::Match;
+
+/// Parameters of a mistake, by name.
+pub type Params = BTreeMap<&'static str, Value>;
+
+/// What is known of the cause of one fault.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Diagnosis {
+    /// The id of the mistake, where it is proved.
+    pub cause: Option<&'static str>,
+    /// Its parameters.
+    pub params: Params,
+    /// How sure it is.
+    #[serde(rename = "match")]
+    pub matched: Match,
+    /// NMSE that the imitated mistake leaves, the worst of all places.
+    pub residual_nmse: Option<f64>,
+    /// What it leaves at each place.
+    pub residuals: Vec<Residual>,
+    /// Ids of other mistakes that give the same numbers.
+    pub alternatives: Vec<&'static str>,
+    /// The same with their parameters; of `closest`, what came nearest.
+    pub also: Vec<CauseOf>,
+    /// What is done otherwise, in words.
+    pub what: Option<&'static str>,
+    /// The same with id and parameters.
+    pub summary: Option<String>,
+    /// What is left once it is imitated, in words.
+    pub proof: Option<String>,
+    /// What to change.
+    pub fix: Option<String>,
+    /// Where this is no mistake: all products with weights in another arithmetic.
+    pub arithmetic: Option<OtherArithmetic>,
+    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
+    pub misrecorded: Vec<String>,
+    /// Of taps whose error is taken back before anything else is made of it, what takes it back.
+    pub taken_back: Vec<String>,
+    /// What the operation computes instead, where that was measured.
+    pub measured: Option<MeasuredLaw>,
+}
+
+/// What an operation computes instead.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeasuredLaw {
+    /// The kind of law, of a closed list: docs/reference/laws.md.
+    pub form: &'static str,
+    /// What it does, in words.
+    pub words: String,
+    /// Its numbers.
+    pub parameters: Params,
+    /// Where it differs from the right operation; "all" is everywhere.
+    pub support: Support,
+    /// NMSE that it leaves, the worst of all places; of scores, in the probabilities that they make.
+    pub residual_nmse: f64,
+    /// NMSE of the right values, the worst of all places.
+    pub before_nmse: f64,
+    /// Whether both are of the probabilities that scores make.
+    #[serde(skip)]
+    pub is_of_scores: bool,
+    /// What saying it costs, and what it explains.
+    pub bits: Bits,
+    /// Where it was fitted, and where it holds without having been.
+    pub proved_on: ProvedOn,
+    /// Other laws that give the same numbers here.
+    pub equivalent: Vec<String>,
+    /// `measured`: a law; `table`: true numbers without a law.
+    pub status: &'static str,
+    /// What was measured, to be drawn: its `kind`, and numbers.
+    pub data: Option<Value>,
+}
+
+/// Where a law differs from the right operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Support {
+    /// Which layers.
+    pub layers: String,
+    /// Which heads.
+    pub heads: String,
+    /// Which positions.
+    pub positions: String,
+    /// Which channels.
+    pub channels: String,
+}
+
+/// Description length.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bits {
+    /// What saying the law costs.
+    pub paid: f64,
+    /// What it explains.
+    pub gained: f64,
+}
+
+/// Places of a law, by their taps.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProvedOn {
+    /// Where it was fitted.
+    pub fitted: Vec<String>,
+    /// Where it holds without having been.
+    pub held_out: Vec<String>,
+}
+
+/// A mistake of the catalogue.
+#[derive(Clone, Debug, Serialize)]
+pub struct CauseOf {
+    /// Its id.
+    pub cause: &'static str,
+    /// Its parameters.
+    pub params: Params,
+    /// Both in words.
+    pub words: String,
+}
+
+/// What a mistake leaves of the error at one place.
+#[derive(Clone, Debug, Serialize)]
+pub struct Residual {
+    /// The tap that shows it, and its step.
+    pub at: String,
+    /// NMSE without the mistake imitated.
+    pub base_nmse: f64,
+    /// NMSE that it leaves there.
+    pub residual_nmse: f64,
+}
+
+/// All products with weights in another arithmetic.
+#[derive(Clone, Debug, Serialize)]
+pub struct OtherArithmetic {
+    /// How many products could be judged.
+    pub products: usize,
+    /// How many are off.
+    pub off: usize,
+    /// Whether every other operation that could be judged is right.
+    pub alone: bool,
+    /// The least and the largest NMSE of those that are off.
+    pub nmse: [f64; 2],
+    /// The rounding that comes nearest.
+    pub looks_like: Option<String>,
+    /// What it leaves of the error, at the median.
+    pub left_share: f64,
+    /// The same in words: what, and which it looks like.
+    pub words: [String; 2],
+    /// What to do about it.
+    pub next: String,
+}
+
+impl Diagnosis {
+    /// Of a fault of which no cause is known.
+    pub fn unknown(nmse: Option<f64>) -> Diagnosis {
+        Diagnosis { residual_nmse: nmse, ..Diagnosis::default() }
+    }
+}
+
+impl Diagnosis {
+    /// Whether an operation is wrong: the taps are not just recorded wrongly, and nothing takes back what is off.
+    pub fn is_blamed(&self) -> bool {
+        self.misrecorded.is_empty() && self.taken_back.is_empty()
+    }
+}
+
+/// Where a law of scores is measured.
+pub const IN_PROBABILITIES: &str = " in the probabilities that the scores make";
+
+impl MeasuredLaw {
+    /// How sure it is, in words.
+    pub fn proof(&self) -> String {
+        let of = if self.is_of_scores { IN_PROBABILITIES } else { "" };
+        let left = format!("leaves NMSE {} of {}{of}", number(self.residual_nmse), number(self.before_nmse));
+        let on = match self.proved_on.held_out.len() {
+            0 => {
+                format!(
+                    "one place, whose numbers carry {} bits for it, and it costs {}",
+                    self.bits.gained, self.bits.paid
+                )
+            }
+            1 => format!(
+                "measured at {}, proved at {}",
+                self.proved_on.fitted.join(", "),
+                self.proved_on.held_out.join(", ")
+            ),
+            n => format!("measured at {}, proved at {n} others", self.proved_on.fitted.join(", ")),
+        };
+        format!("{left}; {on}")
+    }
+}

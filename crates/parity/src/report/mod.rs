@@ -1,0 +1,98 @@
+//! What a comparison found, as data: JSON is these types serialised, and every other writer reads the same.
+
+mod cause;
+mod compare;
+mod next;
+mod not_checked;
+mod shared;
+mod when;
+mod why;
+
+use firstdiff_compare::Verdict as Found;
+use serde::Serialize;
+
+pub use cause::{
+    Bits, CauseOf, Diagnosis, IN_PROBABILITIES, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support,
+};
+pub use compare::{
+    Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
+    RequiredUnchecked,
+};
+pub use next::next_step;
+pub use not_checked::{not_checked, reasons, unmapped_hint};
+pub use shared::{Counts, JudgedIn, Loosened, Measures, NoiseRun, Provenance, Ratios, TapEntry};
+pub use why::{StageEntry, Why};
+
+/// The version of the JSON.
+pub const SCHEMA: u32 = 2;
+
+/// What every command's report begins with.
+#[derive(Clone, Debug, Serialize)]
+pub struct Header {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The command.
+    pub command: &'static str,
+}
+
+impl Header {
+    /// Of a command.
+    pub fn of(command: &'static str) -> Header {
+        Header { schema: SCHEMA, command }
+    }
+}
+
+/// What is concluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// All that was compared agrees, and it was enough to tell.
+    Parity,
+    /// Something differs.
+    Diverged,
+    /// Nothing can be concluded; the reason stands beside it.
+    Incomparable,
+}
+
+/// A verdict, and why nothing can be concluded where that is so.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conclusion {
+    /// What is concluded.
+    pub verdict: Verdict,
+    /// Of `incomparable` the reason.
+    pub reason: Option<String>,
+}
+
+impl Conclusion {
+    /// Of a comparison's verdict.
+    pub fn of(found: &Found) -> Conclusion {
+        let (verdict, reason) = match found {
+            Found::Parity => (Verdict::Parity, None),
+            Found::Diverged => (Verdict::Diverged, None),
+            Found::Incomparable(why) => (Verdict::Incomparable, Some(why.clone())),
+        };
+        Conclusion { verdict, reason }
+    }
+}
+
+/// How sure a cause is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Match {
+    /// The imitated mistake leaves no more than rounding.
+    Reproduced,
+    /// Of weights: it is seen as it is, and needs no imitation.
+    Seen,
+    /// No mistake has it, but a measured law gives all of its numbers.
+    Measured,
+    /// Something takes part of the error away, but is not it.
+    Closest,
+    /// Nothing in the catalogue does.
+    #[default]
+    Unknown,
+}
+
+/// Names as text.
+pub fn names<T: ToString>(list: impl IntoIterator<Item = T>) -> Vec<String> {
+    list.into_iter().map(|name| name.to_string()).collect()
+}

@@ -1,0 +1,412 @@
+//! Opens two dumps, decides in whose arithmetic and in which cells they are compared, and compares them.
+
+pub mod arithmetic;
+pub mod batch;
+pub mod embedding;
+pub mod incomplete;
+pub mod noise;
+pub mod pair;
+pub mod reading;
+pub mod remote;
+pub mod streams;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use firstdiff_compare::{
+    Aligned, CellsOf, ChunkAlignment, ExpertRows, Graph, InReferenceOrder, Options, Profile, Report, SeenPadding,
+    ShownCache, TapReport, TokenEdits, Verdict, Warning, align, beyond_the_profile, compare, graph_of, own_rows_by,
+    shown_cache, split_experts, token_edits,
+};
+use firstdiff_trace::{Cache, Dump, Rows, Site, Tap};
+
+use crate::report::Diagnosis;
+use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::session::batch::OneSequence;
+use crate::session::incomplete::Incomplete;
+use crate::session::noise::Second;
+use crate::session::reading::{ReadingArgs, TokenArgs, refuse_rows};
+
+/// Two dumps, opened and ready to be compared.
+#[derive(Debug)]
+pub struct Session {
+    /// The reference; its cells, where the two were aligned by token position.
+    pub reference: Dump,
+    /// The candidate, or its cells.
+    pub candidate: Dump,
+    /// Who reads whom.
+    pub graph: Graph,
+    /// Profile, rows, tolerances.
+    pub options: Options,
+    /// Why this profile.
+    pub profile_reason: String,
+    /// Whether only the candidate's own word asks for a profile as coarse as this.
+    pub loosened: Option<Loosened>,
+    /// What should be said beside the report's own warnings.
+    pub warnings: Vec<String>,
+    /// The model of both, where one is given.
+    pub model: Option<PathBuf>,
+    /// How many sequences were run at once, of which this is one.
+    pub batch: usize,
+    /// Whether the reference, and the candidate, are of so many.
+    pub are_batches: [bool; 2],
+    /// Probabilities of keys of padding in the candidate.
+    pub padding: Vec<SeenPadding>,
+    /// Whether padding was cut off it.
+    pub is_padded: bool,
+    /// How both were read.
+    pub reading: ReadingArgs,
+    /// How the type of the K/V cache is known.
+    pub cache_said: CacheSaid,
+    /// The second right run, where there is one.
+    pub noise: Option<Second>,
+    /// In which forms the rows of the candidate's experts may stand.
+    pub experts: ExpertRows,
+}
+
+/// How the type of the K/V cache is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSaid {
+    /// Nobody says, and nothing shows one: keys and values are as they are.
+    Nobody,
+    /// By --cache.
+    Asked,
+    /// By the reference's dump.json, or by both.
+    Declared,
+    /// By the candidate's dump.json alone.
+    ByCandidate,
+    /// Nobody says, and the candidate (or the reference) shows it.
+    Assumed(&'static str),
+}
+
+/// A report and the session it comes from.
+#[derive(Debug)]
+pub struct Judged {
+    /// What was compared.
+    pub session: Session,
+    /// What came out.
+    pub report: Report,
+    /// What the model says of the first difference.
+    pub why: Option<ByModel>,
+    /// All taps that the reference's recorder gives in one step, where that is known.
+    pub recorder_gives: Option<Vec<Tap>>,
+}
+
+/// What a model says of the first difference between two dumps.
+#[derive(Debug)]
+pub enum ByModel {
+    /// The candidate's operation is wrong in itself, and this is the cause, with what to change.
+    Cause(Box<Diagnosis>),
+    /// The candidate's operation gives what it should from what it read.
+    Right,
+}
+
+impl Session {
+    /// Opens two dumps. The profile is the one given, else the coarser of what the dumps say, else f32.
+    ///
+    /// # Errors
+    /// When a dump cannot be read, or names a precision that is none.
+    pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
+        let (reading, told) = (ReadingArgs::default(), TokenArgs::default());
+        Session::open_with(reference, candidate, profile, rows, &reading, &told, CellsOf::Both)
+    }
+
+    /// The same, told what the files do not say, and in which cells two that took the tokens in other chunks are compared. Of a batch one sequence is
+    /// compared: the one asked for, else the first.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_with(
+        reference: &Path,
+        candidate: &Path,
+        profile: Option<Profile>,
+        rows: Option<Rows>,
+        reading: &ReadingArgs,
+        told: &TokenArgs,
+        cells: CellsOf,
+    ) -> Result<Session> {
+        let [reference, candidate] = reading.open_both(reference, candidate)?;
+        let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
+        (reference, candidate) = crate::session::streams::told(reference, candidate)?;
+        own_rows_by(&reference, &mut candidate)?;
+        let OneSequence { reference, mut candidate, padding, is_padded, batch, are_batches } =
+            OneSequence::cut_out(reference, candidate, reading.sequence)?;
+        let experts = split_experts(&reference, &mut candidate)?;
+        refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
+        let mut notes = notes(&[&reference, &candidate]);
+        let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref())?;
+        let choice = match profile {
+            Some(profile) => Choice::asked(profile),
+            None => declared_profile(&reference, &candidate)?,
+        };
+        let graph = graph_of(&reference, &candidate);
+        let only_rows = rows.as_ref().filter(|r| !r.is_all());
+        let mut warnings: Vec<String> =
+            only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
+        let left_out: usize = alignment
+            .iter()
+            .flat_map(|alignment| alignment.runs.iter().zip([&reference, &candidate]))
+            .map(left_out)
+            .sum();
+        if left_out > 0 {
+            notes.push(format!(
+                "not checked: {left_out} taps known in part: the two runs took the tokens in other chunks"
+            ));
+        }
+        warnings.extend(notes);
+        warnings.extend(experts.notes().iter().cloned());
+        warnings.extend(choice.loosened.map(Loosened::note).or_else(|| choice.unshown([&reference, &candidate])));
+        // ChunkAlignment together, they hold no other rows than those asked for.
+        let rows = rows.filter(|_| alignment.is_none());
+        let declared = [&reference, &candidate].map(|dump| {
+            declared_cache(dump).unwrap_or_else(|warning| {
+                warnings.push(warning);
+                None
+            })
+        });
+        let cache_said = match declared {
+            [None, None] => CacheSaid::Nobody,
+            [None, Some(_)] => CacheSaid::ByCandidate,
+            [Some(_), _] => CacheSaid::Declared,
+        };
+        let cache = declared.into_iter().flatten().max().unwrap_or_default();
+        let open_rows = experts.undecided();
+        let options = Options { rows, alignment, cache, open_rows, ..Options::new(choice.profile) };
+        let session = Session::of(reference, candidate, graph, options, &choice);
+        Ok(Session {
+            warnings,
+            padding,
+            is_padded,
+            batch,
+            are_batches,
+            cache_said,
+            reading: reading.clone(),
+            experts,
+            ..session
+        })
+    }
+
+    /// Two dumps of one sequence each, without a model.
+    pub fn of(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &Choice) -> Session {
+        Session {
+            reference,
+            candidate,
+            graph,
+            options,
+            profile_reason: choice.reason.clone(),
+            loosened: choice.loosened,
+            warnings: Vec::new(),
+            model: None,
+            batch: 1,
+            are_batches: [false; 2],
+            padding: Vec::new(),
+            is_padded: false,
+            reading: ReadingArgs::default(),
+            cache_said: CacheSaid::Nobody,
+            noise: None,
+            experts: ExpertRows::default(),
+        }
+    }
+
+    /// Told the type of the K/V cache, where it is.
+    pub fn with_cache(mut self, cache: Option<Cache>) -> Session {
+        if let Some(cache) = cache {
+            (self.options.cache, self.cache_said) = (cache, CacheSaid::Asked);
+        }
+        self
+    }
+
+    /// The type of the K/V cache, where anybody says or shows it.
+    pub fn known_cache(&self) -> Option<Cache> {
+        (self.cache_said != CacheSaid::Nobody).then_some(self.options.cache)
+    }
+
+    /// Of a cache that nobody named, the side that shows it.
+    pub fn cache_shown_by(&self) -> Option<&'static str> {
+        if let CacheSaid::Assumed(side) = self.cache_said { Some(side) } else { None }
+    }
+
+    /// The candidate's values as the reference has them.
+    pub fn in_reference_order(&self) -> InReferenceOrder<'_> {
+        InReferenceOrder::new(&self.reference, &self.candidate, &self.graph, &self.options)
+    }
+
+    /// The type of the K/V cache, where it is not that of the arithmetic.
+    pub fn cache_in_words(&self) -> String {
+        match self.options.cache {
+            Cache::F32 => String::new(),
+            cache => format!(", K/V cache in {cache}"),
+        }
+    }
+
+    /// What a verdict must say of a cache that nobody named.
+    pub fn assumed_cache(&self) -> String {
+        let cache = self.options.cache;
+        match self.cache_said {
+            CacheSaid::Assumed(side) => {
+                format!("; that takes a K/V cache in {cache}, which is not stated, but the {side} shows it")
+            }
+            CacheSaid::ByCandidate if cache != Cache::F32 => {
+                format!("; with a K/V cache in {cache}, as the candidate's dump.json alone says")
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// What is to be said of a cache that somebody names, and nothing recorded shows. Where products of keys and values were recorded that are those of
+    /// none, one that is only told, by --cache or by the candidate, excuses nothing.
+    fn check_cache(&mut self) -> Result<Option<String>> {
+        let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
+        let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared | CacheSaid::ByCandidate);
+        if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
+            return Ok(None);
+        }
+        let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
+        let is_of_both = self.cache_said == CacheSaid::Declared;
+        let (why, is_left_out) = match shown[0] {
+            _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
+            ShownCache::Is(other) => (format!("the candidate's keys, values and products show {other}"), false),
+            ShownCache::None => {
+                let why = "the candidate's keys, values and products come out without such rounding".to_owned();
+                (why, !is_of_both && !matches!(shown[1], ShownCache::Is(_)))
+            }
+            ShownCache::Unknown if is_of_both => return Ok(None),
+            ShownCache::Unknown => ("too little was recorded of keys, values and products".to_owned(), false),
+        };
+        let how = if is_left_out { "told, and left out" } else { "allowed for, as told" };
+        self.options.cache = if is_left_out { Cache::F32 } else { cache };
+        Ok(Some(format!("a K/V cache in {cache} is {how}: nothing recorded shows one: {why}")))
+    }
+
+    /// Where nobody says the type of the K/V cache, and the two part: takes the one that a side shows, if the two then part no earlier.
+    fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
+        let (CacheSaid::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
+        let [reference, candidate] = self.recorded();
+        let shown = match shown_cache(candidate, reference)? {
+            ShownCache::Is(cache) => Some((cache, "candidate")),
+            _ => match shown_cache(reference, candidate)? {
+                ShownCache::Is(cache) => Some((cache, "reference")),
+                _ => None,
+            },
+        };
+        // Size alone proves no cache.
+        if let Some((cache, side)) = shown {
+            let options = Options { cache, judged: None, ..self.options.clone() };
+            let again = compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})?;
+            if again.first.as_ref().is_none_or(|later| later.index >= first.index) {
+                *report = again;
+                (self.options.cache, self.cache_said) = (cache, CacheSaid::Assumed(side));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the two were aligned by token position, where they took the tokens in other chunks.
+    pub fn alignment(&self) -> Option<&ChunkAlignment> {
+        self.options.alignment.as_deref()
+    }
+
+    /// The two dumps as they were recorded.
+    pub fn recorded(&self) -> [&Dump; 2] {
+        match self.alignment() {
+            Some(alignment) => alignment.runs.each_ref().map(|run| &**run),
+            None => [&self.reference, &self.candidate],
+        }
+    }
+
+    /// Compares.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn run(self) -> Result<Judged> {
+        self.run_with(&mut |_, _| {}, |_, _, _| None)
+    }
+
+    /// Compares. `progress` is called before each tap; `why` is asked for the cause of a first difference, which may be that of other tokens.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn run_with(
+        mut self,
+        progress: &mut dyn FnMut(usize, usize),
+        why: impl FnOnce(&Session, &Report, Option<(&TokenEdits, &TapReport)>) -> Option<ByModel>,
+    ) -> Result<Judged> {
+        let unshown = self.check_cache()?;
+        let mut report = self.compared(&self.options, progress)?;
+        self.assume_cache(&mut report)?;
+        report.warnings.extend(unshown.map(Warning::Note));
+        report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
+        let [reference, candidate] = self.recorded();
+        let edits = if report.verdict == Verdict::Parity { None } else { token_edits(reference, candidate)? };
+        let h0 = Tap { layer: None, site: Site::H0 };
+        let there = report.first.as_ref().map(|first| &report.taps[first.index]).filter(|tap| tap.place.tap == h0);
+        let fed = edits.as_ref().filter(|edits| edits.is_certain).zip(there);
+        let why = why(&self, &report, fed);
+        if let Some(edits) = edits.as_ref().filter(|_| fed.is_none() || why.is_none()) {
+            let or = ", or is padded there, or its rows of h0 are wrong (`explain MODEL` looks them up in the table)";
+            let or = if edits.is_certain { "" } else { or };
+            report.warnings.push(format!("by ids or rows of h0 the candidate was fed {edits}{or}").into());
+        }
+        Ok(Judged { session: self, report, why, recorder_gives: None })
+    }
+}
+
+impl Session {
+    /// Compares, and calls nothing parity that may lack taps.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn compared(&self, options: &Options, progress: &mut dyn FnMut(usize, usize)) -> Result<Report> {
+        let mut report = compare(&self.reference, &self.candidate, &self.graph, options, progress)?;
+        let incomplete = Incomplete::of(&self.sides(), Some(report.taps.len()));
+        let verdict = incomplete.verdict(report.verdict.clone(), self.reading.partial);
+        if verdict == report.verdict {
+            report.warnings.extend(incomplete.notes().cloned().map(Warning::Note));
+        }
+        report.verdict = verdict;
+        Ok(report)
+    }
+
+    /// Both dumps as they were recorded, and what each is called.
+    pub fn sides(&self) -> [(&'static str, &Dump); 2] {
+        let [reference, candidate] = self.recorded();
+        [("the reference", reference), ("the candidate", candidate)]
+    }
+}
+
+/// What had to be assumed to read dumps, each thing once.
+pub fn notes(dumps: &[&Dump]) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    for note in dumps.iter().flat_map(|dump| dump.notes()) {
+        if !said.contains(note) {
+            said.push(note.clone());
+        }
+    }
+    said
+}
+
+/// How many taps of a run that was cut anew are known in part, and were not cut.
+fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
+    let entries = now.entries().iter().map(|entry| entry.tap);
+    let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
+    run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
+}
+
+pub fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
+    tokens.iter().map(|&t| u32::try_from(t).with_context(|| format!("token id {t} is none"))).collect()
+}
+
+/// The type of K/V cache that `dump` names; or what is to be said of a name that is none.
+pub fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
+    let Some(told) = &dump.meta().cache else { return Ok(None) };
+    let unknown =
+        |what: String| format!("{}: cache {what}: it is not known how that rounds (--cache)", dump.path().display());
+    told.parse().map(Some).map_err(unknown)
+}
+
+/// Whether a path is a dump with the program that was recorded.
+pub fn is_recorded(path: &Path) -> bool {
+    path.join("program.json").is_file()
+}
