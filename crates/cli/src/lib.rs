@@ -37,8 +37,8 @@ pub mod session;
 
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;
-pub use firstdiff_parity::{self as parity, NoParity, REPORTS, Sides, assert_parity, check_parity};
 pub(crate) use firstdiff_parity::words;
+pub use firstdiff_parity::{self as parity, NoParity, REPORTS, Sides, assert_parity, check_parity};
 pub use firstdiff_trace as trace;
 pub use parity::session::arithmetic::Loosened;
 pub use session::pair::PairArgs;
