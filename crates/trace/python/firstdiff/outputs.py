@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from . import is_torch
 
-CACHES = {"past_key_values", "past_key_value", "cache_params", "mems"}  # fields of transformers' outputs
+CACHES = {"past_key_values", "past_key_value", "cache_params", "mems", "state"}  # fields of transformers' own outputs
 RETURNED = "/return"
 MOST = 1000  # tensors of one output: hidden states and attentions of every layer are fewer
 
@@ -25,16 +25,17 @@ def collect(value, found, seen, inner):
     if value is None or isinstance(value, (str, bytes, int, float, complex, type)) or id(value) in seen:
         return
     seen.add(id(value))
+    left_out = CACHES if type(value).__module__.startswith("transformers.") else ()
     if isinstance(value, Mapping):
-        fields = [item for key, item in value.items() if key not in CACHES]
+        fields = [item for key, item in value.items() if key not in left_out]
     elif isinstance(value, (list, tuple)):
         fields = [] if inner and is_cache(value) else list(value)
     elif dataclasses.is_dataclass(value):
-        fields = [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.name not in CACHES]
+        fields = [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.name not in left_out]
     elif hasattr(value, "get_seq_length") or hasattr(value, "update") or callable(value):  # a cache of transformers', a module
         fields = []
     else:
-        fields = [item for name, item in getattr(value, "__dict__", {}).items() if name not in CACHES]
+        fields = [item for name, item in getattr(value, "__dict__", {}).items() if name not in left_out]
     for item in fields:
         collect(item, found, seen, True)
 
