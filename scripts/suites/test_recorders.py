@@ -688,6 +688,10 @@ class Model(torch.nn.Module):
 class Output:
     y: object
     z: object = None
+class Slots:
+    __slots__ = ("y",)
+    def __init__(self, y):
+        self.y = y
 def filled(model, x, shift):
     y = model.both(x)
     out = torch.empty_like(y)
@@ -706,6 +710,7 @@ CASES = {{
     "dict": (lambda m, x: {{"y": m.both(x) * 2}}, lambda m, x: {{"y": m.both(x) * 3}}),
     "dataclass": (lambda m, x: Output(m.both(x), m.up(x) * 2), lambda m, x: Output(m.both(x), m.up(x) * 3)),
     "object": (lambda m, x: types.SimpleNamespace(y=m.both(x) * 2), lambda m, x: types.SimpleNamespace(y=m.both(x) * 3)),
+    "slots": (lambda m, x: Slots(m.both(x) * 2), lambda m, x: Slots(m.both(x) * 3)),
     "second of two": (lambda m, x: (m.both(x) * 2, m.up(x).mean(1)), lambda m, x: (m.both(x) * 2, m.up(x).amax(1))),
     "order of two": (lambda m, x: (m.both(x) * 2, m.both(x) * 3), lambda m, x: (m.both(x) * 3, m.both(x) * 2)),
     "last row": (lambda m, x: m.both(x)[:, -1], lambda m, x: m.both(x)[:, 0]),

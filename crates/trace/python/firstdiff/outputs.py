@@ -3,23 +3,23 @@
 import dataclasses
 from collections.abc import Mapping
 
-from . import is_torch
+from . import is_model, is_torch
 
 CACHES = {"past_key_values", "past_key_value", "cache_params", "mems", "state"}  # fields of transformers' own outputs
 RETURNED = "/return"
-MOST = 1000  # tensors of one output: hidden states and attentions of every layer are fewer
 
 
 def outputs_of(value):
     """Every tensor in what a model returns, in order: one by itself, or in tuples, lists, mappings, dataclasses and plain objects."""
     found = []
     collect(value, found, set(), False)
-    return found[:MOST]
+    return found
 
 
 def collect(value, found, seen, inner):
     if is_torch(value):
-        if not any(value is other for other in found):
+        if id(value) not in seen:
+            seen.add(id(value))
             found.append(value)
         return
     if value is None or isinstance(value, (str, bytes, int, float, complex, type)) or id(value) in seen:
@@ -32,10 +32,11 @@ def collect(value, found, seen, inner):
         fields = [] if inner and is_cache(value) else list(value)
     elif dataclasses.is_dataclass(value):
         fields = [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.name not in left_out]
-    elif hasattr(value, "get_seq_length") or hasattr(value, "update") or callable(value):  # a cache of transformers', a module
+    elif hasattr(value, "get_seq_length") or left_out or is_model(value):  # a cache, by its method or by where it comes from, or a module
         fields = []
     else:
-        fields = [item for name, item in getattr(value, "__dict__", {}).items() if name not in left_out]
+        slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in [*getattr(kind, "__slots__", ())]]
+        fields = [*getattr(value, "__dict__", {}).values(), *slots]
     for item in fields:
         collect(item, found, seen, True)
 
