@@ -68,7 +68,9 @@ class Clone:
             (commands / name).chmod(0o755)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FIRSTDIFF_", "ENGINE_"))}
         kept.setdefault("CARGO_TARGET_DIR", str(ROOT / "target"))
-        self.environment = kept | {"PATH": f"{commands}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+        # As after `pip install .`: the package is found.
+        package = os.pathsep.join([str(self.root / "crates/trace/python"), *filter(None, [kept.get("PYTHONPATH")])])
+        self.environment = kept | {"PATH": f"{commands}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1", "PYTHONPATH": package}
 
     def run(self, block):
         """What is wrong with a block that is to run; nothing if it is right."""

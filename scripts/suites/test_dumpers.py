@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["torch==2.9.1", "transformers==4.57.1", "safetensors>=0.6", "numpy>=1.26", "gguf==0.19.0", "llama-cpp-python==0.3.36"]
+# dependencies = ["torch==2.9.1", "transformers==4.57.1", "safetensors>=0.6", "numpy>=1.26", "gguf==0.19.0", "llama-cpp-python==0.3.36", "onnx==1.23.2",
+#                 "onnxruntime==1.32.0", "onnxscript==0.7.2"]
 # ///
 """Do the two reference dumpers agree? PyTorch and llama.cpp on the same random weights, every tap, every step.
 
@@ -9,13 +10,14 @@
 
 Makes a small model of each family in a temporary folder (no two sizes equal, attention far from uniform), converts it with
 hf_to_gguf.py, runs both dumpers as a user would, and asks: NMSE <= 1e-11 at every tap both have, prefill and decode;
-shapes as the vocabulary says; a decode step equal to the same row of one long prefill. Prints the worst tap of each case,
+shapes as the vocabulary says; a decode step equal to the same row of one long prefill. A Llama that torch.onnx exports is run by the ONNX dumper, too. Prints the worst tap of each case,
 then the worst by kind of tap. Exit 1 on a failure.
 """
 
 import argparse
 import fnmatch
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts import SCRIPTS
+from scripts import ROOT, SCRIPTS
 
 LIMIT = 1e-11
 D, H, K, d, F, V, LAYERS = 48, 6, 2, 16, 80, 151, 3
@@ -239,6 +241,100 @@ def check_precisions(root):
     compare("llama: torch f32, llama.cpp f16 cache", reference, dump, 1e-3, {}, {"scores"})
 
 
+# A Llama as torch.onnx exports it: keys and values go in and out. Its mask follows from the positions.
+EXPORT = """
+import sys, torch, transformers
+llama = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32, attn_implementation="eager").eval()
+layers, heads, width = llama.config.num_hidden_layers, llama.config.num_key_value_heads, llama.config.head_dim
+class Cached(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model, self.lm_head = llama.model, llama.lm_head
+    def forward(self, input_ids, position_ids, past):
+        seen = torch.arange(past[0][0].shape[2] + input_ids.shape[1])
+        mask = torch.where(seen[None] <= position_ids[0][:, None], 0.0, torch.finfo(torch.float32).min)[None, None]
+        cache = transformers.DynamicCache.from_legacy_cache(past)
+        out = self.model(input_ids=input_ids, attention_mask=mask, position_ids=position_ids, past_key_values=cache, use_cache=True)
+        return self.lm_head(out.last_hidden_state), out.past_key_values.to_legacy_cache()
+class Fixed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model, self.lm_head = llama.model, llama.lm_head
+    def forward(self, input_ids):
+        return self.lm_head(self.model(input_ids=input_ids, use_cache=False).last_hidden_state)
+free, ids = torch.export.Dim.AUTO, torch.tensor([[5, 6, 7]])
+kept = [f"{n}.{side}" for n in range(layers) for side in ("key", "value")]
+past = tuple((torch.randn(1, heads, 4, width), torch.randn(1, heads, 4, width)) for _ in range(layers))
+torch.onnx.export(Cached(), (ids, torch.arange(4, 7)[None], past), sys.argv[2], dynamo=True, verbose=False,
+                  input_names=["input_ids", "position_ids", *(f"past_key_values.{name}" for name in kept)], output_names=["logits", *(f"present.{name}" for name in kept)],
+                  dynamic_shapes=({1: free}, {1: free}, tuple(({2: free}, {2: free}) for _ in range(layers))))
+torch.onnx.export(Fixed(), (ids,), sys.argv[3], dynamo=True, verbose=False, input_names=["input_ids"], output_names=["logits"])
+"""
+# What the names of modules do not tell, and `firstdiff align` does.
+INSIDE_ATTENTION = {"q_rope", "k_rope", "qk"}
+
+
+def onnx_dump(*args, expect=0):
+    done = subprocess.run([sys.executable, "-m", "firstdiff.dump", "onnx", *map(str, args), "--threads", "1"], capture_output=True, text=True, env=packaged())
+    check(done.returncode == expect, f"onnx {' '.join(map(str, args))}: exit {done.returncode}, not {expect}: {done.stderr.strip()[-400:]}")
+    return done.stderr
+
+
+def packaged():
+    """The environment, with this tree's package first."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "crates/trace/python"), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def check_onnx(root):
+    """The exported model against PyTorch, prefill and decode; one whose weights were changed; what cannot be fed."""
+    model, fixed, golden = root / "llama.onnx", root / "fixed.onnx", Dump(root / "llama.f32")
+    done = subprocess.run([sys.executable, "-c", EXPORT, root / "llama", model, fixed], capture_output=True, text=True)
+    check(done.returncode == 0, f"the export failed: {done.stderr[-600:]}")
+    tokens, forced = ",".join(map(str, TOKENS)), ",".join(map(str, golden.note["decode_tokens"]))
+    onnx_dump(model, "-o", root / "o.f32", "--tokens", tokens, "--decode-tokens", forced)
+    found = Dump(root / "o.f32")
+    values = {key: array for key, array in found.taps.items()}
+    found.taps = {key: array.reshape(golden.taps[key].shape) for key, array in values.items() if key in golden.taps}  # heads side by side as an axis of their own
+    for key, array in found.taps.items():
+        if key[0].endswith(".scores"):  # a large negative number where PyTorch's dump has none
+            array[np.isinf(golden.taps[key])] = -np.inf
+    compare("llama: torch f32, ONNX Runtime", golden, found, LIMIT, {}, INSIDE_ATTENTION)
+    check(len(values) > len(found.taps), "no value under its own name was written")
+    check(found.note["precision"] == "f32" and found.note["complete"] and found.note["decode_tokens"] == golden.note["decode_tokens"], f"ONNX: {found.note}")
+    onnx_dump(model, "-o", root / "o.greedy", "--tokens", tokens, "--decode", STEPS)
+    check(Dump(root / "o.greedy").note["decode_tokens"] == golden.note["decode_tokens"], "ONNX: greedy decoding differs")
+    onnx_dump(model, "-o", root / "o.given", "--tokens", tokens, "--names", "as-given")
+    check(not set(Dump(root / "o.given").taps) & {key for key in golden.taps if key[0] != "logits"}, "--names as-given wrote names of taps")
+
+    import onnx
+
+    wrong = onnx.load(model)
+    up = next(node for node in wrong.graph.node if node.op_type == "MatMul" and any("'model.layers.1.mlp.up_proj'" in prop.value for prop in node.metadata_props))
+    from_weights = [up, *(node for node in wrong.graph.node if set(node.output) & set(up.input))]  # as it is, or transposed on the way
+    tensor = next(tensor for node in from_weights for tensor in wrong.graph.initializer if tensor.name in node.input and len(tensor.dims) == 2)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * np.float32(1.1), tensor.name))
+    onnx.save(wrong, root / "wrong.onnx")
+    onnx_dump(root / "wrong.onnx", "-o", root / "o.wrong", "--tokens", tokens)
+    faulty = {tap for (tap, step), array in Dump(root / "o.wrong").taps.items()
+              if (tap, step) in found.taps and not tap.endswith(".scores") and nmse(found.taps[tap, step], array.reshape(found.taps[tap, step].shape)) > LIMIT}
+    first = next(tap for tap, _ in golden.taps if tap in faulty)
+    check(first == "layers.1.ffn_up" and "layers.1.ffn_gate" not in faulty, f"ONNX: a scaled matrix shows first at {first}")
+
+    strange = onnx.load(fixed)
+    strange.graph.input.append(onnx.helper.make_tensor_value_info("pixel_values", 1, [1, 3]))
+    onnx.save(strange, root / "strange.onnx")
+    (root / "text.onnx").write_text("hello")
+    for args, says in [
+        ([root / "absent.onnx", "--tokens", "1"], "no such file"), ([root / "text.onnx", "--tokens", "1"], "no ONNX file"),
+        ([root / "strange.onnx", "--tokens", "1,2,3"], "wants pixel_values"), ([fixed, "--tokens", tokens], "fixed shape"),
+        ([fixed, "--tokens", "1,2,3", "--decode", "1"], "no decode steps"), ([model, "--tokens", f"1,{V + 9}"], "ONNX Runtime failed"),
+        ([model, "--tokens", "1,2", "--taps", "nothing"], "no tap matches"),
+    ]:
+        said = onnx_dump(*args, "-o", root / "o.no", expect=2)
+        check("error: " in said and says in said and "Traceback" not in said, f"ONNX {args}: {said[-300:]}")
+        check(not (root / "o.no").exists(), f"ONNX {args} left a dump")
+
+
 def check_refusals(root):
     """One clear line, exit 2, nothing left behind."""
     (root / "broken.gguf").write_bytes((root / "llama.gguf").read_bytes()[:5000])
@@ -303,6 +399,7 @@ def main():
         if not args.only:
             check_precisions(root)
             check_programs(root)
+            check_onnx(root)
             check_refusals(root)
     for pair, worst in by_kind.items():
         print(f"\n{pair}: worst NMSE by kind of tap")

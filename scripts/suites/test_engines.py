@@ -357,7 +357,7 @@ def said_false(row):
 ABOUT = """# Engines of other people
 
 Is firstdiff right about engines that share no code with it? MLX, JAX, Flax, ONNX Runtime, OpenVINO, CTranslate2, tinygrad and torch's int8 run the models of fixtures/models, and a
-random llama 256 wide, with their own operations, layouts, names and files (scripts/engines). The reference is dump_torch.py's in f32: 11 tokens and 3 decode steps.
+random llama 256 wide, with their own operations, layouts, names and files (scripts/engines). The reference is that of `python -m firstdiff.dump torch` in f32: 11 tokens and 3 decode steps.
 
 A verdict is false where a right run is blamed, where a planted mistake is not the first divergence, or where another cause is named. Written by
 `python scripts/suites/test_engines.py --docs`; versions: scripts/requirements/engines.txt.

@@ -577,6 +577,7 @@ def test_torch(work, judge):
     check("0.npy" in files(work / "torch-unknown"), "modules of other names, where they are named")
     test_operations(work, judge)
     test_names(work)
+    test_returns(work, judge)
     test_stacks(work, judge)
 
 
@@ -668,6 +669,106 @@ def test_names(work):
         check(graph[f"layers.0.{tap}"] == [f"layers.0.{base}/base", f"layers.0.{base}/lora_B"], f"adapters: {tap} is the sum, {graph[f'layers.0.{tap}']}")
     check(not any(tap.endswith(("_a", "_b")) for tap in graph), "adapters: nothing is a latent projection")
     check(graph["layers.0.mlp.down_proj/lora_A"] == ["layers.0.ffn_act"], "adapters: ffn_act is what the matrix reads")
+
+
+# What a model returns, and no module or rule names: each right way, and a wrong one beside it.
+RETURNS = """
+import contextlib, dataclasses, io, json, sys, tempfile, types
+import firstdiff, torch
+class Model(torch.nn.Module):
+    def __init__(self, last):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 30), last
+    def both(self, x):
+        return self.down(self.up(x).relu())
+    def forward(self, x):
+        return self.last(self, x)
+@dataclasses.dataclass
+class Output:
+    y: object
+    z: object = None
+class Slots:
+    __slots__ = ("y",)
+    def __init__(self, y):
+        self.y = y
+def filled(model, x, shift):
+    y = model.both(x)
+    out = torch.empty_like(y)
+    for at in range(12):
+        out[:, (at + shift) % 12] = y[:, at]
+    return out
+marked = torch.arange(12) == 5
+CASES = {{
+    "scale": (lambda m, x: m.both(x) * 2, lambda m, x: m.both(x) * 3),
+    "scale of one": (lambda m, x: m.both(x), lambda m, x: m.both(x) * 3),
+    "in place": (lambda m, x: m.both(x), lambda m, x: m.both(x).mul_(2)),
+    "ids": (lambda m, x: m.both(x).argmax(-1) + 100000, lambda m, x: m.both(x).argmax(-1) + 100000 + marked),
+    "truths": (lambda m, x: m.both(x) > 0, lambda m, x: m.both(x) > 0.1),
+    "complex": (lambda m, x: torch.fft.fft(m.both(x)), lambda m, x: torch.fft.fft(m.both(x) * 2)),
+    "a number": (lambda m, x: m.both(x).mean(), lambda m, x: m.both(x).mean() * 1.5),
+    "dict": (lambda m, x: {{"y": m.both(x) * 2}}, lambda m, x: {{"y": m.both(x) * 3}}),
+    "dataclass": (lambda m, x: Output(m.both(x), m.up(x) * 2), lambda m, x: Output(m.both(x), m.up(x) * 3)),
+    "object": (lambda m, x: types.SimpleNamespace(y=m.both(x) * 2), lambda m, x: types.SimpleNamespace(y=m.both(x) * 3)),
+    "slots": (lambda m, x: Slots(m.both(x) * 2), lambda m, x: Slots(m.both(x) * 3)),
+    "second of two": (lambda m, x: (m.both(x) * 2, m.up(x).mean(1)), lambda m, x: (m.both(x) * 2, m.up(x).amax(1))),
+    "order of two": (lambda m, x: (m.both(x) * 2, m.both(x) * 3), lambda m, x: (m.both(x) * 3, m.both(x) * 2)),
+    "last row": (lambda m, x: m.both(x)[:, -1], lambda m, x: m.both(x)[:, 0]),
+    "part": (lambda m, x: m.both(x), lambda m, x: m.both(x)[:, :, :16]),
+    "transposed": (lambda m, x: m.up(x)[:, :, :12], lambda m, x: m.up(x)[:, :, :12].transpose(1, 2)),
+    "pooled": (lambda m, x: m.both(x).mean(1), lambda m, x: m.both(x).amax(1)),
+    "other module": (lambda m, x: (m.both(x), m.up(x))[0], lambda m, x: (m.both(x), m.up(x))[1]),
+    "what it was given": (lambda m, x: (m.both(x), x)[1], lambda m, x: (m.both(x), x * 2)[1]),
+    "filled": (lambda m, x: filled(m, x, 0), lambda m, x: filled(m, x, 1)),
+    "no modules": (lambda m, x: x.relu() * 2, lambda m, x: x.relu() * 3),
+}}
+torch.manual_seed(1)
+given = torch.randn(1, 12, 8)
+def by_hooks(model, folder):
+    with torch.no_grad(), firstdiff.record(model, folder, program=False):
+        model(given)
+        model(given)  # a later step
+    return folder
+def result(reference, candidate, hooks):
+    with tempfile.TemporaryDirectory() as work, contextlib.redirect_stderr(io.StringIO()):
+        if hooks:
+            return firstdiff.compare(by_hooks(Model(reference), work + "/a"), by_hooks(Model(candidate), work + "/b"))
+        return firstdiff.compare(Model(reference), Model(candidate), inputs=given, seconds=0)
+found = {{}}
+for name, (right, wrong) in CASES.items():
+    for hooks in (False, True):
+        results = [result(*pair, hooks) for pair in ((right, right), (right, wrong), (wrong, right))]
+        found[name + " by hooks" * hooks] = [one.passed for one in results]
+print(json.dumps(found))
+"""
+
+# Recordings in which nothing, or next to nothing, is said of a model.
+UNNAMED = """
+import firstdiff, torch
+class Port(torch.nn.Module):
+    def forward(self, x):
+        return port(x)
+def port(x):
+    return x.relu() * 2
+model, x = Port(), torch.randn(1, 12, 8)
+with firstdiff.record({what}, {out!r}, program={program}):
+    {called}(x)
+"""
+
+
+def test_returns(work, judge):
+    found = json.loads(python(RETURNS.format(), FIRSTDIFF_COMMAND=str(judge.binary)).splitlines()[-1])
+    bad = {name: passed for name, passed in found.items() if passed != [True, False, False]}
+    check(found and not bad, f"what a model returns: {len(found)} right ones pass, and no wrong one{bad or ''}")
+    for program in (True, False):
+        out = work / f"torch-unnamed-{program}"
+        said = python(UNNAMED.format(what="model", called="model", out=str(out), program=program))
+        taps = [tap["tap"] for tap in json.loads((out / "dump.json").read_text())["taps"]]
+        check(taps == ["/return"] and "nothing but what it returns" in said, f"plain functions in a module: {taps}, and a warning")
+        said = python(UNNAMED.format(what="model", called="port", out=f"{out}-2", program=program), status=1)
+        check("RecordError: no tap of Port was recorded: it was not called" in said, "a model that was not called is refused")
+        said = python(UNNAMED.format(what="port", called="port", out=f"{out}-3", program=program), status=1)
+        check("RecordError: record() takes the name of a tap, or a PyTorch model" in said, "a function is refused")
 
 
 # A profiler's mark, and operations that give nothing: what they write in place is their result.

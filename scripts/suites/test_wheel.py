@@ -156,8 +156,8 @@ def contents(wheel, published):
     check("the command is in it", binary is not None)
     if published:
         check("it is less than 12 MB", binary.file_size <= 12_000_000)
-    for file in ("__init__", "__main__", "comparing", "command", "result", "pytest_plugin", "model", "program", "naming", "experts",
-                 "dump/__main__", "dump/pytorch", "dump/llamacpp", "dump/files"):
+    for file in ("__init__", "__main__", "comparing", "command", "result", "pytest_plugin", "model", "program", "naming", "outputs", "experts",
+                 "dump/__main__", "dump/pytorch", "dump/llamacpp", "dump/ort", "dump/files"):
         check(f"firstdiff/{file}.py is in it", f"firstdiff/{file}.py" in names)
     check("numpy is all that it needs", re.findall(r"^Requires-Dist: (\w+)[^;\n]*$", metadata, re.MULTILINE) == ["numpy"], metadata[:600])
     version = re.search(r"^Version: (.*)$", metadata, re.MULTILINE)[1]

@@ -435,7 +435,7 @@ fn a_test_says_the_cause_where_the_command_and_the_program_are_there() {
     // A program names the folder of its weights.
     let text = std::fs::read(golden.join("program.json")).unwrap();
     let mut text: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    text["weights"]["folder"] = program.to_string_lossy().into();
+    text["folder"] = program.to_string_lossy().into();
     std::fs::write(golden.join("program.json"), text.to_string()).unwrap();
     let wrong = program.join("wrong.npz");
     let failed = std::panic::catch_unwind(|| firstdiff::assert_parity!(reference: &golden, candidate: &wrong));

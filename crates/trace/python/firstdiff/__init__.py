@@ -241,6 +241,10 @@ def is_torch(value):
     return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
 
 
+def is_model(value):
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].nn.Module)
+
+
 def plain(tap, array):
     """(shape, type in dump.json, type in the .npy, little-endian bytes) of a NumPy array or a torch tensor."""
     import numpy as np
@@ -361,6 +365,9 @@ def record(what, value=None, *, modules="", program=None):
     layer has a name of Hugging Face's they are all modules by themselves.
     """
     if not isinstance(what, str):
+        if not is_model(what):
+            raise RecordError(f"record() takes the name of a tap, or a PyTorch model (torch.nn.Module), and {type(what).__name__} is neither. A port of plain functions "
+                              "has no modules to watch: record its tensors, firstdiff.record(\"layers.0.q\", q), one line each")
         from .model import Watching
 
         return Watching(what, value, modules, value is not None and not modules if program is None else program)

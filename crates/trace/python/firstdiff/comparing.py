@@ -9,6 +9,7 @@ from pathlib import Path
 
 import firstdiff
 
+from . import is_model
 from .command import REFUSED, CompareError, run
 from .result import Result
 
@@ -112,10 +113,6 @@ def has_program(path):
 # ---- what stands on a side ----
 
 
-def is_model(side):
-    return "torch" in sys.modules and isinstance(side, sys.modules["torch"].nn.Module)
-
-
 def path_of(side, folder, inputs):
     """Where the dump of a side is; it is written into `folder` where the side is none."""
     if isinstance(side, (str, os.PathLike)):
@@ -125,7 +122,8 @@ def path_of(side, folder, inputs):
     elif is_model(side):
         run_model(side, folder, inputs)
     else:
-        raise TypeError(f"{type(side).__name__}: a side is a path, a dict of names and arrays, or a PyTorch model")
+        raise TypeError(f"{type(side).__name__}: a side is a path, a dict of names and arrays, or a PyTorch model"
+                        + ("; the tensors of a port of plain functions are given as a dict" if callable(side) else ""))
     return os.fspath(folder)
 
 

@@ -1,5 +1,6 @@
 """Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
 
+import hashlib
 import os
 import re
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import firstdiff
 from firstdiff import RecordError, Recording, tap_patterns
+from firstdiff.outputs import in_numbers, is_output, name_of_output, outputs_of
 
 # Below a decoder layer: module -> the tap that is its output. Heads are split where the tap has them.
 OUTPUTS = {
@@ -57,6 +59,8 @@ class Watching:
         if self.program and self.recording and kind is None:
             self.write_program()
         firstdiff._recording = self.outer
+        if self.recording and kind is None:
+            self.check_recorded()
         if self.folder is not None and kind is None:
             self.recording.finish()
         elif self.folder is not None:
@@ -64,6 +68,18 @@ class Watching:
                 self.recording.abandon()
         elif self.recording and kind is None:
             self.recording.pause()  # the process may record more, and need not say that it does not
+
+    def check_recorded(self):
+        """A dump that says nothing of the model, or next to nothing, must not look like one that does."""
+        recorded = self.recording.entries
+        own = [tap for tap, _ in recorded if not is_output(tap)]
+        if not recorded and self.recording.taps == "*" and not self.recording.steps and not self.recording.rows:
+            why = ("it was not called inside of the `with`" if self.calls == 0 else "none of its modules gave a tensor of floats, and it returned none")
+            raise RecordError(f"no tap of {type(self.model).__name__} was recorded: {why}. Call the module that record() was given, not a function or another module; "
+                              "what plain functions compute is recorded by firstdiff.record(\"layers.0.q\", q), one line a tensor")
+        if recorded and not own:
+            print(f"firstdiff: of {type(self.model).__name__} nothing but what it returns was recorded: no module or rule names what is computed inside. For the tensors "
+                  "between, call firstdiff.record(\"layers.0.q\", q), one line a tensor, or record a model of modules", file=sys.stderr)
 
     def settle_modules(self):
         """Of a model in which no layer is known every module is recorded, under its own name: which taps they are a map can say later."""
@@ -173,6 +189,8 @@ class Watching:
                               "the next one in another `with` and another folder; an engine's own batch is compared by `--sequence N`")
         fed = [int(id) for id in ids.reshape(-1)] if shown else []
         self.length, self.called = shape[in_batch] if len(shape) > in_batch else 0, {}
+        self.last_shown = self.last_named = None
+        self.shown = set() if self.program else {self.digest(tensor) for tensor in outputs_of([args, kwargs]) if tensor.numel()}
         if self.calls == 0 and fed:
             firstdiff.tokens(fed)
         if self.calls > 0:
@@ -184,6 +202,36 @@ class Watching:
         logits, self.head = getattr(output, "logits", self.head), None
         if logits is not None:
             self.write("logits", logits)
+        self.write_outputs(output, logits)
+
+    def write_outputs(self, output, logits):
+        """What the model returns and no tap shows. What it returns first, or as logits, is shown by the last tap alone: what another layer gave is another output."""
+        returned, count = [tensor for tensor in outputs_of(output) if tensor.numel()], 0
+        main = logits if logits is not None else next(iter(returned), None)
+        ends = {self.last_shown, self.last_named}
+        for tensor in returned:
+            known = self.digest(tensor)
+            if known in (ends if tensor is main else self.shown):
+                continue
+            count += 1
+            self.shown.add(known)
+            tensor = in_numbers(tensor)
+            self.recording.write(name_of_output(count), tensor[0] if tensor.dim() > 2 and tensor.shape[0] == 1 else tensor)
+
+    @staticmethod
+    def digest(tensor):
+        """What tells the elements of a tensor, in their order, from those of another one."""
+        torch = sys.modules["torch"]
+        plain = tensor.detach()
+        plain = (plain.float() if plain.dtype in (torch.float16, torch.bfloat16) else in_numbers(plain)).cpu().contiguous()
+        return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().data).digest()
+
+    def show(self, tensor, named):
+        """Remembers what a tap shows; `named`: in the vocabulary of firstdiff."""
+        self.last_shown = self.digest(tensor)
+        self.shown.add(self.last_shown)
+        if named:
+            self.last_named = self.last_shown
 
     def source(self, tap):
         def take(_, args, kwargs):
@@ -204,8 +252,11 @@ class Watching:
             if self.unasked:
                 if not firstdiff.is_torch(tensor) or not tensor.is_floating_point() or not tensor.numel():
                     return
+                self.show(tensor, False)
                 self.called[name] = count = self.called.get(name, 0) + 1
                 return self.recording.write(name if count == 1 else f"{name}#{count}", tensor)
+            if firstdiff.is_torch(tensor):
+                self.show(tensor, False)
             self.recording.write(name, tensor)
 
         return take
@@ -260,6 +311,7 @@ class Watching:
 
     def write(self, tap, tensor):
         """Without its batch axis; with its heads apart where the tap has them."""
+        self.show(tensor, True)
         if not self.recording.wants(tap):
             return
         site = tap.rsplit(".", 1)[-1]

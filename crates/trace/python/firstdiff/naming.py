@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from . import HEADED, SCORES
 from .experts import PICKS, name_chosen_projections, name_mixture
+from .outputs import name_of_output
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
@@ -725,6 +726,55 @@ def name_taps(graph, step, gives_logits):
         if (view.dtype in FLOATS or name.endswith(".router_topk")) and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
+
+
+def name_outputs(graph, returned, main, named):
+    """What the model returns and no tap shows, whole and in its order: of each the tap, of which `operation` is None where no operation of this step made
+    it, or not in floats, and its number among what is returned. `returned`: views. What it returns first, or as logits (`main`), is shown by the last tap
+    alone: what another layer gave is another output."""
+    last = max((tap.operation for tap in named if "/" not in tap.name), default=None)
+    ends = {last, max((tap.operation for tap in named), default=None)}
+    shown, final = ({as_made(graph, tap.operation, tap.view) for tap in named if tap.operation in among}
+                    for among in ({tap.operation for tap in named}, ends))
+    found = []
+    for number, view in enumerate(returned):
+        at = graph.last_writer(view, False) if view.buffer is not None else None
+        at = at if at is not None and at >= graph.begin else None
+        is_main = main is not None and same_axes(view, main) and view.buffer == main.buffer
+        is_float = view.dtype in FLOATS or view.dtype in COMPLEX
+        if 0 in view.shape or (at is None and not is_main) or (at is not None and not is_float and not graph.stream[at]):
+            continue
+        if at is not None and (as_made(graph, at, view) in (final if is_main else shown) or (not is_main and graph.appends_to_cache(graph.before(at)))):
+            continue
+        shown.add(as_made(graph, at, view))
+        of_program = at is not None and view.dtype in FLOATS and view.shape
+        name = name_of_output(len(found) + 1)
+        found.append((NamedTap(name, at if of_program else None, in_tap_axes(name, view, 0, 0)), number))
+    return found
+
+
+def as_made(graph, at, view):
+    """What a view shows, up to copies that keep every element and its place: the operation, the buffer, and the axes without those that say nothing."""
+    while at is not None and graph.kind(at) in COPIES and graph.reads[at]:
+        (made, seen), output = graph.reads[at][0], graph.output(at)
+        keeps = seen.dtype == output.dtype or FLOATS.get(seen.dtype, 9) < FLOATS.get(output.dtype, 0)
+        if made is None or not keeps or math.prod(seen.shape) != math.prod(output.shape) or in_few_axes(view) != in_few_axes(output):
+            break
+        at, view = made, seen
+    return at, view.buffer, view.dtype, view.offset, in_few_axes(view)
+
+
+def in_few_axes(view):
+    """Its axes, without those of one element, and those that run on into the next one as one."""
+    axes = []
+    for extent, stride in zip(view.shape, view.strides):
+        if extent == 1:
+            continue
+        if axes and axes[-1][1] == extent * stride:
+            axes[-1] = axes[-1][0] * extent, stride
+        else:
+            axes.append((extent, stride))
+    return tuple(axes)
 
 
 def model_in_sequence(graph):

@@ -18,7 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import RecordError
-from .naming import Graph, name_taps
+from .naming import Graph, name_outputs, name_taps
+from .outputs import in_numbers, outputs_of
 
 
 class Dtypes(dict):
@@ -579,10 +580,16 @@ class Following:
         tokens = rows if rows in lengths or not lengths else lengths[0]
         self.program.steps.append({"ops": [self.start, len(self.program.operations)], "tokens": tokens, "output": output})
         self.graph.read_step(step)
-        for tap in name_taps(self.graph, step, logits is not None):
+        named = name_taps(self.graph, step, logits is not None)
+        returned = [tensor for tensor in outputs_of(result) if has_memory(tensor)]
+        outputs = name_outputs(self.graph, [self.known(tensor) for tensor in returned], output, named)
+        for tap in sorted(named + [tap for tap, _ in outputs if tap.operation is not None], key=lambda tap: tap.operation):
             tensor = self.tracer.value(tap.operation, tap.view)
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
             self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
+        for tap, number in outputs:
+            if tap.operation is None:
+                self.write(tap.name, in_numbers(returned[number]))
         self.tracer.forget()
 
 

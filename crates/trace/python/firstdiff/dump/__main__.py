@@ -1,11 +1,12 @@
-"""`python -m firstdiff.dump torch ..` and `.. llama_cpp ..`: which dumper is meant?"""
+"""`python -m firstdiff.dump torch ..`, `.. llama_cpp ..` and `.. onnx ..`: which dumper is meant?"""
 
 import importlib
 import sys
 
-DUMPERS = {"torch": "pytorch", "llama_cpp": "llamacpp"}
+DUMPERS = {"torch": "pytorch", "llama_cpp": "llamacpp", "onnx": "ort"}
 USAGE = """usage: python -m firstdiff.dump torch MODEL -o DIR --tokens 1,403,407      (a local Hugging Face folder, by PyTorch)
        python -m firstdiff.dump llama_cpp MODEL.gguf -o DIR --tokens 1,403  (a local GGUF, by llama-cpp-python)
+       python -m firstdiff.dump onnx MODEL.onnx -o DIR --tokens 1,403       (a local ONNX file, by ONNX Runtime)
 Each tells its options with --help."""
 
 
