@@ -284,14 +284,14 @@ def normed(x, module):
     return nn.functional.layer_norm(x, x.shape[-1:], None, None, module.eps)
 
 
-layer_norm(third, 13, "layer-norm-bias-twice", "bias-twice unlisted", lambda x, module: affine(normed(x, module), module) + module.bias)
-layer_norm(third, 14, "layer-norm-bias-subtracted", "sign-flipped unlisted", lambda x, module: normed(x, module) * module.weight - module.bias)
-layer_norm(third, 15, "layer-norm-gain-twice", "norm-weight-twice", lambda x, module: affine(normed(x, module) * module.weight, module), biased=False)
+layer_norm(third, 13, "layer-norm-bias-twice", "bias-twice unlisted", lambda x, module: affine(normed(x, module), module) + module.bias, biased=True)
+layer_norm(third, 14, "layer-norm-bias-subtracted", "sign-flipped unlisted", lambda x, module: normed(x, module) * module.weight - module.bias, biased=True)
+layer_norm(third, 15, "layer-norm-gain-twice", "norm-weight-twice", lambda x, module: affine(normed(x, module) * module.weight, module))
 layer_norm(third, 16, "layer-norm-over-positions", "norm-axis", lambda x, module: affine(
-    (x - x.mean(-2, keepdim=True)) * torch.rsqrt(x.var(-2, keepdim=True, unbiased=False) + module.eps), module), biased=False)
-layer_norm(third, 17, "layer-norm-mean-put-back", "unlisted", lambda x, module: affine(normed(x, module) + x.mean(-1, keepdim=True), module), biased=False)
+    (x - x.mean(-2, keepdim=True)) * torch.rsqrt(x.var(-2, keepdim=True, unbiased=False) + module.eps), module))
+layer_norm(third, 17, "layer-norm-mean-put-back", "unlisted", lambda x, module: affine(normed(x, module) + x.mean(-1, keepdim=True), module))
 layer_norm(third, 18, "layer-norm-by-mean-deviation", "unlisted", lambda x, module: affine(
-    (x - x.mean(-1, keepdim=True)) / ((x - x.mean(-1, keepdim=True)).abs().mean(-1, keepdim=True) + module.eps), module), biased=False)
+    (x - x.mean(-1, keepdim=True)) / ((x - x.mean(-1, keepdim=True)).abs().mean(-1, keepdim=True) + module.eps), module))
 held(third, 19, "layer-norm-bias-of-next-channel", "unlisted", r"bias$", lambda bias: bias.roll(1), is_layer_norm)
 
 
