@@ -5,7 +5,7 @@
     python scripts/release/steps.py 0.2.0        # rehearses this one
     python scripts/release/steps.py 0.2.0 --do   # commits and tags it in this tree, where nothing is uncommitted; nothing is pushed
 
-The version is written wherever it stands (Cargo.toml, Cargo.lock, the Python package); what CHANGELOG.md has under "Not yet released" becomes the version's. Then what
+The version is written wherever it stands (Cargo.toml, both Cargo.lock, the Python package); what CHANGELOG.md has under "Not yet released" becomes the version's. Then what
 the tag promises is looked at: Cargo and Python have the version, and every crate that is published can be packed (`cargo publish --workspace --dry-run`; --no-crates
 leaves this out: it asks crates.io). Exit code 1 where something is missing. Needs git and cargo.
 """
@@ -51,6 +51,8 @@ def write_version(tree, old, new):
     replaced(tree / "Cargo.toml", rf'(^firstdiff.* path = "crates/.*", version = "){re.escape(old)}"', rf'\g<1>{new}"', crates)
     replaced(tree / PACKAGE, rf'^__version__ = "{re.escape(old)}"$', f'__version__ = "{new}"')
     run(tree, "cargo", "update", "--workspace", "--offline")
+    # An example outside of the workspace has a Cargo.lock of its own.
+    replaced(tree / "examples/candle/Cargo.lock", rf'(^name = "firstdiff-trace"\nversion = "){re.escape(old)}"', rf'\g<1>{new}"')
 
 
 def write_changes(tree, new):
