@@ -108,7 +108,8 @@ text(third, 168, "cache-values-in-8-bits-by-token", "precision", (CACHED.format(
 text(fourth, 109, "kv-heads-beyond-last-zero", "unlisted kv-head-map", (REPEAT,
      "hidden_states = torch.cat((hidden_states, hidden_states.new_zeros(batch, num_key_value_heads * (n_rep - 1), "
      "slen, head_dim)), 1)"))
-text(fourth, 110, "kv-heads-of-each-group-in-turn-of-position", "unlisted kv-head-map", (REPEAT, "hidden_states = torch.stack([hidden_states.roll(r, 1) for r in range(n_rep)], 2)"))
+text(fourth, 110, "kv-heads-of-each-group-in-turn-of-position", "unlisted kv-head-map",
+     (REPEAT, "hidden_states = torch.stack([hidden_states.roll(r, 1) for r in range(n_rep)], 2)"))
 OUT = r"self\.(o_proj|out_proj|dense)\(attn_output\)"
 text(fourth, 111, "context-normed", "unlisted", (OUT, r"self.\1(torch.nn.functional.rms_norm(attn_output, attn_output.shape[-1:]))"))
 text(fourth, 112, "context-of-row-before", "unlisted", (OUT, r"self.\1(attn_output.roll(1, -2))"))
@@ -122,7 +123,8 @@ stored(fourth, 119, "cache-values-of-other-head", "unlisted kv-head-map", value=
 stored(fourth, 120, "cache-added-to-slot", "unlisted", "OLD, NEW + OLD[..., :1, :]", "OLD, NEW + OLD[..., :1, :]")
 text(fourth, 121, "cache-keys-and-values-exchanged", "unlisted", (KEYS, "old = self.keys; self.keys = torch.cat([self.values if old.numel() else old, key_states], dim=-2)"),
      (VALUES, "self.values = torch.cat([old if old.numel() else self.values, value_states], dim=-2)"))
-text(fourth, 122, "cross-attention-to-first-row-alone", "unlisted", (r"(current_states = key_value_states) if (key_value_states is not None|is_cross_attention) else hidden_states",
+text(fourth, 122, "cross-attention-to-first-row-alone", "unlisted",
+     (r"(current_states = key_value_states) if (key_value_states is not None|is_cross_attention) else hidden_states",
      r"\1[:, :1].expand_as(key_value_states) if \2 else hidden_states"))
 text(fourth, 123, "cross-values-of-keys", "weight-swapped", (r"value_states = self\.(v_proj|v)\(current_states\)",
      r"value_states = (self.k_proj if hasattr(self, 'k_proj') else self.k)"

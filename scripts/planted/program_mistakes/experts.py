@@ -37,7 +37,8 @@ text(first, 199, "router-weights-ignored", "unlisted", (r"expert_layer\(current_
 text(first, 200, "router-weights-of-other-choice", "unlisted", (r"routing_weights\[top_x, idx, None\]", "routing_weights[top_x, 1 - idx, None]"))
 text(first, 201, "expert-outputs-averaged", "unlisted router-scale",
      (r"expert_layer\(current_state\) \* routing_weights", "expert_layer(current_state) / self.top_k * routing_weights"))
-text(first, 202, "shared-expert-omitted", "unlisted shared-expert shared-gate weight-unset residual-source", (r"hidden_states = hidden_states \+ self\.shared_experts\(residuals\)", "pass"),
+text(first, 202, "shared-expert-omitted", "unlisted shared-expert shared-gate weight-unset residual-source",
+     (r"hidden_states = hidden_states \+ self\.shared_experts\(residuals\)", "pass"),
      (r"final_hidden_states = final_hidden_states \+ shared_expert_output", "pass"))
 text(first, 203, "shared-expert-gate-omitted", "unlisted shared-gate",
      (r"F\.sigmoid\(self\.shared_expert_gate\(hidden_states\)\) \* shared_expert_output", "shared_expert_output"))

@@ -653,8 +653,10 @@ def summed_in_f16(module, x, own):
 
 
 biased = lambda name, module: module.bias is not None
-linear_around(fourth, 31, "bias-omitted-in-decode", "bias-omitted", lambda module, x, own: without_bias(module, x) if x.dim() == 3 and x.shape[1] == 1 else own(x), biased, generating)
-linear_around(fourth, 32, "bias-added-in-decode-alone", "bias-omitted", lambda module, x, own: without_bias(module, x) if x.dim() == 3 and x.shape[1] > 1 else own(x), biased, generating)
+linear_around(fourth, 31, "bias-omitted-in-decode", "bias-omitted", lambda module, x, own: without_bias(module, x) if x.dim() == 3 and x.shape[1] == 1 else own(x),
+              biased, generating)
+linear_around(fourth, 32, "bias-added-in-decode-alone", "bias-omitted",
+              lambda module, x, own: without_bias(module, x) if x.dim() == 3 and x.shape[1] > 1 else own(x), biased, generating)
 linear_around(fourth, 33, "bias-on-first-row-alone", "unlisted bias-omitted",
        lambda module, x, own: without_bias(module, x) + module.bias * (torch.arange(x.shape[-2]) == 0)[:, None], biased)
 linear_around(fourth, 34, "product-added-to-that-of-row-before", "unlisted", lambda module, x, own: own(x) + own(x).roll(1, -2) * (torch.arange(x.shape[-2]) > 0)[:, None])

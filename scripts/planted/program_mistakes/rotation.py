@@ -367,7 +367,8 @@ text(fourth, 75, "rope-of-k-in-place-from-behind", "aliasing unlisted", (K_ROTAT
      "k2 = k2 * c + k1 * s; k_embed = torch.cat((k1 * c - k2 * s, k2), -1)"), only=by_halves)
 text(fourth, 76, "rope-pairs-of-two-heads", "unlisted rope-pairing", (HALVES, "torch.cat((-x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]), dim=1)"), only=by_halves)
 HEAD_NUMBER = "({0} * cos[:, :, : {0}.shape[1]].transpose(1, 2)) + (rotate_half({0}) * sin[:, :, : {0}.shape[1]].transpose(1, 2))"
-text(fourth, 77, "rope-by-number-of-head", "unlisted rope-position", (Q_ROTATED[0], "q_embed = " + HEAD_NUMBER.format("q")), (K_ROTATED[0], "k_embed = " + HEAD_NUMBER.format("k")))
+text(fourth, 77, "rope-by-number-of-head", "unlisted rope-position", (Q_ROTATED[0], "q_embed = " + HEAD_NUMBER.format("q")),
+     (K_ROTATED[0], "k_embed = " + HEAD_NUMBER.format("k")))
 text(fourth, 78, "rope-position-halved-in-decode", "rope-position rope-scaling unlisted", (IDS, "(position_ids[:, None, :].float() / (2 if position_ids.shape[-1] == 1 else 1))"),
      only=generating)
 text(fourth, 79, "rope-base-of-other-length-in-decode", "rope-theta rope-scaling unlisted", (r"\(inv_freq_expanded\.float\(\) @ ",

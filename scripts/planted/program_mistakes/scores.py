@@ -238,7 +238,8 @@ text(second, 177, "query-and-gate-in-blocks", "fused-split",
       "query_states, gate = [part.reshape(*input_shape, -1, self.head_dim) for part in self.q_proj(hidden_states).chunk(2, dim=-1)]"))
 scale(third, 121, "scale-of-padded-head", "score-scale", lambda old, heads, keys, width, site: (2 * width) ** -0.5)
 scale(third, 122, "scale-of-hidden-width-without-root", "score-scale", lambda old, heads, keys, width, site: 1 / getattr(site.config, "hidden_size", 32))
-scale(third, 123, "scale-rounded-to-a-power-of-2", "score-scale", lambda old, heads, keys, width, site: 2.0 ** -round(-math.log2(old)) if 2.0 ** -round(-math.log2(old)) != old else None)
+scale(third, 123, "scale-rounded-to-a-power-of-2", "score-scale",
+      lambda old, heads, keys, width, site: 2.0 ** -round(-math.log2(old)) if 2.0 ** -round(-math.log2(old)) != old else None)
 text(third, 124, "scale-in-projection-and-scores", "score-scale", (r"^( +)scaling=1\.0,$", r"\1scaling=self.scaling,"), where=r"ttention\.forward")
 text(third, 125, "scale-added-where-there-is-none", "score-scale", (r"(attn_weights = torch\.matmul\(query, key\.transpose\(-1, -2\)\))$", r"\1 * key.shape[-1] ** -0.5"),
      where=r"GPTNeo.*_attn$")
@@ -288,7 +289,8 @@ text(third, 141, "sink-scaled-as-scores", "unlisted result-scaled", (r"torch\.ca
 text(third, 142, "sink-as-first-key", "unlisted", (r"scores = probs\[\.\.\., :-1\]", "scores = torch.cat((probs[..., :1] + probs[..., -1:], probs[..., 1:-1]), -1)"))
 text(third, 143, "alibi-slopes-of-twice-the-heads", "position-bias unlisted", (r"alibi = slopes\[", "slopes = slopes.sqrt()\n    alibi = slopes["),
      (r"alibi = alibi \* slopes", "alibi = alibi * slopes.sqrt()"))
-text(third, 144, "alibi-halved", "position-bias operation-omitted", (r"alibi = (slopes\[\.\.\., None\](?:\.bfloat16\(\))? \* arange_tensor|alibi \* slopes)", r"alibi = 0.5 * (\1)"))
+text(third, 144, "alibi-halved", "position-bias operation-omitted",
+     (r"alibi = (slopes\[\.\.\., None\](?:\.bfloat16\(\))? \* arange_tensor|alibi \* slopes)", r"alibi = 0.5 * (\1)"))
 text(third, 145, "alibi-by-root-of-distance", "unlisted", (r"alibi = alibi \* slopes", "alibi = -(-alibi).float().sqrt() * slopes"))
 text(third, 146, "relative-bias-twice", "position-bias", (r"scores \+= position_bias_masked", "scores += 2 * position_bias_masked"))
 text(third, 147, "relative-bias-scaled-as-scores", "position-bias", (r"values = self\.relative_attention_bias\(relative_position_bucket\)",
@@ -317,7 +319,8 @@ text(fourth, 92, "probs-by-sigmoid", "unlisted", (r"(?:torch\.nn\.functional|nn\
 text(fourth, 93, "queries-and-keys-normed-too", "unlisted", (QUERY, r"\1query_states = torch.nn.functional.rms_norm(query_states, query_states.shape[-1:])\n"
      r"\1key_states = torch.nn.functional.rms_norm(key_states, key_states.shape[-1:])\n\1\2"), where=r"ttention\.forward")
 text(fourth, 94, "queries-in-8-bits", "precision unlisted", (QUERY, r"\1query_states = " + IN_8_BITS.format("query_states") + r"\n\1\2"), where=r"ttention\.forward")
-text(fourth, 95, "values-centred-over-positions", "unlisted", (QUERY, r"\1value_states = value_states - value_states.mean(-2, keepdim=True) * (value_states.shape[-2] > 1)\n\1\2"),
+text(fourth, 95, "values-centred-over-positions", "unlisted",
+     (QUERY, r"\1value_states = value_states - value_states.mean(-2, keepdim=True) * (value_states.shape[-2] > 1)\n\1\2"),
      where=r"ttention\.forward")
 text(fourth, 96, "keys-of-other-half-of-head", "unlisted", (QUERY, r"\1key_states = key_states.roll(key_states.shape[-1] // 2, -1)\n\1\2"), where=r"ttention\.forward")
 text(fourth, 97, "mask-flipped", "unlisted mask-inverted", (CAUSAL, "(kv_idx <= 11 - q_idx) | (kv_idx == 0)"))

@@ -113,7 +113,8 @@ text(third, 244, "scan-input-decayed-too", "unlisted", (r"discrete_A\[:, :, i, :
 text(third, 245, "scan-state-in-bf16", "precision unlisted", (r"(ssm_state = discrete_A\[:, :, i, :\] \* ssm_state \+ deltaB_u\[:, :, i, :\])",
      r"\1; ssm_state = ssm_state.bfloat16().to(deltaB_u.dtype)"))
 text(third, 246, "gate-of-state-by-sigmoid", "activation unlisted", (r"scan_output \* self\.act\(gate\)", "scan_output * torch.sigmoid(gate)"))
-text(third, 247, "state-kept-half-in-decode", "unlisted residual-scale", (r"cache_params\.ssm_states\[self\.layer_idx\]\.clone\(\)", "(0.5 * cache_params.ssm_states[self.layer_idx])"),
+text(third, 247, "state-kept-half-in-decode", "unlisted residual-scale",
+     (r"cache_params\.ssm_states\[self\.layer_idx\]\.clone\(\)", "(0.5 * cache_params.ssm_states[self.layer_idx])"),
      (r"cache_params\.ssm_states\[self\.layer_idx\] \* dA \+ dBx", "0.5 * cache_params.ssm_states[self.layer_idx] * dA + dBx"))
 text(third, 248, "chunk-state-without-own-decay", "operation-omitted unlisted", (r"B_decay = B \* decay_states\.permute\(0, -2, -1, 1\)\[\.\.\., None\]", "B_decay = B"))
 text(third, 249, "token-shift-omitted", "operation-omitted", (r"shifted = self\.time_shift\(hidden\)", "shifted = hidden"))
