@@ -13,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from .model import Model, arguments, write_dump_json
+from .model import Model, arguments
 
 MISTAKES = ["rope-pairing", "norm-eps", "kv-head-map", "scaled-matrix", "rope-position", "gate-up-swapped", "residual-omitted"]
 TAPS, WRONG = {}, None

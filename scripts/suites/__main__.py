@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts import ROOT, SCRIPTS
-from scripts.suites.table import FIRSTDIFF, SUITES
+from scripts.suites.table import FIRSTDIFF, OF_SETS, SUITES
 
 BEGAN = time.time()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -146,13 +146,13 @@ class Runner:
 
 
 def listed():
-    """What is checked, on one screen: the lists of laws are one line."""
-    several = [suite.name for suite in SUITES if suite.title.endswith(" list")]
+    """What is checked, on one screen: the sets of laws are one line."""
+    several = [suite.name for suite in SUITES if suite.title.startswith(OF_SETS)]
     for suite in SUITES:
         if suite.name in several[1:]:
             continue
         when = "by name" if suite.whole is None else "--all" if suite.sample is None else "--sample"
-        name, title = (f"{several[0]} ..", f"laws: the {len(several)} lists to {several[-1]}") if suite.name in several else (suite.name, suite.title)
+        name, title = (f"{several[0]} ..", f"{OF_SETS} ({len(several)} sets, to {several[-1]})") if suite.name in several else (suite.name, suite.title)
         print(f"{name:25} {when:9} {title}" + (f" [{suite.needs}]" if suite.needs else ""))
     print("--all runs those of --sample whole. python -m scripts.suites NAME runs one.")
 

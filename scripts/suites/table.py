@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 FIRSTDIFF, EVALUATE = "target/release/firstdiff", "target/debug/examples/evaluate"
 COMMAND = f"--command {FIRSTDIFF}"
+OF_SETS = "laws: mistakes that no catalogue lists, by people who had not seen how laws are found"
 
 
 class Suite(NamedTuple):
@@ -18,10 +19,10 @@ class Suite(NamedTuple):
     last: bool = False  # with nothing beside it, after all others
 
 
-def laws(name, seed, some, title, sample_of="llama,qwen2,moe"):
+def laws(name, seed, some, sample_of="llama,qwen2,moe"):
     """One set of scripts/forms, which stands behind its name there."""
     every = "llama,qwen2,qwen3,moe"
-    return Suite(f"laws-{name}", title, "suites/test_laws.py", f"{COMMAND} --set {name} --seed {seed}", f"--arch {sample_of} --only {some}", f"--arch {every}")
+    return Suite(f"laws-{name}", f"{OF_SETS}: the {name} set", "suites/test_laws.py", f"{COMMAND} --set {name} --seed {seed}", f"--arch {sample_of} --only {some}", f"--arch {every}")
 
 
 SUITES = [
@@ -41,19 +42,21 @@ SUITES = [
     Suite("programs-expert-forms", "programs: forms of experts' rows", "suites/test_expert_forms.py", COMMAND, "mixtral gpt_oss"),
     Suite("programs-expert-orders", "programs: other orders of places and of sorted rows, and taps beside the program", "suites/test_expert_orders.py", COMMAND,
           "qwen3_moe mixtral gpt_oss granitemoe"),
-    Suite("programs-mistakes", "programs: mistakes made in PyTorch, placed and explained", "suites/test_program_mistakes.py", COMMAND,
+    # One set of scripts/planted/program_mistakes, which stands behind its name.
+    Suite("programs-mistakes-first", "programs: mistakes made in PyTorch, placed and explained", "suites/test_program_mistakes.py", COMMAND,
           "--each 3 --variant f32,half --only llama gpt2 qwen3_moe", "--each 6"),
+    Suite("programs-mistakes-second", "programs: the same, of mistakes held back from those who work on the explainer", "suites/test_program_mistakes.py",
+          f"{COMMAND} --set second", None, None),
     Suite("programs-mistakes-third", "programs: the same, of mistakes written by somebody who had not seen what finds them", "suites/test_program_mistakes.py",
           f"{COMMAND} --set third --seed 20261201 --variant f32,bf16", "--each 4 --only llama mpt", "--each 6"),
-    Suite("programs-mistakes-fourth", "programs: a second such set", "suites/test_program_mistakes.py", f"{COMMAND} --set fourth --seed 20261124 --variant f32",
+    Suite("programs-mistakes-fourth", "programs: another such set", "suites/test_program_mistakes.py", f"{COMMAND} --set fourth --seed 20261124 --variant f32",
           "--each 3 --only llama qwen3_moe", "--each 7"),
     Suite("programs-right", "programs: right engines, in other arithmetics, with narrow caches, fused attention, other threads", "suites/test_right_programs.py", COMMAND,
           "--only llama gpt2"),
     Suite("programs-few-numbers", "programs: few numbers, of which nothing may be proved", "suites/test_few_numbers.py", f"{COMMAND} --seconds 3", "--count 12", "--count 520"),
-    laws("fourth", 20261124, "n_sum_bf16 s_pages s_layout p_twice w_first_scale a_interleaved", "laws: mistakes that no list has, by people who had not seen how laws are found",
-         "llama"),
-    laws("fifth", 20261125, "nn_two_warps bb_of_q aa_gate_wide", "laws: a fifth list", "llama,qwen2"),
-    *(laws(name, seed, some, f"laws: the {name} list") for name, seed, some in (
+    laws("fourth", 20261124, "n_sum_bf16 s_pages s_layout p_twice w_first_scale a_interleaved", "llama"),
+    laws("fifth", 20261125, "nn_two_warps bb_of_q aa_gate_wide", "llama,qwen2"),
+    *(laws(name, seed, some) for name, seed, some in (
         ("sixth", 20261126, "w6_input_blocks r6_table_by_pairs x6_rank_lost"),
         ("seventh", 20261127, "n7_gain_halves l7_next_row x7_router_half"),
         ("eighth", 20261128, "w8_tiles_transposed e8_rows_60_apart x8_sum_of_three"),

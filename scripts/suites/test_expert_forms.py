@@ -29,7 +29,6 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.suites import architectures
 from scripts.suites.test_program_experts import Golden, arguments, build, record, recorded
 
 EXPERT = re.compile(r"(layers\.\d+)\.experts\.(\d+)\.(\w+)")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Is a mistake that PyTorch itself makes found where it is, and called by its name, in recorded architectures? Mistakes of program_mistakes.py
+"""Is a mistake that PyTorch itself makes found where it is, and called by its name, in recorded architectures? Mistakes of planted/program_mistakes
 are made in a model; `firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and right runs must be at parity.
 
     python scripts/suites/test_program_mistakes.py --command target/release/firstdiff [--only ARCH MISTAKE ..] [--each 4] [--variant f32,half] [--seed 1]
@@ -32,15 +32,10 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.planted import program_mistakes, program_mistakes_fourth, program_mistakes_fresh, program_mistakes_third
-from scripts.planted.program_mistakes import UNLISTED, Site
+from scripts.planted.program_mistakes import SETS, UNLISTED, Site
 from scripts.suites import architectures
 from scripts.suites.test_program_faults import buffers_in
 import firstdiff
-
-# `fresh`, then `third`, then `fourth`: what nobody who worked on the explainer had seen.
-SETS = {"first": program_mistakes.MISTAKES, "fresh": program_mistakes_fresh.MISTAKES, "third": program_mistakes_third.MISTAKES,
-        "fourth": program_mistakes_fourth.MISTAKES}
 
 NAMES = ("llama qwen2 qwen3 gemma gemma2 gemma3_text granite phi phi3 falcon gpt2 gptj gpt_neox bloom mpt opt bert vit mamba mamba2 qwen3_moe qwen2_moe mixtral glm4_moe "
          "deepseek_v3 gpt_oss jamba bamba olmoe olmo2 cohere cohere2 stablelm starcoder2 t5 whisper modernbert smollm3 llama4_text").split()
@@ -520,7 +515,7 @@ class Suite:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--command", help="the firstdiff to judge")
-    parser.add_argument("--set", choices=SETS, default="first", help="the mistakes of program_mistakes.py, program_mistakes_fresh.py, program_mistakes_third.py or program_mistakes_fourth.py")
+    parser.add_argument("--set", choices=SETS, default="first", help="the mistakes of one set of planted/program_mistakes/sets.py (default first)")
     parser.add_argument("--only", nargs="*", default=[], metavar="PATTERN", help="architectures and mistakes with these names; * matches anything")
     parser.add_argument("--each", type=int, default=8, help="mistakes in each architecture (default 8)")
     parser.add_argument("--variant", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}; a mistake is judged in f32 and in one of the others")
@@ -534,7 +529,7 @@ def main():
     args = parser.parse_args()
     if not (args.command or args.kinds):
         parser.error("--command or --list is needed")
-    args.variants, args.set = args.variant.split(","), SETS[args.set]
+    args.variants, args.set = args.variant.split(","), SETS[args.set].mistakes
     every = [*NAMES, *MORE]
     match = lambda names: [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in args.only)]
     known = [pattern for pattern in args.only if not fnmatch.filter([*every, *architectures.ALL, *args.set], pattern)]

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from gguf import GGMLQuantizationType as Type
 from gguf.quants import _type_traits, dequantize, quantize
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

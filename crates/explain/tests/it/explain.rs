@@ -99,7 +99,11 @@ fn every_id_has_words_and_an_engine_that_shows_it() {
     // By another arithmetic below; by a real engine below, where its file is at hand; by scripts/suites/test_unpacked.py.
     let elsewhere = ["precision", "dequant-truncated", "dequant-nibbles", "dequant-scale"];
     // What recorded programs alone have is planted in PyTorch's own models.
-    let in_programs = [script("planted/program_mistakes.py"), script("suites/test_program_mistakes.py")].concat();
+    let planted_in_programs = fixtures().join("../scripts/planted/program_mistakes");
+    let files = std::fs::read_dir(planted_in_programs).unwrap().map(|file| file.unwrap().path());
+    let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "py"));
+    let mut in_programs = script("suites/test_program_mistakes.py");
+    in_programs.extend(files.map(|file| std::fs::read_to_string(file).unwrap()));
     let in_programs: BTreeSet<&str> = in_programs.split(|c: char| !(c.is_alphanumeric() || c == '-')).collect();
     for id in ids().into_iter().filter(|id| find(id).is_some_and(|mistake| mistake.in_programs)) {
         assert!(in_programs.contains(id), "{id} is planted in no recorded architecture");
