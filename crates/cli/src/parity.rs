@@ -48,7 +48,7 @@ impl NoParity {
     pub fn write_html(&self, path: &Path) -> Result<bool> {
         let (Some(judged), Some(report)) = (&self.judged, self.report()) else { return Ok(false) };
         let inputs = Inputs::of([judged.session.reference.path(), judged.session.candidate.path()]);
-        Page { compared: Some((judged, &report)), ..Page::default() }.to_file(path, &inputs)?;
+        Page { compared: Some((judged, &report)), ..Page::default() }.to_file(Some(path), &inputs)?;
         Ok(true)
     }
 
