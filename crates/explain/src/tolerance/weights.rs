@@ -9,8 +9,6 @@ pub(crate) const OTHER_ORDER: f64 = 1e-13;
 pub(crate) const LEAST_ALLOWED: f64 = 1e-12;
 /// One element in so many is equal by chance.
 pub(crate) const COPY_SHARE: usize = 20;
-/// Of a finer original, of f16 beside bf16 too, one number in eight is the rounded one; with more than one in so many it is none.
-pub(crate) const FINER_SHARE: usize = 4;
 /// Standard deviations that chance does not reach, and those that it does not in one of many rows.
 pub(crate) const CHANCE_SIGMAS: f64 = 8.0;
 pub(crate) const SIGMAS_OF_A_ROW: f64 = 6.0;

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use super::side::Tensor;
 use super::{Options, State, noise};
 use crate::tolerance::weights::{
-    CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, FINER_SHARE, GRID_VALUES, LINED, LITTLE_OF_DUE,
-    MEAN_BIAS, OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SPREAD_FOR_SLOPE,
+    CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, GRID_VALUES, LINED, LITTLE_OF_DUE, MEAN_BIAS,
+    OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SPREAD_FOR_SLOPE,
 };
 
 /// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
@@ -125,13 +125,8 @@ impl Measured {
     }
 
     fn is_partly_equal(&self) -> bool {
-        let (equal, all) = self.equal_of_all();
-        equal > all / COPY_SHARE
-    }
-
-    /// Elements that are equal and not zero, and all.
-    fn equal_of_all(&self) -> (usize, usize) {
-        self.tiles.iter().fold((0, 0), |(equal, all), tile| (equal + tile.equal, all + tile.metrics.len()))
+        let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
+        sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY_SHARE
     }
 
     /// Whether A is quantised, and B is not.
@@ -163,15 +158,14 @@ impl Measured {
         noise.filter(|n| !copied && self.is_noise(n)).map(|_| Same::Noise)
     }
 
-    /// Whether B may be the finer original that A's 16-bit numbers were rounded from: few of its numbers are A's own, and what lies between is of either sign in
-    /// every row and as large as what rounding leaves. What is A's bit for bit but for some numbers was changed there.
+    /// Whether B may be the finer original that A's 16-bit numbers were rounded from: what lies between is of either sign in every row, and of the whole
+    /// tensor as large as what rounding leaves. What is A's bit for bit but for some numbers was changed there.
     fn is_finer(&self, noises: &[&Noise], follows: u8) -> bool {
         let sum = |part: &dyn Fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
-        let (equal, all) = self.equal_of_all();
         let due = sum(&|n| n.rounding[usize::from(follows & follows::TO_BF16 != 0)]);
-        let least = LITTLE_OF_DUE.min(1.0 - SIGMAS_OF_A_ROW / (all as f64).sqrt());
-        let is_even = noises.iter().all(|n| !n.leans) && sum(&|n| n.error) >= least * due;
-        equal <= all / FINER_SHARE && (is_even || noises.iter().all(|n| n.few_sizes))
+        let count: usize = self.tiles.iter().map(|tile| tile.metrics.len()).sum();
+        let least = LITTLE_OF_DUE.min(1.0 - SIGMAS_OF_A_ROW / (count as f64).sqrt());
+        noises.iter().all(|n| n.few_sizes) || noises.iter().all(|n| !n.leans) && sum(&|n| n.error) >= least * due
     }
 
     /// Whether no more is off than quantising costs: in all, in any row or column, and without a pattern.

@@ -511,8 +511,7 @@ fn what_is_a_bit_for_bit_but_for_some_numbers_is_no_finer_original() {
     let wrong = |matrix: &[f32], gain: &[f32]| {
         run(&a, &file("b.safetensors", matrix, gain)).count(|state| *state == State::Wrong)
     };
-    let f16 = |values: &[f32]| values.iter().map(|x| half::f16::from_f32(*x).to_f32()).collect::<Vec<_>>();
-    assert_eq!([wrong(&matrix, &gain), wrong(&f16(&matrix), &f16(&gain)), wrong(&matrix, &g)], [0; 3]);
+    assert_eq!([wrong(&matrix, &gain), wrong(&matrix, &g)], [0; 2]);
     let scaled = |values: &[f32], factor: fn(usize) -> f32| -> Vec<f32> {
         values.iter().enumerate().map(|(i, x)| x * factor(i / 64)).collect()
     };
