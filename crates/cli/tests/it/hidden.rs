@@ -373,6 +373,7 @@ fn decoded(folder: &Path, name: &str, tensor: impl Fn(&str, u32, Shaped) -> Shap
     let golden = fixtures().join("golden/llama-torch");
     let dump = Dump::open(&golden).unwrap();
     let to = folder.join(name);
+    let _ = fs::remove_dir_all(&to);
     let recorder = Recorder::create(&to).unwrap();
     recorder.tokens(dump.meta().tokens.as_ref().unwrap());
     for (step, token) in (0..).zip(std::iter::once(&0).chain(dump.meta().decode_tokens.as_ref().unwrap())) {
