@@ -280,6 +280,14 @@ pub fn exit_code(verdict: &Verdict) -> u8 {
     }
 }
 
+/// The same; an error that names what could not be compared.
+pub(crate) fn exit(verdict: &Verdict, what: impl std::fmt::Display) -> Result<u8> {
+    match verdict {
+        Verdict::Incomparable(reason) => anyhow::bail!("incomparable: {what}: {reason}"),
+        _ => Ok(exit_code(verdict)),
+    }
+}
+
 pub(crate) fn is_stdout(json: Option<&PathBuf>) -> bool {
     json.is_some_and(|path| path == Path::new("-"))
 }

@@ -60,9 +60,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     let reference = args.told.tell(args.reading.open(&args.reference)?)?;
     let candidate = args.told.tell(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
     if unnamed(&reference, &candidate).next().is_none() {
-        if let Some(path) = &args.json {
-            crate::render::json::to_file(path, &Align::of(&Naming::default()), &inputs)?;
-        }
+        crate::render::json::to_file(args.json.as_deref(), &Align::of(&Naming::default()), &inputs)?;
         if args.json.as_deref() != Some(Path::new("-")) {
             print_lines(&format!(
                 "every tensor of {} has a name that is known: nothing to align\n",
@@ -77,9 +75,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             bar.step(done, total)
         })?;
     bar.finish();
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &Align::of(&naming), &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &Align::of(&naming), &inputs)?;
     if naming.proposals.is_empty() && naming.aliases.is_empty() {
         bail!(
             "{}: none of its {} unknown names could be given a tap (first {}): are both runs of the same tokens, and is the \

@@ -11,7 +11,7 @@ use firstdiff_trace::Tap;
 
 use crate::commands::ci::{CiArgs, unmet_in_words, with_unmet};
 use crate::commands::join::write_part;
-use crate::output::{Inputs, exit_code, is_stdout, print};
+use crate::output::{Inputs, exit, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::{Compare, Failure, Outcome};
@@ -125,12 +125,10 @@ pub(crate) fn show(
         let mut report = Compare::of("compare", &judged);
         report.required_unchecked = unmet.clone();
         report.why = args.why.as_deref().map(|patterns| crate::render::why::report(&judged, patterns));
-        if let Some(path) = &args.json {
-            crate::render::json::to_file(path, &report, &inputs)?;
-        }
+        crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
         if let Some(path) = &args.html {
             let failed = unmet_in_words(&unmet).into_iter().collect();
-            Page { compared: Some((&judged, &report)), failed, ..Page::default() }.to_file(path, &inputs)?;
+            Page { compared: Some((&judged, &report)), failed, ..Page::default() }.to_file(Some(path), &inputs)?;
         }
     }
     let detail = if args.verbose { Detail::Every } else { Detail::Folded };
@@ -172,12 +170,7 @@ pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a s
 
 /// The exit code, with the one line that an incomparable pair owes on standard error.
 pub(crate) fn finish(judged: &Judged) -> Result<u8> {
-    if let Verdict::Incomparable(reason) = &judged.report.verdict {
-        bail!(
-            "incomparable: {} and {}: {reason}",
-            judged.session.reference.path().display(),
-            judged.session.candidate.path().display()
-        );
-    }
-    Ok(exit_code(&judged.report.verdict))
+    let [reference, candidate] =
+        [&judged.session.reference, &judged.session.candidate].map(|dump| dump.path().display());
+    exit(&judged.report.verdict, format_args!("{reference} and {candidate}"))
 }

@@ -90,9 +90,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let unmet = &told.compare.required_unchecked;
     let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
     let worse_in_words = worse + &unmet_line(unmet);
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &told, &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if let Some(path) = &args.html {
         let failed = match (told.passed, held) {
             (true, true) => {
@@ -102,7 +100,8 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
             (false, _) => worse_in_words.lines().map(|line| line.trim().to_owned()).collect(),
         };
         let passed = (!args.update).then_some(told.passed);
-        Page { compared: Some((&judged, &told.compare)), passed, failed, ..Page::default() }.to_file(path, &inputs)?;
+        Page { compared: Some((&judged, &told.compare)), passed, failed, ..Page::default() }
+            .to_file(Some(path), &inputs)?;
     }
     let held_by = accepted.filter(|_| held);
     let passed = || in_lines(&passed_in_words(&args, &judged, baseline.as_ref(), held_by));

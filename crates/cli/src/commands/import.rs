@@ -80,9 +80,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     let like = args.like.as_ref().map(Dump::open).transpose()?;
     crate::output::write_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
     let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &Import::of(&args.output, &dump), &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &Import::of(&args.output, &dump), &inputs)?;
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         print_lines(&said(&args, &dump, &parts))?;
     }

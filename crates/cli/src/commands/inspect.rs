@@ -87,9 +87,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
         own.settle(&mut inspection);
     }
     let told = Inspect::of(&dump, &inspection);
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &told, &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&told, &inspection, args.verbose).as_str())?;
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::Explanation;
@@ -61,19 +61,12 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let session = of_each_sequence(&args.of, judge, |session| session)?;
     let verdict = session.verdict();
     let told = Replay::of(&session, &verdict);
-    if let Some(path) = &json {
-        crate::render::json::to_file(path, &told, &inputs)?;
-    }
-    if let Some(path) = &args.html {
-        Page { replayed: Some(&told), ..Page::default() }.to_file(path, &inputs)?;
-    }
+    crate::render::json::to_file(json.as_deref(), &told, &inputs)?;
+    Page { replayed: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !is_stdout(json.as_ref()) && !is_stdout(args.html.as_ref()) {
         crate::output::print(screen(&session, &told, &verdict, verbose).as_str())?;
     }
-    if let Verdict::Incomparable(reason) = &verdict {
-        bail!("incomparable: {}: {reason}", session.given.dump.path().display());
-    }
-    Ok(crate::output::exit_code(&verdict))
+    crate::output::exit(&verdict, session.given.dump.path().display())
 }
 
 /// The screen of a replay.

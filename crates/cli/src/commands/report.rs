@@ -69,10 +69,10 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     compared.warnings.extend(no_cause.iter().map(|why| format!("no cause was sought: {why}")));
     let explanation = explanation.ok().flatten();
     Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), ..Page::default() }
-        .to_file(&args.output, &inputs)?;
+        .to_file(Some(&args.output), &inputs)?;
     if let Some(path) = &args.json {
         let told = CompareAndExplain { compare: compared.clone(), explained: explanation, no_cause };
-        crate::render::json::to_file(path, &told, &inputs)?;
+        crate::render::json::to_file(Some(path), &told, &inputs)?;
     }
     if !is_stdout(Some(&args.output)) && !is_stdout(args.json.as_ref()) {
         let first = compared.first_divergence.as_ref();

@@ -96,9 +96,7 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
         _ => None,
     };
     let told = Show::of(&dump, all.len(), taps, map);
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &told, &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if !is_stdout(args.json.as_ref()) {
         let others = steps.len() - asked.len();
         print(crate::render::show::screen(&told, args.taps.is_some() || args.verbose, args.verbose, others).as_str())?;

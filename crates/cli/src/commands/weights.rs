@@ -71,16 +71,11 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     let read = program.as_ref().and_then(|program| say_what_is_read(program, &mut comparison));
     let verdict = verdict(&comparison, read.as_deref(), program.is_some());
     let told = Weights::of(&sides, &comparison, &verdict);
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &told, &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&args, &told, &comparison, &verdict).as_str())?;
     }
-    if let Verdict::Incomparable(reason) = &verdict {
-        bail!("incomparable: {} and {}: {reason}", args.a.display(), args.b.display());
-    }
-    Ok(crate::output::exit_code(&verdict))
+    crate::output::exit(&verdict, format_args!("{} and {}", args.a.display(), args.b.display()))
 }
 
 /// The program that says which weights are read, where there is one, and where the right weights are.

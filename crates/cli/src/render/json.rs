@@ -18,10 +18,10 @@ pub fn text(report: &impl Serialize) -> Result<String> {
     Ok(text)
 }
 
-/// Writes a report to a file that is none of `inputs`, or to standard output for `-`.
+/// Writes a report to a file, where there is to be one, that is none of `inputs`, or to standard output for `-`.
 ///
 /// # Errors
 /// When it cannot be written, or is read by the command.
-pub fn to_file(path: &Path, report: &impl Serialize, inputs: &Inputs) -> Result<()> {
-    write(path, &text(report)?, inputs)
+pub fn to_file(path: Option<&Path>, report: &impl Serialize, inputs: &Inputs) -> Result<()> {
+    path.map_or(Ok(()), |path| write(path, &text(report)?, inputs))
 }

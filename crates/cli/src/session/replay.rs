@@ -97,9 +97,7 @@ impl ReplaySession {
                 taps_in_words(self.replay.taps.iter().filter(open).count()),
                 first_of(&open)
             )),
-            (0, _) if let Some(first) = self.given.source.first_divergence() => Verdict::Incomparable(format!(
-                "each operation that could be judged is right, and yet {first} is not what the reference recorded: `firstdiff compare` says how far it is off"
-            )),
+            (0, _) if let Some(reason) = self.given.source.not_at_parity() => Verdict::Incomparable(reason),
             // As compare has it: that all comes out so shows no cache by itself.
             (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
                 "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",

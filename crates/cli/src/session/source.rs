@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{CellsOf, Place, Profile as Named, Report, Status, TapReport, Verdict};
+use firstdiff_compare::{CellsOf, Profile as Named, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
@@ -102,12 +102,18 @@ impl Source {
         }
     }
 
-    /// Where a comparison with the reference finds the first difference.
-    pub(crate) fn first_divergence(&self) -> Option<Place> {
+    /// Why a comparison with the reference is no parity.
+    pub(crate) fn not_at_parity(&self) -> Option<String> {
         let Source::Program(recorded) = self else { return None };
         let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
-        let is_diverged = recorded.report.verdict == Verdict::Diverged;
-        recorded.report.taps.iter().filter(|_| is_diverged).find(differs).map(|tap| tap.place)
+        match &recorded.report.verdict {
+            Verdict::Parity => None,
+            Verdict::Incomparable(reason) => Some(reason.clone()),
+            Verdict::Diverged => recorded.report.taps.iter().find(differs).map(|tap| format!(
+                "each operation that could be judged is right, and yet {} is not what the reference recorded: `firstdiff compare` says how far it is off",
+                tap.place
+            )),
+        }
     }
 
     /// What is right where a mistake was made, in numbers.

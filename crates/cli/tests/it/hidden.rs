@@ -342,3 +342,92 @@ fn masks_are_of_keys_and_rows_without_one_have_no_right_probabilities() {
         assert!(in_front.contains("position 2"), "{in_front}");
     }
 }
+
+/// Rows of which neither ids nor other taps tell, though another row of the tap agrees; and a tap of another shape than any order of the reference's axes.
+#[test]
+fn rows_of_one_tap_alone_are_no_padding_and_no_axis_is_explained_by_what_follows() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = right(folder.path(), "h0,layers.*.ffn_up,layers.*.h,final_norm,logits");
+    let noise = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 25.0 - 2.0).collect::<Vec<_>>();
+    let of_two = |tap: &str, (shape, values): Shaped| match tap {
+        "logits" => ([&[2], &shape[..]].concat(), [values.clone(), noise(values.len())].concat()),
+        _ => (shape, values),
+    };
+    assert_eq!(codes(&right, &other(&right, "two", of_two, &[])), [Some(2); 3]);
+    let wide = |tap: &str, (shape, values): Shaped| match tap {
+        "layers.0.ffn_up" => (vec![shape[0], 2 * shape[1]], noise(2 * values.len())),
+        _ => (shape, values),
+    };
+    assert_eq!(codes(&right, &other(&right, "wide", wide, &[])), [Some(2); 3]);
+    // All taps of a prompt in a longer buffer.
+    let padded = |_: &str, (mut shape, mut values): Shaped| {
+        values.extend(noise(3 * values.len() / shape[0]));
+        shape[0] += 3;
+        (shape, values)
+    };
+    assert_eq!(codes(&right, &other(&right, "padded", padded, &[])), [Some(0); 3]);
+}
+
+/// A prompt and three decode steps of our own run, with other tensors.
+fn decoded(folder: &Path, name: &str, tensor: impl Fn(&str, u32, Shaped) -> Shaped) -> [Option<i32>; 3] {
+    let golden = fixtures().join("golden/llama-torch");
+    let dump = Dump::open(&golden).unwrap();
+    let to = folder.join(name);
+    let _ = fs::remove_dir_all(&to);
+    let recorder = Recorder::create(&to).unwrap();
+    recorder.tokens(dump.meta().tokens.as_ref().unwrap());
+    for (step, token) in (0..).zip(std::iter::once(&0).chain(dump.meta().decode_tokens.as_ref().unwrap())) {
+        if step > 0 {
+            recorder.next_step(*token);
+        }
+        let here = dump.entries().iter().filter(|e| e.step == step);
+        for entry in here.filter(|e| matches!(e.tap.site.name(), "h0" | "v" | "k_rope" | "logits")) {
+            let values = dump.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect();
+            let (shape, values) = tensor(&entry.tap.to_string(), step, (entry.shape.clone(), values));
+            recorder.record(entry.tap, &shape, &values).unwrap();
+        }
+    }
+    recorder.finish().unwrap();
+    codes(&golden, &to)
+}
+
+#[test]
+fn rows_beside_a_decode_steps_own_are_no_padding_and_a_cache_keeps_what_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(decoded(folder.path(), "right", |_, _, tensor| tensor), [Some(0); 3]);
+    for before in [false, true] {
+        let beside = |tap: &str, step: u32, (mut shape, values): Shaped| {
+            if tap != "logits" || step == 0 {
+                return (shape, values);
+            }
+            shape[0] += 1;
+            let other = values.iter().rev().copied().collect();
+            (shape, if before { [other, values] } else { [values, other] }.concat())
+        };
+        let codes = decoded(folder.path(), "beside", beside);
+        assert!(codes.iter().all(|code| *code == Some(2)), "{before}: {codes:?}");
+    }
+    // Keys and values of all positions so far in every step.
+    let golden = &Dump::open(fixtures().join("golden/llama-torch")).unwrap();
+    let cached = |overwritten: bool| {
+        move |tap: &str, step: u32, (mut shape, values): Shaped| {
+            if !(tap.ends_with(".v") || tap.ends_with(".k_rope")) {
+                return (shape, values);
+            }
+            let rows = (0..step).flat_map(|step| {
+                let entry = golden.entries().iter().find(|e| e.tap.to_string() == tap && e.step == step).unwrap();
+                golden.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect::<Vec<_>>()
+            });
+            let mut all: Vec<f32> = rows.chain(values).collect();
+            let width = shape[1] * shape[2];
+            shape[0] = all.len() / width;
+            if overwritten && step > 0 {
+                all.copy_within(11 * width..12 * width, 3 * width);
+            }
+            (shape, all)
+        }
+    };
+    let codes = [false, true].map(|overwritten| decoded(folder.path(), "cache", cached(overwritten)));
+    assert_eq!(codes[0], [Some(0); 3]);
+    assert!(codes[1].iter().all(|code| *code != Some(0)), "{:?}", codes[1]);
+}

@@ -1219,3 +1219,43 @@ fn the_row_of_a_position_table_that_was_added_is_looked_up() {
     let report = explained("other", h0(&|at| (at * 7 + 5) % 64));
     assert!(report["findings"][0]["cause"].is_null(), "{report}");
 }
+
+/// What a candidate holds where the program has nothing: passed by all commands or by none.
+#[test]
+fn keys_that_do_not_exist_and_other_shapes_are_judged_alike_by_all_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = fixtures().join("programs/attention/golden");
+    let weights = fixtures().join("programs/attention/model.safetensors");
+    let dump = firstdiff_trace::Dump::open(&golden).unwrap();
+    type Change = fn(&str, Vec<usize>, Vec<f32>) -> (Vec<usize>, Vec<f32>);
+    let codes = |name: &str, change: Change| {
+        let own = folder.path().join(name);
+        let recorder = firstdiff_trace::Recorder::create(&own).unwrap();
+        recorder.tokens(dump.meta().tokens.as_ref().unwrap());
+        for entry in dump.entries() {
+            let values = dump.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect();
+            let (shape, values) = change(&entry.tap.to_string(), entry.shape.clone(), values);
+            recorder.record(entry.tap, &shape, &values).unwrap();
+        }
+        recorder.finish().unwrap();
+        let [golden, own, weights] = [&golden, &own, &weights].map(|path| path.to_string_lossy().into_owned());
+        let of = |command: &str| firstdiff(&[command, &golden, &own, "--weights", &weights]).status.code();
+        [firstdiff(&["compare", &golden, &own]).status.code(), of("replay"), of("explain")]
+    };
+    // The probabilities are right: nothing was made of these scores.
+    let unread = |tap: &str, mut shape: Vec<usize>, values: Vec<f32>| {
+        let Some(keys) = shape.last_mut().filter(|_| tap.ends_with(".scores")) else { return (shape, values) };
+        let wider = values.chunks(*keys).flat_map(|row| [row, &[50.0; 5]].concat()).collect();
+        *keys += 5;
+        (shape, wider)
+    };
+    assert_eq!(codes("unread", unread), [Some(0); 3]);
+    let wide = |tap: &str, mut shape: Vec<usize>, values: Vec<f32>| {
+        if tap != "layers.0.ffn_gate" {
+            return (shape, values);
+        }
+        shape[1] *= 2;
+        (shape, (0..2 * values.len()).map(|i| (i * 37 % 101) as f32 / 25.0 - 2.0).collect())
+    };
+    assert_eq!(codes("wide", wide), [Some(2); 3]);
+}

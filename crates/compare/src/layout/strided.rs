@@ -69,11 +69,6 @@ impl Stored {
         self.rows
     }
 
-    /// Whether there are more token positions than in the reference.
-    pub(crate) fn pads_positions(&self) -> bool {
-        self.padding().is_some()
-    }
-
     /// How many token positions are held, and how many the reference has, where that is fewer.
     pub(crate) fn padding(&self) -> Option<(usize, usize)> {
         self.axis('T').filter(|t| t.held > t.wanted).map(|t| (t.held, t.wanted))

@@ -50,11 +50,16 @@ impl Layout {
         }
     }
 
+    /// How many token positions are held, and how many are compared, where that is fewer.
+    pub(crate) fn padding(&self) -> Option<(usize, usize)> {
+        if let Layout::Stored(stored) = self { stored.padding() } else { None }
+    }
+
     /// Whether the tensor's own shape shows this layout, and no other.
     pub fn is_shown(&self) -> bool {
         match self {
             Layout::Same | Layout::Permuted(_) => true,
-            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && !stored.pads_positions(),
+            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && self.padding().is_none(),
             Layout::Reshaped | Layout::Rows { .. } => false,
         }
     }

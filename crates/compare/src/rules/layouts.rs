@@ -104,8 +104,8 @@ impl Run<'_> {
                     true => !permuted || seen(&|other| other.in_order()),
                     false => known.iter().any(|known| LayoutConvention::of(place.tap.site, layout).follows_from(known)),
                 };
-                let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
-                rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
+                let padded = stored.padding().is_none() || seen(&|other| other.same_positions(stored));
+                rows && ordered && padded && (permuted || stored.padding().is_some() || stored.moves())
             };
             let in_own =
                 |alignment: &TapJudge<'_>, own: f64| alignment.nearest(off, &self.allowance(place, own), is_own);

@@ -18,12 +18,11 @@ impl Run<'_> {
         if candidate.is_of_known_names() {
             return None;
         }
-        let missing: BTreeSet<usize> = reference
-            .entries()
-            .iter()
+        let absent = reference.entries().iter();
+        let absent = absent
             .filter(|e| candidate.find(e.tap, e.step).is_none() && candidate.find_part(e.tap, e.step).is_none())
-            .map(|e| e.shape.iter().product())
-            .collect();
+            .map(|e| e.shape.iter().product());
+        let missing: BTreeSet<usize> = absent.chain(self.open_ends(found)).collect();
         // What both have under one name is compared as such.
         let shared: BTreeSet<&String> = reference.unmapped().iter().collect();
         let may_be = |name: &&String| {
@@ -54,6 +53,16 @@ impl Run<'_> {
             names.len(),
             first.escape_debug()
         ))
+    }
+
+    /// How many elements those open taps of the reference have of which nothing that was compared is made.
+    fn open_ends<'r>(&'r self, found: &'r [Judged]) -> impl Iterator<Item = usize> + 'r {
+        let places = self.graph.places().iter().enumerate().filter(|(_, place)| place.tap.is_open());
+        let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| found[i].is_compared()).0.is_empty());
+        ends.filter_map(|(_, place)| match self.both(*place) {
+            (Some(ours), None) => Some(ours.shape.iter().product()),
+            _ => None,
+        })
     }
 
     /// The names of which, by the candidate's own graph, all that is made of them was compared and agrees, in that step, or is itself such a name. That an

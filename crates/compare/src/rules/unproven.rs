@@ -6,10 +6,10 @@ use firstdiff_trace::{DumpError, Site};
 
 use crate::align::chunks::name_of;
 use crate::graph::Place;
-use crate::layout::types::Layout;
 use crate::report::reason::Reason;
 use crate::rules::first_position::is_by_position;
 use crate::rules::{Changes, Ruled};
+use crate::run::padding::is_padded;
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::run::tokens::token_edits;
 use crate::taps::context::{Judged, Run};
@@ -129,8 +129,8 @@ impl Run<'_> {
     fn undeclared_padding(&self, found: &[Judged]) -> Option<String> {
         let more = |held: usize, wanted: usize, place: &str| {
             format!(
-                "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and nothing says that the rest are padding: \
-                 name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
+                "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and neither its token ids nor its other taps \
+                 say that the rest are padding: name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
             )
         };
         if let Some(alignment) = self.alignment() {
@@ -139,27 +139,13 @@ impl Run<'_> {
             let named = alignment.candidate.ids.is_some();
             return (straddles && !named && alignment.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
         }
-        let padded = |here: &Judged| match here {
-            Judged::Compared(judged) => match &judged.layout {
-                Layout::Stored(stored) => stored.padding(),
-                _ => None,
-            },
-            _ => None,
-        };
+        let tokens = self.candidate.meta().tokens.as_ref().map(Vec::len);
         let mut places = self.graph.places().iter().zip(found);
         places.find_map(|(place, here)| {
-            let (held, wanted) = padded(here)?;
-            let named = self.named_tokens(place.step) == Some(wanted);
-            (!named).then(|| more(held, wanted, &place.to_string()))
+            let Judged::Compared(judged) = here else { return None };
+            let (held, wanted) = judged.layout.padding()?;
+            let is_padding = tokens == Some(wanted) && is_padded(self.candidate, place.step, &judged.layout);
+            (!is_padding).then(|| more(held, wanted, &place.to_string()))
         })
-    }
-
-    /// How many tokens the candidate says that a step has.
-    fn named_tokens(&self, step: u32) -> Option<usize> {
-        let meta = self.candidate.meta();
-        match step.checked_sub(1) {
-            None => meta.tokens.as_ref().map(Vec::len),
-            Some(decoded) => meta.decode_tokens.as_ref()?.get(decoded as usize).map(|_| 1),
-        }
     }
 }

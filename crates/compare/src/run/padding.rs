@@ -6,6 +6,7 @@ use std::sync::Arc;
 use firstdiff_trace::{Dump, DumpError, Entry, Fed, NamedRows, PaddingSide, Rows, Site, Tensor};
 
 use crate::layout::rows::{are_all, squeezed};
+use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::run::infer_steps::steps;
 use crate::run::slice::{Custom, Cut, CutError, custom, cut};
@@ -35,6 +36,12 @@ pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Resul
         Some(real) => real.cut_off(dump),
         None => Ok(dump),
     }
+}
+
+/// Whether the positions that a tap of a step holds beyond those compared, in a layout, are padding: where the prefill as a whole has as many. That a tap's
+/// other rows agree says nothing of one that no id, mask or other tap tells of; and a decode step has no padding.
+pub fn is_padded(dump: &Dump, step: u32, layout: &Layout) -> bool {
+    layout.padding().is_none_or(|(held, _)| step == 0 && shown(dump, 0)[0] == Some(held))
 }
 
 /// What the mask says.

@@ -43,18 +43,24 @@ impl Chunks {
             (Some(ids), _) if last > 0 && ids.len() == last + 1 && shown.iter().flatten().all(|&rows| rows == 1) => {
                 vec![1; ids.len()]
             }
-            (Some(ids), _) => {
-                let prompt = ids.len() - decoded.len();
-                let fits = shown.first().copied().flatten().is_none_or(|rows| rows <= prompt)
-                    && shown.iter().skip(1).flatten().all(|&rows| rows == 1)
-                    && decoded.len() >= last;
-                fits.then(|| {
-                    std::iter::once(prompt).chain(decoded.iter().take(last).map(|_| 1)).collect::<Vec<usize>>()
-                })?
+            (Some(_), _) => {
+                let named = Chunks::named(dump)?;
+                let fits = shown[0].is_none_or(|rows| rows <= named.lengths[0])
+                    && shown.iter().skip(1).flatten().all(|&rows| rows == 1);
+                return fits.then_some(named);
             }
             (None, whole) => whole?,
         };
         lengths.iter().all(|&length| length > 0).then_some(Chunks { lengths, ids })
+    }
+
+    /// The prompt and a token a step, as the ids of a dump alone say, whatever its tensors hold.
+    pub(crate) fn named(dump: &Dump) -> Option<Chunks> {
+        let last = steps(dump).last().map_or(0, |&last| last as usize);
+        let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
+        let prompt = dump.meta().tokens.as_deref().filter(|prompt| !prompt.is_empty() && decoded.len() >= last)?;
+        let lengths = std::iter::once(prompt.len()).chain(std::iter::repeat_n(1, last)).collect();
+        Some(Chunks { lengths, ids: Some([prompt, decoded].concat()) })
     }
 
     /// Number of token positions.

@@ -368,3 +368,25 @@ fn masked_scores_with_a_batch_of_one_in_front_are_masked() {
     assert!(agrees(of("filled otherwise", -1e9, 1.0)));
     assert!(!agrees(of("scaled", f32::MIN, 1.01)));
 }
+
+/// The end of a run under a name that nobody knows, where the reference's own end was not compared.
+#[test]
+fn an_end_that_only_its_size_tells_is_not_passed() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, taps: &[&str]| {
+        let whole = run("", RIGHT, 0.0);
+        let from = |tap: &str| whole.iter().find(|(name, _)| name == tap).map(|(_, values)| values.clone());
+        let own = |tap: &&str| ((*tap).to_owned(), from(tap).unwrap_or_else(|| from("layers.0.h").unwrap()));
+        let path = folder.path().join(name);
+        write(&taps.iter().map(own).collect(), Told::Graph, &path);
+        Dump::open(path).unwrap()
+    };
+    let reference = of("ref", &["layers.0.mixer_in", "layers.0.scan", "layers.1.scan"]);
+    let judged = |candidate: &Dump| {
+        let graph = graph_of(&reference, candidate);
+        compare(&reference, candidate, &graph, &Options::new(Profile::F32), &mut |_, _| {}).unwrap().verdict
+    };
+    assert_eq!(judged(&of("part", &["layers.0.mixer_in", "layers.0.scan"])), Verdict::Parity);
+    let verdict = judged(&of("end", &["layers.0.mixer_in", "layers.0.scan", "out"]));
+    assert!(matches!(&verdict, Verdict::Incomparable(why) if why.contains("'out'")), "{verdict:?}");
+}

@@ -13,7 +13,7 @@ pub(crate) mod unmasked;
 use std::collections::{BTreeSet, HashMap};
 
 use firstdiff_compare::layout::{Claim, Evidence, explains, resolve};
-use firstdiff_compare::{Layout, LayoutCandidates, Pair, Place, Status, layout_notes};
+use firstdiff_compare::{Layout, LayoutCandidates, Pair, Place, Status, is_padded, layout_notes};
 use firstdiff_model::Step;
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
@@ -269,6 +269,10 @@ impl Run<'_> {
         }
         for claim in resolved.of(Evidence::None) {
             self.recorded.unconfirmed.insert(claim.place, claim.layout.clone());
+            changed = true;
+        }
+        for a in shown.agree.iter().filter(|a| !is_padded(self.recorded.dump, a.place.step, &a.layout)) {
+            self.recorded.unconfirmed.insert(a.place, a.layout.clone());
             changed = true;
         }
         decided.known = shown.known(|a| resolved.stands(a.place));

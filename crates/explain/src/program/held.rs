@@ -84,7 +84,11 @@ impl Held {
             };
             if let Some(own) = own {
                 let error = report.map(|report| candidate.values.padding_error(report)).transpose()?.flatten();
-                beyond.extend(error.map(|error| (number, error)));
+                // Nothing is made of scores of which the probabilities are right.
+                let place = place_of(tap);
+                let probs = reports.get(&Place { tap: place.tap.sibling(Site::Probs), ..place });
+                let is_hidden = place.tap.last_site() == Site::Scores && probs.is_some_and(|p| p.status.agrees());
+                beyond.extend(error.filter(|_| !is_hidden).map(|error| (number, error)));
                 let is_readable = is_of_its_kind(tap, &own) && can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
                 values.insert(number, Own { is_readable, is_in_own_order, ..Own::of(own) });

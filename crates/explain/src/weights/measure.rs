@@ -2,15 +2,13 @@
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_model::{Half, Storage};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::side::Tensor;
 use super::{Options, State, noise};
 use crate::tolerance::weights::{
     CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, GRID_VALUES, LINED, LITTLE_OF_DUE, MEAN_BIAS,
-    OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SPREAD_FOR_SLOPE,
+    OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SPREAD_FOR_SLOPE,
 };
 
 /// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
@@ -66,6 +64,10 @@ struct Noise {
     lined: f64,
     /// Whether the values are of few sizes, or few levels stand for them.
     few_sizes: bool,
+    /// What rounding B to f16 and to bf16 leaves, as a sum of variances; and whether the errors of some row are nearly all of one sign, as a factor on it
+    /// makes them.
+    rounding: [f64; 2],
+    leans: bool,
 }
 
 /// What was measured of two tensors.
@@ -149,11 +151,21 @@ impl Measured {
         if follows != 0 {
             // Any values between two steps are rounded to the same one: a factor on all of them shows in their mean alone.
             return noise
-                .filter(|n| self.is_even(n, 0.0, MEAN_BIAS * unit(follows)))
+                .filter(|n| self.is_finer(n, follows) && self.is_even(n, 0.0, MEAN_BIAS * unit(follows)))
                 .map(|_| Same::Rounded { cut: false });
         }
         let copied = self.dequantised && self.is_partly_equal();
         noise.filter(|n| !copied && self.is_noise(n)).map(|_| Same::Noise)
+    }
+
+    /// Whether B may be the finer original that A's 16-bit numbers were rounded from: what lies between is of either sign in every row, and of the whole
+    /// tensor as large as what rounding leaves. What is A's bit for bit but for some numbers was changed there.
+    fn is_finer(&self, noises: &[&Noise], follows: u8) -> bool {
+        let sum = |part: &dyn Fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
+        let due = sum(&|n| n.rounding[usize::from(follows & follows::TO_BF16 != 0)]);
+        let count: usize = self.tiles.iter().map(|tile| tile.metrics.len()).sum();
+        let least = LITTLE_OF_DUE.min(1.0 - SIGMAS_OF_A_ROW / (count as f64).sqrt());
+        noises.iter().all(|n| n.few_sizes) || noises.iter().all(|n| !n.leans) && sum(&|n| n.error) >= least * due
     }
 
     /// Whether no more is off than quantising costs: in all, in any row or column, and without a pattern.
@@ -222,6 +234,20 @@ fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> T
     Tile { metrics, is_finite, follows: found, equal, noise }
 }
 
+/// Σ of the variances that storing values in a 16-bit type leaves.
+fn rounding_of(values: &[f32], half: Storage) -> f64 {
+    let mut due = vec![0.0; values.len()];
+    noise::variance(values, Some(half), &mut due);
+    due.into_iter().map(f64::from).sum()
+}
+
+/// Whether B's values lie on one side of A's, in size, oftener than chance has it.
+fn leans(a: &[f32], b: &[f32]) -> bool {
+    let larger = a.iter().zip(b).filter(|(x, y)| y.abs() > x.abs()).count() as f64;
+    let smaller = a.iter().zip(b).filter(|(x, y)| y.abs() < x.abs()).count() as f64;
+    (larger - smaller).abs() > SIGMAS_OF_A_ROW * (larger + smaller).sqrt()
+}
+
 /// Whether every value is as near as a product and a sum of the size of its neighbours come.
 fn arithmetic(a: &[f32], b: &[f32]) -> bool {
     const NEIGHBOURS: usize = 32;
@@ -248,19 +274,11 @@ fn rounded(a: &[f32], b: &[f32]) -> u8 {
 /// Whether `to` is `from` rounded. A block at a time, so that the processor's own conversion is used.
 fn is_rounded(from: &[f32], to: &[f32], half: Half) -> bool {
     const BLOCK: usize = 1024;
-    let (mut f16s, mut bf16s, mut wide) = ([f16::ZERO; BLOCK], [bf16::ZERO; BLOCK], [0f32; BLOCK]);
+    let mut wide = [0f32; BLOCK];
     from.chunks(BLOCK).zip(to.chunks(BLOCK)).all(|(from, to)| {
         let wide = &mut wide[..from.len()];
-        match half {
-            Half::F16 => {
-                f16s[..from.len()].convert_from_f32_slice(from);
-                f16s[..from.len()].convert_to_f32_slice(wide);
-            }
-            Half::BF16 => {
-                bf16s[..from.len()].convert_from_f32_slice(from);
-                bf16s[..from.len()].convert_to_f32_slice(wide);
-            }
-        }
+        wide.copy_from_slice(from);
+        half.round_all(wide);
         wide == to
     })
 }
@@ -299,6 +317,8 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
         few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= FEW_SIZES
             || y.chunks(32).take(16).all(|y| different(y.iter().copied()) <= GRID_VALUES)
             || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= FEW_LEVELS),
+        rounding: [Storage::F16, Storage::BF16].map(|half| rounding_of(b, half)),
+        leans: a.chunks(width).zip(b.chunks(width)).any(|(a, b)| leans(a, b)),
     };
     // A row too small for the tensor's noise to be seen in it is not judged by its own.
     let least = FAINT_ROW * due.iter().map(|d| f64::from(*d)).sum::<f64>() / (due.len() / width).max(1) as f64;

@@ -492,3 +492,31 @@ fn a_law_of_few_numbers_is_allowed_and_not_proved() {
         }
     }
 }
+
+/// Numbers of bf16, and what they may have been rounded from.
+#[test]
+fn what_is_a_bit_for_bit_but_for_some_numbers_is_no_finer_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let coarse = |values: &[f32]| values.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect::<Vec<_>>();
+    let file = |name: &str, matrix: &[f32], gain: &[f32]| {
+        let tensors = [
+            ("model.layers.0.mlp.up_proj.weight", vec![48, 64], matrix.to_vec()),
+            ("model.layers.0.input_layernorm.weight", vec![64], gain.to_vec()),
+        ];
+        write(&folder.path().join(name), &tensors)
+    };
+    let (matrix, gain) = (normal(5, 48 * 64), normal(6, 64).iter().map(|x| 1.0 + 0.2 * x).collect::<Vec<_>>());
+    let (m, g) = (coarse(&matrix), coarse(&gain));
+    let a = file("a.safetensors", &m, &g);
+    let wrong = |matrix: &[f32], gain: &[f32]| {
+        run(&a, &file("b.safetensors", matrix, gain)).count(|state| *state == State::Wrong)
+    };
+    assert_eq!([wrong(&matrix, &gain), wrong(&matrix, &g)], [0; 2]);
+    let scaled = |values: &[f32], factor: fn(usize) -> f32| -> Vec<f32> {
+        values.iter().enumerate().map(|(i, x)| x * factor(i / 64)).collect()
+    };
+    assert_eq!(wrong(&scaled(&m, |row| if row == 5 { 1.0015 } else { 1.0 }), &g), 1);
+    assert_eq!(wrong(&scaled(&m, |row| if row % 2 == 0 { 1.0015 } else { 0.9985 }), &g), 1);
+    assert_eq!(wrong(&m, &scaled(&g, |_| 1.0018)), 1);
+    assert_eq!(wrong(&m, &scaled(&g, |_| 1.0001)), 1);
+}

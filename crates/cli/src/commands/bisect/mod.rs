@@ -122,9 +122,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     if !matches!(outcome, Outcome::Failed(_)) {
         bisection.driver.finish()?;
     }
-    if let Some(path) = &json {
-        crate::render::json::to_file(path, &told::report(&bisection, &outcome), &inputs)?;
-    }
+    crate::render::json::to_file(json.as_deref(), &told::report(&bisection, &outcome), &inputs)?;
     bisection.say(&told::answer(&bisection, &outcome))?;
     match &outcome {
         Outcome::Answer(judged) => match &judged.report.verdict {

@@ -116,19 +116,12 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         asked: asked.as_ref().map(Asked::report),
         ..Explain::of(session, &verdict, &explained.not_testable, of)
     };
-    if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &told, &inputs)?;
-    }
-    if let Some(path) = &args.html {
-        Page { explained: Some(&told), ..Page::default() }.to_file(path, &inputs)?;
-    }
+    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    Page { explained: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !quiet {
         crate::output::print(screen(session, &told, &verdict, args.verbose).as_str())?;
     }
-    if let Verdict::Incomparable(reason) = &verdict {
-        bail!("incomparable: {}: {reason}", explained.session.given.dump.path().display());
-    }
-    Ok(crate::output::exit_code(&verdict))
+    crate::output::exit(&verdict, explained.session.given.dump.path().display())
 }
 
 impl ExplainArgs {

@@ -86,12 +86,12 @@ impl Line {
 }
 
 impl Page<'_> {
-    /// Writes the page to a file that is none of `inputs`, or to standard output for `-`.
+    /// Writes the page to a file, where there is to be one, that is none of `inputs`, or to standard output for `-`.
     ///
     /// # Errors
     /// When a dump cannot be read again, or the file not written.
-    pub(crate) fn to_file(&self, path: &Path, inputs: &Inputs) -> Result<()> {
-        write(path, &self.text()?, inputs)
+    pub(crate) fn to_file(&self, path: Option<&Path>, inputs: &Inputs) -> Result<()> {
+        path.map_or(Ok(()), |path| write(path, &self.text()?, inputs))
     }
 
     fn text(&self) -> Result<String> {
