@@ -83,6 +83,11 @@ impl Evidence {
         Evidence { bits: self.bits.min(each * self.numbers as f64), ..self }
     }
 
+    /// What of it is left where it is no more than so many numbers of any value.
+    pub fn at_most(self, numbers: usize, unit: f64) -> Evidence {
+        Evidence { numbers: self.numbers.min(numbers), bits: self.bits.min(-unit.log2() * numbers as f64) }
+    }
+
     /// With the evidence of other numbers.
     pub fn and(self, other: Evidence) -> Evidence {
         Evidence { numbers: self.numbers + other.numbers, bits: self.bits + other.bits }

@@ -4,11 +4,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::Place;
 use firstdiff_evidence::Evidence;
-use firstdiff_model::Model;
+use firstdiff_model::{Model, Op};
 use firstdiff_trace::{Site, Tap};
 
 use crate::explain::{Cause, Explained, Finding, Match, Remainder};
 use crate::mistakes::Edit;
+use crate::mistakes::residual::RESIDUAL_SCALE;
+use crate::mistakes::scores::SCORE_SCALE;
 use crate::paid::{price, unpaid};
 use crate::replay::{Replay, Run};
 use crate::search::Reproduction;
@@ -20,6 +22,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     let model = run.recorded.model;
     let mut chosen = choose(run, &places);
     in_some_steps(&places, &mut chosen);
+    let open: Vec<bool> = chosen.iter().map(Option::is_none).collect();
     let mut out: Vec<Finding> = Vec::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
     let mut simulate_batch: Vec<BTreeSet<usize>> = Vec::new();
@@ -58,7 +61,8 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
                 };
                 known.params.retain(|(name, value)| !other(name, value));
             }
-            let elsewhere = equal_elsewhere(explained, &best, mistake);
+            let mut elsewhere = equal_elsewhere(explained, &best, mistake);
+            mistake.edits.iter().for_each(|edit| same_factor(model, explained, edit, &mut elsewhere));
             let is_first = finding.shown_at.is_empty();
             finding.through.retain(|tap| elsewhere.iter().any(|other| other.site == tap.site));
             let has = |tap: &Tap| finding.through.iter().any(|other| other.site == tap.site);
@@ -118,15 +122,15 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
         let account = evidence.against(cost);
         if !account.is_paid() {
             let others = finding.alternatives.len();
-            finding.taps = finding.shown_at.iter().map(|place| place.tap).collect();
-            let of_it = places.iter().filter(|e| finding.shown_at.contains(&e.place));
-            let between = of_it.flat_map(|e| e.steps.iter().copied().filter(|&tap| tap != e.place.tap));
-            finding.through = between.collect::<BTreeSet<Tap>>().into_iter().collect();
+            of_the_stretch(finding, &places);
             take_back(finding, unpaid(account, others));
             finding.unpaid = Some(account);
         }
     }
     one_value(&mut out);
+    if !run.is_coarse() {
+        not_in_another_layer(&mut out, &places, &open);
+    }
     if run.order_is_open {
         of_no_known_order(&mut out);
     }
@@ -322,6 +326,14 @@ fn take_back(finding: &mut Finding, why: String) {
     finding.note = Some(why);
 }
 
+/// What shows it, and all that lies before: without a cause nothing is told of where it is made.
+fn of_the_stretch(finding: &mut Finding, places: &[Explained]) {
+    finding.taps = finding.shown_at.iter().map(|place| place.tap).collect();
+    let of_it = places.iter().filter(|e| finding.shown_at.contains(&e.place));
+    let between = of_it.flat_map(|e| e.steps.iter().copied().filter(|&tap| tap != e.place.tap));
+    finding.through = between.collect::<BTreeSet<Tap>>().into_iter().collect();
+}
+
 /// A cause of one decode step that leaves another step of the same tap unexplained is none.
 fn in_some_steps(places: &[Explained], chosen: &mut [Option<Reproduction>]) {
     let open: BTreeSet<Tap> = places
@@ -365,6 +377,50 @@ fn equal_elsewhere(explained: &Explained, best: &Reproduction, mistake: &Candida
     let others = explained.found.reproduced.iter().filter(is_alone).map(|r| &r.mistakes[0]);
     let same = others.filter(|m| m.id() == mistake.id() && m.edits.iter().all(|edit| !own.contains(&edit.tap)));
     same.flat_map(|m| m.edits.iter().map(|edit| edit.tap)).filter(|tap| explained.steps.contains(tap)).collect()
+}
+
+/// The unrecorded taps before a factor of which the same factor gives the same numbers: what is made of them is made of nothing else, and grows as they do.
+fn same_factor(model: &Model, explained: &Explained, edit: &Edit, out: &mut BTreeSet<Tap>) {
+    let is = |name: &str| edit.params.iter().any(|(param, value)| *param == name && value.is_number());
+    let Some(step) = model.plan.step(edit.tap) else { return };
+    let mut next: Vec<Tap> = match () {
+        () if edit.mistake == &RESIDUAL_SCALE && is("factor") => step.reads.get(1).copied().into_iter().collect(),
+        () if edit.mistake == &SCORE_SCALE && is("scale") => step.reads.clone(),
+        () => return,
+    };
+    while let Some(tap) = next.pop() {
+        let readers = model.plan.steps.iter().filter(|step| step.reads.contains(&tap)).count();
+        let Some(step) = model.plan.step(tap).filter(|_| readers == 1 && explained.steps.contains(&tap)) else {
+            continue;
+        };
+        out.insert(tap);
+        next.extend(match step.op {
+            Op::Linear { .. } if step.weights.len() > 1 => &[],
+            Op::Linear { .. } | Op::Rope(_) | Op::Qk | Op::Context => &step.reads[..],
+            Op::Gated { .. } => &step.reads[1..],
+            _ => &[],
+        });
+    }
+}
+
+/// Layers share their code: what gives a stretch of one, and does not give the same stretch of another, which nothing explains, is not what is made in them.
+fn not_in_another_layer(findings: &mut [Finding], places: &[Explained], open: &[bool]) {
+    for finding in findings.iter_mut().filter(|f| f.matched == Match::Reproduced && f.together.is_empty()) {
+        let Some(mistake) = finding.cause.as_ref().and_then(Cause::mistake).filter(|m| !m.of_a_layer) else { continue };
+        let own: Vec<&Explained> = places.iter().filter(|e| finding.shown_at.contains(&e.place)).collect();
+        let is_like = |e: &Explained, own: &Explained| {
+            let (here, there) = (own.place, e.place);
+            here.tap.site == there.tap.site && here.tap.layer != there.tap.layer && here.step == there.step
+        };
+        let fails = |e: &Explained| {
+            e.steps.len() > 1 && e.found.tried.contains_key(mistake.id) && own.iter().any(|own| is_like(e, own))
+        };
+        if let Some((against, _)) = places.iter().zip(open).find(|(e, open)| **open && fails(e)) {
+            let layer = against.place.tap.layer.map_or_else(String::new, |layer| format!(" of layer {layer}"));
+            of_the_stretch(finding, places);
+            take_back(finding, format!("the same operations{layer} are wrong too, and it does not give their numbers"));
+        }
+    }
 }
 
 /// Whether two causes are one, their numbers differing by no more than a share.

@@ -40,6 +40,8 @@ pub struct Mistake {
     pub(crate) mixes_tokens: bool,
     /// Whether it is, or nearly is, a factor on all values: another one can give the same numbers.
     pub(crate) is_a_factor: bool,
+    /// Whether its number may be any, and each row of its operation shows that one number alone.
+    pub(crate) shows_one_number_a_row: bool,
     /// Whether another order of the rows of Q and K looks like it.
     pub(crate) is_a_row_order: bool,
     /// Whether it is a wrong place of tokens.
@@ -123,6 +125,7 @@ impl Mistake {
         begins_later: BeginsLater::Never,
         mixes_tokens: false,
         is_a_factor: false,
+        shows_one_number_a_row: false,
         is_a_row_order: false,
         moves_tokens: false,
         in_the_cache: false,

@@ -45,6 +45,7 @@ pub(crate) static EMBED_MULTIPLIER: Mistake = Mistake {
     fix: "look for an embedding multiplier that this config has not, or has otherwise",
     params: &[Param::free("factor")],
     is_a_factor: true,
+    shows_one_number_a_row: true,
     ..EMBEDDING
 };
 

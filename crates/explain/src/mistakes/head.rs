@@ -56,6 +56,7 @@ pub(crate) static LOGIT_SCALE: Mistake = Mistake {
     params: &[Param::free("factor")],
     begins_later: BeginsLater::InOneOperation,
     is_a_factor: true,
+    shows_one_number_a_row: true,
     ..LOGITS
 };
 pub(crate) static LOGIT_ROW: Mistake = Mistake {

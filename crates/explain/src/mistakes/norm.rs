@@ -42,6 +42,7 @@ pub(crate) static NORM_EPS: Mistake = Mistake {
     what: "the norm adds another epsilon",
     fix: "add what the reference adds in this norm: most often rms_norm_eps of the config",
     params: &[Param::free("eps")],
+    shows_one_number_a_row: true,
     right_value: |_, step| match step.op {
         Op::RmsNorm { eps } => Some(format!("{eps:e}")),
         _ => None,
@@ -54,6 +55,7 @@ pub(crate) static NORM_EPS_OUTSIDE: Mistake = Mistake {
     what: "epsilon is added outside the square root",
     fix: "x / sqrt(mean(x^2) + eps)",
     params: &[Param::free("eps")],
+    shows_one_number_a_row: true,
     one_of: Some(OneOf::Divisor),
     ..NORM
 };
@@ -95,6 +97,7 @@ pub(crate) static NORM_WIDTH: Mistake = Mistake {
     params: &[Param::words("kind", &["all-heads"]), Param::free("width")],
     one_of: Some(OneOf::Divisor),
     is_a_factor: true,
+    shows_one_number_a_row: true,
     stands_behind: StandsBehind::All,
     ..NORM
 };

@@ -53,6 +53,7 @@ pub(crate) static RESIDUAL_SCALE: Mistake = Mistake {
     fix: "add both with the reference's own factors, 1 where it has none",
     params: &[Param::free("factor"), Param::free("stream_factor"), Param::free("sum_factor")],
     is_a_factor: true,
+    shows_one_number_a_row: true,
     ..RESIDUAL
 };
 pub(crate) static LAYER_SKIPPED: Mistake = Mistake {

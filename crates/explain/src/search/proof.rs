@@ -6,7 +6,7 @@ use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{Place, Status, TapReport, is_masked};
 use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
-use ndarray::{ArrayD, Axis};
+use ndarray::{ArrayD, ArrayViewD, Axis};
 
 use crate::mistakes::{Edit, StepContext, hidden_cells};
 use crate::paid::evidence;
@@ -20,8 +20,8 @@ use crate::search::simulate::{Simulation, segment};
 use crate::search::{Reproduction, Search};
 use crate::tolerance::replay::OPERATION_ROOM;
 use crate::tolerance::search::{
-    AS_NOTHING, BEYOND_ROUNDING, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, LEAK_LEAVES, LEAST_ANGLE, ROUNDED_VALUE,
-    SPAN_ADDS_UP,
+    AS_NOTHING, BEYOND_ROUNDING, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, COMPUTED_AGAIN, ENOUGH_ROWS, LEAK_LEAVES,
+    LEAST_ANGLE, ROUNDED_VALUE, SPAN_ADDS_UP,
 };
 
 /// A recorded tap that is not what it should be, and what the search knows of it.
@@ -312,8 +312,12 @@ impl Search<'_, '_> {
         let alone = if mistakes.len() > 1 { mistakes.iter().map(each).collect() } else { vec![residual] };
         let both = right.zip(self.value(target, &edits, self.run.profile));
         let unit = recorded_unit(self.run.profile, is_rounding(&edits));
-        let evidence =
-            both.map(|(right, claimed)| evidence(target.place.tap.site, [&target.own, &right, &claimed], unit));
+        let site = target.place.tap.site;
+        let shows_one = edits.iter().any(|e| e.mistake.shows_one_number_a_row && e.tunable().is_some());
+        let evidence = both.map(|(right, claimed)| match evidence(site, [&target.own, &right, &claimed], unit) {
+            carried if shows_one => carried.at_most(rows_off(site, &target.own, &right, unit), unit),
+            carried => carried,
+        });
         let evidence = evidence.unwrap_or_default();
         Reproduction { residual, alone, evidence, mistakes, in_decoding_alone: false }
     }
@@ -334,6 +338,21 @@ impl Search<'_, '_> {
         let verdict = self.run.verdict(target.step, target.place, &target.own, &narrow, &exact, target.is_span());
         (verdict.report.status.agrees() && residual < base).then_some(residual)
     }
+}
+
+/// How many rows are off of which no two are the same: that many numbers of any value are shown by them.
+fn rows_off(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, unit: f64) -> usize {
+    let axis = Axis(site.position_axis().min(own.ndim().saturating_sub(1)));
+    let is_same = |a: &ArrayViewD<'_, f64>, b: &ArrayViewD<'_, f64>| {
+        misfit(site, &a.to_owned(), &b.to_owned()) <= (COMPUTED_AGAIN * unit).powi(2)
+    };
+    let mut off: Vec<ArrayViewD<'_, f64>> = Vec::new();
+    for (own, right) in own.axis_iter(axis).zip(right.axis_iter(axis)) {
+        if off.len() < ENOUGH_ROWS && !is_same(&own, &right) && !off.iter().any(|known| is_same(known, &right)) {
+            off.push(right);
+        }
+    }
+    off.len()
 }
 
 /// Whether one of them is another rounding of the same numbers.

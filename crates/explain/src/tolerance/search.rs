@@ -52,6 +52,10 @@ pub(crate) const ORDER_MOVES: f64 = 1.0 / (1 << 23) as f64;
 pub(crate) const FITTED_ALIKE: f64 = 3e-3;
 /// A number that was fitted is this near to the one of few digits that was meant.
 pub(crate) const PLAINLY_THE_SAME: f64 = 1e-5;
+/// Rows that differ by no more units of their rounding are one row that was computed again.
+pub(crate) const COMPUTED_AGAIN: f64 = 4.0;
+/// Rows that differ, of which more prove no more.
+pub(crate) const ENOUGH_ROWS: usize = 64;
 /// 1 and 1.0 are the same number.
 pub(crate) const SAME_NUMBER: f64 = 1e-12;
 /// What a mistake must leave of the error of a tap, that others are made as well.

@@ -182,3 +182,25 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
         }
     }
 }
+
+/// One row has one factor, which any free number fits: a norm by the mean of |x| is no factor of the logits.
+#[test]
+fn the_factor_of_one_row_proves_no_number() {
+    let shape = |found: Tap, shape: &[usize]| match found.site {
+        Site::Logits => vec![1, shape[1]],
+        _ => shape.to_vec(),
+    };
+    let change = |dump: &Dump, found: Tap, step: u32, _: Vec<f32>| {
+        let width = dump.find(found, step)?.shape.last().copied()?;
+        let is_it = found.site == Site::Logits && step == 0;
+        is_it.then(|| values(dump, found, 0)[..width].iter().map(|x| 1.256_255_4 * x).collect())
+    };
+    let say = |meta: &mut firstdiff_trace::Meta| {
+        meta.tokens = meta.tokens.take().map(|ids| ids[..1].to_vec());
+        meta.decode_tokens = None;
+    };
+    let effort = Effort { seconds: 1.0, ..Effort::default() };
+    let explanation = again("qwen2", "golden/qwen2-torch.npz", say, &change, false, &shape, &effort);
+    assert!(!explanation.findings.is_empty());
+    assert_eq!(causes(&explanation), [], "{:?}", explanation.findings);
+}

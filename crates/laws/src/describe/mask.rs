@@ -257,6 +257,8 @@ fn of_keys(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)], tokens: Op
         if !meant.contains(&Some(true)) {
             continue;
         }
+        // A key that no query tells of is not said to be hidden.
+        let meant: Vec<Option<bool>> = meant.into_iter().map(|is| is.or(Some(false))).collect();
         let set = describe_set(&meant, Axis::Key, tokens);
         let is = |t: i64, s: i64| s <= t && !(counts(t, s) && set.has.get(s as usize) == Some(&true));
         if known.iter().all(|&((t, s), sees)| is(t, s) == sees) {

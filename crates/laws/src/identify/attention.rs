@@ -245,7 +245,7 @@ impl How<'_> {
     /// Takes up a law, where it gives the first place's numbers.
     fn offer(&mut self, draft: Draft, made: Made, after: Option<After>, with_mask: bool) -> bool {
         // What holds everywhere is no law of a part. What is said of a mask is said of the heads and queries whose mask it is.
-        let is_of_mask = with_mask && self.masks.words.is_some();
+        let is_of_mask = self.masks.words.is_some() && (with_mask || draft.form == Form::Mask);
         let everywhere = (Set::all(self.heads.has.len()), Set::all(self.queries.has.len()));
         let here = (self.heads.clone(), self.queries.clone());
         let is_whole = here.0.is_all() && here.1.is_all();

@@ -48,6 +48,31 @@ fn masks_are_recovered() {
     assert!(without.contains("head 1"), "{without}");
 }
 
+/// Keys that are left out behind the softmax in some heads are said of these, and a key that no query tells of is not named.
+#[test]
+fn a_mask_behind_the_softmax_is_of_its_heads() {
+    let found = law_of(
+        Kind::Probs,
+        &AXES,
+        &[&[T, HEADS, WIDTH], &[T, KEY_HEADS, WIDTH]],
+        right,
+        |layer, x| {
+            let mut out = right(layer, x);
+            for t in 3..T {
+                out[[0, t, 2]] = 0.0;
+                out[[2, t, 2]] = 0.0;
+            }
+            out
+        },
+        Rounded::F32,
+    );
+    let (law, _) = found.expect("a law");
+    let of_masks = std::iter::once(&law.words).chain(&law.equivalent);
+    for words in of_masks {
+        assert!(words.contains("even heads") && !words.contains("keys 2"), "{words}");
+    }
+}
+
 #[test]
 fn scores_are_recovered() {
     let scale = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| 1.5 * score(x, h, t, s, h / 2), 0.0));

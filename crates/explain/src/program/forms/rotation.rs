@@ -243,12 +243,23 @@ fn of_part(context: &Context<'_>, op: usize) -> Vec<Form> {
     rotation.steps.as_ref().map_or_else(Vec::new, |steps| rotation.of_parts(&all, steps))
 }
 
-/// The base of which frequencies are the powers base^(-2i/d), times the first of them.
-pub(super) fn base_of(steps: &[f64]) -> Option<f64> {
+/// How frequencies are kept.
+type Kept = fn(f64) -> f64;
+/// A model in 16 bits may keep its frequencies in them too.
+const KEPT: [Kept; 3] = [|w| w, |w| bf16::from_f64(w).to_f64(), |w| f16::from_f64(w).to_f64()];
+
+/// The base of which frequencies are the powers base^(-2i/d), times the first of them, and how these are kept.
+pub(super) fn base_of(steps: &[f64]) -> Option<(f64, Kept)> {
     let (first, count) = (*steps.first()?, steps.len() as f64);
     let base = (steps.get(1)? / first).powf(-count);
-    let is_power = |(i, w): (usize, &f64)| (w / (first * base.powf(-(i as f64) / count)) - 1.0).abs() <= SAME_STEP;
-    (base.is_finite() && steps.iter().enumerate().all(is_power)).then(|| plain(base))
+    let are_powers = |(base, kept): &(f64, Kept)| {
+        let due = |i: usize| kept(first * base.powf(-(i as f64) / count));
+        base.is_finite() && steps.iter().enumerate().all(|(i, w)| (w / due(i) - 1.0).abs() <= SAME_STEP)
+    };
+    // Kept in 16 bits they are those of several bases: one that models have comes first.
+    let known = KEPT.iter().flat_map(|kept| BASES.map(|base| (base, *kept)));
+    let found = known.chain([(base, KEPT[0])]).find(are_powers);
+    found.map(|(base, kept)| (plain(base), kept))
 }
 
 /// Bases that scaled frequencies may have come from: a scaling leaves some as they are, or gives neighbours one factor.
@@ -387,10 +398,10 @@ impl Rotation {
     }
 
     /// With the powers of a base as frequencies, times the first of them.
-    fn by_powers(&self, first: f64, base: f64) -> Change {
+    fn by_powers(&self, first: f64, base: f64, kept: Kept) -> Change {
         self.change(move |turn| {
             let count = turn.cos.ncols() as f64;
-            turn.turned_by(|position, i| position * first * base.powf(-(i as f64) / count));
+            turn.turned_by(|position, i| position * kept(first * base.powf(-(i as f64) / count)));
             Some(())
         })
     }
@@ -400,7 +411,7 @@ impl Rotation {
         let (op, own) = (self.op, self.clone());
         let first = steps.first().copied().unwrap_or(1.0);
         let mut forms = Vec::new();
-        let base = base_of(steps);
+        let (base, kept) = base_of(steps).map_or((None, KEPT[0]), |(base, kept)| (Some(base), kept));
         let is_scaled =
             is_longer || base.is_some_and(|base| (rounded_to(base, BASE_DIGITS) - base).abs() > SAME_STEP * base);
         if let Some(base) = base {
@@ -411,9 +422,9 @@ impl Rotation {
             let other = |other: &f64| (other - base).abs() > SAME_STEP * base;
             for theta in BASES.into_iter().chain([base.sqrt()]).filter(other) {
                 let params = [&said[..], &[("theta", json!(theta))]].concat();
-                forms.push(Form::one(mistake, params, op, self.by_powers(first, theta)).due(due));
+                forms.push(Form::one(mistake, params, op, self.by_powers(first, theta, kept)).due(due));
             }
-            let any = Form::any(mistake, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta));
+            let any = Form::any(mistake, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta, kept));
             forms.push(any.saying(said).due(due));
         }
         if base.is_some() && (first - 1.0).abs() <= SAME_STEP && !is_scaled && steps.len() > 2 {
@@ -427,14 +438,15 @@ impl Rotation {
                 let own = |i: usize| base.powf(-(i as f64) / count);
                 (scaled.len() == turn.cos.ncols()).then(|| turn.turned_by(|p, i| p * own(i).powi(2) / scaled[i]))
             });
-            forms.push(Form::one(&ROPE_SCALING, said("absent"), op, self.by_powers(1.0, base)));
+            forms.push(Form::one(&ROPE_SCALING, said("absent"), op, self.by_powers(1.0, base, kept)));
             forms.push(Form::one(&ROPE_SCALING, said("inverse"), op, inverse));
             let own = self.clone();
-            let linear = Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| own.by_powers(factor, base));
+            let linear =
+                Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| own.by_powers(factor, base, kept));
             forms.push(linear.saying(said("linear")));
         }
         let own = self.clone();
-        let absent = Form::any(&ROPE_SCALING, "theta", 1e4, At::Op(op), move |theta| own.by_powers(1.0, theta));
+        let absent = Form::any(&ROPE_SCALING, "theta", 1e4, At::Op(op), move |theta| own.by_powers(1.0, theta, kept));
         forms.push(absent.saying(vec![("kind", json!("absent"))]));
         forms
     }
@@ -442,7 +454,7 @@ impl Rotation {
     /// Another share of each head is turned, with exponents over that or over the head; `all` is the head.
     fn of_parts(&self, all: &View, steps: &Arc<Vec<f64>>) -> Vec<Form> {
         let (width, own) = (all.shape.last().copied().unwrap_or(0), 2 * steps.len());
-        let base = base_of(steps);
+        let base = base_of(steps).map(|(base, _)| base);
         let form = |params: Params, part: usize, over: usize| {
             // What is scaled is known where the exponents are.
             let frequencies: Vec<f64> = match base {

@@ -99,7 +99,7 @@ impl Seen {
         }
         match base_of(right) {
             // Of a model without a scaling its parts must be plain to see.
-            Some(base) => self.by_bands(base, 2),
+            Some((base, _)) => self.by_bands(base, 2),
             None => {
                 let bases = bases_of(right);
                 let by_bands = bases.iter().find_map(|&base| self.by_bands(base, 1));

@@ -73,7 +73,8 @@ impl How<'_> {
         let right = mask::describe(&self.right.sees.index_axis(Dimension(0), groups[0].0[0]).mapv(Some), None);
         let model = right.map_or_else(String::new, |right| format!(" (right: {})", right.words));
         let (mut words, mut masks) = (Vec::new(), Masks::of(self.right));
-        let one = groups.len() == 1;
+        // Heads that are wrong otherwise do not have the mask.
+        let one = groups.len() == 1 && self.wrong_heads() == groups[0].0;
         for (of, mask) in &groups {
             let meant: Vec<Option<bool>> = (0..heads).map(|h| Some(of.contains(&h))).collect();
             let set = describe_set(&meant, Axis::Head, None);
