@@ -18,6 +18,7 @@
 //! The command is this crate, with models, recorded programs and causes beside it. Modules that it needs and nobody else are hidden here, and may change with
 //! any version.
 
+mod cause;
 mod installed;
 mod parity;
 #[doc(hidden)]

@@ -196,7 +196,7 @@ impl Explained {
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
-            diagnosis: crate::report::diagnosis(&session.given.source, finding),
+            diagnosis: crate::session::diagnosis::diagnosis(&session.given.source, finding),
             base_nmse: finding.base_nmse,
             reason: reason.filter(|reason| !reason.is_size_alone()).map(ToString::to_string),
             span: names(&finding.through),

@@ -5,7 +5,6 @@
 
 mod align;
 mod bisect;
-mod cause;
 mod explain;
 mod gate;
 mod inspect;
@@ -17,7 +16,6 @@ mod written;
 
 pub use align::{Aliased, Align, Named, NextTap, Proposed};
 pub use bisect::{Bisect, Judgement, KeptRuns, NoAnswer, Run, SeenWhole, Unrepeated};
-pub(crate) use cause::{diagnosis, diagnosis_with_fix, other_arithmetic};
 pub(crate) use explain::where_of;
 pub use explain::{Asked, CompareAndExplain, Explain, Explained, OfReference, Tried};
 pub use firstdiff_parity::report::*;

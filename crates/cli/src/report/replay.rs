@@ -245,7 +245,7 @@ impl Replay {
             conclusion: Conclusion::of(verdict),
             judged: Judged::of(session),
             findings: session.replay.wrong().iter().map(|group| WrongOperation::of(session, group)).collect(),
-            arithmetic: session.other_arithmetic().map(crate::report::other_arithmetic),
+            arithmetic: session.other_arithmetic().map(crate::session::diagnosis::other_arithmetic),
             next: next(session).filter(|_| *verdict == Verdict::Diverged),
         }
     }
@@ -307,7 +307,7 @@ impl WrongOperation {
         let one = group[0];
         let nmse = one.report.metrics.and_then(|m| m.nmse());
         let mut causes = cause::all_of(&session.findings, one.report.place)
-            .map(|(f, _)| crate::report::diagnosis(&session.given.source, f));
+            .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.given.source, f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
         // What speaks for it that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();

@@ -11,7 +11,7 @@ use firstdiff_parity::report::IN_PROBABILITIES;
 use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
-use crate::report::diagnosis_with_fix;
+use crate::session::diagnosis::diagnosis_with_fix;
 use crate::session::given::{CandidateArgs, Given};
 use crate::session::source::Source;
 use crate::session::{ByModel, Session};

@@ -1,6 +1,7 @@
 //! What the command adds to a comparison of two dumps: models, recorded programs, causes, and a bar.
 
 pub(crate) mod cause;
+pub(crate) mod diagnosis;
 pub(crate) mod given;
 pub(crate) mod model;
 pub(crate) mod own_program;

@@ -116,18 +116,17 @@ impl Run<'_> {
             });
             return Verdict::Incomparable(reason);
         }
-        // Both sides recorded it, nobody could look, and nothing behind it vouches for it; or it is in no order of axes the reference's: what is made of it
-        // does not tell that an engine made that of this tensor.
+        // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
             if let (Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_), Some(reason)) =
                 (&found[index], found[index].reason())
             {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
-                let is_other_shape = matches!(found[index], Judged::ShapeMismatch(_));
-                if after.is_empty() || is_other_shape {
-                    let alone = if after.is_empty() { ", and nothing known to be made of it was" } else { "" };
-                    let name = name_of(self.alignment(), *place);
-                    return Verdict::Incomparable(format!("{name} could not be compared{alone}: {reason}"));
+                if after.is_empty() {
+                    return Verdict::Incomparable(format!(
+                        "{} could not be compared, and nothing known to be made of it was: {reason}",
+                        name_of(self.alignment(), *place)
+                    ));
                 }
             }
         }

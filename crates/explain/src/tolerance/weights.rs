@@ -12,6 +12,8 @@ pub(crate) const COPY_SHARE: usize = 20;
 /// Standard deviations that chance does not reach, and those that it does not in one of many rows.
 pub(crate) const CHANCE_SIGMAS: f64 = 8.0;
 pub(crate) const SIGMAS_OF_A_ROW: f64 = 6.0;
+/// Errors of fewer values may be of one sign by chance.
+pub(crate) const LEAST_ROW: usize = 64;
 /// A line for each group of values takes this much of an error that a wrong scale or minimum makes.
 pub(crate) const LINED: f64 = 0.9;
 /// Part of a row's mean noise below which a row is not looked at by itself.

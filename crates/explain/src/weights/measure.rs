@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use super::side::Tensor;
 use super::{Options, State, noise};
 use crate::tolerance::weights::{
-    CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, GRID_VALUES, LINED, LITTLE_OF_DUE, MEAN_BIAS,
-    OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SPREAD_FOR_SLOPE,
+    CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, GRID_VALUES, LEAST_ROW, LINED, LITTLE_OF_DUE,
+    MEAN_BIAS, OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SIGMAS_OF_A_ROW, SPREAD_FOR_SLOPE,
 };
 
 /// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
@@ -284,6 +284,8 @@ fn is_rounded(from: &[f32], to: &[f32], half: Half) -> bool {
 }
 
 fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Noise {
+    // Of rows too short to tell, as those of a vector are, several together.
+    let row = width.max(LEAST_ROW);
     let due = noise::between([a, b], storages);
     // x is the coarser side: against it, the error of the other has no slope.
     let few = |s: Option<Storage>| s.is_some_and(Storage::is_quantised);
@@ -318,7 +320,7 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
             || y.chunks(32).take(16).all(|y| different(y.iter().copied()) <= GRID_VALUES)
             || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= FEW_LEVELS),
         rounding: [Storage::F16, Storage::BF16].map(|half| rounding_of(b, half)),
-        leans: a.chunks(width).zip(b.chunks(width)).any(|(a, b)| leans(a, b)),
+        leans: a.chunks(row).zip(b.chunks(row)).any(|(a, b)| leans(a, b)),
     };
     // A row too small for the tensor's noise to be seen in it is not judged by its own.
     let least = FAINT_ROW * due.iter().map(|d| f64::from(*d)).sum::<f64>() / (due.len() / width).max(1) as f64;

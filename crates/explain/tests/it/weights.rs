@@ -501,11 +501,11 @@ fn what_is_a_bit_for_bit_but_for_some_numbers_is_no_finer_original() {
     let file = |name: &str, matrix: &[f32], gain: &[f32]| {
         let tensors = [
             ("model.layers.0.mlp.up_proj.weight", vec![48, 64], matrix.to_vec()),
-            ("model.layers.0.input_layernorm.weight", vec![64], gain.to_vec()),
+            ("model.layers.0.input_layernorm.weight", vec![256], gain.to_vec()),
         ];
         write(&folder.path().join(name), &tensors)
     };
-    let (matrix, gain) = (normal(5, 48 * 64), normal(6, 64).iter().map(|x| 1.0 + 0.2 * x).collect::<Vec<_>>());
+    let (matrix, gain) = (normal(5, 48 * 64), normal(6, 256).iter().map(|x| 1.0 + 2.0 * x).collect::<Vec<_>>());
     let (m, g) = (coarse(&matrix), coarse(&gain));
     let a = file("a.safetensors", &m, &g);
     let wrong = |matrix: &[f32], gain: &[f32]| {

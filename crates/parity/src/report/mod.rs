@@ -1,6 +1,5 @@
 //! What a comparison found, as data: JSON is these types serialised, and every other writer reads the same.
 
-mod cause;
 mod compare;
 mod next;
 mod not_checked;
@@ -11,8 +10,9 @@ mod why;
 use firstdiff_compare::Verdict as Found;
 use serde::Serialize;
 
-pub use cause::{
-    Bits, CauseOf, Diagnosis, IN_PROBABILITIES, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support,
+pub use crate::cause::{
+    Bits, CauseOf, Diagnosis, IN_PROBABILITIES, Match, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual,
+    Support,
 };
 pub use compare::{
     Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
@@ -73,23 +73,6 @@ impl Conclusion {
         };
         Conclusion { verdict, reason }
     }
-}
-
-/// How sure a cause is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Match {
-    /// The imitated mistake leaves no more than rounding.
-    Reproduced,
-    /// Of weights: it is seen as it is, and needs no imitation.
-    Seen,
-    /// No mistake has it, but a measured law gives all of its numbers.
-    Measured,
-    /// Something takes part of the error away, but is not it.
-    Closest,
-    /// Nothing in the catalogue does.
-    #[default]
-    Unknown,
 }
 
 /// Names as text.

@@ -22,7 +22,7 @@ use firstdiff_compare::{
 };
 use firstdiff_trace::{Cache, Dump, Rows, Site, Tap};
 
-use crate::report::Diagnosis;
+use crate::cause::Diagnosis;
 use crate::session::arithmetic::{Choice, Loosened, declared_profile};
 use crate::session::batch::OneSequence;
 use crate::session::incomplete::Incomplete;

@@ -5,11 +5,10 @@ use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
 use firstdiff_laws::Status;
 use firstdiff_parity::report::{
-    Bits, CauseOf, Diagnosis, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support,
+    Bits, CauseOf, Diagnosis, Match, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support, names,
 };
 use firstdiff_trace::Site;
 
-use crate::report::{Match, names};
 use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};

@@ -6,10 +6,25 @@ use firstdiff_compare::number;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::report::Match;
-
 /// Parameters of a mistake, by name.
 pub type Params = BTreeMap<&'static str, Value>;
+
+/// How sure a cause is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Match {
+    /// The imitated mistake leaves no more than rounding.
+    Reproduced,
+    /// Of weights: it is seen as it is, and needs no imitation.
+    Seen,
+    /// No mistake has it, but a measured law gives all of its numbers.
+    Measured,
+    /// Something takes part of the error away, but is not it.
+    Closest,
+    /// Nothing in the catalogue does.
+    #[default]
+    Unknown,
+}
 
 /// What is known of the cause of one fault.
 #[derive(Clone, Debug, Default, Serialize)]
