@@ -80,22 +80,37 @@ pub fn safe(text: &str) -> String {
     text.chars().flat_map(|c| if is_control(c) { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }
 
+/// How many bytes the colour takes that a text begins with, where it begins with one: figures and semicolons up to an m.
+fn colour(text: &str) -> Option<usize> {
+    const COLOUR: &str = "\x1b[";
+    let after = text.strip_prefix(COLOUR)?;
+    let end = after.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    after[end..].starts_with('m').then_some(COLOUR.len() + end + 1)
+}
+
+/// Text without the colours that it was painted with.
+pub fn without_colours(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let painted = colour(rest);
+        out.extend(painted.is_none().then_some(c));
+        rest = &rest[painted.unwrap_or(c.len_utf8())..];
+    }
+    out
+}
+
 /// Text with the colours that it was painted with, and no other control character.
 pub fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
-    const COLOUR: &str = "\x1b[";
     if !text.contains(is_control) {
         return text.into();
     }
     let mut out = String::new();
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        // A colour: figures and semicolons up to an m.
-        let end = rest.strip_prefix(COLOUR).and_then(|after| {
-            let end = after.find(|c: char| !c.is_ascii_digit() && c != ';')?;
-            after[end..].starts_with('m').then_some(COLOUR.len() + end + 1)
-        });
-        let taken = end.unwrap_or(c.len_utf8());
-        match end {
+        let painted = colour(rest);
+        let taken = painted.unwrap_or(c.len_utf8());
+        match painted {
             Some(_) => out.push_str(&rest[..taken]),
             None if is_control(c) => out.extend(c.escape_default()),
             None => out.push(c),
@@ -242,7 +257,7 @@ mod tests {
     #[test]
     fn a_foreign_name_moves_no_cursor_and_ends_no_line() {
         let painted = crate::render::screen::paint(crate::render::screen::BAD, "x");
-        assert_eq!(without_controls(&painted), painted);
+        assert_eq!((without_controls(&painted).as_ref(), without_colours(&painted).as_str()), (&*painted, "x"));
         assert_eq!(without_controls("a\nb\u{1b}]0;t\u{7}\u{1b}[2J"), "a\\nb\\u{1b}]0;t\\u{7}\\u{1b}[2J");
         assert_eq!(without_controls("\u{1b}[31"), "\\u{1b}[31");
         assert_eq!((safe("a\u{202e}b"), without_controls("\u{2066}a").as_ref()), ("a\\u{202e}b".into(), "\\u{2066}a"));

@@ -38,7 +38,7 @@ impl Screen {
 
     /// The text alone.
     pub fn to_plain(&self) -> String {
-        anstream::adapter::strip_str(&self.0).to_string()
+        crate::words::without_colours(&self.0)
     }
 
     /// What another screen holds, below.

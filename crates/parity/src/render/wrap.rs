@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use crate::words::without_colours;
+
 /// Where no terminal says how wide it is.
 const USUAL: usize = 80;
 /// Longer lines are hard to read, however wide the terminal.
@@ -15,7 +17,10 @@ const DEEPEST: usize = 26;
 pub fn width() -> usize {
     static WIDTH: LazyLock<usize> = LazyLock::new(|| {
         let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|width| *width > 0);
+        #[cfg(feature = "command")]
         let terminal = || Some(usize::from(terminal_size::terminal_size_of(std::io::stdout())?.0.0).min(WIDEST));
+        #[cfg(not(feature = "command"))]
+        let terminal = || None::<usize>;
         told.or_else(terminal).map_or(USUAL, |width| width.max(NARROWEST))
     });
     *WIDTH
@@ -23,14 +28,14 @@ pub fn width() -> usize {
 
 /// `line` as lines of at most `width` columns, if its words allow it. Colours take no room.
 pub fn wrapped(line: &str, width: usize) -> String {
-    let plain = anstream::adapter::strip_str(line).to_string();
+    let plain = without_colours(line);
     if columns(&plain) <= width {
         return line.to_owned();
     }
     let indent = indent(&plain);
     let (mut out, mut column, mut first) = (String::new(), 0, true);
     for (spaces, word) in words(line) {
-        let length = columns(&anstream::adapter::strip_str(word).to_string());
+        let length = columns(&without_colours(word));
         if !first && length > 0 && column + spaces.len() + length > width && column > indent {
             out.push('\n');
             out.push_str(&" ".repeat(indent));
