@@ -12,17 +12,17 @@ use firstdiff_compare::Verdict;
 use crate::report::{Failure, Outcome};
 use crate::words::safe;
 
-/// Failures that become annotations: the runner shows ten of a step.
-const MOST: usize = 9;
-
-/// The commands, a line each; nothing of a run in which nothing failed.
+/// The commands, a line each; nothing of a run in which nothing failed. Of each kind of failure the first alone: those that follow most often come of it, and
+/// the screen lists them.
 pub(crate) fn annotations(Outcome { report, failures, .. }: &Outcome<'_>) -> String {
     let mut text = String::new();
-    for Failure { place, kind, message } in failures.iter().take(MOST) {
-        text += &command("error", &format!("firstdiff: {kind}: {place}"), message);
-    }
-    if let Some(more) = failures.len().checked_sub(MOST).filter(|more| *more > 0) {
-        text += &command("error", "firstdiff", &format!("{more} more"));
+    for (at, Failure { place, kind, message }) in failures.iter().enumerate() {
+        if failures[..at].iter().any(|other| other.kind == *kind) {
+            continue;
+        }
+        let more = failures[at + 1..].iter().filter(|other| other.kind == *kind).count();
+        let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+        text += &command("error", &format!("firstdiff: {kind}: {place}"), &format!("{message}{more}"));
     }
     if let Verdict::Incomparable(reason) = &report.verdict {
         text += &command("error", "firstdiff: incomparable", reason);

@@ -129,24 +129,27 @@ pub(crate) fn said(cause: &Cause) -> String {
     format!("{} ({})", what(cause.id), in_words(cause))
 }
 
-/// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`; of causes that give a place together what each leaves alone too.
+/// `with this mistake in the model the error falls from NMSE 0.74 to 3e-14; and with .. too`; of causes that give a place together what each leaves alone too.
 pub(crate) fn proof(finding: &Finding) -> String {
     let Finding { together, alone_nmse, residual_nmse, base_nmse, .. } = finding;
     if *base_nmse == 0.0 {
         return "what was recorded shows it".to_owned();
     }
-    let with = shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4);
-    let left = format!("leaves NMSE {} of {}", number(*residual_nmse), number(*base_nmse));
     let counted = match finding.counted {
         Counted::All => "",
         Counted::MaskedKeys => ", of the probabilities of masked keys",
         Counted::OfProbabilities => IN_PROBABILITIES,
         Counted::OneSided => ", with the share of the cells that are masked or no number on one side alone",
     };
-    let mut proof = match together.is_empty() {
-        true => format!("imitating it {left}{counted}"),
-        false => format!("imitating it with {with} {left}{counted}; alone it leaves {}", number(*alone_nmse)),
+    let with = match together.is_empty() {
+        true => String::new(),
+        false => format!(" and {}", shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4)),
     };
+    let [base, left] = [*base_nmse, *residual_nmse].map(number);
+    let mut proof = format!("with this mistake{with} in the model the error falls from NMSE {base} to {left}{counted}");
+    if !together.is_empty() {
+        proof.push_str(&format!("; with this one alone to {}", number(*alone_nmse)));
+    }
     if !finding.alternatives.is_empty() {
         let others: Vec<String> = finding.alternatives.iter().map(in_words).collect();
         proof.push_str(&format!("; so does {}", shorten(&others, 4)));
@@ -166,10 +169,14 @@ pub(crate) fn arithmetic(other: &OtherArithmetic) -> [String; 2] {
     );
     let which = match other.nearest {
         Some(rounding) if other.is_reproduced() => {
-            format!("it is {} (imitating it leaves NMSE {} of {most})", rounding.words(), number(other.residual_nmse))
+            format!(
+                "it is {} (with it the error falls from NMSE {most} to {})",
+                rounding.words(),
+                number(other.residual_nmse)
+            )
         }
         Some(rounding) => format!(
-            "it looks like {}, but is not quite it: imitating that leaves {:.0} % of the error (at the median)",
+            "it looks like {}, but is not quite it: with that {:.0} % of the error is left (at the median)",
             rounding.words(),
             100.0 * other.share
         ),

@@ -66,7 +66,7 @@ impl Divergence {
             line("when", when.clone());
         }
         if let Some(why) = &said.reason {
-            line("why", safe(why));
+            line("error", safe(why));
         }
         if let Some(text) = how_far(report, tap) {
             line("how far", text);
