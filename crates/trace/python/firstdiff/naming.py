@@ -799,9 +799,12 @@ def graph_of_prefill(graph):
     for tap in taps:
         made[tap["op"], tap["v"].buffer].append(tap["tap"])
     files, scopes = list(program.files), list(program.scopes)
+    named = {tap["op"] for tap in taps}
     rows = []
     for tap in taps:
-        operation = program.operations[tap["op"]]
+        # A copy hands on what another operation made, unless that is a tap by itself.
+        maker = graph.before(tap["op"])
+        operation = program.operations[tap["op"] if maker in named else maker]
         # Another look at the same tensor comes from the first.
         same = made[tap["op"], tap["v"].buffer]
         reads = dict.fromkeys(same[:same.index(tap["tap"])][:1])
