@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: writes tables in docs/ from the measurements of the scripts on this machine.
+//! Writes tables in docs/ from the measurements of the scripts on this machine: `cargo xtask docs`.
 
 use std::fs;
 use std::path::Path;

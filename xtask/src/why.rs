@@ -1,5 +1,4 @@
-//! Generates docs/reference/why and the table of contents from the catalogue and the list of laws, or compares them: a page for each name of `firstdiff
-//! why`.
+//! Generates docs/reference/why and the table of contents from the catalogue and the laws, or compares them: a page for each name of `firstdiff why`.
 
 use std::collections::BTreeMap;
 use std::fs;

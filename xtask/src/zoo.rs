@@ -1,4 +1,4 @@
-//! `cargo xtask zoo`: checks that `explain` names planted mistakes, on the candidates of scripts/planted/zoo.py, and writes docs/measured/zoo.md.
+//! Checks that `explain` names planted mistakes, on the candidates of scripts/planted/zoo.py, and writes docs/measured/zoo.md: `cargo xtask zoo`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Transformer operations as pure functions over ndarray views, in f32 and f64.
+//! Implements transformer operations as pure functions over ndarray views, in f32 and f64.
 //!
 //! One file an operation: the formula, its source, the shapes, and the order of sums. Nothing here depends on a model, a name or a file. Each function
 //! allocates its result and fails only on shapes.

@@ -1,4 +1,4 @@
-//! Named taps of a transformer's forward pass: the vocabulary, a recorder for engines, and dumps on disk.
+//! Defines named taps of a transformer's forward pass, a recorder for engines, and dumps on disk.
 //!
 //! This crate handles recorded data only. It has no tolerances and does not judge values.
 //!

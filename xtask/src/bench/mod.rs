@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measures speed against the tools people would use instead, in the same run. Each part rewrites its section of
+//! Measures speed against the tools people would use instead, in the same run: `cargo xtask bench`. Each part rewrites its section of
 //! docs/measured/speed.md.
 
 mod compare;

@@ -1,4 +1,4 @@
-//! Tests of model loading and of our own forward pass. One binary, because each test binary links the whole crate again.
+//! Tests model loading and our own forward pass. One binary, because each test binary links the whole crate again.
 
 mod bad_input;
 mod common;

@@ -1,4 +1,4 @@
-//! Checks that every tap of every family equals PyTorch's: prefill and decode, in both profiles, against the goldens.
+//! Checks that every tap of every family agrees with PyTorch's: prefill and decode, in both profiles, against the goldens.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Finds the loops over experts in a program: runs of the same operations on other weights. Turns differ only in the expert's number, and in the row of the
-//! list of experts that are hit.
+//! Finds the loops over the experts of a layer in a program. Each turn runs the same operations for one expert, with its weights; turns differ only in the
+//! expert's number, and in the row of the list of experts that are hit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Tests of reading and evaluating programs. One binary, because each test binary links the whole crate again.
+//! Tests reading and evaluating programs. One binary, because each test binary links the whole crate again.
 
 mod common;
 mod evaluate;

@@ -1,4 +1,4 @@
-//! Tests of dumps, the recorder, and files of other programs. One binary, because each test binary links the whole crate again.
+//! Tests dumps, the recorder, and files of other programs. One binary, because each test binary links the whole crate again.
 
 mod cache;
 mod foreign;
