@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["numpy>=1.26", "gguf==0.19.0"]
 # ///
-"""How does a Hugging Face folder become a GGUF that llama.cpp runs? Weights and hyperparameters only.
+"""Converts a Hugging Face folder to a GGUF that llama.cpp runs: weights and hyperparameters only.
 
 For fixtures and tests: families llama, mistral, qwen2, qwen3 and minimind, floating point types, no tokenizer (the file
 says tokenizer model `no_vocab`). For models you want to talk to, use llama.cpp's own convert_hf_to_gguf.py.

@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["numpy>=1.26", "safetensors>=0.6"]
 # ///
-"""How does a llama2.c checkpoint become a Hugging Face folder that PyTorch runs? Version 0: seven int32, then f32 tensors.
+"""Converts a llama2.c checkpoint to a Hugging Face folder that PyTorch runs. Version 0: seven int32, then f32 tensors.
 
     python scripts/convert/llama2c_to_hf.py stories260K.bin stories260K
 

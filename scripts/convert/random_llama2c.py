@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How is a small random model made in llama2.c's format? The same bytes on any machine.
+"""Writes a small random model in llama2.c's format: the same bytes on any machine.
 
     python scripts/convert/random_llama2c.py model.bin
 

@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.2", "safetensors>=0.4", "numpy>=1.26"]
 # ///
-"""Which tensors does a PyTorch checkpoint hold? Writes them as one .safetensors file that firstdiff reads.
+"""Converts a PyTorch checkpoint to one .safetensors file that firstdiff reads.
 
     python scripts/convert/torch_to_safetensors.py pytorch_model.bin model.safetensors
     firstdiff weights model.safetensors model.gguf

@@ -1,4 +1,4 @@
-"""cases.py: which runs does the trial make, and what is owed to each? The truth is known: a run is right, or holds the one mistake planted in it."""
+"""Lists the runs of the engine trial and the expected result of each. The truth is known: a run is right, or has the one planted mistake."""
 
 from typing import NamedTuple
 

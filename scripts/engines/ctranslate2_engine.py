@@ -1,4 +1,4 @@
-"""ctranslate2_engine.py: what logits does CTranslate2 give for a Llama? Converted by its own TransformersConverter; nothing but logits is to be had.
+"""Runs a Llama in CTranslate2, converted by its own TransformersConverter, and records the logits, its only output.
 
 Variants: f32; int8: 8-bit weights per row, activations per row at run time; int16. Prefill only, as raw .npy [1,T,V].
 Its converter takes head_dim to be D/H: no model where it is not.

@@ -1,4 +1,4 @@
-"""engine_mistakes.py: what do people get wrong when they port a transformer, as edits of engine_numpy's operations?
+"""Defines the mistakes that people make when they port a transformer, as edits of engine_numpy's operations.
 
 The ids are firstdiff's (`explain` answers with them). A mistake says, from its own nature, at which tap it must first show.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""engine_numpy.py: how does a Llama, Mistral, Qwen2, Qwen3 or MiniMind compute in plain NumPy, and what do the usual mistakes do to it?
+"""Runs Llama, Mistral, Qwen2, Qwen3 or MiniMind in plain NumPy, right or with a common mistake.
 
     engine_numpy.py MODEL -o OUT --tokens 1,17,42 [--decode-tokens 5,9] [--taps GLOB,..]
                     [--mistake ID[=VALUE][@TAP,..]].. [--layers 0,1]

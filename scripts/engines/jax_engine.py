@@ -1,4 +1,4 @@
-"""jax_engine.py: how does a Llama compute in JAX, and in Flax? Pure functions, einsum over named axes, `lax.scan` over stacked layers.
+"""Runs a Llama in JAX and in Flax: pure functions, einsum over named axes, `lax.scan` over stacked layers.
 
 Variants: f32; bf16 (weights and activations, norms and softmax in f32, as is usual); stacked: the scan's own outputs, [L,1,T,..] a name;
 flax, flax-bf16: a linen module whose `capture_intermediates` are written under their own paths, with a firstdiff.toml beside them.

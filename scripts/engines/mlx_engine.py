@@ -1,4 +1,4 @@
-"""mlx_engine.py: how does a Llama compute in MLX? Its own modules, `mx.fast`, [1,H,T,d] attention, a safetensors file a step.
+"""Runs a Llama in MLX: its own modules, `mx.fast`, [1,H,T,d] attention, one safetensors file for each step.
 
 Variants: f32; bf16; q8 and q4: affine blocks of 32 weights by `nn.quantize`, as mlx-lm makes them (q8 with the embedding);
 fused: `mx.fast.scaled_dot_product_attention`, which shows no scores. q8 and q4 leave the dequantised model beside the dump.

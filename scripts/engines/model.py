@@ -1,4 +1,4 @@
-"""model.py: what does every engine of this folder need to know of a Hugging Face folder? The config, the weights, RoPE's frequencies, the arguments.
+"""Reads what every engine of this folder needs from a Hugging Face folder: the config, the weights, RoPE's frequencies; and the arguments.
 
 Nothing here computes a tap: that is each engine's own work. An engine is run as
 

@@ -1,4 +1,4 @@
-"""onnx_engine.py: how does a Llama compute as an ONNX graph, in ONNX Runtime and in OpenVINO? Every intermediate tensor is a graph output.
+"""Runs a Llama as an ONNX graph, in ONNX Runtime and in OpenVINO. Every intermediate tensor is a graph output.
 
 The graph is written with onnx.helper under names of its own (`/layers.0/attn/q_proj/MatMul_output_0`), with the aliases that exporters leave behind.
 Variants: ort; ort-int8: `quantize_dynamic`, 8-bit weights per tensor, activations per tensor, left by ONNX Runtime in its own nodes;

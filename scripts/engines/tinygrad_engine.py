@@ -1,4 +1,4 @@
-"""tinygrad_engine.py: how does a Llama compute in tinygrad? Its Tensor, adjacent-pair-free RoPE on a table, a cache kept in f32 or f16.
+"""Runs a Llama in tinygrad: its Tensor, RoPE in half pairs from a table, a K/V cache in f32 or f16.
 
 Variants: f32; f16-cache: keys and values are kept in half precision, everything else in f32, as tinygrad's own examples do.
 Writes one .npy a tensor and step (`layers.0.q.step1.npy`). tinygrad's CPU backend calls clang: where there is none, ziglang's.

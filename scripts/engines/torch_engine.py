@@ -1,4 +1,4 @@
-"""torch_engine.py: how does PyTorch compute a Llama with 8 or 4 bits? transformers' model, its linears replaced, recorded by forward hooks.
+"""Runs a Llama with 8 or 4 bits in PyTorch: transformers' model with its linears replaced, recorded by forward hooks.
 
 Variants: dynamic-int8: torch.ao's quantize_dynamic, activations per tensor; int8-rows: weights per row and activations per row in 8 bits, as torchao's
 int8_dynamic_activation_int8_weight and vLLM's W8A8 do; int8-weights: weights per row, activations as they are; int4-weights: weights in groups of 16;

@@ -1,4 +1,4 @@
-"""Does an answer say what a mistake does?
+"""Checks whether an answer describes what a mistake does.
 
 An expectation is a list of alternatives, of which one must be found in the words of the answer. An alternative is parts joined by ` & `, in any order: a regular
 expression (case ignored), or `#0.5`, a number within 1 % of it (`1/2`, `50 %` and `sqrt(1/4)` are read as that too).

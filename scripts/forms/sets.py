@@ -1,4 +1,4 @@
-"""Who wrote a mistake, and has whoever works on laws seen it? Each belongs to a set, which is its tag: `third(12, "name", ..)` is number 12 of the third set.
+"""Defines the sets of mistakes: who wrote them, and whether the developers of laws have seen them. `third(12, "name", ..)` is number 12 of the third set.
 
 Every set but the first was written by people who had not seen how laws are found; they read public issues and pull requests of ports. docs/measured/laws.md has what was
 named of each in its first run, as it was unseen then. Since that run it is seen: a figure of it is no forecast.

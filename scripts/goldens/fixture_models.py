@@ -1,4 +1,4 @@
-"""fixture_models.py: which models do the fixtures run, and how are their weights made?
+"""Defines the fixture models and generates their weights.
 
 Small, and such that a mistake shows: no two sizes equal, attention far from uniform, gains far from one, embedding rows
 of very different energy (some near epsilon), biases as large as what they are added to. Weights are sums of integers from a seeded PCG64,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which codebooks do ggml's IQ types look up? Writes crates/model/src/ggml/grids.bin from PyPI gguf, whose tables are ggml's.
+"""Writes the codebooks of ggml's IQ types to crates/model/src/ggml/grids.bin, from PyPI gguf, whose tables are ggml's.
 
     python scripts/goldens/ggml_grids.py            write
     python scripts/goldens/ggml_grids.py --check    compare

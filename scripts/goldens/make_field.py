@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_field.py: what did real engines record? Their files, in forms of their own, as dumps under fixtures/field.
+"""Converts recordings of real engines, in formats of their own, to dumps under fixtures/field.
 
     make_field.py FIELD [--out fixtures/field]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_fixtures.py: can every fixture be made again, and is each what it says it is?
+"""Rebuilds every fixture, and checks that each is what it should be.
 
     make_fixtures.py [--out fixtures]    make all of them: models, golden, right, faulty, and ops by op_goldens.py
     make_fixtures.py --check             make them in a temporary folder and compare with the committed ones; exit 1 on a difference

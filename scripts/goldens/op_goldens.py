@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "numpy==2.4.6"]
 # ///
-"""op_goldens.py: what does PyTorch make of each operation by itself?
+"""Writes PyTorch's results of single operations as goldens for crates/core.
 
     op_goldens.py [--out fixtures/ops]   write the golden inputs and outputs of every operation of crates/core
     op_goldens.py --check                make them again and compare: inputs by the byte, outputs to NMSE 1e-13; exit 1 on a difference

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long do PyTorch and llama.cpp take for a forward pass of a TinyLlama shape? What `cargo xtask bench forward` compares ours with.
+"""Measures a forward pass of a TinyLlama shape in PyTorch and llama.cpp, for `cargo xtask bench forward`.
 
     python scripts/measure/bench_forward.py make FOLDER                 random weights of 1.1 B parameters as f32, f16, bf16 and four quantised GGUFs (13 GB)
     python scripts/measure/bench_forward.py torch                       the seconds of one pass for each number of tokens that standard input names, a line each:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long does a NumPy script, as people write it, take to compare two folders of .npy files?
+"""Measures how long a NumPy script, as people write it, takes to compare two folders of .npy files.
 
     bench_numpy.py REFERENCE CANDIDATE [RUNS]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""compared.py: what do other comparators say of the same dumps, and how long do they take? The tables of docs/measured/compared.md.
+"""Measures the answers and times of other comparators on the same dumps, for the tables of docs/measured/compared.md.
 
     python scripts/measure/compared.py [--command BIN] [--doc docs/measured/compared.md] [--check] [--peers NAME,..] [--without-large] [--keep DIR] [--jobs N]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""law_tables.py: how often does `firstdiff explain` say what a wrong operation does? The tables of docs/measured/laws.md, from runs of test_laws.py.
+"""Counts how often `firstdiff explain` describes a wrong operation, for the tables of docs/measured/laws.md, from runs of test_laws.py.
 
     python scripts/measure/law_tables.py --command BIN [--doc docs/measured/laws.md] [--check] [--keep DIR]
 

@@ -1,4 +1,4 @@
-"""fixture_faults.py: which mistakes do the faulty fixtures carry, in which model and layers, and what did the engine record?
+"""Lists the mistakes in the faulty fixtures: in which model and layers, and what the engine recorded.
 
 A line: model, mistake (as engine_numpy's --mistake), layers that are wrong (- for all), what is recorded, and `decode` where it needs decoded tokens.
     all      every tap

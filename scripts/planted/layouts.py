@@ -1,4 +1,4 @@
-"""How may the tensors of a run lie otherwise, in the dump of another engine? NumPy code that shares nothing with firstdiff's.
+"""Rearranges the tensors of a run as other engines store them. NumPy code that shares nothing with firstdiff's.
 
 A layout takes the taps of a run, {(tap, step): array}, and gives them laid otherwise.
 """

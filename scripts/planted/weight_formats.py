@@ -1,4 +1,4 @@
-"""How do weights lie in each format people have, rightly and with an engine's mistakes?
+"""Writes weights in each common file format, right or with an engine's mistakes.
 
 Hugging Face safetensors (one file a tensor, so that a folder that differs in one tensor shares the other files), GGUF,
 llama2.c, MiniMind JSON and folders of .npy as an engine dumps them; and the blocks of some quantised types unpacked by

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does `firstdiff weights` name every planted mistake, and call no right conversion wrong? A zoo of weight files.
+"""Checks that `firstdiff weights` names every planted mistake, and accepts every right conversion, on generated weight files.
 
     python scripts/planted/weight_zoo.py [--only GLOB] [--json FILE]            both of these, with the command built from here
     python scripts/planted/weight_zoo.py make DIR

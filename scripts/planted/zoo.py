@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zoo.py: faulty candidates of every kind, for `cargo xtask zoo`: which mistakes does `firstdiff explain` name?
+"""Generates wrong candidates of every kind for `cargo xtask zoo`, which counts the mistakes that `firstdiff explain` names.
 
     zoo.py OUT [--models fixtures/models] [--kinds full,streams,last,logits,last-logits] [--every N] [--seed S]
 

@@ -1,4 +1,4 @@
-"""A campaign of comparisons whose truth is known: does `firstdiff compare` ever pass a wrong run, or call a right one diverged?
+"""Runs many comparisons with known truth, and checks that `firstdiff compare` never passes a wrong run or reports a right one as diverged.
 
     python scripts/suites/campaign.py [--firstdiff target/release/firstdiff] [--count 6000] [--seed 1] [--jobs 2] [--keep DIR] [--case SEED]
 

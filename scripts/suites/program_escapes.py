@@ -1,4 +1,4 @@
-"""Models of a few lines that do what a recorder of operations cannot see, or sees only as one operation: is each noticed, and nothing a constant in silence?"""
+"""Tests tiny models with code that an operation recorder cannot see, or sees as one operation: each must be noticed, never taken as a constant."""
 
 import ctypes
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_action.py: does action.yml do what it says?
+"""Tests action.yml, the GitHub action.
 
     python scripts/suites/test_action.py [--command PATH]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_below_noise.py: which is the smallest fault of a kind that `firstdiff explain` still names, in each arithmetic?
+"""Measures the smallest fault of each kind that `firstdiff explain` still names, in each arithmetic.
 
     python scripts/suites/test_below_noise.py [--json FILE] [--docs] [--command PATH] [--only KIND,..]
 

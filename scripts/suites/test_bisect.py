@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "numpy>=1.26"]
 # ///
-"""Does `firstdiff bisect --run` find a fault in an engine of 22 layers, in 8 runs and under 1 % of the bytes of a full dump?
+"""Tests that `firstdiff bisect --run` finds a fault in an engine of 22 layers in 8 runs, with under 1 % of the bytes of a full dump.
 
     python scripts/suites/test_bisect.py [--firstdiff BINARY] [--tinyllama] [--keep DIR]
 

@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "llama-cpp-python==0.3.36", "numpy>=1.26"]
 # ///
-"""Is a run the same run in whatever chunks it takes its tokens, and does firstdiff find what goes wrong in decoding?
+"""Tests that a run gives the same result whatever its chunks of tokens, and that firstdiff finds faults in decoding.
 
     python scripts/suites/test_decode.py [--command PATH] [--only FAMILY] [--without-llama-cpp] [--keep DIR]
 

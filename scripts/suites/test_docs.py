@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do the worked examples of docs/guide/engines run as they stand?
+"""Tests that the worked examples of docs/guide/engines run as written.
 
     python scripts/suites/test_docs.py [PAGE ..] [--firstdiff BINARY] [--candle TARGET_DIR | --without-candle]
 

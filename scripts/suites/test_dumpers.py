@@ -4,7 +4,7 @@
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "safetensors>=0.6", "numpy>=1.26", "gguf==0.19.0", "llama-cpp-python==0.3.36", "onnx==1.23.2",
 #                 "onnxruntime==1.32.0", "onnxscript==0.7.2"]
 # ///
-"""Do the two reference dumpers agree? PyTorch and llama.cpp on the same random weights, every tap, every step.
+"""Tests that the two reference dumpers agree: PyTorch and llama.cpp on the same random weights, every tap, every step.
 
     python scripts/suites/test_dumpers.py [--only CASE] [--keep DIR]
 

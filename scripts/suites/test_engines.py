@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_engines.py: what does firstdiff say of engines that other people wrote? Right runs must never be blamed, planted mistakes must be found.
+"""Tests firstdiff on engines by other authors: right runs must never be blamed, planted mistakes must be found.
 
     python scripts/suites/test_engines.py [--engine NAME].. [--only TEXT] [--list] [--docs] [--json FILE] [--keep DIR] [--command PATH]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Are the rows of experts read in the forms in which engines write them? Small mixtures of transformers are recorded, and runs of the same model, right and
-wrong, are written in each form: an expert's rows in the order of the tokens or of the places of the choice, of all tokens, [E,T,F], [T,E,F], [E,capacity,F]
-with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
+"""Tests that the rows of experts are read in each layout that engines use.
+Small mixtures of transformers are recorded, and runs of the same model, right and wrong, are written in each form: an expert's rows in the order of the tokens
+or of the places of the choice, of all tokens, [E,T,F], [T,E,F], [E,capacity,F] with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
 
     python scripts/suites/test_expert_forms.py --command target/release/firstdiff [ARCH ..] [--keep DIR] [--without explain]
 

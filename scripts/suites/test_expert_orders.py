@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Is what stands by the places of a choice, and what a program sorts by expert, judged in its own order, and nothing in any? Small mixtures of transformers are
-recorded, and what they recorded is written again: right in another order, and wrong in ways that an order must not hide.
+"""Tests that tensors ordered by expert choice, or sorted by expert, are judged in that order, and other tensors are not reordered.
+Small mixtures of transformers are recorded, and what they recorded is written again: right in another order, and wrong in ways that an order must not hide.
 
     python scripts/suites/test_expert_orders.py --command target/release/firstdiff [ARCH ..] [--keep DIR]
 

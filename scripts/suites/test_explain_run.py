@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "safetensors>=0.6", "numpy>=1.26"]
 # ///
-"""Does `firstdiff explain MODEL --run ENGINE` say what an engine of 22 layers does wrong, though nobody listed the mistake, in a few runs?
+"""Tests that `firstdiff explain MODEL --run ENGINE` describes an unlisted mistake in an engine of 22 layers, in a few runs.
 
     python scripts/suites/test_explain_run.py [--firstdiff BINARY] [--only FAULT] [--keep DIR]
 

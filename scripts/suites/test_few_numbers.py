@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Is anything proved of few numbers that are no mistake at all? Classifiers and pooled embeddings of 1 to 64 numbers are recorded as programs; candidates are the
-numbers of other prompts, of other models, of other rows, and noise. No cause, law or factor may be proved of them, by `explain` or `compare`.
+"""Tests that nothing is proved from a few numbers that differ without a mistake.
+Classifiers and pooled embeddings of 1 to 64 numbers are recorded as programs; candidates are the numbers of other prompts, of other models, of other rows, and
+noise. No cause, law or factor may be proved of them, by `explain` or `compare`.
 
     python scripts/suites/test_few_numbers.py --command target/release/firstdiff [--count 500] [--seed 1] [--seconds 5]
 

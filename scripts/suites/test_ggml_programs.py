@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Is the program that dump_llama_cpp.py records what llama.cpp computed? Small random models of many architectures are converted by llama.cpp's own
-converter and recorded with --program; then Rust evaluates the files in f64 (with a cache in f16: in ggml's arithmetic), and every tap must be within
-rounding of the recorded one.
+"""Tests that the programs recorded by dump_llama_cpp.py compute what llama.cpp computed.
+Small random models of many architectures are converted by llama.cpp's own converter and recorded with --program; then Rust evaluates the files in f64 (with a
+cache in f16: in ggml's arithmetic), and every tap must be within rounding of the recorded one.
 
     python scripts/suites/test_ggml_programs.py --evaluate BINARY [NAME ..] [--each N] [--quantised] [--vendor FOLDER] [--keep FOLDER]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_html.py: do the pages that firstdiff writes work as a person uses them?
+"""Tests the HTML pages that firstdiff writes, used as a person would.
 
     python scripts/suites/test_html.py [--command PATH] [--screenshots DIR]
 

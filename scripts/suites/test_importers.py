@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_importers.py: does firstdiff read what other programs write, and does it still tell right from wrong there?
+"""Tests that firstdiff reads the files of other programs, and still finds mistakes in them.
 
     test_importers.py [--firstdiff target/release/firstdiff] [--keep DIR]
 

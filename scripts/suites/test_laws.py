@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_laws.py: what does `firstdiff explain` say of mistakes that its catalogue does not list? Each mistake of scripts/forms is run, and the answer is held to the truth.
+"""Tests what `firstdiff explain` says of mistakes outside its catalogue: runs each mistake of scripts/forms and compares the answer with the truth.
 
     python scripts/suites/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16,q8_0,q4_0] [--again] [--json FILE] [--set fourth]
     python scripts/suites/test_laws.py --command BIN --together 2,3 --count 60 --set first,fourth     # several mistakes in one engine, one of them of the catalogue

@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["numpy>=1.26"]
 # ///
-"""Whatever layout `compare` accepts, do `replay` and `explain` accept? Every order of axes, in tiny models whose sizes coincide.
+"""Tests that `replay` and `explain` accept every layout that `compare` accepts: every order of axes, in tiny models whose sizes coincide.
 
     python scripts/suites/test_layouts.py [--command PATH] [--only TEXT] [--explain] [--keep DIR]
 

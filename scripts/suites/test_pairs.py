@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "safetensors>=0.6", "numpy>=1.26", "gguf==0.19.0", "llama-cpp-python==0.3.36"]
 # ///
-"""Do five engines agree on one trained model, and is a mistake planted in any of them found?
+"""Tests that five engines agree on one trained model, and that a mistake planted in any of them is found.
 
     python scripts/suites/test_pairs.py [--data FOLDER] [--candle TARGET_DIR | --without-candle] [--docs] [--keep DIR]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Are experts judged under the candidate's own routing, and is a router blamed only where it is wrong? Small mixtures of experts of transformers are
-recorded, and run again in ways that send tokens to other experts.
+"""Tests that experts are judged under the candidate's own routing, and that a router is blamed only if it is wrong.
+Small mixtures of experts of transformers are recorded, and run again in ways that send tokens to other experts.
 
     python scripts/suites/test_program_experts.py --command target/release/firstdiff [ARCH ..] [--keep DIR]
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Is a fault found where it is, in architectures that no code here names? Weights of one matrix or vector are changed in a model of each architecture, and
-`firstdiff compare` must name the first recorded tap that depends on them; a right run in other kernels must be at parity.
+"""Tests that faults are located in architectures that firstdiff has no code for.
+Weights of one matrix or vector are changed in a model of each architecture, and `firstdiff compare` must name the first recorded tap that depends on them; a
+right run in other kernels must be at parity.
 
     python scripts/suites/test_program_faults.py --command target/release/firstdiff [NAME ..] [--each 4] [--seed 1]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does `firstdiff inspect` tell of anything in right recordings? Architectures of transformers are recorded with their programs, and every finding that is
-more than a note is a false one.
+"""Tests that `firstdiff inspect` reports nothing in right recordings.
+Architectures of transformers are recorded with their programs, and every finding that is more than a note is a false one.
 
     python scripts/suites/test_program_inspect.py --command BINARY [NAME ..] [--dtype TYPE] [--each N] [--keep FOLDER] [--notes]
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Is a mistake that PyTorch itself makes found where it is, and called by its name, in recorded architectures? Mistakes of planted/program_mistakes
-are made in a model; `firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and right runs must be at parity.
+"""Tests that mistakes planted in PyTorch models are located and named, in recorded architectures.
+Mistakes of planted/program_mistakes are made in a model; `firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and
+right runs must be at parity.
 
     python scripts/suites/test_program_mistakes.py --command target/release/firstdiff [--only ARCH MISTAKE ..] [--each 4] [--variant f32,half] [--seed 1]
         [--compare-only] [--set fourth]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Does `firstdiff weights` map the tensors of any architecture? Small random models are converted by llama.cpp's own converter to f32, f16 and Q8_0: every
-tensor must be mapped, and at parity. Then mistakes are planted in the GGUF: the tensor that is wrong must be named, and no other.
+"""Tests that `firstdiff weights` maps the tensors of any architecture.
+Small random models are converted by llama.cpp's own converter to f32, f16 and Q8_0: every tensor must be mapped, and at parity. Then mistakes are planted in
+the GGUF: the tensor that is wrong must be named, and no other.
 
     python scripts/suites/test_program_weights.py --command BINARY [NAME ..] [--each N] [--list] [--faults] [--vendor FOLDER] [--keep FOLDER]
 

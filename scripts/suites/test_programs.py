@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Is what a recorded program says what PyTorch computed? Architectures of transformers are recorded; then the files alone, without the model's code,
-are carried out by PyTorch's operations, and every tap must come out bit for bit; and by Rust in f64, where every tap must be within f32's rounding.
+"""Tests that recorded programs compute what PyTorch computed.
+Architectures of transformers are recorded; then the files alone, without the model's code, are carried out by PyTorch's operations, and every tap must come out
+bit for bit; and by Rust in f64, where every tap must be within f32's rounding.
 
     python scripts/suites/test_programs.py [NAME ..] [--evaluate BINARY] [--double] [--keep FOLDER] [--table FILE]
     python scripts/suites/test_programs.py [NAME ..] --dtypes

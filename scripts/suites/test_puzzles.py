@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "numpy>=1.26", "gguf", "llama-cpp-python==0.3.36"]
 # ///
-"""Does firstdiff line up dumps whose tensors lie otherwise than the reference's, and still see the mistake in them?
+"""Tests that firstdiff aligns dumps whose tensors have another layout than the reference's, and still finds the mistake in them.
 
     python scripts/suites/test_puzzles.py [--command PATH] [--keep DIR] [--only NAME] [--names]
 

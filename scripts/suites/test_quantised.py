@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How near do we come to llama.cpp, weight type by weight type? Its dumps replayed, and a forward of ours against its logits.
+"""Measures how close our forward pass is to llama.cpp, for each weight type: its dumps are replayed, and our logits compared.
 
     python scripts/suites/test_quantised.py [--json FILE] [--only Q4_K_M] [--keep DIR]
 

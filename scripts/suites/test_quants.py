@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are our values of every ggml block type those of PyPI gguf and of llama.cpp, bit for bit?
+"""Tests that our values of every ggml block type equal those of PyPI gguf and of llama.cpp, bit for bit.
 
     python scripts/suites/test_quants.py                      at least 10,000 random valid blocks a type; exit 1 on any difference
     python scripts/suites/test_quants.py --json FILE          and the table as JSON (for docs/measured/quants.md)

@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "numpy>=1.26"]
 # ///
-"""Do the C and the Python recorder write dumps that firstdiff holds to be right, and what do they cost?
+"""Tests that the C and the Python recorder write dumps that firstdiff accepts as right, and measures their cost.
 
     python scripts/suites/test_recorders.py [--firstdiff BINARY] [--without-torch] [--keep DIR]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_remote.py: is a dump that lies in a store the dump that its files are?
+"""Tests that a dump in a remote store is read as the same files on disk.
 
     python scripts/suites/test_remote.py [--command target/debug/firstdiff] [--prepare]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_right.py: is anything blamed where nothing is wrong? Right runs of every family, in every arithmetic, through `firstdiff explain`.
+"""Tests that nothing is blamed in right runs of every family, in every arithmetic, through `firstdiff explain`.
 
     python scripts/suites/test_right.py [--json FILE] [--docs] [--command PATH]
 

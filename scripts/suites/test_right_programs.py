@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Is a right engine left alone by what is judged from a recorded program? Small models of many architectures run right in other arithmetics, with fused attention,
-with narrow K/V caches and with other threads; `compare`, `replay` and `explain` must find nothing against the eager run's program.
+"""Tests that right engines are not blamed when they are judged by a recorded program.
+Small models of many architectures run right in other arithmetics, with fused attention, with narrow K/V caches and with other threads; `compare`, `replay` and
+`explain` must find nothing against the eager run's program.
 
     python scripts/suites/test_right_programs.py --command target/release/firstdiff [--only ARCH ..] [--variant VARIANT ..] [--keep FOLDER]
 

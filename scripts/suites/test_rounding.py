@@ -3,7 +3,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch==2.9.1", "transformers==4.57.1", "safetensors>=0.6", "numpy>=1.26", "gguf==0.19.0", "llama-cpp-python==0.3.36"]
 # ///
-"""Does firstdiff tell rounding from mistakes in deep models? Right runs must be at parity, wrong ones found where they are wrong.
+"""Tests that firstdiff distinguishes rounding from mistakes in deep models: right runs must be at parity, wrong ones located.
 
     python scripts/suites/test_rounding.py [--firstdiff target/release/firstdiff] [--only MODEL] [--tokens 48] [--keep DIR]
 

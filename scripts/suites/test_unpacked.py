@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_unpacked.py: does `firstdiff explain` name a wrong way to unpack quantised blocks from the activations alone?
+"""Tests that `firstdiff explain` names a wrong way of unpacking quantised blocks, from the activations alone.
 
     python scripts/suites/test_unpacked.py [--command PATH]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_wheel.py: what does `pip install firstdiff` give, and does it do what it says?
+"""Tests the installed wheel: what `pip install firstdiff` provides, and that it works.
 
     python scripts/suites/test_wheel.py [--wheel FILE] [--target DIR] [--prepare]
 

@@ -1,4 +1,4 @@
-//! What is packed beside the command? Its man pages, one a command, and what completes it in each shell.
+//! Writes the files that packages ship with the command: man pages, one for each subcommand, and shell completions.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! In which layer, and which tap in it? Prints what `firstdiff::bisect` finds.
+//! Bisects two dumps: prints the layer and the tap that `firstdiff::bisect` finds.
 
 use anyhow::Result;
 use firstdiff::Judged;

@@ -1,5 +1,5 @@
-//! What mdBook asks before it renders a chapter (book.toml names this as a preprocessor): links to files of the repository that are no pages of the
-//! book lead to the repository, and those to a README.md to the page that the book makes of it.
+//! Rewrites links for mdBook (a preprocessor in book.toml): links to repository files that are not in the book go to the repository, and links to a
+//! README.md to the page that the book makes of it.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::markdown::{is_elsewhere, links, resolved};
 
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 
-/// Reads mdBook's context and book from standard input and writes the book. Asked whether it supports a renderer, it does.
+/// Reads mdBook's context and book from standard input and writes the book. To the question whether a renderer is supported, it answers yes.
 pub(crate) fn run(asked: &[String]) -> Result<u8> {
     if !asked.is_empty() {
         return Ok(0);
@@ -25,7 +25,7 @@ pub(crate) fn run(asked: &[String]) -> Result<u8> {
     Ok(0)
 }
 
-/// Every chapter, wherever this version of mdBook has it: what has a content and a path.
+/// Visits every chapter: any object with content and a path, wherever this version of mdBook has it.
 fn chapters(value: &mut Value, root: &Path) -> Result<()> {
     match value {
         Value::Array(all) => all.iter_mut().try_for_each(|value| chapters(value, root)),

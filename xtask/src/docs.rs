@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: the tables under docs/, written from what the scripts measure on this machine.
+//! Writes tables in docs/ from the measurements of the scripts on this machine: `cargo xtask docs`.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) fn run() -> Result<u8> {
     Ok(0)
 }
 
-/// What a script writes with `--json`.
+/// The rows that a script writes with `--json`.
 fn measured(script: &str) -> Result<Vec<Value>> {
     let folder = tempfile::tempdir()?;
     let json = folder.path().join("rows.json");

@@ -1,4 +1,4 @@
-//! Which command takes which model? Runs each on what fixtures/ has of every family and source, and writes docs/reference/families.md, or compares.
+//! Checks which command works on which model: runs each on every family and format in fixtures/, and writes or compares docs/reference/families.md.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,16 +24,16 @@ Written by `cargo xtask families`.
 |---|---|---|---|---|---|---|---|
 ";
 
-/// A kind of model, and files of it in fixtures/.
+/// A family in one format, with files of it in fixtures/.
 struct Source {
     what: &'static str,
     families: &'static str,
     model: &'static str,
-    /// The same weights in a file of another kind, or the same file.
+    /// The same weights in another format, or the same file.
     other: &'static str,
-    /// Two dumps of it: the second is the candidate. Where there is none, what `dump` writes is both.
+    /// Two dumps of it; the second is the candidate. If there are none, the output of `dump` is used for both.
     dumps: [&'static str; 2],
-    /// What a command is told beside it.
+    /// Additional arguments.
     beside: &'static [&'static str],
     tokens: &'static str,
 }
@@ -41,12 +41,12 @@ struct Source {
 const PROMPT: &str = "1,17,42,99,3,150,77,17,128,64,5";
 const FORGETTING: &[&str] = &["--weights", "programs/forgetting/model.safetensors"];
 
-/// A Hugging Face folder of a family.
+/// A family as a Hugging Face folder.
 const fn folder(families: &'static str, model: &'static str, other: &'static str, dumps: [&'static str; 2]) -> Source {
     Source { what: "Hugging Face folder", families, model, other, dumps, beside: &[], tokens: PROMPT }
 }
 
-/// Another form of the same.
+/// The same in another format.
 const fn form(what: &'static str, of: Source) -> Source {
     Source { what, ..of }
 }
@@ -127,7 +127,7 @@ const SOURCES: [Source; 12] = [
     ),
 ];
 
-/// Writes docs/reference/families.md, or fails if the commands do something else.
+/// Writes docs/reference/families.md, or with `check` fails if the results differ.
 pub(crate) fn run(check: bool) -> Result<u8> {
     let root = crate::root()?;
     let command = crate::readme::build(&root)?;
@@ -155,7 +155,7 @@ fn row(source: &Source, root: &Path, command: &Path) -> Result<String> {
     } else {
         vec!["weights", other, other, "--program", model]
     };
-    // What another run needs comes first, in the table last.
+    // The order of runs is that of their dependencies, not that of the table.
     let runs = [
         [&["dump", model, "-o", &made][..], tokens, beside].concat(),
         weights,

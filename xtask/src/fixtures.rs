@@ -1,4 +1,4 @@
-//! Can every fixture be made again? Runs scripts/goldens/make_fixtures.py, which makes them and compares.
+//! Rebuilds every fixture with scripts/goldens/make_fixtures.py, and compares or updates them.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Is our own forward as good as it was? Every fixture model against PyTorch's golden dump and its baseline.
+//! Checks that our own forward pass is no worse than before: every fixture model against PyTorch's golden dump and its baseline.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub(crate) fn run(update: bool) -> Result<u8> {
     Ok(code)
 }
 
-/// PyTorch's f32 dump of a model, in whatever form it is kept.
+/// PyTorch's f32 dump of a model, in whichever format it is stored.
 fn golden(fixtures: &Path, name: &str) -> Option<std::path::PathBuf> {
     let forms =
         ["", ".npz", ".safetensors"].map(|ending| fixtures.join("golden").join(format!("{name}-torch{ending}")));
@@ -53,7 +53,7 @@ fn judge(model: &Path, golden: &Path, profile: Profile) -> Result<Judged> {
         weights: None,
         json: None,
     })?;
-    // Judged as f32 whatever we ran in: the golden run is f32.
+    // Judged as f32 whatever the profile of our run, because the golden run is f32.
     Session::open(golden, &output, Some(Profile::F32), None)?.run()
 }
 

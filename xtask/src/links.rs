@@ -1,4 +1,4 @@
-//! Do all links of the documents lead somewhere? Files and anchors always, other people's pages where that is asked for.
+//! Checks the links in all documents: files and anchors always, external pages on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::markdown::{anchors, documents, files, is_elsewhere, links, resolved, 
 /// The folder of the book, and its table of contents.
 const BOOK: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Documents of other projects that are named as ours are.
+/// Documents of other projects whose paths look like ours.
 const FOREIGN: [&str; 1] = ["docs/gguf.md"];
 
-/// Prints what is wrong; with `online`, asks for every page of other people.
+/// Prints broken links; with `online` also requests every external page.
 pub(crate) fn run(online: bool) -> Result<u8> {
     let root = crate::root()?;
     let mut wrong = broken(&root)?;
@@ -30,7 +30,7 @@ pub(crate) fn run(online: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Whether a page of other people is there.
+/// Whether an external page exists.
 fn answers(page: &str) -> Result<bool> {
     let mut curl = Command::new("curl");
     let curl =
@@ -38,13 +38,13 @@ fn answers(page: &str) -> Result<bool> {
     Ok(curl.status().context("curl")?.success())
 }
 
-/// Every target with a scheme.
+/// Every link target with a scheme.
 fn foreign(documents: &[(PathBuf, String)]) -> BTreeSet<String> {
     let targets = documents.iter().flat_map(|(_, text)| links(text).into_iter().map(|at| text[at].to_owned()));
     targets.filter(|target| is_elsewhere(target)).collect()
 }
 
-/// Everything that is wrong with the links of the repository, a line each.
+/// Every broken link of the repository, one line each.
 fn broken(root: &Path) -> Result<Vec<String>> {
     let documents: BTreeMap<PathBuf, String> = documents(root)?.into_iter().collect();
     let mut wrong = Vec::new();
@@ -73,7 +73,7 @@ fn broken(root: &Path) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// What is wrong with one target.
+/// What is wrong with one target, if anything.
 fn fault(root: &Path, from: &Path, target: &str, documents: &BTreeMap<PathBuf, String>) -> Option<&'static str> {
     let (file, anchor) = target.split_once('#').map_or((target, None), |(file, anchor)| (file, Some(anchor)));
     let folder = from.parent().unwrap_or(Path::new(""));
@@ -87,7 +87,7 @@ fn fault(root: &Path, from: &Path, target: &str, documents: &BTreeMap<PathBuf, S
     (!has).then_some("has no such anchor")
 }
 
-/// The text with the parts of other files that mdBook puts in: `{{#include ../README.md:start}}`.
+/// The text with mdBook's includes inserted: `{{#include ../README.md:start}}`.
 fn included(text: &str, folder: &Path, documents: &BTreeMap<PathBuf, String>) -> Result<String, String> {
     let Some((before, rest)) = text.split_once("{{#include ") else { return Ok(text.to_owned()) };
     let (what, after) = rest.split_once("}}").ok_or("an include without an end")?;
@@ -99,7 +99,7 @@ fn included(text: &str, folder: &Path, documents: &BTreeMap<PathBuf, String>) ->
     Ok(format!("{before}{part}{}", included(after, folder, documents)?))
 }
 
-/// Documents of ours that a text names by their path: docs/reference/format.md.
+/// Paths of our documents in a text: docs/reference/format.md.
 fn mentioned(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
     let words = text.split(|c: char| !is_part(c)).map(|word| word.trim_end_matches('.'));
@@ -107,7 +107,7 @@ fn mentioned(text: &str) -> BTreeSet<String> {
     words.filter(ours).map(str::to_owned).collect()
 }
 
-/// Pages that the book has not, or has twice.
+/// Pages that are missing from the book, or in it twice.
 fn outside_of_the_book(documents: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let Some(summary) = documents.get(Path::new(SUMMARY)) else { return vec![format!("{SUMMARY} is not there")] };
     let masked = without_code(summary);

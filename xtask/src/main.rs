@@ -1,4 +1,5 @@
-//! What does the project's own work need? `cargo xtask assets | bisect | gate | fixtures | bench | fuzz | docs | mistakes | readme | zoo`: thin, calls the crates.
+//! Runs the project's tasks: `cargo xtask assets | bisect | gate | fixtures | bench | fuzz | docs | mistakes | readme | zoo`. Only a thin layer over the
+//! crates.
 
 mod assets;
 mod bench;

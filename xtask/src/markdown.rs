@@ -1,4 +1,4 @@
-//! What does a Markdown file link to, and which anchors does it have? Enough of the form for our own documents.
+//! Finds the links and anchors of Markdown files, as far as our own documents need it.
 
 use std::fs;
 use std::ops::Range;
@@ -6,15 +6,15 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Where no documents are.
+/// Folders without documents.
 const SKIPPED: [&str; 4] = ["target", ".git", ".venv", "book"];
 
-/// Every Markdown file of the repository, by its path in it, with its text.
+/// Every Markdown file of the repository: its path and its text.
 pub(crate) fn documents(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     files(root, "md")
 }
 
-/// Every file of the repository with this ending.
+/// Every file of the repository with this extension.
 pub(crate) fn files(root: &Path, ending: &str) -> Result<Vec<(PathBuf, String)>> {
     let (mut found, mut open) = (Vec::new(), vec![root.to_path_buf()]);
     while let Some(folder) = open.pop() {
@@ -33,7 +33,7 @@ pub(crate) fn files(root: &Path, ending: &str) -> Result<Vec<(PathBuf, String)>>
     Ok(found)
 }
 
-/// The text with spaces for every byte of code, so that places in it stay what they are.
+/// The text with every byte of code replaced by a space, so that positions stay the same.
 pub(crate) fn without_code(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut blank = |range: Range<usize>| bytes[range].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
@@ -65,7 +65,7 @@ pub(crate) fn without_code(text: &str) -> String {
     String::from_utf8(bytes).expect("whole characters were replaced")
 }
 
-/// Code within a paragraph: from some backticks to as many.
+/// Code spans in a paragraph: from backticks to the same number of backticks.
 fn code_spans(text: &str, paragraph: Range<usize>) -> Vec<Range<usize>> {
     let (mut spans, mut at) = (Vec::new(), paragraph.start);
     while let Some(begin) = text[at..paragraph.end].find('`').map(|found| at + found) {
@@ -87,7 +87,7 @@ fn code_spans(text: &str, paragraph: Range<usize>) -> Vec<Range<usize>> {
     spans
 }
 
-/// The places of all targets of links and images, code left out.
+/// The ranges of all targets of links and images outside code.
 pub(crate) fn links(text: &str) -> Vec<Range<usize>> {
     let masked = without_code(text);
     let mut found = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn links(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The names that `#..` may have behind the file: of headings, as GitHub and mdBook make them, and of ids.
+/// The anchors for `#..` in links: of headings, as GitHub and mdBook make them, and of ids.
 pub(crate) fn anchors(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let masked = without_code(text);
@@ -122,12 +122,12 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a target is another program's: it has a scheme.
+/// Whether a target is external: it has a scheme.
 pub(crate) fn is_elsewhere(target: &str) -> bool {
     target.contains("://") || target.starts_with("mailto:")
 }
 
-/// A path of the repository, as a file in `folder` writes it; `None` outside of the repository.
+/// The repository path of a target in a file of `folder`; `None` outside of the repository.
 pub(crate) fn resolved(folder: &Path, target: &str) -> Option<PathBuf> {
     let mut path = folder.to_path_buf();
     for part in Path::new(target).components() {

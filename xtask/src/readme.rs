@@ -1,4 +1,4 @@
-//! Do the documents show what the command prints? Writes the terminal runs between their marks anew, or compares.
+//! Updates the terminal runs in all documents with what the command prints, or compares them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 const BEGIN: &str = "<!-- terminal run: written by `cargo xtask readme` -->\n";
-/// Minutes, not a moment: it is carried out where that is asked for.
+/// For runs that take minutes: only updated on request.
 const BEGIN_SLOW: &str = "<!-- slow terminal run: written by `cargo xtask readme --slow` -->\n";
 const END: &str = "<!-- end of terminal run -->";
 const PROMPT: &str = "```console\n$ firstdiff ";
@@ -16,12 +16,12 @@ const PROMPT: &str = "```console\n$ firstdiff ";
 /// A terminal run in a document.
 struct Run<'a> {
     command: &'a str,
-    /// What stands below the command now.
+    /// The output below the command now.
     shown: &'a str,
     is_slow: bool,
 }
 
-/// Carries out what stands behind the prompt of every terminal run of every document.
+/// Runs the command of every terminal run in every document.
 pub(crate) fn run(check: bool, slow: bool) -> Result<u8> {
     let root = crate::root()?;
     let documents = crate::markdown::documents(&root)?;
@@ -51,12 +51,12 @@ pub(crate) fn run(check: bool, slow: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// A terminal run of which nothing is shown yet.
+/// A terminal run with no output yet.
 pub(crate) fn unfilled(command: &str) -> String {
     format!("{BEGIN}{PROMPT}{command}\n```\n{END}")
 }
 
-/// A document with what an earlier version of it shows of the same commands.
+/// A document with the outputs that an earlier version of it has for the same commands.
 pub(crate) fn carried(text: &str, earlier: &str) -> Result<String> {
     let mut known = BTreeMap::new();
     rewritten(earlier, |run| {
@@ -66,7 +66,7 @@ pub(crate) fn carried(text: &str, earlier: &str) -> Result<String> {
     rewritten(text, |run| Ok(known.remove(run.command).unwrap_or_default()))
 }
 
-/// The document with something else below each command.
+/// Replaces the output below each command.
 fn rewritten(text: &str, mut screen: impl FnMut(&Run<'_>) -> Result<String>) -> Result<String> {
     let mut written = String::new();
     let mut rest = text;
@@ -83,7 +83,7 @@ fn rewritten(text: &str, mut screen: impl FnMut(&Run<'_>) -> Result<String>) -> 
     Ok(written + rest)
 }
 
-/// The command, as this task was built: beside it.
+/// Builds the command in the profile of this task; it is written beside this program.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
     let status = cargo.args(["build", "--quiet", "--package", "firstdiff"]).current_dir(root).status()?;
@@ -91,7 +91,7 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("firstdiff"))
 }
 
-/// What the command prints.
+/// Runs the command and returns its output.
 fn screen(root: &Path, command: &Path, arguments: &str) -> Result<String> {
     let output = Command::new(command)
         .args(arguments.split_whitespace())

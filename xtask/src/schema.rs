@@ -1,4 +1,4 @@
-//! Do docs/reference/schema.md and docs/reference/schema-parts.md say what docs/reference/schema/report.json says? Writes them anew, or compares.
+//! Generates docs/reference/schema.md and docs/reference/schema-parts.md from docs/reference/schema/report.json, or compares them.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -22,10 +22,10 @@ The keys of what the [reports](schema.md) hold. A key is always there unless it 
 Written by `cargo xtask mistakes` from docs/reference/schema/report.json.
 ";
 
-/// Keys of every report, which the head of the page describes.
+/// Keys of every report, described at the head of the page.
 const EVERYWHERE: [&str; 2] = ["command", "schema"];
 
-/// Writes the two pages, or fails if they are others.
+/// Writes the two pages, or with `check` fails if they differ.
 pub(crate) fn run(check: bool) -> Result<u8> {
     let docs = crate::root()?.join("docs/reference");
     let schema = std::fs::read_to_string(docs.join("schema/report.json"))?;
@@ -43,7 +43,7 @@ pub(crate) fn run(check: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// A section for each command, as the schema lists them; and one for each part that they are made of.
+/// A section for each command, in the order of the schema; and one for each part.
 fn pages(schema: &Value) -> Result<[String; 2]> {
     let definitions = schema["$defs"].as_object().context("no definitions")?;
     let commands: Vec<&str> = schema["anyOf"].as_array().into_iter().flatten().filter_map(referred).collect();
@@ -58,7 +58,7 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
         let about = if about.is_empty() { String::new() } else { format!("{}\n\n", about.join(" ")) };
         parts += &format!("\n## {name}\n\n{about}{}", keys(part));
     }
-    // A report that holds another command's stands with the commands.
+    // Links to the report of another command go to the page of commands.
     let of_command = |page: String| {
         commands
             .iter()
@@ -67,7 +67,7 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
     Ok([text, parts].map(of_command))
 }
 
-/// The definition that a schema is.
+/// The name of the definition that a schema refers to.
 fn referred(schema: &Value) -> Option<&str> {
     schema["$ref"].as_str()?.rsplit('/').next()
 }
@@ -78,7 +78,7 @@ fn section(name: &str, schema: &Value) -> String {
     format!("\n## {name}\n\n`{what}`\n{made}\n{}", keys(schema))
 }
 
-/// What a definition has beside its own keys, or is one of.
+/// The allowed values of a definition, or the definitions whose keys it includes.
 fn made_of(schema: &Value) -> Option<String> {
     if let Some(words) = schema["enum"].as_array() {
         let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();

@@ -1,4 +1,4 @@
-//! Do docs/reference/why and the table of contents say what the catalogue and the list of laws say? A page for each name that `firstdiff why` knows.
+//! Generates docs/reference/why and the table of contents from the catalogue and the laws, or compares them: a page for each name of `firstdiff why`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use serde_json::Value;
 const FOLDER: &str = "docs/reference/why";
 const INDEX: &str = "docs/reference/why/README.md";
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// The line of the table of contents below which the pages stand.
+/// The line of the table of contents above these pages.
 const ABOVE: &str = "- [What the answer means](reference/why/README.md)\n";
 
-/// Writes the pages, or fails if they are others.
+/// Writes the pages, or with `check` fails if they differ.
 pub(crate) fn run(check: bool) -> Result<u8> {
     let root = crate::root()?;
     let pages = pages(&root)?;
@@ -41,15 +41,15 @@ pub(crate) fn run(check: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// A name that `firstdiff why` knows, and its page.
+/// The page for a name of `firstdiff why`.
 struct Page {
     name: &'static str,
-    /// Its row of the table of all.
+    /// Its row in the index.
     row: String,
     text: String,
 }
 
-/// Every page, by its path; what the command prints is left out.
+/// Every page by path, except the output of the command.
 fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let faulty = fs::read_to_string(root.join("fixtures/faulty/index.json"))?;
     let faulty: Vec<Value> = serde_json::from_str(&faulty)?;
@@ -85,7 +85,7 @@ fn index(causes: &[Page], forms: &[Page]) -> String {
     )
 }
 
-/// A row whose first cell leads to a page.
+/// A row whose first cell links to the page.
 fn index_row(name: &str, cells: &[String]) -> String {
     let cells: String = cells.iter().map(|cell| format!(" | {}", cell.replace('|', "\\|"))).collect();
     format!("| [{name}]({name}.md){cells} |\n")
@@ -114,7 +114,7 @@ fn cause(mistake: &Mistake, faulty: &[Value]) -> Page {
     Page { name: mistake.id, row: index_row(mistake.id, &cells), text }
 }
 
-/// The row of a form in docs/reference/laws.md is the one place where more is said of it.
+/// More about a form is only in its row of docs/reference/laws.md.
 fn law(form: Form, laws: &str) -> Result<Page> {
     let (name, what) = (form.name(), form.formula().trim());
     let begin = format!("| `{name}` | ");

@@ -1,4 +1,4 @@
-//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/planted/zoo.py, and the table docs/measured/zoo.md.
+//! Checks that `explain` names planted mistakes, on the candidates of scripts/planted/zoo.py, and writes docs/measured/zoo.md: `cargo xtask zoo`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,39 +15,39 @@ use firstdiff_trace::Dump;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-/// Seconds for the combinations of a stretch: half of what the command takes at least, for there are thousands.
+/// Seconds for the combinations of a stretch: half of the least that the command allows, because there are thousands of candidates.
 const SECONDS: f64 = 20.0;
 
-/// What became of one planted mistake.
+/// The result for one planted mistake.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fate {
-    /// Named.
+    /// It is named.
     Named,
-    /// Another id is named, and this one among those that reproduce it as well.
+    /// Another id is named, with this one among its alternatives.
     Among,
     /// No cause is stated.
     Unknown,
-    /// Nothing recorded shows it.
+    /// Nothing in the recording shows it.
     Invisible,
-    /// It is not named, and something else is.
+    /// Something else is named instead.
     Missed,
 }
 
-/// What became of one candidate.
+/// The result for one candidate.
 struct Judged {
     row: Value,
     fates: Vec<Fate>,
-    /// Causes stated though nothing of the kind was planted.
+    /// Causes that were stated although they were not planted.
     wrong: Vec<String>,
-    /// Whether the first tap that is wrong is the first that is said to be.
+    /// Whether the first wrong tap is reported as the first.
     first: bool,
     seconds: f64,
 }
 
-/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/measured/zoo.md, or prints it.
+/// Builds the candidates in `folder`, or in a temporary one, unless they exist; judges them; writes docs/measured/zoo.md, or prints it.
 ///
 /// # Errors
-/// When Python cannot make it, or a candidate cannot be read.
+/// When Python cannot build them, or a candidate cannot be read.
 pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<u8> {
     let temporary = tempfile::tempdir()?;
     let folder = folder.unwrap_or_else(|| temporary.path().join("zoo"));
@@ -117,7 +117,7 @@ fn judge(folder: &Path, models: &Path, row: Value) -> Result<Judged> {
     Ok(Judged { fates, wrong, first, seconds, row })
 }
 
-/// Whether replay's first wrong operation is `tap`.
+/// Whether `tap` is replay's first wrong operation.
 fn first_is(explanation: &Explanation, tap: &str) -> bool {
     let wrong = explanation.replay.taps.iter().find(|t| t.report.status == Status::Diverged);
     wrong.is_some_and(|t| t.report.place.tap.to_string() == tap)
@@ -145,9 +145,10 @@ fn among(finding: &Finding, planted: &Value) -> bool {
     finding.alternatives.iter().any(|cause| is(finding, cause, planted))
 }
 
-/// The same id, and the same number where both give one by the same name.
+/// Whether the id is the same, and every number that both give under the same name.
 fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
-    // Only differences of positions reach the scores: where neither was recorded, a shift of the queries is one of the keys the other way.
+    // Scores depend only on differences of positions: if neither queries nor keys were recorded, a shift of the queries equals the opposite shift of the
+    // keys.
     let sites: BTreeSet<&str> = finding.taps.iter().map(|tap| tap.site.name()).collect();
     let at: BTreeSet<&str> = planted["at"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let is_recorded = finding.shown_at.iter().any(|place| finding.taps.contains(&place.tap));
@@ -222,7 +223,7 @@ fn table(judged: &[Judged], every: usize) -> String {
     text + &unknown(judged)
 }
 
-/// What stays unknown, and why.
+/// The mistakes that stay unknown, and why.
 fn unknown(judged: &[Judged]) -> String {
     let mut counts: BTreeMap<(String, String, String), usize> = BTreeMap::new();
     for case in judged {

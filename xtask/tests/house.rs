@@ -1,5 +1,6 @@
-//! Rules of the code base that no compiler checks: nothing is decided by what a message says or by the id of a mistake, no folder of a crate imports in
-//! a circle, what is allowed stands where all tolerances of a crate do, and no crate is built once for the command and again for the tests.
+//! Checks rules of the code base that no compiler checks: no decision depends on the words of a message or the id of a mistake, the folders of a crate do
+//! not import each other in a circle, tolerances are only in the tolerance files of their crate, and no crate is built twice, for the command and for the
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use firstdiff_explain::mistakes::catalogue;
 
-/// Ways to ask what a text says.
+/// Ways to test what a text contains.
 const QUESTIONS: [&str; 9] = [
     ".starts_with(\"",
     ".ends_with(\"",
@@ -20,19 +21,19 @@ const QUESTIONS: [&str; 9] = [
     "== \"",
     "== Some(\"",
 ];
-/// Texts of other programs are read by what they say.
+/// Files that parse texts of other programs.
 const FOREIGN_TEXT: [&str; 2] = ["trace/src/dump/import/", "trace/src/npy.rs"];
 
-/// Where ids of mistakes, and what is asked of them, belong. xtask plants mistakes by their ids.
+/// The only folder in which ids of mistakes may be used. xtask plants mistakes by their ids.
 const CATALOGUE: &str = "explain/src/mistakes/";
-/// `compare` knows no catalogue: `inspect` says what a broken sum looks like.
+/// `compare` cannot use the catalogue: `inspect` describes what a broken sum looks like.
 const SUGGESTED: [(&str, &str); 1] = [("compare/src/inspect/stream.rs", "residual-source")];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
 }
 
-/// The source files of a folder, by their path in it.
+/// The source files of a folder, by relative path.
 fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
     let (mut found, mut open) = (BTreeMap::new(), vec![folder.to_path_buf()]);
     while let Some(at) = open.pop() {
@@ -51,7 +52,7 @@ fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// What the crates hold beside their tests, without comments: file, number and text of each line.
+/// The code of all crates without tests and comments: file, line number and text of each line.
 fn lines_of_code() -> Vec<(String, usize, String)> {
     let mut all = Vec::new();
     for folder in crates() {
@@ -65,7 +66,7 @@ fn lines_of_code() -> Vec<(String, usize, String)> {
     all
 }
 
-/// Every crate's src/.
+/// The src/ of every crate.
 fn crates() -> Vec<PathBuf> {
     let members = fs::read_dir(root().join("crates")).expect("crates");
     let mut all: Vec<PathBuf> = members.map(|entry| entry.expect("an entry").path().join("src")).collect();
@@ -74,7 +75,7 @@ fn crates() -> Vec<PathBuf> {
     all
 }
 
-/// Whether a text has two words: what a person reads, and no name of anything.
+/// Whether a text has two words: then it is prose, not a name.
 fn is_prose(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.windows(3).any(|w| w[0].is_ascii_alphabetic() && w[1] == b' ' && w[2].is_ascii_alphabetic())
@@ -98,7 +99,7 @@ fn no_id_of_a_mistake_stands_outside_the_catalogue() {
     let mut ids = BTreeSet::new();
     for id in catalogue().map(|mistake| mistake.id) {
         ids.insert(id);
-        // What ids begin with: `norm-`, `norm-weight`.
+        // Prefixes of ids: `norm-`, `norm-weight`.
         for (at, _) in id.match_indices('-') {
             ids.insert(&id[..=at]);
             ids.extend(Some(&id[..at]).filter(|start| start.contains('-')));
@@ -106,7 +107,7 @@ fn no_id_of_a_mistake_stands_outside_the_catalogue() {
     }
     let mut found = Vec::new();
     for (name, number, line) in lines_of_code() {
-        // An id of one word is a word of others too.
+        // An id of a single word may also be an ordinary word elsewhere.
         let is_id = |text: &str| ids.contains(text) && (text.contains('-') || name.starts_with("explain/"));
         let is_known = |text: &str| SUGGESTED.contains(&(name.as_str(), text));
         let by_name = name.starts_with(CATALOGUE) || !name.contains("/src/");
@@ -117,12 +118,12 @@ fn no_id_of_a_mistake_stands_outside_the_catalogue() {
     assert!(found.is_empty(), "asks for the id of a mistake; make it a field of its entry:\n{}", found.join("\n"));
 }
 
-/// The folder, or the file, of a crate that a path of modules begins with.
+/// The folder or file of a crate with which a module path begins.
 fn first_module(path: &str) -> &str {
     path.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default()
 }
 
-/// What each folder of a crate imports of its others. Files beside the folders stand for themselves.
+/// The folders that each folder of a crate imports. Files beside the folders count as folders.
 fn imports(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let files = sources(folder);
@@ -148,7 +149,7 @@ fn imports(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     graph
 }
 
-/// What can be reached from a folder.
+/// All folders reachable from one.
 fn reached(graph: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
     let (mut seen, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
     while let Some(at) = open.pop() {
@@ -174,25 +175,25 @@ fn no_folder_imports_in_a_circle() {
     assert!(circles.is_empty(), "import circles:\n{}", circles.join("\n"));
 }
 
-/// The crates that judge, and their numbers that allow nothing: constants of a number format, of a method, of a known engine.
+/// The crates that judge, with constants that are not tolerances: of a number format, of a method, of a known engine.
 const NO_TOLERANCES: [&str; 7] = [
-    // Above it nothing of an f64 is behind the point.
+    // Above this size an f64 has no fractional part.
     "explain/src/mistakes/rounding.rs: const WHOLE",
     // Steps of an 8-bit block.
     "explain/src/search/rounding_spread.rs: const STEPS",
-    // From one place of a scan to the next.
+    // Distance between two positions of a scan.
     "explain/src/mistakes/mod.rs: const STEP",
     // The golden section.
     "explain/src/minimum.rs: const GOLDEN",
-    // PyTorch's, where a norm is not told one.
+    // PyTorch's default.
     "explain/src/program/forms/norm.rs: const DEFAULT_EPS",
-    // Where gpt-oss clamps: what is imitated.
+    // The limit at which gpt-oss clamps.
     "explain/src/mistakes/feed_forward.rs: const LIMIT",
-    // What a hidden score is set to.
+    // The value of a masked score.
     "explain/src/program/forms/attention.rs: const HIDDEN",
 ];
 
-/// Whether a line of code compares with a small number that it writes out itself.
+/// Whether a line of code compares with a small number literal.
 fn compares_with_a_literal(line: &str) -> bool {
     let compares = [" < ", " <= ", " > ", " >= "].iter().any(|operator| line.contains(operator));
     let is_small = |(at, _): (usize, &str)| {
@@ -223,7 +224,7 @@ fn all_that_is_allowed_stands_in_the_tolerances_of_its_crate() {
     assert!(found.is_empty(), "tolerances outside of tolerance/:\n{}", found.join("\n"));
 }
 
-/// Each crate with its features, as Cargo builds them for these arguments.
+/// Each crate with its features, as Cargo builds it for these arguments.
 fn built(arguments: &[&str]) -> BTreeSet<String> {
     let shown = ["tree", "--locked", "--prefix", "none", "--format", "{p} {f}"];
     let tree = Command::new(env!("CARGO")).args(shown).args(arguments).current_dir(root()).output().expect("cargo");

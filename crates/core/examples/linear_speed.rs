@@ -1,4 +1,4 @@
-//! How fast is a linear layer? GFLOP/s of the shapes a prompt meets, with 1 and 2 threads.
+//! Measures the speed of a linear layer: GFLOP/s for the shapes of prefill and decode, with 1 and 2 threads.
 //!
 //! `cargo run --release -p firstdiff-core --example linear_speed`
 

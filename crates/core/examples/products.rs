@@ -1,8 +1,8 @@
-//! How fast are rows multiplied with a matrix? `cargo run --release -p firstdiff-core --example products -- T [T ..]`
+//! Measures how fast rows are multiplied with a matrix: `cargo run --release -p firstdiff-core --example products -- T [T ..]`
 //!
-//! x \[T,2048\] with a matrix of \[16384,2048\] in f32, f16 and bf16, which no cache holds, on 2 threads. Before each run the two cores add as long without
-//! touching memory: on a machine that others share, what they can do changes by the second. JSON: for each type and T the medians of the multiply-adds a
-//! second, and of their share of what the cores did just before. `FIRSTDIFF_SIMD` says with which instructions.
+//! x \[T,2048\] with a matrix of \[16384,2048\] in f32, f16 and bf16, larger than any cache, on 2 threads. Before each run both cores do multiply-adds for
+//! as long without touching memory, because the speed of a shared machine changes by the second. JSON: for each type and T the median multiply-adds a
+//! second, and their median share of that peak. `FIRSTDIFF_SIMD` selects the instructions.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ const COLUMNS: usize = 2048;
 const TILE: usize = 64;
 const THREADS: usize = 2;
 
-/// A matrix by its rows' storage.
+/// Gives rows of a matrix in their storage type.
 type Stored<'a> = Box<dyn Fn(usize, usize) -> Rows<'a, f32> + Sync + 'a>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("f16", Box::new(|from, to| Rows::F16(&half[from..to]))),
         ("bf16", Box::new(|from, to| Rows::BF16(&brain[from..to]))),
     ];
-    // Multiply-adds of both cores for about so many seconds, and how many a second that were.
+    // Keeps both cores busy with multiply-adds for about `seconds`; returns how many they did a second.
     let mut rounds = 1_000_000;
     let mut peak = |seconds: f64| {
         let start = Instant::now();

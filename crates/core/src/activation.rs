@@ -1,4 +1,4 @@
-//! What makes a feed-forward more than a matrix? Activations, and the gated product.
+//! Computes the activations of a feed-forward layer, and the gated product (SwiGLU, GeGLU).
 
 use ndarray::{ArrayD, ArrayViewD};
 
@@ -21,7 +21,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function at x.
+    /// Computes the function at x.
     pub fn of<F: Float>(self, x: F) -> F {
         match self {
             Activation::Silu => silu(x),

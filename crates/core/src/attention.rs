@@ -1,4 +1,5 @@
-//! How do queries find values? Products, scores, and the weighted sum, for grouped and single key/value heads.
+//! Computes attention: products of queries with keys, scaled and masked scores, and the weighted sum of the values; for multi-head, grouped and multi-query
+//! heads.
 
 use ndarray::{Array2, Array3, ArrayView3, Axis};
 

@@ -1,4 +1,4 @@
-//! Which vector stands for a token? A row of a table.
+//! Looks up the embedding vector of each token.
 
 use ndarray::{Array2, ArrayView2};
 

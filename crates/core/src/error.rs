@@ -1,4 +1,4 @@
-//! Why can an operation not be carried out? Shapes, and ids outside a table.
+//! Reports why an operation refuses its inputs: shapes that do not fit, or token ids outside the table.
 
 /// Why an operation refuses its inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum OpError {
         left: Vec<usize>,
         /// Shape of the other operand.
         right: Vec<usize>,
-        /// What is asked.
+        /// The rule that is violated.
         rule: &'static str,
     },
     /// A token without a row in the table.

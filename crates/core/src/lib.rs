@@ -1,12 +1,12 @@
-//! Transformer operations as pure functions over ndarray views, in f32 and f64.
+//! Implements transformer operations as pure functions over ndarray views, in f32 and f64.
 //!
-//! One file an operation: the formula, its source, the shapes, and in which order sums are taken. Nothing here knows a
-//! model, a name or a file. Each function allocates its result and fails only on shapes.
+//! One file an operation: the formula, its source, the shapes, and the order of sums. Nothing here depends on a model, a name or a file. Each function
+//! allocates its result and fails only on shapes.
 //!
 //! Shapes are in one alphabet: T tokens, S keys, D hidden, H heads, K key/value heads, d head dim, F feed-forward, V vocabulary.
 //!
-//! Sums have a fixed order: see [`dot`]. A row of a result depends on its own row of the input alone, bit for bit: neither the
-//! number of rows nor of threads changes it.
+//! Sums have a fixed order: see [`dot`]. Each row of a result depends only on its own row of the input, bit for bit: neither the number of rows nor of
+//! threads changes it.
 //!
 //! A norm and a projection of one token:
 //!

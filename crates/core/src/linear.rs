@@ -1,4 +1,4 @@
-//! How is a row mapped by a matrix? Linear layers and the head.
+//! Computes linear layers, and the head that gives the logits.
 
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut2};
@@ -39,10 +39,10 @@ pub fn linear<F: Float>(
     Ok(out)
 }
 
-/// Rows of a matrix as they are stored, one after the other.
+/// Contiguous rows of a matrix in their storage type.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'a, F> {
-    /// In the type of the product.
+    /// In the float type of the product.
     Own(&'a [F]),
     /// IEEE half.
     F16(&'a [f16]),
@@ -82,7 +82,7 @@ pub fn linear_rows<F: Float>(x: &Packed<'_, F>, w: Rows<'_, F>, out: ArrayViewMu
     Ok(())
 }
 
-/// Logits: y\[t,v\] = Σᵢ x\[t,i\] · w\[v,i\]. `x` \[T,D\], `weight` \[V,D\] (the embedding's own where the head is tied); the result is \[T,V\].
+/// Computes logits: y\[t,v\] = Σᵢ x\[t,i\] · w\[v,i\]. `x` \[T,D\], `weight` \[V,D\] (the embedding matrix where the head is tied); the result is \[T,V\].
 ///
 /// A [`linear`] without bias.
 ///

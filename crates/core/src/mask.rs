@@ -1,15 +1,15 @@
-//! Which keys may a query see? Causal, sliding-window and padding masks.
+//! Decides which keys a query sees: causal, sliding-window and padding masks.
 
 use std::ops::Range;
 
 /// Which keys a query sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask<'a> {
-    /// No key after the query.
+    /// Whether keys after the query are hidden.
     pub causal: bool,
-    /// At most this many keys back, the query's own included.
+    /// How many keys a query sees at most, its own position included.
     pub window: Option<usize>,
-    /// For each key, 1 where it is a token and 0 where it is padding; so is a key beyond the slice.
+    /// For each key, 1 for a token and 0 for padding; keys beyond the slice count as padding.
     pub padding: Option<&'a [u8]>,
 }
 
@@ -31,7 +31,7 @@ impl Mask<'_> {
 
     /// The keys that the query at position `query` sees where nothing is padding.
     pub(crate) fn reach(&self, query: usize) -> Range<usize> {
-        // As transformers' sliding_window_overlay has it: key > query - window.
+        // As transformers' sliding_window_overlay: key > query - window.
         let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
         first..if self.causal { query + 1 } else { usize::MAX }
     }

@@ -1,4 +1,4 @@
-//! How is a row brought to a common size? RMSNorm and LayerNorm.
+//! Computes RMSNorm and LayerNorm.
 
 use ndarray::{Array1, Array2, ArrayView1, ArrayView2};
 

@@ -1,4 +1,4 @@
-//! How are activations rounded before a quantised product? To 8 bits in blocks, as llama.cpp's CPU backend does, or to 16-bit floats.
+//! Rounds activations before a quantised matrix product: to 8 bits in blocks, as llama.cpp's CPU backend does, or to f16 or bf16.
 
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayView2};
@@ -6,7 +6,7 @@ use ndarray::{Array2, ArrayView2};
 use crate::error::{OpError, ensure};
 use crate::kernel::each;
 
-/// What activations are stored as for a matrix product.
+/// The type that activations are rounded to before a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activations {
     /// Blocks of 32 with a scale in f16: for Q4_0, Q5_0, Q8_0, IQ4_NL, MXFP4.
@@ -37,11 +37,11 @@ impl Activations {
 pub struct Quantised {
     /// The values that are multiplied, \[T,n\].
     pub values: Array2<f32>,
-    /// Of [`Activations::Q8_1`]: by how much the sum that a block's minimum is multiplied by exceeds the sum of its values, \[T,n/32\].
+    /// Of [`Activations::Q8_1`], \[T,n/32\]: the block sum that ggml multiplies with the minimum, less the sum of the block's rounded values.
     pub excess: Option<Array2<f32>>,
 }
 
-/// Activations in blocks of whole numbers: element i of row t stands for `quants[t, i] · scales[t, i / block]`.
+/// Activations in blocks of integers: element i of row t is `quants[t, i] · scales[t, i / block]`.
 #[derive(Clone, Debug)]
 pub struct WholeNumbers {
     /// -127 to 127, \[T,n\].
@@ -54,7 +54,7 @@ pub struct WholeNumbers {
 
 /// Rounds every row of `x` \[T,n\], n a multiple of the block.
 ///
-/// Q8_0, Q8_1, Q8_K: the values that [`whole_numbers`] stand for. F16, BF16: rounded to nearest, ties to even.
+/// Q8_0, Q8_1, Q8_K: the values of [`whole_numbers`]. F16, BF16: rounded to nearest, ties to even.
 ///
 /// # Errors
 /// When n is no multiple of the block.
@@ -85,7 +85,7 @@ pub fn quantise(x: ArrayView2<'_, f32>, kind: Activations) -> Result<Quantised, 
     Ok(Quantised { values, excess })
 }
 
-/// Rounds every row of `x` \[T,n\] to whole numbers, n a multiple of the block.
+/// Rounds every row of `x` \[T,n\] to integers, n a multiple of the block.
 ///
 /// Q8_0, Q8_1: d = max|x| / 127 over 32 elements; q = round(x · 127/max|x|), ties to even; the scale is f16(d). Q8_1's sum is f16(d · Σq), with d
 /// before it is rounded. Q8_K: i = -127/m over 256 elements, m the element of the largest magnitude, the first of equals; q = min(127, round(i · x));
@@ -126,17 +126,17 @@ pub fn whole_numbers(x: ArrayView2<'_, f32>, kind: Activations) -> Result<WholeN
     Ok(WholeNumbers { quants, scales, excess })
 }
 
-/// Multiply-adds that rounding an element is worth.
+/// Cost of rounding an element, in multiply-adds.
 const WORK: usize = 8;
 
-/// The nearest whole number, ties to even, of a number below 2^22: what is behind the point falls off the end of the sum. Zero is +0.
+/// The nearest integer, ties to even, of a number below 2^22: adding 1.5 · 2^23 rounds the fraction away. Zero is +0.
 #[inline(always)]
 fn nearest(x: f32) -> f32 {
     const SHIFT: f32 = (3 << 22) as f32;
     (x + SHIFT) - SHIFT
 }
 
-/// The largest magnitude.
+/// The largest magnitude of a block.
 #[inline(always)]
 fn top(block: &[f32]) -> f32 {
     let mut lanes = [0f32; 16];
@@ -148,7 +148,7 @@ fn top(block: &[f32]) -> f32 {
     lanes.into_iter().fold(0.0, f32::max)
 }
 
-/// One block of Q8_0 or Q8_1; gives its scale, and f16(d · Σq) - Σ q · f16(d).
+/// Rounds one block of Q8_0 or Q8_1; returns its scale, and f16(d · Σq) - Σ q · f16(d).
 fn q8(x: &[f32; 32], quants: &mut [i8; 32]) -> (f32, f32) {
     let top = top(x);
     let (d, inverse) = (top / 127.0, if top == 0.0 { 0.0 } else { 127.0 / top });
@@ -160,7 +160,7 @@ fn q8(x: &[f32; 32], quants: &mut [i8; 32]) -> (f32, f32) {
     (stored, f16::from_f32(d * sum).to_f32() - stored * sum)
 }
 
-/// One block of Q8_K; gives its scale.
+/// Rounds one block of Q8_K; returns its scale.
 fn q8_k(x: &[f32; 256], quants: &mut [i8; 256]) -> f32 {
     let size = top(x);
     let Some(&top) = x.iter().find(|x| x.abs() == size && size > 0.0) else {
@@ -170,7 +170,7 @@ fn q8_k(x: &[f32; 256], quants: &mut [i8; 256]) -> f32 {
     if steps(x, inverse, quants) { 1.0 / inverse } else { f32::NAN }
 }
 
-/// The whole numbers nearest to x · inverse; whether all of x are finite.
+/// Rounds x · inverse to the nearest integers; returns whether all of x are finite.
 fn steps(x: &[f32], inverse: f32, quants: &mut [i8]) -> bool {
     let mut finite = true;
     for (q, &x) in quants.iter_mut().zip(x) {

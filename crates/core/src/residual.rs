@@ -1,4 +1,4 @@
-//! How does a branch enter the residual stream? It is added.
+//! Adds a branch to the residual stream.
 
 use ndarray::{ArrayD, ArrayViewD};
 

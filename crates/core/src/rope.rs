@@ -1,4 +1,4 @@
-//! How does a position enter a head? Rotary embedding: pairs of elements turned by an angle that grows with the position.
+//! Applies rotary position embedding (RoPE): rotates pairs of elements of each head by an angle proportional to the position.
 
 use ndarray::{Array3, ArrayView3};
 
@@ -6,7 +6,7 @@ use crate::error::{OpError, ensure};
 use crate::kernel::each;
 use crate::kernel::float::Float;
 
-/// Which elements of a head are turned together.
+/// Which elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairing {
     /// i and i + r/2: Hugging Face, GPT-NeoX.

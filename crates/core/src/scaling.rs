@@ -1,13 +1,13 @@
-//! By which angle does each pair of a head turn per position? RoPE frequencies and their scalings for long contexts.
+//! Computes RoPE frequencies, and their scalings for long contexts.
 
 use crate::kernel::float::Float;
 
-/// How the frequencies are changed so that a model reads beyond the context it was first trained for.
+/// How RoPE frequencies are changed to extend the context a model was trained for.
 ///
 /// Source: transformers, modeling_rope_utils; the papers are named at each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Unchanged.
     None,
     /// Every frequency divided by `factor` (Chen et al., Extending Context Window via Positional Interpolation, 2023).
     Linear {
@@ -34,17 +34,17 @@ pub enum RopeScaling {
     Yarn {
         /// The factor of low frequencies.
         factor: f64,
-        /// Turns within the original context above which a pair is kept.
+        /// Rotations within the original context above which a pair is kept.
         beta_fast: f64,
-        /// Turns below which a pair is divided.
+        /// Rotations below which a pair is divided.
         beta_slow: f64,
         /// The context of the first training.
         original_max_position: f64,
         /// The factor on cos and sin, where the config gives it.
         attention_factor: Option<f64>,
-        /// Numerator's m of the factor, where given.
+        /// m in the numerator of the factor, where given.
         mscale: Option<f64>,
-        /// Denominator's m of the factor, where given.
+        /// m in the denominator of the factor, where given.
         mscale_all_dim: Option<f64>,
         /// Whether the ramp's ends are rounded to whole pairs.
         truncate: bool,
@@ -106,7 +106,7 @@ pub fn rope_inv_freq<F: Float>(rotary_dim: usize, theta: f64, scaling: &RopeScal
     }
 }
 
-/// Llama 3's bands of wavelengths.
+/// Llama 3's bands: short, medium and long wavelengths.
 struct Band {
     factor: f64,
     low: f64,
@@ -115,7 +115,7 @@ struct Band {
 }
 
 impl Band {
-    /// w kept where its wavelength is short, divided where it is long, blended between.
+    /// Keeps w where its wavelength is short, divides it where it is long, blends in between.
     fn scaled<F: Float>(&self, w: F) -> F {
         let [factor, low, span, context] = [self.factor, self.low, self.high - self.low, self.context].map(F::of);
         let wavelength = w.recip() * F::of(std::f64::consts::TAU);
@@ -130,16 +130,16 @@ impl Band {
     }
 }
 
-/// YaRN's way from pairs that are kept to pairs that are divided.
+/// YaRN's ramp over the pairs, from kept to divided.
 struct Ramp {
     first: f64,
     last: f64,
 }
 
 impl Ramp {
-    /// How much pair i is divided, 0 to 1.
+    /// The weight of the divided frequency for pair i, 0 to 1.
     fn at<F: Float>(&self, i: usize) -> F {
-        // Never vertical.
+        // As transformers: not zero, which would divide by zero.
         let length = if self.first == self.last { 0.001 } else { self.last - self.first };
         ((F::of(i as f64) - F::of(self.first)) / F::of(length)).max(F::zero()).min(F::one())
     }

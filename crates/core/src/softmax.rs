@@ -1,4 +1,4 @@
-//! How do scores become probabilities? Softmax over the last axis.
+//! Turns scores into probabilities: softmax over the last axis.
 
 use ndarray::{ArrayD, ArrayViewD};
 
@@ -8,9 +8,9 @@ use crate::kernel::float::Float;
 
 /// pᵢ = e^(xᵢ - max x) / Σⱼ e^(xⱼ - max x), over the last axis; of any shape.
 ///
-/// The sum is taken in the order of [`sum`]. A row that is -inf throughout (a query that sees no key, as padding's own) becomes
-/// zeros. PyTorch gives NaN there, and transformers' eager attention, which adds the least finite value for -inf, 1/S each: such rows
-/// cannot be compared. A NaN or +inf makes its row NaN.
+/// The sum is taken in the order of [`sum`]. A row of -inf only (a query that sees no key, such as a padded position) becomes zeros. There PyTorch gives
+/// NaN, and transformers' eager attention, which adds the least finite value instead of -inf, gives 1/S for each key: such rows cannot be compared. A NaN
+/// or +inf makes its row NaN.
 ///
 /// Source: PyTorch, torch.nn.functional.softmax.
 pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
@@ -21,7 +21,7 @@ pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
     let rows: Vec<_> = from.chunks(width).zip(to.chunks_mut(width)).collect();
     each(rows, x.len().saturating_mul(EXPONENTIAL), |(from, to)| {
         let top = from.iter().copied().fold(F::neg_infinity(), F::max);
-        // Keys that no query sees lie at the ends, and stay 0.
+        // Masked keys are at the ends, and stay 0.
         let seen = |x: &F| *x != F::neg_infinity();
         let (Some(first), Some(last)) = (from.iter().position(seen), from.iter().rposition(seen)) else { return };
         to[first..=last].iter_mut().zip(&from[first..=last]).for_each(|(to, &x)| *to = (x - top).exp());
@@ -31,5 +31,5 @@ pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
     out
 }
 
-/// Multiply-adds that a power of e takes the time of.
+/// Cost of an exponential, in multiply-adds.
 pub(crate) const EXPONENTIAL: usize = 32;

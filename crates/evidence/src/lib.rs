@@ -1,43 +1,44 @@
-//! Says whether a claim is paid for: the bits that recorded numbers carry above rounding, against the bits that stating a cause, a law or a factor costs.
+//! Weighs evidence for a claim: the bits of information in the recorded numbers above rounding, against the bits that stating the cause, law or factor
+//! costs.
 //!
-//! A number that was off, and that a claim gives, carries the bits by which its error becomes smaller, at most those of the type that it is stored in.
-//! One that occurs again carries nothing new, also where the right value beside it was computed once more. The claim costs the numbers of its own, to the digit that they are stated to, and the choice of one among
-//! all that were tried.
+//! A wrong number that the claim reproduces counts the bits by which its error shrinks, at most those of its storage type. A repeated number counts once,
+//! even if the right value beside it was computed again with other rounding. The claim costs its own numbers, to the digits in which they are stated, and
+//! the choice of one among all claims that were tried.
 
 use std::fmt;
 
-/// The share of itself by which rounding to f32 moves a number.
+/// The relative rounding error of f32.
 pub const F32: f64 = 1.0 / (1u64 << 24) as f64;
-/// The same of f16.
+/// The relative rounding error of f16.
 pub const F16: f64 = 1.0 / (1u64 << 11) as f64;
-/// The same of bf16.
+/// The relative rounding error of bf16.
 pub const BF16: f64 = 1.0 / (1u64 << 8) as f64;
 
-/// Bits that a claim must explain beyond its price: what gives numbers by chance does so once in a million.
+/// Bits that a claim must explain beyond its cost: chance reproduces numbers this well once in a million.
 const BEYOND: f64 = 20.0;
-/// What the sign and the power of ten of a number cost.
+/// The cost of a number's sign and power of ten.
 const SIGN_AND_POWER: f64 = 4.0;
-/// The share by which a right value moves where it is computed again in f32, in another order.
+/// The relative change of a right value when it is computed again in f32, in another order.
 const COMPUTED_AGAIN: f64 = 4.0 * F32;
-/// Numbers that are looked at: more of them carry as good as all.
+/// How many numbers are sampled at most: more would add almost nothing.
 const ENOUGH: usize = 1 << 18;
 
-/// What recorded numbers carry for a claim.
+/// The information in recorded numbers that supports a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// How many numbers are off by more than rounding, no two of them the same.
+    /// How many distinct numbers are wrong by more than rounding.
     pub numbers: usize,
-    /// The bits of them that the claim explains.
+    /// The bits that the claim explains.
     pub bits: f64,
 }
 
 impl Evidence {
-    /// The evidence of numbers, each as `[recorded, right, claimed]`, where rounding moves a number by this share of itself. What is infinite or NaN is
-    /// as it should be where the other is the same.
+    /// Computes the evidence of numbers, each as `[recorded, right, claimed]`, with relative rounding error `unit`. Where one is infinite or NaN, it agrees
+    /// only if the other is the same.
     pub fn of(numbers: impl Iterator<Item = [f64; 3]>, unit: f64) -> Evidence {
         let most = -unit.log2();
         let every = numbers.size_hint().1.unwrap_or(0) / ENOUGH + 1;
-        // Not every n-th: that might be one column.
+        // Not every n-th number: they could all be from one column.
         let is_taken =
             |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 <= u64::from(u32::MAX) / every as u64;
         let mut off: Vec<([u64; 2], f64, bool)> = Vec::new();
@@ -57,7 +58,7 @@ impl Evidence {
         }
         let right = |one: &([u64; 2], f64, bool)| f64::from_bits(one.0[1]);
         off.sort_unstable_by(|a, b| a.0[0].cmp(&b.0[0]).then(right(a).total_cmp(&right(b))).then(a.1.total_cmp(&b.1)));
-        // That a value is there at all, where none is due, is of each place.
+        // An infinite or NaN value is evidence at each place where it occurs: there a mask should be, or should not be.
         let of_each = |again: &[u64; 2]| again.iter().any(|bits| !f64::from_bits(*bits).is_finite());
         off.dedup_by(|again, first| {
             let [was, is] = [first, &*again].map(|one| f64::from_bits(one.0[1]));
@@ -70,46 +71,46 @@ impl Evidence {
         let bits: f64 = off.iter().map(|(_, bits, _)| bits).sum();
         let is_one = off.windows(2).all(|two| two[0].0[0] == two[1].0[0] && !two.iter().any(|one| of_each(&one.0)));
         match is_one && off.len() > 1 {
-            // Of many places one number is one; that none of them holds anything is a bit of each.
+            // One value at many places counts as one number; a tensor of zeros counts one bit for each place.
             true if off[0].0[0] == 0 => Evidence { numbers, bits: bits.min(most.max(numbers as f64)) },
             true => Evidence { numbers: numbers.min(1), bits: bits.min(most) },
             false => Evidence { numbers, bits },
         }
     }
 
-    /// What is explained of these bits where a claim is known by the NMSE before it and by what it leaves alone.
+    /// Limits the bits to what the NMSE before the claim, and with it, shows.
     pub fn leaving(self, before: f64, left: f64) -> Evidence {
         let each = 0.5 * (before / left.max(f64::MIN_POSITIVE)).log2().max(0.0);
         Evidence { bits: self.bits.min(each * self.numbers as f64), ..self }
     }
 
-    /// What of it is left where it is no more than so many numbers of any value.
+    /// Limits the evidence to that of this many numbers of any value.
     pub fn at_most(self, numbers: usize, unit: f64) -> Evidence {
         Evidence { numbers: self.numbers.min(numbers), bits: self.bits.min(-unit.log2() * numbers as f64) }
     }
 
-    /// With the evidence of other numbers.
+    /// Adds the evidence of other numbers.
     pub fn and(self, other: Evidence) -> Evidence {
         Evidence { numbers: self.numbers + other.numbers, bits: self.bits + other.bits }
     }
 
-    /// This evidence against the price of a claim.
+    /// Compares this evidence with the cost of a claim.
     pub fn against(self, price: f64) -> Account {
         Account { evidence: self, needed: price + BEYOND }
     }
 }
 
-/// What a claim explains, and what it must.
+/// The evidence for a claim, and how much it needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Account {
-    /// What the numbers carry for it.
+    /// The evidence of the numbers.
     pub evidence: Evidence,
-    /// The bits that they must carry.
+    /// The bits that are needed.
     pub needed: f64,
 }
 
 impl Account {
-    /// Whether the numbers prove it. What is not known does not.
+    /// Whether the numbers prove the claim. False if the bits are NaN.
     pub fn is_paid(&self) -> bool {
         self.evidence.bits >= self.needed
     }
@@ -123,19 +124,19 @@ impl fmt::Display for Account {
     }
 }
 
-/// What a number costs: its digits.
+/// The cost of stating a number, in bits: its digits.
 pub fn number(value: f64) -> f64 {
     let digits =
         format!("{value:e}").split('e').next().map_or(0, |digits| digits.matches(|c: char| c.is_ascii_digit()).count());
     SIGN_AND_POWER + digits as f64 * std::f64::consts::LOG2_10
 }
 
-/// What `n` numbers cost that are fitted as finely as rounding of this share lets them be.
+/// The cost of `n` fitted numbers, each as precise as this rounding error allows.
 pub fn fitted(n: usize, unit: f64) -> f64 {
     n as f64 * (SIGN_AND_POWER - unit.log2())
 }
 
-/// What one of `n` costs.
+/// The cost of choosing one of `n`.
 pub fn choice(n: usize) -> f64 {
     (n.max(2) as f64).log2()
 }

@@ -1,4 +1,5 @@
-//! Which values does a file of blocks stand for, and what are activations rounded to? What scripts/suites/test_quants.py compares with gguf's and llama.cpp's own.
+//! Dequantises a file of ggml blocks, or rounds activations to a block type. scripts/suites/test_quants.py compares the output with PyPI gguf and
+//! llama.cpp.
 //!
 //! `cargo run --release -p firstdiff-model --example dequantise -- Q4_K blocks.bin values.f32`
 
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     write(&values, output)
 }
 
-/// Rows of 256 f32, rounded; behind them what the sums of Q8_1 exceed theirs by.
+/// Rounds rows of 256 f32; for Q8_1 writes the excess of each block's sum after them.
 fn activations(name: &str, input: &str, output: &str) -> ExitCode {
     let kind = match name {
         "Q8_0" => Activations::Q8_0,

@@ -1,7 +1,7 @@
-//! How long does a forward pass take? `cargo run --release -p firstdiff-model --example forward -- MODEL PROFILE [T ..]`
+//! Measures the time of a forward pass: `cargo run --release -p firstdiff-model --example forward -- MODEL PROFILE [T ..]`
 //!
-//! All logits, 2 threads. The seconds of one run of each T, a line each; without any T, of those that standard input asks for, so that runs can take
-//! turns with those of other programs.
+//! All logits, 2 threads. Prints the seconds of one run for each T, a line each. Without T it reads sizes from standard input, so that its runs can
+//! alternate with those of other programs.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

@@ -1,4 +1,4 @@
-//! In what arithmetic is a step carried out? f64, f32, f16 or bf16 as PyTorch, or llama.cpp's own.
+//! Runs a step in a numeric profile: f64, f32, f16 or bf16 as PyTorch, or quantised as llama.cpp.
 
 use firstdiff_core::{self as core, Activations, RopePairing, quantise, whole_numbers};
 use firstdiff_trace::Cache;
@@ -14,7 +14,7 @@ use crate::plan::{Op, Rope, Step};
 use crate::storage::{Half, Storage};
 use crate::weights::Weights;
 
-/// In what arithmetic a Plan is run.
+/// The arithmetic in which a Plan is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// f64 throughout, weights widened.
@@ -25,24 +25,24 @@ pub enum Profile {
     F16,
     /// As PyTorch runs a model of `torch_dtype` bfloat16.
     Bf16,
-    /// As llama.cpp's CPU backend: activations rounded to what the product with each weight type asks.
+    /// As llama.cpp's CPU backend: activations are rounded to the type that the product with each weight type takes.
     Ggml {
-        /// The type keys and values are kept in: what is multiplied with them is rounded to it too.
+        /// The type of the K/V cache: queries and probabilities are rounded to it before they are multiplied with keys and values.
         cache: Cache,
     },
 }
 
-/// In what arithmetic a Plan is run, and in what type keys and values are kept meanwhile.
+/// The arithmetic of a run, and the type of its K/V cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
     /// How each step rounds.
     pub profile: Profile,
-    /// What every key and value is rounded to before it is read.
+    /// The type that every key and value is rounded to before it is read.
     pub cache: Cache,
 }
 
 impl From<Profile> for Arithmetic {
-    /// The cache of `Ggml`; else keys and values as they are.
+    /// With the cache of `Ggml`; of other profiles keys and values are not rounded.
     fn from(profile: Profile) -> Arithmetic {
         let cache = if let Profile::Ggml { cache } = profile { cache } else { Cache::F32 };
         Arithmetic { profile, cache }
@@ -61,7 +61,7 @@ impl Profile {
         }
     }
 
-    /// The same with another type of cache, where the arithmetic of products depends on it.
+    /// The same profile with another cache type, where the arithmetic of products depends on it.
     pub fn with_cache(self, cache: Cache) -> Profile {
         if let Profile::Ggml { .. } = self { Profile::Ggml { cache } } else { self }
     }
@@ -91,7 +91,7 @@ pub fn eval_step_in(
     }
 }
 
-/// One step as PyTorch's: every operation of it rounds its result.
+/// Runs a step as PyTorch does: each of its operations rounds its result.
 ///
 /// Source: transformers, modeling_llama (the norm is carried out in f32 and rounded before it is weighted, softmax in f32).
 fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
@@ -115,10 +115,10 @@ fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
     Ok(out)
 }
 
-/// One step as llama.cpp's CPU backend does it.
+/// Runs a step as llama.cpp's CPU backend does.
 ///
-/// Source: llama.cpp, ggml-cpu: type_traits_cpu (what each weight type's product asks of the activations), ggml_compute_forward_rms_norm_f32 (the
-/// squares are summed in f64), ggml_rope_cache_init (each angle is the one before times a factor).
+/// Source: llama.cpp, ggml-cpu: type_traits_cpu (the activation type of each weight type), ggml_compute_forward_rms_norm_f32 (squares are summed in f64),
+/// ggml_rope_cache_init (each angle is the one before times a factor).
 fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
     match &step.step.op {
         Op::Linear { heads } => ggml_linear(step, *heads),
@@ -126,7 +126,7 @@ fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
         Op::RmsNorm { eps } => norm(step, *eps, |x, w| x * w),
         Op::Rope(rope) => turned(step, rope, &ggml_turns(rope, &step.positions()?), |x| x),
         Op::Qk | Op::Context if cache != Cache::F32 => {
-            // With a cache of blocks probabilities are multiplied as they are: ggml takes such values in flash attention alone.
+            // With a block-quantised cache probabilities are not rounded: ggml multiplies such values in flash attention only.
             let first = if step.step.op == Op::Context && cache == Cache::Q8_0 { Cache::F32 } else { cache };
             let rounded = [kept(first, step.input(0)?.view()), kept(cache, step.input(1)?.view())];
             Evaluation { inputs: &rounded.each_ref().map(|x| x.view()), ..*step }.run()
@@ -135,7 +135,7 @@ fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
     }
 }
 
-/// What the product with a weight of this type asks of the activations; `None`: they stay f32.
+/// The activation type for the product with a weight of this type; `None`: activations stay f32.
 fn asked(storage: Storage) -> Option<Activations> {
     use ggml::Type;
     match storage {
@@ -150,10 +150,10 @@ fn asked(storage: Storage) -> Option<Activations> {
     }
 }
 
-/// The rows x \[T,in\] as ggml multiplies them with a weight stored in `storage`: rounded as that type asks, or as they are.
+/// The rows x \[T,in\] as ggml multiplies them with a weight stored in `storage`: rounded to the activation type of that storage, or unchanged.
 ///
 /// # Errors
-/// When the rows do not divide into the type's blocks.
+/// When the rows are not whole blocks of the type.
 pub fn ggml_activations(x: ArrayView2<'_, f32>, storage: Storage) -> Result<Array2<f32>, core::OpError> {
     asked(storage).map_or_else(|| Ok(x.to_owned()), |kind| Ok(quantise(x, kind)?.values))
 }
@@ -176,13 +176,13 @@ fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f
     Ok(out)
 }
 
-/// The minimum of every block of Q4_1, Q5_1: an f16 behind the scale.
+/// The minimum of every block of Q4_1 or Q5_1: an f16 after the scale.
 fn minima(kind: ggml::Type, bytes: &[u8], rows: usize, columns: usize) -> Array2<f32> {
     let blocks = bytes.chunks_exact(kind.block_bytes()).map(|b| half::f16::from_le_bytes([b[2], b[3]]).to_f32());
     Array2::from_shape_vec((rows, columns / kind.block_len()), blocks.collect()).unwrap_or_default()
 }
 
-/// x / √(mean(x²) + eps) over the last axis, the squares summed in f64; each weighted with its element of the gain.
+/// x / √(mean(x²) + eps) over the last axis, the squares summed in f64; `weighted` applies the gain to each element.
 fn norm(step: &Evaluation<'_, f32>, eps: f64, weighted: impl Fn(f32, f32) -> f32 + Sync) -> Out<ArrayD<f32>> {
     let gain = step.vector(0)?;
     let x = step.input(0)?.as_standard_layout();
@@ -197,7 +197,7 @@ fn norm(step: &Evaluation<'_, f32>, eps: f64, weighted: impl Fn(f32, f32) -> f32
     Ok(out)
 }
 
-/// Cosine and sine of every position and pair, \[T,r/2\]: of an angle in f32.
+/// Cosine and sine for every position and pair, \[T,r/2\], of an angle in f32.
 fn turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
     let (inv_freq, factor) = core::rope_inv_freq::<f32>(rope.rotary_dim, rope.theta, &rope.scaling);
     Array2::from_shape_fn((positions.len(), inv_freq.len()), |(t, i)| {
@@ -206,7 +206,7 @@ fn turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
     })
 }
 
-/// As `turns`, with angles multiplied from pair to pair in f32.
+/// As `turns`, with each angle computed from that of the pair before, in f32.
 fn ggml_turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
     let plain = core::rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &core::RopeScaling::None).0;
     let (scaled, factor) = core::rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
@@ -223,7 +223,7 @@ fn ggml_turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
     out
 }
 
-/// Input 0 with every pair turned, each product and each sum put through `round`.
+/// Rotates every pair of input 0; each product and each sum goes through `round`.
 fn turned(
     step: &Evaluation<'_, f32>,
     rope: &Rope,

@@ -1,4 +1,4 @@
-//! How is attention evaluated when nobody asks for what lies inside it? A head at a time, so that no \[H,T,S\] is ever held.
+//! Evaluates attention one head at a time when none of its inner taps is recorded, so that no \[H,T,S\] tensor is held in memory.
 
 use firstdiff_trace::Tap;
 use ndarray::{Array2, ArrayD, ArrayViewD, Axis, Ix2, Slice};
@@ -11,7 +11,7 @@ use crate::storage::Real;
 /// The four steps of one layer's attention: qk, scores, softmax, context.
 pub(crate) type Inside<'a> = [&'a Step; 4];
 
-/// Whether `steps` begin with an attention each step of which reads the one before.
+/// Returns the first four of `steps` if they are one attention, in which each step reads the one before.
 pub(crate) fn inside<'s, 'a>(steps: &'s [&'a Step]) -> Option<&'s Inside<'a>> {
     let four: &Inside<'_> = steps.first_chunk()?;
     let kinds = matches!(four.map(|step| &step.op), [Op::Qk, Op::Scores(_), Op::Softmax, Op::Context]);
@@ -20,14 +20,14 @@ pub(crate) fn inside<'s, 'a>(steps: &'s [&'a Step]) -> Option<&'s Inside<'a>> {
     (kinds && chained && counts).then_some(four)
 }
 
-/// Queries, keys and values: which step reads them, and their taps.
+/// Queries, keys and values: the step that reads each, and its tap.
 pub(crate) fn reads<'a>(steps: &Inside<'a>) -> [(&'a Step, Tap); 3] {
     let [qk, .., context] = *steps;
     [(qk, qk.reads[0]), (qk, qk.reads[1]), (context, context.reads[1])]
 }
 
-/// What the last of `steps` makes of queries \[T,H,d\], keys \[S,K,d\] and values \[S,K,d\]: \[T,H·d\], to the bit what the four give one after
-/// the other, since no head knows of another.
+/// Computes the context \[T,H·d\] from queries \[T,H,d\], keys \[S,K,d\] and values \[S,K,d\]. Heads are independent, so it has the same bits as the four
+/// steps one after the other.
 pub(crate) fn context<E: Real>(
     steps: &Inside<'_>,
     [q, k, v]: [ArrayViewD<'_, E>; 3],

@@ -1,4 +1,4 @@
-//! What do keys and values become in the K/V cache? Rounded to its type, in whatever arithmetic they were computed.
+//! Rounds keys and values to the type of the K/V cache, in any arithmetic.
 
 use firstdiff_trace::Cache;
 use ndarray::{ArrayD, ArrayViewD};
@@ -6,17 +6,17 @@ use rayon::prelude::*;
 
 use crate::storage::{Half, Real, Storage};
 
-/// Elements, about, that a thread takes at a time.
+/// About how many elements a thread takes at a time.
 pub(crate) const PART: usize = 1 << 14;
 
-/// Rounds keys or values \[S,K,d\] to what is read back from a cache of this type.
+/// Rounds keys or values \[S,K,d\] to what a cache of this type gives back.
 pub fn keep<E: Real>(cache: Cache, x: &mut ArrayD<E>) {
     if cache != Cache::F32 {
         *x = kept(cache, x.view());
     }
 }
 
-/// The same, and what they were stays.
+/// The same as a copy.
 pub(crate) fn kept<E: Real>(cache: Cache, x: ArrayViewD<'_, E>) -> ArrayD<E> {
     let x = x.as_standard_layout();
     let mut out = ArrayD::zeros(x.raw_dim());

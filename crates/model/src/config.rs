@@ -1,4 +1,4 @@
-//! What does config.json say? The sizes and choices of a model, with the defaults of transformers 4.57.
+//! Reads config.json: the sizes and choices of a model, with the defaults of transformers 4.57.
 
 use firstdiff_core::{Activation, RopeScaling};
 use firstdiff_trace::QkRows;
@@ -14,7 +14,7 @@ pub struct Config {
     pub family: &'static str,
     /// The sizes.
     pub dims: Dims,
-    /// What the gate goes through.
+    /// The activation of the gate.
     pub activation: Activation,
     /// Added to the mean square of every norm.
     pub rms_norm_eps: f64,
@@ -22,7 +22,7 @@ pub struct Config {
     pub rope_theta: f64,
     /// How the rotary frequencies are changed.
     pub rope_scaling: RopeScaling,
-    /// Which layers see how many keys.
+    /// The attention window of each layer.
     pub window: Window,
     /// Whether q, k and v have a bias.
     pub qkv_bias: bool,
@@ -34,29 +34,29 @@ pub struct Config {
     pub qk_norm: bool,
     /// Whether the head is the embedding.
     pub tied: bool,
-    /// `torch_dtype`, as it stands there.
+    /// `torch_dtype` as given.
     pub torch_dtype: Option<String>,
-    /// For which RoPE pairing the rows of Q and K are ordered in the weights.
+    /// The RoPE pairing for which the rows of Q and K are ordered in the weights.
     pub qk_rows: QkRows,
 }
 
-/// Which layers see how many keys at most.
+/// How many keys the layers see at most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
     /// All keys, everywhere.
     None,
-    /// So many, in every layer.
+    /// This many, in every layer.
     Every(usize),
-    /// So many, from a layer on.
+    /// This many, from a layer on.
     From {
         /// The first such layer.
         layer: usize,
         /// Keys seen.
         size: usize,
     },
-    /// So many, in the layers marked.
+    /// This many, in the marked layers.
     Listed {
-        /// A mark a layer.
+        /// One mark for each layer.
         layers: Vec<bool>,
         /// Keys seen.
         size: usize,
@@ -76,7 +76,7 @@ impl Window {
     }
 }
 
-/// What a family takes where config.json is silent.
+/// The values of a family where config.json has no entry.
 pub(crate) struct Defaults {
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
@@ -93,7 +93,7 @@ pub(crate) struct Defaults {
     pub(crate) positions: usize,
 }
 
-/// Reads what all families share; the flags are off, the window none, the scaling that of `rope_scaling`.
+/// Reads what all families share. Family flags are off and the window is none; the scaling is read from `rope_scaling`.
 pub(crate) fn read(family: &'static str, keys: &Keys<'_>, defaults: &Defaults) -> Result<Config, ModelError> {
     let dims = dims(keys, defaults)?;
     if keys.positive("partial_rotary_factor")?.is_some_and(|f| f != 1.0) {
@@ -170,7 +170,7 @@ fn dims(keys: &Keys<'_>, defaults: &Defaults) -> Result<Dims, ModelError> {
     Ok(dims)
 }
 
-/// Whether sizes from a file can be those of a model: heads that divide, pairs to rotate, and no matrix beyond all memory.
+/// Checks that sizes from a file are plausible: heads that divide evenly, an even rotary dimension, no matrix larger than any memory.
 pub(crate) fn check_dims(dims: &Dims) -> Result<(), String> {
     let Dims { vocab, hidden, heads, kv_heads, head_dim, ffn, layers } = *dims;
     if [vocab, hidden, heads, kv_heads, head_dim, ffn, layers as usize].contains(&0) {
@@ -202,7 +202,7 @@ fn activation(keys: &Keys<'_>) -> Result<Activation, ModelError> {
     }
 }
 
-/// `rope_scaling`: linear, llama3 or yarn.
+/// Reads `rope_scaling`: linear, llama3 or yarn.
 fn rope_scaling(keys: &Keys<'_>, positions: usize, theta: f64) -> Result<RopeScaling, ModelError> {
     let kind = match (keys.text("rope_type")?, keys.text("type")?) {
         (Some(new), Some(old)) if new != old => {

@@ -1,4 +1,4 @@
-//! What does a decoder of the Llama kind compute? The steps of llama, mistral, qwen2, qwen3 and minimind.
+//! Builds the Plan of a Llama-like decoder: the steps of llama, mistral, qwen2, qwen3 and minimind.
 
 use firstdiff_core::RopePairing;
 use firstdiff_trace::{QkRows, Site, Tap};
@@ -6,7 +6,7 @@ use firstdiff_trace::{QkRows, Site, Tap};
 use crate::config::Config;
 use crate::plan::{Op, Plan, Role, Rope, Scores, Step, WeightRef};
 
-/// Pre-norm attention and a gated feed-forward, layer upon layer.
+/// The Plan: layers of pre-norm attention and a gated feed-forward.
 pub(crate) fn plan(config: &Config) -> Plan {
     let outer = |site| Tap { layer: None, site };
     let weight = |role| WeightRef { layer: None, role };
@@ -24,7 +24,7 @@ pub(crate) fn plan(config: &Config) -> Plan {
     Plan { family: config.family.into(), dims: config.dims, steps }
 }
 
-/// The steps of one layer on the residual stream `h`; the tap of the stream after it.
+/// Adds the steps of one layer that reads the residual stream `h`; returns the tap of the stream after it.
 fn block(config: &Config, layer: u32, h: Tap, steps: &mut Vec<Step>) -> Tap {
     let dims = &config.dims;
     let mut push = |site, op, reads: &[Tap], roles: &[Role]| {
@@ -48,7 +48,7 @@ fn block(config: &Config, layer: u32, h: Tap, steps: &mut Vec<Step>) -> Tap {
             scaling: config.rope_scaling.clone(),
         })
     };
-    // A projection's matrix, and its bias where there is one.
+    // A projection's matrix, and its bias if it has one.
     let roles = |with_bias: bool, both: [Role; 2]| if with_bias { both.to_vec() } else { both[..1].to_vec() };
 
     let x = push(Site::AttnNorm, norm(), &[h], &[Role::AttnNorm]);

@@ -1,11 +1,11 @@
-//! Why could a model not be loaded or run?
+//! Reports why a model could not be loaded or run.
 
 use std::path::PathBuf;
 
 use firstdiff_trace::{FileError, Tap};
 
 impl ModelError {
-    /// The same of a file that is not read.
+    /// The same for a file that could not be read.
     pub(crate) fn of_file(error: FileError) -> ModelError {
         match error {
             FileError::Io { path, source } => ModelError::Io { file: path, source },
@@ -29,10 +29,10 @@ pub enum ModelError {
     Io {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file is not what its name says.
+    /// A file does not have the format that its name indicates.
     #[error("{}: {reason}", file.display())]
     Format {
         /// The file.
@@ -40,7 +40,7 @@ pub enum ModelError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A key of config.json has a value that cannot be.
+    /// A key of config.json has an invalid value.
     #[error("{}: {key}: {reason}", file.display())]
     Config {
         /// The config file.
@@ -60,7 +60,7 @@ pub enum ModelError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The config asks for a tensor that the weights do not hold.
+    /// The config needs a tensor that the weights do not hold.
     #[error("{}: tensor {tensor} is absent, and the config asks for it with shape {expected:?}", file.display())]
     Missing {
         /// The weights.
@@ -82,20 +82,20 @@ pub enum ModelError {
         /// The shape in the file.
         actual: Vec<usize>,
     },
-    /// A token is no row of the embedding.
+    /// A token is not in the vocabulary.
     #[error("token {token} (number {index}) is outside the vocabulary of {vocab}")]
     Token {
-        /// Its place in the prompt, prefill first, from 0.
+        /// Its index in the prompt, prefill first, from 0.
         index: usize,
         /// The id.
         token: u32,
         /// Rows of the embedding.
         vocab: usize,
     },
-    /// There is nothing to run.
+    /// There are no tokens.
     #[error("no tokens: a run needs at least one to prefill")]
     NoTokens,
-    /// A step was handed inputs that it cannot work on.
+    /// A step got inputs that it cannot work on.
     #[error("{tap}: {reason}")]
     Step {
         /// What the step produces.

@@ -1,4 +1,4 @@
-//! What does one step make of its inputs? Reads the weights a tile of rows at a time, and calls core.
+//! Evaluates one step on given inputs: reads the weights a tile of rows at a time, and calls core.
 
 use firstdiff_core::{self as core, Mask, OpError};
 use ndarray::{
@@ -11,22 +11,22 @@ use crate::plan::{Op, Rope, Scores, Step};
 use crate::storage::{Half, Real};
 use crate::weights::{WeightView, Weights};
 
-/// The tokens that a step is evaluated for.
+/// The tokens for which a step is evaluated.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     /// Their ids.
     pub tokens: &'a [u32],
-    /// The position of the first; how many came before.
+    /// The position of the first token: how many came before.
     pub start: usize,
 }
 
 /// Runs one step on `inputs`, one for each of `step.reads`.
 ///
-/// The input that [`Step::cached`] names holds all rows so far (S = `chunk.start` + T), the others those of the chunk.
-/// The result depends on nothing else, least of all on the number of threads.
+/// The input that [`Step::cached`] names holds all rows so far (S = `chunk.start` + T), the others only those of the chunk. The result depends on nothing
+/// else, and not on the number of threads.
 ///
 /// # Errors
-/// When the shapes of inputs and weights do not suit the operation, a weight is absent, or a token has no row.
+/// When the shapes of inputs and weights do not fit the operation, a weight is absent, or a token is not in the vocabulary.
 pub fn eval_step<E: Real>(
     step: &Step,
     inputs: &[ArrayViewD<'_, E>],
@@ -41,7 +41,7 @@ pub(crate) struct Evaluation<'a, E> {
     pub(crate) inputs: &'a [ArrayViewD<'a, E>],
     pub(crate) chunk: Chunk<'a>,
     pub(crate) weights: &'a Weights,
-    /// What weights are rounded to before they are used.
+    /// The type that weights are rounded to before they are used.
     pub(crate) half: Option<Half>,
 }
 
@@ -68,7 +68,7 @@ impl<E: Real> Evaluation<'_, E> {
         }
     }
 
-    /// What core returned, its refusal told with the tap.
+    /// Returns the result of core, with the tap added to its error.
     pub(crate) fn done<D: Dimension>(&self, out: Result<Array<E, D>, OpError>) -> Out<ArrayD<E>> {
         out.map(Array::into_dyn).map_err(|e| self.error(e))
     }
@@ -90,7 +90,7 @@ impl<E: Real> Evaluation<'_, E> {
         self.done(core::scores(self.cube(0)?, E::of(scores.scale), scores.softcap.map(E::of), mask))
     }
 
-    /// Rows of the matrix, one a token.
+    /// Embedding rows, one for each token.
     fn embedding(&self, scale: f64) -> Out<ArrayD<E>> {
         let (matrix, vocab, columns) = self.weight_matrix()?;
         let mut out = Array2::zeros((self.chunk.tokens.len(), columns));
@@ -122,7 +122,7 @@ impl<E: Real> Evaluation<'_, E> {
         self.linear_by(x.nrows(), heads, |matrix, columns, out| product(x, matrix, columns, out))
     }
 
-    /// The same with another product of the rows, which fills \[T,out\] from the matrix and the length of its rows.
+    /// The same with another `product` of rows, which fills \[T,out\] from the matrix and the length of its rows.
     pub(crate) fn linear_by(
         &self,
         tokens: usize,
@@ -144,7 +144,7 @@ impl<E: Real> Evaluation<'_, E> {
         self.split(out, heads)
     }
 
-    /// \[T,H·d\] as \[T,H,d\], where the step says so.
+    /// Splits \[T,H·d\] into \[T,H,d\], if the step has heads.
     fn split(&self, out: Array2<E>, heads: Option<usize>) -> Out<ArrayD<E>> {
         let Some(heads) = heads else { return Ok(out.into_dyn()) };
         let (tokens, width) = (out.nrows(), out.ncols() / heads.max(1));
@@ -160,7 +160,7 @@ impl<E: Real> Evaluation<'_, E> {
         self.inputs.get(at).ok_or_else(|| self.error(format!("reads at least {} inputs, {count} were given", at + 1)))
     }
 
-    /// Input `at`, all axes but the first merged: \[T,·\].
+    /// Input `at` as \[T,·\], with all axes but the first merged.
     pub(crate) fn matrix(&self, at: usize) -> Out<ArrayView2<'_, E>> {
         let input = self.input(at)?;
         let rows = input.shape().first().copied().unwrap_or(1);

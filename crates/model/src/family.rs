@@ -1,4 +1,4 @@
-//! Which families are known? Each is a reader of its config.
+//! Lists the known model families, and how each reads its config.
 
 use firstdiff_core::RopeScaling;
 
@@ -8,11 +8,11 @@ use crate::keys::Keys;
 use crate::plan::{Role, WeightRef};
 use crate::weights::Weights;
 
-/// A family: what its config means.
+/// A family, with the function that reads its config.
 pub(crate) struct Family {
     /// `model_type` in config.json.
     pub(crate) name: &'static str,
-    /// Reads the config. The weights tell what the config leaves open.
+    /// Reads the config. What the config does not give is inferred from the weights.
     pub(crate) read: fn(&Keys<'_>, &Weights) -> Result<Config, ModelError>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family { name: "minimind", read: minimind },
 ];
 
-/// The defaults of LlamaConfig; the others are told by what differs.
+/// The defaults of LlamaConfig; other families list only what differs.
 const LLAMA: Defaults = Defaults {
     vocab: 32000,
     hidden: 4096,
@@ -77,7 +77,7 @@ fn qwen3(keys: &Keys<'_>, _: &Weights) -> Result<Config, ModelError> {
     Ok(config)
 }
 
-/// A window only where `use_sliding_window` says so, in the layers of `layer_types`, or from `max_window_layers` on.
+/// Reads the window: none unless `use_sliding_window` is set; then in the layers of `layer_types`, or from `max_window_layers` on.
 fn qwen_window(keys: &Keys<'_>, config: &Config) -> Result<Window, ModelError> {
     let size = if !keys.flag("use_sliding_window")?.unwrap_or(false) {
         None
@@ -111,8 +111,8 @@ fn qwen_window(keys: &Keys<'_>, config: &Config) -> Result<Window, ModelError> {
     }
 }
 
-/// MiniMind came in two generations under one `model_type`: the later one norms q and k, and its defaults differ. The
-/// config does not say which, the weights do.
+/// MiniMind has two generations under one `model_type`: the later one norms q and k, and has other defaults. The config does not distinguish them; the
+/// weights do.
 fn minimind(keys: &Keys<'_>, weights: &Weights) -> Result<Config, ModelError> {
     if keys.flag("use_moe")?.unwrap_or(false) {
         return Err(keys.error("use_moe", "mixtures of experts are not supported"));
@@ -148,7 +148,7 @@ const MINIMIND: Defaults = Defaults {
     positions: 32768,
 };
 
-/// YaRN with constants of its own where `inference_rope_scaling` is set; `rope_scaling` itself is not read by the model.
+/// YaRN with MiniMind's own constants where `inference_rope_scaling` is set; the model does not read `rope_scaling`.
 fn minimind_scaling(keys: &Keys<'_>, config: &Config) -> Result<RopeScaling, ModelError> {
     const ORIGINAL: usize = 2048;
     if !keys.flag("inference_rope_scaling")?.unwrap_or(false) {
@@ -163,7 +163,7 @@ fn minimind_scaling(keys: &Keys<'_>, config: &Config) -> Result<RopeScaling, Mod
     if keys.count("max_position_embeddings")?.is_some_and(|positions| positions <= ORIGINAL) {
         return Ok(RopeScaling::None);
     }
-    // MiniMind ends the ramp at the last pair where transformers lets it run on; no difference for its own sizes.
+    // MiniMind clamps the ramp at the last pair, transformers does not; for MiniMind's own sizes the result is the same.
     let (d, turns) = (config.dims.head_dim as f64, ORIGINAL as f64 / (2.0 * std::f64::consts::PI));
     if (d * turns.ln() / (2.0 * config.rope_theta.ln())).ceil() > d / 2.0 - 1.0 {
         return Err(keys.error("inference_rope_scaling", "this head_dim and rope_theta are not supported with it"));

@@ -1,4 +1,4 @@
-//! How is a weight file held? Mapped, after a look at what it is.
+//! Maps a weight file into memory, after a check that it is a regular file that is not empty.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,10 +8,10 @@ use memmap2::Mmap;
 use crate::error::ModelError;
 use crate::weights::Bytes;
 
-/// Maps the regular file `file`, which must hold something.
+/// Maps the regular file `file`, which must not be empty.
 pub(crate) fn map(file: &Path) -> Result<Bytes, ModelError> {
     let io = |source| ModelError::Io { file: file.into(), source };
-    // Asked before it is opened: opening a pipe would wait for its writer.
+    // Checked before opening: opening a pipe would wait for its writer.
     let meta = std::fs::metadata(file).map_err(io)?;
     if !meta.is_file() {
         return Err(ModelError::Format { file: file.into(), reason: "is no regular file".into() });
@@ -20,16 +20,16 @@ pub(crate) fn map(file: &Path) -> Result<Bytes, ModelError> {
         return Err(ModelError::Format { file: file.into(), reason: "is empty".into() });
     }
     let opened = File::open(file).map_err(io)?;
-    // SAFETY: the map is read only. As with any mapped file, nobody may cut it short while it is open.
+    // SAFETY: the map is read only. As with any mapped file, it must not be truncated while it is open.
     let map = unsafe { Mmap::map(&opened) }.map_err(io)?;
     Ok(Box::new(map))
 }
 
-/// A little-endian file read from the front, every length checked against what is left.
+/// A little-endian reader, which checks every length against the bytes that are left.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
-    /// Where the next byte is read.
+    /// The position of the next byte.
     pub(crate) at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What does a key of config.json hold? Reads one key at a time, so that an error can name it.
+//! Reads the keys of config.json one at a time, so that an error can name the key.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::error::ModelError;
 pub(crate) struct Keys<'a> {
     file: &'a Path,
     map: &'a Map<String, Value>,
-    /// The key this object stands under, with its dot.
+    /// The key of this object, with a dot.
     prefix: &'static str,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Keys<'a> {
         ModelError::Config { file: self.file.into(), key: format!("{}{key}", self.prefix), reason: reason.into() }
     }
 
-    /// Whether the key is there, be it as null.
+    /// Whether the key is present, even as null.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -81,13 +81,13 @@ impl<'a> Keys<'a> {
         Ok(map.map(|map| Keys { file: self.file, map, prefix }))
     }
 
-    /// A value that must be there.
+    /// A value that must be present.
     pub(crate) fn required<T>(&self, key: &str, value: Option<T>) -> Read<T> {
         value.ok_or_else(|| self.error(key, "is absent"))
     }
 }
 
-/// A foreign value, cut to what fits a line.
+/// A value from the file, cut to fit on a line.
 fn brief(value: &Value) -> String {
     const WIDTH: usize = 40;
     match value {

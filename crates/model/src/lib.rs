@@ -1,16 +1,16 @@
-//! What does a model compute, and what comes out? Model folders to a [`Plan`], and running it in a numeric profile.
+//! Loads models as a [`Plan`], and runs the Plan in a numeric profile.
 //!
-//! A model is a [`Plan`]: a list of steps as data. [`load`] reads config and weights and checks one against the other;
-//! [`run`] walks the steps, and hands every tap asked for to a sink; [`eval_step`] runs one step on inputs of your own.
+//! A model is a [`Plan`]: a list of steps as data. [`load`] reads config and weights and checks that they agree; [`run`] walks the steps and gives every
+//! wanted tap to a sink; [`eval_step`] runs one step on given inputs.
 //!
 //! Formats: Hugging Face folders (`config.json`; safetensors of f64, f32, f16 or bf16, single or sharded), GGUF of any ggml type,
 //! llama2.c's `.bin`, MiniMind's `.json`. Families: llama, mistral, qwen2, qwen3, minimind.
 //!
-//! The rows of Q and K are those of the checkpoint: pairs are (i, i + d/2).
+//! The rows of Q and K are ordered as in the checkpoint: RoPE pairs are (i, i + d/2).
 //!
 //! # Limits
-//! No mixtures of experts, no frequencies that depend on the length of the prompt (dynamic NTK, LongRoPE), no padding. A
-//! weight file must not be cut short by others while it is mapped.
+//! No mixtures of experts, no frequencies that depend on the length of the prompt (dynamic NTK, LongRoPE), no padding. A weight file must not be truncated
+//! while it is mapped.
 //!
 //! ```
 //! use firstdiff_model::{ModelError, Profile, Prompt, TapValues, load, run};

@@ -1,5 +1,5 @@
-//! How is a large stored matrix multiplied with? A tile of its rows at a time: in place where the bytes are floats, else widened into a buffer
-//! that stays in the second-level cache.
+//! Multiplies with a large stored matrix, a tile of its rows at a time: in place where the bytes are floats, else widened into a buffer that stays in the
+//! second-level cache.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -15,13 +15,13 @@ use crate::ggml::{self, whole};
 use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
-/// Rows of a tile, and the bytes they may take in the product's type before they are made fewer: of the second-level cache, or of the first
-/// where a tile is widened for one row of x only. All of x is read again for each tile, which of many rows comes from memory: few tiles are better.
+/// Rows of a tile, and its most bytes in the product's type: of the second-level cache, or of the first where a tile is widened for one row of x only. Each
+/// tile reads all of x again, from memory if it has many rows, so few tiles are better.
 const TILE_ROWS: usize = 64;
 const TILE_BYTES: usize = 1 << 19;
 const SMALL_TILE_BYTES: usize = 1 << 15;
 
-/// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]; on several threads, which changes no bit.
+/// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]. The number of threads changes no bit.
 pub(crate) fn product<E: Real>(
     x: ArrayView2<'_, E>,
     w: &WeightView<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn product<E: Real>(
     })
 }
 
-/// The type of the matrix's blocks, where [`whole_product`] takes them.
+/// The type of the matrix's blocks, if [`whole_product`] supports it.
 pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
     match w.storage() {
         Storage::Block(kind) if w.is_plain() && whole::suits(kind) => Some(kind),
@@ -53,7 +53,7 @@ pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
     }
 }
 
-/// The same with a matrix of such blocks, and rows of x that are whole numbers in the blocks that it asks for. f32, as llama.cpp has it.
+/// The same with a matrix of such blocks and quantised rows of x, in f32 as llama.cpp does.
 pub(crate) fn whole_product(
     x: &WholeNumbers,
     blocks: ggml::Type,
@@ -70,11 +70,11 @@ pub(crate) fn whole_product(
 }
 
 impl WeightView<'_> {
-    /// y\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\], the matrix as it is stored. `x` \[T,in\], the weight \[out,in\]; the result is \[T,out\]. Each sum is a
+    /// y\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\], with the matrix as it is stored. `x` \[T,in\], the weight \[out,in\]; the result is \[T,out\]. Each sum is a
     /// [`dot`](firstdiff_core::dot) in E; neither T nor the number of threads changes a bit of a row.
     ///
     /// # Errors
-    /// When the weight is no matrix with rows of that length.
+    /// When the weight is no matrix, or its rows have another length.
     pub fn product<E: Real>(&self, x: ArrayView2<'_, E>) -> Result<Array2<E>, OpError> {
         let (shape, width) = (self.shape(), x.ncols());
         let rows = match *shape {
@@ -91,11 +91,11 @@ impl WeightView<'_> {
 }
 
 thread_local! {
-    /// One tile of a thread, in whichever float.
+    /// A thread's tile, in f32 or f64.
     static BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The type of the blocks, where one row of x is multiplied with them in registers: for products in f32.
+/// The block type, if one row of x is multiplied with it in registers, in f32.
 fn fused(rows: usize, w: &WeightView<'_>, product: Storage) -> Option<ggml::Type> {
     #[cfg(target_arch = "x86_64")]
     if let (1, Storage::Block(kind), true) = (rows, w.storage(), product == Storage::F32 && w.is_plain()) {
@@ -105,7 +105,7 @@ fn fused(rows: usize, w: &WeightView<'_>, product: Storage) -> Option<ggml::Type
     None
 }
 
-/// One row of x with rows `range` of such blocks; whether the result lies in one piece, in f32.
+/// Multiplies one row of x with rows `range` of such blocks. Returns false if the result is not f32 or not contiguous.
 fn in_registers<E: Real>(
     kind: ggml::Type,
     x: &[E],
@@ -126,7 +126,7 @@ fn in_registers<E: Real>(
     false
 }
 
-/// Rows `range` of `w` where they are, if the product takes them as they are stored.
+/// Rows `range` of `w` in place, if the product takes their storage type.
 fn in_place<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize) -> Option<Rows<'a, E>> {
     if !w.is_plain() || cfg!(target_endian = "big") {
         return None;

@@ -1,4 +1,4 @@
-//! What is in a model? Config, weights and the Plan they agree on.
+//! Loads a model: its config, its weights, and the Plan that fits both.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,35 +11,35 @@ use crate::formats::{self, Format};
 use crate::plan::Plan;
 use crate::weights::Weights;
 
-/// A model that can be run: its Plan, and weights that were found to suit it.
+/// A model that can be run: its Plan, and weights that match it.
 #[derive(Debug)]
 pub struct Model {
-    /// In which format its files are.
+    /// The format of its files.
     pub format: Format,
-    /// What the config says.
+    /// The content of the config.
     pub config: Config,
-    /// What the model computes.
+    /// The steps of the model.
     pub plan: Plan,
     /// The mapped weights.
     pub weights: Weights,
-    /// For which RoPE pairing the rows of Q and K are ordered in the files.
+    /// The RoPE pairing for which the rows of Q and K are ordered in the files.
     pub qk_rows: QkRows,
-    /// Tensors of the files that the Plan does not read, sorted. A bias among them means that the config left it out.
+    /// Tensors of the files that the Plan does not read, sorted. A bias among them means that the config omits it.
     pub unread: Vec<String>,
-    /// The prompts that its file was made with, where it holds them: a MiniMind .json does.
+    /// The prompts with which its file was made, if it holds them: a MiniMind .json does.
     pub prompts: Vec<Vec<u32>>,
 }
 
-/// Loads the model at `path`: a Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json. No weight is read yet; every
-/// one is known to be there, in the right shape.
+/// Loads the model at `path`: a Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json. No weight is read yet; all are checked to be present, in
+/// the right shape.
 ///
 /// # Errors
-/// When a file is absent or malformed, when the config is not of a known family or contradicts itself or its weights.
+/// When a file is absent or malformed, the family is not known, or the config contradicts itself or its weights.
 pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
     let path = path.as_ref();
     let opened = formats::open(path)?;
     let (config, mut weights, prompts) = (opened.config?, opened.weights, opened.prompts);
-    // Before a Plan of that length is made.
+    // Checked before a Plan with that many layers is built.
     if config.dims.layers as usize > weights.len() {
         let (layers, held) = (config.dims.layers, weights.len());
         let reason = format!(
@@ -56,14 +56,14 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
     Ok(Model { format: opened.format, qk_rows: config.qk_rows, config, plan, weights, unread, prompts })
 }
 
-/// Whether the weights hold all that the Plan reads, as it reads it; the tensors it does not read.
+/// Checks that the weights hold everything that the Plan reads; returns the tensors that it does not read.
 fn check(plan: &Plan, weights: &Weights) -> Result<Vec<String>, ModelError> {
     let mut read = HashSet::new();
     for &weight in plan.steps.iter().flat_map(|step| &step.weights) {
         weights.check(weight, &plan.dims.shape(weight.role))?;
         read.insert(weights.name(weight));
     }
-    // Divisors of the rotation's frequencies are in the Plan itself.
+    // The Plan itself holds the divisors of the RoPE frequencies.
     let unread = weights.names().filter(|name| !read.contains(*name) && *name != crate::names::ROPE_FREQS);
     let mut unread: Vec<String> = unread.map(String::from).collect();
     unread.sort_unstable();

@@ -1,11 +1,11 @@
-//! Which weight is meant by a name? Hugging Face, GGUF, llama2.c, MiniMind, and what engines call theirs.
+//! Maps tensor names to weights: names of Hugging Face, GGUF, llama2.c, MiniMind, and of other engines.
 
 use crate::plan::{Role, WeightRef};
 
-/// Divisors of the rotation's frequencies, which some GGUF hold as a tensor.
+/// Divisors of the RoPE frequencies, which some GGUF files hold as a tensor.
 pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// A role, what it is called in a Hugging Face file and in a GGUF, and every other name seen for it, its parts joined by `_`.
+/// A role, its name in a Hugging Face file and in a GGUF, and every other name seen for it, with parts joined by `_`.
 type Names = (Role, &'static str, &'static str, &'static [&'static str]);
 
 const NAMES: &[Names] = &[
@@ -62,7 +62,7 @@ const NAMES: &[Names] = &[
     (Role::Head, "lm_head.weight", "output.weight", &["wcls", "head", "classifier"]),
 ];
 
-/// The name transformers gives to a weight of these families.
+/// The name of the weight in transformers, for these families.
 pub fn hugging_face(WeightRef { layer, role }: WeightRef) -> String {
     let stem = row(role).1;
     match layer {
@@ -72,7 +72,7 @@ pub fn hugging_face(WeightRef { layer, role }: WeightRef) -> String {
     }
 }
 
-/// The name llama.cpp gives to it.
+/// Its name in llama.cpp.
 pub fn gguf(WeightRef { layer, role }: WeightRef) -> String {
     let stem = row(role).2;
     match layer {
@@ -85,7 +85,7 @@ fn row(role: Role) -> &'static Names {
     NAMES.iter().find(|names| names.0 == role).expect("every role is in the table")
 }
 
-/// The weight that `name` means, in whichever convention; `None` when it is none of these families', or ambiguous.
+/// The weight that `name` means in any of these conventions; `None` when it is unknown or ambiguous.
 ///
 /// ```
 /// use firstdiff_model::{Role, meaning};
@@ -105,7 +105,7 @@ pub fn meaning(name: &str) -> Option<WeightRef> {
     {
         parts.remove(0);
     }
-    // What an engine's author hangs on to tell two sides apart.
+    // Suffixes that authors add to mark the side (reference or candidate).
     while let Some(last) = parts.last()
         && matches!(*last, "cpp" | "torch" | "rs" | "rust" | "ref" | "flat" | "c" | "cuda" | "py")
     {
@@ -123,7 +123,7 @@ pub fn meaning(name: &str) -> Option<WeightRef> {
     }
 }
 
-/// Takes `layers 3`, `blk 3`, `layer3` or `l3` out of the parts.
+/// Removes `layers 3`, `blk 3`, `layer3` or `l3` from the parts; returns the layer.
 fn take_layer(parts: &mut Vec<&str>) -> Option<u32> {
     const WORDS: &[&str] = &["layers", "layer", "blk", "blocks", "block", "h", "l"];
     for at in 0..parts.len() {
@@ -145,7 +145,7 @@ fn take_layer(parts: &mut Vec<&str>) -> Option<u32> {
     None
 }
 
-/// `wq0`, `wq_0`: the layer behind the stem.
+/// Reads `wq0`, `wq_0`: the layer after the name.
 fn numbered(stem: &str, bias: bool) -> Option<WeightRef> {
     let digits = stem.len() - stem.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     (1..=digits).rev().find_map(|count| {

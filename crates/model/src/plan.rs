@@ -1,14 +1,14 @@
-//! What does a model compute? The list of its steps, as data: each names its output, its operation, and what it reads.
+//! Defines the Plan: the steps of a forward pass as data. Each step names its output tap, its operation, and what it reads.
 
 use std::fmt;
 
 use firstdiff_core::{Activation, RopePairing, RopeScaling};
 use firstdiff_trace::{Site, Tap};
 
-/// A model's forward pass: its steps in the order they run.
+/// A model's forward pass: its steps in running order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// `model_type` of the config, or its like.
+    /// `model_type` of the config, or the equivalent.
     pub family: String,
     /// The sizes.
     pub dims: Dims,
@@ -19,11 +19,11 @@ pub struct Plan {
 /// One operation of a forward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What the step produces.
+    /// The tap that the step produces.
     pub tap: Tap,
-    /// How.
+    /// The operation.
     pub op: Op,
-    /// The taps it reads, in the order the operation takes them.
+    /// The taps it reads, in the order of the operation's inputs.
     pub reads: Vec<Tap>,
     /// The weights it reads: the matrix or gain, then the bias where there is one.
     pub weights: Vec<WeightRef>,
@@ -32,9 +32,9 @@ pub struct Step {
 /// An operation with all of its parameters. T, S, H, K and d follow from the inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// Rows of the embedding matrix, times `scale`. Reads the tokens.
+    /// Rows of the embedding matrix, times `scale`. Reads the token ids.
     Embedding {
-        /// 1 but for the Gemmas.
+        /// 1, except for the Gemmas.
         scale: f64,
     },
     /// RMSNorm over the last axis.
@@ -42,7 +42,7 @@ pub enum Op {
         /// Added to the mean square.
         eps: f64,
     },
-    /// x Wᵀ + b. With `heads` the last axis is split into that many.
+    /// x Wᵀ + b. With `heads` the last axis is split into that many heads.
     Linear {
         /// Heads of the output, for q, k and v.
         heads: Option<usize>,
@@ -53,18 +53,18 @@ pub enum Op {
     Qk,
     /// Scales, caps and masks the products.
     Scores(Scores),
-    /// Over the keys.
+    /// Softmax over the keys.
     Softmax,
-    /// Probabilities times all values so far; heads merged.
+    /// Sum of all values so far, weighted by the probabilities; heads merged.
     Context,
     /// activation(gate) · up.
     Gated {
-        /// What the gate goes through.
+        /// The activation of the gate.
         activation: Activation,
     },
     /// The residual stream plus `multiplier` times a branch.
     Residual {
-        /// 1 but for Granite and MiniCPM.
+        /// 1, except for Granite and MiniCPM.
         multiplier: f64,
     },
     /// Logits: x Wᵀ.
@@ -84,16 +84,16 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
-/// What is done to raw attention products before the softmax.
+/// How raw attention products are changed before the softmax.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores {
     /// Factor on the products: 1/√d.
     pub scale: f64,
-    /// c of c·tanh(x/c), where a family has it.
+    /// c of c·tanh(x/c), if the family has it.
     pub softcap: Option<f64>,
-    /// Whether a query sees no later key.
+    /// Whether later keys are hidden.
     pub causal: bool,
-    /// How many keys a query sees at most, itself included.
+    /// How many keys a query sees at most, its own included.
     pub window: Option<usize>,
 }
 
@@ -116,16 +116,16 @@ pub struct Dims {
     pub layers: u32,
 }
 
-/// A weight by what it is for; the weight files know its name.
+/// A weight by its role; the weight files know its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightRef {
     /// The layer; `None` for the embedding, the final norm and the head.
     pub layer: Option<u32>,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a weight is for.
+/// The role of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// \[V,D\]
@@ -180,7 +180,7 @@ impl Plan {
 }
 
 impl Step {
-    /// The input that is read whole, the rows of earlier decode steps included: keys and values.
+    /// The input that is read with the rows of earlier decode steps: keys or values.
     pub fn cached(&self) -> Option<Tap> {
         match self.op {
             Op::Qk | Op::Context => self.reads.get(1).copied(),
@@ -190,7 +190,7 @@ impl Step {
 }
 
 impl Op {
-    /// The operation's word in reports.
+    /// The operation's name in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embedding { .. } => "embedding",
@@ -215,7 +215,7 @@ impl fmt::Display for Op {
 }
 
 impl Dims {
-    /// The extent of a tap's axis, by its letter; `None` for tokens, keys and experts, which no model has a number of.
+    /// The extent of a tap's axis, by its letter; `None` for tokens, keys and experts, whose number the model does not fix.
     pub fn extent(&self, axis: char) -> Option<usize> {
         match axis {
             'D' => Some(self.hidden),
@@ -229,7 +229,7 @@ impl Dims {
         }
     }
 
-    /// Elements that a tap holds of each token; what depends on the number of tokens or keys counts once.
+    /// Elements of a tap for each token; axes of tokens or keys count as 1.
     pub fn width(&self, site: Site) -> usize {
         site.axes().iter().filter_map(|&axis| self.extent(axis)).product()
     }

@@ -1,4 +1,4 @@
-//! What does a forward pass produce? Walks a Plan over a prompt, and lets go of what no later step reads.
+//! Runs a Plan over a prompt, and frees each tap when no later step reads it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,31 +17,30 @@ use crate::weights::Weights;
 /// The tokens of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
-    /// Fed at once: step 0.
+    /// The prefill: step 0.
     pub tokens: &'a [u32],
-    /// Fed one by one: steps 1, 2 …
+    /// Decode tokens, one a step: steps 1, 2 …
     pub decode_tokens: &'a [u32],
 }
 
-/// What a tap holds, in the profile's arithmetic.
+/// The values of a tap, in the profile's arithmetic.
 #[derive(Clone, Debug)]
 pub enum TapValues<'a> {
-    /// Of the profile `exact`.
+    /// From the profile `exact`.
     F64(ArrayViewD<'a, f64>),
-    /// Of every other profile.
+    /// From every other profile.
     F32(ArrayViewD<'a, f32>),
 }
 
 /// Runs `plan` over `prompt`: the prefill (step 0), then a step for each decode token.
 ///
-/// Keys and values are recorded as they are computed, and read as the cache's type leaves them.
+/// Keys and values are recorded as computed, and read as rounded to the cache type.
 ///
-/// Every tap that `wanted` names goes to `sink` with its step, as soon as it is there; a decode step's taps hold the new
-/// row only, but `qk`, `scores` and `probs` (\[H,1,S\]) all keys so far. Steps that no wanted tap depends on are not run. The
-/// result does not depend on the number of threads.
+/// Every tap that `wanted` selects goes to `sink` with its step as soon as it is computed. A decode step's taps hold the new row only; `qk`, `scores` and
+/// `probs` (\[H,1,S\]) have all keys so far. Steps that no wanted tap depends on are not run. The result does not depend on the number of threads.
 ///
 /// # Errors
-/// When a token is outside the vocabulary, there is none, or the plan does not fit the weights; and what `sink` returns.
+/// When there are no tokens, one is outside the vocabulary, or the plan does not fit the weights; and the errors of `sink`.
 pub fn run<X: From<ModelError>>(
     plan: &Plan,
     weights: &Weights,
@@ -115,10 +114,10 @@ fn check_tokens(plan: &Plan, prompt: Prompt<'_>) -> Result<(), ModelError> {
     }
 }
 
-/// The steps to run, and how long each tap is needed.
+/// The steps to run, and until when each tap is needed.
 struct Schedule<'a> {
     steps: Vec<&'a Step>,
-    /// The last of `steps` that reads a tap.
+    /// The index of the last step that reads each tap.
     last_use: HashMap<Tap, usize>,
     /// Taps whose rows are kept from chunk to chunk: keys and values.
     cached: HashSet<Tap>,
@@ -150,7 +149,7 @@ impl<'a> Schedule<'a> {
         Ok(Schedule { steps, last_use, cached })
     }
 
-    /// The attention that begins at step `at`, if nothing inside it is wanted or read from outside.
+    /// The attention that begins at step `at`, unless one of its inner taps is wanted or read from outside.
     fn attention(&self, at: usize, wanted: impl Fn(Tap) -> bool) -> Option<&attention::Inside<'a>> {
         let four = attention::inside(&self.steps[at..])?;
         let hidden =
@@ -158,7 +157,7 @@ impl<'a> Schedule<'a> {
         four[..3].iter().enumerate().all(hidden).then_some(four)
     }
 
-    /// What `step` reads.
+    /// The inputs of `step`.
     fn inputs<'l, E: Real>(
         &self,
         step: &Step,
@@ -168,7 +167,7 @@ impl<'a> Schedule<'a> {
         step.reads.iter().map(|&tap| self.rows(step, tap, live, chunk)).collect()
     }
 
-    /// What `step` reads of `tap`: all rows so far of keys and values, the chunk's own of everything else.
+    /// What `step` reads of `tap`: all rows so far for keys and values, otherwise those of the chunk.
     fn rows<'l, E: Real>(
         &self,
         step: &Step,
@@ -183,7 +182,7 @@ impl<'a> Schedule<'a> {
         rows
     }
 
-    /// Holds on to the output of step `at`, if a later one reads it.
+    /// Keeps the output of step `at`, if a later step reads it.
     fn keep<E: Real>(
         &self,
         at: usize,
@@ -208,7 +207,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Lets go of what step `at` was the last to read; of keys and values only in the last chunk.
+    /// Frees the taps that step `at` is the last to read; keys and values only in the last chunk.
     fn release<E>(&self, at: usize, last_chunk: bool, live: &mut HashMap<Tap, ArrayD<E>>) {
         for tap in &self.steps[at].reads {
             if self.last_use[tap] == at && (last_chunk || !self.cached.contains(tap)) {

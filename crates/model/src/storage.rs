@@ -1,4 +1,4 @@
-//! How is a stored element widened to one that arithmetic is done in?
+//! Defines the storage types of weights, and widens stored elements to f32 or f64.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -26,12 +26,12 @@ pub enum Storage {
     I64,
     /// Blocks of one of ggml's types.
     Block(ggml::Type),
-    /// llama2.c's own: all whole numbers of 8 bits, then an f32 scale for each group of so many.
+    /// llama2.c's own format: all elements as 8-bit integers, then an f32 scale for each group of this size.
     Groups(usize),
 }
 
 impl Storage {
-    /// Bytes of `n` elements that begin a block; `None` when that overflows, or `n` is no whole number of blocks.
+    /// Bytes of `n` elements from the start of a block; `None` when that overflows, or `n` is no whole number of blocks.
     pub fn row_bytes(self, n: usize) -> Option<usize> {
         let (len, bytes) = self.block();
         match self {
@@ -44,7 +44,7 @@ impl Storage {
         }
     }
 
-    /// Elements and bytes of the smallest part that can be read by itself.
+    /// Elements and bytes of the smallest part that can be read alone.
     fn block(self) -> (usize, usize) {
         match self {
             Storage::F64 | Storage::I64 => (1, 8),
@@ -77,7 +77,7 @@ impl Storage {
         self.block().0
     }
 
-    /// Whether values were rounded to few levels.
+    /// Whether the values are quantised.
     pub fn is_quantised(self) -> bool {
         matches!(self, Storage::Block(_) | Storage::Groups(_))
     }
@@ -92,7 +92,7 @@ impl Storage {
                         block[offset..offset + width * count].chunks_exact_mut(width).for_each(<[u8]>::reverse);
                     }
                 }
-                // llama2.c knows one byte order; its reader never asks.
+                // llama2.c has one byte order; its reader never calls this.
                 Storage::Groups(_) => {}
                 _ => block.reverse(),
             }
@@ -110,7 +110,7 @@ pub enum Half {
 }
 
 impl Half {
-    /// The nearest value, ties to even; beyond the range infinity.
+    /// The nearest value, ties to even; infinity beyond the range.
     pub fn round(self, x: f32) -> f32 {
         match self {
             Half::F16 => f16::from_f32(x).to_f32(),
@@ -118,7 +118,7 @@ impl Half {
         }
     }
 
-    /// The same of each of them.
+    /// The same for each element.
     pub fn round_all(self, x: &mut [f32]) {
         match self {
             Half::F16 => round_all([f16::ZERO; SOME], x),
@@ -127,7 +127,7 @@ impl Half {
     }
 }
 
-/// Numbers that are rounded together.
+/// How many numbers are rounded together.
 const SOME: usize = 128;
 
 fn round_all<H>(mut halves: [H; SOME], x: &mut [f32])
@@ -141,17 +141,17 @@ where
     }
 }
 
-/// A float that a forward pass can be computed in.
+/// A float type in which a forward pass can be computed.
 pub trait Real: firstdiff_core::Float + bytemuck::Pod {
-    /// How it is stored as it is.
+    /// Its own storage type.
     const STORAGE: Storage;
 
-    /// Widens (f64 to f32: rounds) the stored elements of `bytes` into `out`.
+    /// Converts the stored elements of `bytes` into `out`: widened, or rounded from f64 to f32.
     ///
     /// The bytes are little-endian, need no alignment, and are whole blocks.
     ///
     /// # Panics
-    /// For [`Storage::Groups`], whose scales stand apart: see [`WeightView`](crate::WeightView).
+    /// For [`Storage::Groups`], whose scales are stored apart: see [`WeightView`](crate::WeightView).
     fn widen(storage: Storage, bytes: &[u8], out: &mut [Self]);
 }
 
@@ -185,7 +185,7 @@ macro_rules! real {
 real!(f32, Storage::F32, |x: f64| x as f32, |x: f32| x, convert_to_f32_slice, ggml::Type::dequantise);
 real!(f64, Storage::F64, |x: f64| x, f64::from, convert_to_f64_slice, dequantise_wide);
 
-/// The f32 values that ggml defines, widened.
+/// Dequantises to f32 as ggml defines it, then widens.
 fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {
     let mut block = vec![0f32; kind.block_len()];
     for (bytes, out) in bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block_len())) {
@@ -194,7 +194,7 @@ fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {
     }
 }
 
-/// One element after the other.
+/// Converts one element after the other.
 fn each<const N: usize, E>(bytes: &[u8], out: &mut [E], read: impl Fn([u8; N]) -> E) {
     const LINE: usize = 64;
     for (bytes, out) in bytes.chunks(LINE).zip(out.chunks_mut(LINE / N)) {
@@ -205,7 +205,7 @@ fn each<const N: usize, E>(bytes: &[u8], out: &mut [E], read: impl Fn([u8; N]) -
     }
 }
 
-/// A block at a time, so that the processor's own conversion of halves is used.
+/// Converts a block at a time, so that the processor's own f16 conversion is used.
 fn blocks<H: Copy + Default, E>(bytes: &[u8], out: &mut [E], read: fn([u8; 2]) -> H, widen: fn(&[H], &mut [E])) {
     const BLOCK: usize = 256;
     let mut halves = [H::default(); BLOCK];
@@ -219,7 +219,7 @@ fn blocks<H: Copy + Default, E>(bytes: &[u8], out: &mut [E], read: fn([u8; 2]) -
 mod tests {
     use super::*;
 
-    /// Every 16-bit pattern, read from an odd address, against `half` one element at a time.
+    /// Reads every 16-bit pattern from an odd address, and compares with `half` one element at a time.
     #[test]
     fn every_half_widens_exactly_at_any_alignment() {
         let mut bytes = vec![0u8];

@@ -1,4 +1,4 @@
-//! Which tensors does a model hold, and where are their bytes? The table that every weight format is read into.
+//! Holds the tensor table of a model: the names of its tensors, and where their bytes are. Every weight format is read into it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,39 +13,38 @@ use crate::storage::{Half, Real, Storage};
 /// The bytes of a file: mapped, or decoded into memory.
 pub(crate) type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
-/// Where one tensor is.
+/// The location of one tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// Which of the files.
+    /// Index of its file.
     pub(crate) file: usize,
-    /// The element type; `Err` holds the name of one that cannot be read.
+    /// The element type; `Err` holds the name of one that is not supported.
     pub(crate) storage: Result<Storage, String>,
     /// Extent of every axis, slowest first.
     pub(crate) shape: Vec<usize>,
-    /// The tensor's bytes in the file. The reader of the format has checked that they suit storage and shape.
+    /// The tensor's bytes in the file. The format's reader has checked that they match storage and shape.
     pub(crate) bytes: Range<usize>,
-    /// How they are laid out.
+    /// Byte order and transposition.
     pub(crate) order: Order,
 }
 
-/// How the bytes of a tensor are laid out.
+/// Byte order and transposition of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Numbers of more than one byte begin with the high one.
+    /// Multi-byte numbers begin with the high byte.
     pub(crate) big_endian: bool,
     /// A matrix \[out,in\] that is stored as \[in,out\].
     pub(crate) transposed: bool,
 }
 
-/// The weights of a model. Bytes stay in the mapped files; what is read is widened a tile of rows at a time.
+/// The weights of a model. Bytes stay in the mapped files; they are widened a tile of rows at a time as they are read.
 ///
-/// A weight format is a function that returns this: its files, its table of tensors, and the name it gives each of the
-/// Plan's weights.
+/// The reader of a weight format returns this: its files, its tensor table, and its name for each of the Plan's weights.
 pub struct Weights {
     files: Vec<(PathBuf, Bytes)>,
     table: HashMap<String, Entry>,
     naming: fn(WeightRef) -> String,
-    /// Names the table lacks, and the tensor that serves in their stead.
+    /// Names that the table lacks, and the tensor that is used instead.
     stand_ins: HashMap<String, String>,
 }
 
@@ -68,12 +67,12 @@ impl Weights {
         Weights { files, table, naming, stand_ins: HashMap::new() }
     }
 
-    /// Serves `weight` from the tensor of `other` (tied embeddings).
+    /// Uses the tensor of `other` for `weight` (tied embeddings).
     pub(crate) fn tie(&mut self, weight: WeightRef, other: WeightRef) {
         self.stand_ins.insert((self.naming)(weight), (self.naming)(other));
     }
 
-    /// Takes the matrices that `expected` gives a shape for as stored \[in,out\], if one that is not square has that shape reversed.
+    /// Marks all matrices with an expected shape as stored \[in,out\], if one that is not square has its expected shape reversed.
     pub(crate) fn transpose_if_reversed(&mut self, expected: impl Fn(&str) -> Option<Vec<usize>>) {
         let reversed = |shape: &[usize]| shape.iter().rev().copied().collect::<Vec<_>>();
         let is = |(name, entry): (&String, &Entry)| {
@@ -82,7 +81,7 @@ impl Weights {
         if !self.table.iter().any(is) {
             return;
         }
-        // A tensor of other axes than its name has is no matrix, whatever the others are.
+        // A tensor with another number of axes than expected is no matrix, whatever the others are.
         let is_matrix = |(name, entry): &(&String, &mut Entry)| entry.shape.len() == 2 && expected(name).is_some();
         for (_, entry) in self.table.iter_mut().filter(is_matrix) {
             entry.shape.reverse();
@@ -106,7 +105,7 @@ impl Weights {
         self.table.is_empty()
     }
 
-    /// The names of all tensors, in no order.
+    /// The names of all tensors, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.table.keys().map(String::as_str)
     }
@@ -116,15 +115,15 @@ impl Weights {
         self.table.contains_key(&self.name(weight))
     }
 
-    /// The shape of the tensor that serves as `weight`, where there is one.
+    /// The shape of the tensor for `weight`, if there is one.
     pub fn shape(&self, weight: WeightRef) -> Option<&[usize]> {
         self.table.get(&self.name(weight)).map(|entry| entry.shape.as_slice())
     }
 
-    /// Whether the tensor that serves as `weight` is there, of shape `expected`, and can be read.
+    /// Checks that the tensor for `weight` is present, has the shape `expected`, and can be read.
     ///
     /// # Errors
-    /// When it is not.
+    /// When one of these is not so.
     pub fn check(&self, weight: WeightRef, expected: &[usize]) -> Result<(), ModelError> {
         let (tensor, expected) = (self.name(weight), expected.to_vec());
         let Some(entry) = self.table.get(&tensor) else {
@@ -137,10 +136,10 @@ impl Weights {
         self.entry_view(&tensor, entry).map(drop)
     }
 
-    /// The tensor that serves as `weight`.
+    /// The tensor for `weight`.
     ///
     /// # Errors
-    /// When it is absent, or stored in a type that cannot be read.
+    /// When it is absent, or its storage type is not supported.
     pub fn view(&self, weight: WeightRef) -> Result<WeightView<'_>, ModelError> {
         let name = self.name(weight);
         match self.tensor(&name)? {
@@ -149,10 +148,10 @@ impl Weights {
         }
     }
 
-    /// The tensor of that name in the files.
+    /// The tensor with that name in the files.
     ///
     /// # Errors
-    /// When it is stored in a type that cannot be read.
+    /// When its storage type is not supported.
     pub fn tensor(&self, name: &str) -> Result<Option<WeightView<'_>>, ModelError> {
         self.table.get(name).map(|entry| self.entry_view(name, entry)).transpose()
     }
@@ -168,7 +167,7 @@ impl Weights {
         Ok(WeightView { storage: *storage, shape: &entry.shape, bytes, order: entry.order, half: None })
     }
 
-    /// The only file, or the folder of several.
+    /// The path of the only file, or the folder of several.
     fn whereabouts(&self) -> PathBuf {
         match &self.files[..] {
             [(file, _)] => file.clone(),
@@ -201,17 +200,17 @@ impl<'a> WeightView<'a> {
         self.bytes
     }
 
-    /// The same tensor with other bytes in the place of its own; `None` where there are not as many.
+    /// The same tensor with its bytes replaced; `None` where the number of bytes differs.
     pub fn with_bytes(self, bytes: &'a [u8]) -> Option<WeightView<'a>> {
         (bytes.len() == self.bytes.len()).then_some(WeightView { bytes, ..self })
     }
 
-    /// The same, its values rounded to `half` as they are read.
+    /// The same tensor, with values rounded to `half` as they are read.
     pub(crate) fn rounded(self, half: Option<Half>) -> WeightView<'a> {
         WeightView { half, ..self }
     }
 
-    /// Whether the bytes are little-endian and in the order of the shape, and each row by itself: then row i is the i-th part of them.
+    /// Whether the bytes are little-endian, in the order of the shape, and each row independent: then row i is the i-th part of them.
     pub fn is_plain(&self) -> bool {
         self.order == Order::default() && self.half.is_none() && !matches!(self.storage, Storage::Groups(_))
     }
@@ -251,14 +250,14 @@ impl<'a> WeightView<'a> {
         }
     }
 
-    /// Elements `range` of the whole tensor in the order of its shape, in f32. It may begin and end within a row, or a block: who looks at the
-    /// elements under another shape has other rows.
+    /// Elements `range` of the whole tensor in the order of its shape, in f32. The range may begin and end within a row or a block, because the elements
+    /// may be viewed in another shape.
     ///
     /// # Panics
     /// When `range` is outside the tensor.
     pub fn elements(&self, range: Range<usize>) -> Vec<f32> {
         assert!(range.start <= range.end && range.end <= self.len(), "elements {range:?} of {}", self.len());
-        // What can be read by itself: a row of a transposed matrix, else a block.
+        // The smallest part that can be read alone: a row of a transposed matrix, else a block.
         let unit = if self.order.transposed { self.shape[1] } else { self.storage.block_len() }.max(1);
         let whole = range.start / unit * unit..range.end.next_multiple_of(unit).min(self.len());
         let mut out = match self.order.transposed {
@@ -281,7 +280,7 @@ impl<'a> WeightView<'a> {
         Array1::from_vec(out)
     }
 
-    /// Elements `range` in the order they are stored in, widened. The range is of whole blocks.
+    /// Elements `range` in storage order, widened. The range must be whole blocks.
     fn read<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
         self.decode(range, out);
         if let Some(half) = self.half {

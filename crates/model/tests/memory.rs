@@ -1,4 +1,4 @@
-//! How much memory does a model take? No more than a tile of each matrix, and never what a file merely claims.
+//! Checks how much memory a model takes: no more than a tile of each matrix, and never what a file merely claims.
 
 #[path = "it/common.rs"]
 mod common;
@@ -21,13 +21,13 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-// SAFETY: every call goes to the system's allocator as it came; the counters are atomics.
+// SAFETY: every call is passed unchanged to the system's allocator; the counters are atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(live, Relaxed);
         LARGEST.fetch_max(layout.size(), Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes alive at the worst moment of `work`, beyond those before it, and its largest single allocation.
+/// Peak of the bytes allocated during `work`, beyond those before it, and its largest single allocation.
 fn watch<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -96,7 +96,7 @@ fn a_run_widens_tiles_only() {
     };
     let (outcome, peak, _) = watch(outcome);
     outcome.unwrap();
-    // A matrix in f64 is 10 MB. What may be alive: a tile of a megabyte for each thread, three taps of [3, 20000].
+    // A matrix in f64 is 10 MB. Allowed are a tile of a megabyte for each thread, and three taps of [3, 20000].
     let (tiles, taps) = (2 << 20, 3 * 3 * 20000 * 8);
     assert!(peak < tiles + taps + 500_000, "running took {peak} bytes");
 }

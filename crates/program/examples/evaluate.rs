@@ -1,8 +1,8 @@
-//! Does a recorded program give the values that its dump holds? Evaluates it, and prints the NMSE of each tap.
+//! Evaluates a recorded program, and prints the NMSE of each tap against the value in its dump.
 //!
 //!     cargo run -p firstdiff-program --example evaluate -- DUMP MODEL [f32 | ggml] [as OTHER]
 //!
-//! `as OTHER`: the program as it is with the experts that another dump of the same tokens chose, beside that dump's taps.
+//! `as OTHER`: evaluates the program with the experts that another dump of the same tokens chose, and compares with that dump's taps.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -19,7 +19,7 @@ fn nmse(x: &[f64], y: &[f64]) -> f64 {
     if error == 0.0 { 0.0 } else { error / y.iter().copied().fold(0.0, square) }
 }
 
-/// The rows of a tensor in the order of their values: a sort that is not stable leaves rows of one expert in any order.
+/// The rows of a tensor, sorted by value: a sort that is not stable leaves the rows of one expert in any order.
 fn in_order(values: &[f64], width: usize) -> Vec<f64> {
     let mut rows: Vec<&[f64]> = values.chunks(width.max(1)).collect();
     rows.sort_by(|a, b| a[0].total_cmp(&b[0]));
@@ -32,7 +32,7 @@ fn stored(dump: &Dump, tap: &str, step: usize) -> Option<firstdiff_trace::Tensor
     dump.read(&entry).ok()
 }
 
-/// What a dump holds at the taps of whole numbers.
+/// The values of a dump's integer taps.
 fn choices(program: &Program, dump: &Dump) -> HashMap<usize, Tensor<'static>> {
     let held = |number: usize| {
         let tap = &program.taps()[number];

@@ -1,4 +1,4 @@
-//! Carrying a program out, step by step.
+//! Evaluates a program operation by operation, and gives the value of each tap.
 
 use crate::kernels::Kernel;
 use crate::program::check;
@@ -18,47 +18,47 @@ pub struct TapValue<'a> {
     pub tap: &'a str,
     /// The step.
     pub step: usize,
-    /// The operation after which it is read.
+    /// The operation after which it was read.
     pub op: usize,
-    /// Its values, in the tap's own axes.
+    /// Its values, in the tap's axes.
     pub value: Tensor<'a>,
 }
 
-/// Operations within which a weight that is needed again is kept.
+/// A weight is kept if it is needed again within this many operations.
 const KEPT_FOR: usize = 64;
 
-/// Evaluates a program. A buffer is freed when nothing reads it any more, and a weight soon after it is used.
+/// Evaluates a program. A buffer is freed after its last reader, and a weight soon after it is used.
 pub struct Evaluator<'a> {
     program: &'a Program,
     values: Workspace<'a>,
-    /// What is not known of each buffer, because an operation could not be carried out.
+    /// Unknown numbers of each buffer, because an operation could not be evaluated.
     unknown: Vec<Option<Unknown>>,
-    /// The operations that could not be carried out, and why.
+    /// The operations that could not be evaluated, and why.
     gaps: Vec<EvaluateError>,
-    /// The module in which the reference took another path, until it is left.
+    /// The module in which the reference took another path, until evaluation leaves it.
     astray: Option<String>,
     kernels: Vec<Option<Kernel>>,
-    /// Buffers that nothing reads after an operation.
+    /// For each operation, the buffers that nothing reads after it.
     releases: Vec<Vec<usize>>,
-    /// For each operation and each weight that it reads and that can be read anew: the next operation that does.
+    /// For each operation, each weight that it reads and that can be read again, with the next operation that reads it.
     next_use: Vec<Vec<(usize, Option<usize>)>>,
     next_op: usize,
-    /// Taps of the operation before `next_op` that were reached.
+    /// How many taps of the operation before `next_op` were given out.
     reached: usize,
     next_step: usize,
 }
 
-/// A buffer of which something is not known.
+/// A buffer with unknown numbers.
 #[derive(Clone, Debug)]
 struct Unknown {
-    /// Index of the gap that it comes from.
+    /// Index of the gap that caused it.
     gap: usize,
-    /// Which of its numbers were not written since, and how many; empty where none was written.
+    /// Which of its numbers are still unknown, and how many; empty if none was written since.
     open: (Vec<bool>, usize),
 }
 
 impl Unknown {
-    /// Takes what a view shows for known; true where that was the last of a buffer of that size.
+    /// Marks the numbers of a view as known; returns whether all numbers of the buffer, of that size, are known now.
     fn is_all_known_with(&mut self, view: &View, size: usize) -> bool {
         let (open, count) = &mut self.open;
         if open.is_empty() {
@@ -87,13 +87,12 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Evaluates the next step, and returns the model's main output. `tap` is given each tap right after its operation.
+    /// Evaluates the next step, and returns the model's main output. `tap` gets each tap right after its operation.
     ///
     /// Operations between two steps are evaluated with the later one.
     ///
     /// # Errors
-    /// When `step` is not the next, an operation has no kernel or does not fit its operands, a weight cannot be read, or the reference took
-    /// another path.
+    /// When `step` is not the next, an operation has no kernel or does not fit its operands, a weight cannot be read, or the reference took another path.
     pub fn run_step(
         &mut self,
         step: usize,
@@ -120,17 +119,17 @@ impl<'a> Evaluator<'a> {
         Ok(output)
     }
 
-    /// Goes on to the next tap, over all steps, and returns its index in [`Program::taps`]; `None` at the end.
+    /// Evaluates up to the next tap, over all steps, and returns its index in [`Program::taps`]; `None` at the end.
     ///
-    /// An operation that cannot be carried out leaves its outputs unknown, and so does one that reads what is unknown: see [`Evaluator::gaps`].
+    /// An operation that cannot be evaluated leaves its outputs unknown, and so does one that reads an unknown value: see [`Evaluator::gaps`].
     pub fn next_tap(&mut self) -> Option<usize> {
         self.tap_before(self.program.ops.len())
     }
 
-    /// The value of the tap that was reached last; `None` where it is unknown.
+    /// The value of the tap that was reached last; `None` if it is unknown.
     ///
     /// # Errors
-    /// When it is a weight that cannot be read.
+    /// When it is part of a weight that cannot be read.
     pub fn value(&mut self, tap: usize) -> Result<Option<Tensor<'_>>, EvaluateError> {
         let view = &self.program.taps[tap].view;
         if self.unknown[view.buffer].is_some() {
@@ -145,7 +144,7 @@ impl<'a> Evaluator<'a> {
         self.unknown[self.program.taps[tap].view.buffer].as_ref().map(|unknown| &self.gaps[unknown.gap])
     }
 
-    /// An operand of the operation that was carried out last; `None` where it is no tensor, or unknown.
+    /// An operand of the last evaluated operation; `None` if it is not a tensor, or unknown.
     pub fn operand(&self, operand: &Operand) -> Option<Tensor<'_>> {
         match operand {
             Operand::View(view) if self.unknown[view.buffer].is_none() => Some(self.values.read(view)),
@@ -153,10 +152,10 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Goes on with another value of the tap that was reached last.
+    /// Replaces the value of the tap that was reached last, and continues with it.
     ///
     /// # Errors
-    /// When it has not the tap's shape, or the tap is part of a weight that cannot be read.
+    /// When the value has another shape than the tap, or the tap is part of a weight that cannot be read.
     pub fn hold(&mut self, tap: usize, value: Tensor<'_>) -> Result<(), EvaluateError> {
         let found = &self.program.taps[tap];
         self.values.load(&found.view)?;
@@ -166,12 +165,12 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// The operations that could not be carried out, and why.
+    /// The operations that could not be evaluated, and why.
     pub fn gaps(&self) -> &[EvaluateError] {
         &self.gaps
     }
 
-    /// The next tap of the operations before `end`.
+    /// Evaluates up to the next tap of the operations before `end`.
     fn tap_before(&mut self, end: usize) -> Option<usize> {
         loop {
             let done = self.next_op.checked_sub(1);
@@ -196,7 +195,7 @@ impl<'a> Evaluator<'a> {
         if self.gaps.is_empty() { Ok(()) } else { Err(self.gaps.remove(0)) }
     }
 
-    /// Goes on without an operation.
+    /// Records why an operation was not evaluated, and marks its outputs as unknown.
     fn leave_unknown(&mut self, op: usize, why: EvaluateError) {
         if let EvaluateError::OtherPath { .. } = why {
             let scope = self.program.ops[op].scope.map(|scope| self.program.scopes[scope].module.as_str());
@@ -206,14 +205,14 @@ impl<'a> Evaluator<'a> {
         self.spread(op, self.gaps.len() - 1);
     }
 
-    /// What an operation gives is not known.
+    /// Marks the outputs of an operation as unknown.
     fn spread(&mut self, op: usize, gap: usize) {
         for view in self.program.ops[op].outputs.iter().flatten() {
             self.unknown[view.buffer] = Some(Unknown { gap, open: Default::default() });
         }
     }
 
-    /// The gap that an operation comes behind: it reads what is unknown, or is of a path that the reference did not take for these values.
+    /// The gap that prevents an operation: it reads an unknown value, or lies on a path that the reference would not take for these values.
     fn behind(&mut self, op: &Operation) -> Option<usize> {
         let of = |scope: usize| self.program.scopes[scope].module.as_str();
         let inside = |outer: &str| op.scope.is_some_and(|scope| is_inside(of(scope), outer));
@@ -236,7 +235,7 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// What was written all over is known again: each number of it, however often some were written.
+    /// Marks the numbers of a view as known; a buffer is known again once every number of it was written.
     fn is_written(&mut self, view: &View) {
         let (unknown, size) = (&mut self.unknown[view.buffer], self.program.sizes[view.buffer]);
         if unknown.as_mut().is_some_and(|unknown| unknown.is_all_known_with(view, size)) {
@@ -256,7 +255,7 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// Whether a module is another one, or inside it; all are inside the model itself.
+/// Whether `module` is `outer` or inside it; all modules are inside the model itself.
 fn is_inside(module: &str, outer: &str) -> bool {
     outer.is_empty() || module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -270,7 +269,7 @@ impl std::fmt::Debug for Evaluator<'_> {
     }
 }
 
-/// For each operation the weights that it reads, and which operation is the next to read each. Weights that are written are left out.
+/// For each operation, the weights that it reads and the next operation that reads each. Weights that are written to are left out.
 fn next_use(program: &Program) -> Vec<Vec<(usize, Option<usize>)>> {
     let mut plain: Vec<bool> = (0..program.buffers.len()).map(|buffer| program.weights.contains_key(&buffer)).collect();
     program.ops.iter().flat_map(|op| op.outputs.iter().flatten()).for_each(|view| plain[view.buffer] = false);

@@ -1,13 +1,14 @@
-//! The program that a reference ran, as it was recorded: every operation in order, its operands as strided views of buffers.
+//! Reads, checks and evaluates recorded programs: every operation of a reference run in order, with its operands as strided views of buffers.
 //!
-//! [`Program::open`] reads `program.json` and `program.safetensors` of a dump folder, and checks everything in them. An [`Evaluator`] carries
-//! the operations out step by step, with weights of its own, and hands out the value of each tap.
+//! [`Program::open`] reads `program.json` and `program.safetensors` of a dump folder, and checks everything in them. An [`Evaluator`] carries out the
+//! operations step by step, with given weights, and returns the value of each tap.
 //!
-//! Nothing here knows a model or a family: an operation is its name in PyTorch's aten library or in ggml, and the table of kernels says what it computes.
+//! Nothing here depends on a model or a family: an operation is its name in PyTorch's aten library or in ggml, and a table of kernels says what it
+//! computes.
 //!
 //! # Limits
-//! Shapes are those of the recording: other tokens of the same number, but not more or fewer. Where the reference took another path because
-//! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
+//! Shapes are those of the recording: other tokens are possible, but only the same number of them. If the reference took another path because of a value,
+//! evaluation stops with an error. An operation without a kernel is read, but not evaluated.
 //!
 //! ```
 //! use std::path::Path;

@@ -1,4 +1,4 @@
-//! The memory of one buffer: one reader and one writer of strided views.
+//! Holds the memory of a buffer, and reads and writes strided views of it.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,9 @@ use crate::value::view::{View, contiguous_strides, for_each_row};
 /// The numbers of a buffer; a complex number is two floats.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
-    /// Of integers.
+    /// For integer types.
     Int(Vec<i64>),
-    /// Of floats and complex numbers.
+    /// For floats and complex numbers.
     Float(Vec<f64>),
 }
 
@@ -28,7 +28,7 @@ impl Memory {
         }
     }
 
-    /// How many numbers it holds.
+    /// Number of numbers.
     pub(crate) fn len(&self) -> usize {
         match self {
             Memory::Int(x) => x.len(),
@@ -36,7 +36,7 @@ impl Memory {
         }
     }
 
-    /// The values of a view, borrowed where they stand one after the other.
+    /// The values of a view, borrowed if they are contiguous.
     pub(crate) fn read(&self, view: &View) -> Tensor<'_> {
         let count = view.elements();
         let range = view.offset..view.offset + count;
@@ -103,7 +103,7 @@ impl Memory {
     }
 }
 
-/// Floats as a type holds them.
+/// Rounds floats to a type.
 pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
     let single = !matches!(arithmetic, Arithmetic::F64 | Arithmetic::Wide);
     let dtype = match (dtype, arithmetic) {
@@ -112,7 +112,7 @@ pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
         (DType::F16 | DType::BF16, Arithmetic::Wide) => DType::F32,
         (dtype, _) => dtype,
     };
-    // PyTorch computes half types in f32 and rounds once more.
+    // PyTorch computes f16 and bf16 in f32, and rounds twice.
     let first = |x: f64| if single { f64::from(x as f32) } else { x };
     match dtype {
         DType::F16 => values.iter_mut().for_each(|x| *x = to_f16(first(*x)).to_f64()),
@@ -120,7 +120,7 @@ pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
         DType::F8E4m3 => values.iter_mut().for_each(|x| *x = F8::E4m3.nearest(first(*x))),
         DType::F8E5m2 => values.iter_mut().for_each(|x| *x = F8::E5m2.nearest(first(*x))),
         DType::F32 | DType::C64 if single => values.iter_mut().for_each(|x| *x = f64::from(*x as f32)),
-        // What overflows f32 was infinite for the reference, and masks rely on it.
+        // What overflows f32 was infinite in the reference, and masks rely on it.
         DType::F32 | DType::C64 => {
             values.iter_mut().filter(|x| x.abs() > f64::from(f32::MAX)).for_each(|x| {
                 if (*x as f32).is_infinite() {
@@ -132,7 +132,7 @@ pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
     }
 }
 
-/// Integers as a type holds them: the low bits.
+/// Wraps integers to a type: keeps the low bits.
 pub(crate) fn wrap(values: &mut [i64], dtype: DType) {
     let narrow: fn(i64) -> i64 = match dtype {
         DType::I32 => |x| i64::from(x as i32),
@@ -156,7 +156,7 @@ fn gather<T: Copy>(memory: &[T], view: &View) -> Vec<T> {
 }
 
 fn store<T: Copy>(memory: &mut [T], view: &View, values: Vec<T>, strides: &[usize]) {
-    // The rows of both sides differ, so the values are broadcast first.
+    // The rows of source and destination differ, so the values are broadcast first.
     let broadcast = strides != contiguous_strides(&view.shape) && !values.is_empty();
     let values = if broadcast { spread(&values, &view.shape, strides) } else { values };
     let mut values = values.into_iter();
@@ -167,16 +167,16 @@ fn store<T: Copy>(memory: &mut [T], view: &View, values: Vec<T>, strides: &[usiz
     });
 }
 
-/// The values under a larger shape; `strides` are those of the smaller one in it.
+/// Broadcasts values to a larger shape; `strides` are those of the smaller shape in it.
 pub(crate) fn spread<T: Copy>(values: &[T], shape: &[usize], strides: &[usize]) -> Vec<T> {
     let mut out = Vec::with_capacity(shape.iter().product());
     for_each_row(shape, strides, 0, |start, stride, count| out.extend((0..count).map(|i| values[start + i * stride])));
     out
 }
 
-/// The strides with which dense values of shape `from` are read as `to`; `None` where they cannot be broadcast.
+/// The strides that broadcast dense values of shape `from` to `to`; `None` if that is not possible.
 pub(crate) fn broadcast_strides(from: &[usize], to: &[usize]) -> Option<Vec<usize>> {
-    // Axes of extent 1 in front may fall away.
+    // Leading axes of extent 1 may be dropped.
     let extra = from.len().saturating_sub(to.len());
     if from[..extra].iter().any(|&extent| extent != 1) {
         return None;

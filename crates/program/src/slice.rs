@@ -1,4 +1,4 @@
-//! One step of a program: the operations between a tap and the nearest taps above it whose values are known.
+//! Evaluates one slice of a program: the operations between a tap and the nearest earlier taps with known values.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::value::view::{View, each_number};
 use crate::weights::Weights;
 use crate::workspace::{Workspace, kernel};
 
-/// The operations that make one tap of values that are known.
+/// The operations that compute one tap from known values.
 #[derive(Debug)]
 pub struct Slice<'a> {
     program: &'a Program,
@@ -23,42 +23,42 @@ pub struct Slice<'a> {
     events: Vec<Event>,
 }
 
-/// What is done, in this order.
+/// The actions of a slice, in order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// An operation is carried out.
+    /// Carries out an operation.
     Op(usize),
-    /// A tap takes its known value.
+    /// Sets a tap to its known value.
     Hold(usize),
 }
 
-/// Something that is done otherwise.
+/// A change to what is computed.
 #[derive(Clone)]
 pub struct Edit {
-    /// What.
+    /// The place.
     pub at: At,
-    /// How.
+    /// The change.
     pub change: Change,
 }
 
-/// What an edit changes.
+/// The place of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// An operation, by its index: what it gives.
+    /// The result of an operation, by its index.
     Op(usize),
-    /// A tap, by its index: what those behind it read.
+    /// The value of a tap, by its index, for everything that reads it.
     Tap(usize),
 }
 
-/// The values of an operation's outputs, from those of the views that it is given; `None` where they do not suit it.
+/// Computes the outputs of an operation from the values of some views; `None` if they do not fit.
 pub type Instead = Arc<dyn Fn(&[Tensor<'_>]) -> Option<Vec<Tensor<'static>>> + Send + Sync>;
 
-/// How an operation is carried out otherwise.
+/// How an operation is changed.
 #[derive(Clone)]
 pub enum Change {
-    /// Another one gives the same outputs.
+    /// Replaced by another operation with the same outputs.
     Operation(Box<Operation>),
-    /// What is computed of some views.
+    /// Replaced by a function of the values of some views.
     Values(Vec<View>, Instead),
 }
 
@@ -73,7 +73,7 @@ impl fmt::Debug for Edit {
 }
 
 impl<'a> Slice<'a> {
-    /// The operations that make the tap `target`, of the taps for which `is_known` holds.
+    /// The operations that compute the tap `target` from the taps for which `is_known` holds.
     pub fn of(program: &'a Program, target: usize, is_known: impl Fn(usize) -> bool) -> Slice<'a> {
         let found = &program.taps[target];
         let (mut needed, mut events) = (Needed::new(program), Vec::new());
@@ -99,7 +99,7 @@ impl<'a> Slice<'a> {
         Slice { program, target, events }
     }
 
-    /// The tap that it makes.
+    /// The tap that it computes.
     pub fn target(&self) -> usize {
         self.target
     }
@@ -112,7 +112,7 @@ impl<'a> Slice<'a> {
         })
     }
 
-    /// The taps whose values it takes.
+    /// The taps whose known values it uses.
     pub fn known(&self) -> impl Iterator<Item = usize> {
         self.events.iter().filter_map(|event| match event {
             Event::Hold(tap) => Some(*tap),
@@ -120,7 +120,7 @@ impl<'a> Slice<'a> {
         })
     }
 
-    /// What the tap is, with some operations carried out otherwise. `value` gives the known values.
+    /// Computes the tap, with some operations changed. `value` gives the known values.
     ///
     /// # Errors
     /// When an operation cannot be carried out, or a known value does not fit its tap.
@@ -151,7 +151,7 @@ impl<'a> Slice<'a> {
                     }
                 }
             }
-            // Taps may lie in one buffer: all are computed before any is written.
+            // Several taps may be in one buffer: all are computed before any is written.
             let mut others = Vec::new();
             for &tap in edited.iter().filter(|&&tap| self.is_there(tap, *event)) {
                 if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
@@ -166,7 +166,7 @@ impl<'a> Slice<'a> {
         Ok(values.read(view).into_owned())
     }
 
-    /// Whether a tap has its value after an event, and not before.
+    /// Whether an event completes the value of a tap.
     fn is_there(&self, tap: usize, event: Event) -> bool {
         match event {
             Event::Hold(held) => held == tap,
@@ -205,7 +205,7 @@ impl At {
     }
 }
 
-/// What a function gives of some views.
+/// Applies a function to the values of some views.
 fn given(
     values: &mut Workspace<'_>,
     views: &[View],
@@ -215,13 +215,13 @@ fn given(
     Ok(instead(&views.iter().map(|view| values.read(view)).collect::<Vec<_>>()))
 }
 
-/// Where slices are evaluated: weights that several of them read stay loaded.
+/// Evaluates slices; weights that several of them read stay loaded.
 pub struct Bench<'a> {
     values: Workspace<'a>,
 }
 
 impl<'a> Bench<'a> {
-    /// A place with nothing loaded.
+    /// An evaluator with no weights loaded.
     pub fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Bench<'a> {
         Bench { values: Workspace::new(program, arithmetic, weights) }
     }
@@ -235,7 +235,7 @@ impl<'a> Bench<'a> {
         reads.filter(|view| !slice.program.flow.is_written(view.buffer)).try_for_each(|view| self.values.load(view))
     }
 
-    /// What an operation reads in a view that depends on no activation, positions, masks, tables, before anything is rounded; `None` where it does.
+    /// The unrounded value of a view that an operation reads, if it does not depend on activations: positions, masks, tables. Otherwise `None`.
     pub fn table(&self, op: usize, view: &View) -> Option<Tensor<'static>> {
         let program = self.values.program;
         let mut needed = Needed::new(program);
@@ -263,7 +263,7 @@ impl fmt::Debug for Bench<'_> {
     }
 }
 
-/// The elements of buffers that are still to be made.
+/// The elements of buffers that are still to be computed.
 struct Needed<'a> {
     program: &'a Program,
     /// For each buffer, which of its numbers, and how many.
@@ -286,7 +286,7 @@ impl<'a> Needed<'a> {
         any
     }
 
-    /// What no operation writes is at hand.
+    /// Adds a view, unless no operation writes it: then its value is available.
     fn add(&mut self, view: &View) {
         if !self.program.flow.is_written(view.buffer) {
             return;
@@ -299,7 +299,7 @@ impl<'a> Needed<'a> {
         }
     }
 
-    /// Needs what an operation reads in place of what it makes; false where that is not needed.
+    /// Replaces the outputs of an operation by what it reads; false if none of the outputs is needed.
     fn passes(&mut self, op: usize) -> bool {
         let record = &self.program.ops[op];
         let makes = record.outputs.iter().flatten().any(|view| self.has(view));
@@ -319,7 +319,7 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// What an operation of this name gives: one of [`crate::kernel_names`], with its operands in order and by keyword.
+/// Applies the operation of this name, one of [`crate::kernel_names`], to operands in order and keywords.
 pub fn apply(name: &str, operands: &[&Tensor<'_>], keywords: &[(&str, Scalar)]) -> Option<Vec<Tensor<'static>>> {
     let (base, overload) = base_and_overload(name);
     let args = operands.iter().map(|tensor| Arg::Tensor(tensor.view())).collect();

@@ -1,6 +1,6 @@
-//! Large weights stay where they are stored: a product with a weight reads a tile of its rows at a time, and a row that is looked up is read alone.
+//! Computes products and lookups with large weights in place: a product reads a tile of rows at a time, and a lookup only its rows.
 //!
-//! The results are those of the kernels; only the memory is less.
+//! The results are those of the kernels; only less memory is used.
 
 use firstdiff_model::{Storage, WeightView};
 use ndarray::ArrayView2;
@@ -13,16 +13,16 @@ use crate::value::tensor::Tensor;
 use crate::value::view::{View, bare};
 use crate::workspace::Workspace;
 
-/// What an operation does with a matrix, and where its operands stand.
+/// How an operation uses a matrix, and the positions of its operands.
 struct Use {
     is_lookup: bool,
     matrix: usize,
     other: usize,
-    /// Axes of its result at the least; those in front are of one element.
+    /// The least number of axes of its result; leading ones have extent 1.
     axes: usize,
 }
 
-/// Those that read a matrix by its rows.
+/// The operations that read a matrix by rows.
 fn use_of(name: &str) -> Option<Use> {
     let of = |is_lookup, matrix, other, axes| Some(Use { is_lookup, matrix, other, axes });
     match name {
@@ -35,7 +35,7 @@ fn use_of(name: &str) -> Option<Use> {
 }
 
 impl Workspace<'_> {
-    /// The result of an operation on a matrix of weights as it is stored; `None` where a kernel is to compute it: the matrix is no whole weight, was written,
+    /// The result of an operation on a stored weight matrix; `None` if a kernel must compute it, because the matrix is not a whole weight, was written to,
     /// or is rounded.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Workspace<'_> {
         Ok(Some(Tensor::of(shape, values)))
     }
 
-    /// A view of all of a weight's matrix, as it is stored.
+    /// A view of all of a weight's matrix, as stored.
     fn stored(&self, view: &View) -> Option<WeightView<'_>> {
         let canonical = &self.program.buffers[view.buffer];
         if self.holds(view.buffer) || view.offset != 0 || !view.is_contiguous() || view.dtype != canonical.dtype {
@@ -99,7 +99,7 @@ impl Workspace<'_> {
         (is_whole && stored.shape().len() == 2 && !self.rounds(view.buffer, stored.storage())).then_some(stored)
     }
 
-    /// Whether values that are stored so are rounded on their way into a buffer.
+    /// Whether values of this storage type are rounded when they are loaded into a buffer.
     fn rounds(&self, buffer: usize, storage: Storage) -> bool {
         let is_kept = match (self.arithmetic_of(buffer), storage) {
             (Arithmetic::Half(Half::F16), storage) => storage == Storage::F16,

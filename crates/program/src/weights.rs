@@ -1,4 +1,4 @@
-//! Where the values of weights come from.
+//! Reads the values of weights.
 
 use std::path::Path;
 
@@ -8,29 +8,28 @@ use crate::value::dtype::DType;
 use crate::value::error::WeightError;
 use crate::value::tensor::{Tensor, Values};
 
-/// A source of weights, by the names that the program has for them.
+/// A source of weights, by their names in the program.
 pub trait Weights {
     /// Shape and values of a tensor.
     ///
     /// # Errors
-    /// When there is none of that name, or it cannot be read.
+    /// When there is no tensor of that name, or it cannot be read.
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError>;
 
-    /// The tensor of that name as it is stored, where it is.
+    /// The tensor of that name as stored, if the source has it in that form.
     fn view(&self, _name: &str) -> Option<WeightView<'_>> {
         None
     }
 }
 
-/// The weights of a model's folder (model.safetensors, or shards with their index); the files stay mapped, and values are read when they are
-/// asked for.
+/// The weights of a model folder (model.safetensors, or shards with their index); the files stay mapped, and values are read when they are needed.
 #[derive(Debug)]
 pub struct ModelFolder {
     opened: Opened,
 }
 
 impl ModelFolder {
-    /// Maps the files of `folder`; any other format of weights that firstdiff reads will do too, if it has the program's names.
+    /// Maps the files of `folder`; any other weight format that firstdiff reads works too, if it has the program's names.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -50,7 +49,7 @@ impl Weights for ModelFolder {
         let view = view.ok_or_else(|| fail("is not in the model's files".into()))?;
         let is_int = matches!(view.storage(), Storage::I8 | Storage::I16 | Storage::I32 | Storage::I64);
         let (dtype, values) = match (view.storage(), view.is_plain()) {
-            // Widened to f64, the largest would lose digits.
+            // As f64 the largest integers would lose digits.
             (Storage::I64, true) => {
                 let ints = view.bytes().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
                 (DType::I64, Values::Int(ints.collect()))
@@ -66,7 +65,7 @@ impl Weights for ModelFolder {
     }
 }
 
-/// All values; matrices a tile of rows at a time on several threads.
+/// All values; a matrix a tile of rows at a time, on several threads.
 fn floats(view: &WeightView<'_>) -> Vec<f64> {
     use rayon::prelude::*;
     const TILE: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! What the buffers hold, and the carrying out of one operation.
+//! Holds the values of buffers, and carries out one operation at a time.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::value::tensor::{Tensor, Values};
 use crate::value::view::{View, bare};
 use crate::weights::Weights;
 
-/// How far apart a float that the reference gave to Python and the value found here may be, relatively: it was computed in f32.
+/// The largest relative difference between a float that the reference gave to Python and the value computed here; the reference computed in f32.
 const SAME_FLOAT: f64 = 1e-4;
 
-/// What the buffers of a program hold. A clone shares their memory until one of them is written.
+/// The values of a program's buffers. A clone shares memory until it is written to.
 #[derive(Clone)]
 pub(crate) struct Workspace<'a> {
     pub(crate) program: &'a Program,
@@ -30,20 +30,20 @@ pub(crate) struct Workspace<'a> {
 }
 
 impl<'a> Workspace<'a> {
-    /// Nothing is held yet.
+    /// An empty workspace.
     pub(crate) fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Workspace<'a> {
         Workspace { program, arithmetic, weights, memory: vec![None; program.buffers.len()] }
     }
 
-    /// Of the same program, with nothing in it yet, and all wide.
+    /// An empty workspace for the same program, with `Wide` arithmetic.
     pub(crate) fn wide(&self) -> Workspace<'a> {
         Workspace::new(self.program, Arithmetic::Wide, self.weights)
     }
 
-    /// Carries an operation out, and stores what it gives. `number` is what it is called in errors.
+    /// Carries out an operation, and stores its results. `number` identifies it in errors.
     ///
     /// # Errors
-    /// When it has no kernel, does not fit its operands, or gives Python another value than the reference had.
+    /// When it has no kernel, does not fit its operands, or gives Python another value than in the reference.
     pub(crate) fn carry_out(
         &mut self,
         number: usize,
@@ -74,12 +74,12 @@ impl<'a> Workspace<'a> {
         self.store(number, op, results)
     }
 
-    /// Whether an operation rounds its activations to what its matrix is stored in.
+    /// Whether an operation rounds its activations as the storage type of its matrix requires.
     pub(crate) fn rounds_activations(&self, op: &Operation) -> bool {
         self.arithmetic == Arithmetic::Ggml && matches!(op.name.as_str(), "ggml.MUL_MAT" | "ggml.MUL_MAT_ID")
     }
 
-    /// The second operand of ggml's products as it is multiplied with the first.
+    /// Rounds the second operand of ggml's products as it is multiplied with the first.
     fn round_activations(&self, op: &Operation, call: &mut Call<'_>) -> Result<(), KernelError> {
         let (Some(Operand::View(matrix)), [_, Arg::Tensor(x), ..]) = (op.operands.first(), call.args.as_mut_slice())
         else {
@@ -102,10 +102,10 @@ impl<'a> Workspace<'a> {
         Ok(())
     }
 
-    /// Stores what an operation gives.
+    /// Stores the results of an operation.
     ///
     /// # Errors
-    /// When that has not the shapes of the operation's outputs.
+    /// When they do not have the shapes of the operation's outputs.
     pub(crate) fn store(
         &mut self,
         number: usize,
@@ -127,14 +127,14 @@ impl<'a> Workspace<'a> {
                     KernelError::Shape { what: "the places and their output", left, right },
                 ));
             }
-            // An output may be part of a weight's or a constant's buffer.
+            // An output may be part of the buffer of a weight or a constant.
             self.load(view)?;
             self.write(view, result).map_err(|error| refused(number, op, error))?;
         }
         Ok(())
     }
 
-    /// Stores values in a view, rounded to what it holds.
+    /// Stores values in a view, rounded to the type of its buffer.
     ///
     /// # Errors
     /// When they cannot be broadcast to it.
@@ -145,7 +145,7 @@ impl<'a> Workspace<'a> {
         Arc::make_mut(memory).write(view, values, arithmetic)
     }
 
-    /// Puts the values of a weight, a constant or an input into memory, if they are not there.
+    /// Loads the values of a weight, a constant or an input, if not in memory.
     ///
     /// # Errors
     /// When a weight cannot be read, or has another shape.
@@ -176,7 +176,7 @@ impl<'a> Workspace<'a> {
         Ok(())
     }
 
-    /// The values of a view. Every buffer was written before; one that was freed has no reader.
+    /// The values of a view. Every buffer was written before; one that was freed is not read any more.
     pub(crate) fn read(&self, view: &View) -> Tensor<'_> {
         match &self.memory[view.buffer] {
             Some(memory) => memory.read(view),
@@ -186,22 +186,22 @@ impl<'a> Workspace<'a> {
         }
     }
 
-    /// Lets go of a buffer's memory.
+    /// Frees a buffer's memory.
     pub(crate) fn free(&mut self, buffer: usize) {
         self.memory[buffer] = None;
     }
 
-    /// Whether a buffer's memory is held.
+    /// Whether a buffer is in memory.
     pub(crate) fn holds(&self, buffer: usize) -> bool {
         self.memory[buffer].is_some()
     }
 
-    /// How many buffers are held.
+    /// Number of buffers in memory.
     pub(crate) fn held(&self) -> usize {
         self.memory.iter().flatten().count()
     }
 
-    /// In 16 bits are weights and what is computed from the model's input; positions, masks and what is made of a row in one number are not.
+    /// The arithmetic of a buffer: in a 16-bit run, weights and activations have 16 bits, but positions, masks and row statistics do not.
     pub(crate) fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
         match self.arithmetic {
             Arithmetic::Half(_) if !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
@@ -240,7 +240,7 @@ fn refused(number: usize, op: &Operation, error: KernelError) -> EvaluateError {
     EvaluateError::Kernel { op: number, name: op.name.clone(), error }
 }
 
-/// Whether the reference went on with the values that are found here.
+/// Checks that the values given to Python are the recorded ones.
 fn same(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), EvaluateError> {
     let found: Vec<Scalar> = match results.first().map(Tensor::values) {
         Some(Values::Int(x)) => x.iter().map(|&x| Scalar::Int(x)).collect(),

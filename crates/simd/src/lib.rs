@@ -1,13 +1,13 @@
-//! Which vector instructions do the kernels use? What the processor has, or less where the environment says so.
+//! Selects the vector instructions that kernels use: the best the processor has, or a lower level that the environment names.
 //!
-//! Every kernel gives the same bits at every level: a level changes how long a result takes, never the result. `FIRSTDIFF_SIMD=scalar`
-//! (or another [name](Level::name)) leaves out what is above a level, so that each can be tested and timed on one machine.
+//! Every kernel gives the same bits at every level: a level changes the time, never the result. `FIRSTDIFF_SIMD=scalar` (or another [name](Level::name))
+//! disables everything above a level, so that each can be tested and timed on one machine.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0 as FIRST, _MM_HINT_T1 as SECOND};
 use std::sync::OnceLock;
 
-/// The environment variable that leaves levels out.
+/// The environment variable that limits the level.
 pub const VARIABLE: &str = "FIRSTDIFF_SIMD";
 
 /// A set of vector instructions.
@@ -21,22 +21,22 @@ pub enum Level {
     Avx2,
     /// x86-64: 512 bits (F, BW, DQ and VL).
     Avx512,
-    /// The same with sums of products of whole numbers (VNNI).
+    /// AVX-512 with dot products of integers (VNNI).
     Vnni,
 }
 
-/// The environment names no level of this processor.
+/// The environment names a level that this processor lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{VARIABLE}={asked}: this processor has {}", names(.available))]
 pub struct LevelError {
-    /// What was asked for.
+    /// The level in the environment.
     pub asked: String,
-    /// What could have been.
+    /// The levels of this processor.
     pub available: Vec<Level>,
 }
 
 impl Level {
-    /// Every level there is.
+    /// All levels.
     pub const ALL: [Level; 5] = [Level::Scalar, Level::Neon, Level::Avx2, Level::Avx512, Level::Vnni];
 
     /// The name in the environment: `scalar`, `neon`, `avx2`, `avx512`, `vnni`.
@@ -75,13 +75,12 @@ impl Level {
         }
     }
 
-    /// What the processor has, the lowest first.
+    /// The levels of this processor, the lowest first.
     pub fn available() -> Vec<Level> {
         Level::ALL.into_iter().filter(|level| level.is_available()).collect()
     }
 
-    /// The level that kernels use: the highest there is, or the one that the environment names. What it names in vain is ignored here; see
-    /// [`Level::asked`].
+    /// The level that kernels use: the highest available, or the one that the environment names. An unavailable name is ignored here; see [`Level::asked`].
     pub fn best() -> Level {
         static BEST: OnceLock<Level> = OnceLock::new();
         *BEST.get_or_init(|| match Level::asked() {
@@ -90,10 +89,10 @@ impl Level {
         })
     }
 
-    /// The level that the environment names, if it names one.
+    /// The level that the environment names, if any.
     ///
     /// # Errors
-    /// When it names one that the processor has not, or that nobody knows.
+    /// When that level is unknown, or the processor lacks it.
     pub fn asked() -> Result<Option<Level>, LevelError> {
         let Some(asked) = std::env::var_os(VARIABLE).filter(|asked| !asked.is_empty()) else { return Ok(None) };
         let asked = asked.to_string_lossy().into_owned();
@@ -105,14 +104,13 @@ impl Level {
     }
 }
 
-/// Asks memory for the line of the cache at an address that is read soon; one that is no address is no harm. Processors ask by themselves within
-/// a page only.
+/// Prefetches the cache line at an address that is read soon; an invalid address does no harm. The hardware prefetches within a page only.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
     ask::<FIRST, T>(at);
 }
 
-/// The same of what is read later: it comes into the second-level cache, so that nothing leaves the first for it.
+/// The same for what is read later: into the second-level cache, so that nothing is evicted from the first.
 #[inline(always)]
 pub fn prefetch_for_later<T>(at: *const T) {
     ask::<SECOND, T>(at);

@@ -1,4 +1,4 @@
-//! What does a line of the recorder cost? `cost call N` records N times where FIRSTDIFF_DIR is set, `cost none N` is the same loop without.
+//! Measures the cost of a recorder call: `cost call N` records N times if FIRSTDIFF_DIR is set, `cost none N` runs the same loop without the call.
 //!
 //! scripts/suites/test_recorders.py counts the instructions of both, and the MB/s.
 

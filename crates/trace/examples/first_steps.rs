@@ -1,4 +1,4 @@
-//! How does a Rust engine that is only begun record itself? The embedding and the first norm of a Llama, each with its line.
+//! Shows how a Rust engine in an early state records itself: the embedding and the first norm of a Llama, with one line each.
 //!
 //!     FIRSTDIFF_DIR=out cargo run -p firstdiff-trace --example first_steps -- fixtures/models/llama 1,17,42,99
 

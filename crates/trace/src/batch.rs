@@ -1,4 +1,4 @@
-//! Which part of each tensor belongs to which sequence? A run of several prompts at once, recognised by its shapes and taken apart.
+//! Detects a batch of several sequences by the shapes of its tensors, and splits it into one dump for each sequence.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::meta::{AttentionMask, Fed, Meta};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
-/// The shape that a tap of a step has in a run of one sequence, as another dump or a model shows it.
+/// Gives the shape that a tap of a step has for a single sequence, from another dump or from a model.
 pub type OneSequence<'a> = &'a dyn Fn(Tap, u32) -> Option<Vec<usize>>;
 
-/// A run of several sequences at once: how many, and the shape that each tap has of one of them.
+/// A batch: the number of sequences, and the shape that each tap has for one of them.
 #[derive(Clone, Debug)]
 pub struct Batch {
     count: usize,
@@ -22,15 +22,15 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch that a dump is: as its dump.json says (a list of token ids for each sequence), else as its shapes show. A tap whose shape has one axis
-    /// more than the vocabulary's shows it; of tensors in which heads or experts may be that axis, only where `one` says what a single sequence looks like.
+    /// Detects the batch in a dump: from dump.json (a list of token ids for each sequence), else from the shapes. A tap with one axis more than the
+    /// vocabulary's shows a batch. Where that axis could also be heads or experts, the tap counts only if `one` gives the shape of a single sequence.
     pub fn of(dump: &Dump, one: OneSequence<'_>) -> Option<Batch> {
         if let Some(declared) = dump.meta().sequences.as_ref().map(Vec::len) {
             return (declared > 1).then(|| Batch::of_count(dump, declared, one));
         }
         let Shown { count, strongly } = shown(dump, one)?;
         let batch = Batch::of_count(dump, count, one);
-        // Heads, experts or other stacks of a single sequence, where what is sure to have no such axis has none.
+        // A single sequence with heads, experts or other stacked tensors looks like a batch, but its other taps have no batch axis.
         let against = batch.uncut.iter().filter(|(step, tap)| {
             let positions_first = tap.site.axes().len() == 2 && !has_inner_axes(tap.site);
             positions_first || has_the_heads_of_one(dump, *tap, *step, one)
@@ -40,7 +40,7 @@ impl Batch {
         (most && (strongly || against == 0)).then_some(batch)
     }
 
-    /// The same of a dump that is known to be of `count` sequences.
+    /// The same for a dump that is known to hold `count` sequences.
     pub fn of_count(dump: &Dump, count: usize, one: OneSequence<'_>) -> Batch {
         let lengths = lengths(dump, count);
         let (mut shapes, mut uncut) = (BTreeMap::new(), Vec::new());
@@ -59,21 +59,21 @@ impl Batch {
         self.count
     }
 
-    /// Whether every tensor can be cut into the sequences.
+    /// Whether every tensor can be split into the sequences.
     pub fn is_whole(&self) -> bool {
         self.uncut.is_empty()
     }
 
-    /// The shape that a tap of a step has of one sequence.
+    /// The shape of a tap of a step for one sequence.
     pub fn shape(&self, tap: Tap, step: u32) -> Option<&[usize]> {
         self.shapes.get(&(step, tap)).map(Vec::as_slice)
     }
 
-    /// The run of sequence `index`: of every tap the part that is its own. A tap that cannot be cut is left out, and is in doubt: nobody can say which of its
-    /// values are of the sequence.
+    /// The dump of sequence `index`: its part of every tap. A tap that cannot be split is left out and marked as doubtful, because the values that belong
+    /// to the sequence are unknown.
     ///
     /// # Errors
-    /// When there is no such sequence.
+    /// When there is no sequence `index`.
     pub fn sequence(&self, whole: &Arc<Dump>, index: usize) -> Result<Dump, DumpError> {
         let count = self.count;
         if index >= count {
@@ -90,7 +90,7 @@ impl Batch {
         Ok(dump)
     }
 
-    /// What the run of one sequence says of itself: its own token ids, where they are known.
+    /// The metadata for one sequence, with its own token ids if known.
     fn meta(&self, whole: &Dump, index: usize) -> Meta {
         let meta = whole.meta();
         let mask = meta.attention_mask.as_ref().and_then(|all| all.sequence(index)).map(<[u8]>::to_vec);
@@ -99,7 +99,7 @@ impl Batch {
             (own.tokens, own.decode_tokens) = (Some(tokens.clone()), decode_tokens.clone());
             return own;
         }
-        // The ids of all sequences, one after the other.
+        // The ids of all sequences, concatenated.
         let length = lengths(whole, self.count).get(&0).copied().unwrap_or(0);
         if let Some(all) = meta.tokens.as_ref().filter(|all| length > 0 && all.len() == self.count * length) {
             own.tokens = Some(all[index * length..(index + 1) * length].to_vec());
@@ -108,7 +108,7 @@ impl Batch {
     }
 }
 
-/// Every tensor of a dump whose shape is known, in part or whole.
+/// Every tensor of a dump whose shape is known, also those of which only some values are.
 fn shaped(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
     let entries = dump.entries().iter().map(|entry| (entry.tap, entry.step, entry.shape.as_slice()));
     let alone = |part: &&Partial| !part.tap.is_open() && dump.find(part.tap, part.step).is_none();
@@ -116,14 +116,14 @@ fn shaped(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
     entries.chain(parts.filter_map(|part| Some((part.tap, part.step, part.part.shape.as_deref()?))))
 }
 
-/// How many sequences shapes show.
+/// The number of sequences that the shapes show.
 struct Shown {
     count: usize,
-    /// Whether by a tensor that has no other axis in front of its positions in any model.
+    /// Whether a tensor shows it that in no model has another axis before the positions.
     strongly: bool,
 }
 
-/// How many sequences the shapes show, where they do.
+/// Counts the sequences by the shapes, if they show a batch.
 fn shown(dump: &Dump, one: OneSequence<'_>) -> Option<Shown> {
     #[derive(Default)]
     struct Votes {
@@ -146,39 +146,38 @@ fn shown(dump: &Dump, one: OneSequence<'_>) -> Option<Shown> {
     votes.sure.then_some(Shown { count, strongly: votes.strongly })
 }
 
-/// Whether each position may have more axes than the vocabulary's: heads that are not merged, experts.
+/// Whether a position may have more axes than in the vocabulary: split heads, or experts.
 fn has_inner_axes(site: Site) -> bool {
     use Site::{Context, FfnAct, FfnGate, FfnOut, FfnUp, RouterLogits, RouterProbs};
     matches!(site, Context | FfnGate | FfnUp | FfnAct | FfnOut | RouterLogits | RouterProbs)
 }
 
-/// Whether a tap of attention begins with as many heads as one sequence has.
+/// Whether an attention tap begins with the number of heads of a single sequence.
 fn has_the_heads_of_one(dump: &Dump, tap: Tap, step: u32, one: OneSequence<'_>) -> bool {
     let heads = |shape: &[usize]| squeezed(shape, 3).first().copied();
     let own = dump.find(tap, step).and_then(|entry| heads(&entry.shape));
     tap.site.position_axis() == 1 && own.is_some() && own == one(tap, step).and_then(|one| heads(&one))
 }
 
-/// Whether each position has heads.
+/// Whether the tap has an axis of heads for each position.
 fn has_heads(site: Site) -> bool {
     matches!(site.axes(), ['T', 'H' | 'K', 'd'])
 }
 
-/// The extent of the batch axis that a shape shows, where it shows one. `one`: the shape of a single sequence, `tokens`: how many tokens the dump names, where
-/// they are known.
+/// The extent of the batch axis, if the shape shows one. `one`: the shape of a single sequence; `tokens`: the number of tokens in the dump; both if known.
 fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option<usize>) -> Option<usize> {
     let axes = site.axes().len();
     let shape = squeezed(shape, axes + 1);
     let (&first, rest) = shape.split_first()?;
     let one = one.map(|one| squeezed(one, axes));
-    // The positions first, and as many numbers as a single sequence has: heads in groups, or an axis of length 1, stand behind them.
+    // No batch: positions first and as many elements as a single sequence, followed by grouped heads or an axis of length 1.
     let positions = [one.and_then(|one| one.first().copied()), tokens];
     let is_one = || rest.first() == Some(&1) || one.is_some_and(|one| element_count(one) == element_count(shape));
     if first < 2 || (positions.contains(&Some(first)) && is_one()) {
         return None;
     }
     match one {
-        // Positions and merged heads, where a single sequence has its heads apart or merged.
+        // Sequences, positions and merged heads, where a single sequence has its heads split or merged.
         Some(one) if shape.len() == 3 && (has_heads(site) || has_inner_axes(site)) => {
             let width = one.iter().skip(1).product::<usize>();
             (rest[1] == width && rest[0] >= one[0] && element_count(one) != element_count(shape)).then_some(first)
@@ -187,7 +186,7 @@ fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option
     }
 }
 
-/// How many token positions each step of one sequence has, by the tensors that show them all.
+/// The number of token positions of one sequence in each step, from the tensors that show it.
 fn lengths(dump: &Dump, count: usize) -> BTreeMap<u32, usize> {
     let mut votes: BTreeMap<u32, BTreeMap<usize, usize>> = BTreeMap::new();
     for (tap, step, shape) in shaped(dump) {
@@ -201,21 +200,21 @@ fn lengths(dump: &Dump, count: usize) -> BTreeMap<u32, usize> {
         |votes: BTreeMap<usize, usize>| votes.into_iter().max_by_key(|(_, taps)| *taps).map(|(length, _)| length);
     let mut lengths: BTreeMap<u32, usize> =
         votes.into_iter().filter_map(|(step, votes)| Some((step, most(votes)?))).collect();
-    // Without such a tensor as long as the longest prompt.
+    // Otherwise the length of the longest prompt.
     if let Some(longest) = dump.meta().sequences.as_ref().and_then(|all| all.iter().map(|fed| fed.tokens.len()).max()) {
         lengths.entry(0).or_insert(longest);
     }
     lengths
 }
 
-/// A shape without the axes of length 1 in front that it has beyond `axes`.
+/// Removes leading axes of length 1 beyond `axes`.
 fn squeezed(shape: &[usize], axes: usize) -> &[usize] {
     let ones = shape.iter().take_while(|&&extent| extent == 1).count();
     &shape[ones.min(shape.len().saturating_sub(axes))..]
 }
 
-/// The shape of one sequence of `count`, which is a part of the memory without gaps. `length`: the positions of the step, `one`: the shape in a run of a single
-/// sequence, where they are known. Nothing where the shape cannot be explained.
+/// The shape of one of `count` sequences, if each is one contiguous part of the tensor, else nothing. `length`: the positions of the step; `one`: the shape
+/// in a run of a single sequence; both if known.
 fn shape_of_one(
     site: Site,
     shape: &[usize],
@@ -237,7 +236,7 @@ fn shape_of_one(
         if rest.len() == axes || merged || split {
             return Some(rest.to_vec());
         }
-        // One row of each sequence; positions of all sequences one after the other, of which each has one.
+        // One row for each sequence: all sequences concatenated along the positions, one position each.
         if axes == 2 && rest.len() == 1 {
             return Some([&[1], rest].concat());
         }
@@ -245,12 +244,12 @@ fn shape_of_one(
     let heads = one.filter(|one| one.len() == 3).map(|one| one[0]);
     let length = length.or_else(|| one.filter(|_| !attention).and_then(|one| squeezed(one, axes).first().copied()));
     match shape.len() {
-        // Heads of all sequences one after the other.
+        // The heads of all sequences, concatenated.
         3 if attention => {
             heads.is_none_or(|heads| heads * count == first).then(part)?.filter(|_| first != count || heads == Some(1))
         }
         3 if has_heads(site) && Some(rest[0]) == length && length != Some(1) => part(),
-        // Positions of all sequences one after the other.
+        // The positions of all sequences, concatenated.
         _ => part().filter(|own| Some(own[0]) == length && shape.len() <= axes),
     }
 }
@@ -267,7 +266,7 @@ fn cut(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Ent
     Entry::made(entry.tap, entry.step, shape, entry.dtype, entry.rows.clone(), make)
 }
 
-/// What is known of one sequence of a tap that is known in part.
+/// The known values of one sequence, of a tap of which only some values are known.
 fn part_of(whole: &Partial, shape: &[usize], index: usize) -> Option<Partial> {
     let length = element_count(shape)?;
     let range = index * length..(index + 1) * length;

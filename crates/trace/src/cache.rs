@@ -1,4 +1,4 @@
-//! What is left of keys and values once they were stored in the type of the K/V cache?
+//! Rounds keys and values to the type of the K/V cache.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use half::f16;
 
 use crate::narrow::{F8, to_bf16, to_f16};
 
-/// The type keys and values are kept in.
+/// The type of the K/V cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cache {
-    /// As they are.
+    /// Not rounded.
     #[default]
     F32,
     /// IEEE half: llama.cpp's default, tinygrad's, and that of many others.
@@ -19,7 +19,7 @@ pub enum Cache {
     Bf16,
     /// ggml's blocks of 32 numbers of 8 bits along the head dimension, with a scale in f16.
     Q8_0,
-    /// Floats of 8 bits, 4 of them the exponent's (e4m3fn), each by itself and without a scale: vLLM's `fp8`.
+    /// 8-bit floats with 4 bits of exponent (e4m3fn), each element by itself and without a scale: vLLM's `fp8`.
     E4m3,
 }
 
@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// Rounds heads of `width` elements, one after the other, to what is read back from a cache of this type.
+    /// Rounds contiguous heads of `width` elements to what a cache of this type gives back.
     pub fn round(self, heads: &mut [f64], width: usize) {
         match self {
             Cache::F32 => {}
@@ -52,13 +52,13 @@ impl Cache {
         }
     }
 
-    /// How far storing may move each element of such heads: half a step of the type.
+    /// The largest rounding error of each element: half a step of the type.
     pub fn half_steps(self, heads: &[f64], width: usize) -> Vec<f64> {
-        // Half a unit in the last place of a number's own binade, of which the largest is that of the upper end.
+        // Half a unit in the last place, relative to the value; within a binade it is largest at the upper end.
         let relative = |half: f64| move |x: &f64| half * x.abs();
         match self {
             Cache::F32 => vec![0.0; heads.len()],
-            // Below the least normal number the step is constant.
+            // Below the smallest normal number the step is constant.
             Cache::F16 => heads.iter().map(relative(F16_HALF)).map(|x| x.max(2f64.powi(-25))).collect(),
             Cache::Bf16 => heads.iter().map(relative(BF16_HALF)).collect(),
             Cache::E4m3 => {
@@ -75,11 +75,11 @@ impl Cache {
     }
 }
 
-/// Half a unit in the last place, of a number at the lower end of its binade.
+/// Half a unit in the last place, relative to a number at the lower end of its binade.
 const F16_HALF: f64 = 1.0 / 2048.0;
 const BF16_HALF: f64 = 1.0 / 256.0;
 
-/// The blocks of heads of `width` elements: the last of a head may be shorter.
+/// The blocks of heads of `width` elements; the last block of a head may be shorter.
 fn blocks(len: usize, width: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let width = width.max(1);
     (0..len).step_by(width).flat_map(move |head| {
@@ -88,7 +88,7 @@ fn blocks(len: usize, width: usize) -> impl Iterator<Item = std::ops::Range<usiz
     })
 }
 
-/// One block: whole steps of the largest magnitude / 127, which is stored in f16. Source: llama.cpp, quantize_row_q8_0_ref.
+/// Rounds one block to steps of the largest magnitude / 127, a scale that is stored in f16. Source: llama.cpp, quantize_row_q8_0_ref.
 fn q8_0(block: &mut [f64]) {
     let top = block.iter().fold(0f32, |top, x| top.max((*x as f32).abs()));
     if !top.is_finite() || top == 0.0 {

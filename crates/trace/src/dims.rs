@@ -1,4 +1,4 @@
-//! How do the tensors of several ranks make one? A notation of axes: `T D[tp]`, `H[tp] T S`, `T D partial`.
+//! Parses the notation of axes that describes how the ranks of a sharded run share a tap: `T D[tp]`, `H[tp] T S`, `T D partial`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::tap::{Site, Tap};
 
-/// What a tap's axes are, in a rank's own order, and how the ranks share it.
+/// The axes of a tap in the order of a rank's tensor, and how the ranks share it.
 ///
 /// ```
 /// use firstdiff_trace::{Dims, Share};
@@ -25,15 +25,15 @@ pub struct Dims {
 /// What each rank holds of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All of it: every rank the same.
+    /// The whole tap: the same on every rank.
     Replicated,
-    /// A piece of this axis: in the order of the ranks they make the whole.
+    /// A slice along this axis: concatenated in the order of the ranks, the slices make the whole.
     Cut(usize),
-    /// A summand: the ranks' tensors add up to the whole.
+    /// A summand: the sum over the ranks is the whole.
     Partial,
 }
 
-/// Why a text is no notation of axes.
+/// Why a text is not a notation of axes.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "dims '{text}': {reason} (write 'T D[tp]' for an axis cut over ranks, 'T D' for replicas, 'T D partial' for sums)"
@@ -44,8 +44,7 @@ pub struct DimsError {
 }
 
 impl Dims {
-    /// The axes in the order of a rank's own shape, in the alphabet of the vocabulary. An axis that is the vocabulary's C (heads merged)
-    /// may be written `C` or `D`.
+    /// The axes in the order of a rank's shape, in the vocabulary's letters. The axis C of the vocabulary (merged heads) may be written `C` or `D`.
     pub fn axes(&self) -> &[char] {
         &self.axes
     }
@@ -55,7 +54,7 @@ impl Dims {
         self.share
     }
 
-    /// For each axis of `site` the one of this notation, where they are the same axes. `H` may stand for K, and `D` for C.
+    /// For each axis of `site`, its index in this notation, if both have the same axes. `H` may stand for K, and `D` for C.
     pub(crate) fn order(&self, site: Site) -> Option<Vec<usize>> {
         let same = |ours: char, theirs: char| {
             ours == theirs || matches!((ours, theirs), ('K', 'H') | ('H', 'K') | ('C', 'D') | ('E', 'D'))
@@ -119,7 +118,7 @@ impl fmt::Display for Dims {
     }
 }
 
-/// The notation of `tap` in a table from taps, or patterns of taps, to notations: its own name first, then the longest pattern.
+/// Finds the notation of `tap` in a table of taps or tap patterns: first its own name, then the longest matching pattern.
 pub(crate) fn notation_of(table: &BTreeMap<String, String>, tap: Tap) -> Option<&str> {
     let own = table.get(&tap.to_string());
     let by_pattern =

@@ -1,33 +1,33 @@
-//! Which files are read, and how much memory may the reading of one take? Regular files only, small ones up to a limit.
+//! Opens files safely: regular files only, with limits on size and on memory.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The most that a JSON file read whole may hold: `dump.json`, a safetensors index.
+/// The largest JSON file that is read whole: `dump.json`, a safetensors index.
 pub const JSON_LIMIT: u64 = 64 << 20;
-/// The most that a `firstdiff.toml` may hold.
+/// The largest `firstdiff.toml`.
 pub const TABLE_LIMIT: u64 = 1 << 20;
 
-/// What reading a file may allocate, whatever the file holds, and how often over it may hold its own size.
+/// Memory that reading any file may allocate, and how many times the file's size on top of it.
 const MEMORY_BASE: u64 = 64 << 20;
 const MEMORY_FOLD: u64 = 4;
-/// What a value of a parsed JSON document takes at most: 32 bytes, in a vector that doubles as it grows, or with its key in a tree.
+/// The most memory for a value of a parsed JSON document: 32 bytes, in a vector that doubles as it grows, or with its key in a tree.
 const JSON_VALUE: u64 = 64;
 
-/// What is said of a folder, a pipe or a device where a file should be.
+/// The error for a folder, a pipe or a device in the place of a file.
 pub(crate) const NOT_A_FILE: &str = "not a file: a folder, a pipe or a device is not read";
 
 /// Why a file is not read.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A folder, a pipe, a device, a socket: reading may never end.
@@ -36,7 +36,7 @@ pub enum FileError {
         /// The path.
         path: PathBuf,
     },
-    /// More than such a file may hold.
+    /// The file is larger than the limit.
     #[error("{}: {size} bytes, and {limit} are the most that are read of such a file", path.display())]
     TooLarge {
         /// The file.
@@ -48,10 +48,10 @@ pub enum FileError {
     },
 }
 
-/// Opens a regular file, and gives its size. Asked before it is opened: opening a pipe would wait for its writer.
+/// Opens a regular file, and returns its size. The type is checked before opening: opening a pipe would wait for its writer.
 ///
 /// # Errors
-/// When it is none, or cannot be opened.
+/// When it is not a regular file, or cannot be opened.
 pub fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     let io = |source| FileError::Io { path: path.into(), source };
     if !fs::metadata(path).map_err(io)?.is_file() {
@@ -68,11 +68,11 @@ pub fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// When it is none, cannot be read, or holds more.
+/// When it is not a regular file, cannot be read, or is larger.
 pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let (file, size) = open_regular(path)?;
     let mut bytes = Vec::with_capacity(usize::try_from(size.min(limit)).unwrap_or(0));
-    // Some files of the system tell no size.
+    // Some system files report no size.
     let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|source| FileError::Io { path: path.into(), source })?;
     match bytes.len() as u64 > limit {
@@ -81,18 +81,17 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     }
 }
 
-/// The most bytes that the reading of a file of `size` bytes may allocate.
+/// The memory that reading a file of `size` bytes may allocate.
 pub fn memory_limit(size: u64) -> u64 {
     size.saturating_mul(MEMORY_FOLD).saturating_add(MEMORY_BASE)
 }
 
-/// Whether the JSON document `text`, found in a file of `size` bytes, can be parsed within [`memory_limit`]: a few bytes of it may be
-/// a value of many.
+/// Whether the JSON document `text`, from a file of `size` bytes, can be parsed within [`memory_limit`]: a few bytes of JSON may take far more memory.
 pub fn json_fits(text: &[u8], size: u64) -> bool {
     json_memory(text, JSON_VALUE, JSON_VALUE).saturating_add(text.len() as u64) <= memory_limit(size)
 }
 
-/// What the tree of a JSON document takes where each list, object and key takes `node` bytes, and each further value `value`.
+/// The memory of a JSON tree if each list, object and key takes `node` bytes, and each further value `value`.
 pub(crate) fn json_memory(text: &[u8], node: u64, value: u64) -> u64 {
     let (mut nodes, mut values, mut inside, mut escaped) = (0u64, 1u64, false, false);
     for &byte in text {

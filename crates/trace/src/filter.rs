@@ -1,17 +1,17 @@
-//! What of a run is recorded? The taps, steps and token positions asked for, as `FIRSTDIFF_TAPS`, `_STEPS` and `_ROWS` name them.
+//! Selects what is recorded: the taps, steps and token positions of `FIRSTDIFF_TAPS`, `_STEPS` and `_ROWS`.
 
 use std::ops::RangeInclusive;
 
 use crate::meta::{NamedRows, Rows};
 use crate::tap::{Site, matches};
 
-/// What is asked for; by default everything.
+/// The selection; by default everything.
 #[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) taps: String,
     steps: Vec<RangeInclusive<u64>>,
     rows: Rows,
-    /// The lists as they were given, for the one who asks why nothing was recorded.
+    /// The lists as given, for the error when nothing was recorded.
     told: String,
 }
 
@@ -22,14 +22,14 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// These steps only: numbers and ranges, `0,2-5`; no text is every step.
+    /// Selects steps: numbers and ranges, `0,2-5`; an empty text selects all.
     pub(crate) fn only_steps(&mut self, text: &str) -> Result<(), String> {
         self.steps = if text.is_empty() { Vec::new() } else { steps(text)? };
         self.note("FIRSTDIFF_STEPS", text);
         Ok(())
     }
 
-    /// These token positions of every step only: `all`, `last`, or a list; no text is all.
+    /// Selects token positions in every step: `all`, `last`, or a list; an empty text selects all.
     pub(crate) fn only_rows(&mut self, text: &str) -> Result<(), String> {
         self.rows = if text.is_empty() { Rows::Named(NamedRows::All) } else { Rows::in_any_order(text)? };
         self.note("FIRSTDIFF_ROWS", text);
@@ -47,9 +47,9 @@ impl Filter {
             && matches(name, &self.taps)
     }
 
-    /// The positions to keep of a tensor of `tokens` positions, where fewer than all. None: the whole tensor, also where the position
-    /// axis cannot be told: in a shape that is not the vocabulary's or whose first two axes are of one length, and of three axes (heads may stand
-    /// first) where nobody said how many tokens there are.
+    /// The axis and the positions to keep, of a tensor with `tokens` positions. `None` keeps the whole tensor: if all positions are selected, or the
+    /// position axis is uncertain. It is uncertain if the shape is not the vocabulary's, if the first two axes have the same length, or if there are three
+    /// axes (heads may be first) and `tokens` is not known.
     pub(crate) fn positions(&self, site: Site, shape: &[usize], tokens: Option<usize>) -> Option<(usize, Vec<usize>)> {
         let axis = site.position_axis();
         let in_order =
@@ -65,7 +65,7 @@ impl Filter {
         (tokens.is_none_or(|tokens| tokens == extent) && kept.len() < extent).then_some((axis, kept))
     }
 
-    /// What was asked for, where that is not everything.
+    /// The selection in words, unless it is everything.
     pub(crate) fn in_words(&self) -> Option<String> {
         let less = self.taps != "*" || !self.told.is_empty();
         less.then(|| format!("FIRSTDIFF_TAPS='{}'{}", self.taps, self.told))
@@ -75,7 +75,7 @@ impl Filter {
 fn steps(text: &str) -> Result<Vec<RangeInclusive<u64>>, String> {
     let number = |digits: &str| {
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        // A number too large for any step names none.
+        // A number too large for any step selects none.
         plain.then(|| digits.parse().unwrap_or(u64::MAX))
     };
     let range = |part: &str| {

@@ -1,9 +1,9 @@
-//! Named taps of a transformer's forward pass: the vocabulary, a recorder for engines, and dumps on disk.
+//! Defines named taps of a transformer's forward pass, a recorder for engines, and dumps on disk.
 //!
-//! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
+//! This crate handles recorded data only. It has no tolerances and does not judge values.
 //!
-//! An engine that records and reads nothing takes `default-features = false, features = ["record"]`: slices of f32 and f64, and none of what
-//! reading needs. The feature `half` adds f16 and bf16 of the crate half, `ndarray` adds `Recorder::record_view`.
+//! An engine that records and reads nothing takes `default-features = false, features = ["record"]`: slices of f32 and f64, without the dependencies of
+//! reading. The feature `half` adds f16 and bf16 of the crate half, `ndarray` adds `Recorder::record_view`.
 //!
 //! ```
 //! use firstdiff_trace::Recorder;
@@ -25,7 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-/// An error is printed as what it says, also where `main` returns it or a test unwraps it, which ask for `Debug`.
+/// Implements `Debug` as `Display`, so that errors are readable where `main` returns them or a test unwraps them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! debug_is_display {

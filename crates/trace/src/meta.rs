@@ -1,4 +1,4 @@
-//! Where does a dump come from? `dump.json`: producer, model, tokens, precision, and the list of taps.
+//! Defines `dump.json`, the metadata of a dump: producer, model, tokens, precision, and the list of taps.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "read")]
@@ -8,23 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::element::DType;
 
-/// The version of the dump format this crate writes, and the highest it reads.
+/// The version of the dump format that this crate writes, and the highest it reads.
 pub const FORMAT: u32 = 1;
 
-/// What `dump.json` says of a run. Every field may be absent; unknown keys are ignored.
+/// The content of `dump.json`. Every field may be absent; unknown keys are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// Format version; 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<u32>,
-    /// Whether the recording was finished. Recorders write `false` before the first tap, and `true` when they are finished; a dump that
-    /// does not say is taken as finished.
+    /// Whether the recording was finished. Recorders write `false` before the first tap, and `true` at the end; if absent, the dump is taken as finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<bool>,
-    /// Of a recording that was not finished: whether the program ended by itself, and no tap is known to be missing.
+    /// For a recording that was not finished: whether the program ended normally, and no tap is known to be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by_itself: Option<bool>,
-    /// Who wrote it: `name`, `version`, and the versions of the libraries it stands on.
+    /// The program that wrote it: `name`, `version`, and the versions of its libraries.
     #[serde(default, skip_serializing_if = "Producer::is_unknown")]
     pub producer: Producer,
     /// The model's name.
@@ -39,35 +38,34 @@ pub struct Meta {
     /// One token id for each decode step (step 1, 2 ...).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens: Option<Vec<i64>>,
-    /// What each sequence of a batch was fed, where `tokens` is a list for each.
+    /// The tokens of each sequence of a batch, if `tokens` has a list for each.
     #[serde(skip)]
     pub sequences: Option<Vec<Fed>>,
-    /// Which positions of the prefill are tokens (1) and which padding (0).
+    /// Which positions of the prefill are tokens (1) and which are padding (0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_mask: Option<AttentionMask>,
-    /// On which side of the tokens the padding stands.
+    /// The side of the tokens on which padding is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub padding: Option<PaddingSide>,
     /// The arithmetic of the run: exact, f32, f16, bf16 or ggml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
-    /// The type keys and values were kept in, where it is not that of the run: f32, f16, bf16 or q8_0.
+    /// The type of the K/V cache, if it differs from that of the run: f32, f16, bf16 or q8_0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
-    /// For which RoPE pairing the rows of Q and K are ordered.
+    /// The RoPE pairing for which the rows of Q and K are ordered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qk_rows: Option<QkRows>,
-    /// Token positions recorded in every tap, where fewer than all.
+    /// Token positions recorded in every tap, if fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
-    /// Where this is the dump of one rank of several: what each tap's axes are, and which is cut over ranks. From taps, or patterns of
-    /// taps, to notations (see `Dims`).
+    /// For the dump of one rank: the axes of each tap, and which one is cut over the ranks. From taps, or tap patterns, to notations (see `Dims`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<BTreeMap<String, String>>,
-    /// Which operation makes each tap, and what that reads, in the order in which they run; where the run says so.
+    /// The operation that produces each tap, and the taps that it reads, in running order, if the run gives them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<Vec<GraphNode>>,
-    /// The first decode step whose logits are not those of one pass over the same tokens, where the recorder asked and found one.
+    /// The first decode step whose logits differ from those of one pass over the same tokens, if the recorder checked and found one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_differs: Option<DecodeDiffers>,
     /// The taps, where listed.
@@ -75,7 +73,7 @@ pub struct Meta {
     pub taps: Option<Vec<TapMeta>>,
 }
 
-/// A decode step that gives something else than one pass over the same tokens.
+/// A decode step whose result differs from that of one pass over the same tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeDiffers {
     /// The step.
@@ -96,26 +94,26 @@ impl std::fmt::Display for DecodeDiffers {
     }
 }
 
-/// One operation of `dump.json`'s `graph`: the tap that it makes, in every step.
+/// One operation in the `graph` of `dump.json`, with the tap that it produces in every step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphNode {
-    /// The tap that it makes.
+    /// The tap that it produces.
     pub tap: String,
-    /// What it is called.
+    /// The name of the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// The taps that it reads, each made by an entry before it; none of an input.
+    /// The taps that it reads, each produced by an earlier entry; empty for an input.
     #[serde(default)]
     pub reads: Vec<String>,
 }
 
 impl Meta {
-    /// Whether it says that the recording was not finished: taps may be missing.
+    /// Whether the recording is marked as not finished: taps may be missing.
     pub fn is_incomplete(&self) -> bool {
         self.complete == Some(false)
     }
 
-    /// Of a run of several dumps: it is not complete where one of them is not.
+    /// Marks a run of several dumps as incomplete if one of them is.
     #[cfg(feature = "read")]
     pub(crate) fn incomplete_as<'m>(&mut self, mut parts: impl Iterator<Item = &'m Meta>) {
         if let Some(torn) = parts.find(|meta| meta.is_incomplete()) {
@@ -124,18 +122,18 @@ impl Meta {
     }
 }
 
-/// Which positions are tokens: a list of 0 and 1, or one for each sequence of a batch.
+/// Which positions are tokens: a list of 0 and 1, or such a list for each sequence of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AttentionMask {
-    /// Of one sequence.
+    /// For a single sequence.
     One(Vec<u8>),
-    /// Of each sequence of a batch.
+    /// For each sequence of a batch.
     Each(Vec<Vec<u8>>),
 }
 
 impl AttentionMask {
-    /// Little-endian elements of so many bytes, each 0 or `one`: a list, or a list for each sequence.
+    /// Reads a mask of little-endian elements of `size` bytes, each 0 or `one`: a list, or a list for each sequence.
     #[cfg(feature = "read")]
     pub(crate) fn of(shape: &[usize], bytes: &[u8], size: usize, one: u64) -> Option<AttentionMask> {
         let bit = |bytes: &[u8]| match bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)) {
@@ -152,7 +150,7 @@ impl AttentionMask {
         }
     }
 
-    /// That of one sequence, counted from 0.
+    /// The mask of one sequence, counted from 0.
     pub fn sequence(&self, index: usize) -> Option<&[u8]> {
         match self {
             AttentionMask::One(mask) => Some(mask).filter(|_| index == 0),
@@ -162,17 +160,17 @@ impl AttentionMask {
     }
 }
 
-/// A side of the tokens.
+/// The side of the tokens on which padding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PaddingSide {
-    /// Before them.
+    /// Before the tokens.
     Left,
-    /// Behind them.
+    /// After the tokens.
     Right,
 }
 
-/// What one sequence of a batch was fed.
+/// The tokens of one sequence of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fed {
     /// Token ids of its prefill, without padding.
@@ -183,7 +181,7 @@ pub struct Fed {
 
 #[cfg(feature = "read")]
 impl Meta {
-    /// What a dump.json says. `tokens` may be a list for each sequence of a batch; a single such list is that of a single sequence.
+    /// Parses dump.json. `tokens` may have a list for each sequence of a batch; one such list means a single sequence.
     pub(crate) fn parse(json: &[u8]) -> Result<Meta, serde_json::Error> {
         #[derive(Deserialize)]
         struct OfBatch {
@@ -210,9 +208,9 @@ impl Meta {
         Ok(meta)
     }
 
-    /// What it says that cannot be true, where there is something.
+    /// A contradiction in the metadata, if there is one.
     pub(crate) fn contradiction(&self) -> Option<String> {
-        // Of a step nobody knows how many positions it has; but it has no more than the run.
+        // The positions of a single step are not known, but there are no more than in the run.
         let total = self.tokens.as_ref().map(|tokens| tokens.len() + self.decode_tokens.as_ref().map_or(0, Vec::len));
         let wrong = |rows: &Rows| {
             let Rows::List(list) = rows else { return None };
@@ -234,7 +232,7 @@ impl Meta {
         of_rows.or_else(of_taps).or_else(|| self.contradiction_of_graph())
     }
 
-    /// An entry of the graph that reads what none before it makes, or makes what another did.
+    /// An entry of the graph that reads a tap which no earlier entry produces, or produces one that another did.
     fn contradiction_of_graph(&self) -> Option<String> {
         let mut made = HashSet::new();
         for GraphNode { tap, reads, .. } in self.graph.iter().flatten() {
@@ -253,11 +251,11 @@ impl Meta {
     }
 }
 
-/// Who wrote a dump. A bare string is read as a name.
+/// The program that wrote a dump. A bare string is read as a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Producer {
-    /// A name alone.
+    /// The name only.
     Name(String),
     /// `name`, `version`, and more.
     Fields(BTreeMap<String, serde_json::Value>),
@@ -276,7 +274,7 @@ impl Producer {
         Producer::Fields(fields.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect())
     }
 
-    /// The producer's name, where told.
+    /// The producer's name, if given.
     pub fn name(&self) -> Option<&str> {
         match self {
             Producer::Name(name) => Some(name),
@@ -300,7 +298,7 @@ pub enum QkRows {
 }
 
 impl QkRows {
-    /// The one that it is not.
+    /// The opposite order.
     pub fn other(self) -> QkRows {
         match self {
             QkRows::Half => QkRows::Adjacent,
@@ -319,7 +317,7 @@ pub enum Rows {
     List(Vec<usize>),
 }
 
-/// Rows that have a name.
+/// Rows given by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamedRows {
@@ -335,7 +333,7 @@ impl Rows {
         *self == Rows::Named(NamedRows::All)
     }
 
-    /// A list as `FIRSTDIFF_ROWS` has it: in any order, a position more than once.
+    /// Parses a list as in `FIRSTDIFF_ROWS`: in any order, with repetitions.
     pub(crate) fn in_any_order(text: &str) -> Result<Rows, String> {
         match text {
             "all" => Ok(Rows::Named(NamedRows::All)),
@@ -348,10 +346,10 @@ impl Rows {
         }
     }
 
-    /// The rows, where they are in the order in which a tensor holds them: each position once.
+    /// The rows, if they are in ascending order, each position once, as a tensor holds them.
     ///
     /// # Errors
-    /// When a position is not behind the one before it.
+    /// When a position does not follow the one before it.
     pub fn in_order(self) -> Result<Rows, String> {
         let Rows::List(list) = &self else { return Ok(self) };
         match list.windows(2).find(|pair| pair[0] >= pair[1]) {
@@ -380,7 +378,7 @@ pub struct TapMeta {
     /// 0 for the prefill, n for the n-th decode step.
     #[serde(default)]
     pub step: u32,
-    /// The file in the dump's folder, or the member or tensor of an archive; by default made from tap and step.
+    /// The file in the dump's folder, or the member or tensor of an archive; by default derived from tap and step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Extent of every axis.
@@ -389,30 +387,30 @@ pub struct TapMeta {
     /// Element type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<DType>,
-    /// Token positions recorded, where fewer than all.
+    /// Token positions recorded, if fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
-    /// Its axes, and which is cut over ranks, where this is the dump of one rank of several (see `Dims`).
+    /// Its axes, and which one is cut over the ranks, in the dump of one rank (see `Dims`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<String>,
 }
 
-/// The name under which a tap of a step is stored, without an ending: `layers.0.q`, `layers.0.q.step3`.
+/// The name under which a tap of a step is stored, without an extension: `layers.0.q`, `layers.0.q.step3`.
 pub fn stored_name(tap: &str, step: u32) -> String {
     if step == 0 { tap.to_owned() } else { format!("{tap}.step{step}") }
 }
 
-/// The longest file name of a tap, without an ending and a step.
+/// The longest file name of a tap, without extension and step.
 const LONGEST: usize = 200;
 
-/// The name of a tap's file, without an ending: [`escaped_name`]. None: the name is empty, or too long for a file.
+/// The file name of a tap, without extension: [`escaped_name`]. `None` if the name is empty, or too long for a file.
 pub(crate) fn file_name(tap: &str, step: u32) -> Option<String> {
     let name = escaped(tap);
     (1..=LONGEST).contains(&name.len()).then(|| stored_name(&name, step))
 }
 
-/// As [`stored_name`], with every byte but ASCII letters, digits, `_`, `-` and `.` as `%` and two hexadecimal digits, and so is a `.` at the start, and
-/// the one of a name that itself ends like a step.
+/// As [`stored_name`], with every byte except ASCII letters, digits, `_`, `-` and `.` written as `%` and two hexadecimal digits. A `.` at the start is
+/// escaped too, and the last one of a name that itself ends like a step.
 pub fn escaped_name(tap: &str, step: u32) -> String {
     stored_name(&escaped(tap), step)
 }
@@ -430,7 +428,7 @@ fn escaped(tap: &str) -> String {
     name
 }
 
-/// The name of a tap in the name of its file, without the step; the reverse of [`escaped_name`].
+/// The tap's name from that of its file, without the step; the reverse of [`escaped_name`].
 #[cfg(feature = "read")]
 pub fn name_in_file(stem: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), stem.as_bytes());
@@ -443,7 +441,7 @@ pub fn name_in_file(stem: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| stem.to_owned())
 }
 
-/// The tap's name and step in a stored name; the reverse of [`stored_name`].
+/// The tap's name and step from a stored name; the reverse of [`stored_name`].
 #[cfg(feature = "read")]
 pub fn split_stored_name(name: &str) -> (&str, u32) {
     let parts = name.rsplit_once(".step").and_then(|(tap, step)| {

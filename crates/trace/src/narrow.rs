@@ -1,5 +1,5 @@
-//! Which 16-bit number is nearest to an f64? The `half` crate's own conversion drops the lower 32 bits before it rounds, and so takes some values beyond the
-//! middle of a step for ties.
+//! Rounds f64 to f16, bf16 and 8-bit floats. The `half` crate drops the lower 32 bits before it rounds, and so takes some values just above the middle of a
+//! step for ties.
 
 use half::{bf16, f16};
 
@@ -28,32 +28,32 @@ pub enum F8 {
 }
 
 impl F8 {
-    /// The largest number.
+    /// The largest finite number.
     pub const fn most(self) -> f64 {
         if matches!(self, F8::E4m3) { 448.0 } else { 57344.0 }
     }
 
-    /// The number nearest to `x`, of two as near the even one. What is too large is none: NaN where the type has no infinity.
+    /// The number nearest to `x`, ties to even. Above the range: NaN where the type has no infinity.
     pub fn nearest(self, x: f64) -> f64 {
         let (fraction, least, beyond) = if self == F8::E4m3 { (3, -6, f64::NAN) } else { (2, -14, f64::INFINITY) };
-        // Below the least normal number the step is constant.
+        // Below the smallest normal number the step is constant.
         let step = 2f64.powi((x.abs().log2().floor() as i32).clamp(least, 16) - fraction);
         let near = (x / step).round_ties_even() * step;
         if near.abs() > self.most() { beyond.copysign(x) } else { near }
     }
 
-    /// The same, where what is too large becomes the largest.
+    /// The same, with values above the range clamped to the largest number.
     pub fn saturated(self, x: f64) -> f64 {
         self.nearest(x.clamp(-self.most(), self.most()))
     }
 }
 
-/// `x` as an f32 that rounds further as `x` does: cut off towards zero, the last bit set where anything was cut off.
-/// (Boldo and Melquiond, "Emulation of a FMA and Correctly Rounded Sums", 2008.)
+/// Rounds `x` to an f32 that later rounds to 16 bits as `x` would: towards zero, with the last bit set if anything was cut off. (Boldo and Melquiond,
+/// "Emulation of a FMA and Correctly Rounded Sums", 2008.)
 fn to_odd(x: f64) -> f32 {
     let near = x as f32;
     let off = f64::from(near).abs() - x.abs();
-    // Exact, or not a number.
+    // Exact, infinite or NaN.
     if off == 0.0 || x.is_nan() || x.is_infinite() {
         return near;
     }
@@ -65,7 +65,7 @@ fn to_odd(x: f64) -> f32 {
 mod tests {
     use super::*;
 
-    /// The nearer of the two neighbours, asked in f64.
+    /// The nearer of the two neighbours, computed in f64.
     fn nearest(x: f64, below: f64, above: f64, is_even_below: bool) -> f64 {
         match (x - below).total_cmp(&(above - x)) {
             std::cmp::Ordering::Less => below,

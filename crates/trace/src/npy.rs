@@ -1,4 +1,4 @@
-//! What does a .npy header promise, and does the file keep it?
+//! Parses .npy headers, and checks that the file has the size that they declare.
 
 use crate::element::write::MAGIC;
 use crate::element::{DType, byte_len};
@@ -12,7 +12,7 @@ pub enum NpyError {
     /// No bytes at all.
     #[error("the file is empty")]
     Empty,
-    /// Another file type, or raw floats that carry the name .npy.
+    /// Another file type, or raw floats with the ending .npy.
     #[error("not a .npy file: it does not begin with \\x93NUMPY (raw floats without a header?)")]
     Magic,
     /// A format version other than 1, 2 and 3.
@@ -23,10 +23,10 @@ pub enum NpyError {
     HeaderTruncated {
         /// Bytes the header needs.
         needed: usize,
-        /// Bytes there are.
+        /// Bytes in the file.
         found: usize,
     },
-    /// The header is not the dictionary it should be.
+    /// The header is not a valid dictionary.
     #[error("the header is not a .npy dictionary: {0}")]
     Header(&'static str),
     /// An element type that holds no floats.
@@ -37,7 +37,7 @@ pub enum NpyError {
         "two-byte elements of unknown type ('<V2', as NumPy stores bfloat16): say which: dtype in dump.json, or --dtype bf16"
     )]
     Untyped,
-    /// dump.json names another type than the header.
+    /// dump.json declares another type than the header.
     #[error("the header says {header} where dump.json says {declared}")]
     OtherDType {
         /// Type by the header.
@@ -48,10 +48,10 @@ pub enum NpyError {
     /// The shape's product overflows.
     #[error("shape {0:?} overflows")]
     Overflow(Vec<usize>),
-    /// Fewer or more bytes than the shape asks.
+    /// Fewer or more bytes than the shape needs.
     #[error("shape {shape:?} of {dtype} needs {needed} bytes of data, the file holds {found}")]
     Length {
-        /// Shape by the header.
+        /// Shape in the header.
         shape: Vec<usize>,
         /// Element type.
         dtype: DType,
@@ -62,7 +62,7 @@ pub enum NpyError {
     },
 }
 
-/// A header that the file's length has been checked against.
+/// A header that matches the length of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) shape: Vec<usize>,
@@ -71,11 +71,11 @@ pub(crate) struct Header {
     pub(crate) data: usize,
 }
 
-/// How many bytes the header can take at the most; NumPy's own limit.
+/// The largest size of a header; NumPy's own limit.
 pub(crate) const HEADER_LIMIT: usize = 10_000 + 12;
 
-/// Reads the header in `start`, the first bytes of a file of `total` bytes ([`HEADER_LIMIT`] of them serve), and
-/// checks that the file is exactly as long as it promises.
+/// Reads the header in `start`, the first bytes of a file of `total` bytes ([`HEADER_LIMIT`] of them are enough), and checks that the file is exactly as
+/// long as the header declares.
 pub(crate) fn read_header(start: &[u8], total: usize, declared: Option<DType>) -> Result<Header, NpyError> {
     let (descr, fortran, shape, data) = read_text(start, total)?;
     let layout = Layout { fortran, ..element_type(&descr, declared)? };
@@ -86,10 +86,10 @@ pub(crate) fn read_header(start: &[u8], total: usize, declared: Option<DType>) -
     Ok(Header { shape, layout, data })
 }
 
-/// Bytes that a mask takes at the most.
+/// The largest size of a mask, in bytes.
 pub(crate) const MASK_LIMIT: u64 = 16 << 20;
 
-/// The mask that a file of whole numbers or floats is, where they are zeros and ones.
+/// Reads a file of integers or floats as a mask, if all of them are 0 or 1.
 pub(crate) fn read_mask(file: &[u8]) -> Option<AttentionMask> {
     let (descr, fortran, shape, data) = read_text(file, file.len()).ok()?;
     let (size, one) = match descr.get(1..)? {
@@ -108,7 +108,7 @@ pub(crate) fn read_mask(file: &[u8]) -> Option<AttentionMask> {
     AttentionMask::of(&shape, &bytes, size, one).filter(|_| !fortran || shape.len() < 2)
 }
 
-/// The type, whether the first axis is the fastest, the shape, and where the elements begin.
+/// The type, whether the array is column-major, the shape, and the offset of the elements.
 fn read_text(start: &[u8], total: usize) -> Result<(String, bool, Vec<usize>, usize), NpyError> {
     if total == 0 {
         return Err(NpyError::Empty);
@@ -165,7 +165,7 @@ fn element_type(descr: &str, declared: Option<DType>) -> Result<Layout, NpyError
     }
 }
 
-/// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }` in any order of its keys.
+/// Parses `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, with the keys in any order.
 fn parse_dictionary(text: &str) -> Result<(String, bool, Vec<usize>), NpyError> {
     let mut rest = text.trim().strip_prefix('{').ok_or(NpyError::Header("no '{'"))?.trim_start();
     let (mut descr, mut fortran, mut shape) = (None, None, None);

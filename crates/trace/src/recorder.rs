@@ -1,4 +1,4 @@
-//! How does an engine write a dump? A recorder of a few lines; off, it costs a branch a tap, compiled out nothing.
+//! Records the taps of a running engine into a dump. Turned off, it costs one branch a tap; compiled out, nothing.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -16,10 +16,10 @@ use crate::tap::Tap;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The name is empty, or so long that no file can have it.
+    /// The name is empty, or too long for a file.
     #[error("'{0}': cannot be the name of a file, which needs 1 to 200 bytes")]
     Name(String),
-    /// The slice does not have as many elements as the shape asks.
+    /// The number of elements is not that of the shape.
     #[error("{tap}: shape {shape:?} asks for other than the {len} elements given")]
     Shape {
         /// The tap.
@@ -35,18 +35,18 @@ pub enum RecordError {
     /// The folder already holds a dump.
     #[error("{}: already holds a dump; remove it, or record into another folder", .0.display())]
     Occupied(PathBuf),
-    /// Taps, steps or rows were chosen, and nothing that was recorded is among them.
+    /// Taps, steps or rows were selected, and nothing that was recorded matches.
     #[error("nothing recorded matches {0}")]
     NoneMatched(String),
-    /// Taps could not be recorded, each of which was said when it was: the dump is not complete.
+    /// Some taps could not be recorded; each error was returned at the time. The dump is not complete.
     #[error("{count} could not be recorded, the first: {first}; dump.json says \"complete\": false")]
     Lost {
         /// How many.
         count: usize,
-        /// Why the first one could not.
+        /// The first error.
         first: String,
     },
-    /// A variable of the environment is not what it should be.
+    /// An environment variable is invalid.
     #[error("{name}: {reason}")]
     Variable {
         /// The variable.
@@ -54,30 +54,30 @@ pub enum RecordError {
         /// What is wrong.
         reason: String,
     },
-    /// The crate was compiled without its feature `record`.
+    /// The crate was compiled without the feature `record`.
     #[error("recording is compiled out: firstdiff-trace is built without its feature `record`")]
     CompiledOut,
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// File or folder.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
 }
 
 /// Records named tensors of a running engine into a dump.
 ///
-/// Every tap is written to a temporary name and renamed, so a crash leaves whole files only. A `dump.json` that says `"complete": false` is written before
-/// the first tap; [`Recorder::finish`] alone replaces it with one that says `true`. Whatever ends the recording otherwise (a signal, a panic, a recorder
-/// that is dropped, a tap that could not be written) leaves `false`, and nothing calls such a dump parity. Any thread may record.
+/// Every tap is written under a temporary name and renamed, so a crash leaves only whole files. A `dump.json` with `"complete": false` is written before
+/// the first tap; only [`Recorder::finish`] replaces it with `true`. If the recording ends in another way (a signal, a panic, a dropped recorder, a tap
+/// that could not be written), it stays `false`, and such a dump never passes. Any thread may record.
 ///
-/// A name that is none of the vocabulary's is recorded under that name: `firstdiff compare` lists it, and takes a map of names. In the name of its file every
-/// byte but ASCII letters, digits, `_`, `-` and `.` is `%` and two hexadecimal digits; `dump.json` has the name as it is.
+/// A name outside the vocabulary is recorded under that name: `firstdiff compare` lists it, and takes a map of names. In the name of its file every byte
+/// except ASCII letters, digits, `_`, `-` and `.` is written as `%` and two hexadecimal digits; `dump.json` has the original name.
 ///
-/// Off, a line costs a branch and the few stores of `format_args!`: the name is not formatted, the values are not looked at. Without the crate's feature
-/// `record` (on by default) it costs nothing: nothing is left of it in the program.
+/// Turned off, a call costs a branch and the few stores of `format_args!`: the name is not formatted, and the values are not read. Without the crate's
+/// feature `record` (on by default) the call is compiled out.
 ///
 /// ```
 /// use firstdiff_trace::Recorder;
@@ -110,21 +110,21 @@ struct Recording {
 struct State {
     meta: Meta,
     step: u32,
-    /// Tokens that the step was fed, behind the prefill.
+    /// Number of tokens fed in steps after the prefill.
     fed: usize,
-    /// Whether dump.json says already that the recording is not complete.
+    /// Whether dump.json is already marked as not complete.
     begun: bool,
     finished: bool,
-    /// How many taps could not be recorded, and why the first one could not.
+    /// How many taps could not be recorded, and the first error.
     lost: Option<(usize, String)>,
 }
 
-/// How a recording ends.
+/// How a recording ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Its engine says that it is all.
+    /// The engine called `finish`.
     Finished,
-    /// It is let go of.
+    /// The recorder was dropped.
     Dropped,
 }
 
@@ -137,7 +137,7 @@ impl Recorder {
     /// A recorder into `folder`, which is created.
     ///
     /// # Errors
-    /// When the folder cannot be made, or already holds a dump.
+    /// When the folder cannot be created, or already holds a dump.
     pub fn create(folder: impl AsRef<Path>) -> Result<Recorder, RecordError> {
         if !cfg!(feature = "record") {
             return Err(RecordError::CompiledOut);
@@ -156,14 +156,13 @@ impl Recorder {
         Ok(Recorder { on: Some(Recording { folder, filter: Filter::default(), state }) })
     }
 
-    /// A recorder into the folder `FIRSTDIFF_DIR`; off where that is not set, or empty.
+    /// A recorder into the folder `FIRSTDIFF_DIR`; off if that is not set, or empty.
     ///
-    /// It records the taps `FIRSTDIFF_TAPS` (patterns, `layers.*.h,logits`), in the steps `FIRSTDIFF_STEPS` (`0,2-5`), and of each the
-    /// token positions `FIRSTDIFF_ROWS` (`last`, or `0,3,7` within the step); by default all of them. A tap in another shape than the
-    /// vocabulary's is recorded whole.
+    /// It records the taps `FIRSTDIFF_TAPS` (patterns, `layers.*.h,logits`), in the steps `FIRSTDIFF_STEPS` (`0,2-5`), at the token positions
+    /// `FIRSTDIFF_ROWS` (`last`, or `0,3,7` within the step); by default all of them. A tap whose shape is not the vocabulary's is recorded whole.
     ///
     /// # Errors
-    /// As [`Recorder::create`], and when a variable is no such list.
+    /// As [`Recorder::create`], and when a variable is not a valid list.
     pub fn from_env() -> Result<Recorder, RecordError> {
         let Some(folder) = std::env::var_os("FIRSTDIFF_DIR").filter(|folder| !folder.is_empty()) else {
             return Ok(Recorder::off());
@@ -183,7 +182,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Records only the taps that `patterns` name, e.g. `layers.*.h,logits`.
+    /// Records only the taps that match `patterns`, e.g. `layers.*.h,logits`.
     #[must_use]
     pub fn only(mut self, patterns: &str) -> Recorder {
         if let Some(on) = &mut self.on {
@@ -198,18 +197,18 @@ impl Recorder {
         self.on().is_some()
     }
 
-    /// The recording, if there is one. Compiled out there is none, and the compiler knows.
+    /// The recording, if there is one. Compiled out there is never one, and the compiler knows.
     #[inline(always)]
     fn on(&self) -> Option<&Recording> {
         if cfg!(feature = "record") { self.on.as_ref() } else { None }
     }
 
-    /// Notes the token ids of the prefill.
+    /// Stores the token ids of the prefill in `dump.json`.
     pub fn tokens(&self, tokens: &[i64]) {
         self.describe(|meta| meta.tokens = Some(tokens.to_vec()));
     }
 
-    /// Notes anything else `dump.json` can hold: producer, model, precision, row order.
+    /// Edits the other fields of `dump.json`: producer, model, precision, row order.
     pub fn describe(&self, edit: impl FnOnce(&mut Meta)) {
         if let Some(on) = self.on() {
             edit(&mut on.state().meta);
@@ -221,7 +220,7 @@ impl Recorder {
         self.next_chunk(&[token]);
     }
 
-    /// Begins the next step where it is fed several tokens: a further chunk of the prompt.
+    /// Begins the next step when it is fed several tokens: another chunk of the prompt.
     pub fn next_chunk(&self, tokens: &[i64]) {
         if let Some(on) = self.on() {
             let mut state = on.state();
@@ -234,7 +233,7 @@ impl Recorder {
     /// Records `values`, row-major, as the tap `name` of shape `shape`.
     ///
     /// # Errors
-    /// When the lengths differ, the tap was recorded before, the disk refuses, or the name can be none of a file.
+    /// When the lengths differ, the tap was recorded before, the name cannot be that of a file, or writing fails.
     #[inline(always)]
     pub fn record<T: Element>(&self, name: impl Display, shape: &[usize], values: &[T]) -> Result<(), RecordError> {
         match self.on() {
@@ -243,7 +242,7 @@ impl Recorder {
         }
     }
 
-    /// Records a tap that holds only the token positions `rows` of the step, as logits often do: `shape` and `values` are of those.
+    /// Records a tap that holds only the token positions `rows` of the step, as logits often do: `shape` and `values` are those of these rows.
     ///
     /// # Errors
     /// As [`Recorder::record`].
@@ -278,11 +277,11 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording: `dump.json` says from now on that it is complete.
+    /// Finishes the recording: `dump.json` is marked as complete.
     ///
     /// # Errors
-    /// When the disk refuses, when a tap could not be recorded (the dump is then not complete), or when nothing matched the taps asked for: an empty dump would
-    /// say nothing and look like one.
+    /// When writing fails, when a tap could not be recorded (the dump is then not complete), or when nothing matched the selection: an empty dump would
+    /// look like a result.
     pub fn finish(self) -> Result<(), RecordError> {
         let Some(on) = self.on() else { return Ok(()) };
         on.end(End::Finished)?;
@@ -302,7 +301,7 @@ impl Recording {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // Out of the way of the engine's own code, which as a rule does not come here.
+    // Kept out of the engine's hot code.
     #[cold]
     #[inline(never)]
     fn record<T: Element>(
@@ -329,13 +328,13 @@ impl Recording {
     ) -> Result<(), RecordError> {
         let (name, step) = (name.to_string(), self.state().step);
         if !self.filter.has(&name, step) {
-            // Not copied either, where its layout is another.
+            // Not copied here either if its layout is not row-major.
             return Ok(());
         }
         self.kept(self.write(name, view.shape(), &crate::element::write::row_major(&view), None))
     }
 
-    /// Notes a tap that could not be recorded: without it the dump is not complete, whatever its engine does about the error.
+    /// Counts a tap that could not be recorded: the dump is then not complete, whatever the engine does about the error.
     fn kept(&self, outcome: Result<(), RecordError>) -> Result<(), RecordError> {
         if let Err(error) = &outcome {
             let lost = &mut self.state().lost;
@@ -344,7 +343,7 @@ impl Recording {
         outcome
     }
 
-    /// Writes one tap; `held` are the positions it holds already, where fewer than all.
+    /// Writes one tap; `held` are the positions it already holds, if fewer than all.
     fn write<T: Element>(
         &self,
         name: String,
@@ -390,13 +389,13 @@ impl Recording {
         let Some(file) = self.claim(entry)? else { return Ok(()) };
         let written = write_whole(&self.folder.join(&file), |out| write_npy(shape, values, out));
         if written.is_err() {
-            // What could not be written must not be promised.
+            // A tap that could not be written must not be listed.
             self.state().meta.taps.get_or_insert_default().retain(|tap| tap.file.as_ref() != Some(&file));
         }
         written
     }
 
-    /// Enters the tap into the list of the current step, once, and gives its file. None: it is not wanted.
+    /// Adds the tap to the list of the current step, once, and returns its file. `None`: it is not selected.
     fn claim(&self, entry: TapMeta) -> Result<Option<String>, RecordError> {
         let mut state = self.state();
         let step = state.step;
@@ -418,11 +417,11 @@ impl Recording {
         Ok(Some(file))
     }
 
-    /// Writes `dump.json` with all that was recorded. Of a recording that was finished it is complete, unless a tap was lost or its engine says that it is not.
+    /// Writes `dump.json` with everything recorded. If finished, it is marked complete, unless a tap was lost or the engine marks it as incomplete.
     fn end(&self, end: End) -> Result<(), RecordError> {
         let mut state = self.state();
         state.finished = true;
-        // Nor what another thread has claimed and not yet written.
+        // Taps that another thread has claimed but not yet written do not count either.
         let folder = &self.folder;
         let written = |tap: &TapMeta| tap.file.as_ref().is_some_and(|file| folder.join(file).exists());
         state.meta.taps.get_or_insert_default().retain(written);
@@ -444,13 +443,13 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if !self.state().finished {
-            // Nobody is left to tell; where this fails, what was written before the first tap still says that it is not complete.
+            // The error cannot be reported here; if this fails, the file written before the first tap still says that the dump is not complete.
             let _ = self.end(End::Dropped);
         }
     }
 }
 
-/// Of row-major values of a shape those whose index along `axis` is one of `rows`, which are within it.
+/// Of row-major values of a shape, those whose index along `axis` is in `rows`; these must be within range.
 fn select<T: Copy>(values: &[T], shape: &[usize], axis: usize, rows: &[usize]) -> Vec<T> {
     if values.is_empty() {
         return Vec::new();
@@ -460,7 +459,7 @@ fn select<T: Copy>(values: &[T], shape: &[usize], axis: usize, rows: &[usize]) -
     blocks.flat_map(|block| rows.iter().flat_map(move |row| &block[row * inner..][..inner])).copied().collect()
 }
 
-/// Writes a file under a temporary name and renames it, so that nobody ever sees half of it.
+/// Writes a file under a temporary name and renames it, so that no reader sees half of it.
 fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), RecordError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
@@ -500,7 +499,7 @@ mod tests {
             let error = rec.record("layers.0.h", shape, &[0f32; 4]).unwrap_err();
             assert!(matches!(error, RecordError::Shape { len: 4, .. }), "{shape:?}: {error}");
         }
-        // Of no element, and too large for a reader all the same.
+        // No elements, and still too large for a reader.
         assert!(matches!(rec.record("h0", &[usize::MAX, 0], &[0f32; 0]), Err(RecordError::Shape { len: 0, .. })));
         rec.record("layers.0.h", &[2, 2], &[0f32; 4]).unwrap();
         rec.record("layers.0.k", &[0, 2], &[0f32; 0]).unwrap();

@@ -1,4 +1,4 @@
-//! What is a tap called? The vocabulary, and names outside it: parse, order, display.
+//! Defines taps: the vocabulary of names, names outside it, and their parsing, order and display.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// A named place in a transformer's forward pass where a tensor can be recorded.
 ///
-/// Taps of the vocabulary order as a forward pass produces them: `h0`, then layer by layer, then `final_norm` and `logits`. Any other name is an open tap:
-/// what it is, what makes it and what that reads stands in dump.json, or nobody knows it.
+/// Vocabulary taps are ordered as a forward pass produces them: `h0`, then layer by layer, then `final_norm` and `logits`. Any other name is an open tap;
+/// the operation that produces it, and what that reads, are known only if dump.json gives them.
 ///
 /// ```
 /// use firstdiff_trace::{Site, Tap};
@@ -29,16 +29,16 @@ pub struct Tap {
     pub site: Site,
 }
 
-/// Row-major axes of a tap, in the alphabet T S D H K d F V.
+/// Row-major axes of a tap, in the letters T S D H K d F V.
 pub type Axes = &'static [char];
 
 macro_rules! sites {
     ($($(#[$doc:meta])* $site:ident $name:literal $in_layer:literal [$($axis:literal),*];)*) => {
-        /// The tensors of the vocabulary, in the order a forward pass produces them, and behind them all others.
+        /// The tensors of the vocabulary, in the order a forward pass produces them, and then all others.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Site {
             $($(#[$doc])* $site,)*
-            /// A tensor that the vocabulary does not have.
+            /// A tensor outside the vocabulary.
             Open(OpenName),
         }
 
@@ -46,7 +46,7 @@ macro_rules! sites {
             /// Every site of the vocabulary, in forward order.
             pub const ALL: &'static [Site] = &[$(Site::$site),*];
 
-            /// The name as it stands in a tap, without the layer and what stands before that.
+            /// The name within a tap, without the layer and its prefix.
             pub fn name(self) -> &'static str {
                 match self { $(Site::$site => $name,)* Site::Open(name) => &name.0.inner }
             }
@@ -56,32 +56,32 @@ macro_rules! sites {
                 match self { $(Site::$site => $in_layer,)* Site::Open(name) => name.0.in_layer }
             }
 
-            /// The axes of the tensor; none where the vocabulary does not have it.
+            /// The axes of the tensor; empty outside the vocabulary.
             pub fn axes(self) -> Axes {
                 match self { $(Site::$site => &[$($axis),*],)* Site::Open(_) => &[] }
             }
 
-            /// Whether the vocabulary does not have it.
+            /// Whether it is outside the vocabulary.
             pub fn is_open(self) -> bool {
                 matches!(self, Site::Open(_))
             }
 
-            /// The site of the vocabulary of this name.
+            /// The vocabulary's site with this name.
             fn named(name: &str) -> Option<Site> {
                 Site::ALL.iter().copied().find(|site| site.name() == name)
             }
 
-            /// The axis along which token positions run.
+            /// The axis of token positions.
             pub fn position_axis(self) -> usize {
                 self.axes().iter().position(|axis| *axis == 'T').unwrap_or(0)
             }
 
-            /// Whether it is of keys or values: attention reads it at all positions, through the cache.
+            /// Whether it holds keys or values: attention reads them at all positions, through the cache.
             pub fn is_attended(self) -> bool {
                 matches!(self, Site::K | Site::KNorm | Site::KRope | Site::V)
             }
 
-            /// Whether the elements of its heads stand in the order of the rows of Q and K, of which there are two.
+            /// Whether the elements of its heads are in the row order of Q and K, which has two variants.
             pub fn has_rope_rows(self) -> bool {
                 matches!(self, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope)
             }
@@ -146,7 +146,7 @@ sites! {
     Logits "logits" false ['T', 'V'];
 }
 
-/// The name of a tensor outside the vocabulary, without the number of its layer. Each is kept once, for as long as the program runs.
+/// The name of a tensor outside the vocabulary, without the layer number. Each is stored once, for the life of the program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpenName(&'static Parts);
 
@@ -193,7 +193,7 @@ impl Tap {
         Tap { layer: Some(layer), site }
     }
 
-    /// The tap of any name: the vocabulary's where it has it, else an open one. `layers.N` in it is the layer, and what stands before that the stack.
+    /// The tap of any name: the vocabulary's if it has it, else an open one. `layers.N` in it is the layer, and the text before that the stack.
     pub fn named(name: &str) -> Tap {
         name.parse().unwrap_or_else(|_| {
             let whole = || Tap { layer: None, site: Site::Open(OpenName::new("", false, name)) };
@@ -212,12 +212,12 @@ impl Tap {
         })
     }
 
-    /// Whether the vocabulary does not have it.
+    /// Whether it is outside the vocabulary.
     pub fn is_open(&self) -> bool {
         self.site.is_open()
     }
 
-    /// What stands before `layers.N`: `vision` of `vision.layers.3.q`. Nothing in the vocabulary's own names.
+    /// The text before `layers.N`: `vision` of `vision.layers.3.q`. Empty for the vocabulary's own names.
     pub fn stack(&self) -> &'static str {
         match self.site {
             Site::Open(name) => &name.0.stack,
@@ -225,12 +225,12 @@ impl Tap {
         }
     }
 
-    /// Its stack and layer: layers of two stacks may have one number.
+    /// Its stack and layer: layers of different stacks may have the same number.
     pub fn block(&self) -> Option<(&'static str, u32)> {
         Some((self.stack(), self.layer?))
     }
 
-    /// Its name with other text for the layer's number: `vision.layers.0-2.q`. As it is, where it is of no layer.
+    /// Its name with other text in place of the layer number: `vision.layers.0-2.q`. Unchanged if it has no layer.
     pub fn in_layers(&self, layers: &str) -> String {
         let (stack, name) = (self.stack(), self.site.name());
         match (self.layer, stack) {
@@ -240,7 +240,7 @@ impl Tap {
         }
     }
 
-    /// The site of the vocabulary that has the same name in a layer, where the tap is of another stack: `q` of `vision.layers.3.q`.
+    /// The vocabulary's site with the same name in a layer, if the tap is in another stack: `q` of `vision.layers.3.q`.
     pub fn role(&self) -> Site {
         match self.site {
             Site::Open(name) if name.0.in_layer => {
@@ -250,23 +250,23 @@ impl Tap {
         }
     }
 
-    /// What stands behind the last point of its name: `q` of `vision.layers.3.cross.q`.
+    /// The part after the last dot of its name: `q` of `vision.layers.3.cross.q`.
     pub fn last_name(&self) -> &'static str {
         let name = self.site.name();
         name.rsplit_once('.').map_or(name, |(_, last)| last)
     }
 
-    /// The site of the vocabulary with whose name its own ends: `q` of `vision.layers.3.cross.q`. Its own site where there is none.
+    /// The vocabulary's site with whose name its own ends: `q` of `vision.layers.3.cross.q`. Its own site if there is none.
     pub fn last_site(&self) -> Site {
         if self.is_open() { Site::named(self.last_name()).unwrap_or(self.site) } else { self.site }
     }
 
-    /// A site of the tap's stack and layer, by the name of that site.
+    /// The tap of another site in the same stack and layer.
     pub fn in_same_layer(&self, site: Site) -> Tap {
         self.with_inner("", site)
     }
 
-    /// Another site of the same attention or block: `vision.layers.3.cross.k` beside `vision.layers.3.cross.q`.
+    /// The tap of another site in the same attention or block: `vision.layers.3.cross.k` for `vision.layers.3.cross.q`.
     pub fn sibling(&self, site: Site) -> Tap {
         match self.site {
             Site::Open(name) => self.with_inner(name.0.inner.rsplit_once('.').map_or("", |(block, _)| block), site),
@@ -274,7 +274,7 @@ impl Tap {
         }
     }
 
-    /// A site inside a block of the tap's stack and layer.
+    /// The tap of a site inside a block of the same stack and layer.
     fn with_inner(&self, block: &str, site: Site) -> Tap {
         let open = |stack: &str, inner: &str| Site::Open(OpenName::new(stack, true, inner));
         let site = match self.site {
@@ -298,7 +298,7 @@ impl Tap {
         }
     }
 
-    /// Whether this tap is one of those that `pattern` names.
+    /// Whether `pattern` matches this tap.
     ///
     /// `*` stands for any run of characters; several patterns are separated by commas.
     ///
@@ -315,19 +315,19 @@ impl Tap {
     }
 }
 
-/// A layer's number as a name has it: digits, without zeros in front.
+/// A layer number in a name: digits without leading zeros.
 fn layer_number(text: &str) -> Option<u32> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let canonical = text == "0" || !text.starts_with('0');
     text.parse().ok().filter(|_| plain && canonical)
 }
 
-/// Whether a name matches one of the patterns that commas separate, as [`Tap::matches`] says.
+/// Whether a name matches one of the comma-separated patterns, as in [`Tap::matches`].
 pub(crate) fn matches(name: &str, pattern: &str) -> bool {
     pattern.split(',').any(|p| glob(p.trim().as_bytes(), name.as_bytes()))
 }
 
-/// `*` matches any run of bytes, everything else itself. Linear in practice: one backtrack point.
+/// `*` matches any run of bytes. Linear in practice: only one backtrack point.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,4 +1,4 @@
-//! What did a tap hold? A tensor of floats, mapped or owned, whatever its type on disk.
+//! Holds the tensor of a tap: floats, mapped or owned, in their type on disk.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use memmap2::Mmap;
 
 use crate::element::{DType, byte_len};
 
-/// A tensor's elements in row-major order, in their own type: borrowed where the file's bytes serve as they are.
+/// A tensor's elements in row-major order and in their own type, borrowed from the file if its bytes can be used directly.
 #[derive(Clone, Debug)]
 pub enum Values<'a> {
     /// Doubles.
@@ -38,10 +38,10 @@ impl Values<'_> {
         self.len() == 0
     }
 
-    /// The elements of `range`, on their own.
+    /// A copy of the elements in `range`.
     ///
     /// # Panics
-    /// When it reaches beyond [`Values::len`].
+    /// When it exceeds [`Values::len`].
     pub fn slice(&self, range: Range<usize>) -> Values<'static> {
         match self {
             Values::F64(v) => Values::F64(v[range].to_vec().into()),
@@ -98,16 +98,16 @@ impl Values<'_> {
     }
 }
 
-/// Where a tensor's bytes are.
+/// The location of a tensor's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
     Mapped(Arc<Mmap>, Range<usize>),
     Owned(Arc<[u8]>, Range<usize>),
-    /// A view of memory that may hold fewer elements than the tensor, or more.
+    /// A view of memory that may have more or fewer elements than the tensor.
     Strided(Arc<Strided>),
 }
 
-/// Memory, and where in it the elements of a tensor stand: `strides` elements apart along each axis, the first at `offset`.
+/// Memory, and the location of a tensor's elements in it: the first at `offset`, then `strides` elements apart along each axis.
 #[derive(Debug)]
 pub(crate) struct Strided {
     pub(crate) memory: Bytes,
@@ -116,7 +116,7 @@ pub(crate) struct Strided {
 }
 
 impl Strided {
-    /// Elements of memory that a tensor of this shape reaches over; `None` where that overflows.
+    /// How many elements of memory a tensor of this shape extends over; `None` where that overflows.
     pub(crate) fn reach(shape: &[usize], offset: usize, strides: &[usize]) -> Option<usize> {
         if shape.contains(&0) {
             return Some(0);
@@ -155,16 +155,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// The caller has checked that `bytes` is exactly as long as `shape` and the type ask, or that a strided view stays within its memory.
+    /// The caller has checked that `bytes` has exactly the length of shape and type, or that a strided view stays within its memory.
     pub(crate) fn new(shape: Vec<usize>, layout: Layout, bytes: Bytes) -> Tensor {
         debug_assert!(matches!(bytes, Bytes::Strided(_)) || Some(bytes.get().len()) == byte_len(&shape, layout.dtype));
         Tensor { shape, layout, bytes }
     }
 
-    /// A tensor that is held in memory, of values in row-major order.
+    /// A tensor in memory, with values in row-major order.
     ///
     /// # Errors
-    /// The values, where `shape` asks for more or fewer.
+    /// Returns the values if their number is not that of `shape`.
     pub fn held(shape: Vec<usize>, values: Values<'_>) -> Result<Tensor, Values<'_>> {
         if byte_len(&shape, values.dtype()) != values.len().checked_mul(values.dtype().size()) {
             return Err(values);
@@ -175,7 +175,7 @@ impl Tensor {
         Ok(Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
     }
 
-    /// A tensor of row-major, little-endian bytes, where they are as many as `shape` asks for.
+    /// A tensor of row-major, little-endian bytes; `None` if their number is not that of `shape`.
     pub(crate) fn of_bytes(shape: Vec<usize>, dtype: DType, bytes: Vec<u8>) -> Option<Tensor> {
         let layout = Layout { dtype, fortran: false, big_endian: false };
         let range = 0..bytes.len();
@@ -183,7 +183,7 @@ impl Tensor {
         fits.then(|| Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
     }
 
-    /// The same elements in row-major order under another shape, where it has as many.
+    /// The same elements in row-major order under another shape; `None` if that has another number of elements.
     pub(crate) fn reshaped(self, shape: Vec<usize>) -> Option<Tensor> {
         if byte_len(&shape, self.layout.dtype) != byte_len(&self.shape, self.layout.dtype) {
             return None;
@@ -194,7 +194,7 @@ impl Tensor {
         }
     }
 
-    /// Some of its rows, under a shape whose first axis they are; `None` where that holds not as many, or one is not there.
+    /// Some of its rows, under a shape whose first axis they are; `None` if their numbers differ, or a row does not exist.
     pub fn rows(&self, rows: &[usize], shape: Vec<usize>) -> Option<Tensor> {
         let width = shape.iter().skip(1).try_fold(self.dtype().size(), |size, extent| size.checked_mul(*extent))?;
         let bytes = self.bytes();
@@ -213,12 +213,12 @@ impl Tensor {
         self.layout.dtype
     }
 
-    /// Offset and strides of the elements in memory, where they do not stand one after the other.
+    /// Offset and strides of the elements in memory, if they are not contiguous.
     fn strides(&self) -> Option<(usize, Cow<'_, [usize]>)> {
         match &self.bytes {
             Bytes::Strided(view) => Some((view.offset, Cow::Borrowed(&view.strides))),
             _ if self.layout.fortran && self.shape.len() > 1 => {
-                // An axis of no element leaves nothing to be read.
+                // With an axis of length 0 nothing is read.
                 let before =
                     |axis: usize| self.shape[..axis].iter().fold(1usize, |n, extent| n.saturating_mul(*extent));
                 Some((0, Cow::Owned((0..self.shape.len()).map(before).collect())))
@@ -269,7 +269,7 @@ impl Tensor {
     }
 }
 
-/// Places in memory of the elements of a strided tensor, in row-major order.
+/// The memory indices of a strided tensor's elements, in row-major order.
 fn strided_walk(shape: &[usize], offset: usize, strides: &[usize]) -> impl Iterator<Item = usize> {
     let count: usize = if shape.contains(&0) { 0 } else { shape.iter().product() };
     let (mut index, mut at) = (vec![0usize; shape.len()], offset);

@@ -1,4 +1,4 @@
-"""What does each comparator say of each pair? Run by compared.py in the environment of the comparators: `python -m compared.peers PEER FOLDER RESULT`.
+"""Runs each comparator on each pair of dumps. Called by compared.py in their environment: `python -m compared.peers PEER FOLDER RESULT`.
 
 A peer is prepared (its own files are written, which is not timed) and then asked (reading and comparing, which is timed). It gives what it says in one form:
 verdict pass, fail or error; the tap that it names first; whether it says that something was not compared. Each setting is its default, or stands in

@@ -1,4 +1,4 @@
-"""Who wrote a mistake, and had they seen what finds it? Each belongs to a set, which is its tag: `mistake(third, 12, "name", ..)` is number 12 of the third set.
+"""Defines the sets of mistakes: who wrote them, and what they had seen of the detector. `mistake(third, 12, "name", ..)` is number 12 of the third.
 
 Of what is drawn by chance from a set (suites/test_program_mistakes.py) the numbers are the order.
 """

@@ -1,6 +1,6 @@
-//! How fast are two dumps compared, and how much faster than the script people write?
+//! Measures the speed of `compare` on two dumps, against a NumPy script as people write it.
 //!
-//! Bytes are those of both sides; GB are 10⁹ bytes. Warm: in the page cache; cold: out of it, as after a start of the machine.
+//! Bytes count both sides; GB are 10⁹ bytes. Warm: the files are in the page cache; cold: they are not, as after a restart of the machine.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,13 +15,13 @@ use super::{Seconds, THREADS, binary, build, load, output, watched};
 const RUNS: usize = 10;
 const NUMPY_RUNS: usize = 3;
 const COLD_RUNS: usize = 3;
-/// Taps that a side of 512 MiB f32 is cut into.
+/// Number of taps into which 512 MiB of f32 a side are split.
 const TAPS: [usize; 3] = [2, 8, 400];
 const COLUMNS: usize = 2048;
 const ROWS: usize = 65536;
 const HEADER_BYTES: usize = 128;
 
-/// The table, with the metrics of two arrays in memory before it.
+/// The table, preceded by the metrics on two arrays in memory.
 pub(super) fn run() -> Result<String> {
     build(&["-p", "firstdiff"])?;
     let mut text = format!(
@@ -70,12 +70,12 @@ pub(super) fn run() -> Result<String> {
     Ok(text)
 }
 
-/// Two folders of .npy files, which are dumps without dump.json.
+/// Two folders of .npy files: dumps without dump.json.
 struct Dumps {
     _folder: tempfile::TempDir,
     reference: PathBuf,
     candidate: PathBuf,
-    /// Where a report is written as a page.
+    /// Path of the HTML report.
     page: PathBuf,
 }
 
@@ -103,14 +103,14 @@ impl Dumps {
         Ok(command)
     }
 
-    /// Reads every file once and does nothing with it.
+    /// Only reads every file once.
     fn read(&self) -> Result<Command> {
         let mut command = Command::new("sh");
         command.args(["-c", "cat \"$0\"/*.npy \"$1\"/*.npy > /dev/null"]).args([&self.reference, &self.candidate]);
         Ok(command)
     }
 
-    /// What the same files take in scripts/measure/bench_numpy.py.
+    /// The time for the same files in scripts/measure/bench_numpy.py.
     fn numpy(&self) -> Result<Seconds> {
         let script = crate::root()?.join("scripts/measure/bench_numpy.py");
         let mut command = Command::new(crate::python());
@@ -118,7 +118,7 @@ impl Dumps {
         seconds(&output(&mut command, &[0])?.stdout)
     }
 
-    /// The seconds of a command, with the files out of the page cache before each run.
+    /// The time of a command, with the files removed from the page cache before each run.
     fn cold(&self, command: impl Fn() -> Result<Command>) -> Result<Seconds> {
         let mut seconds = Vec::new();
         for _ in 0..COLD_RUNS {
@@ -137,7 +137,7 @@ impl Dumps {
     }
 }
 
-/// What a program prints that measures itself.
+/// Parses the output of a program that measures itself.
 fn seconds(printed: &[u8]) -> Result<Seconds> {
     let found: serde_json::Value = serde_json::from_slice(printed)?;
     let seconds = found["seconds"].as_array().context("no seconds in its output")?;
@@ -156,13 +156,13 @@ fn noise(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The values with an error of the size of f32 rounding.
+/// The values with errors the size of f32 rounding.
 fn rounded(values: &[f32]) -> Vec<f32> {
     values.iter().enumerate().map(|(i, &x)| if i % 3 == 0 { x * (1.0 + f32::EPSILON) } else { x }).collect()
 }
 
-/// Format 1.0: magic, version, a padded header, the elements. Written at once, as NumPy does: the page cache then holds large
-/// pages, and a map of them costs little.
+/// Format 1.0: magic, version, a padded header, the elements. Written in one call, as NumPy does: then the page cache holds large pages, and mapping them
+/// is cheap.
 fn write_npy(path: &Path, values: &[f32]) -> Result<()> {
     let rows = values.len() / COLUMNS;
     let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {COLUMNS}), }}");
@@ -171,6 +171,6 @@ fn write_npy(path: &Path, values: &[f32]) -> Result<()> {
     writeln!(bytes, "{header:<width$}", width = HEADER_BYTES - 11)?;
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     fs::write(path, bytes)?;
-    // On the disk now, so that no later measurement pays for it.
+    // Flushed to disk, so that later measurements are not slowed by it.
     Ok(fs::File::open(path)?.sync_all()?)
 }

@@ -1,4 +1,4 @@
-//! How long does it take to say why a model of 1.1 billion parameters is wrong, from all taps and from logits alone?
+//! Measures how long `explain` takes on a wrong model of 1.1 billion parameters, from all taps and from the logits only.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{THREADS, binary, build, load, output};
 
-/// What is measured beside the mistakes of the catalogue: the right engine, and a mistake that no list has.
+/// Cases beside the catalogue's mistakes: a right engine, and a mistake in no list.
 const RIGHT: &str = "right";
 const UNLISTED: &str = "slope";
 
@@ -56,7 +56,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     Ok(text)
 }
 
-/// Seconds, and the causes or laws of all findings.
+/// The time in seconds, and the causes or laws of all findings.
 fn explained(model: &Path, dump: &Path) -> Result<(f64, String)> {
     let mut command = Command::new(binary("firstdiff")?);
     command.arg("explain").args([model, dump]).args(["--json", "-"]).env("RAYON_NUM_THREADS", THREADS.to_string());

@@ -1,7 +1,8 @@
-//! How long does a forward pass take, against PyTorch and llama.cpp in the same run?
+//! Measures a forward pass, against PyTorch and llama.cpp in the same run.
 //!
-//! A TinyLlama shape with random weights. The programs take turns, each run of ours beside one of each other, so that what else the machine does meets
-//! all of them alike. Also `weights` on two files of that size against NumPy, and the memory a run from Q4_K_M takes beside the mapped file.
+//! A TinyLlama shape with random weights. The programs alternate, each run of ours next to one of each other program, so that other load on the machine
+//! affects all equally. Also measures `weights` on two files of that size against NumPy, and the memory that a run from Q4_K_M takes beside the mapped
+//! file.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
@@ -14,10 +15,10 @@ use firstdiff_simd::{Level, VARIABLE};
 
 use super::{Seconds, THREADS, binary, build, load, output, watched};
 
-/// Numbers of tokens, and how many runs each program has of each.
+/// Number of tokens, and number of runs of each program for it.
 const SIZES: [(usize, usize); 4] = [(1, 15), (14, 9), (128, 5), (512, 3)];
 
-/// The files of a model, and the arithmetics that each is run in.
+/// The files of a model, and the profiles in which each is run.
 const FILES: [(&str, &[&str]); 7] = [
     ("f32", &["f32"]),
     ("f16", &["f32"]),
@@ -28,7 +29,7 @@ const FILES: [(&str, &[&str]); 7] = [
     ("q4_0", &["f32", "ggml"]),
 ];
 
-/// Makes the models in `folder` where they are not there, and measures.
+/// Creates missing models in `folder`, and measures.
 pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     let folder = folder.map_or_else(|| std::env::temp_dir().join("firstdiff-bench"), Path::to_owned);
     models(&folder)?;
@@ -71,7 +72,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     Ok(text)
 }
 
-/// A program that runs once for each number of tokens it is told, and says how long it took.
+/// A program that does one run for each number of tokens on its standard input, and prints the time.
 pub(super) struct Program {
     child: Child,
     asked: ChildStdin,
@@ -106,13 +107,13 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It waits for a number that does not come.
+        // It waits for another number.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The seconds of each program's runs of `size` tokens, which take turns; a first run of each, which reads the files, does not count.
+/// The seconds of each program's runs of `size` tokens, alternating; the first run of each, which reads the files, does not count.
 fn in_turns(programs: &mut [Program], size: usize, runs: usize) -> Result<Vec<Vec<f64>>> {
     let mut seconds = vec![Vec::new(); programs.len()];
     for run in 0..=runs {
@@ -130,12 +131,12 @@ pub(super) fn median(seconds: Vec<f64>) -> f64 {
     Seconds(seconds).sorted().median()
 }
 
-/// Makes the models where they are not there.
+/// Creates missing models.
 pub(super) fn models(folder: &Path) -> Result<()> {
     script(&["make".as_ref(), folder.as_os_str()]).map(|_| ())
 }
 
-/// `weights` on two files of the shape, against what people write in NumPy.
+/// Measures `weights` on two files of the shape, against NumPy code as people write it.
 fn weights(folder: &Path) -> Result<String> {
     let (a, b) = (folder.join("f16.gguf"), folder.join("f32.gguf"));
     let once = || -> Result<f64> {
@@ -155,7 +156,7 @@ fn weights(folder: &Path) -> Result<String> {
     ))
 }
 
-/// The most memory that is no mapped file, of `weights` and of a forward pass.
+/// The peak memory, without mapped files, of `weights` and of a forward pass.
 fn memory(folder: &Path) -> Result<String> {
     let (small, large) = (folder.join("q4_k_m.gguf"), folder.join("f32.gguf"));
     let weights = watched(Command::new(binary("firstdiff")?).arg("weights").args([&large, &small]), &[0, 1])?.memory;
@@ -165,11 +166,11 @@ fn memory(folder: &Path) -> Result<String> {
     ))
 }
 
-/// The same at every level of instructions, for a type of each kind of product.
+/// The forward pass at every instruction level, for one type of each kind of product.
 fn levels(folder: &Path) -> Result<String> {
-    // Plain Rust takes minutes for what the others do in a second.
+    // The scalar level takes minutes where the others take a second.
     let levels: Vec<Level> = Level::available().into_iter().filter(|level| *level != Level::Scalar).collect();
-    // What takes the longest says no more than what takes a quarter of it.
+    // The largest size shows no more than one a quarter of it.
     let sizes = &SIZES[..SIZES.len() - 1];
     let heads: String = sizes.iter().map(|(size, _)| format!(" T = {size} |")).collect();
     let rule = "---|".repeat(sizes.len());
@@ -198,7 +199,7 @@ fn script_command(args: &[&std::ffi::OsStr]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs scripts/measure/bench_forward.py; its last line is what it found.
+/// Runs scripts/measure/bench_forward.py; returns its last line, the result.
 fn script(args: &[&std::ffi::OsStr]) -> Result<String> {
     let output = output(&mut script_command(args)?, &[0])?;
     let text = String::from_utf8(output.stdout)?;

@@ -1,4 +1,4 @@
-//! How do time and memory grow with layers, width, tokens and taps? Each is doubled with the others fixed, and an exponent fitted.
+//! Measures how time and memory grow with layers, width, tokens and taps: doubles each with the others fixed, and fits an exponent.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::{Cost, THREADS, binary, build, load, output, watched};
 
-/// What is not varied.
+/// The sizes that are not varied.
 const USUAL: Size = Size { layers: 8, width: 512, tokens: 64 };
 const RUNS: usize = 3;
 const COMMANDS: [&str; 4] = ["dump", "compare", "replay", "explain"];
@@ -21,7 +21,7 @@ struct Size {
     tokens: usize,
 }
 
-/// What is varied, and over which values.
+/// A size that is varied, and its values.
 type Axis = (&'static str, [usize; 4], fn(&mut Size, usize));
 
 const AXES: [Axis; 3] = [
@@ -30,7 +30,7 @@ const AXES: [Axis; 3] = [
     ("tokens", [32, 64, 128, 256], |size, n| size.tokens = n),
 ];
 
-/// A row for each command and axis.
+/// Measures one row for each command and axis.
 pub(super) fn run() -> Result<String> {
     build(&["-p", "firstdiff"])?;
     let folder = tempfile::tempdir()?;
@@ -67,7 +67,7 @@ pub(super) fn run() -> Result<String> {
     Ok(text)
 }
 
-/// A model, a right dump of it, and one of the same weights with another theta.
+/// A model, a right dump of it, and one of the same weights with another RoPE theta.
 struct Made {
     folder: PathBuf,
     tokens: String,
@@ -108,7 +108,7 @@ impl Made {
     }
 }
 
-/// The best time of some runs, and the most memory of any.
+/// The best time of several runs, and the largest memory of any.
 fn measured(mut command: Command) -> Result<Cost> {
     let mut best = Cost { seconds: f64::INFINITY, memory: 0.0 };
     for _ in 0..RUNS {
@@ -116,14 +116,14 @@ fn measured(mut command: Command) -> Result<Cost> {
         {
             fs::remove_dir_all(again)?;
         }
-        // 1: the candidate is wrong, and that is said.
+        // Exit code 1: the candidate is wrong, as expected.
         let cost = watched(&mut command, &[0, 1])?;
         best = Cost { seconds: best.seconds.min(cost.seconds), memory: best.memory.max(cost.memory) };
     }
     Ok(best)
 }
 
-/// The exponent p of y = c xᵖ that fits best: the slope of log y over log x.
+/// The exponent p of the best fit y = c xᵖ: the slope of log y over log x.
 fn exponent(x: &[usize], y: &[f64]) -> f64 {
     let points: Vec<(f64, f64)> = x.iter().zip(y).map(|(&x, &y)| ((x as f64).ln(), y.max(1e-9).ln())).collect();
     let count = points.len() as f64;

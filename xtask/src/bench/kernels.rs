@@ -1,4 +1,4 @@
-//! How fast are the products at every level of instructions, and how near to what the cores can do?
+//! Measures the matrix products at every instruction level, as a share of the peak of the cores.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ const SIZES: [&str; 4] = ["1", "14", "128", "512"];
 const MATRIX: [&str; 2] = ["16384", "2048"];
 const TYPES: [&str; 3] = ["f32", "f16", "bf16"];
 
-/// A table of each level: what the cores can do, and what the products reach.
+/// A table for each level: the peak of the cores, and the speed of the products.
 pub(super) fn run() -> Result<String> {
     build(&["-p", "firstdiff-core", "--example", "products"])?;
     let load = load();
@@ -30,8 +30,8 @@ pub(super) fn run() -> Result<String> {
     let mut torch = Program::peer(&["product", rows, columns].map(OsStr::new))?;
     let mut seconds = SIZES.map(|_| Vec::new());
     let mut most = 0f64;
-    // Plain Rust takes minutes for what the others do in a second, and its speed is nobody's concern.
-    // VNNI is for whole numbers; floats are multiplied as with AVX-512.
+    // The scalar level takes minutes where the others take a second, and its speed does not matter. VNNI is for integers; floats are multiplied as with
+    // AVX-512.
     for level in Level::available().into_iter().filter(|level| !matches!(level, Level::Scalar | Level::Vnni)) {
         let mut command = Command::new(binary("examples/products")?);
         let found = output(command.args(SIZES).env(VARIABLE, level.name()), &[0])?;
@@ -41,7 +41,7 @@ pub(super) fn run() -> Result<String> {
         most = most.max(peak);
         for (size, seconds) in SIZES.iter().zip(&mut seconds) {
             let runs = (0..=9).map(|_| torch.seconds(size.parse()?)).collect::<Result<Vec<f64>>>()?;
-            // The first prepares.
+            // The first run is a warm-up.
             seconds.extend(runs.into_iter().skip(1));
         }
         for kind in TYPES {

@@ -1,4 +1,4 @@
-//! How long do the commands take on models larger than memory? scripts/measure/bench_memory.py makes them, and asks.
+//! Measures the commands on models larger than memory; scripts/measure/bench_memory.py creates the models and runs them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::{binary, build, load};
 
-/// The table of the script.
+/// Returns the table that the script prints.
 pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     let folder = folder.map_or_else(|| std::env::temp_dir().join("firstdiff-bench-8b"), Path::to_owned);
     build(&["-p", "firstdiff"])?;
@@ -18,7 +18,7 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
         .arg(folder)
         .arg("--command")
         .arg(binary("firstdiff")?);
-    // Its rows are shown as they come.
+    // Its progress is shown as it comes.
     let output = script.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "bench_memory.py: {}", output.status);
     let text = String::from_utf8(output.stdout)?;

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: how fast is it, against what people would use instead, in the same run? Each part writes its own part of docs/measured/speed.md.
+//! Measures speed against the tools people would use instead, in the same run: `cargo xtask bench`. Each part rewrites its section of
+//! docs/measured/speed.md.
 
 mod compare;
 mod explain;
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-/// Threads of every side of every comparison.
+/// Number of threads for each side of each comparison.
 const THREADS: usize = 2;
 
 /// What is measured.
@@ -46,7 +47,7 @@ pub(crate) enum Bench {
     },
 }
 
-/// Measures, and writes what was found.
+/// Measures, and writes the results.
 pub(crate) fn run(bench: &Bench) -> Result<u8> {
     let (part, text) = match bench {
         Bench::Compare => ("compare", compare::run()?),
@@ -62,7 +63,7 @@ pub(crate) fn run(bench: &Bench) -> Result<u8> {
     Ok(0)
 }
 
-/// The page with another text between the marks of a part.
+/// Replaces the text between the marks of a part.
 fn with_part(page: &str, part: &str, text: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- cargo xtask bench {part} -->\n"), "<!-- end of measured part -->");
     let (before, rest) =
@@ -72,13 +73,13 @@ fn with_part(page: &str, part: &str, text: &str) -> Result<String> {
     Ok(format!("{before}{begin}{}\n\n{end}{after}", text.trim_end()))
 }
 
-/// What else the machine did: the load average of the last minute, as the kernel gives it.
+/// Other load on the machine: the load average of the last minute, from the kernel.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// Builds what is measured, optimised, whichever profile this task itself was built in.
+/// Builds the measured programs with optimisation, whatever the profile of this task.
 fn build(what: &[&str]) -> Result<()> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let status = Command::new(&cargo).args(["build", "--release", "--quiet", "--locked"]).args(what).status()?;
@@ -86,14 +87,14 @@ fn build(what: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A file under target/release.
+/// The path of a file in target/release.
 fn binary(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let target = own.parent().and_then(Path::parent).context("xtask stands in no target folder")?;
     Ok(target.join("release").join(name))
 }
 
-/// What a command prints that ends with one of these exit codes.
+/// Runs a command that must end with one of these exit codes; returns its output.
 fn output(command: &mut Command, codes: &[i32]) -> Result<Output> {
     let output = command.output().with_context(|| format!("{} does not run", command.get_program().display()))?;
     let fine = output.status.code().is_some_and(|code| codes.contains(&code));
@@ -101,18 +102,18 @@ fn output(command: &mut Command, codes: &[i32]) -> Result<Output> {
     Ok(output)
 }
 
-/// What a command took.
+/// Time and memory of a command.
 #[derive(Clone, Copy)]
 struct Cost {
     seconds: f64,
-    /// The most memory that is no mapped file, in MiB.
+    /// Peak memory without mapped files, in MiB.
     memory: f64,
 }
 
-/// Runs a command that ends with one of these exit codes, and watches it.
+/// Runs a command that must end with one of these exit codes, and measures it.
 fn watched(command: &mut Command, codes: &[i32]) -> Result<Cost> {
     let start = Instant::now();
-    // What it prints is not read here: into nothing, so that a full pipe does not stop it.
+    // Its output is discarded, so that a full pipe does not stop it.
     let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -133,7 +134,7 @@ fn watched(command: &mut Command, codes: &[i32]) -> Result<Cost> {
     Ok(Cost { seconds, memory: memory / 1024.0 })
 }
 
-/// The duration of each run, shortest first.
+/// The durations of the runs, shortest first.
 struct Seconds(Vec<f64>);
 
 impl Seconds {

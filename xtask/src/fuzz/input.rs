@@ -1,4 +1,4 @@
-//! What is an input made of? Files of pieces that keep their lengths and checksums right, so that a change reaches the reader that it is for.
+//! Defines fuzz inputs: files made of pieces whose lengths and checksums stay right, so that a change reaches the reader it is meant for.
 
 use std::io::Write;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 /// A piece of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
-    /// Bytes that nothing counts.
+    /// Bytes that no length field counts.
     Bytes(Vec<u8>),
     /// Text.
     Text(String),
-    /// Text behind its own length, in so many bytes, little-endian.
+    /// Text after its own length, a little-endian number of this many bytes.
     Counted(usize, String),
-    /// A document that stays one when a value of it is changed: what most changes of its text would end.
+    /// A JSON document, changed by value so that it stays valid; changes of its text would mostly end in the parser.
     Json(Value),
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Member {
     pub(super) packed: bool,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     Plain(Vec<Piece>),
@@ -39,12 +39,12 @@ pub(super) struct Part {
     pub(super) body: Body,
 }
 
-/// What opens an input.
+/// The reader that opens an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// A dump, told nothing.
+    /// A dump, without options.
     Dump,
-    /// Weights, and the plan of a model that they and their config make.
+    /// Weights, and the plan built from them and their config.
     Weights,
     /// Weights against other weights.
     Compare,
@@ -52,20 +52,20 @@ pub(super) enum Reader {
     Names,
     /// A gate's baseline.
     Baseline,
-    /// A recorded program, carried out.
+    /// A recorded program, evaluated.
     Program,
-    /// A recorded program with its dump and weights, carried out and held against a candidate.
+    /// A recorded program with its dump and weights, evaluated and compared with a candidate.
     Recording,
 }
 
-/// A valid input, or one that was made of it.
+/// A valid input, or one derived from it.
 #[derive(Clone, Debug)]
 pub(super) struct Input {
-    /// What the form is called.
+    /// The name of the file format.
     pub(super) form: &'static str,
     pub(super) parts: Vec<Part>,
     pub(super) reader: Reader,
-    /// The file that is opened; empty for the folder.
+    /// The file to open; empty for the whole folder.
     pub(super) opened: &'static str,
 }
 
@@ -94,7 +94,7 @@ impl Body {
     }
 }
 
-/// A zip of the members as they are: one name twice, too. Sizes and checksums are right.
+/// A zip of the members in order, duplicate names included. Sizes and checksums are right.
 fn zip(members: &[Member]) -> Vec<u8> {
     let (mut out, mut directory) = (Vec::new(), Vec::new());
     for member in members {

@@ -1,4 +1,4 @@
-//! Does any input make a reader panic, hang, or allocate far more than it holds? Valid inputs of every form, changed at random, read in this process.
+//! Fuzzes the readers: changes valid inputs of every format at random, reads them in this process, and checks for panics, hangs and excessive memory.
 
 mod input;
 mod mutate;
@@ -52,24 +52,24 @@ pub(crate) struct FuzzArgs {
     failures: Option<PathBuf>,
 }
 
-/// No input may take longer; one of more than a MiB no longer for each MiB.
+/// Longest time for an input; one of more than a MiB may take this long for each MiB.
 const LONGEST: Duration = Duration::from_secs(1);
-/// One input in so many holds one of its pieces many times over.
+/// One input in this many repeats one of its pieces many times.
 const INFLATED: usize = 20_000;
-/// One zip in so many is changed behind its checksums too; so is any other file.
+/// One zip in this many is changed without correcting its checksums; other files half as often.
 const RAW: usize = 8;
 
-/// What was seen of one form.
+/// Statistics for one format.
 #[derive(Debug, Default)]
 struct Tally {
     inputs: u64,
     opened: u64,
-    /// The most bytes allocated, as a share of what is allowed.
+    /// The largest share of the allowed memory that was used.
     memory: f64,
     longest: Duration,
 }
 
-/// What an input did wrong, and how often.
+/// The kinds of failures, and how often each occurred.
 #[derive(Debug, Default)]
 struct Failures {
     kinds: BTreeMap<String, u64>,
@@ -79,7 +79,7 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Reads the inputs, says what was seen, and gives the exit code: 1 where an input failed.
+/// Reads the inputs and prints the statistics; returns exit code 1 if an input failed.
 pub(crate) fn run(args: &FuzzArgs) -> Result<u8> {
     let (tallies, failures, seconds) = drive(args)?;
     let (inputs, opened) = tallies.values().fold((0, 0), |sum, t| (sum.0 + t.inputs, sum.1 + t.opened));
@@ -126,7 +126,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
         let seed = &all[order[number as usize % order.len()]];
         let mut random = Random::new(args.seed.wrapping_mul(0x1000_0000_01b3) ^ number);
         let mut input = seed.clone();
-        // The first of each is read as it is.
+        // The first input of each format is read unchanged.
         let changed = number as usize >= order.len();
         if changed {
             mutate::mutate(&mut input, &all, &mut random);
@@ -150,7 +150,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
             }
         }
         if number as usize + 1 == order.len() {
-            // What is valid must open: else nothing behind its first check is ever reached.
+            // Valid inputs must open: else nothing after a reader's first check is ever reached.
             let closed: Vec<&str> =
                 tallies.iter().filter(|(_, t)| t.opened < t.inputs).map(|(form, _)| *form).collect();
             if !closed.is_empty() {
@@ -162,7 +162,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
     Ok((tallies, failures, began.elapsed().as_secs_f64()))
 }
 
-/// How often a form is read in each round: those of one small file cost a fifth of the others.
+/// How often a format is read in each round: those of a single small file cost a fifth of the others.
 fn often(form: &str) -> usize {
     match form {
         "npy" | "gguf" | "llama2.c" | "raw floats" | "names toml" | "baseline" | "safetensors" => 6,
@@ -174,11 +174,11 @@ fn often(form: &str) -> usize {
 fn said(payload: &dyn Any) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     let text: String = text.unwrap_or("?").chars().take(100).collect();
-    // Numbers apart, the same failure.
+    // Messages that differ in numbers only are the same failure.
     text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect()
 }
 
-/// The files of an input; of some with bytes changed that nothing counts.
+/// The files of an input; in some, bytes are changed without adjusting lengths and checksums.
 fn rendered(input: &Input, changed: bool, random: &mut Random) -> Vec<(String, Vec<u8>)> {
     let mut render = |part: &input::Part| {
         let mut bytes = part.body.render();
@@ -202,7 +202,7 @@ fn write(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
     Ok(())
 }
 
-/// Reads one input. What it did wrong, where it did.
+/// Reads one input; returns what it did wrong, if anything.
 fn one(
     input: &Input,
     files: &[(String, Vec<u8>)],
@@ -221,7 +221,7 @@ fn one(
     let size: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
     let longest = LONGEST * (size >> 20).max(1) as u32;
     if took > longest && outcome.is_ok() {
-        // Other work on the machine may have been in the way: what counts is the processor's time.
+        // Measured in processor time, because other work may delay this process.
         let before = processor_time();
         read(input.reader, &path, right);
         took = processor_time().zip(before).map_or(took, |(after, before)| after.saturating_sub(before));
@@ -246,13 +246,13 @@ fn one(
     }
 }
 
-/// What the processor has worked for this thread, where the system says.
+/// The processor time of this thread, if the system reports it.
 fn processor_time() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Weights that inputs are compared with.
+/// The weights that inputs are compared with.
 struct RightWeights(Side);
 
 impl RightWeights {
@@ -266,7 +266,7 @@ impl RightWeights {
     }
 }
 
-/// Whether an input could be opened; everything in it is read.
+/// Reads everything in an input; returns whether it could be opened.
 fn read(reader: Reader, path: &Path, right: &RightWeights) -> bool {
     match reader {
         Reader::Dump => read_dump(path),
@@ -301,10 +301,10 @@ fn read(reader: Reader, path: &Path, right: &RightWeights) -> bool {
     }
 }
 
-/// What a program may ask for here: what it may by default, 4 thousand million numbers, is no fault of the reader.
+/// Limits for programs here: by default a program may ask for 4 billion numbers, which is not a fault of the reader.
 const SMALL: Limits = Limits { elements: 1 << 16 };
 
-/// Whether a program could be read; it is carried out in every arithmetic.
+/// Evaluates a program in every arithmetic; returns whether it could be read.
 fn carried_out(folder: &Path) -> bool {
     let Ok(program) = Program::open(folder) else { return false };
     let _ = (program.opaque().len(), (0..program.ops().len()).map(|op| program.said(op).len()).sum::<usize>());
@@ -322,7 +322,7 @@ fn carried_out(folder: &Path) -> bool {
     true
 }
 
-/// A program's dump against the candidate beside it, replayed and explained.
+/// Replays and explains a program's dump against the candidate beside it.
 fn explained(folder: &Path) -> Result<()> {
     let program = Program::open_within(folder, SMALL)?;
     let weights = ModelFolder::open(folder)?;
@@ -369,7 +369,7 @@ fn read_dump(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// The same for ten million: `cargo xtask fuzz --inputs 10000000`.
+    /// A short run of `cargo xtask fuzz --inputs 10000000`.
     #[test]
     fn no_input_makes_a_reader_panic_hang_or_grow() {
         let args = FuzzArgs {
@@ -382,7 +382,7 @@ mod tests {
         };
         let (tallies, failures, _) = drive(&args).unwrap();
         assert!(failures.kinds.is_empty(), "{:?}", failures.kinds);
-        // Changes must leave enough of an input to be read.
+        // Enough changed inputs must still be readable.
         for (form, tally) in tallies {
             assert!(tally.opened * 50 >= tally.inputs, "{form}: {} of {} opened", tally.opened, tally.inputs);
         }

@@ -1,11 +1,11 @@
-//! What can be wrong with an input? Numbers, names, lengths, order and ends, changed where they stand, a few at a time.
+//! Mutates inputs: changes numbers, names, lengths, order and ends in place, a few at a time.
 
 use serde_json::{Value, json};
 
 use super::input::{Body, Input, Member, Piece};
 use super::random::Random;
 
-/// Numbers that readers get wrong.
+/// Numbers that readers often get wrong.
 const NUMBERS: [&str; 26] = [
     "0",
     "1",
@@ -36,7 +36,7 @@ const NUMBERS: [&str; 26] = [
 ];
 const INTEGERS: [u64; 16] =
     [0, 1, 2, 3, 8, 31, 32, 33, 255, 1 << 16, 1 << 20, 1 << 31, u32::MAX as u64, 1 << 40, 1 << 63, u64::MAX];
-/// Names and signs that mean something to one reader or another.
+/// Names and symbols that have a meaning in some format.
 const WORDS: [&str; 44] = [
     "h0",
     "layers.0.q",
@@ -84,10 +84,10 @@ const WORDS: [&str; 44] = [
     "*",
 ];
 
-/// Changes `input` in a few places; `others` are inputs to take pieces of.
+/// Changes `input` in a few places; `others` are inputs from which pieces are taken.
 pub(super) fn mutate(input: &mut Input, others: &[Input], random: &mut Random) {
     for _ in 0..1 + random.below(4) {
-        // A document says what all else is: mostly it is the one that is changed.
+        // A JSON document describes everything else, so it is changed most often.
         let document = input.parts.iter().position(|part| is_document(&part.body)).filter(|_| !random.one_in(8));
         let part = document.unwrap_or_else(|| random.below(input.parts.len()));
         if random.one_in(60) {
@@ -168,7 +168,7 @@ fn change_pieces(pieces: &mut Vec<Piece>, others: &[Input], random: &mut Random)
             pieces.swap(at, other);
         }
         3 => {
-            // A length that is not that of what follows.
+            // A length that does not match the text after it.
             if let Piece::Counted(width, text) = &pieces[at] {
                 let wrong = random.pick(&INTEGERS).to_le_bytes()[..*width].to_vec();
                 pieces[at] = Piece::Bytes([wrong, text.clone().into_bytes()].concat());
@@ -194,7 +194,7 @@ fn change_pieces(pieces: &mut Vec<Piece>, others: &[Input], random: &mut Random)
     }
 }
 
-/// Another value in one place of a document, mostly one of the same kind.
+/// Replaces one value in a document, mostly by one of the same kind.
 fn change_document(document: &mut Value, random: &mut Random) {
     let count = values_in(document);
     let at = random.below(count);
@@ -232,7 +232,7 @@ fn values_in(value: &Value) -> usize {
     }
 }
 
-/// The value of that number in a document.
+/// The value with this number in a document.
 fn nth<'v>(value: &'v mut Value, number: &mut usize) -> Option<&'v mut Value> {
     if *number == 0 {
         return Some(value);
@@ -268,7 +268,7 @@ pub(super) fn change_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
             bytes[at..end].copy_from_slice(&number[..end - at]);
         }
         4 => {
-            // A little more, or less.
+            // A little more or less.
             let end = (at + 8).min(bytes.len());
             let by = *random.pick(&[1i8, -1, 2, -2, 32]);
             if end - at >= 1 {
@@ -328,14 +328,14 @@ fn change_text(text: &mut String, random: &mut Random) {
     }
 }
 
-/// A number in the text.
+/// Picks a number in the text.
 fn number_in(text: &str, tokens: &[std::ops::Range<usize>], random: &mut Random) -> Option<std::ops::Range<usize>> {
     let numbers: Vec<_> =
         tokens.iter().filter(|t| text[(*t).clone()].starts_with(|c: char| c.is_ascii_digit())).collect();
     (!numbers.is_empty()).then(|| (*random.pick(&numbers)).clone())
 }
 
-/// Words, numbers and signs; of a long text those of a part.
+/// Words, numbers and symbols; in a long text those of a part.
 fn tokens(text: &str) -> Vec<std::ops::Range<usize>> {
     let mut tokens: Vec<std::ops::Range<usize>> = Vec::new();
     let mut inside = false;
@@ -350,7 +350,7 @@ fn tokens(text: &str) -> Vec<std::ops::Range<usize>> {
     tokens
 }
 
-/// One piece many times over: what is small in a small file may be large in a large one.
+/// Repeats one piece many times: a small weakness in a small file can be a large one in a large file.
 pub(super) fn inflate(input: &mut Input, random: &mut Random) {
     const LARGE: usize = 2 << 20;
     let part = random.below(input.parts.len());

@@ -1,4 +1,4 @@
-//! Which recorded programs are valid? A small model's, with a candidate beside it, and one that has every operation of the goldens.
+//! Provides valid recorded programs for the fuzzer: one of a small model with a candidate, and some with every operation of the goldens.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::input::{Input, Part, Piece, Reader};
 use super::seeds::{bytes, floats, folder, npy, plain, text};
 
-/// What PyTorch and ggml computed, an operation a case.
+/// Goldens of PyTorch and ggml, one operation a case.
 const GOLDENS: [&str; 14] = [
     include_str!("../../../crates/program/tests/goldens/attention.json"),
     include_str!("../../../crates/program/tests/goldens/binary.json"),
@@ -24,7 +24,7 @@ const GOLDENS: [&str; 14] = [
     include_str!("../../../crates/program/tests/goldens/shape.json"),
     include_str!("../../../crates/program/tests/goldens/unary.json"),
 ];
-/// So many operations stand in one program: few enough that a change hits each of them often.
+/// Number of operations in a program: few, so that a change often hits each of them.
 const OPERATIONS: usize = 16;
 
 pub(super) fn all() -> Vec<Input> {
@@ -39,7 +39,7 @@ pub(super) fn all() -> Vec<Input> {
     out
 }
 
-/// A .safetensors of f32, f64 and i64 tensors: name, type, shape, bytes.
+/// A .safetensors of tensors in f32, f64 and i64: name, type, shape, bytes.
 fn stored(tensors: Vec<(String, &str, Vec<usize>, Vec<u8>)>) -> Vec<Piece> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
@@ -51,7 +51,7 @@ fn stored(tensors: Vec<(String, &str, Vec<usize>, Vec<u8>)>) -> Vec<Piece> {
     vec![Piece::Counted(8, format!("{{{}}}", entries.join(","))), bytes(data)]
 }
 
-/// A program of the operations of some goldens, one after the other, each with constants of its own.
+/// A program with the operations of several goldens in order, each with its own constants.
 fn of_operations(cases: &[Value]) -> Input {
     let (mut values, mut constants, mut ops, mut taps, mut data) = (vec![], vec![], vec![], vec![], vec![]);
     for (number, case) in cases.iter().enumerate() {
@@ -98,7 +98,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// An operand that names buffers behind so many others.
+/// An operand with its buffer numbers shifted by `by`.
 fn moved(operand: &Value, by: usize) -> Value {
     let number = |x: &Value| json!(x.as_u64().unwrap_or_default() as usize + by);
     match operand {
@@ -133,7 +133,7 @@ fn constant(buffer: usize, value: &Value, data: &Value) -> (String, &'static str
     (buffer.to_string(), stored, shape, bytes)
 }
 
-/// Attention of three tokens and of one more, in one layer; and a candidate that has other numbers everywhere.
+/// Attention in one layer, over three tokens and then one more; with a candidate whose numbers all differ.
 fn of_model() -> Input {
     let program = json!({"version": 1, "source": "s", "model": "m", "folder": "/nowhere",
         "weights": {"1": "embed", "2": "norm", "3": "q", "4": "k", "5": "v", "6": "o", "7": "head"},

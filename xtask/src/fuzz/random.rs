@@ -1,4 +1,4 @@
-//! Which number comes next? A small generator, so that an input can be made again from its number.
+//! Generates reproducible random numbers: each input can be rebuilt from its number.
 
 /// SplitMix64.
 pub(super) struct Random(u64);
@@ -15,7 +15,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`; 0 where that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % (end.max(1) as u64)) as usize
     }

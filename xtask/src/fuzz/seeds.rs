@@ -1,9 +1,9 @@
-//! Which inputs are valid? Small files of every form that is read, with names of taps, so that what is in them is read to the end.
+//! Provides valid inputs for the fuzzer: small files of every supported format, with tap names so that they are read completely.
 
 use super::input::{Body, Input, Member, Part, Piece, Reader};
 
 const TOKENS: &str = "[1, 17, 42]";
-/// The form whose first input is the right side when weights are compared.
+/// The format whose first input is the right side when weights are compared.
 pub(super) const WEIGHTS: &str = "safetensors of weights";
 
 pub(super) fn bytes(bytes: impl Into<Vec<u8>>) -> Piece {
@@ -22,7 +22,7 @@ fn halves(count: usize) -> Vec<u8> {
     (0..count).flat_map(|i| [(i * 37) as u8, 0x30 + (i % 12) as u8]).collect()
 }
 
-/// A .npy with its header's length counted.
+/// A .npy whose header length is counted.
 pub(super) fn npy(version: u8, descr: &str, fortran: &str, shape: &str, data: Vec<u8>) -> Vec<Piece> {
     let start = [b"\x93NUMPY".as_slice(), &[version, 0]].concat();
     let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
@@ -167,7 +167,7 @@ ggml_debug:  embd = (f32)  GET_ROWS(token_embd.weight{8, 32, 1, 1}, inp{1, 1, 1,
  ]
 ";
 
-/// A pickle as torch.save writes it: a dictionary of a plain tensor, a view, a list and a number.
+/// A pickle as torch.save writes it: a dictionary with a plain tensor, a view, a list and a number.
 fn pickle() -> Vec<Piece> {
     let tensor = |offset: u8, shape: [u8; 2], strides: [u8; 2]| {
         let [rows, columns] = shape;
@@ -295,7 +295,7 @@ fn tensors() -> Vec<(&'static str, Vec<usize>)> {
     ]
 }
 
-/// The tensors `of`, in a .safetensors.
+/// The tensors `of` as a .safetensors.
 fn stored(of: &[(&str, Vec<usize>)]) -> Vec<Piece> {
     let (mut entries, mut at) = (Vec::new(), 0);
     for (name, shape) in of {
@@ -449,7 +449,7 @@ fn weights() -> Vec<Input> {
             ],
         ),
     ];
-    // The same against each other: another size, another format.
+    // The same for comparing weights: another size, another format.
     for input in [
         one("weights compared", Reader::Compare, "m.bin", llama2c(1, D)),
         one("weights compared", Reader::Compare, "m.bin", llama2c(2, 16)),

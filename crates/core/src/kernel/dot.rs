@@ -1,9 +1,9 @@
-//! In which order is a long sum taken? Sixteen lanes, then a fixed tree.
+//! Sums in a fixed order: 16 lanes, then a fixed tree of additions.
 
 use crate::kernel::float::Float;
 use crate::kernel::packed::Packed;
 
-/// Partial sums that a sum is kept in.
+/// Number of partial sums.
 pub(crate) const LANES: usize = 16;
 
 /// Σ aᵢ bᵢ over the shorter of two slices.
@@ -77,7 +77,7 @@ pub fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
     lanes[0]
 }
 
-/// The sums of some lanes each.
+/// The sums of several sets of lanes.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn trees<F: Float, const C: usize>(sums: &[[F; LANES]; C]) -> [F; C] {
     sums.map(tree)

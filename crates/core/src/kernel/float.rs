@@ -1,4 +1,4 @@
-//! In which floats can an operation be carried out? f32 and f64.
+//! Defines the float types of the operations, f32 and f64, and their kernels.
 
 use firstdiff_simd::Level;
 use half::{bf16, f16};
@@ -21,13 +21,13 @@ pub trait Float:
     /// The Gauss error function, 2/√π ∫₀ˣ e^(-t²) dt.
     fn erf(self) -> Self;
 
-    /// The rows by lane, where they are multiplied so.
+    /// The rows packed by lane, for the panel kernel; `None` where it does not apply.
     #[doc(hidden)]
     fn strips(level: Level, rows: &[&[Self]]) -> Option<Strips>
     where
         Self: Sized;
 
-    /// out\[i,j\] = dot(x\[i\], w\[j\]), `out` \[x.len(), w.len()\], by the fastest instructions there are.
+    /// out\[i,j\] = dot(x\[i\], w\[j\]), `out` \[x.len(), w.len()\], by the fastest instructions of the processor.
     #[doc(hidden)]
     fn products(x: &Packed<'_, Self>, w: &[&[Self]], out: ArrayViewMut2<'_, Self>)
     where

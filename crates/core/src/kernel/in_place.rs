@@ -1,15 +1,15 @@
-//! How are a few rows of x multiplied with rows of w that are read where they lie? A block of rows against a block of rows.
+//! Multiplies a few rows of x with rows of w that are read in place, a block of rows against a block of rows.
 //!
-//! Registers hold the lanes of every pair of a block (6 rows of x by 4 of w with AVX-512), so that a row is loaded once for several products. Which
-//! pairs share a block changes no bit: each pair has lanes of its own.
+//! Registers hold the lanes of every pair of a block (6 rows of x by 4 of w with AVX-512), so that a row is loaded once for several products. Each pair has
+//! lanes of its own, so the choice of blocks changes no bit.
 
-/// Lines of 16 elements after which the lanes are put aside, so that the rows of x at hand stay in the first-level cache.
+/// Lines of 16 elements after which the lanes are stored, so that the current rows of x stay in the first-level cache.
 const CHUNK: usize = 64;
 
 /// Rows of w in a block, at most.
 pub(crate) const COLUMNS: usize = 4;
 
-/// `products` of one float type, one type of weights, and one set of instructions.
+/// Defines `products` for one float type, one weight type and one set of instructions.
 macro_rules! kernel {
     ($name:ident: $float:ty, $weight:ty, $arch:ident $features:literal, $rows:literal x $columns:literal,
      $width:literal lanes, $zero:path, $load:path, $fma:path, $store:path, $widen_all:expr, $widen:expr, $trees:path) => {
@@ -47,7 +47,7 @@ macro_rules! kernel {
                 }
             }
 
-            /// R rows of a strip from row `at` on with all of w; gives R.
+            /// Multiplies R rows of a strip, from row `at` on, with all of w; returns R.
             #[target_feature(enable = $features)]
             fn rows<const R: usize, const C: usize>(
                 strip: Strip<'_, '_, $float>,
@@ -82,7 +82,7 @@ macro_rules! kernel {
                 R
             }
 
-            /// Lines of R rows of x, from row `from` of the strip on, with C rows of w from element `start` on, added to `sums`; all lanes in
+            /// Adds the products of R rows of x, from row `from` of the strip on, with C rows of w, from element `start` on, to `sums`. All lanes are in
             /// registers meanwhile.
             ///
             /// # Safety
@@ -111,7 +111,7 @@ macro_rules! kernel {
                     let k = start + k * LANES;
                     if next > 0 {
                         for c in 0..C {
-                            // The same elements of the rows that come next, if rows follow each other.
+                            // The same elements of the next rows, if the rows are contiguous.
                             prefetch(w[c].wrapping_add(k + next));
                         }
                     }
@@ -137,7 +137,7 @@ macro_rules! kernel {
                 }
             }
 
-            /// The sums, with the elements from `whole` on, to columns `at..` of `out`.
+            /// Writes the sums, with the products of the elements from `whole` on added, to columns `at..` of `out`.
             #[target_feature(enable = $features)]
             #[inline]
             fn done<const R: usize, const C: usize>(
@@ -165,7 +165,7 @@ macro_rules! kernel {
     };
 }
 
-/// With weights of 16 bits or f32: what the sets of instructions differ in.
+/// Instances for weights in f32, f16 and bf16, one for each set of instructions.
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86 {
     ($($avx512:ident $avx2:ident $weight:ident $widen:expr;)*) => {
@@ -191,7 +191,7 @@ x86! {
     bf16_avx512 bf16_avx2 bf16 bf16::to_f32;
 }
 
-/// As above.
+/// The same for NEON.
 #[cfg(target_arch = "aarch64")]
 macro_rules! aarch64 {
     ($($neon:ident $weight:ident $widen:expr;)*) => {

@@ -1,6 +1,6 @@
-//! How are many dot products taken at speed? Rows of w in place for a few rows of x, packed for many; each product in the order of `dot`.
+//! Computes many dot products fast: rows of w in place for a few rows of x, packed for many. Each product is summed in the order of `dot`.
 //!
-//! [`Level::best`] says which instructions are used. None of them changes a bit.
+//! [`Level::best`] selects the instructions. None of them changes a bit.
 
 pub(crate) mod dot;
 pub(crate) mod float;
@@ -21,9 +21,9 @@ use crate::kernel::panel::Strips;
 
 /// Rows of w that a thread takes at a time; with x's block they stay in the second-level cache.
 const TILE: usize = 64;
-/// Elements that a thread takes at a time where each is by itself.
+/// Elements of a thread's share, for operations on single elements.
 const PART: usize = 4096;
-/// Multiply-adds below which other threads are not worth waking.
+/// Multiply-adds below which one thread is faster than several.
 const ALONE: usize = 1 << 18;
 
 /// out\[i,j\] = x\[i\] · w\[j\] + bias\[j\]. `x` \[T,n\], `w` \[N,n\], `bias` N values or none, `out` \[T,N\].
@@ -66,10 +66,10 @@ fn rows<F>(x: ArrayView2<'_, F>) -> Vec<&[F]> {
     x.into_outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect()
 }
 
-/// out\[i,j\] = dot(x\[i\], w\[j\]) of rows, in one piece each.
+/// Computes out\[i,j\] = dot(x\[i\], w\[j\]); each row of `out` is contiguous.
 type Kernel<F, W> = unsafe fn(&Packed<'_, F>, &[&[W]], &mut [&mut [F]]);
 
-/// The same of many rows of x, by lane.
+/// The same for many rows of x, packed by lane.
 type Many<F, W> = unsafe fn(&Strips, &[&[W]], &mut [&mut [F]]);
 
 /// The kernels of one level.
@@ -80,7 +80,7 @@ pub(crate) struct Kernels<F, W> {
 
 /// A type that weights are stored in, for products in F.
 pub(crate) trait Stored<F: Float>: Copy {
-    /// Those of a level; `None` where there are none, and rows are widened first.
+    /// The kernels of a level; `None` where there are none, and rows are widened first.
     fn kernels(level: Level) -> Option<Kernels<F, Self>>;
 
     /// The same value in F.
@@ -109,7 +109,7 @@ macro_rules! stored {
     )*};
 }
 
-/// A kernel of in_place, and one of panel.
+/// Pairs a kernel of `in_place` with one of `panel`.
 macro_rules! both {
     ($few:ident, $many:path) => {
         Some(Kernels { few: in_place::$few::products, many: Some($many) })
@@ -128,7 +128,7 @@ stored! {
     bf16, f64, bf16::to_f64, None, None, None;
 }
 
-/// out\[i,j\] = dot(x\[i\], w\[j\]), weights widened; by the instructions that x is packed for.
+/// out\[i,j\] = dot(x\[i\], w\[j\]) with w widened, by the instructions that x is packed for.
 pub(crate) fn products<F: Float + Stored<F>, W: Stored<F>>(
     x: &Packed<'_, F>,
     w: &[&[W]],
@@ -146,7 +146,7 @@ pub(crate) fn products<F: Float + Stored<F>, W: Stored<F>>(
     }
 }
 
-/// Runs these kernels, of a level that the processor has; whether there were any, and rows of `out` in one piece each.
+/// Runs the kernels of a level that the processor has. Returns false if there are none, or rows of `out` are not contiguous.
 fn runs<F: Float, W>(
     kernels: Option<Kernels<F, W>>,
     x: &Packed<'_, F>,
@@ -164,7 +164,7 @@ fn runs<F: Float, W>(
     true
 }
 
-/// The same in plain Rust, one after the other: what every kernel must equal.
+/// The same in plain Rust, one product after the other: what every kernel must equal.
 fn plain<F: Float>(x: &Packed<'_, F>, w: &[&[F]], mut out: ArrayViewMut2<'_, F>) {
     for ((i, j), y) in out.indexed_iter_mut() {
         *y = dot::plain(x.rows()[i], w[j]);
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of many sizes and both signs, zeros and subnormals among them.
+    /// Numbers of very different sizes and both signs, with zeros and subnormals.
     fn values(count: usize, seed: u64) -> Vec<f64> {
         let mut state = seed;
         let step = |_| {
@@ -190,7 +190,7 @@ mod tests {
         (0..count).map(step).collect()
     }
 
-    /// Every level that there is against plain Rust, to the bit: every remainder of rows, columns and length.
+    /// Compares every available level with plain Rust, bit for bit, for every remainder of rows, columns and length.
     fn check<F: Float + Stored<F> + Debug, W: Stored<F>>(stored: fn(f64) -> W, bits: fn(F) -> u64) {
         for len in (0..50).chain([255, 1024, 1040, 1600, 2049]) {
             for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8), (25, 6), (31, 7), (43, 70)] {

@@ -1,6 +1,6 @@
-//! How do rows lie that are read together? Side by side, 16 elements of each at a time.
+//! Packs rows that are read together: 16 elements of each row side by side.
 //!
-//! Rows that lie a power of two apart fight for the same lines of the cache: with 2048 f32 a row, a third of the speed is lost to that.
+//! Rows at a distance of a power of two compete for the same cache lines: with 2048 f32 a row this costs a third of the speed.
 
 use std::sync::OnceLock;
 
@@ -14,37 +14,37 @@ use crate::kernel::panel::{self, Strips};
 /// Rows that are packed together.
 pub(crate) const STRIP: usize = 6;
 
-/// 16 elements of each row of a strip, where lines of the cache begin.
+/// 16 elements of each row of a strip, aligned to cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(crate) struct Line<F>(pub(crate) [[F; LANES]; STRIP]);
 
-/// The lines of a strip, and its rows.
+/// The packed lines of a strip, and its rows.
 pub(crate) type Strip<'s, 'a, F> = (&'s [Line<F>], &'s [&'a [F]]);
 
-/// Rows of one length, as they are and packed.
+/// Rows of equal length, both as they are and packed.
 pub struct Packed<'a, F> {
     rows: Vec<&'a [F]>,
     lines: OnceLock<Vec<Line<F>>>,
-    /// Of many rows.
+    /// Packed by lane, where there are many rows.
     by_lane: Option<Strips>,
     len: usize,
     level: Level,
 }
 
-/// 16 elements, where lines of the cache begin.
+/// 16 elements, aligned to a cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct CacheLine<F>(pub(crate) [F; LANES]);
 
-/// The elements one after the other.
+/// The elements as one slice.
 pub(crate) fn flat<F>(lines: &[CacheLine<F>]) -> &[F] {
     const { assert!(size_of::<CacheLine<F>>() == LANES * size_of::<F>()) };
     // SAFETY: a `CacheLine` is its array and no more (above).
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES) }
 }
 
-/// The same to be written to.
+/// The same, mutable.
 pub(crate) fn flat_mut<F>(lines: &mut [CacheLine<F>]) -> &mut [F] {
     const { assert!(size_of::<CacheLine<F>>() == LANES * size_of::<F>()) };
     // SAFETY: as above.
@@ -52,34 +52,34 @@ pub(crate) fn flat_mut<F>(lines: &mut [CacheLine<F>]) -> &mut [F] {
 }
 
 impl<'a, F: Float> Packed<'a, F> {
-    /// Of `rows`, cut to the length of the shortest.
+    /// Packs `rows`, cut to the length of the shortest.
     pub fn new(rows: Vec<&'a [F]>) -> Packed<'a, F> {
         Packed::at(Level::best(), rows)
     }
 
-    /// The same for the instructions of a level.
+    /// The same for a given level.
     pub(crate) fn at(level: Level, mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
         let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         rows.iter_mut().for_each(|row| *row = &row[..len]);
         Packed { by_lane: F::strips(level, &rows), rows, lines: OnceLock::new(), len, level }
     }
 
-    /// Rows of w, of which a whole number should be multiplied with these at a time: as many as a kernel takes together.
+    /// How many rows of w a kernel takes together: w is best multiplied in multiples of this.
     pub fn block(&self) -> usize {
         if self.by_lane.is_some() { panel::COLUMNS } else { in_place::COLUMNS }
     }
 
-    /// With which instructions they are multiplied.
+    /// The instructions that multiply them.
     pub(crate) fn level(&self) -> Level {
         self.level
     }
 
-    /// Many rows by lane.
+    /// The rows packed by lane, where there are many.
     pub(crate) fn by_lane(&self) -> Option<&Strips> {
         self.by_lane.as_ref()
     }
 
-    /// The rows as they are.
+    /// The rows, not packed.
     pub fn rows(&self) -> &[&'a [F]] {
         &self.rows
     }

@@ -1,9 +1,9 @@
-//! How are many rows of x multiplied with a tile of w? Lane by lane, each as a product of two matrices.
+//! Multiplies many rows of x with a tile of w: one matrix product for each of the 16 lanes of a dot product.
 //!
-//! A [`dot`](super::dot::dot) has 16 lanes. Of one lane alone, all pairs of rows make a product of matrices: of every 16th column of x and of w. So both
-//! are packed lane by lane, and a register holds the sums of one row of x with as many rows of w, not the lanes of one pair. The lanes come in the order
-//! in which they are added, 0 and 8, then 4 and 12 and both pairs, so that five sums of a pair are kept, not 16. Sums in f32, and those of `dot` to
-//! the bit. What differs from one set of instructions to the next is a [`Micro`].
+//! Lane l of a [`dot`](super::dot::dot) reads every 16th column. So for one lane alone all pairs of rows form a matrix product, of every 16th column of x
+//! and of w. Both are packed lane by lane; a register holds the sums of one row of x with several rows of w. The lanes come in the order in which they are
+//! added (0 and 8, then 4 and 12, then both pairs), so that five sums a pair are kept, not 16. Sums are in f32, bit for bit those of `dot`. [`Micro`] holds
+//! what differs between sets of instructions.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,48 +14,48 @@ use crate::kernel::dot::LANES;
 use crate::kernel::each;
 use crate::kernel::packed::{CacheLine, flat, flat_mut};
 
-/// Sums of a pair that are kept: of 1, 2, 4, 8 and 16 lanes.
+/// Sums that are kept for a pair: of 1, 2, 4, 8 and 16 lanes.
 const SUMS: usize = LANES.ilog2() as usize + 1;
 
-/// Rows of x that meet a whole tile of w, lane by lane, while they and their sums are in the second-level cache.
+/// Rows of x that are multiplied with a whole tile of w, lane by lane, while they and their sums are in the second-level cache.
 const GROUP: usize = 168;
 
 /// Rows of w in a block: 32 with AVX-512, half as many otherwise.
 pub(crate) const COLUMNS: usize = 32;
 
-/// Rows of x from which on packing w takes less time than it saves.
+/// Rows of x from which on packing w saves more time than it takes.
 const MANY: usize = 28;
 
-/// Multiply-adds that packing an element takes the time of.
+/// Cost of packing an element, in multiply-adds.
 const PACKING: usize = 8;
 
-/// Lines of packed rows that a thread keeps at most: 16 MiB.
+/// Lines of packed rows that a thread keeps for reuse, at most: 16 MiB.
 const SPARED: usize = 1 << 18;
 
-/// What is written for each set of instructions, and each type of weights.
+/// The code for one set of instructions and one weight type.
 struct Micro<W> {
-    /// Rows of w in a block: one row's sums with them are in registers side by side.
+    /// Rows of w in a block: their sums with one row of x are side by side in registers.
     columns: usize,
     pack: Pack<W>,
-    /// By rows of x in a strip, from 1 on: as many as the registers have sums for.
+    /// One for each number of rows of x in a strip, from 1 on, up to what the registers have room for.
     passes: &'static [Pass],
 }
 
-/// From rows of equal length, at most 16: element k of row r to `to[k % 16 · lane + k / 16 · across + r]`.
+/// Packs at most 16 rows of equal length: element k of row r goes to `to[k % 16 · lane + k / 16 · across + r]`.
 type Pack<W> = unsafe fn(rows: &[&[W]], to: &mut [f32], lane: usize, across: usize);
 
-/// The products of one lane of a strip of x with that of a block of w, each line by line, and the sums they give with those of the lanes before. The
-/// number of the lane, in the order in which they come, says which of the sums are complete. From the address on lies what the next pass reads of x.
+/// Multiplies one lane of a strip of x with that of a block of w, and adds the result to the sums of the lanes before. `number`, the lane's place in the
+/// order of additions, determines which sums are complete. `next` is the address of what the next pass reads of x.
 type Pass = unsafe fn(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], next: *const f32);
 
 thread_local! {
-    /// What rows of x were packed in before: new memory takes as long as packing them.
+    /// Memory in which rows of x were packed before: new memory takes as long as packing.
     static SPARE: RefCell<Vec<CacheLine<f32>>> = const { RefCell::new(Vec::new()) };
     /// A thread's tile of w, and the sums of a group with it.
     static TILE: RefCell<[Vec<CacheLine<f32>>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// How rows lie that are packed together: for each lane, for each of its elements, that of each row.
+/// The layout of packed rows: by lane, then by element, then by row.
 #[derive(Clone, Copy)]
 struct Layout {
     rows: usize,
@@ -64,7 +64,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Elements from one lane to the next: a line more than they take, as what lies a power of two apart shares a place in the cache.
+    /// Elements from one lane to the next: one line more than needed, so that lanes are no power of two apart in the cache.
     fn stride(self) -> usize {
         (self.rows * self.width.div_ceil(LANES)).next_multiple_of(LANES) + LANES
     }
@@ -73,14 +73,14 @@ impl Layout {
         LANES * self.stride()
     }
 
-    /// One lane of rows that lie so.
+    /// One lane of rows in this layout.
     fn lane(self, lane: usize, values: &[f32]) -> &[f32] {
         let steps = (self.width + LANES - 1 - lane) / LANES;
         &values[lane * self.stride()..][..steps * self.rows]
     }
 }
 
-/// Rows of x in strips of as equal a height as there can be, each packed by itself.
+/// Rows of x in strips of nearly equal height, each packed by itself.
 pub struct Strips {
     values: Vec<CacheLine<f32>>,
     /// The rows of each strip, and where it begins.
@@ -89,7 +89,7 @@ pub struct Strips {
 }
 
 impl Strips {
-    /// Of rows of one length, at a level; `None` where those are few or short, or the level has no panel.
+    /// Packs rows of equal length for a level; `None` where they are few or short, or the level has no panel kernel.
     pub(crate) fn new(level: Level, rows: &[&[f32]]) -> Option<Strips> {
         let (most, pack) = packing(level)?;
         let width = rows.first()?.len();
@@ -137,7 +137,7 @@ impl Drop for Strips {
     }
 }
 
-/// The most rows of x in a strip at a level, and how rows of f32 are packed; `None` where the level has no panel.
+/// The most rows of x in a strip at a level, and the function that packs rows of f32; `None` where the level has no panel kernel.
 fn packing(level: Level) -> Option<(usize, Pack<f32>)> {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -150,7 +150,7 @@ fn packing(level: Level) -> Option<(usize, Pack<f32>)> {
     }
 }
 
-/// `count` things in as few parts of at most `most` as there can be, none much smaller than another.
+/// Splits `count` items into as few parts of at most `most` as possible, of nearly equal size.
 #[doc(hidden)]
 pub fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = count.div_ceil(most);
@@ -171,7 +171,7 @@ unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut 
         for (w, to) in w.chunks(columns).zip(tile.chunks_exact_mut(layout.size())) {
             for (number, rows) in w.chunks(LANES).enumerate() {
                 let rows: Vec<&[W]> = rows.iter().map(|row| &row[..x.width]).collect();
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { (micro.pack)(&rows, &mut to[number * LANES..], layout.stride(), columns) };
             }
         }
@@ -179,7 +179,7 @@ unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut 
             let rows = x.each[strips.clone()].iter().map(|(rows, _)| rows.len()).sum::<usize>();
             let sums = grown(sums, w.len().div_ceil(columns) * SUMS * rows * columns);
             for number in 0..LANES {
-                // SAFETY: as the caller says.
+                // SAFETY: guaranteed by the caller.
                 unsafe { one_lane(micro, number, x, strips.clone(), layout, tile, sums) };
             }
             let mut sums = &*sums;
@@ -198,7 +198,8 @@ unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut 
     });
 }
 
-/// The lane that comes as number `number` of some strips with all blocks of a tile: the sums of the first block with each strip, then those of the next.
+/// Multiplies one lane, number `number` in the order of additions, of some strips with all blocks of a tile: first block with each strip, then the next
+/// block.
 ///
 /// # Safety
 /// The processor has the instructions of `micro`.
@@ -221,13 +222,13 @@ unsafe fn one_lane<W>(
             (own, sums) = sums.split_at_mut(SUMS * rows * micro.columns);
             let next = if strip + 1 < strips.end { strip + 1 } else { strips.start };
             let next = x.lane(next, lane).as_ptr();
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { (micro.passes[rows - 1])(x.lane(strip, lane), w, number, own, next) };
         }
     }
 }
 
-/// A buffer with room for `count` elements.
+/// Gives the buffer room for `count` elements.
 fn grown(buffer: &mut Vec<CacheLine<f32>>, count: usize) -> &mut [f32] {
     let lines = count.div_ceil(LANES);
     if buffer.len() < lines {
@@ -236,7 +237,7 @@ fn grown(buffer: &mut Vec<CacheLine<f32>>, count: usize) -> &mut [f32] {
     &mut flat_mut(buffer)[..count]
 }
 
-/// Calls `each` with the number of every line and where it lies in each row, or what is left of it and zeros; for rows that are missing, a row again.
+/// Calls `each` with the number of every line and its address in each row; what is left of the rows is padded with zeros, and missing rows repeat a row.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W; LANES])) {
@@ -246,7 +247,7 @@ fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W
     let mut at: [*const W; LANES] = std::array::from_fn(|r| row(r).as_ptr());
     for line in 0..whole {
         for at in at {
-            // What the next rows have there, if rows follow each other.
+            // The same elements of the next rows, if the rows are contiguous.
             prefetch_for_later(at.wrapping_add(LANES * rows[0].len()));
         }
         each(line, at);
@@ -263,11 +264,11 @@ fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W
     }
 }
 
-/// Rows side by side: element k of row r becomes `to[k · across + r]`. At most 16 rows of one length, `across` at least as many; what `to` has in those
-/// rows for elements up to the next multiple of 16 is overwritten. At a level, which changes no bit.
+/// Interleaves rows: element k of row r becomes `to[k · across + r]`. At most 16 rows of equal length, `across` at least as many. Those rows of `to` are
+/// overwritten up to the next multiple of 16 elements. The level changes no bit.
 ///
 /// # Panics
-/// When the processor has not the level, the lengths differ, or `to` is shorter than that.
+/// When the processor lacks the level, the lengths differ, or `to` is too short.
 #[doc(hidden)]
 pub fn side_by_side(level: Level, rows: &[&[f32]], to: &mut [f32], across: usize) {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
@@ -283,12 +284,12 @@ pub fn side_by_side(level: Level, rows: &[&[f32]], to: &mut [f32], across: usize
     }
 }
 
-/// N elements as `store` writes them, or the first `count` of them, to the beginning of `to`.
+/// Lets `store` write N elements to the beginning of `to`, or only the first `count` of them.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 fn put<const N: usize>(count: usize, to: &mut [f32], store: impl Fn(&mut [f32; N])) {
     match to.first_chunk_mut::<N>() {
-        // Without a copy where all are there.
+        // No copy where all N are wanted.
         Some(to) if count >= N => store(to),
         _ => {
             let mut all = [0.0; N];
@@ -299,7 +300,7 @@ fn put<const N: usize>(count: usize, to: &mut [f32], store: impl Fn(&mut [f32; N
     }
 }
 
-/// The passes of one set of instructions: with 1, 2, .. rows of x and a block of $vectors registers of $width rows of w.
+/// Defines the passes of one set of instructions: for 1, 2, .. rows of x and a block of $vectors registers of $width rows of w.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! passes {
     ($name:ident by $($rows:literal)*: $(#[$attribute:meta])?, $vectors:literal x $width:literal, $zero:path, $load:path, $splat:path, $fma:path, $add:path, $store:path) => {
@@ -310,7 +311,7 @@ macro_rules! passes {
                 const COLUMNS: usize = $vectors * $width; // of a block at this level
                 let mut lane = [[$zero(); $vectors]; R];
                 let complete = number.trailing_ones() as usize;
-                // What the pass ends with, and the strip that follows, are asked of the second-level cache.
+                // The sums at the end of the pass, and the next strip, are prefetched into the second-level cache.
                 let mut to = sums[complete * R * COLUMNS..].as_ptr();
                 for (x, w) in x.as_chunks::<R>().0.iter().zip(w.as_chunks::<COLUMNS>().0) {
                     firstdiff_simd::prefetch(next);
@@ -349,7 +350,7 @@ macro_rules! passes {
     };
 }
 
-/// For AVX-512 and AVX2.
+/// AVX-512 and AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
@@ -361,20 +362,20 @@ pub(crate) mod x86 {
     /// The products with AVX-512.
     ///
     /// # Safety
-    /// The processor has it.
+    /// The processor has AVX-512.
     pub(crate) unsafe fn avx512<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
         let micro = Micro { columns: COLUMNS, pack: pack_avx512::<W>, passes: AVX512 };
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { products(&micro, x, w, out) }
     }
 
     /// The products with AVX2, FMA and F16C.
     ///
     /// # Safety
-    /// The processor has them.
+    /// The processor has these instructions.
     pub(crate) unsafe fn avx2<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
         let micro = Micro { columns: COLUMNS / 2, pack: pack_avx2::<W>, passes: AVX2 };
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { products(&micro, x, w, out) }
     }
 
@@ -449,7 +450,7 @@ pub(crate) mod x86 {
     }
 }
 
-/// For NEON.
+/// NEON.
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon {
     use std::arch::aarch64::*;
@@ -461,7 +462,7 @@ pub(crate) mod neon {
     /// The products with NEON, which every aarch64 has.
     ///
     /// # Safety
-    /// None is asked; it is one of the kernels that do.
+    /// Nothing is required; the signature is that of the other kernels.
     pub(crate) unsafe fn neon<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
         let micro = Micro { columns: COLUMNS / 2, pack: pack::<W>, passes: NEON };
         // SAFETY: the processor has the instructions.

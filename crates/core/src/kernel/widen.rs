@@ -1,4 +1,4 @@
-//! How is a register filled from weights as they are stored? f32 as they are, f16 and bf16 widened on the way, which is exact.
+//! Loads stored weights into registers of f32: f32 as they are, f16 and bf16 widened, which is exact.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
@@ -6,7 +6,7 @@ pub(crate) mod x86 {
 
     use half::{bf16, f16};
 
-    /// A type of weights that registers of f32 are filled from.
+    /// A weight type that can be loaded into registers of f32.
     pub(crate) trait Weight: Copy + Default {
         /// 16 elements.
         ///
@@ -107,7 +107,7 @@ pub(crate) mod neon {
 
     use half::{bf16, f16};
 
-    /// A type of weights that registers of f32 are filled from.
+    /// A weight type that can be loaded into registers of f32.
     pub(crate) trait Weight: Copy + Default {
         /// 4 elements.
         ///

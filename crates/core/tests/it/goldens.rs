@@ -1,4 +1,4 @@
-//! Is each operation PyTorch's? Every public operation against goldens of scripts/goldens/op_goldens.py, in f32 and in f64.
+//! Checks every public operation against PyTorch: goldens of scripts/goldens/op_goldens.py, in f32 and in f64.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -8,12 +8,12 @@ use firstdiff_core::{self as core, Activation, Float, Mask, OpError, RopePairing
 use ndarray::{Array, Array1, Array2, Array3, ArrayD, Dimension};
 use ndarray_npy::{ReadableElement, read_npy};
 
-/// NMSE against PyTorch in the same arithmetic: a few rounding errors of 6e-8, or 1e-16, squared.
+/// Allowed NMSE against PyTorch in the same arithmetic: the square of a few rounding errors of 6e-8, or 1e-16.
 const F32: f64 = 1e-13;
 const F64: f64 = 1e-30;
-/// RoPE in f64: at position 4095 a frequency that is off by 1e-16 of itself turns by 4e-13 more or less.
+/// RoPE in f64: at position 4095 a relative error of 1e-16 in the frequency changes the angle by 4e-13.
 const F64_ANGLES: f64 = 1e-26;
-/// Cases whose values span many sizes, so that each is held to its own.
+/// Cases whose values differ much in size, so that each value is checked relative to itself.
 const FREQUENCIES: &str = "rope_inv_freq_";
 
 fn folder() -> PathBuf {
@@ -48,7 +48,7 @@ impl Case {
         read_npy(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// An input, which is kept as f32, widened.
+    /// An input, stored as f32, widened to F.
     fn get<F: Float, D: Dimension>(&self, name: &str) -> Array<F, D> {
         let values: ArrayD<f32> = self.read(&format!("{name}.npy"));
         values.mapv(|x| F::of(f64::from(x))).into_dimensionality().unwrap()
@@ -90,7 +90,7 @@ fn assert_golden<F: Golden>(case: &Case, actual: ArrayD<F>, bound: f64) {
     assert!(nmse <= bound, "{} {}: NMSE {nmse:.1e}", case.0, F::OUT);
 }
 
-/// Every value within a few roundings of its own size.
+/// Checks that every value is within a few rounding errors of its own size.
 #[track_caller]
 fn assert_each<F: Golden>(case: &Case, actual: &ArrayD<F>) {
     let expected: ArrayD<F> = case.read(F::OUT);
@@ -101,7 +101,7 @@ fn assert_each<F: Golden>(case: &Case, actual: &ArrayD<F>) {
     }
 }
 
-/// What the operation of a case makes of its inputs. `None`: no such case.
+/// Runs the operation of a case on its inputs. `None`: no such case.
 fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
     let case = Case(name);
     let scores = |scale: f64, cap: Option<f64>, mask: Mask<'_>| {
@@ -247,9 +247,10 @@ fn every_operation_in_f64() {
 
 #[test]
 fn every_public_operation_has_a_golden() {
-    // Named as lib.rs exports them; what is no operation is left out by name.
+    // The names that lib.rs exports; helpers that are no operations are listed by name.
     let source = include_str!("../../src/lib.rs");
-    // `quantise` has llama.cpp's (tests/quantise.rs), and is `whole_numbers` widened; `linear_rows` is `linear` on rows in place, `multiply_adds` a measure of speed (the kernels' own tests).
+    // Covered elsewhere: `quantise` by llama.cpp's values (tests/quantise.rs), also as `whole_numbers` widened; `linear_rows` is `linear` on rows in place;
+    // `multiply_adds` measures speed (the kernels' own tests).
     let helpers =
         ["dot", "sum", "tree", "quantise", "whole_numbers", "linear_rows", "multiply_adds", "parts", "side_by_side"];
     let exported = source.lines().filter_map(|l| l.strip_prefix("pub use ")).flat_map(|l| {

@@ -1,4 +1,4 @@
-//! The operations. One binary: each links the whole crate anew.
+//! Tests the operations. One binary, because each test binary links the whole crate again.
 
 mod goldens;
 mod properties;

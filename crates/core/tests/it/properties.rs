@@ -1,4 +1,4 @@
-//! What holds of the operations whatever their inputs are?
+//! Checks properties of the operations on random inputs: same bits for one row or many, for any layout and thread count; softmax sums; RoPE.
 
 use approx::assert_relative_eq;
 use firstdiff_core::{self as core, Float, Mask, RopePairing, RopeScaling};
@@ -10,7 +10,7 @@ fn matrix(rows: usize, columns: usize) -> impl Strategy<Value = Array2<f64>> {
         .prop_map(move |values| Array2::from_shape_vec((rows, columns), values).unwrap())
 }
 
-/// x \[T,n\] and w \[N,n\] of any sizes, those that leave no whole block of a kernel among them.
+/// x \[T,n\] and w \[N,n\] of any sizes, also those smaller than a kernel's block.
 fn product() -> impl Strategy<Value = (Array2<f64>, Array2<f64>)> {
     (1..16usize, 1..40usize, 1..70usize).prop_flat_map(|(t, n, k)| (matrix(t, k), matrix(n, k)))
 }
@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(context, core::context(products.view(), repeat(&v).view()).unwrap());
     }
 
-    /// What a decode step computes is what the prefill had computed for the same token.
+    /// A decode step computes for a token what the prefill computed.
     #[test]
     fn keys_that_are_hidden_change_no_bit(x in matrix(41, 41), v in matrix(41, 4), seen in 1..41usize) {
         let (qk, v) = (x.insert_axis(Axis(0)), v.insert_axis(Axis(1)));
@@ -124,7 +124,7 @@ proptest! {
 
 #[test]
 fn threads_change_no_bit() {
-    // Large enough that the work is shared out.
+    // Large enough that the work is split between threads.
     let noise = |i: usize, j: usize| ((i * 7919 + j * 104_729) % 2003) as f32 / 1001.0 - 1.0;
     let (x, w) = (
         Array2::from_shape_fn((13, 517), |(i, j)| noise(i, j)),

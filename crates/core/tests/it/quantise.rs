@@ -1,4 +1,4 @@
-//! Are activations rounded as llama.cpp's CPU backend rounds them? Its own values in fixtures/quants, bit for bit.
+//! Checks that activations are rounded bit for bit as llama.cpp's CPU backend rounds them: its own values in fixtures/quants.
 //!
 //! scripts/suites/test_quants.py wrote them on x86-64 and compares 10,000 blocks.
 

@@ -1,6 +1,6 @@
-//! Which weights did an engine write out after loading them? A folder, a .npz or a text of tensors under names of its own.
+//! Reads the weights that an engine wrote out after loading them: a folder, a .npz or a text file of named tensors.
 //!
-//! Nothing here says what the model is: such weights are compared, not run.
+//! The format does not describe the model: such weights can be compared, not run.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::names;
 use crate::storage::Storage;
 use crate::weights::{Bytes, Entry, Order, Weights};
 
-/// Files of these endings hold numbers and nothing else.
+/// File endings of raw numbers without a header, and their element types.
 const RAW: &[(&str, Storage)] = &[
     ("f32", Storage::F32),
     ("fp32", Storage::F32),
@@ -24,7 +24,7 @@ const RAW: &[(&str, Storage)] = &[
     ("raw", Storage::F32),
 ];
 
-/// Every tensor of a folder that is no tap: .npy (also one without a header), raw numbers, text.
+/// Opens every tensor of a folder that is not a tap: .npy (also without a header), raw numbers, text.
 pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
     let io = |source| ModelError::Io { file: folder.into(), source };
     let mut names = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
     for name in names {
         let Some((stem, ending)) = name.rsplit_once('.') else { continue };
         let path = folder.join(&name);
-        // Taps, of decode steps too, are no weights.
+        // Taps, also of decode steps, are not weights.
         let tap = stem.rsplit_once(".step").map_or(stem, |(tap, _)| tap);
         if !path.is_file() || tap.parse::<Tap>().is_ok() {
             continue;
@@ -57,7 +57,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
     Ok(opened)
 }
 
-/// Every tensor of a .npz that is no tap.
+/// Opens every tensor of a .npz that is not a tap.
 pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
     let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: e.bare(path) };
     let dump = Dump::open(path).map_err(error)?;
@@ -68,7 +68,7 @@ pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
     found.finish(path, Format::Npz)
 }
 
-/// One tensor, or the beginning of one, as text: a value a line, its number before it where one likes.
+/// Opens one tensor, or its first values, as text: one value a line, optionally after its index.
 pub(crate) fn open_text(path: &Path) -> Result<Opened, ModelError> {
     let mut found = Found::default();
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Found {
         Ok(())
     }
 
-    /// Numbers without a header: as one row, to be shaped by what they are compared with.
+    /// Adds numbers without a header, as one row; the tensor that they are compared with gives the shape.
     fn raw(&mut self, path: &Path, stem: &str, storage: Storage) -> Result<(), ModelError> {
         let bytes = map(path)?;
         let (length, width) = ((*bytes).as_ref().len(), storage.row_bytes(1).unwrap_or(1));
@@ -128,7 +128,7 @@ impl Found {
         Ok(())
     }
 
-    /// `v`, `i v`, `i: v`, `[i] = v`, a line each.
+    /// Adds lines of `v`, `i v`, `i: v` or `[i] = v`.
     fn text(&mut self, path: &Path, stem: &str) -> Result<(), ModelError> {
         let bytes = map(path)?;
         let Ok(text) = std::str::from_utf8((*bytes).as_ref()) else { return Ok(()) };
@@ -155,7 +155,7 @@ impl Found {
     }
 }
 
-/// A tensor whose bytes stand as they should.
+/// A tensor in memory whose bytes are in order, as weight bytes.
 struct Held(Tensor);
 
 impl AsRef<[u8]> for Held {

@@ -1,4 +1,4 @@
-//! What does a GGUF file hold? Its metadata and its table of tensors: versions 2 and 3, either byte order, split or whole.
+//! Reads a GGUF file: its metadata and its tensor table, in versions 2 and 3, either byte order, split or whole.
 //!
 //! Source: ggml, docs/gguf.md.
 
@@ -14,7 +14,7 @@ use crate::names;
 use crate::storage::Storage;
 use crate::weights::{Bytes, Entry, Order, Weights};
 
-/// A value of the metadata. Lists are counted and their texts left where they are.
+/// A metadata value. Of a list of texts only the length is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Unsigned(u64),
@@ -22,7 +22,7 @@ pub(crate) enum Value {
     Float(f64),
     Bool(bool),
     Text(String),
-    /// A list: its length, and its numbers where it is of few numbers.
+    /// A list: its length, and its values if they are numbers and few.
     List(u64, Vec<f64>),
 }
 
@@ -32,24 +32,24 @@ pub(crate) struct Gguf {
     pub(crate) weights: Weights,
 }
 
-/// What one file of a model holds.
+/// The content of one file.
 struct Part {
     metadata: HashMap<String, Value>,
     tensors: Vec<(String, Entry)>,
 }
 
-/// No tensor has more axes in ggml.
+/// The most axes a ggml tensor can have.
 const AXES: u32 = 4;
-/// Bytes that a tensor's row of the table takes at least, and a key with its value.
+/// The least bytes of a row in the tensor table, and of a key with its value.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 const LEAST_KEY: u64 = 8 + 4 + 1;
-/// What a tensor and a key take in memory.
+/// About the memory that a tensor's entry and a key take.
 const TENSOR_MEMORY: u64 = 512;
 const KEY_MEMORY: u64 = 256;
-/// Lists of numbers up to this length are kept, and so many numbers of all lists.
+/// Lists of numbers are kept up to this length, and up to this many numbers in all.
 const KEPT: u64 = 4096;
 const ALL_KEPT: u64 = 1 << 20;
-/// Lists within lists end here.
+/// How deep lists can be nested.
 const DEPTH: usize = 4;
 
 /// Maps `path`, and the other files of a split model.
@@ -94,7 +94,7 @@ fn assemble(metadata: HashMap<String, Value>, parts: Vec<FilePart>) -> Result<Gg
     Ok(Gguf { metadata, weights: Weights::new(files, table, names::gguf) })
 }
 
-/// `x-00001-of-00003.gguf` and its fellows.
+/// The paths of a split model: `x-00001-of-00003.gguf` and so on.
 fn split_paths(path: &Path, count: u64) -> Result<Vec<PathBuf>, String> {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let wrong = || format!("is one of {count} files, but its name does not end in -00001-of-{count:05}.gguf");
@@ -119,7 +119,7 @@ fn open_file(path: &Path, number: usize) -> Result<(Bytes, Part), ModelError> {
     Ok((bytes, part))
 }
 
-/// What is wrong: with the file, or with one tensor.
+/// An error in the file, or in one tensor of it.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     File(String),
@@ -132,7 +132,7 @@ impl From<String> for Trouble {
     }
 }
 
-/// Reads the whole of `bytes` but for the tensors' values: what a fuzzer calls.
+/// Reads all of `bytes` except the tensor values: the entry point of the fuzzer.
 #[doc(hidden)]
 pub fn check_gguf(bytes: &[u8]) -> Result<usize, String> {
     match parse(bytes, 0) {
@@ -177,7 +177,7 @@ fn parse(bytes: &[u8], number: usize) -> Result<Part, Trouble> {
     Ok(Part { metadata, tensors: entries })
 }
 
-/// A row of the table of tensors.
+/// A row of the tensor table.
 struct Row {
     name: String,
     /// Slowest axis first.
@@ -186,7 +186,7 @@ struct Row {
     offset: u64,
 }
 
-/// Where every tensor lies, after a look at whether it is all there, once, and apart from the others.
+/// Checks that every tensor lies in the file, has a unique name, and overlaps no other; returns the entries.
 fn place(
     rows: Vec<Row>,
     data: u64,
@@ -240,21 +240,21 @@ fn place(
 struct Reader<'a> {
     cursor: Cursor<'a>,
     big_endian: bool,
-    /// Numbers kept of lists so far.
+    /// How many list numbers are kept so far.
     kept: u64,
 }
 
 type Read<T> = Result<T, String>;
 
 impl Reader<'_> {
-    /// The version, whose bytes also tell the byte order.
+    /// Reads the version, whose bytes also show the byte order.
     fn version(&mut self) -> Read<u32> {
         let version = u32::from_le_bytes(self.cursor.array()?);
         self.big_endian = version != 0 && version.trailing_zeros() >= 16;
         Ok(if self.big_endian { version.swap_bytes() } else { version })
     }
 
-    /// N bytes, the low one first.
+    /// Reads N bytes, the low byte first.
     fn number<const N: usize>(&mut self) -> Read<[u8; N]> {
         let mut bytes = self.cursor.array::<N>()?;
         if self.big_endian {
@@ -301,7 +301,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A list. Nothing is kept of one that is long, or of texts: its vocabulary is not this crate's concern.
+    /// Reads a list. Long lists and texts are skipped: this crate does not need the vocabulary.
     fn list(&mut self, depth: usize) -> Read<Value> {
         let (kind, length) = (self.u32()?, self.u64()?);
         if depth == DEPTH {
@@ -320,7 +320,7 @@ impl Reader<'_> {
                 let bytes = length.checked_mul(width).ok_or_else(|| format!("a list of {length} numbers"))?;
                 self.cursor.skip(bytes)?;
             }
-            // A text, or a list, takes 8 bytes at least.
+            // A text or a list takes 8 bytes at least.
             None if length > self.cursor.left() as u64 / 8 => {
                 return Err(format!("a list of {length} is announced where {} bytes are left", self.cursor.left()));
             }
@@ -351,14 +351,14 @@ impl Reader<'_> {
             let fits = usize::try_from(extent).ok().filter(|&n| n > 0 && n <= isize::MAX as usize);
             shape.push(fits.ok_or_else(|| Trouble::Tensor(brief(&name), format!("has an axis of {extent}")))?);
         }
-        // ggml names the fastest axis first.
+        // ggml lists the fastest axis first.
         shape.reverse();
         let kind = self.u32()?;
         Ok(Row { name, shape, storage: storage(kind), offset: self.u64()? })
     }
 }
 
-/// The element type with the number `kind`, or what it is called.
+/// The element type with the number `kind`, or the name of an unsupported one.
 fn storage(kind: u32) -> Result<Storage, String> {
     match kind {
         0 => Ok(Storage::F32),
@@ -373,7 +373,7 @@ fn storage(kind: u32) -> Result<Storage, String> {
     }
 }
 
-/// A foreign name, cut to what fits a line.
+/// A name from the file, cut to fit on a line.
 fn brief(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_debug).collect()
 }

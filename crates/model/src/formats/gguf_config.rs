@@ -1,6 +1,6 @@
-//! What does a GGUF's metadata say of the model? The same [`Config`] that config.json gives, for the architectures llama, qwen2 and qwen3.
+//! Reads the [`Config`] of a model from GGUF metadata, for the architectures llama, qwen2 and qwen3.
 //!
-//! Source: llama.cpp, llama-model.cpp and llama-context.cpp (which keys are read, and what stands in for absent ones).
+//! Source: llama.cpp, llama-model.cpp and llama-context.cpp (which keys are read, and the defaults of absent ones).
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::names::ROPE_FREQS;
 use crate::plan::{Dims, Role, WeightRef};
 use crate::weights::Weights;
 
-/// The architectures that are known, and for which pairing their files order the rows of Q and K.
+/// The known architectures, and the RoPE pairing for which their files order the rows of Q and K.
 const ARCHITECTURES: &[(&str, QkRows)] =
     &[("llama", QkRows::Adjacent), ("qwen2", QkRows::Half), ("qwen3", QkRows::Half)];
 
 type Read<T> = Result<T, ModelError>;
 
-/// The config of the model in `gguf`, which was read from `file`.
+/// The config of `gguf`, which was read from `file`.
 pub(crate) fn config(file: &Path, gguf: &Gguf) -> Read<Config> {
     let keys = Metadata::new(file, &gguf.metadata)?;
     let holds = |layer, role| gguf.weights.holds(WeightRef { layer, role });
@@ -53,13 +53,13 @@ pub(crate) fn config(file: &Path, gguf: &Gguf) -> Read<Config> {
     })
 }
 
-/// The order of the rows of Q and K in files of the architecture that `metadata` names, where it is known.
+/// The row order of Q and K in files of the architecture that `metadata` names, if known.
 pub(crate) fn qk_rows(metadata: &HashMap<String, Value>) -> Option<QkRows> {
     let Some(Value::Text(name)) = metadata.get("general.architecture") else { return None };
     ARCHITECTURES.iter().find(|(known, _)| known == name).map(|(_, rows)| *rows)
 }
 
-/// The heads of queries and of keys, where the metadata says.
+/// The number of query heads and key heads, if the metadata gives them.
 pub(crate) fn heads(file: &Path, metadata: &HashMap<String, Value>) -> Option<(usize, usize)> {
     let keys = Metadata::new(file, metadata).ok()?;
     let heads = keys.count("attention.head_count").ok()??;
@@ -91,7 +91,7 @@ fn dims(keys: &Metadata<'_>, weights: &Weights) -> Read<Dims> {
     Ok(dims)
 }
 
-/// None, linear or YaRN as the metadata says, or the divisors of `rope_freqs.weight`.
+/// The RoPE scaling: none, linear or YaRN from the metadata, or the divisors in `rope_freqs.weight`.
 fn scaling(keys: &Metadata<'_>, weights: &Weights, head_dim: usize) -> Read<RopeScaling> {
     let divisors = match weights.tensor(ROPE_FREQS)? {
         Some(view) if view.shape() == [head_dim / 2] => Some(view.vector::<f64>().to_vec()),
@@ -105,7 +105,7 @@ fn scaling(keys: &Metadata<'_>, weights: &Weights, head_dim: usize) -> Read<Rope
         return Err(keys.tensor(ROPE_FREQS, "holds a value that is no divisor".into()));
     }
     let factor = match keys.number("rope.scaling.factor")? {
-        // What older files have in its stead.
+        // The older key for the same.
         None => keys.number("rope.scale_linear")?,
         factor => factor,
     };
@@ -127,7 +127,7 @@ fn scaling(keys: &Metadata<'_>, weights: &Weights, head_dim: usize) -> Read<Rope
                 original_max_position: context.ok_or_else(|| keys.error("context_length", "is absent"))?,
                 beta_fast: keys.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: keys.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                // llama.cpp multiplies the file's own factor with that of the paper.
+                // llama.cpp multiplies the file's factor with that of the paper.
                 attention_factor: Some(own * (1.0 + 0.1 * factor.ln())),
                 mscale: None,
                 mscale_all_dim: None,
@@ -170,7 +170,7 @@ impl<'a> Metadata<'a> {
         ModelError::Tensor { file: self.file.into(), tensor: name.into(), reason }
     }
 
-    /// A whole number; of a list, the one all layers share.
+    /// A whole number. A list must have the same number for all layers.
     fn count(&self, key: &str) -> Read<Option<usize>> {
         let whole = |n: f64| ((0.0..9e15).contains(&n) && n.fract() == 0.0).then_some(n as usize);
         let count = match self.get(key) {

@@ -1,4 +1,4 @@
-//! Where are the tensors of a llama2.c checkpoint? Versions 0 (f32, no magic), 1 (f32) and 2 (8 bits in groups).
+//! Locates the tensors of a llama2.c checkpoint: versions 0 (f32, no magic), 1 (f32) and 2 (8 bits in groups).
 //!
 //! Source: karpathy/llama2.c, export.py.
 
@@ -19,7 +19,7 @@ use crate::weights::{Entry, Order, Weights};
 
 /// `ak42`, read as a little-endian number.
 const MAGIC: u32 = 0x616b_3432;
-/// Where the tensors of versions 1 and 2 begin.
+/// Offset of the first tensor in versions 1 and 2.
 const HEADER: usize = 256;
 
 pub(crate) fn has_magic(start: &[u8]) -> bool {
@@ -37,23 +37,23 @@ pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     Ok(Opened::new(Format::Llama2c, weights, Ok(config)))
 }
 
-/// Reads header and places, and no value: what a fuzzer calls.
+/// Reads the header and locates the tensors, without their values: the entry point of the fuzzer.
 #[doc(hidden)]
 pub fn check_llama2c(bytes: &[u8]) -> Result<usize, String> {
     parse(bytes).map(|(_, table)| table.len())
 }
 
-/// The tensors that each layer has, of no less than a byte an element.
+/// The tensors of each layer, which have at least a byte an element.
 const LAYERED: [Role; 9] = {
     use Role::{AttnNorm, AttnOut, Down, FfnNorm, Gate, K, Q, Up, V};
     [AttnNorm, Q, K, V, AttnOut, FfnNorm, Gate, Down, Up]
 };
 
-/// What a header says.
+/// The content of the header.
 struct Header {
     version: u32,
     dims: Dims,
-    /// Positions that the file's own tables of cosines and sines hold.
+    /// Positions in the file's tables of cosines and sines.
     positions: usize,
     tied: bool,
     /// Elements that share a scale, in version 2.
@@ -73,7 +73,7 @@ fn parse(bytes: &[u8]) -> Result<(Config, HashMap<String, Entry>), String> {
         family: "llama",
         dims: header.dims,
         activation: Activation::Silu,
-        // run.c has both built in.
+        // Both constants are hard-coded in run.c.
         rms_norm_eps: 1e-5,
         rope_theta: 10_000.0,
         rope_scaling: RopeScaling::None,
@@ -104,7 +104,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     if version > 2 {
         return Err(format!("version {version}; 0, 1 and 2 are read"));
     }
-    // Version 0 tells an untied head by the vocabulary's sign, the others by a flag.
+    // Version 0 marks an untied head by the sign of the vocabulary size, the others by a flag.
     let mut tied = sizes[5] > 0;
     if version == 0 {
         sizes[5] = sizes[5].saturating_abs();
@@ -129,7 +129,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     }
     let dims = Dims { vocab, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, layers: layers as u32 };
     check_dims(&dims)?;
-    // A table of tensors is made for no more layers than the file has bytes for.
+    // Limits the number of layers by the size of the file, before a table of tensors is built.
     let layer: usize = LAYERED.iter().map(|role| dims.shape(*role).iter().product::<usize>()).sum();
     if layers > bytes.len() / layer {
         return Err(format!("{layers} layers are announced in {} bytes", bytes.len()));
@@ -137,7 +137,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     Ok(Header { version, dims, positions, tied, group: size(group).ok_or_else(wrong)? })
 }
 
-/// Where the next tensor begins, and those placed so far.
+/// Offset of the next tensor, and the tensors placed so far.
 struct Layout {
     end: usize,
     at: usize,
@@ -145,7 +145,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// All tensors in the order of the version.
+    /// Places all tensors in the order of the version.
     fn all(&mut self, header: &Header) -> Result<(), String> {
         use Role::{AttnNorm, AttnOut, Down, Embedding, FfnNorm, FinalNorm, Gate, Head, K, Q, Up, V};
         if header.version == 0 {
@@ -169,7 +169,7 @@ impl Layout {
         if header.tied { Ok(()) } else { self.role(header, Head, Storage::F32) }
     }
 
-    /// The tensors of a role: one for each layer, or one.
+    /// Places the tensors of a role: one for each layer, or one.
     fn role(&mut self, header: &Header, role: Role, storage: Storage) -> Result<(), String> {
         let layers = if names::is_layered(role) { (0..header.dims.layers).map(Some).collect() } else { vec![None] };
         for layer in layers {
@@ -188,7 +188,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The tables of cosines and sines that version 0 carries; nobody reads them.
+    /// Skips the tables of cosines and sines of version 0, which are not used.
     fn skip(&mut self, positions: usize, head_dim: usize) -> Result<(), String> {
         let size = positions.checked_mul(head_dim).and_then(|n| n.checked_mul(4));
         let taken = size.and_then(|size| self.take(size));

@@ -1,4 +1,4 @@
-//! What does a MiniMind JSON hold? `config`, and `weights` as base64 with a shape; linear layers as \[out,in\] or all as \[in,out\].
+//! Reads MiniMind's JSON: `config`, and `weights` as base64 with a shape; linear layers either as \[out,in\] or all as \[in,out\].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,14 +29,14 @@ struct File<'a> {
     inputs: Option<Inputs<'a>>,
 }
 
-/// The prompts that the file's own run was made with.
+/// The prompts with which the file was made.
 #[derive(Deserialize)]
 struct Inputs<'a> {
     #[serde(borrow)]
     input_ids: Tensor<'a>,
 }
 
-/// A tensor, or what each layer has.
+/// A tensor, or the tensors of each layer.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Node<'a> {
@@ -66,7 +66,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     let mut weights = Weights::new(files, table, names::hugging_face);
     let keys = Keys::new(path, &config);
     let config = family(&keys, "minimind", &weights).map(|mut config| {
-        // The file holds its head even where it is the embedding's own.
+        // The file holds a head tensor even where it is tied to the embedding.
         config.tied = !weights.holds(WeightRef { layer: None, role: Role::Head });
         config
     });
@@ -77,7 +77,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     Ok(Opened { prompts, ..Opened::new(Format::MiniMind, weights, config) })
 }
 
-/// Reads all of a file: what a fuzzer calls.
+/// Reads all of a file: the entry point of the fuzzer.
 #[doc(hidden)]
 pub fn check_minimind(bytes: &[u8]) -> Result<usize, String> {
     parse(bytes).map(|parsed| parsed.table.len())
@@ -120,7 +120,7 @@ fn parse(bytes: &[u8]) -> Result<Parsed, String> {
     Ok(Parsed { config: file.config, files, table, prompts })
 }
 
-/// The ids of each prompt of a batch; none where they are not what they should be, as nothing but a default hangs on them.
+/// The token ids of each prompt in a batch. None if they are malformed: they are only a default prompt.
 fn token_ids(ids: &Tensor<'_>) -> Option<Vec<Vec<u32>>> {
     let bytes = STANDARD.decode(ids.data.as_bytes()).ok().filter(|_| ids.encoding == "base64")?;
     let ints: Vec<i64> = match &*ids.dtype {
@@ -137,7 +137,7 @@ fn is_linear(role: Role) -> bool {
     matches!(role, Role::Q | Role::K | Role::V | Role::AttnOut | Role::Gate | Role::Up | Role::Down)
 }
 
-/// The bytes of a tensor, as many as its shape asks.
+/// Decodes a tensor; its bytes must match its shape.
 fn decode(tensor: &Tensor<'_>) -> Result<(Storage, Vec<u8>), String> {
     let storage = match &*tensor.dtype {
         "float64" => Storage::F64,

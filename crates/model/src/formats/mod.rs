@@ -1,4 +1,4 @@
-//! In which format are the weights at a path? The list of formats; each is a file that ends in the same [`Opened`].
+//! Detects the format of weights and opens them. Each format has a file whose reader returns an [`Opened`].
 
 mod dumped;
 pub(crate) mod gguf;
@@ -41,7 +41,7 @@ pub enum Format {
     Safetensors,
     /// .npz without a config.
     Npz,
-    /// A folder of tensors that a program dumped.
+    /// A folder of tensors that a program wrote out.
     Dumped,
     /// Numbers as text.
     Text,
@@ -52,7 +52,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What it is called.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Format::HuggingFace => "Hugging Face",
@@ -67,20 +67,20 @@ impl Format {
     }
 }
 
-/// Weights in any format, and what their file says of the model.
+/// Weights in any format, and the config that their files give.
 #[derive(Debug)]
 pub struct Opened {
-    /// In which format it is.
+    /// The format.
     pub format: Format,
     /// The tensors.
     pub weights: Weights,
-    /// What the file says of the model, or why that is not enough to run it.
+    /// The config, or why the files do not give one that can be run.
     pub config: Result<Config, ModelError>,
-    /// For which RoPE pairing the rows of Q and K are ordered, where the format says.
+    /// The RoPE pairing for which the rows of Q and K are ordered, if the format defines it.
     pub qk_rows: Option<QkRows>,
-    /// Query heads and key heads, where the file says.
+    /// Number of query heads and key heads, if the file gives them.
     pub heads: Option<(usize, usize)>,
-    /// The prompts that the file was made with, where it holds them.
+    /// The prompts with which the file was made, if it holds them.
     pub prompts: Vec<Vec<u32>>,
 }
 
@@ -92,14 +92,14 @@ impl Opened {
     }
 }
 
-/// How files of a format are known and opened.
+/// How files of a format are detected and opened.
 struct Reader {
-    /// Whether `path`, whose first bytes are given (none of a folder), is of this format.
+    /// Whether `path` is of this format; `start` holds its first bytes (empty for a folder).
     is: fn(path: &Path, start: &[u8]) -> bool,
     open: fn(&Path) -> Result<Opened, ModelError>,
 }
 
-/// Every format; the first that fits is taken.
+/// Every format; the first match is used.
 const READERS: &[Reader] = &[
     Reader { is: |path, _| path.is_dir() && is_hugging_face(path), open: hugging_face },
     Reader { is: |path, _| path.is_dir(), open: dumped::open_folder },
@@ -115,10 +115,10 @@ const READERS: &[Reader] = &[
     Reader { is: |path, start| has_ending(path, "bin") || llama2c::has_magic(start), open: llama2c::open },
 ];
 
-/// Opens the weights at `path`, whichever format they are in: also those that cannot be run, for want of a config or a known family.
+/// Opens the weights at `path` in any format, also those that cannot be run because config or family are missing.
 ///
 /// # Errors
-/// When they are in no format that is known, or damaged.
+/// When the format is not known, or a file is damaged.
 pub fn open(path: &Path) -> Result<Opened, ModelError> {
     let start = first_bytes(path)?;
     match READERS.iter().find(|format| (format.is)(path, &start)) {
@@ -175,7 +175,7 @@ fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
         Ok(weights) => weights,
         Err(error) => return Err(map.err().unwrap_or(error)),
     };
-    // Weights are read whatever the config says of the model.
+    // The weights are opened even if the config is unusable.
     let config = map.and_then(|map| {
         let keys = Keys::new(&file, &map);
         let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
@@ -186,7 +186,7 @@ fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
     Ok(opened)
 }
 
-/// What the family `name` makes of the config.
+/// Reads the config as the family `name` does.
 fn family(keys: &Keys<'_>, name: &str, weights: &Weights) -> Result<Config, ModelError> {
     let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
         let known: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
@@ -196,7 +196,7 @@ fn family(keys: &Keys<'_>, name: &str, weights: &Weights) -> Result<Config, Mode
 }
 
 fn config_bytes(file: &Path) -> Result<Vec<u8>, ModelError> {
-    /// The most that a config.json holds; a vision model's names of 20,000 classes are a megabyte.
+    /// The largest config.json that is read; the 20,000 class names of a vision model are a megabyte.
     const CONFIG_LIMIT: u64 = 2 << 20;
     read_regular(file, CONFIG_LIMIT).map_err(ModelError::of_file)
 }
@@ -205,7 +205,7 @@ fn parse_config(file: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelEr
     parse_json(bytes).map_err(|reason| ModelError::Format { file: file.into(), reason })
 }
 
-/// Parses the JSON file `bytes`, unless a few bytes of it would make far more in memory.
+/// Parses the JSON file `bytes`, unless a short text would take far more memory.
 fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     if !json_fits(bytes, bytes.len() as u64) {
         return Err("holds far more values than that of any model".into());
@@ -223,14 +223,14 @@ fn open_gguf(path: &Path) -> Result<Opened, ModelError> {
     Ok(opened)
 }
 
-/// One file of tensors, without a config.
+/// Opens one file of tensors, without a config.
 fn open_safetensors(path: &Path) -> Result<Opened, ModelError> {
     let weights = safetensors::open_one(path)?;
     let reason = "is weights alone; name the folder that holds config.json too".into();
     Ok(Opened::new(Format::Safetensors, weights, Err(ModelError::Format { file: path.into(), reason })))
 }
 
-/// A zip that is no .npz, or a pickle.
+/// Whether this is a zip other than .npz, or a pickle.
 fn is_torch(path: &Path, start: &[u8]) -> bool {
     let zip = start.starts_with(b"PK") && !has_ending(path, "npz");
     let pickle =
@@ -244,7 +244,7 @@ fn refuse_torch(path: &Path) -> Result<Opened, ModelError> {
     Err(ModelError::Format { file: path.into(), reason: reason.into() })
 }
 
-/// One matrix serves as embedding and head; files hold it under either name.
+/// Ties embedding and head to one matrix, which files hold under either name.
 pub(crate) fn tie(weights: &mut Weights) {
     let embedding = WeightRef { layer: None, role: Role::Embedding };
     let head = WeightRef { layer: None, role: Role::Head };

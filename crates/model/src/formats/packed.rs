@@ -1,11 +1,11 @@
-//! Tells weights that are packed in few bits, in a way that is not read here: by what the config says, or by the names that a packing gives its tensors.
+//! Recognises packed weights that are not supported (AWQ, GPTQ, bitsandbytes, ..), by the config or by the names of their tensors.
 
 use std::path::Path;
 
 use crate::storage::Storage;
 use crate::weights::Weights;
 
-/// How names of tensors end that a packing makes, and the packing.
+/// Endings of tensor names that belong to a packing, and the packing's name.
 const SIGNS: [(&str, &str); 9] = [
     (".qweight", "AWQ or GPTQ"),
     (".weight_packed", "compressed-tensors"),
@@ -18,9 +18,9 @@ const SIGNS: [(&str, &str); 9] = [
     ("_blocks", "MXFP4"),
 ];
 
-/// The packing, in words; `None` where the weights stand as the numbers that they are.
+/// The name of the packing; `None` where the weights are plain numbers.
 pub(super) fn packing(path: &Path, weights: &Weights) -> Option<String> {
-    // Whole numbers and types of 8 bits and less are no weights by themselves.
+    // Integer tensors, and types of 8 bits and less, are not weights by themselves.
     let is_number = |name: &str| {
         let view = weights.tensor(name).ok().flatten();
         view.is_some_and(|view| !matches!(view.storage(), Storage::I8 | Storage::I16 | Storage::I32))
@@ -30,7 +30,7 @@ pub(super) fn packing(path: &Path, weights: &Weights) -> Option<String> {
     (!weights.names().all(is_number)).then(|| configured(path).or_else(|| SIGNS.into_iter().find_map(sign)))?
 }
 
-/// What `quantization_config` of config.json says: `AWQ (4 bits, groups of 16, gemm)`.
+/// Summarises `quantization_config` of config.json: `AWQ (4 bits, groups of 16, gemm)`.
 fn configured(folder: &Path) -> Option<String> {
     let file = folder.join("config.json");
     let config = super::parse_config(&file, &super::config_bytes(&file).ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! Where are the tensors of a Hugging Face folder? `model.safetensors`, or the shards its index names.
+//! Locates the tensors of a Hugging Face folder: `model.safetensors`, or the shards that its index names.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::weights::{Bytes, Entry, Order, Weights};
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
-/// Maps the weights of `folder`. Every tensor's place is checked; no value is read.
+/// Maps the weights of `folder`. The location of every tensor is checked; no value is read.
 pub(super) fn open(folder: &Path) -> Result<Weights, ModelError> {
     let index = folder.join(INDEX);
     match (folder.join(SINGLE).exists(), index.exists()) {
@@ -68,7 +68,7 @@ fn open_sharded(folder: &Path, index: &Path) -> Result<Weights, ModelError> {
     Ok(Weights::new(files, table, names::hugging_face))
 }
 
-/// `weight_map` of the index: (tensor, shard), each shard a plain file name.
+/// Reads `weight_map` of the index: (tensor, shard); each shard must be a plain file name.
 fn read_index(file: &Path) -> Result<Vec<(String, String)>, ModelError> {
     #[derive(serde::Deserialize)]
     struct Index {
@@ -96,7 +96,7 @@ fn is_plain_name(name: &str) -> bool {
     one && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Maps a .safetensors file and reads where its tensors are.
+/// Maps a .safetensors file and reads the table of its tensors.
 fn open_file(file: &Path, number: usize) -> Result<(Bytes, Vec<(String, Entry)>), ModelError> {
     let format = |reason: String| ModelError::Format { file: file.into(), reason };
     let mapped = map(file)?;
@@ -141,7 +141,7 @@ fn storage(dtype: Dtype) -> Result<Storage, String> {
     }
 }
 
-/// A JSON object as the pairs it was written in, so that a key given twice shows.
+/// The pairs of a JSON object in order, so that duplicate keys can be found.
 pub(super) struct Pairs<V>(pub(super) Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {

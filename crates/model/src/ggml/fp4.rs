@@ -1,9 +1,9 @@
-//! Which values do blocks of four-bit floats stand for? MXFP4, NVFP4.
+//! Dequantises blocks of four-bit floats: MXFP4, NVFP4.
 
-/// Twice the values of E2M1: a sign, two bits of exponent, one of mantissa.
+/// The values of E2M1, doubled: a sign, two bits of exponent, one of mantissa.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The scale is a power of two by its exponent alone, halved for the doubled values.
+/// The scale is a power of two, given by its exponent and halved because the values are doubled.
 #[inline(always)]
 pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let exponent = u32::from(block[0]);
@@ -15,7 +15,7 @@ pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     }
 }
 
-/// Parts of 16 with a scale of four bits of exponent and three of mantissa, without a sign.
+/// Parts of 16, each with a scale of four exponent bits and three mantissa bits, unsigned.
 #[inline(always)]
 pub(super) fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
     for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -28,7 +28,7 @@ pub(super) fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
     }
 }
 
-/// Half of an unsigned E4M3 with bias 7; 127 stands for 0.
+/// Half of an unsigned E4M3 with bias 7; 127 means 0.
 #[inline(always)]
 fn e4m3(x: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));

@@ -1,21 +1,21 @@
-//! How is one row of x multiplied with rows of blocks without widening them into memory first? Q4_0, Q8_0, Q4_K and Q6_K in registers.
+//! Multiplies one row of x with rows of quantised blocks, which are dequantised in registers: Q4_0, Q8_0, Q4_K and Q6_K.
 //!
-//! The sums are those of `dot` with the dequantised row, to the bit: the same values, in the same lanes, in the same order.
+//! The sums are bit for bit those of `dot` with the dequantised row: the same values, in the same lanes, in the same order.
 
 use firstdiff_simd::Level;
 
 use super::Type;
 
-/// Whether this level and this type have such a product.
+/// Whether this level has such a product for this type.
 pub(crate) fn suits(level: Level, kind: Type) -> bool {
     matches!(kind, Type::Q4_0 | Type::Q8_0 | Type::Q4K | Type::Q6K)
         && matches!(level, Level::Avx2 | Level::Avx512 | Level::Vnni)
 }
 
-/// out\[j\] = dot(x, row j of `bytes`); as many rows as `out` has elements.
+/// out\[j\] = dot(x, row j of `bytes`), for as many rows as `out` has elements.
 ///
 /// # Panics
-/// When the type has no such product at this level, the processor not the level, or the bytes are not whole rows of as many elements as x.
+/// When the level has no such product for the type, the processor lacks the level, or the bytes are not whole rows as long as x.
 pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &mut [f32]) {
     let size = kind.block_bytes();
     let stride = x.len() / kind.block_len() * size;
@@ -24,7 +24,7 @@ pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &
     if stride == 0 {
         return out.fill(0.0);
     }
-    // The sums of some rows side by side: each by itself waits for the addition before.
+    // Several rows at once: a single sum would wait for each addition.
     let fours = bytes.chunks_exact(ROWS * stride).zip(out.as_chunks_mut::<ROWS>().0);
     fours.for_each(|(rows, out)| {
         some(level, kind, std::array::from_fn(|r| &rows[r * stride..(r + 1) * stride]), x, out)
@@ -34,7 +34,7 @@ pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &
     rest.for_each(|(row, out)| some(level, kind, [row], x, std::array::from_mut(out)));
 }
 
-/// Rows that are multiplied side by side.
+/// Rows that are multiplied at once.
 const ROWS: usize = 2;
 
 fn some<const R: usize>(level: Level, kind: Type, rows: [&[u8]; R], x: &[f32], out: &mut [f32; R]) {
@@ -48,7 +48,7 @@ fn some<const R: usize>(level: Level, kind: Type, rows: [&[u8]; R], x: &[f32], o
     *out = lanes.map(firstdiff_core::tree);
 }
 
-/// What four bits stand for: scale · (q - zero) - minimum.
+/// The value of four bits q: scale · (q - zero) - minimum.
 #[derive(Clone, Copy)]
 struct Nibble {
     zero: u8,
@@ -56,9 +56,9 @@ struct Nibble {
     minimum: Option<f32>,
 }
 
-/// The products of one set of instructions. `Lanes` are 16; `step` adds x\[0..16\] · (scale · q - minimum) to them, for 16 whole numbers of 8 bits;
-/// `nibbles` the products of the lower halves of all bytes with the first half of x, then of the upper ones; `scales_of` 16 scales in 8 bits
-/// times the first factor, the last eight times the second.
+/// Defines the products of one set of instructions. `Lanes` holds 16 sums. `step` adds x\[0..16\] · (scale · q - minimum) to them, for 16 integers q of 8
+/// bits. `nibbles` adds the products of the lower halves of all bytes with the first half of x, then of the upper halves with the second. `scales_of`
+/// multiplies 16 scales of 8 bits: the first eight by the first factor, the last eight by the second.
 macro_rules! fused {
     ($name:ident: $features:literal, $lanes:ty, $zero:expr, $step:item, $nibbles:item, $scales:item, $store:expr) => {
         mod $name {
@@ -89,7 +89,7 @@ macro_rules! fused {
                 unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
             }
 
-            /// The lanes of rows of blocks with x.
+            /// The lanes of the products of x with rows of blocks.
             #[target_feature(enable = $features)]
             pub(super) fn lanes<const R: usize>(kind: Type, rows: [&[u8]; R], x: &[f32]) -> [[f32; 16]; R] {
                 let mut lanes = [$zero; R];
@@ -191,7 +191,7 @@ fused!(
     fn nibbles(bytes: &[[u8; 16]], of: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
         let (below, above) = x.split_at(bytes.len());
         for (number, (of, x)) in of.into_iter().zip([below, above]).enumerate() {
-            // All sixteen values; an element's bits say which it is, and those above them nothing.
+            // A table of all sixteen values; the low bits of an element select one, higher bits are ignored.
             let q = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let q = _mm512_sub_epi32(q, _mm512_set1_epi32(of.zero.into()));
             let scaled = _mm512_mul_ps(_mm512_set1_ps(of.scale), _mm512_cvtepi32_ps(q));
@@ -287,7 +287,7 @@ mod tests {
             for (rows, blocks) in [(1, 1), (3, 2), (7, 8)] {
                 let count = rows * blocks * 256 / kind.block_len();
                 let mut bytes: Vec<u8> = (0..count * kind.block_bytes()).map(|_| next()).collect();
-                // Scales of a common size, so that no sum is infinite.
+                // Scales of ordinary size, so that no sum is infinite.
                 for block in bytes.chunks_exact_mut(kind.block_bytes()) {
                     for &(offset, width, count) in kind.words() {
                         (0..count)

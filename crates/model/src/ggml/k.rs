@@ -1,9 +1,9 @@
-//! Which values do blocks of 256 with scales for parts of them stand for? Q2_K to Q6_K, Q8_K, IQ4_XS.
+//! Dequantises blocks of 256 whose parts have scales of their own: Q2_K to Q6_K, Q8_K, IQ4_XS.
 
 use super::legacy::LEVELS;
 use super::{f16_at, u16_at, u32_at};
 
-/// Parts of 16: four bits of scale and four of minimum each; two bits an element.
+/// Parts of 16: four bits each of scale and minimum; two bits an element.
 #[inline(always)]
 pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (d, m) = (f16_at(block, 80), f16_at(block, 82));
@@ -17,7 +17,7 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
-/// Parts of 16: six bits of scale about 32; two bits an element and a third in a mask.
+/// Parts of 16: six bits of scale with offset 32; two bits an element, and a third in a bit mask.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let d = f16_at(block, 108);
@@ -35,7 +35,7 @@ pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-/// Six bits of scale and six of minimum of each of the 8 parts of Q4_K and Q5_K, four parts at a time.
+/// Unpacks six bits each of scale and minimum for the 8 parts of Q4_K and Q5_K, four parts at a time.
 #[inline(always)]
 pub(super) fn scales_and_minima(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (a, b, c) = (u32_at(packed, 0), u32_at(packed, 4), u32_at(packed, 8));
@@ -52,7 +52,7 @@ fn parts(block: &[u8]) -> ([f32; 8], [f32; 8]) {
     (scales.map(|x| d * f32::from(x)), minima.map(|x| m * f32::from(x)))
 }
 
-/// Parts of 32, two of which share their bytes: the first has the low four bits.
+/// Parts of 32, in pairs that share their bytes: the first of a pair has the low four bits.
 #[inline(always)]
 pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (scales, minima) = parts(block);
@@ -83,7 +83,7 @@ pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     }
 }
 
-/// Parts of 16 with a scale of 8 bits; four low bits and two high ones an element, about 32.
+/// Parts of 16 with a scale of 8 bits; four low and two high bits an element, with offset 32.
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let d = f16_at(block, 208);
@@ -103,7 +103,7 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     }
 }
 
-/// One scale in f32; behind the elements stand sums of 16, which say nothing new.
+/// One scale in f32; the sums of 16 elements at the end of the block are redundant.
 #[inline(always)]
 pub(super) fn q8_k(block: &[u8; 292], out: &mut [f32; 256]) {
     let d = f32::from_bits(u32_at(block, 0));
@@ -112,7 +112,7 @@ pub(super) fn q8_k(block: &[u8; 292], out: &mut [f32; 256]) {
     }
 }
 
-/// Parts of 32 with six bits of scale about 32; the levels of IQ4_NL.
+/// Parts of 32 with six bits of scale, offset 32; the levels of IQ4_NL.
 #[inline(always)]
 pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let (d, high) = (f16_at(block, 0), u16_at(block, 2));

@@ -1,4 +1,4 @@
-//! Which values do blocks of 32 with one scale stand for? Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, IQ4_NL.
+//! Dequantises blocks of 32 with one scale: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, IQ4_NL.
 
 use super::{f16_at, u32_at};
 
@@ -60,7 +60,7 @@ pub(super) fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
     }
 }
 
-/// Behind the scale stands the block's sum, which says nothing new.
+/// The block's sum after the scale is redundant.
 #[inline(always)]
 pub(super) fn q8_1(block: &[u8; 36], out: &mut [f32; 32]) {
     let d = f16_at(block, 0);

@@ -1,7 +1,7 @@
-//! How does ggml store numbers in blocks? Every block type: its sizes, its scales, and the f32 values it stands for.
+//! Dequantises ggml's block types: the sizes of each type, its scales, and the f32 values of its blocks.
 //!
-//! Source: ggml, ggml-common.h (the blocks) and ggml-quants.c (what they stand for). Values are bit for bit those of PyPI `gguf` and of
-//! ggml's own `to_float`: see docs/measured/quants.md.
+//! Source: ggml, ggml-common.h (the blocks) and ggml-quants.c (their values). Values are bit for bit those of PyPI `gguf` and of ggml's own `to_float`: see
+//! docs/measured/quants.md.
 
 mod codebook;
 mod fp4;
@@ -46,7 +46,7 @@ pub enum Type {
     Q1_0,
 }
 
-/// What a block type is.
+/// The properties of a block type.
 struct Facts {
     kind: Type,
     /// Its number in files.
@@ -54,19 +54,19 @@ struct Facts {
     name: &'static str,
     /// Elements and bytes of a block.
     size: (usize, usize),
-    /// (offset, width, count) of the block's numbers of more than one byte.
+    /// (offset, width, count) of the block's multi-byte numbers.
     words: &'static [(usize, usize, usize)],
     scales: Option<Scales>,
 }
 
-/// How finely a type steps.
+/// How fine the steps of a type are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scales {
     /// Elements that share a scale.
     pub group: usize,
-    /// Values that an element can take under one scale.
+    /// Number of values that an element can take under one scale.
     pub levels: u32,
-    /// Whether the group has a minimum of its own; else the values lie about 0.
+    /// Whether each group has a minimum; otherwise the values are centred on 0.
     pub minimum: bool,
 }
 
@@ -87,7 +87,7 @@ macro_rules! types {
         #[inline(always)]
         fn dequantise(kind: Type, bytes: &[u8], out: &mut [f32]) {
             match kind {
-                // Spelt out for each type, so that all of it is compiled for the registers of the caller.
+                // Written out for each type, so that everything is inlined and compiled for the caller's instruction set.
                 $(Type::$kind => {
                     const SIZE: (usize, usize) = $size;
                     let blocks = bytes.as_chunks::<{ SIZE.1 }>().0.iter();
@@ -135,7 +135,7 @@ impl Type {
         TYPES.iter().find(|facts| facts.kind == self).expect("every type is in the table")
     }
 
-    /// The type of that number in files.
+    /// The type with that number in files.
     pub fn from_id(id: u32) -> Option<Type> {
         TYPES.iter().find(|facts| facts.id == id).map(|facts| facts.kind)
     }
@@ -160,20 +160,20 @@ impl Type {
         self.facts().size.1
     }
 
-    /// (offset, width, count) of the block's numbers of more than one byte, which a big-endian file holds the other way round.
+    /// (offset, width, count) of the block's multi-byte numbers, whose bytes are swapped in a big-endian file.
     pub fn words(self) -> &'static [(usize, usize, usize)] {
         self.facts().words
     }
 
-    /// How finely the type steps; `None` where elements are looked up together in a codebook.
+    /// How fine the type's steps are; `None` where elements are looked up together in a codebook.
     pub fn scales(self) -> Option<Scales> {
         self.facts().scales
     }
 
-    /// The values that whole blocks stand for.
+    /// Dequantises whole blocks.
     ///
     /// # Panics
-    /// When `bytes` is not as many blocks as `out`.
+    /// When `bytes` does not hold as many blocks as `out`.
     pub fn dequantise(self, bytes: &[u8], out: &mut [f32]) {
         let Facts { size: (len, size), .. } = self.facts();
         assert!(
@@ -200,8 +200,8 @@ fn dequantise_at(level: Level, kind: Type, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Asks memory for the bytes a page behind this block: the processor's own prefetching stops at the end of a page, and half the time of
-/// dequantising was spent waiting there.
+/// Prefetches the bytes a page after this block: the hardware prefetcher stops at the end of a page, and half of the dequantising time was spent waiting
+/// there.
 #[inline(always)]
 pub(crate) fn ahead(block: &[u8]) {
     for line in (0..block.len()).step_by(64) {
@@ -209,22 +209,22 @@ pub(crate) fn ahead(block: &[u8]) {
     }
 }
 
-/// The same code, compiled for wider registers: no operation is fused, so no bit changes.
+/// The same code, compiled for wider registers. No operations are fused, so no bit changes.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl")]
 fn dequantise_avx512(kind: Type, bytes: &[u8], out: &mut [f32]) {
     dequantise(kind, bytes, out);
 }
 
-/// As above.
+/// The same for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn dequantise_avx2(kind: Type, bytes: &[u8], out: &mut [f32]) {
     dequantise(kind, bytes, out);
 }
 
-/// The f16 at `at`. By hand, as a call of `half` for every block takes longer than the block; and without arithmetic on subnormal f32, which
-/// takes a hundred cycles: blocks of common weights have subnormal scales.
+/// Reads the f16 at `at`. A call of `half` for every block takes longer than the block. Arithmetic on subnormal f32 takes a hundred cycles, and is avoided
+/// because common weights have blocks with subnormal scales.
 #[inline(always)]
 fn f16_at(block: &[u8], at: usize) -> f32 {
     f16(u16_at(block, at))
@@ -235,16 +235,16 @@ fn f16(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
     let magnitude = match rest {
-        // Of units of 2^-24.
+        // Subnormal: a multiple of 2^-24.
         ..0x400 => (rest as f32 * f32::from_bits((127 - 24) << 23)).to_bits(),
         0x7c00.. => rest << 13 | 255 << 23,
-        // An exponent is 112 more in f32.
+        // The exponent bias of f32 is larger by 112.
         _ => (rest << 13) + (112 << 23),
     };
     f32::from_bits(magnitude | sign)
 }
 
-/// Whole numbers, unsigned and little-endian, at `at`.
+/// The unsigned little-endian integer at `at`.
 #[inline(always)]
 fn u16_at(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])

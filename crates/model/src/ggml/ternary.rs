@@ -1,8 +1,8 @@
-//! Which values do blocks of -1, 0 and 1, or of -1 and 1, stand for? TQ1_0, TQ2_0, Q1_0.
+//! Dequantises blocks of -1, 0 and 1, or of -1 and 1: TQ1_0, TQ2_0, Q1_0.
 
 use super::f16_at;
 
-/// Five elements a byte, as digits to base 3 of a fraction of 256.
+/// Five elements a byte: the base-3 digits of byte / 256.
 #[inline(always)]
 pub(super) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
     let d = f16_at(block, 52);

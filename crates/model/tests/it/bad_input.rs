@@ -1,4 +1,4 @@
-//! What happens to a model that is spoilt? One line that names file and reason; never a panic.
+//! Checks that damaged models give an error of one line with file and reason, and never a panic.
 
 use std::fs;
 use std::path::Path;
@@ -133,7 +133,7 @@ fn headers_that_lie() {
     header_refused(|h| h.replace(norm, &norm.replace("48", "49")), "invalid shape");
     header_refused(|h| h.replacen("{\"dtype\"", "{\"dtypo\"", 1), "JSON");
     header_refused(|h| h.replace("F32", "F33"), "F33");
-    // A tensor that is there twice, with the same bytes both times, passes the offsets' check.
+    // A duplicate tensor with the same bytes passes the check of the offsets.
     let twice = |h: String| {
         let start = h.find("\"model.norm.weight\"").unwrap();
         let end = start + h[start..].find('}').unwrap() + 1;
@@ -209,7 +209,7 @@ fn tokens_outside_the_vocabulary() {
     assert!(matches!(run(&[], &[1]), Err(ModelError::NoTokens)));
 }
 
-/// Loads a copy of `model` in which `file` was changed; if it still loads, it must run.
+/// Loads a copy of `model` with a changed `file`; if it still loads, it must run.
 fn survives(model: &str, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let folder = copy(model);
     let path = folder.path().join(file);

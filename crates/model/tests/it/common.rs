@@ -1,4 +1,4 @@
-//! Where are the fixture models, and how is one copied to be spoilt?
+//! Finds the fixture models, and copies them for tests that damage them.
 #![allow(dead_code, reason = "every test file uses its part")]
 
 use std::fs;
@@ -45,7 +45,7 @@ pub(crate) fn refusal(folder: &Path) -> String {
     message
 }
 
-/// Runs a few tokens and drops what comes.
+/// Runs a few tokens and ignores the output.
 pub(crate) fn run_briefly(model: &Model) -> Result<(), ModelError> {
     let prompt = Prompt { tokens: &[1, 17, 3], decode_tokens: &[5] };
     run::<ModelError>(&model.plan, &model.weights, prompt, Profile::F32, |_| true, |_, _, _| Ok(()))

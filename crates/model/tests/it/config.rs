@@ -1,11 +1,11 @@
-//! Is config.json read as transformers 4.57 reads it? The expectations are facts of its configuration_*.py and modeling_*.py.
+//! Checks that config.json is read as transformers 4.57 reads it. Expected values are facts of its configuration_*.py and modeling_*.py.
 
 use crate::common::with_config;
 use firstdiff_core::{Activation, RopeScaling};
 use firstdiff_model::{Config, Op, Window, load};
 use serde_json::{Value, json};
 
-/// The config of the fixture `model` with keys replaced; `None` takes a key away.
+/// The config of the fixture `model` with keys replaced; `None` removes a key.
 #[track_caller]
 fn config(model: &str, edits: &[(&str, Option<Value>)]) -> Config {
     let folder = with_config(model, |config| {
@@ -91,7 +91,7 @@ fn rope_scalings() {
     let linear = RopeScaling::Linear { factor: 2.5 };
     assert_eq!(scaling(json!({"type": "linear", "factor": 2.5})), linear);
     assert_eq!(scaling(json!({"rope_type": "linear", "type": "linear", "factor": 2.5})), linear);
-    // The newer files of transformers 5 hold the base beside the scaling.
+    // transformers 5 stores the base beside the scaling.
     let newer = json!({"rope_type": "linear", "factor": 2.5, "rope_theta": 7.0});
     let newer = config("llama", &[("rope_theta", None), ("rope_scaling", None), ("rope_parameters", Some(newer))]);
     assert_eq!((newer.rope_theta, newer.rope_scaling), (7.0, linear));

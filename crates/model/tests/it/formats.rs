@@ -1,4 +1,4 @@
-//! What happens to weight files of other formats, whole and spoilt? They run as their Hugging Face folder does; damage is one line, never a panic.
+//! Checks weight files of other formats: they run as their Hugging Face folder does, and damaged ones give an error of one line, never a panic.
 
 use std::path::Path;
 
@@ -96,7 +96,7 @@ fn tables_that_lie() {
     refused(&plain(&[8, 4], 0, u64::MAX - 31), "are not in the file");
     refused(&plain(&[8, 4], 0, 4), "no multiple of the alignment");
     refused(&plain(&[8, 4], 2, 0), "no whole blocks of Q4_0");
-    // An unknown type is that tensor's trouble alone.
+    // An unknown type is an error of that tensor only.
     assert_eq!(check_gguf(&plain(&[8, 4], 4, 0)), Ok(1));
     let key = |name: &str, kind: u32, value: &[u8]| {
         [&(name.len() as u64).to_le_bytes()[..], name.as_bytes(), &kind.to_le_bytes(), value].concat()
@@ -148,7 +148,7 @@ fn checkpoints_and_json_that_lie() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A few bytes of the header changed: an answer, whatever it is.
+    /// With a few header bytes changed, the reader returns, with any result.
     #[test]
     fn a_spoilt_gguf_never_panics(changes in prop::collection::vec((0usize..3000, any::<u8>()), 1..6)) {
         let mut bytes = gguf();

@@ -1,4 +1,4 @@
-//! Do ggml's blocks stand for the values that PyPI gguf and llama.cpp give them? The blocks of fixtures/quants, bit for bit.
+//! Checks that every ggml block type is dequantised bit for bit as PyPI gguf and llama.cpp do: the blocks of fixtures/quants.
 //!
 //! The values are theirs: scripts/suites/test_quants.py wrote them, and compares 10,000 blocks a type.
 

@@ -1,4 +1,4 @@
-//! Model folders, and our own forward. One binary: each links the whole crate anew.
+//! Tests model loading and our own forward pass. One binary, because each test binary links the whole crate again.
 
 mod bad_input;
 mod common;

@@ -1,4 +1,4 @@
-//! Does every tap of every family come out as in PyTorch? Prefill and decode, in both profiles, against the goldens.
+//! Checks that every tap of every family agrees with PyTorch's: prefill and decode, in both profiles, against the goldens.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use firstdiff_model::{ModelError, Profile, Prompt, TapValues, load, run};
 use firstdiff_trace::{Dump, Tap};
 
-/// What issue and README promise of the forward pass against PyTorch f32.
+/// The NMSE allowed for our forward pass against PyTorch f32.
 const ALLOWED_NMSE: f64 = 1e-11;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/golden").join(name)
 }
 
-/// Σ(c−r)²/Σr² over the finite reference values; infinities must stand in the same places.
+/// Σ(c−r)²/Σr² over the finite reference values; infinities must be in the same places.
 fn nmse(reference: &[f64], candidate: &[f64]) -> f64 {
     assert_eq!(reference.len(), candidate.len());
     let (mut error, mut energy) = (0.0, 0.0);

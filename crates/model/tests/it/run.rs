@@ -1,4 +1,4 @@
-//! Does a run hand out what was asked for, the same bits whatever the threads, and the same bits as each step alone?
+//! Checks that a run gives exactly the wanted taps, with the same bits for any number of threads and for each step run alone.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -121,7 +121,7 @@ fn a_sink_that_fails_ends_the_run() {
     assert_eq!(count, 5);
 }
 
-/// A Plan is data: an edited one runs, here with keys that were never rotated.
+/// A Plan is data: an edited one runs, here without RoPE on the keys.
 #[test]
 fn an_edited_plan_runs() {
     let model = load(crate::common::fixture("llama")).unwrap();
@@ -167,7 +167,7 @@ fn a_plan_that_reads_what_is_not_there_is_refused() {
     assert_eq!(message, "layers.0.q_rope: reads layers.0.q, which no step before it produces");
 }
 
-/// Replay hands a step whatever a candidate recorded.
+/// Replay runs a step on recorded inputs, whatever their shape.
 #[test]
 fn inputs_of_other_shapes_are_refused() {
     let model = load(crate::common::fixture("qwen3")).unwrap();

@@ -1,4 +1,4 @@
-//! The operations of a program one after the other, as they are when other experts are chosen.
+//! Rewrites the operations of a program, one after the other, for another choice of experts.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,7 +20,7 @@ use crate::value::tensor::{Tensor, Values};
 use crate::value::view::View;
 
 impl Program {
-    /// The program had these been chosen, by the index of the tap that says so; `None` where it is the same.
+    /// The program for the choices `chosen`, by the index of their tap; `None` if it is unchanged.
     pub fn with_choices(&self, chosen: &HashMap<usize, Tensor<'static>>) -> Option<Program> {
         if chosen.is_empty() {
             return None;
@@ -45,42 +45,42 @@ impl Program {
     }
 }
 
-/// What has been made so far.
+/// The state of the rewriting: the old program, and the new one so far.
 struct Following<'a> {
     old: &'a Program,
     chosen: &'a HashMap<usize, Tensor<'static>>,
     loops: &'a Loops,
     pieces: &'a Pieces,
-    /// The lengths that Python is given now, where they are others, by the operation that gives them.
+    /// Changed lengths of pieces that Python received, by the operation that gives them.
     lengths: HashMap<usize, Vec<usize>>,
     releases: Vec<Vec<usize>>,
     weights: HashMap<&'a str, usize>,
     buffers: Vec<View>,
-    /// How many numbers each buffer held in the recording, or that which it stands for.
+    /// The size in numbers of each buffer in the recording, or of the buffer that it replaces.
     sizes: Vec<usize>,
     scopes: Vec<Scope>,
     ops: Vec<Operation>,
     taps: Vec<ProgramTap>,
     misfits: BTreeMap<usize, Misfit>,
-    /// For each operation of the recording, how many came before it.
+    /// For each recorded operation, how many new operations come before it.
     begins: Vec<usize>,
-    /// Of a buffer that is another one now: what stands in it.
+    /// For each changed buffer, the results that it holds.
     parts: HashMap<usize, Vec<Part>>,
-    /// The values that follow from what was chosen and from constants.
+    /// The values that can be computed from the choices and from constants.
     known: HashMap<usize, Memory>,
     is_other: bool,
 }
 
-/// What an operation is now, which of the recording's it is, and what differs.
+/// The context of an operation: which recorded operation it comes from, and what differs.
 #[derive(Default)]
 struct Frame<'f> {
-    /// The buffers that stand for those of the recording.
+    /// The new buffer for each recorded one.
     buffers: HashMap<usize, usize>,
-    /// The turn that it is of.
+    /// The loop turn that it belongs to.
     of: Option<InTurn<'f>>,
 }
 
-/// A turn of a loop, made of another one.
+/// A turn for one expert, copied from the turn of another.
 struct InTurn<'f> {
     from: &'f Turn,
     body: &'f Body,
@@ -88,13 +88,13 @@ struct InTurn<'f> {
     turn: usize,
 }
 
-/// What an operation gives.
+/// The results of an operation.
 enum Given {
-    /// Values.
+    /// Computed values.
     Known(Vec<Tensor<'static>>),
-    /// Results of these extents.
+    /// Only the extents of the results.
     Extents(Vec<Vec<usize>>),
-    /// What it gave in the recording.
+    /// The recorded results.
     AsBefore,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Following<'a> {
         let mut known = HashMap::new();
         for (&buffer, tensor) in &old.given {
             let mut memory = Memory::zeros(old.buffers[buffer].dtype, old.sizes[buffer]);
-            // Pixels and frames of sound follow from nothing, and decide nothing here.
+            // Pixels and audio frames cannot be computed, and are not needed for the choices.
             let is_fed = old.is_activation(buffer);
             if !is_fed && memory.write(&old.buffers[buffer], tensor.view(), Arithmetic::F64).is_ok() {
                 known.insert(buffer, memory);
@@ -135,7 +135,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// What was made, checked as what was read is.
+    /// The new program, checked like one that was read from a file.
     fn program(mut self) -> Option<Program> {
         if !self.is_other {
             return None;
@@ -164,7 +164,7 @@ impl<'a> Following<'a> {
         check::within(program.needed, Limits::default().elements).is_ok().then_some(program)
     }
 
-    /// Operations as they are in the recording, but for extents.
+    /// Copies operations outside of loops, with new extents.
     fn plain(&mut self, ops: Range<usize>) {
         let mut frame = Frame::default();
         for op in ops {
@@ -176,7 +176,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// The turns of a loop, as many as experts are hit.
+    /// Rewrites a loop: one turn for each expert that is hit.
     fn turns(&mut self, found: &Loop) {
         let body = &self.loops.bodies[found.body];
         let all = found.turns[0].ops.start..found.end;
@@ -191,14 +191,14 @@ impl<'a> Following<'a> {
         self.begins.extend(std::iter::repeat_n(self.ops.len(), all.len()));
         for (turn, &expert) in experts.iter().enumerate() {
             let own = found.turns.iter().find(|own| own.expert == expert);
-            // One row does not say which axis is that of the rows.
+            // With a single row it is unclear which axis holds the rows.
             let is_clear =
                 |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
             let Some(from) = own.filter(is_clear).or(most).or(own) else { continue };
             let rows = self.turn(InTurn { from, body, expert, turn });
             self.is_other |= own.is_none_or(|own| own.rows != rows);
         }
-        // What all turns write into is whole behind the last of them.
+        // Buffers that all turns write into are complete after the last turn.
         let number = self.ops.len().saturating_sub(1);
         let old = self.old;
         let made: HashSet<usize> = all.clone().flat_map(|op| old.ops[op].made()).collect();
@@ -208,7 +208,7 @@ impl<'a> Following<'a> {
         all.for_each(|op| self.releases[op].iter().for_each(|buffer| drop(self.known.remove(buffer))));
     }
 
-    /// The experts that are hit, where what says so is known.
+    /// The experts that are hit; `None` if the list cannot be computed.
     fn hit(&self, found: &Loop, (op, slot): (usize, usize)) -> Option<Vec<usize>> {
         let first = &found.turns[0];
         let view = check::operands(&self.old.ops[first.ops.start + op]).nth(slot)?;
@@ -217,7 +217,7 @@ impl<'a> Following<'a> {
         experts.into_iter().map(|expert| usize::try_from(expert).ok()).collect()
     }
 
-    /// One turn. Returns how many rows it takes.
+    /// Rewrites one turn. Returns how many rows it takes.
     fn turn(&mut self, of: InTurn<'_>) -> usize {
         let ops = of.from.ops.clone();
         let mut frame = Frame { of: Some(of), ..Frame::default() };
@@ -226,7 +226,7 @@ impl<'a> Following<'a> {
             let gave = self.operation(op, &mut frame);
             if self.old.ops[op].gives_places() {
                 rows = rows.or(gave);
-                // No row is this expert's: nothing that follows does anything.
+                // No row is routed to this expert: the rest of the turn has no effect.
                 if gave == Some(0) {
                     break;
                 }
@@ -235,7 +235,7 @@ impl<'a> Following<'a> {
         rows.unwrap_or(0)
     }
 
-    /// An operation as it is now, and its taps. Returns how many rows it gives.
+    /// Rewrites an operation and its taps. Returns how many rows it gives.
     fn operation(&mut self, op: usize, frame: &mut Frame<'_>) -> Option<usize> {
         let made = self.made(op, frame).unwrap_or_else(|misfit| {
             self.is_other = true;
@@ -256,7 +256,7 @@ impl<'a> Following<'a> {
             let view = self.piece(&found.view, self.pieces.taps.get(&tap), None, frame);
             let misfit = view.as_ref().err().cloned();
             let view = view.unwrap_or_else(|_| self.renamed(&found.view, frame));
-            // What no row is of is no tap.
+            // A tap without rows is left out.
             if view.elements() == 0 && found.view.elements() > 0 {
                 continue;
             }
@@ -264,7 +264,7 @@ impl<'a> Following<'a> {
                 self.misfits.entry(number).or_insert(misfit);
             }
             let name = match &frame.of {
-                // A name that counts calls is another one where others are hit.
+                // A name with a counter of calls changes when other experts are hit.
                 Some(of) if !of.has_number(Name::Tap(op - of.from.ops.start, at)) => None,
                 Some(of) => of.named(&found.tap, |op| Name::Tap(op, at), op),
                 None => Some(found.tap.clone()),
@@ -274,7 +274,7 @@ impl<'a> Following<'a> {
         gives
     }
 
-    /// A choice that is taken instead of the recorded one.
+    /// Replaces the recorded choice.
     fn take(&mut self, view: &View, chosen: &Tensor<'_>) {
         if view.distinct() < self.old.sizes[view.buffer] {
             return;
@@ -285,7 +285,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// An operation with the buffers that are its own now, and all else as it was.
+    /// Copies an operation with its new buffers, and everything else unchanged.
     fn as_before(&mut self, op: usize, frame: &mut Frame<'_>) -> Operation {
         let record = &self.old.ops[op];
         if record.written.is_empty() {
@@ -308,7 +308,7 @@ impl<'a> Following<'a> {
         View { buffer: frame.buffers.get(&view.buffer).copied().unwrap_or(view.buffer), ..view.clone() }
     }
 
-    /// A buffer of this turn's own for what it makes.
+    /// Creates a new buffer for what this turn writes.
     fn fresh(&mut self, view: &View, frame: &mut Frame<'_>) {
         if frame.of.is_some() && !frame.buffers.contains_key(&view.buffer) {
             frame.buffers.insert(view.buffer, self.buffers.len());
@@ -318,7 +318,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// A view as it is now; `indices` say what the places are at which it begins.
+    /// A view after the rewriting; `indices` says what the start index of each axis depends on.
     fn view(&self, view: &View, indices: Option<&[Index]>, frame: &Frame<'_>) -> Result<View, Misfit> {
         let own = self.renamed(view, frame);
         let indices = indices.unwrap_or_default();
@@ -346,7 +346,7 @@ impl<'a> Following<'a> {
         Ok(View { buffer: own.buffer, ..part.moved(view, &begins, is_indexed)? })
     }
 
-    /// A view as it is now, which may be a piece of a tensor.
+    /// A view after the rewriting, which may be a piece of a tensor.
     fn piece(
         &self,
         view: &View,
@@ -362,7 +362,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// The operation as it is now.
+    /// The operation after the rewriting.
     fn made(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<Operation, Misfit> {
         let record = &self.old.ops[op];
         self.take_weights(op, frame)?;
@@ -396,7 +396,7 @@ impl<'a> Following<'a> {
         Ok(made)
     }
 
-    /// Other lengths of pieces of which it is known where they are cut, as Python is given them.
+    /// The new lengths of pieces as given to Python, if it is known where the program splits by them.
     fn cut(&mut self, op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Option<Vec<Scalar>> {
         let found = results.first()?.to_ints().into_owned();
         let lengths: Vec<usize> = found.iter().map(|&x| usize::try_from(x).ok()).collect::<Option<_>>()?;
@@ -410,7 +410,7 @@ impl<'a> Following<'a> {
         Some(found.into_iter().map(Scalar::Int).collect())
     }
 
-    /// The weights of the turn's own expert, for those of the one that it is made of.
+    /// Replaces the weights of the copied turn's expert by those of the turn's own expert.
     fn take_weights(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<(), Misfit> {
         let Some(of) = &frame.of else { return Ok(()) };
         for (slot, view) in check::operands(&self.old.ops[op]).enumerate() {
@@ -423,7 +423,7 @@ impl<'a> Following<'a> {
         Ok(())
     }
 
-    /// The scope of an operation, in the module of the turn's own expert.
+    /// The scope of an operation, with the module of the turn's own expert.
     fn scope(&mut self, op: usize, frame: &Frame<'_>) -> Option<usize> {
         let number = self.old.ops[op].scope?;
         let scope = &self.old.scopes[number];
@@ -433,7 +433,7 @@ impl<'a> Following<'a> {
         Some(self.scopes.len() - 1)
     }
 
-    /// What the operation gives of its operands as they are now; `extents` are those that are others than in the recording.
+    /// Computes the results of an operation from its new operands; `extents` are the pairs of recorded and new extents that differ.
     fn given(&self, op: &Operation, extents: &[(usize, usize)]) -> Result<Given, Misfit> {
         let is_of_numbers = |view: &View| view.dtype.kind() == Kind::Int;
         let is_known = check::operands(op).all(|view| self.known.contains_key(&view.buffer));
@@ -464,7 +464,7 @@ impl<'a> Following<'a> {
         let follows = |(view, result): (&Option<View>, &Tensor<'_>)| {
             let Some(view) = view else { return true };
             let axes = view.shape.iter().copied().zip(result.shape().iter().copied());
-            // Parts one behind the other have the extent of all of them.
+            // A concatenation has the sum of its parts' extents.
             let joins = base.starts_with("cat") || base.starts_with("concat");
             view.shape.len() == result.shape().len()
                 && axes.into_iter().all(|pair| pair.0 == pair.1 || joins || extents.contains(&pair))
@@ -492,7 +492,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Where results go: one behind the other, where a buffer takes several.
+    /// Places the outputs: one after the other, where a buffer takes several.
     fn outputs(
         &mut self,
         record: &Operation,
@@ -504,7 +504,7 @@ impl<'a> Following<'a> {
         let shape = |number: usize, view: &View| -> Vec<usize> {
             match given {
                 Given::Extents(shapes) => shapes[number].clone(),
-                // What is as large as before may be broadcast as it is stored.
+                // A result of unchanged size may be stored broadcast.
                 Given::Known(results) if record.gives_places() || is_moved => results[number].shape().to_vec(),
                 _ => view.shape.clone(),
             }
@@ -519,7 +519,7 @@ impl<'a> Following<'a> {
                 made.outputs[number] = Some(own);
                 continue;
             }
-            // Of a turn it is its rows that say so.
+            // Inside a turn, the number of its rows decides this.
             self.is_other |= shape != view.shape && frame.of.is_none();
             let open = (0..shape.len()).map(|axis| axis == 0 && record.gives_places()).collect();
             let begin = *ends.get(&own.buffer).unwrap_or(&0);
@@ -536,7 +536,7 @@ impl<'a> Following<'a> {
         Ok(())
     }
 
-    /// Keeps what is known of results.
+    /// Stores the computed values of results.
     fn remember(&mut self, made: &Operation, given: Given) {
         let mut results = match given {
             Given::Known(results) => results.into_iter(),
@@ -559,12 +559,12 @@ impl<'a> Following<'a> {
 }
 
 impl InTurn<'_> {
-    /// Whether the expert's number stands in a name.
+    /// Whether a name contains the expert's number.
     fn has_number(&self, name: Name) -> bool {
         self.body.names.get(&name).is_some_and(|numbers| numbers.contains(&true))
     }
 
-    /// A name with the number of this expert; `None` where nobody knows which number that is.
+    /// The name with this expert's number; `None` if it is not known which number in the name that is.
     fn named(&self, name: &str, what: impl Fn(usize) -> Name, op: usize) -> Option<String> {
         if self.expert == self.from.expert {
             return Some(name.to_owned());
@@ -577,19 +577,19 @@ impl InTurn<'_> {
     }
 }
 
-/// What an operation gives to Python now: the number of the turn's expert, where it was that of the one which the turn is made of.
+/// The value that an operation gives to Python: this expert's number in place of that of the copied turn.
 fn told(recorded: &[Scalar], results: &[Tensor<'_>], frame: &Frame<'_>) -> Vec<Scalar> {
     let found = results.first().filter(|found| found.kind() == Kind::Int).map(Tensor::to_ints);
     match (recorded, found.as_deref(), &frame.of) {
         (&[Scalar::Int(was)], Some(&[is]), Some(of)) if was == of.from.expert as i64 && is == of.expert as i64 => {
             vec![Scalar::Int(is)]
         }
-        // Another value is another path, and evaluation stops there.
+        // Any other value means another path; evaluation will stop there.
         _ => recorded.to_vec(),
     }
 }
 
-/// Zeros in a view's extents.
+/// Zeros in the shape of a view.
 fn blank(view: &View) -> Tensor<'static> {
     let count = view.elements();
     let values = match view.dtype.kind() {

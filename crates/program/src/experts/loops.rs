@@ -1,5 +1,5 @@
-//! Which stretches of a program are done once for each expert? The same operations one after the other, on other weights; and what differs from one to the
-//! next: the expert's number, and the row of the list of those that are hit.
+//! Finds the loops over the experts of a layer in a program. Each turn runs the same operations for one expert, with its weights; turns differ only in the
+//! expert's number, and in the row of the list of experts that are hit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -12,52 +12,52 @@ use crate::value::view::View;
 /// A loop over experts.
 #[derive(Debug)]
 pub(crate) struct Loop {
-    /// Its turns, in their order.
+    /// Its turns, in order.
     pub(crate) turns: Vec<Turn>,
-    /// Which of [`Loops::bodies`] it carries out.
+    /// Index of its body in [`Loops::bodies`].
     pub(crate) body: usize,
-    /// The first operation behind it.
+    /// The first operation after it.
     pub(crate) end: usize,
 }
 
-/// What is done for one expert.
+/// The operations for one expert.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub(crate) ops: Range<usize>,
     pub(crate) expert: usize,
-    /// How many rows it takes.
+    /// Number of rows it takes.
     pub(crate) rows: usize,
-    /// Whether it goes to the end of the body.
+    /// Whether it runs to the end of the body.
     pub(crate) is_whole: bool,
 }
 
-/// What all turns have together.
+/// What all turns have in common.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    /// The views that begin elsewhere in each turn: operation of the turn, and which of its views; for each axis what its index is.
+    /// The views whose start differs from turn to turn, by operation of the turn and index of the view; for each axis, what its start index depends on.
     pub(crate) begins: HashMap<(usize, usize), Vec<Index>>,
-    /// Where the rows of the list of those that are hit are read; `None` where all experts have their turn.
+    /// The view that reads the list of experts that are hit; `None` where every expert has a turn.
     pub(crate) list: Option<(usize, usize)>,
-    /// Which numbers in names are the expert's.
+    /// Which numbers in names are the expert's number.
     pub(crate) names: HashMap<Name, Vec<bool>>,
 }
 
 /// Something in a turn that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Name {
-    /// The weight that one of an operation's views is of.
+    /// The weight that a view of an operation belongs to: operation, view.
     Weight(usize, usize),
-    /// One of the taps behind an operation.
+    /// A tap after an operation: operation, index of the tap.
     Tap(usize, usize),
-    /// The module that an operation is called in.
+    /// The module in which an operation is called.
     Module(usize),
 }
 
-/// What an index is in each turn.
+/// What a start index depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
     Fixed,
-    /// So many times the expert's number.
+    /// This many times the expert's number.
     Expert(usize),
     Turn,
 }
@@ -69,24 +69,24 @@ pub(crate) struct Loops {
     pub(crate) bodies: Vec<Body>,
 }
 
-/// The same line of code, in whichever layer.
+/// A line of code, the same in every layer.
 type Line<'a> = (String, &'a [String], Option<usize>, &'a str);
 
-/// Stretches in which a loop's operations recur, before anything is known of its experts.
+/// A loop whose operations repeat, before its experts are known.
 struct Stretch {
     turns: Vec<Range<usize>>,
-    /// How many operations a whole turn has.
+    /// Number of operations in a whole turn.
     length: usize,
 }
 
 impl Loops {
-    /// Finds the loops behind each choice of experts.
+    /// Finds the loops after each choice of experts.
     pub(crate) fn of(program: &Program) -> Loops {
         let lines: Vec<Line<'_>> = program.ops.iter().map(|op| line(program, op)).collect();
         let ranges = behind_choices(program);
         let mut stretches: Vec<Stretch> =
             ranges.iter().filter_map(|range| recurring(program, &lines, range.clone())).collect();
-        // With one expert alone nothing recurs: the lines are known from where several are.
+        // A loop with a single turn does not repeat: its lines are known from loops with several turns.
         let whole: HashMap<&Line<'_>, Range<usize>> =
             stretches.iter().map(|found| (&lines[found.turns[0].start], found.longest())).collect();
         let single = |range: &Range<usize>| {
@@ -132,7 +132,7 @@ impl Loops {
                     is_whole: ops.len() == length,
                 })
                 .collect();
-            // Where all have their turn, it is their own.
+            // Where every expert has a turn, turn and expert must have the same number.
             if body.list.is_none() && turns.iter().enumerate().any(|(at, turn)| turn.expert != at) {
                 continue;
             }
@@ -155,7 +155,7 @@ fn line<'a>(program: &'a Program, op: &'a Operation) -> Line<'a> {
     (module, scope.map_or(&[], |scope| scope.functions.as_slice()), op.line, &op.name)
 }
 
-/// The operations behind each tap of whole numbers, up to the next, or the end of its step.
+/// The operations after each integer tap, up to the next one or the end of the step.
 fn behind_choices(program: &Program) -> Vec<Range<usize>> {
     let mut chosen: Vec<usize> = program.choices().map(|tap| program.taps[tap].op).collect();
     chosen.sort_unstable();
@@ -165,7 +165,7 @@ fn behind_choices(program: &Program) -> Vec<Range<usize>> {
     chosen.iter().enumerate().map(|(i, &at)| at + 1..end(at).min(next(i))).collect()
 }
 
-/// The first operation of a range that one line carries out several times, where all that stands between is the same each time.
+/// Finds the first operation that one line of code executes several times in a range, with the same operations in between each time.
 fn recurring(program: &Program, lines: &[Line<'_>], range: Range<usize>) -> Option<Stretch> {
     type Called<'a> = (Option<usize>, Option<usize>, &'a str);
     let mut places: HashMap<Called<'_>, Vec<usize>> = HashMap::new();
@@ -192,24 +192,25 @@ fn same_lines(lines: &[Line<'_>], a: Range<usize>, b: Range<usize>) -> bool {
     a.end <= lines.len() && b.end <= lines.len() && lines[a] == lines[b]
 }
 
-/// Whether a turn ended because no row is the expert's.
+/// Whether a turn ended because no row is routed to its expert.
 fn gives_nothing(program: &Program, turn: &Range<usize>) -> bool {
     let last = turn.clone().last().map(|op| &program.ops[op]);
     last.is_some_and(|op| op.outputs.iter().flatten().all(|view| view.elements() == 0) && !op.outputs.is_empty())
 }
 
-/// How many rows the first operation of a turn gives whose rows follow from values.
+/// Number of rows of the first operation in a turn whose row count depends on values.
 fn rows(program: &Program, mut turn: Range<usize>) -> Option<usize> {
     let op = turn.find(|&op| program.ops[op].gives_places())?;
     program.ops[op].outputs.first()?.as_ref()?.shape.first().copied()
 }
 
-/// The weights among an operation's views, each with its place among them.
+/// The weights among an operation's views, each with the index of the view.
 fn weights(program: &Program, op: usize) -> impl Iterator<Item = (usize, &View)> {
     check::operands(&program.ops[op]).enumerate().filter(|(_, view)| program.weights.contains_key(&view.buffer))
 }
 
-/// The numbers that stand in a weight's name, and which slice of it a view is: by its first axis where it has one of slices, else one as large as the view.
+/// The numbers in a weight's name, and the index of the slice that a view shows: along the first axis if there are more than two, else in blocks as large
+/// as the view.
 fn numbers_of(program: &Program, view: &View) -> Vec<usize> {
     let mut numbers = parts(&program.weights[&view.buffer]).1;
     let whole = &program.buffers[view.buffer];
@@ -222,7 +223,7 @@ fn numbers_of(program: &Program, view: &View) -> Vec<usize> {
     numbers
 }
 
-/// The expert of each turn of each stretch: by the number that alone is another in each turn, in the names or the slices of its weights.
+/// The expert of each turn: the only number that differs between turns, in the names of the weights or their slices.
 fn experts(program: &Program, length: usize, group: &[Stretch]) -> Option<Vec<Vec<usize>>> {
     let whole = |found: &Stretch| -> Vec<usize> {
         found.turns.iter().filter(|turn| turn.len() == length).map(|turn| turn.start).collect()
@@ -258,8 +259,8 @@ fn experts(program: &Program, length: usize, group: &[Stretch]) -> Option<Vec<Ve
     Some(group.iter().zip(&all).map(of).collect())
 }
 
-/// What all whole turns have together; `None` where one reads what another makes, or what differs is neither expert nor turn. `whole` has the first operation,
-/// the turn and the expert of each.
+/// What all whole turns have in common; `None` if a turn reads what another writes, or something differs that is neither expert nor turn. `whole` has the
+/// first operation, the turn and the expert of each.
 fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Option<Body> {
     let mut body = Body::default();
     let &(first, ..) = whole.first()?;
@@ -282,7 +283,7 @@ fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Op
                     .filter(|maker| program.ops[*maker].made().any(|made| made == buffer));
                 Some(maker.and_then(|maker| maker.checked_sub(start)))
             };
-            // What a turn makes by itself follows from what it reads.
+            // What a turn computes itself follows from what it reads.
             let inside = made(first)?;
             if !whole.iter().all(|&(start, ..)| made(start) == Some(inside)) {
                 return None;
@@ -304,9 +305,9 @@ fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Op
 }
 
 impl Body {
-    /// Finds which numbers are the expert's in the names of one operation of each turn.
+    /// Finds which numbers in the names of an operation are the expert's number.
     fn name(&mut self, program: &Program, whole: &[(usize, usize, usize)], op: usize, views: usize) {
-        // A turn that no row takes may have no tap.
+        // A turn without rows may have no tap.
         let mut add = |name: Name, of: &dyn Fn(usize) -> Option<String>| {
             let all: Vec<(String, usize)> =
                 whole.iter().filter_map(|&(start, _, expert)| Some((of(start + op)?, expert))).collect();
@@ -329,7 +330,7 @@ impl Body {
     }
 }
 
-/// Which numbers of names are the expert's, where the names of several experts differ in numbers alone.
+/// Which numbers in the names are the expert's number, if the names of several experts differ in numbers only.
 fn expert_numbers(names: &[(String, usize)]) -> Option<Vec<bool>> {
     let all: Vec<(Vec<&str>, Vec<usize>)> = names.iter().map(|(name, _)| parts(name)).collect();
     let (texts, first) = all.first()?;
@@ -338,18 +339,18 @@ fn expert_numbers(names: &[(String, usize)]) -> Option<Vec<bool>> {
     all.iter().all(|(own, _)| own == texts).then(|| (0..first.len()).map(is_own).collect())
 }
 
-/// Whether nobody else reads what a turn makes.
+/// Whether nothing outside a turn reads what it computes.
 fn is_closed(program: &Program, turn: Range<usize>) -> bool {
     let makers = turn.clone().filter(|&op| program.ops[op].written.is_empty());
     makers.flat_map(|op| program.readers(op)).all(|reader| turn.contains(reader))
 }
 
-/// Whether a view is of the list of those that are hit.
+/// Whether a view reads the list of experts that are hit.
 fn is_list(program: &Program, op: usize, view: &View) -> bool {
     program.writer(op, view.buffer).is_some_and(|maker| program.ops[maker].gives_places())
 }
 
-/// The same operation on operands of the same sorts.
+/// Whether two operations are equal except for the buffers that they access.
 fn has_form(a: &Operation, b: &Operation) -> bool {
     let bare = |op: &Operation| {
         let operands = op.operands.iter().map(crate::value::operand::Operand::without_views).collect::<Vec<_>>();
@@ -359,7 +360,7 @@ fn has_form(a: &Operation, b: &Operation) -> bool {
     bare(a) == bare(b)
 }
 
-/// What the index of each axis is at which a view begins.
+/// What the start index of each axis of a view depends on.
 fn indices<'p>(
     program: &'p Program,
     whole: &[(usize, usize, usize)],
@@ -394,7 +395,7 @@ fn indices<'p>(
     (0..rank).map(index).collect()
 }
 
-/// The text between the numbers of a name, and the numbers.
+/// Splits a name into its numbers and the texts between them.
 pub(crate) fn parts(name: &str) -> (Vec<&str>, Vec<usize>) {
     let (mut texts, mut numbers) = (Vec::new(), Vec::new());
     let mut rest = name;
@@ -410,7 +411,7 @@ pub(crate) fn parts(name: &str) -> (Vec<&str>, Vec<usize>) {
 }
 
 impl Program {
-    /// The taps of whole numbers: what was chosen.
+    /// The integer taps, which hold the choices.
     pub fn choices(&self) -> impl Iterator<Item = usize> {
         (0..self.taps.len()).filter(|&tap| self.taps[tap].view.dtype.kind() == Kind::Int)
     }

@@ -1,21 +1,21 @@
-//! Where does a view lie, when extents of what it shows are others than in the recording?
+//! Moves views to their new memory location when the extents of a buffer differ from the recording.
 
 use crate::value::error::Misfit;
 use crate::value::view::View;
 
-/// What an operation gave, as it was recorded and as it is now.
+/// The result of an operation, as recorded and as it is now.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     old: View,
     new: View,
-    /// Axes whose extent follows from values.
+    /// Axes whose extent depends on values.
     open: Vec<bool>,
-    /// The axes that hold more than one element, or whose extent follows from values, those of the largest stride first.
+    /// Axes with more than one element, or whose extent depends on values, sorted by descending stride.
     order: Vec<usize>,
 }
 
 impl Part {
-    /// `old` in another shape: its axes keep their order in memory, from `offset` on.
+    /// `old` in another shape, from `offset` on: its axes keep their order in memory.
     pub(crate) fn new(old: &View, shape: &[usize], offset: usize, mut open: Vec<bool>) -> Result<Part, Misfit> {
         if old.shape.len() != shape.len() {
             return Err(Misfit::Axes);
@@ -24,7 +24,7 @@ impl Part {
         all.sort_by_key(|&axis| (std::cmp::Reverse(old.strides[axis]), axis));
         let (mut strides, mut due, mut count) = (vec![1; shape.len()], 1, 1);
         for &axis in all.iter().rev() {
-            // What does not stand closely has no other extents.
+            // Only contiguous axes can change their extent.
             if old.shape[axis] > 1 && old.strides[axis] != due {
                 return Err(Misfit::Axes);
             }
@@ -38,7 +38,7 @@ impl Part {
         Ok(Part { old: old.clone(), new, open, order })
     }
 
-    /// What is as it was.
+    /// An unchanged result.
     pub(crate) fn same(view: &View) -> Result<Part, Misfit> {
         Part::new(view, &view.shape, view.offset, vec![false; view.shape.len()])
     }
@@ -47,7 +47,7 @@ impl Part {
         &self.new
     }
 
-    /// Whether a view begins in it.
+    /// Whether a view begins in this result.
     pub(crate) fn holds(&self, view: &View) -> bool {
         let inside = view.offset >= self.old.offset && view.offset < self.old.offset + self.old.elements().max(1);
         inside && view.dtype == self.old.dtype
@@ -66,14 +66,14 @@ impl Part {
         (inside && rest == 0).then_some(begins)
     }
 
-    /// The view as it is now, when it begins there. Of the axes for which `is_indexed` holds it shows one index.
+    /// The new location of a view that begins at `begins`. Of the axes for which `is_indexed` holds it shows a single index.
     pub(crate) fn moved(
         &self,
         view: &View,
         begins: &[usize],
         is_indexed: impl Fn(usize) -> bool,
     ) -> Result<View, Misfit> {
-        // Axis by axis the same memory: whichever extent is 1, or none.
+        // The same axes as the buffer, even where an extent is 1 or 0.
         let is_aligned = view.strides == self.old.strides;
         let mut moved = View { offset: self.new.offset, ..view.clone() };
         let mut shown = vec![false; self.open.len()];
@@ -97,7 +97,7 @@ impl Part {
             }
         }
         for (axis, &at) in begins.iter().enumerate() {
-            // Of an axis that is not the recorded one, all is shown, or one index that it still has.
+            // Of an axis whose extent changed, the view shows all, or one index that still exists.
             let inside = if shown[axis] { at == 0 } else { at < self.new.shape[axis] };
             if self.open[axis] && !inside {
                 return Err(Misfit::Window);
@@ -112,7 +112,7 @@ impl Part {
         self.old.shape[axis] != self.new.shape[axis]
     }
 
-    /// Extent and stride of a view's axis now.
+    /// New extent and stride of a view's axis.
     fn axis(
         &self,
         extent: usize,
@@ -146,7 +146,7 @@ impl Part {
             }
             return Err(Misfit::Window);
         }
-        // Every so many elements of one axis.
+        // Every n-th element of one axis.
         let within = self.order.iter().copied().find(|&axis| {
             let own = self.old.strides[axis];
             own > 0 && stride.is_multiple_of(own) && stride / own * extent <= self.old.shape[axis]

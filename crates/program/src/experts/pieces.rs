@@ -1,4 +1,4 @@
-//! Which views are the pieces of a tensor that a list of lengths cuts it into? Python was given the list; the operations show where it cut.
+//! Finds the views that are pieces of a tensor split by a list of lengths. Python received the list; the operations after it show where it splits.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,13 +10,13 @@ use crate::value::view::View;
 /// One piece of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// The operation that gave Python the lengths.
+    /// The operation that gave the lengths to Python.
     pub(crate) list: usize,
     axis: usize,
     number: usize,
 }
 
-/// All pieces: by operation and which of its views, and by tap.
+/// All pieces: by operation and index of the view, and by tap.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     pub(crate) views: HashMap<(usize, usize), Piece>,
@@ -24,7 +24,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Behind each list of lengths: the same line of code once for each of them, on one piece after the other.
+    /// Finds, after each list of lengths, a line of code that runs once for each length, on one piece after the other.
     pub(crate) fn of(program: &Program) -> Pieces {
         let mut pieces = Pieces::default();
         let lists: Vec<(usize, Vec<usize>)> = program.ops.iter().enumerate().filter_map(lengths).collect();
@@ -49,7 +49,7 @@ impl Pieces {
         pieces
     }
 
-    /// Whether it is known where a list cuts.
+    /// Whether it is known what a list of lengths splits.
     pub(crate) fn are_of(&self, list: usize) -> bool {
         self.views.values().any(|piece| piece.list == list)
     }
@@ -75,7 +75,7 @@ impl Pieces {
 }
 
 impl Piece {
-    /// The view as it is when the pieces have these lengths.
+    /// The view after the pieces have changed to `lengths`.
     pub(crate) fn cut(&self, program: &Program, view: &View, lengths: &[usize]) -> View {
         let whole = &program.buffers[view.buffer];
         let begin: usize = lengths[..self.number].iter().sum();
@@ -86,14 +86,14 @@ impl Piece {
     }
 }
 
-/// The lengths that an operation gave to Python.
+/// The list of lengths that an operation gave to Python.
 fn lengths((number, op): (usize, &Operation)) -> Option<(usize, Vec<usize>)> {
     let list = op.scalar.as_ref().filter(|list| list.len() > 1)?;
     let length = |x: &Scalar| if let Scalar::Int(x) = x { usize::try_from(*x).ok() } else { None };
     Some((number, list.iter().map(length).collect::<Option<_>>()?))
 }
 
-/// The axis along which a view is the piece of that number of all that its buffer holds.
+/// The axis along which a view is piece `number` of its whole buffer.
 fn piece(program: &Program, view: &View, lengths: &[usize], number: usize) -> Option<usize> {
     let whole = &program.buffers[view.buffer];
     let begin: usize = lengths[..number].iter().sum();

@@ -1,4 +1,4 @@
-//! Scaled dot product attention as one operation.
+//! Computes scaled dot-product attention as one operation.
 
 use rayon::prelude::*;
 
@@ -11,22 +11,22 @@ use crate::value::dtype::{DType, Kind};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// Scores that are held at a time.
+/// Number of scores that are in memory at a time.
 const TILE: usize = 1 << 20;
 
-/// softmax(q kᵀ · scale + mask) v; a row that the mask hides whole gives 0.
+/// softmax(q kᵀ · scale + mask) v; a row that the mask hides completely gives 0.
 pub(super) fn attention(call: &Call<'_>) -> Results {
     let mut out = attend(call, call.optional(3, "attn_mask")?, call.flag(5, "is_causal", false)?)?;
     out.truncate(1);
     Ok(out)
 }
 
-/// The same, and the logarithm of the sum of exponentials of each row.
+/// The same, with the logarithm of each row's sum of exponentials.
 pub(super) fn flash_attention(call: &Call<'_>) -> Results {
     attend(call, call.optional(usize::MAX, "attn_mask")?, call.flag(4, "is_causal", false)?)
 }
 
-/// `q` \[..,H,T,d\], `k` \[..,K,S,d\], `v` \[..,K,S,e\]; with `enable_gqa` each of the K heads serves H/K of q's.
+/// `q` \[..,H,T,d\], `k` \[..,K,S,d\], `v` \[..,K,S,e\]; with `enable_gqa` each of the K heads serves H/K of q's heads.
 fn attend(call: &Call<'_>, mask: Option<&Tensor<'_>>, is_causal: bool) -> Results {
     let (q, k, v) = (call.tensor(0, "query")?, call.tensor(1, "key")?, call.tensor(2, "value")?);
     let misfit = || KernelError::Shape { what: "query and key", left: q.shape.clone(), right: k.shape.clone() };
@@ -39,7 +39,7 @@ fn attend(call: &Call<'_>, mask: Option<&Tensor<'_>>, is_causal: bool) -> Result
     if d != *d2 || s != *s2 || k_batch != v_batch || q.kind().max(k.kind()).max(v.kind()) != Kind::Float {
         return Err(misfit());
     }
-    // Which of k's matrices each of q's uses.
+    // Which of k's matrices each matrix of q uses.
     let gqa = call.flag(usize::MAX, "enable_gqa", false)? && q_batch != k_batch;
     let (heads, kv_heads) = (q_batch.last().copied().unwrap_or(1), k_batch.last().copied().unwrap_or(1));
     let matrices: usize = q_batch.iter().product();
@@ -103,7 +103,7 @@ fn attend(call: &Call<'_>, mask: Option<&Tensor<'_>>, is_causal: bool) -> Result
     Ok(vec![Tensor::of(shape, out), Tensor::of(rows, sums)])
 }
 
-/// What the mask adds to each score: a mask of truth values hides what is false.
+/// What the mask adds to each score: a boolean mask hides where it is false.
 fn added(mask: &Tensor<'_>, rows: &[usize], s: usize) -> Result<Vec<f64>, KernelError> {
     let mut shape = rows.to_vec();
     shape.push(s);

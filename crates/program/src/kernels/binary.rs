@@ -1,4 +1,4 @@
-//! Functions of two or three numbers, broadcast. Two integers give an integer, a complex number makes all complex, else all are floats.
+//! Computes functions of two or three numbers, broadcast. Two integers give an integer, a complex operand makes all complex, else all are floats.
 
 use super::call::{Call, Results, spread};
 use super::special;
@@ -16,7 +16,7 @@ pub(super) fn zip<A: Copy, B: Copy, T>(
     f: impl Fn(A, B) -> T,
 ) -> Result<Vec<T>, KernelError> {
     let count: usize = shape.iter().product();
-    // One shape, or one number: no strides.
+    // Equal shapes, or a single number: no strides are needed.
     if a.len() == count && b.len() == count {
         return Ok(a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect());
     }
@@ -52,7 +52,7 @@ pub(super) fn zip<A: Copy, B: Copy, T>(
 /// A function of two complex numbers.
 type OfComplex = fn([f64; 2], [f64; 2]) -> [f64; 2];
 
-/// The result of f, g or h, by the kind of both operands.
+/// Applies f, g or h, depending on the kind of both operands.
 fn arithmetic(
     call: &Call<'_>,
     a: &Tensor<'_>,
@@ -76,7 +76,7 @@ fn arithmetic(
     }
 }
 
-/// The result of g, all as floats.
+/// Applies g to both as floats.
 fn float(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>, g: impl Fn(f64, f64) -> f64) -> Results {
     let kind = a.kind().max(b.kind());
     if kind == Kind::Complex {
@@ -87,7 +87,7 @@ fn float(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>, g: impl Fn(f64, f64) -
     Ok(vec![Tensor::of(shape, values)])
 }
 
-/// α · b, of its own kind, or a float where α is one.
+/// α · b in the kind of b, or as a float if α is one.
 fn scaled<'a>(call: &Call<'_>, b: Tensor<'a>, position: usize) -> Result<Tensor<'a>, KernelError> {
     if call.get(position, "alpha").is_none() {
         return Ok(b);
@@ -130,7 +130,7 @@ pub(super) fn mul(call: &Call<'_>) -> Results {
     product(call, &call.operand(0, "self")?, &call.operand(1, "other")?)
 }
 
-/// a / b as floats; with `rounding_mode` rounded down or towards zero, and exact for integers.
+/// a / b as floats; with `rounding_mode` rounded down or towards zero, exactly for integers.
 pub(super) fn div(call: &Call<'_>) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
     match call.text(2, "rounding_mode") {
@@ -151,7 +151,7 @@ pub(super) fn div(call: &Call<'_>) -> Results {
     }
 }
 
-/// No integer is divided by 0.
+/// Refuses integer division by 0.
 fn divisor(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<(), KernelError> {
     let is_int = a.kind().max(b.kind()) == Kind::Int;
     match is_int && b.to_ints().contains(&0) {
@@ -166,7 +166,7 @@ fn floored(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
         let quotient = x.wrapping_div(y);
         if x.wrapping_rem(y) != 0 && (x < 0) != (y < 0) { quotient - 1 } else { quotient }
     };
-    // From the remainder, as Python does: a quotient just below a whole number may have been rounded to it.
+    // From the remainder, as Python does: a quotient just below an integer may have been rounded up to it.
     let floats = |x: f64, y: f64| {
         if y == 0.0 {
             return x / y;
@@ -208,7 +208,7 @@ pub(super) fn fmod(call: &Call<'_>) -> Results {
 /// a^b; squares and cubes as products.
 pub(super) fn pow(call: &Call<'_>) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "exponent")?);
-    // An integer to a negative power is 0, but of 1 and -1.
+    // A negative power of an integer is 0, except for 1 and -1.
     let ints = |x: i64, y: i64| match (u32::try_from(y), x) {
         (Ok(y), _) => x.wrapping_pow(y),
         (Err(_), 1) => 1,
@@ -235,12 +235,12 @@ pub(super) fn atan2(call: &Call<'_>) -> Results {
     float(call, &call.operand(0, "self")?, &call.operand(1, "other")?, f64::atan2)
 }
 
-/// The larger; NaN where either is.
+/// The larger; NaN if either is NaN.
 pub(super) fn larger(x: f64, y: f64) -> f64 {
     if x.is_nan() || x > y { x } else { y }
 }
 
-/// The smaller; NaN where either is.
+/// The smaller; NaN if either is NaN.
 pub(super) fn smaller(x: f64, y: f64) -> f64 {
     if x.is_nan() || x < y { x } else { y }
 }

@@ -1,4 +1,4 @@
-//! What a kernel is called with, and how it asks for its operands.
+//! Defines a kernel call: the operation, its operands, and how a kernel reads them.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use crate::value::operand::Scalar;
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::View;
 
-/// Computes the results of an operation. They are as many as the operation has outputs, or more.
+/// Computes the results of an operation: at least as many as the operation has outputs.
 pub(crate) type Kernel = fn(&Call<'_>) -> Result<Vec<Tensor<'static>>, KernelError>;
 
 /// What kernels return.
 pub(crate) type Results = Result<Vec<Tensor<'static>>, KernelError>;
 
-/// An operand with its values.
+/// An operand as a value.
 #[derive(Debug)]
 pub(crate) enum Arg<'a> {
     Tensor(Tensor<'a>),
@@ -24,12 +24,12 @@ pub(crate) enum Arg<'a> {
     List(Vec<Arg<'a>>),
 }
 
-/// An operation and its operands.
+/// An operation with its operands.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     /// Name without overload.
     pub(crate) name: &'a str,
-    /// Overload, or nothing.
+    /// Overload; empty if there is none.
     pub(crate) overload: &'a str,
     pub(crate) args: Vec<Arg<'a>>,
     pub(crate) named: Vec<(&'a str, Arg<'a>)>,
@@ -91,13 +91,13 @@ impl Arg<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// The operand at a position, or of that name; `None` where it is absent or Python's None.
+    /// The operand at a position, or with that name; `None` if it is absent or Python's None.
     pub(crate) fn get(&self, position: usize, name: &str) -> Option<&Arg<'a>> {
         let named = || self.named.iter().find(|(key, _)| *key == name).map(|(_, arg)| arg);
         self.args.get(position).or_else(named).filter(|arg| !matches!(arg, Arg::None))
     }
 
-    /// The operand of that name; such have no position.
+    /// The operand with that name, which has no position.
     pub(crate) fn keyword(&self, name: &str) -> Option<&Arg<'a>> {
         self.get(usize::MAX, name)
     }
@@ -141,7 +141,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A list of numbers, or one.
+    /// A list of integers, or a single one.
     pub(crate) fn ints(&self, position: usize, name: &'static str) -> Result<Option<Vec<i64>>, KernelError> {
         let fail = KernelError::Sort { name, expected: "a list of whole numbers" };
         match self.get(position, name) {
@@ -174,33 +174,33 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The shape of an output; nothing is computed that would not fit it.
+    /// The shape of an output; a kernel computes nothing that would not fit it.
     pub(crate) fn output_shape(&self, number: usize) -> Result<&'a [usize], KernelError> {
         let view = self.outputs.get(number).copied().flatten();
         view.map(|view| view.shape.as_slice())
             .ok_or(KernelError::Outputs { results: number + 1, outputs: self.outputs.len() })
     }
 
-    /// Kind of the values of the first output.
+    /// The kind of the first output's values.
     pub(crate) fn output_kind(&self) -> Kind {
         self.outputs.first().copied().flatten().map_or(Kind::Float, |view| view.dtype.kind())
     }
 
-    /// `shape`, if it is that of the output: asked before a result is made whose size the operands do not bound.
+    /// Returns `shape` if it is that of the output: checked before a result is computed whose size the operands do not limit.
     pub(crate) fn claim(&self, what: &'static str, shape: Vec<usize>) -> Result<Vec<usize>, KernelError> {
         ensure(self.output_shape(0)? == shape, what, &shape, self.output_shape(0)?)?;
         Ok(shape)
     }
 
-    /// The shape that two have together: an axis of 1 takes the other's extent. Refused where that is far more than the operation's outputs and
-    /// operands hold: a result is never larger.
+    /// The broadcast shape of two shapes: an axis of 1 takes the other's extent. Refused if that is far larger than the operation's outputs and operands,
+    /// because no result is.
     pub(crate) fn broadcast(&self, left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
         let shape = broadcast(left, right)?;
         self.room("broadcast", &shape)?;
         Ok(shape)
     }
 
-    /// Whether something of these extents may be made.
+    /// Checks that a tensor of these extents is not too large for the operation.
     pub(crate) fn room(&self, what: &'static str, extents: &[usize]) -> Result<(), KernelError> {
         const SMALL: usize = 1 << 20;
         let needed = extents.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
@@ -219,14 +219,14 @@ pub(crate) fn ensure(fits: bool, what: &'static str, left: &[usize], right: &[us
     if fits { Ok(()) } else { Err(KernelError::Shape { what, left: left.into(), right: right.into() }) }
 }
 
-/// An axis that may count from the end.
+/// An axis, where a negative number counts from the end.
 pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
     let count = rank.max(1) as i64;
     let from_start = if axis < 0 { axis.saturating_add(count) } else { axis };
     if (0..count).contains(&from_start) { Ok(from_start as usize) } else { Err(KernelError::Axis { axis, rank }) }
 }
 
-/// An index that may count from the end.
+/// An index, where a negative number counts from the end.
 pub(crate) fn index(index: i64, extent: usize) -> Result<usize, KernelError> {
     let from_start = if index < 0 { index.saturating_add(extent as i64) } else { index };
     let inside = usize::try_from(from_start).ok().filter(|&i| i < extent);
@@ -253,7 +253,7 @@ fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError>
         .ok_or_else(|| KernelError::Shape { what: "broadcast", left: left.into(), right: right.into() })
 }
 
-/// Values broadcast to a shape.
+/// Broadcasts values to a shape.
 pub(crate) fn spread<'a, T: Copy>(values: &'a [T], from: &[usize], to: &[usize]) -> Result<Cow<'a, [T]>, KernelError> {
     if from == to {
         return Ok(Cow::Borrowed(values));

@@ -1,4 +1,4 @@
-//! Truth values: comparisons, logic, bits, and choosing by them.
+//! Computes boolean and bitwise operations: comparisons, logic, bits, and selection by a mask.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
-/// Whether `holds` for the order of each pair; NaN has no order, and complex numbers are only equal or not.
+/// Applies `holds` to the order of each pair; NaN has no order, and complex numbers can only be equal or not.
 fn compare(call: &Call<'_>, holds: impl Fn(Option<Ordering>) -> bool) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
     let shape = call.broadcast(&a.shape, &b.shape)?;
@@ -58,7 +58,7 @@ pub(super) fn ge(call: &Call<'_>) -> Results {
     compare(call, |order| matches!(order, Some(Ordering::Greater | Ordering::Equal)))
 }
 
-/// Whether two tensors have one shape and equal values.
+/// Whether two tensors have the same shape and equal values.
 pub(super) fn equal(call: &Call<'_>) -> Results {
     let (a, b) = (call.tensor(0, "self")?, call.tensor(1, "other")?);
     let same = a.shape == b.shape
@@ -70,7 +70,7 @@ pub(super) fn equal(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(Vec::new(), vec![i64::from(same)])])
 }
 
-/// Whether each element is one of the others; with `invert` whether it is none.
+/// Whether each element is one of the others; with `invert`, whether it is not.
 pub(super) fn isin(call: &Call<'_>) -> Results {
     let (a, b) = (call.operand(0, "elements")?, call.operand(1, "test_elements")?);
     let invert = call.flag(usize::MAX, "invert", false)?;
@@ -83,7 +83,7 @@ pub(super) fn isin(call: &Call<'_>) -> Results {
             let mut others = b.to_floats().into_owned();
             others.retain(|x| !x.is_nan());
             others.sort_by(f64::total_cmp);
-            // 0 and -0 are one number.
+            // 0 and -0 are equal.
             let holds = |x: f64| others.binary_search_by(|y| y.partial_cmp(&x).unwrap_or(Ordering::Less)).is_ok();
             a.to_floats().iter().map(|&x| holds(x)).collect()
         }
@@ -125,22 +125,22 @@ fn logic(call: &Call<'_>, f: impl Fn(bool, bool) -> bool) -> Results {
     Ok(vec![Tensor::of(shape, values)])
 }
 
-/// Whether both are other than 0.
+/// Whether both are non-zero.
 pub(super) fn logical_and(call: &Call<'_>) -> Results {
     logic(call, |x, y| x && y)
 }
 
-/// Whether one is other than 0.
+/// Whether at least one is non-zero.
 pub(super) fn logical_or(call: &Call<'_>) -> Results {
     logic(call, |x, y| x || y)
 }
 
-/// Whether just one is other than 0.
+/// Whether exactly one is non-zero.
 pub(super) fn logical_xor(call: &Call<'_>) -> Results {
     logic(call, |x, y| x != y)
 }
 
-/// a where the condition holds, else b; without a and b the indices where it holds, a vector for each axis.
+/// a where the condition holds, else b; without a and b, the indices where it holds, one vector for each axis.
 pub(super) fn where_(call: &Call<'_>) -> Results {
     let condition = call.operand(0, "condition")?;
     if call.get(1, "self").is_none() {

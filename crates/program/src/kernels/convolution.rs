@@ -1,4 +1,4 @@
-//! Convolutions, in one to three dimensions, and the mean of each window.
+//! Computes convolutions in one to three dimensions, and average pooling.
 
 use super::call::{Call, Results, ensure};
 use super::matmul::rows_by_rows;
@@ -7,7 +7,7 @@ use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// Elements of the unfolded input that are held at a time.
+/// Elements of the unfolded input in memory at a time.
 const TILE: usize = 1 << 20;
 
 /// How a window moves along one axis.
@@ -26,7 +26,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis with zeros before and after; the window must fit at least once, and be something.
+    /// An axis with padding before and after; the window must not be empty, and must fit at least once.
     pub(super) fn new(
         extent: usize,
         window: usize,
@@ -40,7 +40,7 @@ impl Axis {
         Some(Axis { extent, window, stride, dilation, before, count })
     }
 
-    /// The same with a last window that reaches over the end, where some elements are left over; one that would begin behind the padding is none.
+    /// The same with a last, partial window (`ceil_mode`) if elements are left over, unless that would begin in the padding.
     pub(super) fn with_part(mut self, after: usize) -> Option<Axis> {
         let reach = (self.window - 1) * self.dilation + 1;
         let left = (self.extent + self.before + after).checked_sub(reach)?;
@@ -57,13 +57,13 @@ impl Axis {
         (0..self.window).filter(|at| position * self.stride + at * self.dilation < padded).count()
     }
 
-    /// Which element of the input element `at` of the window has at a position, if it is none of the zeros.
+    /// The input index for element `at` of the window at a position; `None` in the padding.
     pub(super) fn source(&self, position: usize, at: usize) -> Option<usize> {
         (position * self.stride + at * self.dilation).checked_sub(self.before).filter(|&i| i < self.extent)
     }
 }
 
-/// `count` numbers of which one may stand for all.
+/// `count` numbers; a single one is repeated.
 pub(super) fn numbers(
     call: &Call<'_>,
     position: usize,
@@ -140,7 +140,7 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
     let shape = call.claim("a convolution and its output", shape)?;
     let bias = call.optional(2, "bias")?.map(Tensor::to_floats);
     ensure(bias.as_ref().is_none_or(|b| b.len() == out), "bias", &[bias.as_ref().map_or(0, |b| b.len())], &[out])?;
-    // In one dimension there is one line, in two one plane.
+    // Missing dimensions have extent 1.
     let line = Axis { extent: 1, window: 1, stride: 1, dilation: 1, before: 0, count: 1 };
     let axis = |back: usize| rank.checked_sub(back).map_or(line, |at| axes[at]);
     let axes = [axis(3), axis(2), axis(1)];
@@ -171,7 +171,7 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
     Ok(vec![Tensor::of(shape, y)])
 }
 
-/// What the window holds at a position.
+/// The elements of the window at a position.
 fn unfold(x: &[f64], channels: usize, inner: usize, axes: &[Axis; 3], position: usize, out: &mut Vec<f64>) {
     let [planes, rows, columns] = axes;
     let (plane, row) = (position / columns.count / rows.count, position / columns.count % rows.count);
@@ -187,7 +187,7 @@ fn unfold(x: &[f64], channels: usize, inner: usize, axes: &[Axis; 3], position: 
     }
 }
 
-/// The mean of each window of the last two axes; zeros of the padding count unless `count_include_pad` is false.
+/// The mean of each window over the last two axes; padding counts unless `count_include_pad` is false.
 pub(super) fn avg_pool2d(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let [lead @ .., height, width] = x.shape.as_slice() else {

@@ -1,13 +1,13 @@
-//! Tensors made from numbers alone. The output's view says how many elements they have; nothing larger is made.
+//! Creates tensors from numbers. The output's view gives the number of elements; nothing larger is created.
 
 use super::call::{Call, Results, size as count_of};
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
-/// One value throughout, in the output's shape.
+/// A constant in the output's shape.
 fn filled(call: &Call<'_>, value: &Tensor<'_>) -> Results {
-    // One value is broadcast as it is stored.
+    // The single value is broadcast when it is stored.
     let _ = call.output_shape(0)?;
     if value.len() != 1 {
         return Err(KernelError::Shape { what: "one value", left: value.shape.clone(), right: vec![] });
@@ -15,22 +15,22 @@ fn filled(call: &Call<'_>, value: &Tensor<'_>) -> Results {
     Ok(vec![Tensor { shape: Vec::new(), ..value.clone() }.into_owned()])
 }
 
-/// 0 throughout; memory that PyTorch leaves as it is too.
+/// Zeros; also for memory that PyTorch leaves uninitialised.
 pub(super) fn zeros(call: &Call<'_>) -> Results {
     filled(call, &Tensor::of(Vec::new(), vec![0i64]))
 }
 
-/// 1 throughout.
+/// Ones.
 pub(super) fn ones(call: &Call<'_>) -> Results {
     filled(call, &Tensor::of(Vec::new(), vec![1i64]))
 }
 
-/// A value throughout: the second operand, after a shape or a tensor.
+/// A constant: the second operand, after a shape or a tensor.
 pub(super) fn full(call: &Call<'_>) -> Results {
     filled(call, &call.operand(1, "fill_value")?)
 }
 
-/// A value throughout: the third operand, after a tensor and a shape.
+/// A constant: the third operand, after a tensor and a shape.
 pub(super) fn full_new(call: &Call<'_>) -> Results {
     filled(call, &call.operand(2, "fill_value")?)
 }
@@ -40,7 +40,7 @@ pub(super) fn scalar_tensor(call: &Call<'_>) -> Results {
     filled(call, &call.operand(0, "s")?)
 }
 
-/// start + i · step, below (or above) end.
+/// start + i · step, up to but not including end.
 pub(super) fn arange(call: &Call<'_>) -> Results {
     let is_int = call.output_kind() == Kind::Int;
     let (start, end) = if call.args.len() == 1 { (None, 0) } else { (Some(0), 1) };
@@ -76,7 +76,7 @@ pub(super) fn arange(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape.to_vec(), values)])
 }
 
-/// As many numbers as the output has, in equal steps from start to end, each from the nearer end; one alone is the start.
+/// Equally spaced numbers from start to end, each computed from the nearer end; a single one is the start.
 pub(super) fn linspace(call: &Call<'_>) -> Results {
     let end = |at: usize, name| call.float(at, name)?.ok_or(KernelError::Absent(name));
     let (first, last, shape) = (end(0, "start")?, end(1, "end")?, call.output_shape(0)?.to_vec());
@@ -99,7 +99,7 @@ pub(super) fn eye(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, values)])
 }
 
-/// y\[..,c\] = 1 where x is c, else 0. `num_classes` -1 is one more than the largest.
+/// y\[..,c\] = 1 where x is c, else 0. With `num_classes` -1, one more than the largest.
 pub(super) fn one_hot(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let ints = match &x.values {

@@ -1,4 +1,4 @@
-//! Fourier transforms, term by term: the axes of models are short.
+//! Computes Fourier transforms by direct summation, because the axes are short in models.
 
 use std::f64::consts::TAU;
 
@@ -7,14 +7,14 @@ use super::rows::{Rows, back, one_axis};
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
-/// Which way, and what the sum is multiplied by.
+/// The sign of the exponent, and the factor on the sum.
 #[derive(Clone, Copy, Debug)]
 struct Transform {
     sign: f64,
     factor: f64,
 }
 
-/// Forward sums are divided by nothing, backward ones by n; `norm` changes it.
+/// By default forward sums are not scaled and backward ones are divided by n; `norm` changes this.
 fn transform(call: &Call<'_>, at: usize, forward: bool, n: usize) -> Result<Transform, KernelError> {
     let count = n.max(1) as f64;
     let factor = match (call.text(at, "norm"), forward) {
@@ -39,7 +39,7 @@ fn of_row(x: &[[f64; 2]], n: usize, kept: usize, how: Transform) -> Vec<[f64; 2]
     (0..kept).map(term).collect()
 }
 
-/// The number of points: that which is asked for, else the extent. What lacks is zeros, what is too much is left out.
+/// The number of points: the operand, else the extent. Rows are padded with zeros or cut to it.
 fn points(call: &Call<'_>, extent: usize) -> Result<usize, KernelError> {
     let n = call.int(1, "n")?.map(|n| size("n", n)).transpose()?.unwrap_or(extent);
     call.room("a Fourier transform", &[n, n])?;
@@ -47,7 +47,7 @@ fn points(call: &Call<'_>, extent: usize) -> Result<usize, KernelError> {
     Ok(n)
 }
 
-/// f of each row along the axis at position 2.
+/// Applies f to each row along the axis at position 2.
 fn along(
     call: &Call<'_>,
     kept: usize,
@@ -67,12 +67,12 @@ fn extent(call: &Call<'_>) -> Result<usize, KernelError> {
     Ok(extents[at])
 }
 
-/// Along one axis.
+/// The forward transform along one axis.
 pub(super) fn fft(call: &Call<'_>) -> Results {
     one_way(call, true)
 }
 
-/// Back again.
+/// The inverse transform along one axis.
 pub(super) fn ifft(call: &Call<'_>) -> Results {
     one_way(call, false)
 }
@@ -84,7 +84,7 @@ fn one_way(call: &Call<'_>, forward: bool) -> Results {
     Ok(vec![Tensor::of(shape, Values::from(values))])
 }
 
-/// Of real numbers: the first half, as the rest is its mirror.
+/// The transform of real numbers: only the first half, because the rest is its mirror image.
 pub(super) fn rfft(call: &Call<'_>) -> Results {
     let n = points(call, extent(call)?)?;
     let how = transform(call, 3, true, n)?;
@@ -92,12 +92,12 @@ pub(super) fn rfft(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, Values::from(values))])
 }
 
-/// Back from the first half to real numbers.
+/// The inverse transform from the first half to real numbers.
 pub(super) fn irfft(call: &Call<'_>) -> Results {
     let n = points(call, extent(call)?.saturating_sub(1).saturating_mul(2))?;
     let how = transform(call, 3, false, n)?;
     let (shape, values) = along(call, n, |row| {
-        // The mirror: of the first number, and the middle one, the real part counts alone.
+        // Reconstructs the mirrored half: of the first and the middle number only the real part counts.
         let whole: Vec<[f64; 2]> = (0..n)
             .map(|k| {
                 let near = row.get(k.min(n - k)).copied().unwrap_or_default();
@@ -116,7 +116,7 @@ pub(super) fn irfft(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, values.iter().map(|x| x[0]).collect::<Vec<_>>())])
 }
 
-/// Along several axes, one after the other.
+/// The transform along several axes, one after the other.
 pub(super) fn fftn(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     if call.get(1, "s").is_some() {

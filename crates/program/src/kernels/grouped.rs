@@ -1,4 +1,4 @@
-//! Products of rows that are sorted by their expert, and how many rows each expert has.
+//! Computes grouped matrix products, with rows sorted by expert, and counts the rows of each expert.
 
 use super::call::{Call, Results, ensure, size};
 use super::indexing::indices;
@@ -7,7 +7,7 @@ use super::rows::permute;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
-/// How many values lie in each of `bins` equal parts of the range from `min` to `max`, the last with its end; of all values where both are the same.
+/// Counts the values in `bins` equal parts of the range from `min` to `max`, the last one closed; if both are equal, of the range of all values.
 pub(super) fn histc(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let bins = size("bins", call.int(1, "bins")?.unwrap_or(100))?;
@@ -31,7 +31,7 @@ pub(super) fn histc(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, counts)])
 }
 
-/// How often each whole number from 0 on is there, or the sum of its weights; at least `minlength` numbers.
+/// Counts how often each integer from 0 on occurs, or sums its weights; at least `minlength` results.
 pub(super) fn bincount(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let ids = indices(x)?;
@@ -50,8 +50,8 @@ pub(super) fn bincount(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, sums)])
 }
 
-/// y\[r\] = x\[r\] · w\[e\], where e is the group of row r: `offs` says where each group ends. Rows behind the last group are zeros here, and
-/// anything in PyTorch. Without `offs` one product for each group: x\[e\] · w\[e\].
+/// y\[r\] = x\[r\] · w\[e\], where e is the group of row r; `offs` gives the end of each group. Rows after the last group are zeros here, and undefined in
+/// PyTorch. Without `offs`, one product for each group: x\[e\] · w\[e\].
 pub(super) fn grouped_mm(call: &Call<'_>) -> Results {
     let (x, w) = (call.tensor(0, "self")?, call.tensor(1, "mat2")?);
     if call.get(3, "bias").is_some() {

@@ -1,4 +1,4 @@
-//! `x[i, :, mask]`: lists of indices, None and masks, for reading and for writing.
+//! Reads and writes elements by lists of indices, None and masks: `x[i, :, mask]`.
 
 use super::call::{Arg, Call, Results, ensure, index as position, spread};
 use crate::value::dtype::{DType, Kind};
@@ -6,7 +6,7 @@ use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values, each_kind};
 use crate::value::view::{contiguous_strides, offsets};
 
-/// The indices at which a tensor is not 0, a vector for each axis.
+/// The indices at which a tensor is not 0, one vector for each axis.
 pub(super) fn places(x: &Tensor<'_>) -> Vec<Tensor<'static>> {
     let strides = contiguous_strides(&x.shape);
     let found: Vec<usize> = x.to_bools().iter().enumerate().filter(|(_, truth)| **truth).map(|(at, _)| at).collect();
@@ -16,7 +16,7 @@ pub(super) fn places(x: &Tensor<'_>) -> Vec<Tensor<'static>> {
     (0..x.shape.len()).map(|axis| Tensor::of(vec![found.len()], column(axis))).collect()
 }
 
-/// The indices of what is not 0, a row each.
+/// The indices at which a tensor is not 0, one row each.
 pub(super) fn nonzero(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let columns = places(x);
@@ -31,16 +31,15 @@ pub(super) fn nonzero(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![count, columns.len()], out)])
 }
 
-/// Which elements of a tensor a list of indices names, in the order of the result.
+/// The elements that a list of indices selects, in the order of the result.
 struct Places {
     shape: Vec<usize>,
     offsets: Vec<usize>,
 }
 
-/// A mask counts as the indices at which it holds. Where the indexed axes stand side by side, the indices' own axes take their place, else they
-/// come first.
+/// A mask counts as the indices at which it is true. If the indexed axes are adjacent, the axes of the indices replace them, else they come first.
 fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
-    // For each axis of the tensor: its indices, or none.
+    // The indices of each axis, if it has any.
     let mut by_axis: Vec<Option<Tensor<'static>>> = Vec::new();
     for arg in list {
         match arg {
@@ -90,7 +89,7 @@ fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Place
     Ok(Places { shape: [before.0, shape, after.0].concat(), offsets: all })
 }
 
-/// The elements that the indices name.
+/// The elements at the indices.
 pub(super) fn index(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let places = resolve(call, &x.shape, call.list(1, "indices")?)?;
@@ -129,7 +128,7 @@ pub(super) fn index_put(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), values)])
 }
 
-/// x with the elements of a source, in order, where the mask holds.
+/// Writes the elements of a source, in order, where the mask is true.
 pub(super) fn masked_scatter(call: &Call<'_>) -> Results {
     let (x, mask, source) = (call.tensor(0, "self")?, call.tensor(1, "mask")?, call.tensor(2, "source")?);
     let shape = call.broadcast(&x.shape, &mask.shape)?;

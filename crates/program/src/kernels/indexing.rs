@@ -1,4 +1,4 @@
-//! Rows and elements by index along one axis.
+//! Looks up rows and elements by index along one axis.
 
 use super::call::{Call, Results, axis, index as position};
 use super::shape::pick_axis;
@@ -31,7 +31,7 @@ pub(super) fn embedding(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, values)])
 }
 
-/// The slices of an axis that the indices name.
+/// The slices of an axis at the indices.
 pub(super) fn index_select(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let at = axis(call.int(1, "dim")?.unwrap_or(0), x.shape.len())?;
@@ -44,10 +44,10 @@ pub(super) fn index_select(call: &Call<'_>) -> Results {
     Ok(vec![pick_axis(x, at, &sources)])
 }
 
-/// For each element of an index tensor where it stands in a tensor of `extents`: its own place, but along `at` the index.
+/// For each element of an index tensor, its offset in a tensor of `extents`: its own position, except that the index replaces axis `at`.
 pub(super) fn along(extents: &[usize], at: usize, index: &Tensor<'_>) -> Result<Vec<usize>, KernelError> {
     let misfit = || KernelError::Shape { what: "an index tensor", left: index.shape.clone(), right: extents.into() };
-    // A tensor without axes counts as one of one element.
+    // A tensor without axes counts as one with one element.
     let one = |shape: &[usize]| if shape.is_empty() { vec![1] } else { shape.to_vec() };
     let (extents, shape) = (one(extents), one(&index.shape));
     let fits = |axis: usize| axis == at || shape[axis] <= extents[axis];

@@ -1,4 +1,4 @@
-//! Matrix products. Floats by [`firstdiff_core::linear`]: dot products of rows, in f64, on several threads.
+//! Computes matrix products. Floats use [`firstdiff_core::linear`]: dot products of rows, in f64, on several threads.
 
 use std::borrow::Cow;
 
@@ -68,7 +68,7 @@ fn sum(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
 /// β · b + α · a.
 fn combine(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>, alpha: f64, beta: f64) -> Results {
     let shape = call.broadcast(&a.shape, &b.shape)?;
-    // The bias is not read where β is 0: it may hold NaN.
+    // If β is 0 the bias is not read, because it may hold NaN.
     let values: Values<'static> = match a.kind().max(b.kind()) {
         Kind::Float => {
             let add = |x: f64, y: f64| alpha * x + if beta == 0.0 { 0.0 } else { beta * y };
@@ -122,10 +122,10 @@ fn product(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'st
         shape.push(n);
     }
     call.room("a product", &[batch.as_slice(), &[m, n]].concat())?;
-    // The matrices of b with their columns as rows.
+    // The matrices of b, transposed.
     let mut order: Vec<usize> = (0..right.len()).collect();
     order.swap(right.len() - 2, right.len() - 1);
-    // A matrix that serves all batches is multiplied with once.
+    // A matrix that is the same for all batches is multiplied once.
     let (batch, left_batch, m) = match right_batch.iter().all(|&extent| extent == 1)
         && left_batch.iter().product::<usize>() == batch.iter().product::<usize>()
     {
@@ -159,7 +159,7 @@ fn product(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'st
     Ok(Tensor::of(shape, values))
 }
 
-/// The product of each pair of matrices, which begin at these places.
+/// The product of each pair of matrices, which begin at these offsets.
 fn each<T>(
     pairs: &[(usize, usize)],
     a: &[T],

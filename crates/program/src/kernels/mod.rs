@@ -1,4 +1,4 @@
-//! What each operation computes: the table of kernels. A kernel is a function of its operands alone, in f64 and i64.
+//! Lists the kernels: the function that computes each operation of aten or ggml from its operands, in f64 and i64.
 
 mod attention;
 mod binary;
@@ -28,9 +28,9 @@ mod window;
 
 pub(crate) use call::{Arg, Call, Kernel};
 
-/// Every operation of PyTorch's aten that can be evaluated, without overload and without the `_` of one in place; of other namespaces with theirs.
+/// The supported operations of PyTorch's aten, without overload and without the `_` of in-place variants; of other namespaces with their prefix.
 const KERNELS: &[(&str, Kernel)] = &[
-    // One number at a time.
+    // Functions of one number.
     ("neg", unary::neg),
     ("abs", unary::abs),
     ("sign", unary::sign),
@@ -87,7 +87,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("isinf", unary::isinf),
     ("isfinite", unary::isfinite),
     ("nan_to_num", unary::nan_to_num),
-    // Two or three numbers at a time, broadcast.
+    // Functions of two or three numbers, broadcast.
     ("add", binary::add),
     ("sub", binary::sub),
     ("subtract", binary::sub),
@@ -140,7 +140,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("logical_xor", compare::logical_xor),
     ("where", compare::where_),
     ("masked_fill", compare::masked_fill),
-    // Over axes.
+    // Reductions and other operations over axes.
     ("sum", reduce::sum),
     ("mean", reduce::mean),
     ("prod", reduce::prod),
@@ -213,7 +213,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("fft_irfft", fourier::irfft),
     ("scaled_dot_product_attention", attention::attention),
     ("_scaled_dot_product_flash_attention_for_cpu", attention::flash_attention),
-    // By index.
+    // Indexing.
     ("embedding", indexing::embedding),
     ("index_select", indexing::index_select),
     ("gather", indexing::gather),
@@ -229,7 +229,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("scatter_add", scatter::scatter_add),
     ("scatter_reduce", scatter::scatter_reduce),
     ("fill_diagonal", scatter::fill_diagonal),
-    // The same values in another place.
+    // Copies and reordering.
     ("clone", shape::same),
     ("contiguous", shape::same),
     ("to", shape::same),
@@ -267,7 +267,7 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("tolist", shape::same),
     ("is_nonzero", shape::is_nonzero),
     ("size", create::size),
-    // From nothing.
+    // Creation.
     ("arange", create::arange),
     ("linspace", create::linspace),
     ("eye", create::eye),
@@ -291,12 +291,12 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("fill", create::full),
 ];
 
-/// The name of an operation and its overload: `add` and `Tensor` of `add.Tensor`.
+/// Splits the name of an operation from its overload: `add` and `Tensor` of `add.Tensor`.
 pub(crate) fn base_and_overload(name: &str) -> (&str, &str) {
     name.split_once('.').unwrap_or((name, ""))
 }
 
-/// The kernel of an operation: ggml's by its name, one of aten by its name up to the overload, or without the `_` of one in place.
+/// The kernel of an operation: ggml's by full name, aten's by the name without overload, or also without the `_` of the in-place variant.
 pub(crate) fn find(name: &str) -> Option<Kernel> {
     let (base, _) = base_and_overload(name);
     let known = |table: &[(&str, Kernel)], name: &str| {
@@ -308,7 +308,7 @@ pub(crate) fn find(name: &str) -> Option<Kernel> {
         .or_else(|| known(KERNELS, base.strip_suffix('_')?))
 }
 
-/// Names of all operations that can be evaluated.
+/// The names of all supported operations.
 pub fn kernel_names() -> impl Iterator<Item = &'static str> {
     KERNELS.iter().chain(ggml::KERNELS).map(|(name, _)| *name)
 }

@@ -1,4 +1,4 @@
-//! Norms of layers: each group of values brought to a common size.
+//! Computes layer, RMS, group and batch norms.
 
 use super::call::{Call, Results, ensure};
 use super::reduce::total;
@@ -6,7 +6,7 @@ use crate::value::dtype::{DType, Kind};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// Floats, and not complex numbers.
+/// Floats; complex numbers are refused.
 fn floats<'a>(x: &'a Tensor<'_>) -> Result<std::borrow::Cow<'a, [f64]>, KernelError> {
     match x.kind() {
         Kind::Complex => Err(KernelError::Kind { what: "a norm", kind: Kind::Complex }),
@@ -14,14 +14,14 @@ fn floats<'a>(x: &'a Tensor<'_>) -> Result<std::borrow::Cow<'a, [f64]>, KernelEr
     }
 }
 
-/// How many elements the last axes have that `normalized_shape` lists.
+/// Number of elements in the last axes, which `normalized_shape` lists.
 fn width(x: &Tensor<'_>, shape: &[i64]) -> Result<usize, KernelError> {
     let due: Vec<usize> = shape.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
     ensure(x.shape.ends_with(&due), "the last axes and normalized_shape", &x.shape, &due)?;
     Ok(due.iter().product())
 }
 
-/// Gain or bias of `count` elements.
+/// A gain or bias of `count` elements.
 fn vector<'a>(
     call: &'a Call<'_>,
     position: usize,
@@ -33,7 +33,7 @@ fn vector<'a>(
     floats(tensor).map(Some)
 }
 
-/// (x - mean) / √(mean((x - mean)²) + eps) of a row in place; mean and 1/√.
+/// (x - mean) / √(mean((x - mean)²) + eps) of a row in place; returns the mean and 1/√.
 fn centre(row: &mut [f64], eps: f64) -> (f64, f64) {
     let n = row.len() as f64;
     let mean = total(row) / n;
@@ -81,7 +81,7 @@ pub(super) fn rms_norm(call: &Call<'_>) -> Results {
     let w = vector(call, 2, "weight", width)?;
     let eps = call.float(3, "eps")?.unwrap_or(match x.dtype {
         DType::F64 => f64::EPSILON,
-        // PyTorch computes half types in f32.
+        // PyTorch computes f16 and bf16 in f32.
         _ => f64::from(f32::EPSILON),
     });
     let mut out = floats(x)?.into_owned();
@@ -98,7 +98,7 @@ pub(super) fn rms_norm(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), out), Tensor::of(rows, scales)])
 }
 
-/// Batch, channels, and the elements of a channel.
+/// Batch size, number of channels, and elements of a channel.
 fn channels(x: &Tensor<'_>) -> Result<(usize, usize), KernelError> {
     let [_, channels, rest @ ..] = x.shape.as_slice() else {
         return Err(KernelError::Shape { what: "batch and channels", left: x.shape.clone(), right: vec![] });
@@ -126,7 +126,7 @@ pub(super) fn group_norm(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), out)])
 }
 
-/// (x - meanᶜ) / √(varᶜ + eps) · wᶜ + bᶜ for each channel of `x` \[N,C,..\]; mean and variance are the recorded ones.
+/// (x - meanᶜ) / √(varᶜ + eps) · wᶜ + bᶜ for each channel of `x` \[N,C,..\]; mean and variance are operands.
 fn batch(call: &Call<'_>, eps: usize) -> Results {
     let x = call.tensor(0, "input")?;
     let (channels, inner) = channels(x)?;
@@ -144,7 +144,7 @@ fn batch(call: &Call<'_>, eps: usize) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), out)])
 }
 
-/// Batch norm in evaluation; that of training is refused.
+/// Batch norm in evaluation mode; training mode is refused.
 pub(super) fn batch_norm(call: &Call<'_>) -> Results {
     match call.flag(5, "training", false)? {
         true => Err(KernelError::Value { name: "training", value: "true".into() }),

@@ -1,4 +1,4 @@
-//! Values by their order. NaN counts as the largest; what is sorted keeps the order of equal values.
+//! Sorts values. NaN counts as the largest; equal values keep their order.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
-/// Each row along `dim` in order, and the places that its values had.
+/// Sorts each row along `dim`; returns values and their indices.
 fn sorted(call: &Call<'_>, x: &Tensor<'_>, position: usize, descending: bool) -> Results {
     let (extents, at) = one_axis(call, x, position, -1)?;
     fn places<T: Copy>(rows: &Rows<'_, T>, compare: impl Fn(T, T) -> Ordering) -> (Vec<T>, Vec<i64>) {
@@ -41,7 +41,7 @@ fn sorted(call: &Call<'_>, x: &Tensor<'_>, position: usize, descending: bool) ->
     Ok(vec![Tensor::of(shape.clone(), values), Tensor::of(shape, places)])
 }
 
-/// The k largest (or smallest) of each row and their places, in PyTorch's order: see [`first_places`].
+/// The k largest (or smallest) of each row and their indices, in PyTorch's order: see [`first_places`].
 pub(super) fn topk(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let k = size("k", call.int(1, "k")?.ok_or(KernelError::Absent("k"))?)?;
@@ -83,7 +83,7 @@ pub(super) fn topk(call: &Call<'_>) -> Results {
         Values::Complex(_) => return Err(KernelError::Kind { what: "an order", kind: Kind::Complex }),
     };
     let places = back(places, &extents, at);
-    // A tensor without axes has one element, and stays without.
+    // A tensor without axes has one element, and the result has no axes either.
     let shape = if x.shape.is_empty() { Vec::new() } else { extents };
     if shape.iter().product::<usize>() != places.len() {
         return Err(KernelError::Value { name: "k", value: k.to_string() });
@@ -91,16 +91,16 @@ pub(super) fn topk(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape.clone(), values), Tensor::of(shape, places)])
 }
 
-/// Each row in order, and the place that each value had.
+/// Sorts each row; returns values and their indices.
 pub(super) fn sort(call: &Call<'_>) -> Results {
     let (dim, descending) = if call.overload == "stable" { (usize::MAX, usize::MAX) } else { (1, 2) };
-    // `stable` may be positional: then the others follow it.
+    // `stable` may be positional; then the other operands follow it.
     let shift = usize::from(call.overload == "stable" && call.args.len() > 1);
     let (dim, descending) = if shift == 1 { (2, 3) } else { (dim, descending) };
     sorted(call, call.tensor(0, "self")?, dim, call.flag(descending, "descending", false)?)
 }
 
-/// The places of each row's values in order.
+/// The indices that sort each row.
 pub(super) fn argsort(call: &Call<'_>) -> Results {
     Ok(sort(call)?.split_off(1))
 }

@@ -1,4 +1,4 @@
-//! One value for each row of some axes. Sums of floats are in f64, in the order of [`firstdiff_core::sum`].
+//! Reduces axes to one value for each row: sums, means, variances, extremes. Sums of floats are in f64, in the order of [`firstdiff_core::sum`].
 
 use super::call::{Arg, Call, Results};
 use super::rows::{Rows, axes, reduced};
@@ -8,13 +8,13 @@ use crate::value::error::KernelError;
 use crate::value::operand::Scalar;
 use crate::value::tensor::{Tensor, Values};
 
-/// Which axes are reduced, and whether they stay with extent 1.
+/// The axes to reduce, and whether they stay with extent 1.
 struct Over {
     axes: Vec<usize>,
     shape: Vec<usize>,
 }
 
-/// Axes at position 1 and `keepdim` at `keep`.
+/// Reads the axes from position 1 and `keepdim` from position `keep`.
 fn over(call: &Call<'_>, x: &Tensor<'_>, keep: usize) -> Result<Over, KernelError> {
     let axes = axes(call.ints(1, "dim")?, x.shape.len())?;
     let shape = reduced(&x.shape, &axes, call.flag(keep, "keepdim", false)?);
@@ -73,7 +73,7 @@ pub(super) fn prod(call: &Call<'_>) -> Results {
     }
 }
 
-/// How many are taken off n in the denominator of a variance, the axes, and where `keepdim` stands: `unbiased` or `correction`.
+/// Reads what is subtracted from n in the denominator of a variance (`unbiased` or `correction`), and the axes.
 fn spread(call: &Call<'_>, x: &Tensor<'_>) -> Result<(f64, Over), KernelError> {
     // Without axes: var(self, unbiased).
     let whole = matches!(call.args.get(1), Some(Arg::Scalar(Scalar::Bool(_))));
@@ -102,32 +102,32 @@ pub(super) fn var(call: &Call<'_>) -> Results {
     floats(x, over, |row| variance(row, correction))
 }
 
-/// The root of the variance.
+/// The standard deviation.
 pub(super) fn std(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let (correction, over) = spread(call, x)?;
     floats(x, over, |row| variance(row, correction).sqrt())
 }
 
-/// Variance and mean.
+/// The variance, and the mean.
 pub(super) fn var_mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     with_mean(call, x, var(call)?)
 }
 
-/// Root of the variance, and mean.
+/// The standard deviation, and the mean.
 pub(super) fn std_mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     with_mean(call, x, std(call)?)
 }
 
-/// What was found over the axes of a variance, and the mean over these.
+/// Adds the mean over the same axes to the results.
 fn with_mean(call: &Call<'_>, x: &Tensor<'_>, mut found: Vec<Tensor<'static>>) -> Results {
     found.extend(floats(x, spread(call, x)?.1, |row| total(row) / row.len() as f64)?);
     Ok(found)
 }
 
-/// The place of the first extreme of a row; of the first NaN where there is one.
+/// The index of the first extreme of a row; of the first NaN if there is one.
 fn extreme<T: Copy + PartialOrd>(row: &[T], is_max: bool) -> usize {
     let is_nan = |x: T| x.partial_cmp(&x).is_none();
     (1..row.len()).fold(0, |best, at| {
@@ -137,7 +137,7 @@ fn extreme<T: Copy + PartialOrd>(row: &[T], is_max: bool) -> usize {
     })
 }
 
-/// The extreme of each row, and its place.
+/// The extreme of each row, and its index.
 fn extremes(x: &Tensor<'_>, over: Over, is_max: bool) -> Results {
     let (values, places): (Values<'static>, Vec<i64>) = match &x.values {
         Values::Complex(_) => return Err(KernelError::Kind { what: "an order", kind: Kind::Complex }),
@@ -179,23 +179,23 @@ pub(super) fn amin(call: &Call<'_>) -> Results {
     extremes(x, over(call, x, 2)?, false)
 }
 
-/// The larger of two tensors, or the largest of each row with its place, or of all.
+/// The larger of two tensors, or the largest of each row with its index, or of all.
 pub(super) fn max(call: &Call<'_>) -> Results {
     if call.overload == "other" { binary::maximum(call) } else { amax(call) }
 }
 
-/// The smaller of two tensors, or the smallest of each row with its place, or of all.
+/// The smaller of two tensors, or the smallest of each row with its index, or of all.
 pub(super) fn min(call: &Call<'_>) -> Results {
     if call.overload == "other" { binary::minimum(call) } else { amin(call) }
 }
 
-/// The place of the first largest of each row, or of all elements in a row.
+/// The index of the first largest value in each row, or in the flattened tensor.
 pub(super) fn argmax(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     Ok(extremes(x, over(call, x, 2)?, true)?.split_off(1))
 }
 
-/// The place of the first smallest of each row, or of all elements in a row.
+/// The index of the first smallest value in each row, or in the flattened tensor.
 pub(super) fn argmin(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     Ok(extremes(x, over(call, x, 2)?, false)?.split_off(1))
@@ -208,17 +208,17 @@ fn truths(call: &Call<'_>, f: impl Fn(&[bool]) -> bool) -> Results {
     Ok(vec![Tensor::of(over.shape, rows.iter().map(|row| i64::from(f(row))).collect::<Vec<_>>())])
 }
 
-/// Whether any of a row is other than 0.
+/// Whether any value of a row is non-zero.
 pub(super) fn any(call: &Call<'_>) -> Results {
     truths(call, |row| row.contains(&true))
 }
 
-/// Whether all of a row are other than 0.
+/// Whether all values of a row are non-zero.
 pub(super) fn all(call: &Call<'_>) -> Results {
     truths(call, |row| !row.contains(&false))
 }
 
-/// m + ln Σ e^(x - m), where m is the largest, or 0 where that is infinite.
+/// m + ln Σ e^(x - m), where m is the largest, or 0 if that is infinite.
 pub(super) fn logsumexp(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     floats(x, over(call, x, 2)?, log_sum_exp)
@@ -231,7 +231,7 @@ pub(super) fn log_sum_exp(row: &[f64]) -> f64 {
     most + firstdiff_core::sum(row, |x| (x - most).exp()).ln()
 }
 
-/// (Σ |x|^p)^(1/p); the largest |x| for p = ∞, the smallest for -∞, the number of those that are not 0 for p = 0.
+/// (Σ |x|^p)^(1/p); the largest |x| for p = ∞, the smallest for -∞, the number of non-zero values for p = 0.
 pub(super) fn vector_norm(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let p = call.float(1, if call.name == "norm" { "p" } else { "ord" })?.unwrap_or(2.0);

@@ -1,19 +1,19 @@
-//! Images in another size, by the values around each point.
+//! Resizes images by nearest, bilinear or bicubic interpolation.
 
 use super::call::{Call, Results, ensure, size};
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// The sources of one output position along an axis, each with its weight.
+/// The input positions for one output position along an axis, each with its weight.
 type Taps = Vec<(usize, f64)>;
 
-/// How far a position of the output is along the input.
+/// Maps output positions to input positions.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     extent: usize,
     align_corners: bool,
-    /// Input elements for one of the output.
+    /// Input elements for each output element.
     step: f64,
 }
 
@@ -27,12 +27,12 @@ impl Scale {
     }
 }
 
-/// The nearest element below.
+/// Nearest neighbour, rounded down.
 pub(super) fn nearest(call: &Call<'_>) -> Results {
     resize(call, None, |scale, at| vec![(scale.inside((at as f64 * scale.step).floor()), 1.0)])
 }
 
-/// Linear between two elements, in each direction.
+/// Linear interpolation in each direction.
 pub(super) fn bilinear(call: &Call<'_>) -> Results {
     resize(call, Some(2), |scale, at| {
         let place = scale.source(at).max(0.0);
@@ -42,7 +42,7 @@ pub(super) fn bilinear(call: &Call<'_>) -> Results {
     })
 }
 
-/// Of the third degree between four elements, in each direction, with Keys' constant -0.75; the border goes on.
+/// Cubic interpolation in each direction, with Keys' constant -0.75; the border is repeated.
 pub(super) fn bicubic(call: &Call<'_>) -> Results {
     let keys = -0.75;
     let near = |x: f64| ((keys + 2.0) * x - (keys + 3.0)) * x * x + 1.0;
@@ -56,7 +56,7 @@ pub(super) fn bicubic(call: &Call<'_>) -> Results {
     })
 }
 
-/// Each output of the last two axes is a sum of products of what both axes give. `corners`: the position of `align_corners`.
+/// Each output over the last two axes is the weighted sum of both axes' sources. `corners`: the position of `align_corners`.
 fn resize(call: &Call<'_>, corners: Option<usize>, taps: impl Fn(Scale, usize) -> Taps) -> Results {
     let x = call.tensor(0, "input")?;
     let [lead @ .., height, width] = x.shape.as_slice() else {
@@ -68,7 +68,7 @@ fn resize(call: &Call<'_>, corners: Option<usize>, taps: impl Fn(Scale, usize) -
     ensure(*height > 0 && *width > 0 && !lead.is_empty(), "an image", &x.shape, &[])?;
     let align_corners = corners.map_or(Ok(false), |at| call.flag(at, "align_corners", false))?;
     let after = corners.map_or(2, |at| at + 1);
-    // Overload `vec` has a list of both factors, the other one number for each axis.
+    // Overload `vec` has a list of both factors, the other has one number for each axis.
     let factors: Vec<Option<f64>> = match call.overload {
         "vec" => match call.get(after, "scale_factors") {
             Some(_) => call.tensors(after, "scale_factors")?.iter().map(|x| x.to_floats().first().copied()).collect(),

@@ -1,4 +1,4 @@
-//! Axes as rows: what is done along some axes is done to each row of them.
+//! Arranges axes as rows, so that operations over axes work on contiguous rows.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 use crate::value::view::{contiguous_strides, for_each_row};
 
-/// A tensor whose reduced axes come last.
+/// A tensor whose reduced axes were moved to the end.
 #[derive(Debug)]
 pub(super) struct Rows<'a, T: Copy> {
-    /// Each row after the other.
+    /// The rows, one after the other.
     pub(super) values: Cow<'a, [T]>,
     /// Elements of a row.
     pub(super) width: usize,
@@ -19,7 +19,7 @@ pub(super) struct Rows<'a, T: Copy> {
 }
 
 impl<'a, T: Copy> Rows<'a, T> {
-    /// The rows along `axes`, which are sorted and each there once.
+    /// The rows along `axes`, which must be sorted and distinct.
     pub(super) fn new(values: &'a [T], shape: &[usize], axes: &[usize]) -> Rows<'a, T> {
         let kept: Vec<usize> = (0..shape.len()).filter(|axis| !axes.contains(axis)).collect();
         let extents = |axes: &[usize]| axes.iter().map(|&axis| shape[axis]).collect::<Vec<_>>();
@@ -34,7 +34,7 @@ impl<'a, T: Copy> Rows<'a, T> {
     }
 }
 
-/// The values with their axes in another order.
+/// Transposes values to another order of axes.
 pub(super) fn permute<'a, T: Copy>(values: &'a [T], shape: &[usize], order: &[usize]) -> Cow<'a, [T]> {
     if order.is_sorted() {
         return Cow::Borrowed(values);
@@ -49,12 +49,12 @@ pub(super) fn permute<'a, T: Copy>(values: &'a [T], shape: &[usize], order: &[us
     Cow::Owned(out)
 }
 
-/// Rows along one axis back in their place; `shape` is that of the result.
+/// Moves the axis of rows back to its position; `shape` is that of the result.
 pub(super) fn back<T: Copy>(values: Vec<T>, shape: &[usize], axis: usize) -> Vec<T> {
     if axis + 1 >= shape.len() {
         return values;
     }
-    // As the rows are laid out: the axis last.
+    // Shape as stored, with the axis last.
     let mut stored = shape.to_vec();
     let extent = stored.remove(axis);
     stored.push(extent);
@@ -63,7 +63,7 @@ pub(super) fn back<T: Copy>(values: Vec<T>, shape: &[usize], axis: usize) -> Vec
     permute(&values, &stored, &order).into_owned()
 }
 
-/// One axis of a tensor; a tensor without axes counts as one of one element.
+/// One axis of a tensor; a tensor without axes counts as one with one element.
 pub(super) fn one_axis(
     call: &Call<'_>,
     x: &Tensor<'_>,
@@ -74,7 +74,7 @@ pub(super) fn one_axis(
     Ok((if x.shape.is_empty() { vec![1] } else { x.shape.clone() }, at))
 }
 
-/// The axes of a list, sorted; all of them where there is no list, or an empty one.
+/// The axes of a list, sorted; all axes if the list is absent or empty.
 pub(super) fn axes(list: Option<Vec<i64>>, rank: usize) -> Result<Vec<usize>, KernelError> {
     let list = list.unwrap_or_default();
     if list.is_empty() {
@@ -87,7 +87,7 @@ pub(super) fn axes(list: Option<Vec<i64>>, rank: usize) -> Result<Vec<usize>, Ke
     Ok(out)
 }
 
-/// The shape that is left when `axes` are reduced.
+/// The shape after `axes` are reduced.
 pub(super) fn reduced(shape: &[usize], axes: &[usize], keep: bool) -> Vec<usize> {
     let extents = shape.iter().enumerate();
     match keep {

@@ -1,4 +1,4 @@
-//! As many values for each row as it has, or nearly: softmax, running sums, differences.
+//! Computes operations along an axis that keep it, or nearly: softmax, cumulative sums, differences.
 
 use super::call::{Call, Results, axis};
 use super::reduce::log_sum_exp;
@@ -9,7 +9,7 @@ use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
-/// Every row along `dim` through f, which changes it.
+/// Applies f to every row along `dim`, in place.
 fn each_row(call: &Call<'_>, x: &Tensor<'_>, f: impl Fn(&mut [f64])) -> Results {
     if x.kind() == Kind::Complex {
         return Err(KernelError::Kind { what: "this operation", kind: Kind::Complex });
@@ -38,7 +38,7 @@ fn cast(call: &Call<'_>, x: &Tensor<'_>, position: usize) -> Tensor<'static> {
     x
 }
 
-/// e^(xᵢ - m) / Σⱼ e^(xⱼ - m), where m is the largest of the row. A row of -∞ alone gives NaN.
+/// e^(xᵢ - m) / Σⱼ e^(xⱼ - m), where m is the largest of the row. A row of only -∞ gives NaN.
 pub(super) fn softmax(call: &Call<'_>) -> Results {
     each_row(call, &cast(call, call.tensor(0, "self")?, 2), soft)
 }
@@ -51,7 +51,7 @@ pub(super) fn soft(row: &mut [f64]) {
     row.iter_mut().for_each(|x| *x /= sum);
 }
 
-/// xᵢ - ln Σⱼ e^xⱼ. A row of -∞ alone gives NaN.
+/// xᵢ - ln Σⱼ e^xⱼ. A row of only -∞ gives NaN.
 pub(super) fn log_softmax(call: &Call<'_>) -> Results {
     each_row(call, &cast(call, call.tensor(0, "self")?, 2), |row| {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, binary::larger);
@@ -61,7 +61,7 @@ pub(super) fn log_softmax(call: &Call<'_>) -> Results {
     })
 }
 
-/// f over the values so far; integers exactly.
+/// Accumulates with f, or exactly with g for integers.
 fn running(call: &Call<'_>, f: impl Fn(f64, f64) -> f64, g: impl Fn(i64, i64) -> i64) -> Results {
     let x = call.tensor(0, "self")?;
     let (Values::Int(values), true) = (&x.values, call.output_kind() == Kind::Int) else {
@@ -89,7 +89,7 @@ pub(super) fn cumprod(call: &Call<'_>) -> Results {
     running(call, |product, x| product * x, i64::wrapping_mul)
 }
 
-/// yᵢ = xᵢ₊₁ - xᵢ along an axis, n times; `prepend` and `append` are joined first. Of truth values: whether they differ.
+/// yᵢ = xᵢ₊₁ - xᵢ along an axis, n times, after `prepend` and `append` are joined. For booleans: whether they differ.
 pub(super) fn diff(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let at = axis(call.int(2, "dim")?.unwrap_or(-1), x.shape.len())?;

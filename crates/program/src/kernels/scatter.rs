@@ -1,4 +1,4 @@
-//! Writing by index along one axis.
+//! Writes elements by index along one axis.
 
 use super::call::{Call, Results, axis, ensure, index as position};
 use super::indexing::{along, indices};
@@ -7,7 +7,7 @@ use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::contiguous_strides;
 
-/// How an element and a new value become one.
+/// How an old and a new value are combined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     Put,
@@ -17,7 +17,7 @@ enum How {
     Least,
 }
 
-/// x with `new` put, added or multiplied at `places`, in order; one new value serves all.
+/// Puts, adds or multiplies `new` at `places`, in order; a single new value is used for all.
 fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Results {
     if new.len() != 1 && new.len() < places.len() {
         return Err(KernelError::Shape {
@@ -40,7 +40,7 @@ fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Resu
         (Kind::Float, How::Multiply) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a * b).into(),
         (Kind::Int, How::Most) => put(&x.to_ints(), places, &new.to_ints(), i64::max).into(),
         (Kind::Int, How::Least) => put(&x.to_ints(), places, &new.to_ints(), i64::min).into(),
-        // NaN stays.
+        // NaN is kept.
         (Kind::Float, How::Most) => {
             put(&x.to_floats(), places, &new.to_floats(), |a, b| if a >= b || a.is_nan() { a } else { b }).into()
         }
@@ -58,12 +58,12 @@ fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Resu
     Ok(vec![Tensor::of(x.shape.clone(), values)])
 }
 
-/// The axis at position 1.
+/// The axis operand at position 1.
 fn dim(call: &Call<'_>, x: &Tensor<'_>) -> Result<usize, KernelError> {
     axis(call.int(1, "dim")?.ok_or(KernelError::Absent("dim"))?, x.shape.len())
 }
 
-/// The places of whole slices along an axis, in the order of a source of that many slices.
+/// The indices of whole slices along an axis, in the order of a source with that many slices.
 fn slices(call: &Call<'_>, x: &Tensor<'_>) -> Result<(Vec<usize>, Vec<usize>), KernelError> {
     let at = dim(call, x)?;
     let ids = indices(call.tensor(2, "index")?)?;
@@ -82,7 +82,7 @@ fn slices(call: &Call<'_>, x: &Tensor<'_>) -> Result<(Vec<usize>, Vec<usize>), K
     Ok((places, shape))
 }
 
-/// The source, whose shape must be that of the slices.
+/// The source, which must have the shape of the slices.
 fn source<'a>(call: &'a Call<'_>, x: &Tensor<'_>, shape: &[usize]) -> Result<Tensor<'a>, KernelError> {
     let source = call.tensor(3, "source")?.view();
     ensure(
@@ -94,7 +94,7 @@ fn source<'a>(call: &'a Call<'_>, x: &Tensor<'_>, shape: &[usize]) -> Result<Ten
     Ok(source)
 }
 
-/// x with α · the source's slices added at the indices of an axis, in order.
+/// Adds α times the source's slices at the indices of an axis, in order.
 pub(super) fn index_add(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let (places, shape) = slices(call, x)?;
@@ -110,14 +110,14 @@ pub(super) fn index_add(call: &Call<'_>) -> Results {
     written(x, &places, &new, How::Add)
 }
 
-/// x with the source's slices at the indices of an axis.
+/// Writes the source's slices at the indices of an axis.
 pub(super) fn index_copy(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let (places, shape) = slices(call, x)?;
     written(x, &places, &source(call, x, &shape)?, How::Put)
 }
 
-/// x with one value in the slices at the indices of an axis.
+/// Fills the slices at the indices of an axis with one value.
 pub(super) fn index_fill(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let value = call.operand(3, "value")?;
@@ -125,7 +125,7 @@ pub(super) fn index_fill(call: &Call<'_>) -> Results {
     written(x, &slices(call, x)?.0, &value, How::Put)
 }
 
-/// x with y\[index\[i,j\],j\] = src\[i,j\] for the first axis, and so for others; `src` may be one number.
+/// y\[index\[i,j\],j\] = src\[i,j\] for the first axis, and likewise for others; `src` may be one number.
 pub(super) fn scatter(call: &Call<'_>) -> Results {
     let how = match call.text(4, "reduce") {
         None => How::Put,
@@ -136,12 +136,12 @@ pub(super) fn scatter(call: &Call<'_>) -> Results {
     scattered(call, how)
 }
 
-/// The same, the source added.
+/// The same, with the source added.
 pub(super) fn scatter_add(call: &Call<'_>) -> Results {
     scattered(call, How::Add)
 }
 
-/// The same, with what is there and all that comes to a place made one by `reduce`; without `include_self` what is there counts only where nothing comes.
+/// The same, with all values that fall on an element combined by `reduce`; without `include_self` the old value counts only where nothing falls.
 pub(super) fn scatter_reduce(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let index = call.tensor(2, "index")?;
@@ -174,7 +174,7 @@ pub(super) fn scatter_reduce(call: &Call<'_>) -> Results {
     Ok(made)
 }
 
-/// x with one value on the diagonal; of a matrix with more rows than columns again and again with `wrap`.
+/// Fills the diagonal with one value; with `wrap` it restarts in a matrix with more rows than columns.
 pub(super) fn fill_diagonal(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let value = call.operand(1, "fill_value")?;
@@ -200,7 +200,7 @@ fn scattered_into(call: &Call<'_>, x: &Tensor<'_>, how: How) -> Results {
     if new.shape.len() != index.shape.len() || new.len() == 1 {
         return written(x, &places, &new, how);
     }
-    // The source may be larger: its first elements along each axis.
+    // The source may be larger: its first elements along each axis are used.
     let fits = new.shape.iter().zip(&index.shape).all(|(source, index)| index <= source);
     ensure(fits || index.is_empty(), "the source and the index", &new.shape, &index.shape)?;
     let at = crate::value::view::offsets(&index.shape, &contiguous_strides(&new.shape));

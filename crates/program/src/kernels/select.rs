@@ -1,9 +1,10 @@
-//! Which of equal values does PyTorch's topk take on a processor? Those that `std::nth_element` and `std::sort` of libstdc++ leave in front.
-//! A router that masks experts with 0 has such values, and where they are taken the choice decides which expert a token goes to.
+//! Reproduces which of several equal values PyTorch's topk takes on CPU: those that libstdc++'s `std::nth_element` and `std::sort` put first. A router that
+//! masks experts with 0 has equal values, and the choice decides which expert a token goes to.
 
-/// The first `k` places of a row in PyTorch's order; `before(a, b)` says whether a comes before b.
+/// The indices of the first `k` values of a row in PyTorch's order; `before(a, b)` says whether a comes before b.
 ///
-/// As torch 2.9 with libstdc++ 4.6 to 15, where k · 64 is more than the row has; else, and on other machines, equal values may come in another order.
+/// As torch 2.9 with libstdc++ 4.6 to 15, if k · 64 is more than the length of the row; otherwise, and on other platforms, equal values may be ordered
+/// differently.
 pub(super) fn first_places<T: Copy>(row: &[T], k: usize, is_sorted: bool, before: impl Fn(T, T) -> bool) -> Vec<usize> {
     let mut queue: Vec<usize> = (0..row.len()).collect();
     let less = |a: usize, b: usize| before(row[a], row[b]);
@@ -20,7 +21,7 @@ pub(super) fn first_places<T: Copy>(row: &[T], k: usize, is_sorted: bool, before
     queue
 }
 
-/// `std::nth_element`; whether it came to an end before its depth was used up.
+/// `std::nth_element`; returns whether it ended within its depth limit.
 fn nth_element(queue: &mut [usize], nth: usize, less: &impl Fn(usize, usize) -> bool) -> bool {
     let (mut first, mut last) = (0, queue.len());
     let mut depth = 2 * queue.len().max(1).ilog2();
@@ -36,7 +37,7 @@ fn nth_element(queue: &mut [usize], nth: usize, less: &impl Fn(usize, usize) -> 
     true
 }
 
-/// `std::sort`; rows that use its depth up are of no concern here.
+/// `std::sort`; rows that exceed its depth limit do not occur here.
 fn sort(queue: &mut [usize], less: &impl Fn(usize, usize) -> bool) {
     fn split(queue: &mut [usize], less: &impl Fn(usize, usize) -> bool) {
         let mut last = queue.len();
@@ -50,7 +51,7 @@ fn sort(queue: &mut [usize], less: &impl Fn(usize, usize) -> bool) {
     insertion_sort(queue, less);
 }
 
-/// `__unguarded_partition_pivot`: the median of three to the front, then the rest around it.
+/// `__unguarded_partition_pivot`: moves the median of three to the front, then partitions the rest around it.
 fn partition(queue: &mut [usize], less: &impl Fn(usize, usize) -> bool) -> usize {
     let (a, b, c) = (1, queue.len() / 2, queue.len() - 1);
     let (x, y, z) = (queue[a], queue[b], queue[c]);
@@ -72,7 +73,7 @@ fn partition(queue: &mut [usize], less: &impl Fn(usize, usize) -> bool) -> usize
     queue.swap(0, median);
     let (pivot, mut first, mut last) = (queue[0], 1, queue.len());
     loop {
-        // The pivot is a median of three: each side has an element that ends its loop.
+        // The pivot is a median of three, so on each side an element ends the loop.
         while first < queue.len() && less(queue[first], pivot) {
             first += 1;
         }

@@ -1,4 +1,4 @@
-//! The same values in another place or another number.
+//! Copies, joins, pads, repeats and rearranges values.
 
 use super::call::{Arg, Call, Results, axis, ensure, size, spread};
 use crate::value::dtype::Kind;
@@ -6,12 +6,12 @@ use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values, each_kind};
 use crate::value::view::contiguous_strides;
 
-/// The tensor itself; the output's type is what it is rounded to.
+/// The tensor itself; it is rounded to the output's type when it is stored.
 pub(super) fn same(call: &Call<'_>) -> Results {
     Ok(vec![call.tensor(0, "self")?.clone().into_owned()])
 }
 
-/// The tensor itself: nothing is dropped in evaluation. In training it is refused.
+/// The tensor itself, because evaluation drops nothing. Training mode is refused.
 pub(super) fn dropout(call: &Call<'_>) -> Results {
     match call.flag(2, "train", true)? {
         true => Err(KernelError::Value { name: "train", value: "true".into() }),
@@ -26,25 +26,25 @@ pub(super) fn copy(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(to.shape.clone(), values)])
 }
 
-/// The same values in row-major order under the output's shape.
+/// The same values in row-major order, in the output's shape.
 pub(super) fn reshape(call: &Call<'_>) -> Results {
     let (x, shape) = (call.tensor(0, "self")?, call.output_shape(0)?);
     ensure(x.len() == shape.iter().product::<usize>(), "a tensor and its new shape", &x.shape, shape)?;
     Ok(vec![Tensor { shape: shape.to_vec(), ..x.clone() }.into_owned()])
 }
 
-/// The tensor, which is broadcast as it is stored.
+/// The tensor itself; it is broadcast when it is stored.
 pub(super) fn expand(call: &Call<'_>) -> Results {
     same(call)
 }
 
-/// Whether one value is not 0.
+/// Whether the single value is not 0.
 pub(super) fn is_nonzero(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     Ok(vec![Tensor::of(x.shape.clone(), x.to_bools().into_iter().map(i64::from).collect::<Vec<_>>())])
 }
 
-/// Tensors one after the other along an axis.
+/// Concatenates tensors along an axis.
 pub(super) fn join(parts: &[Tensor<'_>], at: usize) -> Result<Tensor<'static>, KernelError> {
     let Some(first) = parts.first() else { return Err(KernelError::Absent("tensors")) };
     let mut shape = first.shape.clone();
@@ -85,7 +85,7 @@ pub(super) fn join(parts: &[Tensor<'_>], at: usize) -> Result<Tensor<'static>, K
     Ok(Tensor::of(shape, values))
 }
 
-/// Tensors one after the other along an axis; empty vectors are left out.
+/// Concatenates tensors along an axis; empty vectors are skipped.
 pub(super) fn cat(call: &Call<'_>) -> Results {
     let mut parts = call.tensors(0, "tensors")?;
     if parts.iter().any(|part| part.shape != [0]) {
@@ -95,7 +95,7 @@ pub(super) fn cat(call: &Call<'_>) -> Results {
     Ok(vec![join(&parts, axis(call.int(1, "dim")?.unwrap_or(0), rank)?)?])
 }
 
-/// Tensors of one shape beside each other along a new axis.
+/// Stacks tensors of equal shape along a new axis.
 pub(super) fn stack(call: &Call<'_>) -> Results {
     let mut parts = call.tensors(0, "tensors")?;
     let shape = parts.first().map(|part| part.shape.clone()).ok_or(KernelError::Absent("tensors"))?;
@@ -107,7 +107,7 @@ pub(super) fn stack(call: &Call<'_>) -> Results {
     Ok(vec![join(&parts, at)?])
 }
 
-/// For each axis the elements that are taken; `None` is the filling.
+/// For each axis, the source index of each element; `None` is filled with `filling`.
 fn remap<T: Copy>(x: &[T], shape: &[usize], maps: &[Vec<Option<usize>>], filling: T) -> Vec<T> {
     let strides = contiguous_strides(shape);
     // None where any axis is filled.
@@ -131,7 +131,7 @@ fn remapped(x: &Tensor<'_>, maps: &[Vec<Option<usize>>], filling: &Tensor<'_>) -
     Tensor::of(shape, values)
 }
 
-/// Every axis whole.
+/// Maps that keep every axis.
 fn identity(shape: &[usize]) -> Vec<Vec<Option<usize>>> {
     shape.iter().map(|&extent| (0..extent).map(Some).collect()).collect()
 }
@@ -140,7 +140,7 @@ fn zero() -> Tensor<'static> {
     Tensor::of(Vec::new(), vec![0i64])
 }
 
-/// The slices of an axis that `sources` lists; they must exist.
+/// Selects the slices of an axis at `sources`, which must exist.
 pub(super) fn pick_axis(x: &Tensor<'_>, at: usize, sources: &[usize]) -> Tensor<'static> {
     let (outer, inner) = (x.shape[..at].iter().product::<usize>(), x.shape[at + 1..].iter().product::<usize>());
     let block = x.shape[at] * inner;
@@ -152,7 +152,7 @@ pub(super) fn pick_axis(x: &Tensor<'_>, at: usize, sources: &[usize]) -> Tensor<
     Tensor::of(shape, values)
 }
 
-/// The tensor with elements before and after its last axes, from the last: \[before, after, before, ..\]; negative numbers cut off.
+/// Pads the last axes, beginning with the last: \[before, after, before, ..\]; negative numbers crop.
 pub(super) fn pad(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let list = call.ints(1, "pad")?.ok_or(KernelError::Absent("pad"))?;
@@ -204,7 +204,7 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
     Ok(vec![remapped(x, &maps, &filling)])
 }
 
-/// The tensor so many times along each axis; new axes come first.
+/// Repeats the tensor along each axis; new axes come first.
 pub(super) fn repeat(call: &Call<'_>) -> Results {
     let mut x = call.tensor(0, "self")?.view();
     let name = if call.name == "tile" { "dims" } else { "repeats" };
@@ -221,7 +221,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
     Ok(vec![remapped(&x, &maps, &zero())])
 }
 
-/// Each element of an axis so many times; without an axis each of all elements. Of counts alone: their indices.
+/// Repeats each element of an axis; without an axis each of all elements. With only counts: repeats their indices.
 pub(super) fn repeat_interleave(call: &Call<'_>) -> Results {
     let mut x = call.tensor(0, "self")?.view();
     let alone = call.overload == "Tensor";
@@ -249,7 +249,7 @@ pub(super) fn repeat_interleave(call: &Call<'_>) -> Results {
     Ok(vec![pick_axis(&x, at, &sources)])
 }
 
-/// The elements moved along axes, what falls off the end coming first; without axes as one row.
+/// Rotates the elements along axes; without axes along the flattened tensor.
 pub(super) fn roll(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let shifts = call.ints(1, "shifts")?.ok_or(KernelError::Absent("shifts"))?;
@@ -271,7 +271,7 @@ pub(super) fn roll(call: &Call<'_>) -> Results {
     Ok(vec![Tensor { shape: x.shape.clone(), ..rolled }])
 }
 
-/// The elements of axes in reverse.
+/// Reverses the elements along axes.
 pub(super) fn flip(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let mut maps = identity(&x.shape);
@@ -284,7 +284,7 @@ pub(super) fn flip(call: &Call<'_>) -> Results {
     Ok(vec![remapped(x, &maps, &zero())])
 }
 
-/// The last two axes with zeros where `keep` does not hold for column - row.
+/// Sets the last two axes to zero where `keep` is false for column - row.
 fn triangle(call: &Call<'_>, keep: impl Fn(i64, i64) -> bool) -> Results {
     let x = call.tensor(0, "self")?;
     let [.., rows, columns] = x.shape.as_slice() else {
@@ -306,12 +306,12 @@ fn triangle(call: &Call<'_>, keep: impl Fn(i64, i64) -> bool) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), values)])
 }
 
-/// What is on the diagonal or below.
+/// The lower triangle, with the diagonal.
 pub(super) fn tril(call: &Call<'_>) -> Results {
     triangle(call, |off, diagonal| off <= diagonal)
 }
 
-/// What is on the diagonal or above.
+/// The upper triangle, with the diagonal.
 pub(super) fn triu(call: &Call<'_>) -> Results {
     triangle(call, |off, diagonal| off >= diagonal)
 }

@@ -1,4 +1,4 @@
-//! Systems of equations.
+//! Solves systems of linear equations with triangular matrices.
 
 use super::call::{Call, Results, ensure, spread};
 use super::rows::permute;
@@ -6,7 +6,7 @@ use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// The X of A · X = B, or of X · A = B, of triangular matrices A, in order of rows; the axes before the last two are alike.
+/// Solves A · X = B, or X · A = B, for X, with triangular matrices A; the axes before the last two are equal.
 pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
     let (a, b) = (call.tensor(0, "self")?, call.tensor(1, "B")?);
     let misfit = || KernelError::Shape { what: "a triangular system", left: a.shape.clone(), right: b.shape.clone() };
@@ -30,7 +30,7 @@ pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
     for number in 0..count {
         let matrix = &matrices[number * n * n..(number + 1) * n * n];
         let side = &sides[number * rows * columns..(number + 1) * rows * columns];
-        // X · A = B is Aᵀ · Xᵀ = Bᵀ, and Aᵀ is upper where A is lower.
+        // X · A = B means Aᵀ · Xᵀ = Bᵀ, and Aᵀ is upper if A is lower.
         let (matrix, side) = match left {
             true => (matrix.to_vec(), side.to_vec()),
             false => {
@@ -44,7 +44,7 @@ pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, out)])
 }
 
-/// X of A · X = B, where A is [n,n] and nothing of it is read but the triangle.
+/// Solves A · X = B for X, where A is [n,n] and only its triangle is read.
 fn solve(a: &[f64], mut x: Vec<f64>, n: usize, upper: bool, unit: bool) -> Vec<f64> {
     let columns = x.len().checked_div(n).unwrap_or(0);
     for step in 0..n {

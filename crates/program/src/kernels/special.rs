@@ -1,4 +1,4 @@
-//! Functions that the standard library lacks.
+//! Computes functions that the standard library lacks: sigmoid, softplus, erfinv.
 
 /// 1 / (1 + e^-x).
 pub(super) fn sigmoid(x: f64) -> f64 {
@@ -10,10 +10,10 @@ pub(super) fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// The number whose error function is x; infinite at ±1, NaN beyond.
+/// The inverse of the error function; infinite at ±1, NaN beyond.
 ///
-/// Start: Giles, Approximating the erfinv function, 2010; then Newton steps, y - (erf(y) - x) · √π/2 · e^(y²), taken with the complementary
-/// function, which keeps its digits near 1.
+/// Initial value: Giles, Approximating the erfinv function, 2010. Then Newton steps, y - (erf(y) - x) · √π/2 · e^(y²), computed with the complementary
+/// error function, which stays accurate near 1.
 pub(super) fn erfinv(x: f64) -> f64 {
     if x.abs() >= 1.0 || x.is_nan() {
         return if x.abs() == 1.0 { x * f64::INFINITY } else { f64::NAN };

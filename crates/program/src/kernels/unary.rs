@@ -1,4 +1,4 @@
-//! Functions of one number.
+//! Computes functions of one number.
 
 use super::call::{Call, Results, ensure};
 use super::special;
@@ -15,7 +15,7 @@ fn floats(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), x.to_floats().iter().map(|&x| f(x)).collect::<Vec<_>>())])
 }
 
-/// f of floats, g of integers.
+/// f for floats, g for integers.
 fn both(call: &Call<'_>, f: impl Fn(f64) -> f64, g: impl Fn(i64) -> i64) -> Results {
     match &call.tensor(0, "self")?.values {
         Values::Int(x) => {
@@ -25,7 +25,7 @@ fn both(call: &Call<'_>, f: impl Fn(f64) -> f64, g: impl Fn(i64) -> i64) -> Resu
     }
 }
 
-/// Whether f holds for each value; integers as floats.
+/// Whether f holds for each value; integers are converted to floats.
 fn truths(call: &Call<'_>, f: impl Fn(f64) -> bool) -> Results {
     let x = call.tensor(0, "self")?;
     let truths = match &x.values {
@@ -47,7 +47,7 @@ pub(super) fn neg(call: &Call<'_>) -> Results {
     }
 }
 
-/// |x|; of complex numbers √(re² + im²).
+/// |x|; √(re² + im²) for complex numbers.
 pub(super) fn abs(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     match &x.values {
@@ -93,22 +93,22 @@ pub(super) fn square(call: &Call<'_>) -> Results {
     both(call, |x| x * x, |x| x.wrapping_mul(x))
 }
 
-/// The largest whole number that is not greater.
+/// The largest integer that is not greater than x.
 pub(super) fn floor(call: &Call<'_>) -> Results {
     both(call, f64::floor, |x| x)
 }
 
-/// The smallest whole number that is not less.
+/// The smallest integer that is not less than x.
 pub(super) fn ceil(call: &Call<'_>) -> Results {
     both(call, f64::ceil, |x| x)
 }
 
-/// The whole number next to x towards zero.
+/// x rounded towards zero.
 pub(super) fn trunc(call: &Call<'_>) -> Results {
     both(call, f64::trunc, |x| x)
 }
 
-/// The nearest whole number, ties to even; with `decimals` the nearest multiple of 10^-decimals.
+/// The nearest integer, ties to even; with `decimals`, the nearest multiple of 10^-decimals.
 pub(super) fn round(call: &Call<'_>) -> Results {
     let scale = 10f64.powi(call.int(usize::MAX, "decimals")?.unwrap_or(0).clamp(-300, 300) as i32);
     both(call, |x| if scale == 1.0 { x.round_ties_even() } else { (x * scale).round_ties_even() / scale }, |x| x)
@@ -271,7 +271,7 @@ pub(super) fn relu6(call: &Call<'_>) -> Results {
     floats(call, |x| clip(x, 0.0, 6.0))
 }
 
-/// x between two limits; NaN stays NaN.
+/// x clamped to two limits; NaN stays NaN.
 fn clip(x: f64, low: f64, high: f64) -> f64 {
     if x < low {
         low
@@ -297,7 +297,7 @@ pub(super) fn softplus(call: &Call<'_>) -> Results {
     floats(call, |x| if x * beta > threshold { x } else { (x * beta).exp().ln_1p() / beta })
 }
 
-/// x between `min_val` and `max_val`.
+/// x clamped to `min_val` and `max_val`.
 pub(super) fn hardtanh(call: &Call<'_>) -> Results {
     let (low, high) = (call.float(1, "min_val")?.unwrap_or(-1.0), call.float(2, "max_val")?.unwrap_or(1.0));
     floats(call, |x| clip(x, low, high))
@@ -350,7 +350,7 @@ pub(super) fn logical_not(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(x.shape.clone(), x.to_bools().iter().map(|&x| i64::from(!x)).collect::<Vec<_>>())])
 }
 
-/// Every bit turned; a truth value negated.
+/// Inverts every bit; negates a boolean.
 pub(super) fn bitwise_not(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     if x.dtype == DType::Bool {
@@ -372,14 +372,14 @@ pub(super) fn isinf(call: &Call<'_>) -> Results {
     truths(call, f64::is_infinite)
 }
 
-/// Whether x is a number.
+/// Whether x is finite.
 pub(super) fn isfinite(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     ensure(x.kind() != Kind::Complex, "isfinite of complex numbers", &x.shape, &[])?;
     truths(call, f64::is_finite)
 }
 
-/// NaN and the infinities replaced: by 0 and the largest numbers of the type unless others are given.
+/// Replaces NaN by 0 and infinities by the largest numbers of the type, unless other values are given.
 pub(super) fn nan_to_num(call: &Call<'_>) -> Results {
     let largest = match call.tensor(0, "self")?.dtype {
         DType::F32 => f64::from(f32::MAX),

@@ -1,4 +1,4 @@
-//! What moves a window over the last axes, or divides them into parts: pooling and unfolding.
+//! Computes pooling and unfolding: windows over the last axes, or a division of them into parts.
 
 use super::call::{Call, Results, ensure};
 use super::convolution::{Axis, numbers};
@@ -6,7 +6,7 @@ use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// Batch and channels, and the last `rank` axes, of a tensor of floats.
+/// The batch and channel axes, and the last `rank` axes, of a tensor of floats.
 fn planes<'a>(x: &'a Tensor<'_>, rank: usize) -> Result<(&'a [usize], &'a [usize]), KernelError> {
     if x.kind() == Kind::Complex {
         return Err(KernelError::Kind { what: "a window", kind: Kind::Complex });
@@ -17,7 +17,7 @@ fn planes<'a>(x: &'a Tensor<'_>, rank: usize) -> Result<(&'a [usize], &'a [usize
     Ok(x.shape.split_at(split))
 }
 
-/// The windows of a pooling: kernel, stride (the kernel where there is none), padding, dilation.
+/// The windows of a pooling: kernel size, stride (default: kernel size), padding, dilation.
 pub(super) fn windows(
     call: &Call<'_>,
     x: &Tensor<'_>,
@@ -46,7 +46,7 @@ pub(super) fn windows(
         })
 }
 
-/// The largest value of each window, and its place in its plane; NaN counts as the largest.
+/// The largest value of each window, and its index in its plane; NaN counts as the largest.
 pub(super) fn max_pool2d(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let (lead, extents) = planes(x, 2)?;
@@ -91,7 +91,7 @@ fn adaptive(call: &Call<'_>, rank: usize) -> Results {
     let given = numbers(call, 1, "output_size", rank, 1)?;
     ensure(!extents.contains(&0), "an extent", extents, &[])?;
     let shape = call.claim("a pooling and its output", [lead, &given].concat())?;
-    // In one dimension there is one line.
+    // In one dimension the height is 1.
     let (height, width) = if rank == 1 { (1, extents[0]) } else { (extents[0], extents[1]) };
     let (lines, places) = if rank == 1 { (1, given[0]) } else { (given[0], given[1]) };
     let part = |at: usize, count: usize, extent: usize| at * extent / count..((at + 1) * extent).div_ceil(count);
@@ -108,7 +108,7 @@ fn adaptive(call: &Call<'_>, rank: usize) -> Results {
     Ok(vec![Tensor::of(shape, out)])
 }
 
-/// What each window shows: a column for each position, of all channels one after the other.
+/// The elements of each window: a column for each position, with all channels concatenated.
 pub(super) fn im2col(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let (lead, extents) = planes(x, 2)?;

@@ -1,4 +1,4 @@
-//! What is to be checked of a program as a whole: order, sizes, and memory at a time.
+//! Checks a program as a whole: order of reads and writes, sizes, and peak memory.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::value::error::{Fault, Place, ProgramError};
 use crate::value::operand::Operand;
 use crate::value::view::View;
 
-/// Every buffer is written before it is read; `written` are those that are given.
+/// Checks that every buffer is written before it is read; `written` holds those with given values.
 pub(crate) fn order(
     ops: &[Operation],
     steps: &[Step],
@@ -47,7 +47,7 @@ pub(crate) fn order(
     Ok(())
 }
 
-/// For each of so many operations the taps that are read after it.
+/// For each of `ops` operations, the taps that are read after it.
 pub(crate) fn taps_after(taps: &[ProgramTap], ops: usize) -> Vec<Vec<usize>> {
     let mut after = vec![Vec::new(); ops];
     taps.iter().enumerate().for_each(|(number, tap)| after[tap.op].push(number));
@@ -65,7 +65,7 @@ fn unwritten(operand: &Operand, written: &HashSet<usize>) -> Option<usize> {
     operand.views().into_iter().map(|view| view.buffer).find(|buffer| !written.contains(buffer))
 }
 
-/// How many numbers each buffer holds: what its views reach. Each view has been checked by itself.
+/// The size of each buffer in numbers: how far its views reach. Each view was checked before.
 pub(crate) fn sizes(buffers: &[View], ops: &[Operation], steps: &[Step], taps: &[ProgramTap]) -> Vec<usize> {
     let mut sizes = vec![0; buffers.len()];
     let mut reach = |view: &View| {
@@ -87,7 +87,7 @@ pub(crate) fn operands(op: &Operation) -> impl Iterator<Item = &View> {
     op.operands.iter().chain(op.keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views)
 }
 
-/// For each operation the buffers that nothing reads after it.
+/// For each operation, the buffers that are freed after it.
 pub(crate) fn releases(program: &Program) -> Vec<Vec<usize>> {
     let mut last = vec![None; program.buffers.len()];
     for (number, op) in program.ops.iter().enumerate() {
@@ -107,8 +107,8 @@ pub(crate) fn releases(program: &Program) -> Vec<Vec<usize>> {
     out
 }
 
-/// The most numbers that are held at a time: the buffers that are alive, and copies of views that are not one piece of memory. Of a weight only what is
-/// beyond its own elements counts: its file has those.
+/// The peak of numbers in memory: the live buffers, and copies of views that are not contiguous. The elements of a weight itself do not count, because its
+/// file holds them.
 pub(crate) fn memory(program: &Program) -> u64 {
     let size = |buffer: usize| {
         let own = if program.weights.contains_key(&buffer) { program.buffers[buffer].distinct() } else { 0 };
@@ -138,12 +138,12 @@ pub(crate) fn memory(program: &Program) -> u64 {
     outputs.fold(most, u64::max)
 }
 
-/// Refuses what takes more than a limit.
+/// Refuses more memory than the limit.
 pub(crate) fn within(needed: u64, limit: u64) -> Result<(), ProgramError> {
     if needed > limit { Err(at(Place::Whole)(Fault::Elements { needed, limit })) } else { Ok(()) }
 }
 
-/// Refuses what is more work than a limit.
+/// Refuses more work than the limit.
 pub(crate) fn within_work(needed: u64, limit: u64) -> Result<(), ProgramError> {
     if needed > limit { Err(at(Place::Ops)(Fault::Work { needed, limit })) } else { Ok(()) }
 }

@@ -1,4 +1,5 @@
-//! Which values come from where? What of a program is computed from the model's input, and which operations are the same one in other layers.
+//! Analyses the data flow of a program: which values depend on the model's input, which operation reads what another wrote, and which operations are the
+//! same in other layers.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,26 +8,26 @@ use crate::program::{Operation, Scope};
 use crate::value::dtype::Kind;
 use crate::value::view::View;
 
-/// What is known of the values of a program without computing any.
+/// What is known about the values of a program without computing them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flow {
-    /// Buffers that hold activations: what weights and the model's input give together.
+    /// Buffers that hold activations: they depend on both weights and the model's input.
     activations: Vec<bool>,
     /// Buffers that are weights.
     weights: Vec<bool>,
-    /// Buffers of one number for each row: a sum or a mean along it, and what follows from such numbers alone.
+    /// Buffers of row statistics: a sum or a mean along each row, and what is computed from such numbers only.
     statistics: Vec<bool>,
-    /// Buffers that some operation writes.
+    /// Buffers that an operation writes to.
     written: Vec<bool>,
-    /// The class of each operation.
+    /// The class of each operation: the same number in every layer.
     classes: Vec<usize>,
-    /// For each operation the buffers that it reads, each with the operation that wrote it last.
+    /// For each operation, the buffers that it reads, each with the operation that wrote it last.
     sources: Vec<Vec<(usize, Option<usize>)>>,
-    /// For each operation those that read what it wrote.
+    /// For each operation, the operations that read its output.
     readers: Vec<Vec<usize>>,
 }
 
-/// Operations that make one number of a row.
+/// Operations that reduce a row to one number.
 const REDUCTIONS: [&str; 15] = [
     "sum",
     "mean",
@@ -46,7 +47,7 @@ const REDUCTIONS: [&str; 15] = [
 ];
 
 impl Flow {
-    /// Reads the operations once, in their order.
+    /// Analyses the operations in their order.
     pub(crate) fn of(
         buffers: &[View],
         ops: &[Operation],
@@ -67,7 +68,7 @@ impl Flow {
         let mut from_input = vec![false; count];
         for &buffer in inputs.keys() {
             from_input[buffer] = true;
-            // Pixels, frames of sound, embeddings that were handed in.
+            // Pixels, audio frames, precomputed embeddings.
             flow.activations[buffer] = buffers[buffer].dtype.kind() == Kind::Float && buffers[buffer].shape.len() > 2;
         }
         let mut last: Vec<Option<usize>> = vec![None; count];
@@ -97,13 +98,13 @@ impl Flow {
         flow
     }
 
-    /// Whether a run in 16 bits holds a buffer in them.
+    /// Whether a 16-bit run stores this buffer in 16 bits.
     pub(crate) fn is_narrow(&self, buffer: usize) -> bool {
         (self.activations[buffer] || self.weights[buffer]) && !self.statistics[buffer]
     }
 
-    /// Whether an operation makes one number of each row, or reads no other activations than such numbers. A single column of a product, or a single key,
-    /// is none.
+    /// Whether an operation reduces each row to one number, or reads no other activations than such numbers. A product with a single column, or attention
+    /// to a single key, does not count.
     fn is_statistic(&self, op: &Operation) -> bool {
         let base = if op.name.starts_with("ggml.") { &op.name } else { op.name.split('.').next().unwrap_or_default() };
         let mut read = check::operands(op).filter(|view| self.activations[view.buffer]).peekable();
@@ -136,7 +137,7 @@ impl Flow {
     }
 }
 
-/// The same line of the same function, in whichever layer and step, is one class; of several operations of one line each is its own.
+/// A class is one line of one function, in every layer and step; several operations on one line have a class each.
 fn classes(ops: &[Operation], scopes: &[Scope]) -> Vec<usize> {
     type Key<'a> = (String, &'a [String], Option<usize>, &'a str, usize);
     let mut known: HashMap<Key<'_>, usize> = HashMap::new();
@@ -145,7 +146,7 @@ fn classes(ops: &[Operation], scopes: &[Scope]) -> Vec<usize> {
     let mut module = None;
     for op in ops {
         let scope = op.scope.map(|scope| &scopes[scope]);
-        // Each call of a module counts anew.
+        // Each call of a module restarts the count.
         let here = scope.map(|scope| scope.module.as_str());
         if here != module {
             seen.clear();

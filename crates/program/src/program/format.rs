@@ -1,8 +1,8 @@
-//! Reads program.json as it is written; `read` makes a program of it.
+//! Defines the JSON structure of program.json; `read` builds a program from it.
 //!
 //! # Version 1
 //!
-//! Beside it, program.safetensors has the values of constants and inputs.
+//! program.safetensors beside it holds the values of constants and inputs.
 //!
 //! ```json
 //! {"version": 1,
@@ -28,40 +28,47 @@
 //!  "taps": [{"tap": "layers.0.q", "step": 0, "op": 17, "v": {"v": [69, [12, 4, 8], [32, 8, 1]]}}]}
 //! ```
 //!
-//! * `values[b]`: the canonical view of buffer b: dtype, shape, and, where it is not contiguous from 0, strides and offset (in elements of the dtype). dtypes: f64 f32 f16 bf16 f8_e4m3 f8_e5m2 i64 i32 i16 i8 u8 bool c64 c128.
-//! * An operand: an integer b (the canonical view of buffer b); `{"v": [b, shape, strides, offset, dtype]}` with offset and dtype optional (0, the buffer's);
-//!   `{"c": scalar}` (number, bool, string; non-finite floats as "inf", "-inf", "nan"); `{"t": dtype}`; null (None); a list of operands.
-//!   Strides and offsets are in elements of the view's dtype, and may be 0 (expanded). A buffer may be viewed as c64 over f32 and the reverse (view_as_complex, view_as_real): then extents are in elements of the view's own dtype over the same bytes.
-//! * The size of a buffer is what its views reach.
-//! * `o`: the name of the aten operation without `aten.` and `.default` (torch schema argument order for `i`; keyword arguments in `a`), or of ggml's after `ggml.`. `y`: outputs (null where the op gives none). `w`: indexes into `i` of operands that are written in place; then `y` repeats them, and what the op computes is stored there. `out=`-style operations do not occur.
-//! * `x`: the scalar, or the list, that an operation gave to Python (`item`, `is_nonzero`, `tolist`): data-dependent control flow; evaluation must find the same value, else it stops with an error that says so.
+//! * `values[b]`: the canonical view of buffer b: dtype, shape, and, where it is not contiguous from 0, strides and offset (in elements of the dtype).
+//!   dtypes: f64 f32 f16 bf16 f8_e4m3 f8_e5m2 i64 i32 i16 i8 u8 bool c64 c128.
+//! * An operand: an integer b (the canonical view of buffer b); `{"v": [b, shape, strides, offset, dtype]}` with offset and dtype optional (0, the
+//!   buffer's); `{"c": scalar}` (number, bool, string; non-finite floats as "inf", "-inf", "nan"); `{"t": dtype}`; null (None); a list of operands. Strides
+//!   and offsets are in elements of the view's dtype, and may be 0 (expanded). A buffer may be viewed as c64 over f32 and the reverse (view_as_complex,
+//!   view_as_real): then extents are in elements of the view's own dtype over the same bytes.
+//! * The size of a buffer is given by how far its views reach.
+//! * `o`: the name of the aten operation without `aten.` and `.default` (torch schema argument order for `i`; keyword arguments in `a`), or of ggml's after
+//!   `ggml.`. `y`: outputs (null where the op gives none). `w`: indexes into `i` of operands that are written in place; then `y` repeats them, and the
+//!   result is stored there. `out=`-style operations do not occur.
+//! * `x`: the scalar or list that an operation gave to Python (`item`, `is_nonzero`, `tolist`): data-dependent control flow. Evaluation must find the same
+//!   value, else it stops with an error that says so.
 //! * `s`: index into scopes (module path, functions inside, index into files); `l`: line. Optional.
-//! * `weights`: buffer -> name in the model's safetensors. `constants` and `inputs`: their values stand in program.safetensors under the buffer's number as key ("12"), in the canonical view's shape (contiguous in the file; the canonical view's strides say how they lie in the buffer; complex as a trailing axis of 2).
+//! * `weights`: buffer -> name in the model's safetensors. `constants` and `inputs`: program.safetensors has their values under the buffer's number as key
+//!   ("12"), in the canonical view's shape (contiguous in the file; the canonical view's strides give the layout in the buffer; complex as a trailing axis
+//!   of 2).
 //! * `steps`: range of ops, number of tokens, and the operand of the model's main output (logits).
-//! * `taps`: name, step, the op after which it is to be read (its value may be overwritten later), and the view of it, in the tap's own axes.
-//! * Order of inputs, weights and constants: before the first op. Operations of a later step may read buffers of an earlier one (the K/V cache).
+//! * `taps`: name, step, the op after which it is read (its value may be overwritten later), and its view, in the tap's axes.
+//! * Inputs, weights and constants are available before the first op. Operations of a later step may read buffers of an earlier one (the K/V cache).
 //!
 //! # Programs of llama.cpp
 //!
 //! The same file from ggml's graph:
 //!
-//! - **Operations** are `ggml.MUL_MAT`, `ggml.UNARY.SILU`, `ggml.GLU.SWIGLU`; operands stand as ggml's `src`, products with the matrix first. What `op_params`
-//!   hold are keywords by name in `a` (`eps`, `freq_base`, `scale`); of an operation whose parameters the recorder does not know they stay numbers,
-//!   `op_params`. `s` names the node.
-//! - **Axes** are slowest first, ggml's turned round, and axes of one element in front are left out; `axis` of CONCAT counts from the end. PAD, ROLL and the
+//! - **Operations** are `ggml.MUL_MAT`, `ggml.UNARY.SILU`, `ggml.GLU.SWIGLU`; operands are in the order of ggml's `src`, for products the matrix first. The
+//!   values in `op_params` are named keywords in `a` (`eps`, `freq_base`, `scale`); if the recorder does not know an operation's parameters, they stay
+//!   numbers, `op_params`. `s` names the node.
+//! - **Axes** are slowest first, the reverse of ggml's, and leading axes of extent 1 are omitted; `axis` of CONCAT counts from the end. PAD, ROLL and the
 //!   sections of ROPE keep ggml's numbers, 0 for the fastest axis.
 //! - **Weights** have GGUF's names. A quantised one is f32, contiguous in elements: the reader dequantises.
 //! - **Caches and states** are buffers that all steps share; an empty one begins with `zeros`. SET_ROWS is written in place (`w`), CPY writes where its
-//!   output's view says.
-//! - **Inputs** are tokens, positions, masks, rows of the cache: what llama.cpp computes outside of its graph, with values for each step (`inp_pos@1`). What
-//!   an encoder gives is one for its decoder.
+//!   output's view is.
+//! - **Inputs** are tokens, positions, masks, rows of the cache: what llama.cpp computes outside of its graph, with values for each step (`inp_pos@1`). For
+//!   a decoder the encoder's output is an input.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What every version has.
+/// The field that every version has.
 #[derive(Deserialize)]
 pub(crate) struct Header {
     pub(crate) version: u64,

@@ -1,4 +1,4 @@
-//! A program as it was read and checked.
+//! Defines a recorded program that was read and checked: operations, buffers, weights, steps and taps.
 
 pub(crate) mod check;
 pub(crate) mod flow;
@@ -20,10 +20,10 @@ use crate::value::tensor::Tensor;
 use crate::value::view::View;
 use crate::weights::Weights;
 
-/// What a program may ask of the machine.
+/// Limits on the memory of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most numbers that are held at a time, weights not counted, and most numbers of one view.
+    /// The most numbers in memory at a time, without weights, and the most numbers of one view.
     pub elements: u64,
 }
 
@@ -36,15 +36,15 @@ impl Default for Limits {
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Name of the aten operation, with its overload: `add.Tensor`; of ggml's: `ggml.MUL_MAT`.
+    /// Name of the aten operation, with its overload: `add.Tensor`; of a ggml operation: `ggml.MUL_MAT`.
     pub name: String,
     /// Positional operands, in the order of PyTorch's schema.
     pub operands: Vec<Operand>,
     /// Operands by keyword.
     pub keywords: Vec<(String, Operand)>,
-    /// Where results go; `None` where the operation gave none.
+    /// The views that results are stored in; `None` where the operation gave none.
     pub outputs: Vec<Option<View>>,
-    /// Which of `operands` are written in place.
+    /// Indices of the `operands` that are written in place.
     pub written: Vec<usize>,
     /// The value that the operation gave to Python.
     pub scalar: Option<Vec<Scalar>>,
@@ -55,12 +55,12 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Its name without the overload: `add_` of `add_.Tensor`, and `ggml` of all that are ggml's.
+    /// The name without the overload: `add_` of `add_.Tensor`, and `ggml` for all ggml operations.
     pub fn base(&self) -> &str {
         base_and_overload(&self.name).0
     }
 
-    /// Whether the extents of what it gives follow from values: the places at which something holds.
+    /// Whether the extents of its results depend on values, such as the indices where a condition holds.
     pub(crate) fn gives_places(&self) -> bool {
         let is_mask = |operand: &Operand| operand.views().iter().any(|view| view.dtype == DType::Bool);
         match self.base() {
@@ -71,19 +71,19 @@ impl Operation {
         }
     }
 
-    /// The buffers that it makes, and does not only write into.
+    /// The buffers that it creates; buffers that it only writes into are left out.
     pub(crate) fn made(&self) -> impl Iterator<Item = usize> {
         let outputs = self.outputs.iter().flatten().map(|view| view.buffer);
         outputs.filter(|_| self.written.is_empty())
     }
 
-    /// All views that it reads, to be changed; in the order of [`check::operands`].
+    /// All views that it reads, mutable; in the order of [`check::operands`].
     pub(crate) fn operands_mut(&mut self) -> impl Iterator<Item = &mut View> {
         let named = self.keywords.iter_mut().map(|(_, operand)| operand);
         self.operands.iter_mut().chain(named).flat_map(Operand::views_mut)
     }
 
-    /// All of its views, to be changed.
+    /// All of its views, mutable.
     pub(crate) fn views_mut(&mut self) -> impl Iterator<Item = &mut View> {
         let named = self.keywords.iter_mut().map(|(_, operand)| operand);
         let read = self.operands.iter_mut().chain(named).flat_map(Operand::views_mut);
@@ -91,7 +91,7 @@ impl Operation {
     }
 }
 
-/// Where in the reference's code an operation was called.
+/// The place in the reference's code where an operation was called.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// Path of the module.
@@ -118,7 +118,7 @@ pub struct Step {
 pub struct ProgramTap {
     /// Its name.
     pub tap: String,
-    /// The step that it is of.
+    /// Its step.
     pub step: usize,
     /// The operation after which it is read.
     pub op: usize,
@@ -138,39 +138,39 @@ pub struct Program {
     pub(crate) given: HashMap<usize, Tensor<'static>>,
     /// The canonical view of each buffer.
     pub(crate) buffers: Vec<View>,
-    /// How many numbers each buffer holds.
+    /// The size of each buffer in numbers.
     pub(crate) sizes: Vec<usize>,
     pub(crate) ops: Vec<Operation>,
     pub(crate) steps: Vec<Step>,
     pub(crate) taps: Vec<ProgramTap>,
-    /// For each operation the taps that are read after it.
+    /// For each operation, the taps that are read after it.
     pub(crate) taps_after: Vec<Vec<usize>>,
     pub(crate) files: Vec<String>,
     pub(crate) scopes: Vec<Scope>,
     pub(crate) flow: Flow,
-    /// The operations that could not be followed to other choices of experts, and why.
+    /// The operations that could not be rewritten for other choices of experts, and why.
     pub(crate) misfits: BTreeMap<usize, Misfit>,
-    /// The most numbers that are held at a time, weights not counted.
+    /// The peak of numbers in memory, without weights.
     pub(crate) needed: u64,
-    /// Bytes of the files beside it.
+    /// Size of the files beside it, in bytes.
     pub(crate) recorded: u64,
 }
 
-/// Numbers that any program may hold at a time: 2 GiB.
+/// How many numbers any program may hold at a time: 2 GiB.
 const FEW: u64 = 1 << 28;
 
-/// Numbers for each element of a weight. Logits of 4096 tokens take four for each of a model of 270 M, and are copied once.
+/// How many more for each element of a weight. For a model of 270 M, logits of 4096 tokens take four numbers an element, and are copied once.
 const FOR_A_WEIGHT: u64 = 8;
 
-/// Numbers for each byte that was recorded.
+/// How many more for each byte of the recording.
 const FOR_A_BYTE: u64 = 2;
 
-/// What positions are called where they are an input: PyTorch's and llama.cpp's.
+/// Names of inputs that hold positions, in PyTorch and llama.cpp.
 const POSITION_INPUTS: [&str; 3] = ["position_ids", "cache_position", "inp_pos"];
 
 impl Program {
-    /// Refuses a program that asks for far more memory than the files of its recording and of its weights hold. A few kilobytes may ask for all that a
-    /// machine has.
+    /// Refuses a program that needs far more memory than the size of its recording and of its weights justifies: a file of a few kilobytes could ask for
+    /// all memory of a machine.
     ///
     /// # Errors
     /// When it does.
@@ -183,17 +183,17 @@ impl Program {
         check::within(self.needed, FEW.saturating_add(of_weights).saturating_add(of_files))
     }
 
-    /// What it was recorded with.
+    /// The software that recorded it.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Class of the model.
+    /// The model's class.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// The folder of the model's files, where the recording names one.
+    /// The folder of the model's files, if the recording gives it.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
@@ -208,7 +208,7 @@ impl Program {
         &self.inputs
     }
 
-    /// Whether a buffer is an input that may hold token ids, and not one that is called positions.
+    /// Whether a buffer is an input that may hold token ids; inputs named as positions are excluded.
     pub fn is_token_input(&self, buffer: usize) -> bool {
         let name = self.inputs.get(&buffer).map(|name| name.split('@').next().unwrap_or_default());
         name.is_some_and(|name| !POSITION_INPUTS.contains(&name))
@@ -244,33 +244,33 @@ impl Program {
         &self.scopes
     }
 
-    /// The value of a view of one element of a constant.
+    /// The value of a one-element view of a constant.
     pub fn constant(&self, view: &View) -> Option<f64> {
         let tensor = self.given.get(&view.buffer).filter(|tensor| tensor.len() == 1 && view.elements() == 1)?;
         (!self.inputs.contains_key(&view.buffer)).then(|| tensor.to_floats()[0])
     }
 
-    /// Whether a buffer holds what weights and the model's input give together; positions, masks and tables are none of it.
+    /// Whether a buffer depends on both weights and the model's input; positions, masks and tables do not.
     pub fn is_activation(&self, buffer: usize) -> bool {
         self.flow.is_activation(buffer)
     }
 
-    /// The class of an operation: the same line of the code, in whichever layer and step, is one.
+    /// The class of an operation: the same line of code, in every layer and step.
     pub fn class(&self, op: usize) -> usize {
         self.flow.class(op)
     }
 
-    /// The operation that wrote a buffer last before `op` reads it; `None` of a weight, a constant or an input.
+    /// The operation that wrote a buffer last before `op` reads it; `None` for a weight, a constant or an input.
     pub fn writer(&self, op: usize, buffer: usize) -> Option<usize> {
         self.flow.writer(op, buffer)
     }
 
-    /// The operations that read what `op` wrote.
+    /// The operations that read the output of `op`.
     pub fn readers(&self, op: usize) -> &[usize] {
         self.flow.readers(op)
     }
 
-    /// An operation in words: `linear (modeling_gemma3.py:233)`; of ggml's with the name of its node: `MUL_MAT (Qcur-0)`.
+    /// An operation in words: `linear (modeling_gemma3.py:233)`; for ggml with the name of its node: `MUL_MAT (Qcur-0)`.
     pub fn said(&self, op: usize) -> String {
         let found = &self.ops[op];
         let scope = found.scope.map(|scope| &self.scopes[scope]);
@@ -285,12 +285,12 @@ impl Program {
         }
     }
 
-    /// Whether a line of code is known of an operation, or the node of a graph.
+    /// Whether the line of code of an operation, or its node in a graph, is known.
     pub fn is_placed(&self, op: usize) -> bool {
         self.ops[op].line.is_some() || self.ops[op].name.starts_with("ggml.")
     }
 
-    /// Names of the operations that no kernel knows, and how many there are of each.
+    /// Names of the operations without a kernel, and how often each occurs.
     pub fn opaque(&self) -> BTreeMap<&str, usize> {
         let mut names = BTreeMap::new();
         for op in self.ops.iter().filter(|op| kernels::find(&op.name).is_none()) {

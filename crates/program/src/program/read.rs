@@ -1,4 +1,4 @@
-//! From program.json to a [`Program`]: every number of the document is checked.
+//! Builds a [`Program`] from program.json, and checks every number in it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, Metadata};
@@ -21,7 +21,7 @@ impl Program {
     /// Reads program.json of a dump folder, and program.safetensors beside it where the program has constants or inputs.
     ///
     /// # Errors
-    /// When a file cannot be read, or anything in it cannot be.
+    /// When a file cannot be read, or its content is invalid.
     pub fn open(folder: &Path) -> Result<Program, ProgramError> {
         Program::open_within(folder, Limits::default())
     }
@@ -29,7 +29,7 @@ impl Program {
     /// [`Program::open`] with other limits.
     ///
     /// # Errors
-    /// The same, and when the program asks for more than the limits.
+    /// The same, and when the program exceeds the limits.
     pub fn open_within(folder: &Path, limits: Limits) -> Result<Program, ProgramError> {
         let file = folder.join("program.json");
         let text = read_regular(&file, JSON_LIMIT)?;
@@ -57,13 +57,14 @@ impl Program {
     }
 }
 
-/// What the files of a folder hold; what cannot be read holds nothing.
+/// The size of the files in a folder; files that cannot be read count as empty.
 fn bytes_in(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok()?.metadata().ok());
     files.filter(Metadata::is_file).map(|file| file.len()).fold(0, u64::saturating_add)
 }
 
-/// An operand takes hundreds of bytes in memory and may take three in the file; beside the operation that made it, it takes more than so many.
+/// Bytes of the file for each operand that is allowed, and how many are always allowed. An operand may take only three bytes in the file but hundreds in
+/// memory; with the operation that computes it, a real one takes more than 16 in the file.
 const OPERAND_BYTES: usize = 16;
 const FEW_OPERANDS: usize = 1 << 14;
 
@@ -71,12 +72,12 @@ fn operands_in(value: &Value) -> usize {
     value.as_array().map_or(1, |list| list.iter().map(operands_in).sum())
 }
 
-/// A fault at a place.
+/// An error at a place.
 pub(crate) fn at(place: Place) -> impl FnOnce(Fault) -> ProgramError {
     move |fault| ProgramError::At { place, fault }
 }
 
-/// What operands are read against.
+/// The buffers and limits against which operands are checked.
 struct Reader {
     limits: Limits,
     buffers: Vec<View>,
@@ -116,7 +117,7 @@ impl Reader {
         let taps = self.taps(document.taps, &steps)?;
         check::order(&ops, &steps, &taps, given)?;
         let sizes = check::sizes(&self.buffers, &ops, &steps, &taps);
-        // The values of constants and inputs are read when all else is known to be right; till then their numbers stand here.
+        // The values of constants and inputs are read after everything else has been checked; until then their buffer numbers are used.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
         let taps_after = check::taps_after(&taps, ops.len());
         let flow = Flow::of(&self.buffers, &ops, &scopes, &weights, &inputs);
@@ -190,7 +191,7 @@ impl Reader {
             let operand = self.operand(value).map_err(at(place(format!("keyword {}", cut(key)))))?;
             keywords.push((key.clone(), operand));
         }
-        // Copies of expanded views must not add up to more than the limit.
+        // Copies of expanded views must not exceed the limit together.
         let views = operands.iter().chain(keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views);
         let needed = views.fold(0u64, |sum, view| sum.saturating_add((view.elements() * view.dtype.units()) as u64));
         if needed > self.limits.elements {
@@ -280,7 +281,7 @@ impl Reader {
         }
     }
 
-    /// Lists are nested no deeper than the parser of JSON allows.
+    /// The JSON parser limits how deep lists are nested.
     fn operand(&self, value: &Value) -> Result<Operand, Fault> {
         match value {
             Value::Null => Ok(Operand::None),
@@ -351,7 +352,7 @@ fn dtype(name: &str) -> Result<DType, Fault> {
     DType::named(name).ok_or_else(|| Fault::DType(cut(name)))
 }
 
-/// A number, truth value or text; floats that are no numbers are texts.
+/// A number, boolean or text; non-finite floats are texts.
 fn scalar(value: &Value) -> Result<Scalar, Fault> {
     match value {
         Value::Bool(x) => Ok(Scalar::Bool(*x)),
@@ -370,7 +371,7 @@ fn scalar(value: &Value) -> Result<Scalar, Fault> {
     }
 }
 
-/// A scalar, or all of a list, whatever its nesting.
+/// A scalar, or all scalars of a nested list.
 fn scalars(value: &Value) -> Result<Vec<Scalar>, Fault> {
     match value {
         Value::Array(list) => {
@@ -406,7 +407,7 @@ fn not(expected: &'static str, found: &str) -> Fault {
     Fault::Not { expected, found: cut(found) }
 }
 
-/// The start of a foreign text, for a message.
+/// The start of a text from the file, for a message.
 fn cut(text: &str) -> String {
     const LONGEST: usize = 60;
     let plain: String = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,4 +1,4 @@
-//! The values of constants and inputs: program.safetensors.
+//! Reads the values of constants and inputs from program.safetensors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::value::dtype::{DType, Kind};
 use crate::value::error::{Fault, Place, ProgramError};
 use crate::value::tensor::{Tensor, Values};
 
-/// The most bytes of program.safetensors.
+/// The largest program.safetensors, in bytes.
 const LARGEST: u64 = 4 << 30;
 
-/// A value that is not read yet.
+/// A placeholder for a value that is not read yet.
 pub(crate) fn none() -> Tensor<'static> {
     Tensor::of(vec![0], Vec::<f64>::new())
 }
 
-/// The values of the buffers that `program.given` lists.
+/// Reads the values of the buffers in `program.given`.
 pub(crate) fn read(folder: &Path, program: &Program) -> Result<HashMap<usize, Tensor<'static>>, ProgramError> {
     let mut out = HashMap::new();
     if program.given.is_empty() {
@@ -61,7 +61,7 @@ fn tensor(stored: &TensorView<'_>, dtype: DType, shape: &[usize]) -> Result<Tens
     Ok(Tensor { dtype, shape: shape.to_vec(), values })
 }
 
-/// The elements of a type that programs use.
+/// Decodes elements of a type that programs use.
 fn decode(stored: &TensorView<'_>) -> Option<Values<'static>> {
     let bytes = stored.data();
     fn each<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {

@@ -1,4 +1,5 @@
-//! How much work is a program? The numbers that its operations read and write, and the products that they add up.
+//! Estimates the work of a program, and refuses more than its files justify. Work counts the numbers that operations read and write, and the products that
+//! they sum.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,20 @@ use crate::value::operand::{Operand, Scalar};
 use crate::value::view::View;
 use crate::weights::Weights;
 
-/// Work that any program may be: seconds.
+/// The work that any program may do: a few seconds.
 const FEW: u64 = 1 << 31;
 
-/// Work for each element of a weight and each number of the inputs and constants: every token is multiplied with every weight, and a model may use a weight
-/// in each of its layers.
+/// Work for each pair of a weight element and a number of the inputs and constants: every token is multiplied with every weight, and a model may use a
+/// weight in each of its layers.
 const FOR_A_WEIGHT_AND_NUMBER: u64 = 32;
 
-/// Work for each byte that was recorded.
+/// Work for each byte of the recording.
 const FOR_A_BYTE: u64 = 64;
 
-/// How many terms each number of a result is summed of.
+/// Gives the number of products that an operation sums.
 type Terms = fn(&Operation) -> u64;
 
-/// Operations that add up products, and how many these are. What an operation says that it gives may be less than what it computes: operands count.
+/// Operations that sum products, and the number of these. It is computed from operands, because a recorded output may be smaller than what is computed.
 const PRODUCTS: &[(&str, Terms)] = &[
     ("linear", of_rows),
     ("matmul", of_columns),
@@ -51,8 +52,8 @@ const PRODUCTS: &[(&str, Terms)] = &[
 ];
 
 impl Program {
-    /// Refuses a program that is far more work than the files of its recording and of its weights give reason for. A few kilobytes may keep a machine busy
-    /// for days. What reads weights that are not there is not carried out, up to the next tap.
+    /// Refuses a program whose work is far more than the size of its recording and of its weights justifies: a file of a few kilobytes could keep a machine
+    /// busy for days. Operations that depend on missing weights are not evaluated, up to the next tap, and do not count.
     ///
     /// # Errors
     /// When it is.
@@ -71,7 +72,7 @@ impl Program {
         within_work(self.work(|buffer| of_weights.contains_key(&buffer)), limit)
     }
 
-    /// The work of all operations that can be carried out with the weights for which `has_weight` holds.
+    /// The work of all operations that can be evaluated with the weights for which `has_weight` holds.
     fn work(&self, has_weight: impl Fn(usize) -> bool) -> u64 {
         let is_missing = |buffer: &usize| self.weights.contains_key(buffer) && !has_weight(*buffer);
         let mut unknown: Vec<bool> = (0..self.buffers.len()).map(|buffer| is_missing(&buffer)).collect();
@@ -103,7 +104,7 @@ fn view(op: &Operation, at: usize) -> Option<&View> {
     op.operands.get(at).and_then(|operand| operand.views().into_iter().next())
 }
 
-/// The extent of an operand's axis, counted from the last; 1 where it has none.
+/// The extent of an operand's axis, counted from the last; 1 if it does not exist.
 fn extent(op: &Operation, at: usize, from_last: usize) -> u64 {
     view(op, at).and_then(|view| view.shape.iter().rev().nth(from_last).copied()).unwrap_or(1) as u64
 }
@@ -130,19 +131,19 @@ fn of_columns_behind_bias(op: &Operation) -> u64 {
     columns(op, 1)
 }
 
-/// Weights of ggml come first; of a mixture of experts each row meets one of them.
+/// In ggml the weights come first; in a mixture of experts each row is multiplied with one of them.
 fn of_ggml_rows(op: &Operation) -> u64 {
     of(op, 1).saturating_mul(extent(op, 0, 1))
 }
 
-/// Each number of a channel that is given takes all of the kernel of that channel.
+/// Each output element of a channel sums over the whole kernel of that channel.
 fn of_kernel(op: &Operation) -> u64 {
     let kernel = view(op, 1).map_or(&[][..], |kernel| &kernel.shape);
     let each = kernel.iter().skip(1).map(|&extent| extent as u64).fold(1, u64::saturating_mul);
     op.outputs.iter().flatten().map(numbers).fold(0, u64::saturating_add).saturating_mul(each)
 }
 
-/// A window has its extents as numbers.
+/// The extents of the window are numbers among the operands.
 fn of_window(op: &Operation) -> u64 {
     fn extents(operand: &Operand) -> u64 {
         match operand {
@@ -159,7 +160,7 @@ fn of_last_axis(op: &Operation) -> u64 {
     of(op, 0).saturating_mul(extent(op, 0, 0))
 }
 
-/// Each query meets each key, and what it gives is made of each value.
+/// Each query is multiplied with each key, and each result sums over each value.
 fn of_keys(op: &Operation) -> u64 {
     of(op, 0).saturating_mul(extent(op, 1, 1)).saturating_mul(2)
 }

@@ -1,21 +1,21 @@
-//! In which arithmetic are values kept?
+//! Defines the arithmetic in which a program is evaluated.
 
-/// In which floats values are kept. Every kernel computes in f64; f16 and bf16 buffers hold what those types can, but where all is wide.
+/// The precision in which buffers hold values. Every kernel computes in f64; f16 and bf16 buffers hold values of those types, except with `Wide`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// f32 buffers hold f64, but what would overflow f32 is infinite.
+    /// f32 buffers hold f64, but values that would overflow f32 are infinite.
     F64,
-    /// Buffers of any float type hold f64: what a law says is due before it is rounded.
+    /// Buffers of all float types hold f64: the exact value of a law before rounding.
     Wide,
-    /// What is stored to an f32 buffer is rounded to f32.
+    /// Values stored to an f32 buffer are rounded to f32.
     F32,
-    /// The same, and ggml's products round activations as the type of the stored matrix asks: to f16, bf16, or blocks of 8 bits.
+    /// The same, and ggml's products round activations as the type of the stored matrix requires: to f16, bf16, or blocks of 8 bits.
     Ggml,
-    /// Weights and what is computed from the model's input are rounded to 16 bits; positions, masks, and sums and means of rows to f32.
+    /// Weights and activations are rounded to 16 bits; positions, masks, and sums and means of rows to f32.
     Half(Half),
 }
 
-/// A type of 16 bits.
+/// A 16-bit float type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// IEEE 754 half.

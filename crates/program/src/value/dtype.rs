@@ -1,4 +1,4 @@
-//! The element types of buffers.
+//! Defines the element types of buffers.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ pub enum DType {
     F16,
     /// bfloat16.
     BF16,
-    /// Eight bits, four of them the exponent's.
+    /// 8-bit float with 4 bits of exponent.
     F8E4m3,
-    /// Eight bits, five of them the exponent's.
+    /// 8-bit float with 5 bits of exponent.
     F8E5m2,
     /// Signed, 64 bits.
     I64,
@@ -35,7 +35,7 @@ pub enum DType {
     C128,
 }
 
-/// How values of a type are held and computed with.
+/// How values of a type are stored and computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// i64; bool too.
@@ -74,7 +74,7 @@ impl DType {
         NAMES.iter().find(|(_, dtype)| *dtype == self).map_or("", |(name, _)| name)
     }
 
-    /// How its values are held.
+    /// How its values are stored and computed.
     pub fn kind(self) -> Kind {
         match self {
             DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::F8E4m3 | DType::F8E5m2 => Kind::Float,
@@ -83,12 +83,12 @@ impl DType {
         }
     }
 
-    /// Numbers that one element takes in a buffer's memory.
+    /// How many numbers one element takes in a buffer's memory.
     pub(crate) fn units(self) -> usize {
         if self.kind() == Kind::Complex { 2 } else { 1 }
     }
 
-    /// Whether a buffer of `self` can be viewed as `other`: complex numbers over their parts, and integers of one size.
+    /// Whether a buffer of `self` can be viewed as `other`: complex numbers as their parts, and integers of equal size.
     pub(crate) fn can_be_viewed_as(self, other: DType) -> bool {
         let part = |dtype| match dtype {
             DType::C64 => DType::F32,

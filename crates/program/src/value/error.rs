@@ -1,4 +1,4 @@
-//! Why a program is not read, or not evaluated.
+//! Defines the errors of reading and evaluating a program.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,28 +8,28 @@ use firstdiff_trace::FileError;
 use crate::value::dtype::{DType, Kind};
 use crate::value::operand::Scalar;
 
-/// Why a program is not read.
+/// Why a program cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// program.json is no JSON of the format, or far larger in memory than on disk.
+    /// program.json is not JSON in this format, or far larger in memory than on disk.
     #[error("{}: {reason}", file.display())]
     Json {
         /// The file.
         file: PathBuf,
-        /// What the parser said.
+        /// The error of the parser.
         reason: String,
     },
-    /// A version that is not read.
+    /// An unsupported version.
     #[error("version {found} of program.json is not read, only version 1")]
     Version {
-        /// The version that the file says it has.
+        /// The version in the file.
         found: u64,
     },
-    /// program.safetensors is no such file.
+    /// program.safetensors is invalid.
     #[error("{}: {reason}", file.display())]
     Safetensors {
         /// The file.
@@ -37,30 +37,30 @@ pub enum ProgramError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Something in program.json cannot be.
+    /// Something in program.json is invalid.
     #[error("program.json: {place}: {fault}")]
     At {
-        /// Where.
+        /// The place.
         place: Place,
         /// What is wrong.
         fault: Fault,
     },
 }
 
-/// Where in program.json.
+/// A place in program.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The buffer of this number.
+    /// The buffer with this number.
     Value(usize),
     /// The entry of `weights`, `constants` or `inputs`.
     Given(&'static str, String),
-    /// Something of the operation of this index and name.
+    /// A part of the operation with this index and name.
     Op(usize, String, String),
-    /// The step of this index.
+    /// The step with this index.
     Step(usize),
-    /// The tap of this index.
+    /// The tap with this index.
     Tap(usize),
-    /// The scope of this index.
+    /// The scope with this index.
     Scope(usize),
     /// The program as a whole.
     Whole,
@@ -83,16 +83,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong at a place of program.json.
+/// What is wrong at a place in program.json.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Something other than what the format has there.
+    /// A value of another kind than the format requires.
     #[error("not {expected}: {found}")]
     Not {
-        /// What the format has there.
+        /// What the format requires.
         expected: &'static str,
-        /// What stands there, cut short.
+        /// The value, cut short.
         found: String,
     },
     /// An unknown element type.
@@ -109,7 +109,7 @@ pub enum Fault {
     /// A negative extent, stride or offset.
     #[error("{0} is negative")]
     Negative(i64),
-    /// Not one stride for each axis.
+    /// The number of strides differs from that of axes.
     #[error("{axes} axes and {strides} strides")]
     Strides {
         /// Number of axes.
@@ -117,10 +117,10 @@ pub enum Fault {
         /// Number of strides.
         strides: usize,
     },
-    /// A size that no machine has.
+    /// A size that overflows.
     #[error("its size overflows")]
     Overflow,
-    /// More than the caller allows.
+    /// More elements than the limit.
     #[error("{needed} elements, and {limit} are the most")]
     Elements {
         /// Elements that it takes.
@@ -128,7 +128,7 @@ pub enum Fault {
         /// The limit.
         limit: u64,
     },
-    /// More work than its files give reason for.
+    /// More work than its files justify.
     #[error("{needed} numbers to read, write and multiply, and with these weights and files {limit} are the most")]
     Work {
         /// The numbers.
@@ -136,7 +136,7 @@ pub enum Fault {
         /// The limit.
         limit: u64,
     },
-    /// A view in a type that the buffer cannot be seen as.
+    /// A view in a type that the buffer cannot be viewed as.
     #[error("a buffer of {from} cannot be viewed as {to}")]
     Reinterpreted {
         /// Type of the buffer.
@@ -144,20 +144,20 @@ pub enum Fault {
         /// Type of the view.
         to: DType,
     },
-    /// A value is read that nothing has written.
+    /// A value that is read before it is written.
     #[error("buffer {0} is read before anything is written to it")]
     Unwritten(usize),
     /// An index of an operand, a scope, a file or a step that does not exist.
     #[error("{what} {index} of {count}")]
     Index {
-        /// Of what it is an index.
+        /// What it is an index of.
         what: &'static str,
         /// The index.
         index: usize,
         /// How many there are.
         count: usize,
     },
-    /// What is written in place does not match the outputs.
+    /// In-place operands that do not match the outputs.
     #[error("{written} operands are written in place, and {outputs} outputs repeat them")]
     Outputs {
         /// Operands listed in `w`.
@@ -168,7 +168,7 @@ pub enum Fault {
     /// An operation with a recorded scalar has outputs too.
     #[error("both a recorded scalar and outputs")]
     ScalarAndOutputs,
-    /// A range of operations that is none, or overlaps the previous step.
+    /// An invalid range of operations, or one that overlaps the previous step.
     #[error("operations {start}..{end}, where {from} to {count} are left")]
     Range {
         /// First operation.
@@ -180,7 +180,7 @@ pub enum Fault {
         /// Number of operations.
         count: usize,
     },
-    /// A tap after an operation that is not of its step.
+    /// A tap after an operation that is not in its step.
     #[error("operation {op} is not of step {step}, which is {start}..{end}")]
     OutsideStep {
         /// The operation.
@@ -195,7 +195,7 @@ pub enum Fault {
     /// An empty name.
     #[error("an empty name")]
     EmptyName,
-    /// A tap that is there twice in a step.
+    /// A duplicate tap in a step.
     #[error("tap {tap} of step {step} is there twice")]
     Duplicate {
         /// The tap.
@@ -203,13 +203,13 @@ pub enum Fault {
         /// The step.
         step: usize,
     },
-    /// A buffer with two origins.
+    /// A buffer whose value is given twice.
     #[error("buffer {0} is given twice")]
     GivenTwice(usize),
-    /// program.safetensors has no values of it.
+    /// program.safetensors lacks its values.
     #[error("program.safetensors does not hold its values")]
     Missing,
-    /// program.safetensors has it in a type that does not suit.
+    /// program.safetensors has it in another type.
     #[error("program.safetensors holds it as {found}, and it is {expected}")]
     StoredAs {
         /// The type in program.json.
@@ -234,7 +234,7 @@ pub enum KernelError {
     /// An operand that the operation needs is absent.
     #[error("operand {0} is absent")]
     Absent(&'static str),
-    /// An operand of the wrong sort.
+    /// An operand of the wrong kind.
     #[error("operand {name} is not {expected}")]
     Sort {
         /// Its name in PyTorch's schema.
@@ -250,10 +250,10 @@ pub enum KernelError {
         /// The kind of the values.
         kind: Kind,
     },
-    /// Two shapes that do not fit.
+    /// Two shapes that do not match.
     #[error("{what}: {left:?} does not fit {right:?}")]
     Shape {
-        /// What is asked.
+        /// The rule or computation.
         what: &'static str,
         /// One shape.
         left: Vec<usize>,
@@ -263,12 +263,12 @@ pub enum KernelError {
     /// An axis that does not exist.
     #[error("axis {axis} of {rank}")]
     Axis {
-        /// The axis as it was given.
+        /// The axis as given.
         axis: i64,
         /// Number of axes.
         rank: usize,
     },
-    /// An index outside of an axis.
+    /// An index beyond the axis.
     #[error("index {index} of {extent}")]
     Index {
         /// The index.
@@ -276,7 +276,7 @@ pub enum KernelError {
         /// Extent of the axis.
         extent: usize,
     },
-    /// A number that the operation does not take.
+    /// A value that the operation does not support.
     #[error("{name} cannot be {value}")]
     Value {
         /// Name of the operand.
@@ -284,17 +284,17 @@ pub enum KernelError {
         /// Its value.
         value: String,
     },
-    /// Not as many results as outputs.
+    /// The number of results differs from that of outputs.
     #[error("{results} results, and {outputs} outputs")]
     Outputs {
-        /// What the kernel gives.
+        /// Results of the kernel.
         results: usize,
-        /// What the program has.
+        /// Outputs in the program.
         outputs: usize,
     },
 }
 
-/// Why the weights do not hold a tensor.
+/// Why a weight tensor cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {reason}")]
 pub struct WeightError {
@@ -304,19 +304,19 @@ pub struct WeightError {
     pub reason: String,
 }
 
-/// Why an operation is not followed to other choices of experts.
+/// Why an operation cannot be rewritten for other choices of experts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    /// An axis of one element in the recording, which may be that of the rows or another.
+    /// An axis of one element in the recording, which may be that of the rows or another one.
     #[error("one row in the recording does not say which axis is that of the rows")]
     One,
-    /// A part of an axis whose extent follows from values.
+    /// A part of an axis whose extent depends on values.
     #[error("it reads a part of the rows, and which part these values ask for is not known")]
     Window,
-    /// Axes that do not stand closely, or not as many.
+    /// Axes that are not contiguous, or of another number.
     #[error("how its axes lie for other rows is not known")]
     Axes,
-    /// Whole numbers that decide how much there is, and are not known.
+    /// Integers that decide the number of rows, and cannot be computed.
     #[error("the whole numbers that say how many rows there are cannot be computed")]
     Value,
     /// Results whose extents do not follow from those of the operands.
@@ -330,7 +330,7 @@ pub enum Misfit {
     Weight(String),
 }
 
-/// Why a program is not evaluated.
+/// Why a program cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
@@ -342,7 +342,7 @@ pub enum EvaluateError {
         /// Its name.
         name: String,
     },
-    /// An operation that is not known for other choices of experts than were recorded.
+    /// An operation that cannot be rewritten for other experts than were recorded.
     #[error("op {op} ({name}), for other experts than were recorded: {misfit}")]
     Unfollowed {
         /// Its index.
@@ -352,7 +352,7 @@ pub enum EvaluateError {
         /// Why.
         misfit: Misfit,
     },
-    /// An operation that a kernel refuses.
+    /// An operation whose operands a kernel refuses.
     #[error("op {op} ({name}): {error}")]
     Kernel {
         /// Its index.
@@ -362,7 +362,7 @@ pub enum EvaluateError {
         /// What does not fit.
         error: KernelError,
     },
-    /// An operation that cannot be carried out in the other way that was asked for.
+    /// A change that does not fit the operands of its operation.
     #[error("op {op}: its operands do not suit the other way")]
     Edit {
         /// The operation.
@@ -376,37 +376,37 @@ pub enum EvaluateError {
         /// What does not fit.
         error: KernelError,
     },
-    /// The reference went on with another value than the one that was found: it may have computed other operations.
+    /// The reference continued with another value than was computed here: it may have run other operations.
     #[error(
         "op {op}: the reference went on with the value {recorded}, and evaluation finds {found}: its path is another one"
     )]
     OtherPath {
         /// The operation.
         op: usize,
-        /// The value of the recording.
+        /// The recorded value.
         recorded: Scalar,
-        /// The value that was found.
+        /// The computed value.
         found: Scalar,
     },
-    /// A weight cannot be had.
+    /// A weight that cannot be read.
     #[error("weight {0}")]
     Weight(#[from] WeightError),
-    /// A weight of another shape than the program has.
+    /// A weight whose shape differs from that in the program.
     #[error("weight {name} has shape {found:?}, and the program has {expected:?}")]
     WeightShape {
         /// Its name.
         name: String,
         /// The shape in the program.
         expected: Vec<usize>,
-        /// The shape of what was read.
+        /// The shape that was read.
         found: Vec<usize>,
     },
-    /// A step that does not exist, or is not the next.
+    /// A step that does not exist, or is not the next one.
     #[error("step {step} cannot be evaluated: the next of {count} is {next}")]
     Step {
-        /// The step that was asked for.
+        /// The requested step.
         step: usize,
-        /// The one that comes next.
+        /// The next step.
         next: usize,
         /// Number of steps.
         count: usize,

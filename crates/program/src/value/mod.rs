@@ -1,4 +1,4 @@
-//! What operations compute with: types, strided views of buffers, operands and tensors; and what can be wrong with them.
+//! Defines the values of programs: element types, strided views of buffers, operands, tensors, and errors.
 
 pub(crate) mod arithmetic;
 pub(crate) mod dtype;

@@ -1,11 +1,11 @@
-//! What an operation is given.
+//! Defines the operands of an operation.
 
 use std::fmt;
 
 use crate::value::dtype::DType;
 use crate::value::view::View;
 
-/// A number, a truth value or a text of Python.
+/// A Python number, boolean or string.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
     /// A whole number.
@@ -43,7 +43,7 @@ impl Operand {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(crate) fn views_mut(&mut self) -> Vec<&mut View> {
         match self {
             Operand::View(view) => vec![view],
@@ -52,7 +52,7 @@ impl Operand {
         }
     }
 
-    /// What it is beside the memory that it shows.
+    /// The operand without its views, for comparison.
     pub(crate) fn without_views(&self) -> Operand {
         match self {
             Operand::View(view) => Operand::DType(view.dtype),

@@ -1,4 +1,4 @@
-//! Values of a view, dense and in row-major order.
+//! Holds dense values of a view in row-major order.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::value::dtype::{DType, Kind};
 /// Dense values in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values<'a> {
-    /// Integers, and 0 or 1 for truth values.
+    /// Integers; booleans are 0 or 1.
     Int(Cow<'a, [i64]>),
     /// Floats.
     Float(Cow<'a, [f64]>),
@@ -15,7 +15,7 @@ pub enum Values<'a> {
     Complex(Cow<'a, [[f64; 2]]>),
 }
 
-/// A dense tensor. As many values as the shape has elements.
+/// A dense tensor. The number of values is that of its shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<'a> {
     pub(crate) dtype: DType,
@@ -23,7 +23,7 @@ pub struct Tensor<'a> {
     pub(crate) values: Values<'a>,
 }
 
-/// Evaluates an expression for whichever kind of values it is; the result is of the same kind.
+/// Evaluates an expression for any kind of values; the result has the same kind.
 macro_rules! each_kind {
     ($values:expr, $x:ident => $body:expr) => {
         match $values {
@@ -82,7 +82,7 @@ impl Values<'_> {
 }
 
 impl<'a> Tensor<'a> {
-    /// A tensor of these values, if they are as many as the shape asks for.
+    /// A tensor of these values, if their number is that of the shape.
     pub fn new(dtype: DType, shape: Vec<usize>, values: Values<'a>) -> Option<Tensor<'a>> {
         let count = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
         (count == Some(values.len()) && dtype.kind() == values.kind()).then_some(Tensor { dtype, shape, values })
@@ -113,7 +113,7 @@ impl<'a> Tensor<'a> {
         self.values.is_empty()
     }
 
-    /// The same, owning its values.
+    /// The same tensor, owning its values.
     pub fn into_owned(self) -> Tensor<'static> {
         Tensor { dtype: self.dtype, shape: self.shape, values: self.values.into_owned() }
     }
@@ -128,7 +128,7 @@ impl<'a> Tensor<'a> {
         Tensor { dtype: self.dtype, shape: self.shape.clone(), values }
     }
 
-    /// A tensor that a kernel computed; its type is the usual one of its kind, for the output's view decides what is stored.
+    /// A tensor that a kernel computed, in the default type of its kind: the output's view decides the stored type.
     pub(crate) fn of(shape: Vec<usize>, values: impl Into<Values<'static>>) -> Tensor<'static> {
         let values = values.into();
         let dtype = match values.kind() {
@@ -144,7 +144,7 @@ impl<'a> Tensor<'a> {
         self.values.kind()
     }
 
-    /// The values as floats; of complex numbers the real parts.
+    /// The values as floats; the real parts of complex numbers.
     pub fn to_floats(&self) -> Cow<'_, [f64]> {
         match &self.values {
             Values::Int(x) => x.iter().map(|&x| x as f64).collect(),
@@ -153,7 +153,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The values as integers, floats cut off towards zero.
+    /// The values as integers; floats are truncated.
     pub(crate) fn to_ints(&self) -> Cow<'_, [i64]> {
         match &self.values {
             Values::Int(x) => Cow::Borrowed(x),
@@ -171,7 +171,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// Whether each value is other than 0 (NaN is).
+    /// Whether each value is non-zero (NaN is).
     pub(crate) fn to_bools(&self) -> Vec<bool> {
         match &self.values {
             Values::Int(x) => x.iter().map(|&x| x != 0).collect(),

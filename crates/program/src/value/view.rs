@@ -1,4 +1,4 @@
-//! A strided window on a buffer.
+//! Defines strided views of buffers.
 
 use crate::value::dtype::DType;
 use crate::value::error::Fault;
@@ -12,25 +12,25 @@ pub struct View {
     pub dtype: DType,
     /// Extent of every axis, slowest first.
     pub shape: Vec<usize>,
-    /// Elements from one index of an axis to the next.
+    /// Distance between neighbouring indices of an axis, in elements.
     pub strides: Vec<usize>,
-    /// The first element.
+    /// Index of the first element.
     pub offset: usize,
 }
 
 impl View {
-    /// Number of elements; only views whose number does not overflow are made.
+    /// Number of elements; views whose number overflows are never created.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Number of elements of the buffer that it shows, where no two axes show the same.
+    /// Number of distinct elements of the buffer that it shows, if no two axes overlap.
     pub(crate) fn distinct(&self) -> usize {
         let shown = self.shape.iter().zip(&self.strides).filter(|(_, stride)| **stride != 0);
         shown.map(|(extent, _)| extent).product::<usize>() * self.dtype.units()
     }
 
-    /// Whether its elements stand one after the other.
+    /// Whether its elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         let mut due = 1;
         for (&extent, &stride) in self.shape.iter().zip(&self.strides).rev() {
@@ -42,9 +42,9 @@ impl View {
         true
     }
 
-    /// How many numbers of the buffer's memory the view reaches over, if that and the number of elements are at most `limit`.
+    /// How many numbers of the buffer the view reaches over, if that and the number of elements are at most `limit`.
     pub(crate) fn reach(&self, limit: u64) -> Result<usize, Fault> {
-        // Beside an axis of no element the others count too: kernels multiply some of them.
+        // The other axes of an empty view count too, because kernels multiply some of them.
         let extents = self.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent.max(1)));
         let extents = extents.ok_or(Fault::Overflow)?;
         let elements = if self.shape.contains(&0) { 0 } else { extents };
@@ -58,7 +58,7 @@ impl View {
     }
 }
 
-/// A shape without the axes of one element in front, which a file may list and a program leave out, or the other way round.
+/// A shape without leading axes of extent 1, which a file may list and a program omit, or the reverse.
 pub(crate) fn bare(shape: &[usize]) -> &[usize] {
     &shape[shape.iter().take_while(|&&extent| extent == 1).count()..]
 }
@@ -72,7 +72,7 @@ pub(crate) fn contiguous_strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// Calls `row(start, stride, count)` for every row of the last axis, in row-major order; axes that continue each other count as one.
+/// Calls `row(start, stride, count)` for every row of the last axis, in row-major order; contiguous axes are merged.
 pub(crate) fn for_each_row(
     shape: &[usize],
     strides: &[usize],
@@ -82,7 +82,7 @@ pub(crate) fn for_each_row(
     if shape.contains(&0) {
         return;
     }
-    // (extent, stride), the axes of extent 1 left out.
+    // (extent, stride) of the axes, without those of extent 1.
     let mut axes: Vec<(usize, usize)> = Vec::new();
     for (&extent, &stride) in shape.iter().zip(strides).filter(|(extent, _)| **extent != 1) {
         match axes.last_mut() {

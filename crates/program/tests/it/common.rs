@@ -1,4 +1,4 @@
-//! Small programs in folders of their own.
+//! Builds small programs in temporary folders, for the tests.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +22,7 @@ impl Weights for Held {
     }
 }
 
-/// A number of a document, where infinities are texts.
+/// A number in a document; infinities are texts.
 pub(crate) fn number(x: &Value) -> f64 {
     match x {
         Value::Bool(x) => f64::from(u8::from(*x)),
@@ -36,7 +36,7 @@ pub(crate) fn number(x: &Value) -> f64 {
 /// Type, shape and bytes of a tensor.
 pub(crate) type Stored = (Dtype, Vec<usize>, Vec<u8>);
 
-/// Elements of a buffer as program.safetensors has them: i64 and f64 (complex with an axis of 2).
+/// Elements of a buffer as in program.safetensors: i64 and f64 (complex with an axis of 2).
 pub(crate) fn stored(dtype: &str, shape: &[usize], data: &[Value]) -> Stored {
     let mut shape = shape.to_vec();
     if dtype.starts_with('c') {

@@ -1,4 +1,4 @@
-//! Steps, views, types, weights and paths.
+//! Checks evaluation: steps, views, rounding to types, weights, and data-dependent paths.
 
 use firstdiff_program::{Arithmetic, DType, EvaluateError, Evaluator, Half, KernelError, Scalar, Tensor, Values};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn floats(values: &Values<'_>) -> Vec<f64> {
     }
 }
 
-/// Runs all steps of a program of constants; the taps in order, or the first error.
+/// Runs all steps of a program of constants; returns the taps in order, or the first error.
 fn taps(
     program: &Value,
     constants: &[(usize, Vec<usize>, Vec<f64>)],
@@ -29,7 +29,7 @@ fn taps(
     Ok(out)
 }
 
-/// A buffer written in place twice, its tap read in between; a later step reads what an earlier one made.
+/// A buffer is written in place twice, and its tap read in between; a later step reads what an earlier one wrote.
 #[test]
 fn taps_are_read_right_after_their_operation_and_steps_share_buffers() {
     let program = json!({"version": 1, "constants": [0], "weights": {"1": "w"},
@@ -64,7 +64,7 @@ fn values_are_rounded_to_the_type_of_their_buffer() {
     assert_eq!(overflow[0][0], f64::NEG_INFINITY);
 }
 
-/// A matrix in f16 is multiplied with rows in f16, and one in f32 with what is there.
+/// A matrix in f16 is multiplied with rows rounded to f16, one in f32 with unrounded rows.
 #[test]
 fn activations_are_rounded_as_ggml_does() {
     let program = |dtype: &str, op: &str| {
@@ -125,7 +125,7 @@ fn steps_go_in_order_and_weights_must_fit() {
     assert!(matches!(error, EvaluateError::Step { step: 1, next: 0, count: 1 }));
 }
 
-/// Of a product that cannot be computed, one half is held under two names: the other half stays unknown.
+/// Half of a product that cannot be computed is set under two names: the other half stays unknown.
 #[test]
 fn what_is_held_twice_is_no_more_than_what_is_held_once() {
     let half = |from: usize| json!({"v": [2, [1], [1], from]});
@@ -154,7 +154,7 @@ fn what_is_held_twice_is_no_more_than_what_is_held_once() {
     assert_eq!(last(1), Some(vec![15.0]));
 }
 
-/// A mean of each row stays in f32, and what follows from it alone; a product of a single column is rounded as others are.
+/// The mean of each row stays in f32, and so does what depends only on it; a product with a single column is rounded like others.
 #[test]
 fn a_single_column_is_rounded_unless_it_is_a_statistic() {
     let program = json!({"version": 1, "constants": [], "inputs": {"0": "pixels"}, "weights": {"1": "w"},

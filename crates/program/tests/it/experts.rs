@@ -1,4 +1,4 @@
-//! What a program is when other experts are chosen: other rows, other experts, and what cannot be followed.
+//! Checks programs that are rewritten for other choices of experts: other rows, other experts, and what cannot be followed.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Held, open};
 
-/// Three tokens of two numbers and three experts, of which two are hit: token 0 and 1 by expert 0, token 2 by expert 1.
+/// Three tokens of two numbers and three experts, two of which are hit: tokens 0 and 1 by expert 0, token 2 by expert 1.
 fn mixture() -> Value {
     let turn = |at: usize, expert: usize, count: usize| {
         let first = 12 + 3 * at;
@@ -71,7 +71,7 @@ fn chosen(experts: [i64; 3]) -> HashMap<usize, Tensor<'static>> {
     HashMap::from([(0, Tensor::new(DType::I64, vec![3, 1], Values::Int(experts.to_vec().into())).unwrap())])
 }
 
-/// Name and values of every tap, with these choices held.
+/// Name and values of every tap, with these choices set.
 fn taps(program: &Program, experts: [i64; 3]) -> Vec<(String, Vec<f64>)> {
     let weights = weights();
     let mut evaluator = Evaluator::new(program, Arithmetic::F64, &weights);
@@ -119,7 +119,7 @@ fn the_same_choices_are_the_same_program() {
 
 #[test]
 fn the_recorded_program_gives_no_value_for_other_choices() {
-    // One row is not taken for the two of the recording.
+    // One row is not mistaken for the two of the recording.
     let found = taps(&opened(&mixture()), [0, 1, 1]);
     assert_eq!(found, [named("router_topk", &[0.0, 1.0, 1.0])]);
 }

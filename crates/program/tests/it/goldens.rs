@@ -1,4 +1,4 @@
-//! Does every kernel compute what PyTorch or ggml does? Goldens by scripts/goldens/op_program_goldens.py and scripts/goldens/ggml_program_goldens.py.
+//! Checks every kernel against PyTorch or ggml: goldens of scripts/goldens/op_program_goldens.py and scripts/goldens/ggml_program_goldens.py.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::common::{Held, number, stored, write};
 
-/// Operations whose results PyTorch leaves open, and second names of those that have goldens.
+/// Operations whose results PyTorch leaves open, and aliases of operations that have goldens.
 const WITHOUT: &[&str] = &[
     "divide",
     "empty",
@@ -44,7 +44,7 @@ pub(crate) fn cases() -> Vec<Value> {
     files.into_iter().flat_map(read).collect()
 }
 
-/// The program of a case, of one operation; its operands are constants.
+/// The program of a case: a single operation, whose operands are constants.
 pub(crate) fn program_of(case: &Value) -> Value {
     let mut values = case["values"].as_array().unwrap().clone();
     let given = values.len();
@@ -89,7 +89,7 @@ pub(crate) fn write_case(folder: &Path, case: &Value) {
     write(folder, &program_of(case), &buffers);
 }
 
-/// What is wrong with a case, or nothing.
+/// Runs a case; the error says what is wrong.
 fn check(case: &Value) -> Result<(), String> {
     let expected: Vec<&Value> = case["y"].as_array().into_iter().flatten().collect();
     let folder = TempDir::new().unwrap();
@@ -113,7 +113,7 @@ fn check(case: &Value) -> Result<(), String> {
     if found != due { Err(format!("{found} of {due} outputs")) } else { wrong.map_or(Ok(()), Err) }
 }
 
-/// Where values are other than those expected; `within` is what a case may be off by, relatively, where it says so.
+/// The index of the first value that differs from the expected one; `within` is the allowed relative error, if the case gives it.
 fn differs(values: &Values<'_>, y: &Value, within: Option<f64>) -> Option<usize> {
     let expected = y[2].as_array().unwrap();
     let tolerance = within.unwrap_or(match y[0].as_str().unwrap() {

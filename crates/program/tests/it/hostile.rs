@@ -1,4 +1,4 @@
-//! Every number of a program is foreign: none may lead to a panic or to memory that the file does not justify.
+//! Checks that no number in a program file leads to a panic, or to memory that the file's size does not justify.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn constants() -> Vec<(usize, Vec<usize>, Vec<f64>)> {
     vec![(0, vec![2, 2], vec![1.0, 2.0, -3.0, 4.0])]
 }
 
-/// The fault of a program that differs from the good one at a pointer.
+/// The fault of a program that differs from the valid one at a JSON pointer.
 fn fault(pointer: &str, value: Value) -> Fault {
     let mut program = good();
     *program.pointer_mut(pointer).unwrap() = value;
@@ -148,7 +148,7 @@ fn all_buffers_together_are_limited() {
     assert!(matches!(open(999), Err(ProgramError::At { fault: Fault::Elements { needed: 1000, limit: 999 }, .. })));
 }
 
-/// What a few kilobytes ask for is held against what the files beside them hold.
+/// What a few kilobytes ask for is limited by the size of the files beside them.
 #[test]
 fn memory_is_bounded_by_what_the_files_hold() {
     let folder = TempDir::new().unwrap();
@@ -166,13 +166,13 @@ fn memory_is_bounded_by_what_the_files_hold() {
     let large = 1u64 << 29;
     let ones = json!([{"o": "zeros", "i": [[{"c": large}]], "y": [1]}]);
     assert_eq!(refused(json!([["f32", [2]], ["f32", [large]]]), ones, &[]), Some(large));
-    // A view that reaches far beyond its weight, and one that shows the same number again and again.
+    // A view that reaches far beyond its weight, and one that repeats the same number.
     let read = |view: Value| json!([{"o": "sum", "i": [{"v": view}], "y": [1]}]);
     let values = json!([["f32", [2]], ["f32", []]]);
     assert_eq!(refused(values.clone(), read(json!([0, [2], [1], large])), &[]), Some(large + 1));
     assert_eq!(refused(values.clone(), read(json!([0, [large], [0]])), &[]), Some(large + 1));
     assert_eq!(refused(values, read(json!([0, [2], [1]])), &[]), None);
-    // Logits of a long prompt that was recorded.
+    // Logits of a long recorded prompt.
     let ones = json!([{"o": "zeros", "i": [[{"c": large}]], "y": [1]}]);
     let values = json!([["f32", [2]], ["f32", [large]]]);
     let logits = fs::File::create(folder.path().join("logits.npy")).unwrap();
@@ -180,7 +180,7 @@ fn memory_is_bounded_by_what_the_files_hold() {
     assert_eq!(refused(values, ones, &[]), None);
 }
 
-/// A few kilobytes that keep a machine busy are refused before anything is carried out; as much work for large inputs is not.
+/// A few kilobytes that would keep a machine busy are refused before evaluation; the same work for large inputs is allowed.
 #[test]
 fn work_is_bounded_by_what_the_files_hold() {
     let folder = TempDir::new().unwrap();
@@ -201,21 +201,21 @@ fn work_is_bounded_by_what_the_files_hold() {
     let one = json!({"o": "zeros", "i": [[]], "y": [1]});
     let repeated = |op: Value, times: usize| [vec![one.clone()], vec![op; times]].concat();
     let values = json!([["f32", [2]], ["f32", []]]);
-    // Sums of one number that is shown again and again.
+    // Sums of one number that is repeated.
     let sum = json!({"o": "sum", "i": [same], "y": [1]});
     assert_eq!(refused(values.clone(), repeated(sum.clone(), 16), &[]), None);
     assert_eq!(refused(values.clone(), repeated(sum.clone(), 64), &[]), Some(1 + 64 * (n * n + 1)));
-    // One product, whose result is said to be one number.
+    // A product whose recorded result is a single number.
     let product = json!({"o": "mm", "i": [same, same], "y": [1]});
     assert_eq!(refused(values.clone(), repeated(product, 1), &[]), Some(1 + 2 * n * n + 1 + n * n * n));
-    // Without the weights that it reads nothing is carried out, and so is what reads that.
+    // Without its weights an operation is not evaluated, nor is one that depends on it.
     let missing = json!([{"o": "sum", "i": [0], "y": [1]}]);
     let behind = [missing.as_array().unwrap().clone(), vec![sum; 64]].concat();
     let held_back = json!([["f32", [2]], ["f32", []]]);
     assert_eq!(refused(held_back, behind, &[]), None);
 }
 
-/// Every value of a good program replaced by each of a list: read or refused, evaluated or refused, never a panic.
+/// Replaces every value of a valid program by each of a list: it is read or refused, evaluated or refused, without a panic.
 #[test]
 fn no_change_of_one_value_leads_to_a_panic() {
     let others = [
@@ -275,8 +275,8 @@ fn no_change_of_one_value_leads_to_a_panic() {
             attempt(&program);
         }
     }
-    // These values to every kernel, one operand after the other. All of them take two minutes and were tried; here every so many, and so each
-    // kernel a few.
+    // Tries these values in every kernel, one operand after the other. All of them were tried once, in two minutes; here every n-th, so that each kernel
+    // gets a few.
     const EVERY: usize = 29;
     let operand = json!({"v": [2, [2, 2], [2, 1]]});
     let mut number = 0;
@@ -299,10 +299,10 @@ fn no_change_of_one_value_leads_to_a_panic() {
     assert!(read > 500 && refused > 1000, "{read} read, {refused} refused");
 }
 
-/// Operands and parameters of ggml's operations, which have no other bounds than the kernel's own, replaced one after the other.
+/// Replaces operands and parameters of ggml's operations one after the other; only the kernels themselves check these.
 #[test]
 fn no_operand_of_ggml_leads_to_a_panic() {
-    // All of them were tried.
+    // All of them were tried once.
     const EVERY: usize = 23;
     let numbers = [0, 1, 2, 3, 7, 1 << 11, -1, i64::MAX, i64::MIN];
     let others: Vec<Value> = numbers.iter().map(|&x| json!(x)).chain([json!(0.5), json!("nan"), json!(null)]).collect();

@@ -1,4 +1,4 @@
-//! Programs read and evaluated. One binary: each links the whole crate anew.
+//! Tests reading and evaluating programs. One binary, because each test binary links the whole crate again.
 
 mod common;
 mod evaluate;

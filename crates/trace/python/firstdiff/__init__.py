@@ -1,4 +1,4 @@
-"""How does Python code write a dump, and compare two? One line a tap, or one line a PyTorch model; off, one `if`.
+"""Records dumps from Python, and compares two: one line for each tap, or one line for a PyTorch model; turned off, it costs one `if`.
 
     import firstdiff
 

@@ -1,4 +1,4 @@
-"""Where is the command, and how is it run? Beside this Python, wherever pip put it, or where FIRSTDIFF_COMMAND says."""
+"""Finds the firstdiff command and runs it: beside this Python, where pip put it, or at FIRSTDIFF_COMMAND."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Where do two runs part? `compare` takes each as a dump, a dict of arrays or a PyTorch model, and asks the command."""
+"""Compares two runs: `compare` takes each as a dump, a dict of arrays or a PyTorch model, and calls the command."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Which operations of a mixture of experts give which tap? By what chooses among the columns of a projection, and by which slice of the weights, or
-which member of a list of modules, a projection reads.
+"""Finds the operations of a mixture of experts that produce each tap: by what chooses among the columns of a projection, and by which slice
+of the weights, or which member of a list of modules, a projection reads.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
+"""Records the taps of a PyTorch model by hooks on its modules, by their Hugging Face names, within a `with` block."""
 
 import hashlib
 import os

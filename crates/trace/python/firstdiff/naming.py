@@ -1,4 +1,4 @@
-"""Which operations of a program give which tap? By the shape of the graph, never by the name of a family.
+"""Names the operations of a recorded program as taps, by the shape of the graph, never by the name of a model family.
 
 What no rule names keeps the name of its module: `layers.0.mlp/router`.
 """

@@ -1,4 +1,4 @@
-"""What does a model return, and in what form is it recorded? Caches of keys and values are left out."""
+"""Finds the tensors that a model returns, in order, and converts them to floats for recording. K/V caches are left out."""
 
 import dataclasses
 from collections.abc import Mapping

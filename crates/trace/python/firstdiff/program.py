@@ -1,4 +1,4 @@
-"""Which operations does a PyTorch model execute? Every one, with its operands as strided views of buffers, for the time of a `with`.
+"""Records every operation that a PyTorch model executes within a `with` block, with its operands as strided views of buffers.
 
 What is recorded is a straight line: views (transpose, slice, expand) are no operations but ways to look at a buffer, and what writes in place writes
 into a view. docs/design/programs.md has the file.

@@ -1,4 +1,4 @@
-"""What did a comparison find? Its report as data, as the command's screen, as a page, as a table."""
+"""Holds the result of a comparison: its report as data, as the command's screen, as an HTML page, as a table."""
 
 import html
 import json

@@ -1,4 +1,4 @@
-//! What do the two archive forms of a dump hold? .npz and .safetensors, opened without unpacking.
+//! Reads .npz and .safetensors archives without unpacking them to disk.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Cursor, Read};
@@ -31,7 +31,7 @@ pub(crate) struct Archive {
 
 #[derive(Debug)]
 enum Form {
-    /// A zip of .npy members; reading a member needs the archive's cursor.
+    /// A zip of .npy members; reading a member needs exclusive access to the zip reader.
     Npz {
         zip: Mutex<ZipArchive<Cursor<Held>>>,
         names: Vec<String>,
@@ -43,7 +43,7 @@ enum Form {
     },
 }
 
-/// The bytes of a whole file.
+/// The bytes of a whole file, mapped or in memory.
 #[derive(Clone, Debug)]
 enum Held {
     Mapped(Arc<Mmap>),
@@ -59,19 +59,19 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Where the bytes of a tensor are had from.
+/// Where the bytes of the tensors come from.
 #[derive(Debug)]
 enum Source {
     Mapped(Arc<Mmap>),
     Stored(StoredFile),
 }
 
-/// What all members of a .npz may unpack to together, whatever the file takes.
+/// The unpacked size that is allowed for all members of a .npz together, whatever the size of the file.
 const UNPACKED_LIMIT: u64 = 256 << 20;
-/// A larger one may hold so many times what it takes packed: numbers do not come near it, zeros reach 1000.
+/// Above that, the largest ratio of unpacked to packed size: numbers never come near it, zeros reach 1000.
 const UNPACKED_FOLD: u64 = 200;
 
-/// The member of a .npz, and the key of a .safetensors' metadata, that hold what dump.json says.
+/// The .npz member, and the key in .safetensors metadata, with the content of dump.json.
 const META_MEMBER: &str = "dump.json";
 const META_KEY: &str = "dump";
 
@@ -82,7 +82,7 @@ impl Archive {
         Archive::npz(path, Held::Mapped(map_archive(path)?))
     }
 
-    /// A .npz of which all bytes are here.
+    /// A .npz whose bytes are in memory.
     pub(crate) fn of_npz(path: &Path, bytes: Vec<u8>) -> Result<Archive, DumpError> {
         Archive::npz(path, Held::Read(bytes.into()))
     }
@@ -114,7 +114,7 @@ impl Archive {
         Archive::safetensors(path, header, map.len() as u64, Source::Mapped(Arc::clone(&map)))
     }
 
-    /// A .safetensors that lies elsewhere: its header is read now, each tensor when it is asked for.
+    /// A .safetensors in a store: its header is read now, each tensor when it is asked for.
     pub(crate) fn of_stored_safetensors(file: StoredFile) -> Result<Archive, DumpError> {
         let path = file.path().to_owned();
         let length = file.piece(0..8)?;
@@ -126,7 +126,7 @@ impl Archive {
         Archive::safetensors(&path, &header, size, Source::Stored(file))
     }
 
-    /// By its header, in a file of `size` bytes.
+    /// A .safetensors by its header, in a file of `size` bytes.
     fn safetensors(path: &Path, header: &[u8], size: u64, source: Source) -> Result<Archive, DumpError> {
         let err = |reason: String| damaged(path, format!("not a .safetensors: {reason}"));
         check_header(header, size).map_err(err)?;
@@ -151,12 +151,12 @@ impl Archive {
         Ok(Archive { path: path.into(), size, form: Form::Safetensors { source, tensors, json } })
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Names of the members, `dump.json` left out.
+    /// Names of the members, except `dump.json`.
     pub(crate) fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match &self.form {
             Form::Npz { names, .. } => Box::new(names.iter().map(String::as_str).filter(|n| *n != META_MEMBER)),
@@ -205,7 +205,7 @@ impl Archive {
         }
     }
 
-    /// The mask that a member is, where it is one.
+    /// Reads a member as a mask, if it is one.
     pub(crate) fn mask(&self, name: &str) -> Option<AttentionMask> {
         let Form::Safetensors { tensors, .. } = &self.form else {
             return read_mask(&self.unpack(name, MASK_LIMIT as usize).ok()?.0);
@@ -251,21 +251,21 @@ impl Archive {
         }
     }
 
-    /// The first `limit` bytes of a .npz member, and its whole size. OpenOptions to the end checks size and CRC.
+    /// The first `limit` bytes of a .npz member, and its whole size. Reading to the end checks size and CRC.
     fn unpack(&self, name: &str, limit: usize) -> Result<(Vec<u8>, usize), DumpError> {
         let Form::Npz { zip, .. } = &self.form else { return Err(self.absent(name)) };
         let mut zip = zip.lock().unwrap_or_else(PoisonError::into_inner);
         let member = zip.by_name(name).map_err(|e| self.member_error(name, zip_reason(e)))?;
         let total = usize::try_from(member.size()).map_err(|_| self.member_error(name, "too large".into()))?;
-        // What grows is held twice for a moment.
+        // A growing buffer is in memory twice for a moment.
         if member.size() > memory_limit(self.size) / 2 {
             let packed = member.compressed_size();
             let reason = format!("{packed} bytes that unpack to {total}: no numbers are packed like that");
             return Err(self.member_error(name, reason));
         }
-        // A member promises what it likes: no more is set aside than the file holds.
+        // The declared size cannot be trusted: no more is reserved than the size of the file.
         let mut bytes = Vec::with_capacity(limit.min(total).min(self.size as usize));
-        // One byte more than promised, so that a member that holds more is noticed.
+        // One byte more than declared, to detect a member that holds more.
         let take = (limit as u64).min((total as u64).saturating_add(1));
         member.take(take).read_to_end(&mut bytes).map_err(|e| self.member_error(name, e.to_string()))?;
         if limit > total && bytes.len() != total {
@@ -288,7 +288,7 @@ impl Archive {
     }
 }
 
-/// The first member of a zip whose name another one has too: the table of members keeps the last of them alone.
+/// The first member of a zip whose name occurs twice; the table of members keeps only the last of them.
 pub(crate) fn member_twice<R: Read + io::Seek>(bytes: &[u8], zip: &ZipArchive<R>) -> Option<String> {
     if !zip.has_duplicate_names() {
         return None;
@@ -298,7 +298,7 @@ pub(crate) fn member_twice<R: Read + io::Seek>(bytes: &[u8], zip: &ZipArchive<R>
     Some(twice.map_or_else(|| "?".to_owned(), |(name, _)| String::from_utf8_lossy(name).into_owned()))
 }
 
-/// Name and unpacked size of every record in a zip's central directory, of names that stand there twice too.
+/// Name and unpacked size of every record in a zip's central directory, duplicate names included.
 fn members<'a, R: Read + io::Seek>(bytes: &'a [u8], zip: &ZipArchive<R>) -> impl Iterator<Item = (&'a [u8], u64)> {
     const RECORD: usize = 46;
     let start = usize::try_from(zip.central_directory_start()).ok();
@@ -313,8 +313,8 @@ fn members<'a, R: Read + io::Seek>(bytes: &'a [u8], zip: &ZipArchive<R>) -> impl
     })
 }
 
-/// Looks at the header of a .safetensors of `size` bytes before it is parsed: its own size, and whether a name stands in it twice, of which the parser
-/// would keep one.
+/// Checks the header of a .safetensors of `size` bytes before it is parsed: its size, and that no name occurs twice, because the parser would keep one of
+/// them.
 fn check_header(header: &[u8], size: u64) -> Result<(), String> {
     if !json_fits(header, size) {
         return Err("its header holds far more values than that of any run".into());
@@ -327,7 +327,7 @@ fn check_header(header: &[u8], size: u64) -> Result<(), String> {
     }
 }
 
-/// The keys of a JSON object as they stand there, one that is given twice included.
+/// The keys of a JSON object in order, duplicates included.
 struct Keys(Vec<String>);
 
 impl<'de> Deserialize<'de> for Keys {

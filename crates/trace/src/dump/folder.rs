@@ -1,4 +1,4 @@
-//! What does a folder hold? Tensors, one archive, a folder for each rank, or one for each step.
+//! Opens a folder as a dump: tensors, one archive, or a folder for each rank or step.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::element::DType;
 use crate::meta::{Meta, stored_name};
 use crate::npy::{Header, NpyError};
 
-/// Opens the dump that a folder is.
+/// Opens a folder as a dump.
 ///
 /// # Errors
 /// As [`Dump::open_with`].
@@ -49,12 +49,12 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let mut all = Contents { found, ..Contents::default() };
     let is_model = path.join("config.json").exists();
     let mut headers = headers(path, &names);
-    // One engine writes one type: what most files look like is what all are.
+    // An engine writes one element type, so all files are read as the type that most of them look like.
     let without = names.iter().map(|name| path.join(name)).filter(|file| !headers.contains_key(file));
     let usual = usual_dtype(without).filter(|_| reading.dtype.is_none());
     all.notes.extend(usual.map(|dtype| format!("files without a header: read as raw {dtype}, as most of them look")));
     let reading = &OpenOptions { dtype: reading.dtype.or(usual), ..reading.clone() };
-    // What a manifest names has its name there.
+    // Files that a manifest names take their tensor name from it.
     let mut in_manifest = HashSet::new();
     let (manifests, others): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| name.ends_with(".json"));
     for name in manifests.into_iter().chain(others).filter(|&name| !listed.contains(name)) {
@@ -64,7 +64,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
         }
         if let Some(stem) = name.strip_suffix(".npy") {
             let has_header = headers.contains_key(&file);
-            // Recorders write what no file name holds as `%` and two digits.
+            // Recorders write characters that are not allowed in file names as `%` and two hexadecimal digits.
             match meta.is_incomplete() || (json.exists() && stem.contains('%')) {
                 true => {
                     let untyped = !has_header
@@ -75,7 +75,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
                 false => npy(&file, stem, reading, &mut all)?,
             }
         } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
-            // Beside tensors lie other things; what of them cannot be read is said.
+            // A folder may also hold other files; a note lists those that cannot be read.
             match foreign(&file, reading) {
                 Ok(mut read) => {
                     in_manifest.extend(std::mem::take(&mut read.files));
@@ -118,13 +118,13 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     assemble(path, meta, all, None, reading)
 }
 
-/// The headers of the .npy files, where they have one that says all.
+/// The headers of the .npy files that have a complete one.
 fn headers(folder: &Path, names: &[String]) -> HashMap<PathBuf, Header> {
     let files = names.iter().filter(|name| name.ends_with(".npy")).map(|name| folder.join(name));
     files.filter_map(|file| npy_header(&file, None).ok().map(|header| (file, header))).collect()
 }
 
-/// The type that most of these files look like, as far as they have no header, where they look like several.
+/// The element type that most of the files without header look like, if they look like different types.
 fn usual_dtype(files: impl Iterator<Item = PathBuf>) -> Option<DType> {
     let mut counts: BTreeMap<DType, usize> = BTreeMap::new();
     for file in files {
@@ -142,7 +142,7 @@ fn is_archive(name: &str) -> bool {
     name.ends_with(".npz") || name.ends_with(".safetensors")
 }
 
-/// Why a folder without tensors is no dump, with the folders in it, one of which may be meant.
+/// Why a folder without tensors is no dump, with the folders in it, as one of them may be meant.
 fn nothing_in(path: &Path) -> String {
     let nothing = "no .npy files or files of another form, and no dump.json that lists taps";
     let folders = fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
@@ -157,7 +157,7 @@ fn nothing_in(path: &Path) -> String {
     }
 }
 
-/// The folders of steps in `path`, or the archives, by their step, where there are any.
+/// The folders or archives of single steps in `path`, by step, if there are any.
 fn step_folders(path: &Path, reading: &OpenOptions) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
     let mut found: BTreeMap<u32, (String, PathBuf)> = BTreeMap::new();
     let mut words = Vec::new();
@@ -188,7 +188,7 @@ fn step_folders(path: &Path, reading: &OpenOptions) -> Result<Option<Vec<(u32, P
     Ok(Some(found.into_iter().map(|(step, (_, folder))| (step - first, folder)).collect()))
 }
 
-/// Refuses tensors that lie beside the folders of a run's steps or ranks.
+/// Refuses tensors beside the folders of a run's steps or ranks.
 fn nothing_beside(path: &Path, what: &str, own: &[&str], reading: &OpenOptions) -> Result<(), DumpError> {
     let holds = |name: &&String| {
         let file = path.join(name);
@@ -214,7 +214,7 @@ fn step_number(name: &str) -> Option<(&'static str, u32)> {
     digits.parse().ok().filter(|_| plain).map(|step| (word, step))
 }
 
-/// The dumps of the steps of one run as one dump.
+/// Merges the dumps of the steps of a run into one dump.
 fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
     let mut dump = Dump { meta: meta_of(path, &steps)?, ..Dump::empty(path) };
     let mut notes = Vec::new();
@@ -243,7 +243,7 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
     Ok(dump)
 }
 
-/// What the folder says of the run, else its first step; the tokens of the later ones behind.
+/// The metadata of the folder, else of its first step, with the tokens of later steps appended.
 fn meta_of(path: &Path, steps: &[(u32, Dump)]) -> Result<Meta, DumpError> {
     let json = path.join("dump.json");
     let own = json.exists().then(|| read_meta(&json)).transpose()?;

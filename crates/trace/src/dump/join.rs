@@ -1,4 +1,4 @@
-//! What did all ranks of a sharded run compute together? A folder of rank dumps, read as one dump.
+//! Joins the dumps of all ranks of a sharded run into one dump.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::narrow::{to_bf16, to_f16};
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values};
 
-/// The rank dumps that a joined dump was made of, and how.
+/// The rank dumps of a joined dump, and how each tap was joined.
 #[derive(Debug)]
 pub struct Ranks {
     names: Vec<String>,
@@ -28,15 +28,15 @@ pub struct Ranks {
 pub struct Joined {
     /// What each rank held.
     pub share: Share,
-    /// Where a rank's piece begins along the axis that is cut, in the joined tensor; and last, where all end. Empty for other shares.
+    /// The offset of each rank's slice along the cut axis of the joined tensor, and the end of the last slice. Empty for other shares.
     pub bounds: Vec<usize>,
     /// The axis of the joined tensor that is cut.
     pub axis: usize,
     /// The joined tensor's shape.
     pub shape: Vec<usize>,
-    /// Whether a notation says so.
+    /// Whether a notation gives the share; otherwise it was inferred.
     pub told: bool,
-    /// For each axis of the joined tensor the one of the ranks', where they differ in order.
+    /// For each axis of the joined tensor, its index in the rank tensors, if the order differs.
     order: Option<Vec<usize>>,
 }
 
@@ -56,14 +56,14 @@ impl Ranks {
         self.joined.get(&(step, tap))
     }
 
-    /// The tensors of ranks with their axes in the order of the joined one.
+    /// The rank tensors with their axes in the order of the joined tensor.
     pub fn in_order(&self, tap: Tap, step: u32, tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
         let order = self.joined.get(&(step, tap)).and_then(|j| j.order.clone()).filter(|o| !o.is_sorted());
         let Some(order) = order else { return tensors };
         tensors.into_iter().filter_map(|(name, tensor)| Some((name, permuted(&tensor, &order)?))).collect()
     }
 
-    /// The tap of a step of which nothing says how its pieces join, joined to `shape` where shapes leave exactly one way: one axis that is cut.
+    /// Joins a tap without a notation to `shape`, if shapes allow exactly one way: slices along one axis.
     pub fn by_shape(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(Entry, Joined)> {
         self.apart.get(&(step, tap))?;
         let parts: Vec<Entry> = self.dumps.iter().map(|d| d.entry(tap, step)).collect::<Option<_>>()?;
@@ -79,8 +79,8 @@ impl Ranks {
         entry(&self.dumps, tap, step, &parts, (Share::Cut(axis), false), None).ok()
     }
 
-    /// Along which axis the ranks' pieces of a tap fall short of `shape`, and how much of it they hold, where they differ from it in nothing else:
-    /// the mark of a rank whose dump is not there.
+    /// The axis along which the ranks' slices of a tap are too short for `shape`, and their total length, if all else fits: then the dump of a rank is
+    /// missing.
     pub fn short_of(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(usize, usize)> {
         let alike = |own: &[usize], axis: usize| {
             own.len() == shape.len() && (0..shape.len()).all(|a| a == axis || own[a] == shape[a])
@@ -111,8 +111,8 @@ impl Ranks {
     }
 }
 
-/// The dump of a folder that holds rank dumps: `rank0`, `rank1`, .. (or `rank_0`, `tp0`, `tp-0`), each a dump of its own; `None` where it holds none.
-/// `open` opens one of them. A `dump.json` beside the folders may hold their `dims`; `told` are those of a table of names, which go before.
+/// Opens the dump of a folder with rank dumps: `rank0`, `rank1`, .. (or `rank_0`, `tp0`, `tp-0`); `None` where it has none. `open` opens one of them. A
+/// `dump.json` beside the folders may hold their `dims`; `told` are those of a table of names, and take precedence.
 pub(crate) fn open_ranks(
     path: &Path,
     told: &BTreeMap<String, String>,
@@ -130,8 +130,7 @@ pub(crate) fn open_ranks(
     Ok(Some(joined))
 }
 
-/// The dump of one rank that was opened by itself, as the only rank of its run: by its folder's name, or by its own `dims`, which are then of pieces. What it
-/// holds may be a part or a summand.
+/// Recognises the dump of one rank that was opened alone, by its folder name, or by `dims` that mention slices. Its tensors may be slices or summands.
 pub(crate) fn lone_rank(path: &Path, dump: Dump, told: &BTreeMap<String, String>) -> Result<Dump, DumpError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
     let by_name = rank_number(&name).is_some();
@@ -147,7 +146,7 @@ pub(crate) fn lone_rank(path: &Path, dump: Dump, told: &BTreeMap<String, String>
     join(path, vec![(name, dump)], &dims)
 }
 
-/// The rank folders in `path` by their number, where there are any.
+/// The rank folders in `path` by number, if there are any.
 fn rank_folders(path: &Path) -> Result<Option<Vec<(String, PathBuf)>>, DumpError> {
     let io = |source| DumpError::Io { path: path.into(), source };
     let mut found: BTreeMap<usize, (String, PathBuf)> = BTreeMap::new();
@@ -175,12 +174,12 @@ fn rank_number(name: &str) -> Option<usize> {
     digits.parse().ok().filter(|_| plain)
 }
 
-/// Joins the dumps of all ranks of one run, in order. A tap's notation is what the ranks' own `dump.json` say of it, else `dims`: a table from taps, or
-/// patterns of taps, to notations (see [`Dims`]). Tensors are joined when they are read. A tap without a notation is taken for a replica where all ranks
-/// are equal bit for bit; what cannot be joined is told by [`Ranks::apart`].
+/// Joins the dumps of all ranks of one run, in order. The notation of a tap comes from the ranks' own `dump.json`, else from `dims`: a table from taps, or
+/// tap patterns, to notations (see [`Dims`]). Tensors are joined when they are read. A tap without a notation is taken as replicated if all ranks are equal
+/// bit for bit; [`Ranks::apart`] says why a tap cannot be joined.
 ///
 /// # Errors
-/// When a notation is none, or the ranks were fed different tokens.
+/// When a notation is invalid, or the ranks were fed different tokens.
 pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, String>) -> Result<Dump, DumpError> {
     let (names, dumps): (Vec<String>, Vec<Dump>) = ranks.into_iter().unzip();
     let Some(first) = dumps.first() else { return Err(refused(path, "no ranks".into())) };
@@ -225,7 +224,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
             Err(reason) => drop(apart.insert((step, tap), reason)),
         }
     }
-    // Names that the vocabulary does not have: what cannot be read by itself is a name and no more.
+    // Names outside the vocabulary: if a tensor cannot be read, only its name is kept.
     let unmapped: BTreeSet<&String> = dumps.iter().flat_map(Dump::unmapped).collect();
     for name in unmapped {
         let (plain, step) = split_stored_name(name);
@@ -245,7 +244,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
     Ok(whole.with_ranks(Ranks { names, dumps, joined, apart }))
 }
 
-/// The lists of taps of several dumps as one: names and steps, `step` later each. What else they say is of their own tensors.
+/// Merges the tap lists of several dumps: names and steps, each shifted by its `step`. Other fields apply to the single dumps only and are dropped.
 pub(crate) fn listed<'m>(metas: impl Iterator<Item = (u32, &'m Meta)>) -> Option<Vec<TapMeta>> {
     let (mut known, mut all, mut lists) = (HashSet::new(), Vec::new(), false);
     for (later, meta) in metas {
@@ -261,11 +260,11 @@ pub(crate) fn listed<'m>(metas: impl Iterator<Item = (u32, &'m Meta)>) -> Option
     lists.then_some(all)
 }
 
-/// What ranks printed of a tap.
+/// The printed values of a tap in the ranks' dumps.
 enum Printed<'d> {
-    /// None of them anything.
+    /// No rank has any.
     No,
-    /// All of them the same.
+    /// All ranks have the same.
     Same(&'d Partial),
     Others,
 }
@@ -281,7 +280,7 @@ fn same_part(dumps: &[Dump], tap: Tap, step: u32) -> Printed<'_> {
     }
 }
 
-/// What is said of how a tap's pieces join: by the tap's own entry, by a rank's table, by `dims`.
+/// The notation of a tap: from its own entry, the rank's table, or `dims`.
 fn notation(
     path: &Path,
     dumps: &[Dump],
@@ -299,7 +298,7 @@ fn notation(
 
 type Made = Result<(Entry, Joined), String>;
 
-/// One tap of all ranks, as it is made when it is read; or why it cannot be.
+/// Prepares one tap of all ranks, which is joined when it is read; or says why it cannot be joined.
 fn joined_entry(
     names: &[String],
     dumps: &Arc<[Dump]>,
@@ -311,7 +310,7 @@ fn joined_entry(
     for (name, dump) in names.iter().zip(dumps.iter()) {
         match dump.entry(tap, step) {
             Some(entry) => parts.push(entry),
-            // One replica is as good as all; of a cut or a sum every piece is needed.
+            // For a replica one rank is enough; for slices or a sum all are needed.
             None if dims.is_some_and(|d| d.share() == Share::Replicated) => {}
             None => return Ok(Err(format!("not in {name}"))),
         }
@@ -338,7 +337,7 @@ fn joined_entry(
 
 const UNTOLD: &str = "its ranks hold different values, and nothing says how they join: say so ('dims' in dump.json: 'T D[tp]' cut, 'T D partial' summed)";
 
-/// The tensor that the ranks' `parts` make, each a share of it, with its axes in `order`; `told` where a notation says so.
+/// The tensor that is made of the ranks' `parts`, with its axes in `order`; `told` if a notation gives the share.
 fn entry(
     dumps: &Arc<[Dump]>,
     tap: Tap,
@@ -377,7 +376,7 @@ fn entry(
     Ok((made, Joined { share, bounds, axis, shape, told, order }))
 }
 
-/// Whether every rank holds the same bits.
+/// Whether all ranks hold the same bits.
 fn all_equal(dumps: &[Dump], parts: &[Entry]) -> Result<bool, DumpError> {
     if parts.iter().any(|e| e.shape != parts[0].shape) {
         return Ok(false);
@@ -391,7 +390,7 @@ fn all_equal(dumps: &[Dump], parts: &[Entry]) -> Result<bool, DumpError> {
     Ok(true)
 }
 
-/// Joins the tensors of all ranks, or sums them, or takes the one most ranks hold.
+/// Concatenates the tensors of all ranks, or sums them, or takes the one that most ranks hold.
 fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize]>) -> Result<Tensor, DumpError> {
     let mut parts = Vec::new();
     for dump in dumps {
@@ -402,7 +401,7 @@ fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize
     let whole = match share {
         Share::Replicated => {
             let votes = |one: &Tensor| parts.iter().filter(|other| other.bytes() == one.bytes()).count();
-            // Of equally many the lowest rank's: `max_by_key` would give the last.
+            // On a tie the lowest rank's tensor: `max_by_key` would return the last.
             (0..parts.len()).rev().max_by_key(|&i| votes(&parts[i])).map(|i| parts.swap_remove(i))
         }
         Share::Cut(axis) => Tensor::concatenated(parts, axis),
@@ -418,7 +417,7 @@ fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize
 }
 
 impl Tensor {
-    /// Tensors side by side along an axis; `None` where they differ in another, or in their type.
+    /// Concatenates tensors along an axis; `None` where they differ in another axis, or in type.
     pub fn concatenated(mut parts: Vec<Tensor>, axis: usize) -> Option<Tensor> {
         if parts.len() == 1 {
             return parts.pop();

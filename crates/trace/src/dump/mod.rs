@@ -1,4 +1,4 @@
-//! Which taps does a dump hold, and where are their bytes? OpenOptions maps what opening (open.rs) has checked.
+//! Holds an opened dump: its taps, their tensors and its metadata. Tensors are mapped when they are read; `open.rs` opens and checks the files.
 
 pub(crate) mod archive;
 pub(crate) mod folder;
@@ -31,15 +31,15 @@ use crate::tensor::{Bytes, Layout, Tensor};
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// File or folder.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
-    /// The path is none of the forms a dump has.
+    /// The path is not a dump in any known format.
     #[error("{}: {reason}", path.display())]
     NotADump {
         /// The path as given.
@@ -47,7 +47,7 @@ pub enum DumpError {
         /// Why, and what to do.
         reason: String,
     },
-    /// `dump.json` is not what it should be.
+    /// `dump.json` is invalid.
     #[error("{}: {reason}", path.display())]
     Meta {
         /// The file that holds it.
@@ -55,10 +55,10 @@ pub enum DumpError {
         /// What is wrong.
         reason: String,
     },
-    /// A .npy file or member is not one.
+    /// A .npy file or member is invalid.
     #[error("{}: {source}", path.display())]
     Npy {
-        /// File, with the member's name behind it for an archive.
+        /// The file, followed by the member's name for an archive.
         path: PathBuf,
         /// What is wrong.
         source: NpyError,
@@ -71,7 +71,7 @@ pub enum DumpError {
         /// What is wrong.
         reason: String,
     },
-    /// A file of one tensor, whose name is that of no tap.
+    /// A file of one tensor, whose name is not a tap.
     #[error(
         "{}: it holds one tensor, '{}', which is the name of no tap: name its folder, a pattern ('out/*.npy'), or the tap in a firstdiff.toml (--map)",
         path.display(),
@@ -86,7 +86,7 @@ pub enum DumpError {
     /// A table of names cannot be used.
     #[error(transparent)]
     Names(Box<crate::names::NamesError>),
-    /// A tensor is not the one that was judged before.
+    /// A tensor has changed since it was judged.
     #[error("{}: {tap} is not what it was when its part was written: judge all parts again", path.display())]
     Stale {
         /// The dump.
@@ -94,7 +94,7 @@ pub enum DumpError {
         /// The tap's stored name.
         tap: String,
     },
-    /// Two tensors claim one tap.
+    /// Two tensors have the name of one tap.
     #[error("{}: {tap} is there twice", path.display())]
     Twice {
         /// The dump.
@@ -105,7 +105,7 @@ pub enum DumpError {
 }
 
 impl DumpError {
-    /// The error in words, without the file where that is the one that is said anyway.
+    /// The error in words, without the path if it is that of `said`, which the caller prints anyway.
     pub fn bare(&self, said: &Path) -> String {
         match self {
             DumpError::Io { path, source } if path == said => source.to_string(),
@@ -134,25 +134,25 @@ pub struct Entry {
     pub shape: Vec<usize>,
     /// Element type on disk.
     pub dtype: DType,
-    /// The token positions it holds, where the dump says fewer than all.
+    /// The token positions it holds, if the dump gives fewer than all.
     pub rows: Option<Rows>,
     pub(crate) place: TensorLocation,
     pub(crate) header: Header,
 }
 
-/// Where a tensor's bytes lie.
+/// The location of a tensor's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum TensorLocation {
     File(PathBuf),
     /// A member of the dump's archive.
     Member(String),
-    /// A .npy that lies elsewhere.
+    /// A .npy in a store.
     Stored(StoredFile),
-    /// Nowhere yet: made of other tensors when it is read.
+    /// Computed from other tensors when it is read.
     Made(Maker),
 }
 
-/// How a tensor that lies in no file is made.
+/// Computes a tensor that is not in a file.
 #[derive(Clone)]
 pub(crate) struct Maker(pub(crate) Arc<dyn Fn() -> Result<Tensor, DumpError> + Send + Sync>);
 
@@ -163,13 +163,13 @@ impl fmt::Debug for Maker {
 }
 
 impl Entry {
-    /// Whether reading it asks a server for all of it.
+    /// Whether reading it requests all of it from a server.
     pub fn is_remote(&self) -> bool {
         matches!(self.place, TensorLocation::Stored(_))
     }
 
-    /// A tensor that is made when it is read: cut out of another, joined from several, or held in memory. What `make` returns must
-    /// have this shape and type.
+    /// An entry whose tensor is computed when it is read: sliced from another, joined from several, or held in memory. The result of `make` must have this
+    /// shape and type.
     pub fn made(
         tap: Tap,
         step: u32,
@@ -184,19 +184,19 @@ impl Entry {
     }
 }
 
-/// The names of a run's tensors, without their steps, and the tap of the vocabulary that each was read as; none of those that stay what they are.
+/// The tensor names of a run, without steps, and the vocabulary tap each was read as; `None` for names that were kept unchanged.
 pub type NamesRead = HashMap<String, Option<Tap>>;
 
-/// The names of a run whose tensors are these taps.
+/// The names of a run with these taps.
 pub fn names_of(taps: impl IntoIterator<Item = Tap>) -> NamesRead {
     taps.into_iter().map(|tap| (tap.to_string(), Some(tap).filter(|tap| !tap.is_open()))).collect()
 }
 
-/// A recorded run: which taps it holds, and where it comes from.
+/// A recorded run: its taps and its metadata.
 ///
-/// A dump is a folder of .npy files with or without `dump.json`, a .npz, a .safetensors, a pattern with one `*` where
-/// the tap's name stands, or what other programs write: raw floats, text, JSON, logs, `torch.save`'s files. Opening reads and checks every
-/// header; tensors stay on disk until [`Dump::read`] maps them (text, JSON and .pt are held).
+/// A dump is a folder of .npy files with or without `dump.json`, a .npz, a .safetensors, a pattern with one `*` in the place of the tap's name, or a file
+/// of another program: raw floats, text, JSON, logs, `torch.save`. Opening reads and checks every header; tensors stay on disk until [`Dump::read`] maps
+/// them (text, JSON and .pt are held in memory).
 ///
 /// The files must not be changed while the dump is open.
 #[derive(Debug, Default)]
@@ -207,12 +207,12 @@ pub struct Dump {
     pub(crate) parts: Vec<Partial>,
     pub(crate) unmapped: Vec<String>,
     pub(crate) loose: Vec<RawTensor>,
-    /// As what each name was read.
+    /// The tap that each name was read as.
     pub(crate) read_as: NamesRead,
-    /// Where in `loose` each of the names is, once anybody asks.
+    /// The index of each name in `loose`, built on first use.
     pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
     pub(crate) archive: Option<Archive>,
-    /// What elements are of which no header tells the type, as who asks says.
+    /// The element type that the caller gives for tensors without one in their header.
     pub(crate) untyped: Option<DType>,
     pub(crate) notes: Vec<String>,
     pub(crate) of_known_names: bool,
@@ -224,7 +224,7 @@ impl Tensor {
     /// Maps one .npy file.
     ///
     /// # Errors
-    /// When it is none, or damaged.
+    /// When it is not a .npy, or damaged.
     pub fn open_npy(path: impl AsRef<Path>) -> Result<Tensor, DumpError> {
         let path = path.as_ref();
         let map = map_file(path)?;
@@ -236,10 +236,10 @@ impl Tensor {
 }
 
 impl Dump {
-    /// A dump of entries that were made of other dumps' tensors. `path` is where those lie, for people.
+    /// A dump of entries computed from other dumps' tensors. `path` is their location, for messages.
     ///
     /// # Errors
-    /// When two entries claim one tap of one step.
+    /// When two entries have the same tap and step.
     pub fn assembled(path: &Path, meta: Meta, mut entries: Vec<Entry>) -> Result<Dump, DumpError> {
         entries.sort_by_key(|e| (e.step, e.tap));
         if let Some(twice) = entries.windows(2).find(|pair| (pair[0].step, pair[0].tap) == (pair[1].step, pair[1].tap))
@@ -252,7 +252,7 @@ impl Dump {
         Ok(Dump { meta, entries, ..Dump::empty(path) })
     }
 
-    /// A dump of entries that were cut out of this one's tensors; of all else it says the same.
+    /// A dump of entries computed from this one's tensors, with everything else unchanged.
     ///
     /// # Errors
     /// As [`Dump::assembled`].
@@ -262,7 +262,7 @@ impl Dump {
         Ok(Dump { unmapped, notes, doubts, of_known_names, ..Dump::assembled(&self.path, meta, entries)? })
     }
 
-    /// Puts a tensor in the place of the one that a tap of a step has, or beside the others where it has none.
+    /// Replaces the tensor of a tap in a step, or adds it.
     pub fn put(&mut self, tap: Tap, step: u32, tensor: Tensor) {
         let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
         let entry = Entry::made(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
@@ -272,8 +272,7 @@ impl Dump {
         }
     }
 
-    /// Puts tensors of names that the vocabulary does not have beside the others, or in the place of those that have these names in their steps, and leaves
-    /// those out that are `without`, by name and step.
+    /// Adds tensors whose names are outside the vocabulary, replacing those with the same name and step, and removes the names and steps in `without`.
     pub fn put_open(&mut self, entries: Vec<Entry>, without: &[(String, u32)]) {
         let mut gone: HashSet<String> = without.iter().map(|(name, step)| stored_name(name, *step)).collect();
         gone.extend(entries.iter().map(|entry| stored_name(&entry.tap.to_string(), entry.step)));
@@ -287,17 +286,17 @@ impl Dump {
         self.loose_at = OnceLock::new();
     }
 
-    /// Says why a tap of a step is not to be passed, whatever is compared of it.
+    /// Marks a tap of a step as doubtful: it must not pass, whatever the comparison says.
     pub fn doubt(&mut self, tap: Tap, step: u32, reason: String) {
         self.doubts.entry((step, tap)).or_insert(reason);
     }
 
-    /// What is not to be passed, and why, by step and tap.
+    /// The doubtful taps and the reasons, by step and tap.
     pub fn doubts(&self) -> &BTreeMap<(u32, Tap), String> {
         &self.doubts
     }
 
-    /// Adds to what had to be assumed to read it.
+    /// Adds a note about what had to be assumed to read the dump.
     pub fn note(&mut self, text: String) {
         self.notes.push(text);
     }
@@ -306,12 +305,12 @@ impl Dump {
         Dump { path: path.into(), ..Dump::default() }
     }
 
-    /// The dump, and of which ranks' it was joined.
+    /// The dump with the rank dumps that it was joined from.
     pub(crate) fn with_ranks(self, ranks: Ranks) -> Dump {
         Dump { ranks: Some(ranks), ..self }
     }
 
-    /// The ranks' dumps of which this one was joined, where it was.
+    /// The rank dumps, if this dump was joined from some.
     pub fn ranks(&self) -> Option<&Ranks> {
         self.ranks.as_ref()
     }
@@ -348,7 +347,7 @@ impl Dump {
         }
     }
 
-    /// Reads a tensor: mapped where it stands in a file of its own or in a .safetensors, unpacked from a .npz.
+    /// Reads a tensor: mapped from its own file or from a .safetensors, unpacked from a .npz.
     ///
     /// # Errors
     /// When the file has changed since the dump was opened, or a .npz member is damaged.
@@ -360,7 +359,7 @@ impl Dump {
         tensor.reshaped(entry.shape.clone()).ok_or_else(|| changed(&self.path))
     }
 
-    /// The dump, each of whose tensors has the shape that `shape` gives it for the one it has, of as many elements; the memory stays as it is.
+    /// The dump with new shapes, as `shape` gives them, if the number of elements is the same; the data is unchanged.
     pub fn reshaped(mut self, shape: impl Fn(Tap, u32, &[usize]) -> Option<Vec<usize>>) -> Dump {
         let given =
             |tap, step, own: &[usize]| shape(tap, step, own).filter(|new| element_count(new) == element_count(own));
@@ -377,7 +376,7 @@ impl Dump {
         self
     }
 
-    /// The dump, with whole tensors of what came as a list of values without a shape: `shape` gives the extents of such a list where it is all of its tap.
+    /// The dump with whole tensors for taps that were lists of values without a shape: `shape` gives the extents of a list that is all of its tap.
     pub fn completed(mut self, shape: impl Fn(&Partial) -> Option<Vec<usize>>) -> Dump {
         let (mut parts, mut made) = (Vec::new(), Vec::new());
         for mut part in std::mem::take(&mut self.parts) {
@@ -399,9 +398,9 @@ impl Dump {
         self
     }
 
-    /// The dump, with whole tensors of what was printed whole, each said to be of f16: its rounding hides what the missing digits do. Only where every
-    /// one of them lost far less than that, else with none of them: what is read of some would be blamed for what others lack. For those who compute
-    /// with tensors and cannot use a printed number's own precision.
+    /// The dump with whole tensors for taps that were printed in full, each marked as f16: the tolerance of f16 covers the missing digits. This is done for
+    /// all of them or none, and only if each lost far less than f16 would; otherwise errors in a tap that is not readable would be attributed to one that
+    /// is. For callers who cannot use the precision of a printed number.
     pub fn printed_as_f16(mut self) -> Dump {
         let printed: Vec<&Partial> =
             self.parts.iter().filter(|part| part.precision().is_some() && part.holds_all()).collect();
@@ -421,11 +420,11 @@ impl Dump {
         self
     }
 
-    /// The dump, told which tokens it was fed, where it does not say so itself: those of the prefill, or of all steps, and of the steps after it.
-    /// What it says itself stays; `Err` has the index from which on that is something else.
+    /// The dump with the tokens it was fed, if it does not have them: those of the prefill, or of all steps, and of the steps after it. Its own ids are
+    /// kept; `Err` has the first index at which the given ids differ from them.
     ///
     /// # Errors
-    /// When the dump's own ids are others.
+    /// When the dump has other ids.
     pub fn told_tokens(mut self, tokens: &[i64], decode_tokens: &[i64]) -> Result<Dump, usize> {
         if let Some(all) = &self.meta.sequences {
             let named = all.iter().any(|fed| fed.tokens.starts_with(tokens));
@@ -438,7 +437,7 @@ impl Dump {
                 let told = || tokens.iter().chain(decode_tokens);
                 match own.zip(told()).position(|(own, told)| own != told) {
                     Some(at) => Err(at),
-                    // Fewer than the prefill has are other tokens.
+                    // Fewer tokens than the prefill has cannot be the same.
                     None if told().count() < prefill => Err(told().count()),
                     None => Ok(self),
                 }
@@ -452,7 +451,7 @@ impl Dump {
         }
     }
 
-    /// The dump, with these tensors that are known in part beside its own.
+    /// The dump with these partly known tensors added.
     pub fn with_parts(mut self, parts: impl IntoIterator<Item = Partial>) -> Dump {
         self.parts.extend(parts);
         self
@@ -482,10 +481,10 @@ impl Dump {
         Ok(Tensor::new(shape, layout, bytes))
     }
 
-    /// Reads a tensor whose name is no tap: a weight, say. `name` is one of [`Dump::unmapped`].
+    /// Reads a tensor whose name is not a tap, such as a weight. `name` is one of [`Dump::unmapped`].
     ///
     /// # Errors
-    /// When there is none of that name, or it is damaged.
+    /// When there is no tensor of that name, or it is damaged.
     pub fn read_unmapped(&self, name: &str) -> Result<Tensor, DumpError> {
         let Some(found) = self.loose(name) else {
             return Err(not_a_dump(&self.path, &format!("it holds no tensor '{}'", name.escape_debug())));
@@ -494,13 +493,13 @@ impl Dump {
         self.tensor(&found.place, &header)
     }
 
-    /// Number of elements of a tensor whose name is no tap; nothing where it cannot be read as floats.
+    /// Number of elements of a tensor whose name is not a tap; nothing if it cannot be read as floats.
     pub fn unmapped_size(&self, name: &str) -> Option<usize> {
         let found = self.loose(name)?;
         element_count(&self.header(found).ok()?.shape)
     }
 
-    /// The tensor of a tap that the vocabulary does not have, where the dump holds one of that name, whole, of floats.
+    /// Finds the tensor of a tap outside the vocabulary, if the dump holds it whole and in floats.
     fn find_open(&self, tap: Tap, step: u32) -> Option<Entry> {
         let found = self.loose(&stored_name(&tap.to_string(), step)).filter(|found| found.is_whole())?;
         let header = self.header(found).ok()?;
@@ -508,20 +507,20 @@ impl Dump {
         Some(Entry { tap, step, shape, dtype, rows: found.rows(&self.meta), place: found.place.clone(), header })
     }
 
-    /// Why a tensor that is there by the name of a tap that the vocabulary does not have cannot be read, where it cannot.
+    /// Why the tensor of a tap outside the vocabulary cannot be read, if it is present but unreadable.
     pub fn unreadable(&self, tap: Tap, step: u32) -> Option<String> {
         let found = self.loose(&stored_name(&tap.to_string(), step)).filter(|found| found.is_whole())?;
         self.header(found).err().map(|error| error.to_string())
     }
 
-    /// Every whole tensor of any tap: [`Dump::entries`], and those of names that the vocabulary does not have.
+    /// The whole tensors of all taps: [`Dump::entries`], and those outside the vocabulary.
     pub fn all_entries(&self) -> Vec<Entry> {
         let names = self.unmapped.iter().map(|name| split_stored_name(name));
         let open = names.map(|(name, step)| (Tap::named(name), step)).filter(|(tap, _)| tap.is_open());
         self.entries.iter().cloned().chain(open.filter_map(|(tap, step)| self.find_open(tap, step))).collect()
     }
 
-    /// The taps that the vocabulary does not have: what dump.json lists, or has in its graph.
+    /// The taps outside the vocabulary that dump.json has in its list or its graph.
     pub fn open_taps(&self) -> Vec<Entry> {
         let listed = self.meta.taps.iter().flatten().map(|entry| entry.tap.as_str());
         let listed: HashSet<&str> =
@@ -531,7 +530,7 @@ impl Dump {
         taps.filter_map(|(name, step)| self.find_open(Tap::named(name), step)).collect()
     }
 
-    /// The first tensor of a name that is no tap.
+    /// The first tensor with this name among those that are no taps.
     fn loose(&self, name: &str) -> Option<&RawTensor> {
         let at = self.loose_at.get_or_init(|| {
             let mut at = HashMap::new();
@@ -543,23 +542,23 @@ impl Dump {
         self.loose.get(*at.get(name)?)
     }
 
-    /// The tensor of `tap` in `step`, where there is one.
+    /// The tensor of `tap` in `step`, if there is one.
     pub fn find(&self, tap: Tap, step: u32) -> Option<&Entry> {
         let at = self.entries.binary_search_by_key(&(step, tap), |e| (e.step, e.tap)).ok()?;
         self.entries.get(at)
     }
 
-    /// The whole tensor of any tap in `step`, of the vocabulary or not, where there is one.
+    /// The whole tensor of a tap in `step`, in the vocabulary or not, if there is one.
     pub fn entry(&self, tap: Tap, step: u32) -> Option<Entry> {
         self.find(tap, step).cloned().or_else(|| self.find_open(tap, step))
     }
 
-    /// Where the dump was opened.
+    /// The path from which the dump was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the dump says of itself.
+    /// The metadata of the dump.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -569,7 +568,7 @@ impl Dump {
         &self.entries
     }
 
-    /// As what each name was read: what another run calls so is the same.
+    /// The tap that each name was read as: the same names in another run mean the same taps.
     pub fn names_read(&self) -> &NamesRead {
         &self.read_as
     }
@@ -579,18 +578,18 @@ impl Dump {
         &self.unmapped
     }
 
-    /// Taps of which some elements only are known, or only so many digits. Where the digits will do to compute with, a tap is one of
-    /// [`Dump::entries`] too.
+    /// Taps of which only some elements, or only some digits, are known. If the digits are precise enough to compute with, the tap is also one of
+    /// [`Dump::entries`].
     pub fn parts(&self) -> &[Partial] {
         &self.parts
     }
 
-    /// What was known of `tap` in `step` in part, where it was.
+    /// The partly known `tap` in `step`, if there is one.
     pub fn find_part(&self, tap: Tap, step: u32) -> Option<&Partial> {
         self.parts.iter().find(|part| (part.tap, part.step) == (tap, step))
     }
 
-    /// Whether names were read as a known producer has them, who names much that is no tap.
+    /// Whether names were mapped by a known producer's table; such producers also record much that is no tap.
     pub fn is_of_known_names(&self) -> bool {
         self.of_known_names
     }
@@ -623,7 +622,7 @@ pub(crate) fn file_error(error: FileError) -> DumpError {
     }
 }
 
-/// Opens a regular file: a pipe would never answer, a folder has no bytes.
+/// Opens a regular file: a pipe would block, and a folder has no bytes.
 pub(crate) fn open_file(path: &Path) -> Result<File, DumpError> {
     open_regular(path).map(|(file, _)| file).map_err(file_error)
 }
@@ -631,8 +630,8 @@ pub(crate) fn open_file(path: &Path) -> Result<File, DumpError> {
 /// Maps a file; an empty one cannot be mapped and is an error.
 pub(crate) fn map_file(path: &Path) -> Result<Arc<Mmap>, DumpError> {
     let file = open_file(path)?;
-    // SAFETY: the mapping is read only. Another process that shortens the file while it is mapped would end this one;
-    // the type's documentation asks that dumps are left alone while they are open.
+    // SAFETY: the mapping is read only. If another process shortens the file while it is mapped, this process would be killed; the documentation of `Dump`
+    // therefore asks not to change dumps while they are open.
     let map = unsafe { Mmap::map(&file) }.map_err(|e| io_error(path, e))?;
     Ok(Arc::new(map))
 }

@@ -1,4 +1,4 @@
-//! What lies at a path? Folders, archives, patterns and single files, of our own form or another's, opened as one dump.
+//! Opens a path as a dump: folders, archives, patterns and single files, in firstdiff's own formats and those of other programs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,23 +18,23 @@ use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_m
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
-/// What a person tells about files that do not say it themselves.
+/// What the user says about files beyond their content.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// A table of names. Without one, a `firstdiff.toml` in the dump's folder counts.
+    /// A table of names. Without one, a `firstdiff.toml` in the dump's folder is used.
     pub names: Option<Names>,
     /// The element type of raw floats.
     pub dtype: Option<DType>,
-    /// The name, or the tap, of a single file's tensor.
+    /// The name, or the tap, of the tensor in a single file.
     pub name: Option<String>,
-    /// Whether a single file's tensor may have the name of no tap.
+    /// Whether the tensor of a single file may have a name that is not a tap.
     pub unnamed: bool,
-    /// What the reference's names are, where the dump is a candidate's: what it calls by one of these is the same tensor, whatever other programs call so.
+    /// The names of the reference, if this dump is a candidate: equal names mean the same tensor, also where a built-in table maps them to another tap.
     pub reference: Option<Arc<NamesRead>>,
 }
 
 impl OpenOptions {
-    /// The table of names that counts for a dump: the one given, else the firstdiff.toml in its folder, or in that of the file.
+    /// The table of names for a dump: the one given, else the firstdiff.toml in its folder, or in the folder of the file.
     pub(crate) fn names_for(&self, path: &Path) -> Result<Option<Names>, DumpError> {
         match (&self.names, own_table(path)) {
             (Some(names), _) => Ok(Some(names.clone())),
@@ -44,14 +44,14 @@ impl OpenOptions {
     }
 }
 
-/// The firstdiff.toml of a dump: in the folder that it is, or in that of the file, or of the pattern.
+/// The path of a dump's firstdiff.toml: in its folder, or in that of the file or pattern.
 pub fn own_table(path: &Path) -> Option<PathBuf> {
     let parent = || path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = if path.is_dir() { path } else { parent() };
     Some(folder.join("firstdiff.toml")).filter(|own| own.exists())
 }
 
-/// A tensor under the name it was found by, before name and bytes are looked at.
+/// A tensor under its original name, before name and bytes are examined.
 #[derive(Clone, Debug)]
 pub(crate) struct RawTensor {
     pub(crate) name: String,
@@ -60,7 +60,7 @@ pub(crate) struct RawTensor {
     shape: Option<Vec<usize>>,
     rows: Option<Rows>,
     pub(crate) place: TensorLocation,
-    /// The header of its file, where that was read.
+    /// The header of its file, if already read.
     pub(crate) header: Option<Header>,
     part: Option<Part>,
     printed: Option<Printed>,
@@ -84,33 +84,33 @@ impl RawTensor {
         }
     }
 
-    /// One that is made when it is read.
+    /// A tensor that is computed when it is read.
     pub(crate) fn made(name: &str, entry: Entry) -> RawTensor {
         let Entry { step, shape, dtype, rows, place, .. } = entry;
         RawTensor { step, dtype: Some(dtype), shape: Some(shape), rows, ..RawTensor::stored(name, place) }
     }
 
-    /// Shape and type, where both are said.
+    /// Shape and type, if both are declared.
     pub(crate) fn declared_extents(&self) -> Option<(Vec<usize>, DType)> {
         self.shape.clone().zip(self.dtype)
     }
 
-    /// The same, of this type.
+    /// The same with this element type.
     pub(crate) fn of_type(self, dtype: Option<DType>) -> RawTensor {
         RawTensor { dtype, ..self }
     }
 
-    /// Whether it is all of a tensor, with all of its digits.
+    /// Whether it is a whole tensor with full precision.
     pub(crate) fn is_whole(&self) -> bool {
         self.part.is_none() && self.printed.is_none()
     }
 
-    /// The token positions it holds, where it or its dump says.
+    /// The token positions it holds, if it or its dump declares them.
     pub(crate) fn rows(&self, meta: &Meta) -> Option<Rows> {
         self.rows.clone().or_else(|| meta.rows.clone())
     }
 
-    /// The same in a later step.
+    /// The same, shifted by `step`.
     pub(crate) fn at_step(self, step: u32) -> RawTensor {
         RawTensor { step, ..self }
     }
@@ -120,7 +120,7 @@ impl RawTensor {
         RawTensor { step, dtype, shape, rows, is_listed: true, ..RawTensor::stored(&name, place) }
     }
 
-    /// As its file had it.
+    /// The tensor as it was in its file.
     fn item(&self, tensor: Tensor) -> Item {
         let RawTensor { name, step, rows, part, printed, .. } = self.clone();
         Item { name, step, rows, part, printed, tensor }
@@ -133,12 +133,12 @@ impl RawTensor {
     }
 }
 
-/// What was found at a path, and what had to be assumed.
+/// The content found at a path, and what had to be assumed.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) found: Vec<RawTensor>,
     pub(crate) notes: Vec<String>,
-    /// The token ids of each sequence, where a file tells them.
+    /// The token ids of each sequence, if a file has them.
     pub(crate) tokens: Option<Vec<Vec<i64>>>,
     pub(crate) qk_rows: Option<QkRows>,
 }
@@ -156,12 +156,12 @@ impl Dump {
     /// Opens the dump at `path` and checks every header in it.
     ///
     /// # Errors
-    /// When there is no dump, or a part of it that carries a tap's name is damaged.
+    /// When there is no dump, or a tensor with the name of a tap is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Dump, DumpError> {
         Dump::open_with(path, &OpenOptions::default())
     }
 
-    /// Opens the dump at `path`, told what its files do not say.
+    /// Opens the dump at `path` with options.
     ///
     /// # Errors
     /// As [`Dump::open`].
@@ -194,7 +194,7 @@ fn is_tensor_file(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "npy") || import::is_foreign(path)
 }
 
-/// A .npy, or raw floats that are called one.
+/// A .npy, or raw floats with that ending.
 pub(crate) fn npy(file: &Path, stem: &str, reading: &OpenOptions, all: &mut Contents) -> Result<(), DumpError> {
     let headless = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Magic, .. }));
     match headless && fs::metadata(file).is_ok_and(|m| m.len() > 0) {
@@ -224,7 +224,7 @@ fn open_pattern(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
         } else {
             all.extend(foreign(&file, reading)?);
         }
-        // What stands for the '*' is the name, where the file holds one tensor.
+        // The text matched by '*' is the tensor's name, if the file holds one tensor.
         if let [one] = &mut all.found[earlier..] {
             one.name = stem.to_owned();
         }
@@ -232,12 +232,12 @@ fn open_pattern(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     if all.found.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("no file matches the pattern", String::as_str)));
     }
-    // The pattern chooses files, and not whether the recording that left them was finished.
+    // A pattern selects files; whether the recording was complete is still in dump.json.
     let json = folder.join("dump.json");
     let mut meta = Meta::default();
     match json.is_file().then(|| read_meta(&json)).transpose() {
         Ok(beside) => meta.incomplete_as(beside.iter()),
-        // Another program's own; one that was cut off is nobody's.
+        // A dump.json of another program is noted; one that was cut off is an error.
         Err(error) if is_json(&json) => all.notes.push(format!("dump.json: not read: {}", error.bare(&json))),
         Err(error) => return Err(error),
     }
@@ -249,7 +249,7 @@ fn is_json(path: &Path) -> bool {
     json_fits(&text, text.len() as u64) && serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok()
 }
 
-/// One file of one tensor or more.
+/// Opens one file with one or more tensors.
 fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let mut all = Contents::default();
     match path.extension().is_some_and(|e| e == "npy") {
@@ -265,7 +265,7 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
     of_one_file(path, all, reading)
 }
 
-/// The dump of one file; one tensor whose name is that of no tap is refused.
+/// The dump of one file; a single tensor whose name is not a tap is refused.
 pub(crate) fn of_one_file(path: &Path, all: Contents, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let dump = assemble(path, Meta::default(), all, None, reading)?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unmapped.as_slice()) {
@@ -276,7 +276,7 @@ pub(crate) fn of_one_file(path: &Path, all: Contents, reading: &OpenOptions) -> 
     }
 }
 
-/// A .npz or a .safetensors; `meta` is what is known of one that says nothing itself.
+/// Opens a .npz or a .safetensors; `meta` is used if it has no metadata of its own.
 pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let (archive, ending) = match path.extension().is_some_and(|e| e == "npz") {
         true => (Archive::open_npz(path)?, ".npy"),
@@ -285,7 +285,7 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &OpenOptions) -> Re
     of_archive(path, archive, ending, meta, reading)
 }
 
-/// The dump that an archive is, whose members' names have this ending.
+/// The dump of an archive whose members' names have this ending.
 pub(crate) fn of_archive(
     path: &Path,
     archive: Archive,
@@ -310,19 +310,19 @@ pub(crate) fn of_archive(
     assemble(path, meta, all, Some(archive), reading)
 }
 
-/// The rank of a tensor that has the vocabulary's own name.
+/// The rank of a tensor with the vocabulary's own name.
 const VOCABULARY: usize = 1;
 
-/// Which of several tensors that claim one tap is it? The lower the better.
+/// The priority of a tensor among those that claim the same tap; lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     /// A whole tensor beats a part.
     in_part: bool,
-    /// The person's own table, the vocabulary, then the built-in tables in their order.
+    /// 0 for the user's table, then the vocabulary, then the built-in tables in order.
     rank: usize,
 }
 
-/// Gives every tensor its tap, and opens the headers of those that have one.
+/// Assigns a tap to every tensor, and reads the headers of those that have one.
 pub(crate) fn assemble(
     path: &Path,
     meta: Meta,
@@ -344,13 +344,13 @@ pub(crate) fn assemble(
     let renamed = renamed(path, &all.found, own, reading.reference.as_deref())?;
     rename(&mut all.found, &mut dump.meta, &renamed);
     let streams = Streams::of(&all.found, own);
-    // What the reference, or the dump's own graph, calls so is that tap, and no other program's name for another.
+    // Names in the reference, or in the dump's own graph, are open taps, even if a built-in table knows them as another tap.
     let in_graph = dump.meta.graph.iter().flatten().map(|node| &node.tap);
     let in_graph: HashSet<String> = in_graph.chain(renamed.values().map(|(name, _)| name)).cloned().collect();
     let is_open = |found: &RawTensor| {
         let name = split_stored_name(&found.name).0;
         match reading.reference.as_ref().map(|names| names.get(name)) {
-            // A person's own word of a candidate's names.
+            // The user's table for a candidate takes precedence.
             Some(_) if own.is_some_and(|names| names.find(name).is_some()) => false,
             Some(Some(read)) if names::hidden_state(name).is_none() => read.is_none(),
             _ => in_graph.contains(name) && name.parse::<Tap>().is_err(),
@@ -405,22 +405,23 @@ pub(crate) fn assemble(
     Ok(dump)
 }
 
-/// What the mask of the tokens is called that stands beside the taps.
+/// The name of a tensor beside the taps that is the attention mask.
 const MASK: &str = "attention_mask";
 
-/// What stands before the names of a model that another one, or a tool, has taken in.
+/// Prefixes that wrappers add to the names of a model.
 const WRAPPERS: [&str; 4] = ["model.", "module.", "_orig_mod.", "base_model.model."];
 
-/// A name without what wraps it, and with one separator.
+/// The name without wrapper prefixes, and with `.` as the only separator.
 fn unwrapped(name: &str) -> String {
     let bare = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper));
     bare.map_or_else(|| name.replace('/', "."), unwrapped)
 }
 
-/// An open tap's name, and what a table adds to the step.
+/// New name of an open tap, and what a table adds to its step.
 type Renamed = HashMap<String, (String, u32)>;
 
-/// Names that are other names of open taps: by the person's own table, or, of a candidate, as the reference has them but for a wrapper and the separators.
+/// Names to be replaced by those of open taps: by the user's table or, for a candidate, because the reference has the name without wrapper or with other
+/// separators.
 fn renamed(
     path: &Path,
     found: &[RawTensor],
@@ -450,7 +451,7 @@ fn renamed(
             None if is_named(name) || names::built_in(name).is_some_and(|known| holds(known.tap)) => None,
             None => wrapped.get(&unwrapped(name)).copied().flatten().map(|other| (other.to_owned(), 0)),
         };
-        // A table is often the other side's.
+        // Names that exist are kept, as the table is often written for the other dump.
         let is_free = |(other, _): &(String, u32)| !plain.contains(other.as_str());
         renamed.extend(other.filter(is_free).map(|other| (name.to_owned(), other)));
     }
@@ -464,7 +465,7 @@ fn renamed(
     Ok(renamed)
 }
 
-/// Gives tensors other names, also in what their dump.json says of them.
+/// Renames tensors, also in the list and the graph of their dump.json.
 fn rename(found: &mut [RawTensor], meta: &mut Meta, renamed: &Renamed) {
     for found in found {
         let (name, stored_step) = split_stored_name(&found.name);
@@ -480,10 +481,10 @@ fn rename(found: &mut [RawTensor], meta: &mut Meta, renamed: &Renamed) {
     }
 }
 
-/// `hidden_states.N` of transformers: which is the last?
+/// Maps transformers' `hidden_states.N` to taps; N of the last one is needed for that.
 struct Streams {
     last: u32,
-    /// Whether other names are of the layer behind it, so that it is no more than that layer's input.
+    /// Whether other names belong to layers after the last hidden state, which then has not passed the final norm.
     goes_on: bool,
 }
 
@@ -495,7 +496,7 @@ impl Streams {
         Streams { last, goes_on: last > 0 && found.iter().filter_map(layer).any(|layer| layer >= last) }
     }
 
-    /// What the name means, but of the last one: that has passed the final norm, unless the dump ends before the model does.
+    /// The tap of the name. The last hidden state has none unless the model goes on: it may have passed the final norm.
     fn meaning(&self, found: &RawTensor) -> Option<Meaning> {
         let (name, step) = split_stored_name(&found.name);
         let tap = match names::hidden_state(name)? {
@@ -507,13 +508,12 @@ impl Streams {
     }
 }
 
-/// Tap, step, how sure the meaning is, and whose table says so.
+/// Tap, step, priority (lower is better), and the producer whose table has the name.
 type Meaning = (Tap, u32, usize, Option<&'static str>);
 
-/// The tap that a name means, its step, how sure the meaning is, and whose table says so. `layer 1 q` is of the second layer only where another name is
-/// of layer 0.
+/// The tap that a name means, with its step, priority, and producer. `layer 1 q` means the second layer only if another name has layer 0.
 fn meaning(found: &RawTensor, own: Option<&Names>, from_zero: bool) -> Option<Meaning> {
-    // A step beyond all that can be counted is a name of nothing.
+    // A name with a step too large to count is not a tap.
     let later = |step: u32| step.checked_add(found.step);
     if let Some((tap, step)) = own.and_then(|names| names.find(&found.name)) {
         return Some((tap, later(step)?, 0, None));
@@ -529,8 +529,7 @@ fn meaning(found: &RawTensor, own: Option<&Names>, from_zero: bool) -> Option<Me
 }
 
 impl Dump {
-    /// Checks what dump.json lists under a name that the vocabulary does not have, as a tap of the vocabulary is checked; what holds no floats is no more
-    /// than a name.
+    /// Checks a tensor that dump.json lists under a name outside the vocabulary as strictly as a vocabulary tap; one without floats is kept as a name only.
     fn check_listed(&self, found: &RawTensor, listed: &mut HashMap<String, RawTensor>) -> Result<(), DumpError> {
         let header = match self.header(found) {
             Err(DumpError::Npy { source: NpyError::DType(_), .. }) => return Ok(()),
@@ -546,14 +545,14 @@ impl Dump {
         }
     }
 
-    /// The shape that dump.json says is that of the file.
+    /// Checks that the shape in dump.json is that of the file.
     fn check_shape(&self, name: &str, found: &RawTensor, header: &Header) -> Result<(), DumpError> {
         let Some(shape) = found.shape.as_ref().filter(|shape| **shape != header.shape) else { return Ok(()) };
         let reason = format!("{}: shape {shape:?} in dump.json, {:?} in its file", name.escape_debug(), header.shape);
         Err(DumpError::Meta { path: self.path.clone(), reason })
     }
 
-    /// What has the tap's own name is that tap: what another program's name means, and holds other values, is something else, and has no name.
+    /// Keeps the tensor that has the tap's own name. Tensors that only a built-in table maps to the tap, with other values, are set aside without a tap.
     fn set_aside(&mut self, tap: Tap, claims: Vec<(Claim, RawTensor)>) -> Vec<(Claim, RawTensor)> {
         let (own, others): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.rank <= VOCABULARY);
         let Some((_, named)) = own.iter().find(|(claim, _)| !claim.in_part).cloned() else {
@@ -575,8 +574,8 @@ impl Dump {
         own.into_iter().chain(same).collect()
     }
 
-    /// Of the tensors that claim a tap by different names the longest whole one, of which the others are the start (a probe of the first values), else the
-    /// first; an error where two differ: nobody can say which is meant. llama.cpp's table alone knows that one of two is made of the other.
+    /// Chooses among tensors that claim a tap by different names: the longest whole one, if the others are its first values (a probe), else the first part.
+    /// If two differ, it is an error, except where llama.cpp's table knows that one is computed from the other.
     fn chosen(&self, tap: Tap, step: u32, claims: Vec<(Claim, RawTensor)>) -> Result<Option<RawTensor>, DumpError> {
         let (parts, mut whole): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.in_part);
         if whole.len() > 1 {
@@ -599,7 +598,7 @@ impl Dump {
         Ok(Some(first))
     }
 
-    /// Whether the values of `whole` begin with all of `start`, as f32: one of them may be printed with more digits.
+    /// Whether the values of `whole` begin with those of `start`, compared as f32, because one may be printed with more digits.
     fn starts_with(&self, whole: &RawTensor, start: &RawTensor) -> bool {
         let (Ok(whole), Ok(start)) = (self.loose_tensor(whole), self.loose_tensor(start)) else { return false };
         let (whole, start) = (whole.values(), start.values());
@@ -614,28 +613,28 @@ impl Dump {
         one.len() == other.len() && (0..one.len()).all(|i| one.get(i).to_bits() == other.get(i).to_bits())
     }
 
-    /// The names that are no taps in the order in which they were written, where the file keeps that: not where they stand in the order of the alphabet, but
-    /// for numbers before each.
+    /// The names that are not taps, in the order in which they were written, if the file keeps it: if they are not in alphabetical order (numbers compared
+    /// by value).
     pub fn unmapped_as_written(&self) -> Option<Vec<String>> {
         let names: Vec<String> = self.loose.iter().map(|found| stored_name(&found.name, found.step)).collect();
         let numbered = names.iter().all(|name| name.starts_with(|c: char| c.is_ascii_digit()));
         (numbered || !names.is_sorted()).then_some(names)
     }
 
-    /// The N of the last `hidden_states.N`, where nobody said yet whether it has passed the final norm.
+    /// The N of the last `hidden_states.N`, if it is not known whether it has passed the final norm.
     pub fn last_hidden_state(&self) -> Option<u32> {
         self.loose.iter().filter_map(|found| names::hidden_state(split_stored_name(&found.name).0)).max()
     }
 
-    /// That tensor, of the prefill.
+    /// The tensor of the last `hidden_states.N`, of the prefill.
     pub fn read_last_hidden_state(&self) -> Option<Tensor> {
         let last = self.last_hidden_state()?;
         let is_it = |name: &&String| names::hidden_state(name) == Some(last);
         self.read_unmapped(self.unmapped.iter().find(is_it)?).ok()
     }
 
-    /// The dump, told what the last `hidden_states.N` is: the output of the final norm, or of layer N-1. Where that tap is there already, it stays a name
-    /// that is none.
+    /// The dump with the last `hidden_states.N` read as the output of the final norm (`normed`), or of layer N-1. If that tap is already there, it stays a
+    /// name without a tap.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -659,7 +658,7 @@ impl Dump {
         Ok(self)
     }
 
-    /// Takes the mask that stands beside the taps for what dump.json would say, where a tap of the prefill has as many positions.
+    /// Uses an attention mask beside the taps as that of dump.json, if a tap of the prefill has as many positions.
     fn take_mask(&mut self) {
         let Some(found) = self.loose(MASK).filter(|_| self.meta.attention_mask.is_none()) else { return };
         let mask = match (&found.place, &self.archive) {
@@ -676,7 +675,7 @@ impl Dump {
         }
     }
 
-    /// What its tensor is called, where it holds one of floats alone, in one step.
+    /// The name of its tensor, if it holds a single tensor of floats, in the prefill.
     pub fn only_tensor(&self) -> Option<Tap> {
         let loose = self.unmapped.iter().filter(|name| self.unmapped_size(name).is_some());
         let loose = loose.map(|name| split_stored_name(name)).map(|(name, step)| (step, Tap::named(name)));
@@ -686,7 +685,7 @@ impl Dump {
         held.first().filter(|(step, _)| held.len() == 1 && *step == 0).map(|(_, tap)| *tap)
     }
 
-    /// The dump, whose one tensor that has the name of no tap is called so.
+    /// The dump with its one tensor that is not a tap renamed to `tap`.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -714,7 +713,7 @@ impl Dump {
         self.tensor(&found.place, &self.header(found)?)
     }
 
-    /// Takes a tensor in under its tap.
+    /// Adds a tensor under its tap.
     fn take(&mut self, tap: Tap, step: u32, found: RawTensor) -> Result<(), DumpError> {
         let rows = found.rows(&self.meta);
         if found.part.is_some() || found.printed.is_some() {
@@ -734,7 +733,7 @@ impl Dump {
             Some(Rows::Named(NamedRows::Last)) => Some(1),
             Some(Rows::Named(NamedRows::All)) | None => None,
         };
-        // A key/value cache holds the rows of earlier steps as well.
+        // A key/value cache also holds the rows of earlier steps.
         let shows_all = !tap.is_open() && !tap.site.is_attended() && shape.len() >= tap.site.axes().len();
         if let Some(told) = told.filter(|told| shows_all && !shape.contains(told)) {
             self.doubt(tap, step, format!("its shape is {shape:?}, and 'rows' in dump.json is of {told} positions"));
@@ -744,7 +743,7 @@ impl Dump {
     }
 }
 
-/// Notes that differ in a file's name alone, said once; and once those that name none.
+/// Merges notes that differ only in the file name, and removes duplicates.
 pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
     let mut kinds: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for note in notes {
@@ -764,15 +763,15 @@ pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
     kinds.into_values().map(said).collect()
 }
 
-/// A tap of which only its file tells, as of a recording that was not finished. `untyped`: two bytes an element, of a type that NumPy does not have; our
-/// recorders know one.
+/// A tap known only by its file, as in a recording that was not finished. `untyped`: two bytes an element, of a type that NumPy lacks; firstdiff's
+/// recorders write only bf16 in this way.
 pub(crate) fn unlisted(stem: &str, place: TensorLocation, untyped: bool) -> RawTensor {
     let (name, step) = split_stored_name(stem);
     let found = RawTensor::stored(&name_in_file(name), place).at_step(step);
     found.of_type(untyped.then_some(DType::BF16))
 }
 
-/// Names of the files in a folder, sorted; names that are not UTF-8 cannot be taps, and are refused where they end in .npy.
+/// Names of the files in a folder, sorted. A .npy whose name is not UTF-8 is refused, because it cannot be a tap; other such files are skipped.
 pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, DumpError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(|e| io_error(folder, e))? {
@@ -822,7 +821,7 @@ pub(crate) fn read_meta(path: &Path) -> Result<Meta, DumpError> {
     parse_meta(path, &text, text.len() as u64)
 }
 
-/// Parses what dump.json says; `size` is that of the file it was found in.
+/// Parses dump.json; `size` is that of the file it was found in.
 pub(crate) fn parse_meta(path: &Path, json: &[u8], size: u64) -> Result<Meta, DumpError> {
     let err = |reason: String| DumpError::Meta { path: path.into(), reason };
     if !json_fits(json, size) {

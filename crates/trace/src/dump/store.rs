@@ -1,4 +1,4 @@
-//! What is a dump that lies elsewhere? Files of a store, of which ranges of bytes are asked for: headers first, a tensor when it is read.
+//! Opens dumps in an object store or on a web server by reading byte ranges: headers first, each tensor when it is needed.
 
 use std::fmt::Debug;
 use std::io;
@@ -20,16 +20,16 @@ use crate::tensor::Bytes;
 
 /// A folder of files in an object store, or on a web server.
 pub trait Store: Debug + Send + Sync {
-    /// The names of the files in it, folders left out; `None` where the store does not tell.
+    /// The names of the files in it, without folders; `None` where the store cannot list them.
     ///
     /// # Errors
     /// When it cannot be reached, or refuses.
     fn names(&self) -> io::Result<Option<Vec<String>>>;
 
-    /// Ranges of bytes of files, side by side where the store can. A range ends where its file does; one that begins there is an error.
+    /// Reads byte ranges of files, in parallel where the store can. A range beyond the end of its file is cut; one that starts there is an error.
     ///
     /// # Errors
-    /// For each: when there is no such file ([`io::ErrorKind::NotFound`]), or the store cannot be reached or refuses.
+    /// For each range: when there is no such file ([`io::ErrorKind::NotFound`]), or the store cannot be reached or refuses.
     fn read(&self, wanted: &[(String, Range<u64>)]) -> Vec<io::Result<Piece>>;
 }
 
@@ -38,7 +38,7 @@ pub trait Store: Debug + Send + Sync {
 pub struct Piece {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// How many bytes the whole file holds.
+    /// Size of the whole file in bytes.
     pub size: u64,
 }
 
@@ -47,13 +47,13 @@ pub struct Piece {
 pub(crate) struct StoredFile {
     store: Arc<dyn Store>,
     name: String,
-    /// What a person calls it.
+    /// The path for messages.
     path: PathBuf,
-    /// Its first bytes, once they were read.
+    /// Its first bytes, once read.
     start: Arc<OnceLock<Piece>>,
 }
 
-/// How many bytes of a .npy are read to know its header: 128 are usual.
+/// How many bytes of a .npy are read to get its header; 128 are usual.
 const START: u64 = 1024;
 
 impl StoredFile {
@@ -65,7 +65,7 @@ impl StoredFile {
         &self.path
     }
 
-    /// A range of its bytes, and how many it holds in all.
+    /// A range of its bytes, and its size.
     pub(crate) fn piece(&self, range: Range<u64>) -> Result<Piece, DumpError> {
         let wanted = range.end.saturating_sub(range.start);
         let mut read = self.store.read(&[(self.name.clone(), range.clone())]);
@@ -77,7 +77,7 @@ impl StoredFile {
         }
     }
 
-    /// All of it, where that is at most `limit` bytes.
+    /// All bytes, if at most `limit`.
     pub(crate) fn whole(&self, limit: u64) -> Result<Vec<u8>, DumpError> {
         let piece = self.piece(0..limit)?;
         match piece.size > limit {
@@ -89,7 +89,7 @@ impl StoredFile {
         }
     }
 
-    /// The same, of a file that need not be there.
+    /// The same for a file that may be absent.
     fn whole_if_there(&self, limit: u64) -> Result<Option<Vec<u8>>, DumpError> {
         match self.whole(limit) {
             Err(DumpError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -97,7 +97,7 @@ impl StoredFile {
         }
     }
 
-    /// What its .npy header says.
+    /// The header of the .npy.
     pub(crate) fn header(&self, dtype: Option<DType>) -> Result<Header, DumpError> {
         let start = match self.start.get() {
             Some(start) => start.clone(),
@@ -115,7 +115,7 @@ impl StoredFile {
         }
     }
 
-    /// The bytes of the .npy that it is, of which `known` was read before.
+    /// The data of the .npy, whose header `known` was read before.
     pub(crate) fn npy(&self, known: &Header) -> Result<Bytes, DumpError> {
         let piece = self.piece(0..u64::MAX)?;
         let header = read_header(&piece.bytes, piece.bytes.len(), Some(known.layout.dtype));
@@ -128,13 +128,13 @@ impl StoredFile {
 }
 
 impl Dump {
-    /// Opens a dump that lies in a store: all .npy files of the folder, or `file`, a .npz, a .safetensors or a .npy in it. `path` is what a person
-    /// calls the folder. Headers are read now, side by side, and each tensor when it is asked for; a .npz is read whole.
+    /// Opens a dump in a store: all .npy files of the folder, or `file`, a .npz, a .safetensors or a .npy in it. `path` is the name of the folder in
+    /// messages. Headers are read now, in parallel, and each tensor when it is needed; a .npz is read whole.
     ///
-    /// Of a store that does not tell its files, `dump.json` must list the taps.
+    /// If the store cannot list its files, `dump.json` must list the taps.
     ///
     /// # Errors
-    /// When there is no dump, a part of it that carries a tap's name is damaged, or the store cannot be reached.
+    /// When there is no dump, a tensor with the name of a tap is damaged, or the store cannot be reached.
     pub fn open_store(
         path: &Path,
         file: Option<&str>,
@@ -156,7 +156,7 @@ impl Dump {
             Some((stem, "npy")) => {
                 let file = at(name);
                 let stem = reading.name.clone().unwrap_or_else(|| stem.to_owned());
-                // That it is there at all, and a .npy, whatever its name means.
+                // Checks that the file exists and is a .npy, whatever its name.
                 file.header(reading.dtype)?;
                 let found = vec![RawTensor::stored(&stem, TensorLocation::Stored(file.clone()))];
                 of_one_file(file.path(), Contents { found, ..Contents::default() }, &reading)
@@ -209,7 +209,7 @@ fn open_folder(path: &Path, store: &Arc<dyn Store>, reading: &OpenOptions) -> Re
     files.extend(stems.iter().map(|(_, file)| file.clone()));
     read_starts(store, &files);
     for (stem, file) in stems {
-        // As of a folder of this machine: recorders write what no file name holds as `%` and two digits.
+        // As in a local folder: recorders write characters that are not allowed in file names as `%` and two hexadecimal digits.
         found.push(match meta.is_incomplete() || (said.is_some() && stem.contains('%')) {
             true => {
                 let untyped = matches!(file.header(None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
@@ -235,7 +235,7 @@ fn open_folder(path: &Path, store: &Arc<dyn Store>, reading: &OpenOptions) -> Re
     assemble(path, meta, Contents { found, notes, ..Contents::default() }, None, reading)
 }
 
-/// Reads the first bytes of all files at once. What cannot be read is asked for again, and refused, where it is needed.
+/// Reads the first bytes of all files at once. A failed read is repeated, and refused, where the file is needed.
 fn read_starts(store: &Arc<dyn Store>, files: &[StoredFile]) {
     let wanted: Vec<(String, Range<u64>)> = files.iter().map(|file| (file.name.clone(), 0..START)).collect();
     for (file, piece) in files.iter().zip(store.read(&wanted)) {

@@ -1,4 +1,4 @@
-//! Of which types can a tap's elements be, and which bytes are they?
+//! Defines the element types of taps, and how an element is written as bytes.
 
 pub(crate) mod write;
 
@@ -20,7 +20,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes an element takes.
+    /// Bytes of an element.
     pub const fn size(self) -> usize {
         match self {
             DType::F64 => 8,
@@ -57,8 +57,7 @@ impl FromStr for DType {
     }
 }
 
-/// An element that can be recorded: f64, f32, with the feature `half` `half::f16` and `half::bf16`, or a type of your own that is stored as
-/// one of these.
+/// An element that can be recorded: f64, f32, with the feature `half` `half::f16` and `half::bf16`, or a type of your own that is stored as one of these.
 ///
 /// ```
 /// use firstdiff_trace::{DType, Element};
@@ -124,12 +123,12 @@ elements! {
     half::bf16, BF16;
 }
 
-/// Elements of a tensor of this shape, or `None` when the product overflows.
+/// Number of elements of this shape; `None` when the product overflows.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
-/// Bytes that `shape` takes, or `None` when the product overflows.
+/// Size of `shape` in bytes; `None` when the product overflows.
 pub(crate) fn byte_len(shape: &[usize], dtype: DType) -> Option<usize> {
     let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d));
     bytes.filter(|&n| isize::try_from(n).is_ok())

@@ -1,19 +1,19 @@
-//! How is a tensor written as a .npy? NumPy's header, then the values, row-major and little-endian.
+//! Writes tensors as .npy: NumPy's header, then the values, row-major and little-endian.
 
 use std::io::{self, Write};
 
 use crate::element::{DType, Element};
 
-/// What a .npy begins with.
+/// The first bytes of a .npy.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The values begin at a multiple of so many bytes, as NumPy aligns them.
+/// The values begin at a multiple of this, as in NumPy.
 const ALIGNMENT: usize = 64;
 
-/// So many bytes are made of values before they are written: they stay in the cache, and the writes are few.
+/// How many bytes are converted before they are written: few enough for the cache, and enough for few writes.
 const CHUNK: usize = 1 << 18;
 
-/// Writes `values`, which are as many as `shape` asks for.
+/// Writes `values`, whose number must be that of `shape`.
 pub(crate) fn write_npy<T: Element>(shape: &[usize], values: &[T], out: &mut dyn Write) -> io::Result<()> {
     const { assert!(size_of::<T::Bytes>() == T::DTYPE.size(), "Element::Bytes is not as long as its DTYPE") };
     out.write_all(&header(T::DTYPE, shape)?)?;
@@ -29,21 +29,21 @@ pub(crate) fn write_npy<T: Element>(shape: &[usize], values: &[T], out: &mut dyn
     Ok(())
 }
 
-/// Everything before the values: format 1.0.
+/// The bytes before the values, in format 1.0.
 fn header(dtype: DType, shape: &[usize]) -> io::Result<Vec<u8>> {
     let descr = match dtype {
         DType::F64 => "<f8",
         DType::F32 => "<f4",
         DType::F16 => "<f2",
-        // NumPy has no bfloat16: what ml_dtypes' is saved as.
+        // NumPy has no bfloat16: this is how ml_dtypes' bfloat16 is saved.
         DType::BF16 => "<V2",
     };
     let extents: Vec<String> = shape.iter().map(usize::to_string).collect();
-    // Python's tuple of one has a comma behind it.
+    // A Python tuple of one element ends with a comma.
     let comma = if shape.len() == 1 { "," } else { "" };
     let dictionary =
         format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}", extents.join(", "));
-    // Before the dictionary: magic, two bytes of the version, two of the length. Behind it: spaces and a line feed.
+    // The dictionary follows the magic, two bytes of version and two of length; spaces and a line feed end the header.
     let begin = MAGIC.len() + 4;
     let len = (begin + dictionary.len() + 1).next_multiple_of(ALIGNMENT) - begin;
     let told = u16::try_from(len).map_err(|_| io::Error::other("more axes than the header of a .npy has room for"))?;
@@ -52,7 +52,7 @@ fn header(dtype: DType, shape: &[usize]) -> io::Result<Vec<u8>> {
     Ok(header)
 }
 
-/// The view's elements in row-major order: copied only where they do not lie so.
+/// The view's elements in row-major order, copied only if they are not.
 #[cfg(feature = "ndarray")]
 pub(crate) fn row_major<'v, T: Copy, D: ndarray::Dimension>(
     view: &'v ndarray::ArrayView<'_, T, D>,
@@ -70,7 +70,7 @@ mod tests {
     use ndarray_npy::{ReadDataError, ReadNpyExt, ReadableElement};
     use py_literal::Value;
 
-    /// An element by its bits alone: what an engine with types of its own records, and what ndarray-npy is to read.
+    /// An element type given by its bits, as an engine with its own types would define it; ndarray-npy reads it back.
     macro_rules! bits {
         ($($name:ident, $bits:ty, $dtype:ident, $descr:literal;)*) => {$(
             #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +120,7 @@ mod tests {
         &[0],
         &[4, 0, 2],
         &[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2],
-        // More than one write of the type of least bytes, and no whole number of them.
+        // More than one write for the smallest type, and not a whole number of writes.
         &[CHUNK / 2 + 3],
     ];
 
@@ -130,7 +130,7 @@ mod tests {
         bytes
     }
 
-    /// Values of every bit pattern there is room for: NaNs with payloads, infinities and subnormal numbers among them.
+    /// Values with many bit patterns, among them NaNs with payloads, infinities and subnormal numbers.
     fn patterns(shape: &[usize]) -> impl Iterator<Item = u64> {
         let count = crate::element::element_count(shape).unwrap();
         (0..count as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(i as u32 % 64))
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// The reverse of the above: what ndarray-npy writes, also column-major, is read here.
+    /// The reverse: what ndarray-npy writes, also column-major, is read here.
     #[test]
     #[cfg(feature = "read")]
     fn what_ndarray_npy_writes_is_read() {

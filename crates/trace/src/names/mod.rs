@@ -1,4 +1,4 @@
-//! Which tap does an engine mean by a name of its own? Tables of known producers, and a person's own firstdiff.toml.
+//! Maps the tensor names of engines to taps, by the tables of known producers and the user's firstdiff.toml.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::file::{FileError, TABLE_LIMIT, read_regular};
 use crate::meta::split_stored_name;
 use crate::tap::Tap;
 
-/// A table of names: what stands in a file, and the tap it is.
+/// A table of names: tensor names in files, and the taps they mean.
 ///
 /// ```
 /// use firstdiff_trace::Names;
@@ -26,7 +26,7 @@ use crate::tap::Tap;
 pub struct Names {
     origin: PathBuf,
     rules: Vec<Rule>,
-    /// How taps that several ranks hold are joined: tap pattern, and notation (`T D[tp]`).
+    /// How taps held by several ranks are joined: tap pattern, and notation (`T D[tp]`).
     dims: BTreeMap<String, String>,
 }
 
@@ -42,7 +42,7 @@ pub enum NamesError {
         /// What is wrong, and where.
         reason: String,
     },
-    /// A name whose tap nobody has, or a pattern that says what cannot be matched.
+    /// A rule with an invalid tap, or a pattern that cannot be matched.
     #[error("{}: \"{name}\": {reason}", path.display())]
     Rule {
         /// The file.
@@ -61,26 +61,26 @@ pub enum NamesError {
 struct Rule {
     pattern: Vec<Piece>,
     tap: String,
-    /// The step that the tap's own ending names.
+    /// The step in the ending of the tap.
     step: u32,
 }
 
-/// A piece of a pattern.
+/// A part of a pattern.
 #[derive(Clone, Debug, PartialEq)]
 enum Piece {
     Text(String),
-    /// The layer, and what has to be subtracted from the number that stands there.
+    /// The layer, and what is subtracted from the number in the name.
     Layer(u32),
     /// The decode step.
     Step,
 }
 
 impl Names {
-    /// Reads a table: `"name" = "tap"`, with `{N}` for the layer, `{N+1}` where layers are counted from 1, and `{S}` for the decode step. A
-    /// table `[dims]` says how the taps of several ranks are joined.
+    /// Parses a table: `"name" = "tap"`, with `{N}` for the layer, `{N+1}` where layers are counted from 1, and `{S}` for the decode step. A table `[dims]`
+    /// says how the taps of several ranks are joined.
     ///
     /// # Errors
-    /// When it is no TOML, or a tap is none.
+    /// When it is not TOML, or a tap is invalid.
     pub fn parse(text: &str, origin: impl Into<PathBuf>) -> Result<Names, NamesError> {
         let origin = origin.into();
         let bad = |reason: String| NamesError::Toml { path: origin.clone(), reason };
@@ -107,7 +107,7 @@ impl Names {
         Ok(Names { origin, rules, dims })
     }
 
-    /// Reads a firstdiff.toml.
+    /// Reads a firstdiff.toml from disk.
     ///
     /// # Errors
     /// When it cannot be read, or as [`Names::parse`].
@@ -118,7 +118,7 @@ impl Names {
         Names::parse(&text, path)
     }
 
-    /// Where the table comes from.
+    /// The file of the table.
     pub fn origin(&self) -> &Path {
         &self.origin
     }
@@ -128,12 +128,12 @@ impl Names {
         &self.dims
     }
 
-    /// The tap and the decode step that `name` means; the tap may be one that the vocabulary does not have.
+    /// The tap and decode step that `name` means; the tap may be outside the vocabulary.
     pub fn find(&self, name: &str) -> Option<(Tap, u32)> {
         self.rules.iter().find_map(|rule| rule.find(name, false))
     }
 
-    /// The same, where separators (`.`, `/`, `-`, `_`) are one; and the place of the rule that says so.
+    /// The same with all separators (`.`, `/`, `-`, `_`) equal; also returns the index of the rule.
     fn find_loosely(&self, name: &str) -> Option<(Tap, u32, usize)> {
         let by = |loosely| self.rules.iter().enumerate().find_map(|(i, rule)| Some((rule.find(name, loosely)?, i)));
         by(false).or_else(|| by(true)).map(|((tap, step), i)| (tap, step, i))
@@ -205,7 +205,7 @@ impl Rule {
     }
 }
 
-/// `text` taken from the front of `name`.
+/// Removes `text` from the front of `name`.
 fn strip<'a>(name: &'a str, text: &str, loosely: bool) -> Option<&'a str> {
     if !loosely {
         return name.strip_prefix(text);
@@ -215,13 +215,13 @@ fn strip<'a>(name: &'a str, text: &str, loosely: bool) -> Option<&'a str> {
     head.bytes().map(one).eq(text.bytes().map(one)).then_some(tail)
 }
 
-/// How early a meaning of `hidden_states.N` is: after every table.
+/// The rank of `hidden_states.N`: after every table.
 pub(crate) const STREAMS_RANK: usize = 1_000_000;
 
-/// Whose names the vocabulary's own are.
+/// The producer of the vocabulary's own names.
 pub(crate) const OWN: &str = "firstdiff";
 
-/// The tables that come with firstdiff, and who uses such names.
+/// The built-in tables, and the producers that use these names.
 const BUILT_IN: [(&str, &str); 9] = [
     (OWN, include_str!("own.toml")),
     ("Hugging Face", include_str!("huggingface.toml")),
@@ -234,7 +234,7 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("candle", include_str!("candle.toml")),
 ];
 
-/// What a built-in table says of a name: tap, step, whose table, and how early it says so.
+/// A match in a built-in table: tap, step, producer, and rank (lower is better).
 pub(crate) struct Known {
     pub(crate) tap: Tap,
     pub(crate) step: u32,
@@ -242,7 +242,7 @@ pub(crate) struct Known {
     pub(crate) rank: usize,
 }
 
-/// The tap that one of the built-in tables gives to `name`. An ending that says which side wrote it (`_cpp`, `_torch`) does not count.
+/// The tap that a built-in table gives for `name`. Endings that mark the side (`_cpp`, `_torch`) are ignored.
 pub(crate) fn built_in(name: &str) -> Option<Known> {
     static TABLES: std::sync::LazyLock<Vec<(&'static str, Names)>> = std::sync::LazyLock::new(|| {
         BUILT_IN.iter().map(|(whose, text)| (*whose, Names::parse(text, *whose).unwrap_or_default())).collect()
@@ -259,7 +259,7 @@ pub(crate) fn built_in(name: &str) -> Option<Known> {
     found(name).or_else(|| bare.and_then(found))
 }
 
-/// The layer and the rest of `layer 3 q`, `Layer3.q`, `layer_3_q`: names in which nobody can tell whether layers are counted from 0.
+/// The layer and the rest of `layer 3 q`, `Layer3.q`, `layer_3_q`: such names may count layers from 0 or 1.
 pub(crate) fn of_layer(name: &str) -> Option<(u32, &str)> {
     const BETWEEN: [char; 6] = [' ', '.', '_', '-', '/', ':'];
     let rest = name
@@ -271,8 +271,8 @@ pub(crate) fn of_layer(name: &str) -> Option<(u32, &str)> {
     (bare.len() < inner.len()).then(|| Some((digits.parse().ok()?, bare))).flatten()
 }
 
-/// The N of `hidden_states.N`, one of the streams that transformers gives back where it is asked for them: 0 is h0, and N what layer N-1 makes, but for the
-/// last one, which has passed the final norm. Names of one's own, as `hidden_states_3`, may count otherwise.
+/// The N of `hidden_states.N` as transformers returns them: 0 is h0, and N the output of layer N-1, but the last one has passed the final norm. Names that
+/// an engine's author invented, such as `hidden_states_3`, may count otherwise.
 pub(crate) fn hidden_state(name: &str) -> Option<u32> {
     let (word, number) = name.rsplit_once(['.', '/', '['])?;
     let number = number.strip_suffix(']').unwrap_or(number);
@@ -282,7 +282,7 @@ pub(crate) fn hidden_state(name: &str) -> Option<u32> {
     number.parse().ok().filter(|_| plain && named)
 }
 
-/// Whether two nodes of llama.cpp's graph share a name because one is made of the other: a product, and its sum with a bias.
+/// Whether two nodes of llama.cpp's graph have the same name because one is computed from the other: a product, and its sum with a bias.
 pub(crate) fn is_made_of(one: &str, other: &str) -> bool {
     let node = |name: &str| name.split_once(' ').map(|(node, _)| node.to_owned());
     node(one).is_some() && node(one) == node(other)

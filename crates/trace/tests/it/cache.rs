@@ -1,4 +1,4 @@
-//! What is left of keys and values in the type of a K/V cache.
+//! Checks the rounding of keys and values to the types of a K/V cache.
 
 use firstdiff_trace::{Cache, F8};
 use half::f16;
@@ -45,7 +45,7 @@ fn numbers_of_8_bits_are_pytorchs() {
     // torch.tensor(x).to(torch.float8_e4m3fn)
     let mut x = [1.05, 1.0625, 1.1875, -3.3, 0.0011, 0.0, -447.9, 1e4, f64::NAN];
     Cache::E4m3.round(&mut x, 3);
-    // Of what is larger than all of them PyTorch makes NaN, and caches the largest.
+    // PyTorch turns larger numbers into NaN; the cache clamps them.
     assert_eq!(x[..8], [1.0, 1.0, 1.25, -3.25, 0.001953125, 0.0, -448.0, 448.0]);
     assert!(x[8].is_nan());
 }

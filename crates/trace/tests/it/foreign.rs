@@ -1,4 +1,4 @@
-//! Does a damaged or hostile dump end in an error? Truncations and byte mutations of every form, under a counting allocator.
+//! Checks that damaged or hostile dumps end in an error: truncations and byte mutations of every form, under a counting allocator.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use firstdiff_trace::{AttentionMask, Dump, DumpError, Recorder};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 
-/// Room for error texts, decoder state and buffers of fixed size.
+/// Memory for error texts, decoder state and buffers of fixed size.
 const SLACK: usize = 128 * 1024;
 
 fn record(folder: &Path) {
@@ -60,7 +60,7 @@ fn read_all(path: &Path) -> Result<usize, DumpError> {
     Ok(elements)
 }
 
-/// Reads `path` with `file` in it replaced by `bytes`; no more may be held at once than the files hold.
+/// Reads `path` with `file` in it replaced by `bytes`, and checks that no more memory is used than the files' size allows.
 fn read_damaged(path: &Path, file: &Path, bytes: &[u8]) -> Result<usize, DumpError> {
     fs::write(file, bytes).unwrap();
     let mut result = Ok(0);
@@ -104,7 +104,7 @@ fn every_truncation_is_an_error_that_names_the_file() {
     for (dump, file) in forms(folder.path()) {
         let whole = fs::read(&file).unwrap();
         for end in 0..whole.len() {
-            // Trailing white space of dump.json says nothing.
+            // Trailing white space of dump.json has no meaning.
             if whole[end..].iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
@@ -205,7 +205,7 @@ fn a_small_archive_of_very_many_zeros_is_not_unpacked() {
     }
 }
 
-/// The start of a .npy of so many rows of 64 KiB.
+/// The start of a .npy of `rows` rows of 64 KiB.
 fn npy_start(rows: usize) -> Vec<u8> {
     let header =
         format!("{:<117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 16384), }}"));
@@ -242,7 +242,7 @@ fn a_mask_of_zeros_and_ones_beside_the_taps_is_read() {
     assert_eq!(read(&array(">i4", "2, 3", wide(&1i32.to_be_bytes()))), due);
     assert_eq!(read(&array("<f4", "2, 3", wide(&1f32.to_le_bytes()))), due);
     assert_eq!(read(&array("|u1", "3,", bits[..3].to_vec())), Some(AttentionMask::One(vec![0, 1, 1])));
-    // Other numbers, other lengths, and a mask of cells are none of the tokens'.
+    // Masks with other numbers, of other lengths, or with elements beyond the sequences' axis are not used.
     assert_eq!(read(&array("|u1", "2, 3", vec![0, 1, 2, 1, 1, 1])), None);
     assert_eq!(read(&array("|u1", "2, 3", bits[..5].to_vec())), None);
     assert_eq!(read(&array("|u1", "6,", bits.to_vec())), None);

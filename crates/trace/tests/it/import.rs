@@ -1,4 +1,4 @@
-//! Does a damaged file of another form end in an error, or in fewer tensors, and never in a panic or in more memory than it holds?
+//! Checks that damaged files of other programs end in an error or fewer tensors, never in a panic, and do not use much more memory than their size.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use allocation_counter::measure;
 use firstdiff_trace::{DType, Dump, OpenOptions};
 use proptest::prelude::*;
 
-/// What a few bytes may grow to: a value of JSON is 32 bytes of memory, a list of them doubles as it grows.
+/// How much memory a few bytes may take: a JSON value is 32 bytes, and a list doubles as it grows.
 const SLACK: usize = 1 << 16;
 const GROWTH: usize = 128;
 
@@ -49,7 +49,7 @@ fn pickle() -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// The most bytes held at once while everything in a file is read, a tensor at a time; and the error where it is refused.
+/// The peak memory while everything in a file is read, one tensor at a time; and the error if it is refused.
 fn peak(path: &Path) -> (usize, Option<String>) {
     let mut error = None;
     let held = measure(|| match Dump::open(path) {
@@ -62,7 +62,7 @@ fn peak(path: &Path) -> (usize, Option<String>) {
     (held.bytes_max as usize, error)
 }
 
-/// A .pt of a storage of 9000 floats and `views` of it with `rows` rows, all of them the first.
+/// A .pt with a storage of 9000 floats and `views` views of it, each of `rows` rows that are all the first.
 fn views(views: usize, rows: i32) -> Vec<u8> {
     let text = |text: &str| [b"X".as_slice(), &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
     let number = |n: i32| [b"J".as_slice(), &n.to_le_bytes()].concat();
@@ -140,7 +140,7 @@ fn what_is_there_twice_is_refused() {
         let error = Dump::open(folder.path().join(name)).unwrap_err().to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
     };
-    // The writer refuses one name twice: it is made of another of the same length.
+    // The writer refuses duplicate names, so the duplicate is made from a name of the same length.
     let twice = |members: &[(&str, &[u8])], from: &str, to: &str| {
         let mut bytes = stored(members);
         while let Some(at) = bytes.windows(from.len()).position(|window| window == from.as_bytes()) {
@@ -195,7 +195,7 @@ fn read(folder: &Path, name: &str, bytes: &[u8]) -> Option<usize> {
 fn whole_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let elements: Vec<Option<usize>> = forms().iter().map(|(name, bytes)| read(folder.path(), name, bytes)).collect();
-    // x.pt holds a tensor that is no tap by its name.
+    // x.pt holds a tensor whose name is not a tap.
     assert_eq!(elements, [Some(64), Some(64), Some(40), Some(12), Some(6), Some(3), Some(8), None]);
     let pt = Dump::open(folder.path().join("x.pt")).unwrap_err().to_string();
     assert!(pt.contains("'x'"), "{pt}");
@@ -248,7 +248,7 @@ fn a_probe_of_the_first_values_may_lie_beside_the_whole() {
     assert!(told.contains("rustorch_hidden") && told.contains("differ"), "{told}");
 }
 
-/// An archive of these names, each a tensor of four values that begin with its number.
+/// An archive with these names, each a tensor of four values that begin with its index.
 fn archive(path: &Path, names: &[&str]) {
     let bytes: Vec<Vec<u8>> =
         (0..names.len()).map(|n| [n as f32, 0.5, 1.5, -2.0].map(f32::to_le_bytes).concat()).collect();
@@ -258,7 +258,7 @@ fn archive(path: &Path, names: &[&str]) {
     safetensors::serialize_to_file(views, None, path).unwrap();
 }
 
-/// The taps of a dump with the number each tensor was made with, and the names that are none.
+/// The taps of a dump with the index of each tensor, and the names that are not taps.
 fn taps(dump: &Dump) -> (Vec<(String, f64)>, Vec<String>) {
     let entry = |e: &firstdiff_trace::Entry| (e.tap.to_string(), dump.read(e).unwrap().values().get(0));
     (dump.entries().iter().map(entry).collect(), dump.unmapped().to_vec())
@@ -279,7 +279,7 @@ fn the_last_of_the_hidden_states_may_have_passed_the_final_norm() {
     let told = |normed| taps(&open().told_last_hidden_state(normed).unwrap());
     assert_eq!(told(true), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("final_norm", 2.0)]), Vec::new()));
     assert_eq!(told(false), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("layers.1.h", 2.0)]), Vec::new()));
-    // Another name is of the layer behind it: the model goes on.
+    // Another name belongs to the layer after it, so the model goes on.
     archive(&path, &[&streams[..], &["model.layers.2.self_attn.q_proj"]].concat());
     let (found, unmapped) = taps(&open());
     assert!(found.contains(&("layers.1.h".into(), 2.0)) && unmapped.is_empty(), "{found:?} {unmapped:?}");
@@ -294,7 +294,7 @@ fn a_table_of_names_beside_a_file_counts() {
     assert_eq!(taps(&Dump::open(&path).unwrap()).1, ["mine", "twin"]);
     table("\"mine\" = \"h0\"");
     assert_eq!(taps(&Dump::open(&path).unwrap()).1, ["twin"]);
-    // Two names of one tap: of other values nobody knows which is meant; of equal ones the second is the first once more.
+    // Two names for one tap: if the values differ, it is an error; if they are equal, the second is a copy.
     table("\"mine\" = \"h0\"\n\"twin\" = \"h0\"");
     assert!(Dump::open(&path).unwrap_err().to_string().contains("twice"));
     let bytes = [1f32, 2.0].map(f32::to_le_bytes).concat();
@@ -338,7 +338,7 @@ fn numpy_bfloat16_is_read_where_somebody_says_that_it_is() {
     let told = OpenOptions { dtype: Some(DType::BF16), ..OpenOptions::default() };
     let dump = Dump::open_with(folder.path(), &told).unwrap();
     assert_eq!(dump.read(&dump.entries()[0]).unwrap().values().to_f64()[..], [1.0, -2.0]);
-    // What a header says itself holds.
+    // A type in the header takes precedence.
     let wrong = OpenOptions { dtype: Some(DType::F16), ..OpenOptions::default() };
     assert!(Dump::open_with(folder.path(), &wrong).is_err());
 }

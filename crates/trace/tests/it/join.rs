@@ -1,4 +1,4 @@
-//! Do rank dumps join as their notation says? Cut, summed, replicated, and what cannot be joined.
+//! Checks that rank dumps are joined by their notation: cut, summed, replicated, and what cannot be joined.
 
 use std::fs;
 use std::path::Path;
@@ -92,7 +92,7 @@ fn what_does_not_join_is_refused_or_told() {
     }
 }
 
-/// A rank's dump that is opened by itself is that of one rank, by its folder's name or by its own dims.
+/// A single rank's dump that is opened alone is recognised by its folder name or its dims.
 #[test]
 fn a_rank_opened_by_itself_is_no_whole_run() {
     let folder = tempfile::tempdir().unwrap();

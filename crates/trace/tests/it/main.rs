@@ -1,4 +1,4 @@
-//! Dumps, the recorder, and files of other forms. One binary: each links the whole crate anew.
+//! Tests dumps, the recorder, and files of other programs. One binary, because each test binary links the whole crate again.
 
 mod cache;
 mod foreign;

@@ -1,4 +1,4 @@
-//! Does the recorder record what the environment asks for, and nothing else?
+//! Checks that the recorder records exactly what the environment variables select.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use firstdiff_trace::{Dump, NamedRows, RecordError, Recorder, Rows, Tap};
 use half::bf16;
 
-/// Prompt and decode step of a tiny engine, whose every value says where it stands.
+/// Prompt and decode step of a tiny engine; every value encodes its position.
 fn engine(rec: &Recorder) {
     rec.tokens(&[7, 8, 9]);
     step(rec, 3, 0.0);
@@ -59,7 +59,7 @@ fn any_tap_is_found_by_its_name_and_step() {
     assert_eq!([shape("h0", 1), shape("layers.0.mixer_in", 0), shape("layers.0.q", 0)], [None, None, None]);
 }
 
-/// Run by the tests below, with an environment of its own.
+/// Run by the tests below, in a process with an environment of its own.
 #[test]
 fn child() {
     let Some(how) = std::env::var_os("RECORDER_CHILD") else { return };
@@ -78,7 +78,7 @@ fn child() {
     }
 }
 
-/// A recording of two taps that ends like that.
+/// A recording of two taps that ends in the given way.
 fn ended(how: &str) {
     let rec = Recorder::from_env().unwrap();
     rec.tokens(&[7, 8]);
@@ -99,7 +99,7 @@ fn ended(how: &str) {
             assert!(matches!(rec.finish(), Err(RecordError::Lost { count: 1, .. })));
         }
         "unwritable" => {
-            // A folder stands where the file would be.
+            // A folder has the name of the file.
             std::fs::create_dir(Path::new(&std::env::var("FIRSTDIFF_DIR").unwrap()).join("layers.0.k.npy")).unwrap();
             assert!(matches!(rec.record("layers.0.k", &[1], &[1f32]), Err(RecordError::Io { .. })));
             assert!(rec.finish().unwrap_err().to_string().starts_with("1 could not be recorded, the first: "));
@@ -162,7 +162,7 @@ fn names_that_are_no_taps_are_recorded_as_they_are() {
     let unmapped: Vec<&str> = dump.unmapped().iter().map(String::as_str).collect();
     assert_eq!(unmapped, ["../../up", "Qcur-0 (view)", "Qcur-0 (view).step1", "h.step1", "h1", "my.block.0.Wq"]);
     assert_eq!(dump.read_unmapped("Qcur-0 (view).step1").unwrap().values().to_f64(), [9.]);
-    // Of a recording that was not finished the files' names tell them.
+    // If the recording was not finished, the file names give the taps.
     std::fs::write(out.join("dump.json"), r#"{"format": 1, "complete": false}"#).unwrap();
     let torn = Dump::open(&out).unwrap();
     assert_eq!(torn.unmapped(), dump.unmapped());
@@ -178,7 +178,7 @@ fn run(environment: &[(&str, &str)]) -> String {
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
-/// Tap, step, values of what was recorded, and the rows it says it holds.
+/// Tap, step and values of what was recorded, and the rows that dump.json gives.
 fn recorded(folder: &Path) -> Vec<(String, u32, Vec<f64>, Option<Rows>)> {
     let dump = Dump::open(folder).unwrap();
     dump.entries()

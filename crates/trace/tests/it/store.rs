@@ -1,4 +1,4 @@
-//! A dump in a store is the dump that its files are: every tensor, every refusal.
+//! Checks that a dump in a store is read as the same files on disk: every tensor, every error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use firstdiff_trace::{Dump, OpenOptions, Piece, Recorder, Store};
 struct Held {
     files: BTreeMap<String, Vec<u8>>,
     tells_names: bool,
-    /// How many bytes of a range are left out at its end.
+    /// How many bytes are missing at the end of each range.
     short: usize,
     read: AtomicU64,
 }
@@ -53,7 +53,7 @@ fn open(store: &Arc<Held>, file: Option<&str>) -> Result<Dump, String> {
     Dump::open_store(Path::new("s3://bucket/run"), file, &store, &OpenOptions::default()).map_err(|e| e.to_string())
 }
 
-/// A run of several taps, one of which no vocabulary has, in a step of its own.
+/// A run of several taps, one of them outside the vocabulary, with a decode step.
 fn recorded() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let rec = Recorder::create(folder.path()).unwrap();
@@ -108,7 +108,7 @@ fn archives_and_single_files() {
     safetensors::serialize_to_file([("h0", view()), ("layers.0.h", view())], None, &path).unwrap();
     let mut held = Held::of(folder.path());
     let store = Arc::new(std::mem::take(&mut held));
-    // By its name, and as all that the folder holds.
+    // By its name, and as the only file of the folder.
     same(&Dump::open(&path).unwrap(), &open(&store, Some("run.safetensors")).unwrap());
     same(&Dump::open(&path).unwrap(), &open(&store, None).unwrap());
     let mut cut = Held { files: store.files.clone(), ..Held::default() };
@@ -136,7 +136,7 @@ fn a_table_of_names_beside_the_files() {
 fn what_the_store_does_not_give_is_an_error() {
     let folder = recorded();
     let whole = Held::of(folder.path());
-    // A file that dump.json lists and that is not there, or is cut.
+    // A file listed in dump.json is missing, or cut.
     let mut missing = Held { files: whole.files.clone(), tells_names: true, ..Held::default() };
     missing.files.remove("h0.npy");
     assert!(open(&Arc::new(missing), None).unwrap_err().contains("h0.npy"));
@@ -146,7 +146,7 @@ fn what_the_store_does_not_give_is_an_error() {
     // A connection that ends early.
     let short = Held { files: whole.files.clone(), tells_names: true, short: 1, ..Held::default() };
     assert!(open(&Arc::new(short), None).is_err());
-    // A file that is another one when it is read.
+    // A file that changes before it is read.
     let store = Arc::new(whole);
     let there = open(&store, None).unwrap();
     let entry = there.entries()[0].clone();

@@ -1,4 +1,4 @@
-//! Names of taps: read, written, matched, and in which order they stand.
+//! Checks tap names: parsing, display, pattern matching, and order.
 
 use firstdiff_trace::{Site, Tap};
 

@@ -1,6 +1,6 @@
-//! How fast can rows of whole numbers be multiplied? One by one where there are few of x; many with 16 or 32 rows of w at a time, which lie side by side.
+//! Multiplies rows of integers: pair by pair for few rows of x; for many, 16 or 32 interleaved rows of w at a time.
 //!
-//! A run's sum is a whole number, which no order changes; the runs are added one after the other, in every form and at every level.
+//! The sum of a run is an integer, so its order does not matter. The runs are added one after the other, in every kernel and at every level.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::{Row, Runs};
 
-/// What the product of two rows adds to `total`: of each run, the sum in whole numbers times both scales, with one rounding.
+/// Adds the product of two rows to `total`: for each run, the integer sum times both scales, with one rounding.
 #[inline(always)]
 fn dot<const BLOCK: usize, const REST: usize>(w: Row<'_>, x: Row<'_>, mut total: f32) -> f32 {
     let runs = usize::from(REST > 0) + 1;
@@ -38,10 +38,10 @@ fn whole<const N: usize>(w: &[i16], x: &[i16]) -> i32 {
     sum
 }
 
-/// The products of a row with others, one after the other.
+/// The products of one row with others, in plain Rust.
 #[inline(always)]
 fn plain(runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
-    // A loop, as what is called for each would be compiled for every processor.
+    // A plain loop: a closure would be compiled without the caller's instruction set.
     for (to, &x) in out.iter_mut().zip(x) {
         *to = match runs {
             Runs::Of32 => dot::<32, 0>(w, x, 0.0),
@@ -65,15 +65,14 @@ macro_rules! levels {
             }
         )*
 
-        /// The products of a row with few others at a level, of which the processor must have the instructions; the same code, compiled for its
-        /// registers.
+        /// The products of a row with a few others at a level that the processor must have: the same code, compiled for its registers.
         ///
         /// # Safety
-        /// It has them.
+        /// The processor has the level.
         pub(super) unsafe fn few(level: Level, runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
             match level {
                 $(
-                    // SAFETY: as the caller says.
+                    // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     Level::$level => unsafe { $name(runs, w, x, out) },
                 )*
@@ -89,23 +88,23 @@ levels! {
     Vnni few_vnni "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni";
 }
 
-/// Adds the products of some runs of R rows of x with those of a block of w to `totals`, a row of x after the other. `words` are pairs of whole
-/// numbers, `scales` one of each run: of every row side by side. `lengths` of runs are in words, and repeat.
+/// Adds the products of some runs, of R rows of x with a block of rows of w, to `totals`, one row of x after the other. Each of `words` is a pair of
+/// integers; `scales` holds one scale for each run and row, rows interleaved. `lengths` are the lengths of the runs in words, repeated cyclically.
 type Pass = unsafe fn(lengths: &[usize], x: Side<'_>, w: Side<'_>, totals: &mut [f32]);
 
-/// Some runs of rows that lie side by side.
+/// Some runs of interleaved rows.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     words: &'a [i32],
     scales: &'a [f32],
 }
 
-/// What is written for each set of instructions.
+/// The code for one set of instructions.
 #[derive(Clone, Copy)]
 struct Micro {
     /// Rows of w in a block.
     columns: usize,
-    /// By rows of x in a strip, from 1 on.
+    /// One for each number of rows of x in a strip, from 1 on.
     passes: &'static [Pass],
 }
 
@@ -124,19 +123,19 @@ fn micro(level: Level) -> Option<Micro> {
     }
 }
 
-/// Rows of x in strips of as equal a height as there can be, those of a strip side by side.
+/// Rows of x in strips of nearly equal height; the rows of a strip are interleaved.
 pub(super) struct Strips {
     micro: Micro,
     level: Level,
     rows: Vec<Range<usize>>,
     words: Vec<i32>,
     scales: Vec<f32>,
-    /// Words and runs of a row.
+    /// Words and runs in a row.
     size: (usize, usize),
 }
 
 impl Strips {
-    /// `None` where the level has nothing for many rows.
+    /// Packs the rows; `None` where the level has no kernel for many rows.
     pub(super) fn new(level: Level, x: &[Row<'_>]) -> Option<Strips> {
         let micro = micro(level)?;
         let size = x.first().map_or((0, 0), |row| (row.values.len() / 2, row.scales.len()));
@@ -160,7 +159,7 @@ impl Strips {
         Some(Strips { micro, level, rows, words, scales, size })
     }
 
-    /// Some runs of a strip.
+    /// Some runs of one strip.
     fn side(&self, rows: &Range<usize>, words: Range<usize>, runs: Range<usize>) -> Side<'_> {
         let (first_word, first_run) = (rows.start * self.size.0, rows.start * self.size.1);
         Side {
@@ -170,7 +169,7 @@ impl Strips {
     }
 }
 
-/// Runs that are taken together while those of w are in the first-level cache: 256 elements.
+/// How many runs are processed together while those of w are in the first-level cache: 256 elements.
 fn together(runs: Runs) -> usize {
     match runs {
         Runs::Of32 => 8,
@@ -180,11 +179,11 @@ fn together(runs: Runs) -> usize {
 }
 
 thread_local! {
-    /// A thread's block of w side by side, its scales, and its products.
+    /// A thread's buffers: an interleaved block of w, its scales, and its products.
     static SIDE: RefCell<[Vec<u32>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
 }
 
-/// Room for `count` elements.
+/// Gives the buffer room for `count` elements.
 pub(super) fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
     const { assert!(size_of::<T>() == size_of::<u32>()) };
     if buffer.len() < count {
@@ -193,13 +192,13 @@ pub(super) fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut buffer[..count])
 }
 
-/// The products of many rows of x with some rows of w, whose words and scales follow each other; `out` \[x, w\].
+/// Multiplies many rows of x with some rows of w, whose words and scales are contiguous; `out` \[x, w\].
 pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], out: &mut [&mut [f32]]) {
     let ((words, count), columns) = (x.size, x.micro.columns);
     let lengths: Vec<usize> = runs.lengths().iter().map(|length| length / 2).collect();
     let height = x.rows.last().map_or(0, |rows| rows.end);
     SIDE.with_borrow_mut(|[side, side_scales, totals]| {
-        // Rows are laid side by side 16 words at a time.
+        // Rows are interleaved 16 words at a time.
         let side = grown(side, words.next_multiple_of(16) * columns);
         let (side_scales, totals) = (grown(side_scales, count * columns), grown(totals, height * columns));
         let blocks = w.chunks(columns * words).zip(scales.chunks(columns * count)).enumerate();
@@ -235,7 +234,7 @@ pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], out: &mut 
     });
 }
 
-/// The passes of one set of instructions: with 1, 2, .. rows of x and $vectors registers of $width rows of w each.
+/// Defines the passes of one set of instructions: for 1, 2, .. rows of x and $vectors registers of $width rows of w each.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! passes {
     ($($features:literal)?, $vectors:literal x $width:literal by $($rows:literal)*) => {
@@ -278,7 +277,7 @@ macro_rules! passes {
     };
 }
 
-/// Two of whole numbers at a time in registers of 512 bits.
+/// Pairs of integers in registers of 512 bits.
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86_512 {
     ($name:ident: $features:literal, |$sum:ident, $x:ident, $w:ident| $add:expr) => {
@@ -393,7 +392,7 @@ mod avx2 {
 
     passes!("avx2,fma", 2 x 8 by 1 2 3 4 5 6);
 
-    /// The products of a row in runs of 32 with others: eight runs are summed together.
+    /// The products of a row with others, in runs of 32: eight runs are summed together.
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn few(w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
         let ((w_values, w_rest), (w_scales, w_last)) = (w.values.as_chunks::<256>(), w.scales.as_chunks::<8>());
@@ -438,7 +437,7 @@ mod avx2 {
 mod neon {
     use std::arch::aarch64::*;
 
-    /// Every product of a pair has a sum of its own until the end: those of two rows in each.
+    /// The sums of pairs of integers are kept apart until the end, for two rows in each register.
     #[target_feature(enable = "neon")]
     #[inline]
     fn zero() -> [int32x4_t; 2] {

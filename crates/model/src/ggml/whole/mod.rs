@@ -1,8 +1,8 @@
-//! How are rows of blocks multiplied with activations that are whole numbers too? As llama.cpp does: the sum of a block in whole numbers, which no
-//! order changes, and one multiply-add in f32 for its scales.
+//! Multiplies rows of quantised blocks with quantised activations as llama.cpp does: each block is summed in integers, in any order, then scaled with one
+//! multiply-add in f32.
 //!
-//! A row is unpacked once for all rows of x. Source: llama.cpp, ggml-cpu, ggml_vec_dot_q4_K_q8_K and its kin; there the sums of blocks are added in
-//! an order of its own for every processor, here one after the other everywhere.
+//! Each row of w is unpacked once for all rows of x. Source: llama.cpp, ggml-cpu, ggml_vec_dot_q4_K_q8_K and similar. There the order in which block sums
+//! are added depends on the processor; here it is always one after the other.
 
 mod kernel;
 mod unpack;
@@ -19,19 +19,19 @@ use super::Type;
 /// Rows of w that a thread takes at a time.
 const TILE_ROWS: usize = 32;
 
-/// How a row lies: in runs of whole numbers that are summed under one scale.
+/// How a row is divided into runs, each of integers that are summed under one scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
-    /// The blocks of 32.
+    /// Blocks of 32.
     Of32,
-    /// The blocks of the K types whose elements are about 0, times the scales of their parts.
+    /// Blocks of the K types that are centred on 0: elements times the scales of their parts.
     Of256,
-    /// Those whose elements are above a minimum, and behind each its 16 minima, which meet the sums of 16 of x.
+    /// Blocks of the K types with minima: each is followed by its 16 minima, which are multiplied with the sums of 16 elements of x.
     WithMinima,
 }
 
 impl Runs {
-    /// Elements of each; they repeat.
+    /// Elements of the runs, repeated cyclically.
     fn lengths(self) -> &'static [usize] {
         match self {
             Runs::Of32 => &[32],
@@ -40,7 +40,7 @@ impl Runs {
         }
     }
 
-    /// Whole numbers and scales of a row of so many elements.
+    /// How many integers and scales a row of this many elements has.
     fn size(self, elements: usize) -> (usize, usize) {
         let lengths = self.lengths();
         let blocks = elements / lengths[0];
@@ -48,34 +48,34 @@ impl Runs {
     }
 }
 
-/// Rows of x from which on laying rows of w side by side takes less time than it saves.
+/// Rows of x from which on interleaving rows of w saves more time than it takes.
 const MANY: usize = 4;
 
-/// A row in runs, below 2¹³ each on one side, at most 128 on the other; a scale of each run.
+/// A row in runs, with one scale for each. Values are below 2¹³ on one side, at most 128 on the other.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     values: &'a [i16],
     scales: &'a [f32],
 }
 
-/// Whether [`products`] takes rows of this type.
+/// Whether [`products`] supports this type.
 pub(crate) fn suits(kind: Type) -> bool {
     unpack::runs(kind).is_some()
 }
 
 thread_local! {
-    /// Rows of w of a thread: pairs of whole numbers, and scales.
+    /// A thread's rows of w: pairs of integers, and scales.
     static TILE: RefCell<[Vec<u32>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// out\[t,j\] = x\[t\] · row j of `bytes`. `x` \[T,n\] in the blocks that the type asks for, `out` \[T,N\].
+/// out\[t,j\] = x\[t\] · row j of `bytes`. `x` \[T,n\] in the blocks that the type needs, `out` \[T,N\].
 ///
-/// For a block of 256 of the K types a sum grows by (d · dx) · Σ scale q qx, then where the type has minima by (-m · dx) · Σ minimum · (qx summed over
-/// 16), scales and minima in whole numbers; for a block of 32 of the others by (d · dx) · Σ q qx: each with one rounding of the factor, one of a sum
-/// beyond 2²⁴, and one fused multiply-add. Neither T nor threads nor instructions change a bit.
+/// For a block of 256 of the K types, (d · dx) · Σ scale q qx is added to the sum; then, for types with minima, (-m · dx) · Σ minimum · (qx summed over
+/// 16), with integer scales and minima. For a block of 32 of the other types (d · dx) · Σ q qx is added. The factor is rounded once, an integer sum above
+/// 2²⁴ once, and the fused multiply-add once. Neither T, nor threads, nor instructions change a bit.
 ///
 /// # Panics
-/// When the type does not suit, the bytes are not N rows of n elements, or the rows of `out` do not lie in one piece each.
+/// When the type is not supported, the bytes are not N rows of n elements, or a row of `out` is not contiguous.
 pub(crate) fn products(kind: Type, bytes: &[u8], x: &WholeNumbers, out: ArrayViewMut2<'_, f32>) {
     products_at(Level::best(), kind, bytes, x, out);
 }
@@ -103,7 +103,7 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out
             tile.rows_mut().into_iter().map(|row| row.into_slice().expect("rows of a result that lie in one piece"));
         let mut out: Vec<&mut [f32]> = rows.collect();
         TILE.with_borrow_mut(|[words, scales]| {
-            // Few rows of x meet a row of w while it is in the first-level cache.
+            // With few rows of x, they are multiplied with each row of w while it is in the first-level cache.
             let height = if strips.is_some() { bytes.len() / stride } else { 1 };
             let words: &mut [i32] = kernel::grown(words, height * length / 2);
             let scales: &mut [f32] = kernel::grown(scales, height * count);
@@ -127,7 +127,7 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out
     });
 }
 
-/// The rows of x in runs: their whole numbers, and the scales.
+/// The rows of x in runs: their integers, and the scales.
 fn input(runs: Runs, x: &WholeNumbers) -> (Vec<i16>, Vec<f32>) {
     let (length, count) = runs.size(x.quants.ncols());
     let (mut values, mut scales) = (vec![0; x.quants.nrows() * length], vec![0.0; x.quants.nrows() * count]);
@@ -165,7 +165,7 @@ mod tests {
             (self.0 >> 24) as u8
         }
 
-        /// Blocks of any bits, with scales of a common size.
+        /// Random blocks, with scales of ordinary size.
         fn blocks(&mut self, kind: Type, count: usize) -> Vec<u8> {
             let mut bytes: Vec<u8> = (0..count * kind.block_bytes()).map(|_| self.byte()).collect();
             for block in bytes.chunks_exact_mut(kind.block_bytes()) {
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// The largest numbers that blocks can hold, with the largest that activations can have: no sum of whole numbers leaves 32 bits.
+    /// With the largest values of blocks and activations, no integer sum exceeds 32 bits.
     #[test]
     fn the_largest_numbers_do_not_overflow() {
         for kind in KINDS {

@@ -1,6 +1,6 @@
-//! Which whole numbers do the blocks of a row stand for? With the scales of their parts, which are whole numbers too; the scale of a run stays apart.
+//! Unpacks the blocks of a row into integers, already multiplied by the integer scales of their parts; the float scale of each run is returned apart.
 //!
-//! The bits are told apart as in `k` and `legacy`, which say what they stand for; a test holds both against each other.
+//! The bits are decoded as in `k` and `legacy`, which describe them; a test compares both.
 
 use firstdiff_simd::Level;
 
@@ -9,12 +9,12 @@ use super::super::{ahead, f16, k, u16_at, u32_at};
 use super::Runs;
 use crate::ggml::Type;
 
-/// Writes the runs of a row of blocks, and a scale for each: a minimum's is below zero.
+/// Writes the runs of a row of blocks, and a scale for each; the scale of minima is negative.
 pub(super) type Unpack = unsafe fn(&[u8], &mut [i16], &mut [f32]);
 
 macro_rules! unpack {
     ($($runs:ident: $($kind:ident $name:ident)*;)*) => {
-        /// In which runs a row of a type lies.
+        /// How a row of a type is divided into runs.
         pub(super) fn runs(kind: Type) -> Option<Runs> {
             match kind {
                 $($(Type::$kind => Some(Runs::$runs),)*)*
@@ -22,7 +22,7 @@ macro_rules! unpack {
             }
         }
 
-        /// How a row of a type is unpacked at a level, of which the processor must have the instructions; the same code, compiled for its registers.
+        /// The function that unpacks a row of a type at a level that the processor must have: the same code, compiled for its registers.
         pub(super) fn unpack(level: Level, kind: Type) -> Option<Unpack> {
             match (level, kind) {
                 $($(
@@ -52,7 +52,7 @@ macro_rules! wider {
             $(
                 #[target_feature(enable = $features)]
                 pub(super) fn $name(row: &[u8], values: &mut [i16], scales: &mut [f32]) {
-                    // The function itself would be called without these instructions.
+                    // A call by name would be compiled without these instructions.
                     super::blocks(row, values, scales, |block, to| super::$name(block, to), |bits| f16(bits));
                 }
             )*
@@ -66,7 +66,7 @@ macro_rules! wider {
     };
 }
 
-/// A block's parts one after the other, each with its number as a constant: shifts by it are instructions of their own.
+/// Runs code for each part of a block, with the part's number as a constant, so that shifts by it are single instructions.
 macro_rules! parts {
     ($part:ident => $body:expr) => {
         parts!($part in 0 1 2 3 4 5 6 7 => $body)
@@ -85,7 +85,7 @@ unpack! {
     WithMinima: Q2K q2_k Q4K q4_k Q5K q5_k;
 }
 
-/// Blocks of so many bytes, each N whole numbers in so many runs, whose scales are 16-bit floats.
+/// Unpacks blocks of BYTES bytes, each with N integers in RUNS runs, whose scales are 16-bit floats.
 #[inline(always)]
 fn blocks<const BYTES: usize, const N: usize, const RUNS: usize>(
     row: &[u8],
@@ -105,13 +105,13 @@ fn blocks<const BYTES: usize, const N: usize, const RUNS: usize>(
     }
 }
 
-/// The scale of a minimum, which is taken away.
+/// The negated scale of a minimum, which is subtracted.
 #[inline(always)]
 fn below(half: u16) -> u16 {
     half ^ 0x8000
 }
 
-/// The elements of a block, and behind them the minima of every 16.
+/// The elements of a block, and after them the minima of every 16.
 #[inline(always)]
 fn with_minima(values: &mut [i16; 256 + 16]) -> (&mut [i16; 256], &mut [i16]) {
     values.split_first_chunk_mut().expect("256 elements")
@@ -123,7 +123,7 @@ fn bytes<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
     block[at..].first_chunk().expect("a whole block")
 }
 
-/// A part's elements: scale · (q - zero), the first 16 under one scale, the others under the second.
+/// Writes the elements of a part as scale · (q - zero): the first 16 with the first scale, the rest with the second.
 #[inline(always)]
 fn scale(values: &mut [i16; 256], part: usize, scales: [i16; 2], q: [u8; 32], zero: i16) {
     let values = &mut values[32 * part..][..32];
@@ -166,7 +166,7 @@ fn q3_k(block: &[u8; 110], values: &mut [i16; 256]) -> [u16; 1] {
     [u16_at(block, 108)]
 }
 
-/// Scales of the parts of Q4_K and Q5_K; their minima, twice each as they are of 32; and the scales of both runs.
+/// Decodes Q4_K and Q5_K: scales of the parts; their minima, each twice because a part has 32 elements; and the scales of both runs.
 #[inline(always)]
 fn six_bits(block: &[u8], minima: &mut [i16]) -> ([i16; 8], [u16; 2]) {
     let (scales, of_parts) = k::scales_and_minima(bytes(block, 4));

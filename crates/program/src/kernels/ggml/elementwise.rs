@@ -1,4 +1,4 @@
-//! One number at a time, or two of which the second is repeated.
+//! Computes ggml's elementwise operations of one tensor, or of two, of which the second is repeated.
 
 use super::super::call::{Call, Results};
 use super::super::special;
@@ -6,7 +6,7 @@ use super::{ensure, float, four, is_given, like, or_zero, tiled};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// f of every value and its fellow, the second operand repeated along each axis.
+/// f of every pair of values, with the second operand repeated along each axis.
 fn binary(call: &Call<'_>, f: impl Fn(f64, f64) -> f64) -> Results {
     let (a, b) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let fellow = tiled(&b.to_floats(), four(&b.shape)?, four(&a.shape)?)?;
@@ -45,7 +45,7 @@ pub(super) fn scale(call: &Call<'_>) -> Results {
     unary(call, |x| scale * x + bias)
 }
 
-/// x, no less than `min` and no more than `max`.
+/// x clamped to `min` and `max`.
 pub(super) fn clamp(call: &Call<'_>) -> Results {
     let (min, max) = (float(call, "min")?, float(call, "max")?);
     unary(call, |x| x.max(min).min(max))
@@ -122,12 +122,12 @@ pub(super) fn sigmoid(call: &Call<'_>) -> Results {
     unary(call, special::sigmoid)
 }
 
-/// ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))). ggml takes it from a table by x rounded to f16.
+/// ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))). ggml looks it up in a table, with x rounded to f16.
 pub(super) fn gelu(call: &Call<'_>) -> Results {
     unary(call, firstdiff_core::gelu_tanh)
 }
 
-/// x / (1 + e^(-1.702 x)). ggml takes it from a table by x rounded to f16.
+/// x / (1 + e^(-1.702 x)). ggml looks it up in a table, with x rounded to f16.
 pub(super) fn gelu_quick(call: &Call<'_>) -> Results {
     unary(call, quick)
 }
@@ -187,27 +187,27 @@ pub(super) fn xielu(call: &Call<'_>) -> Results {
     unary(call, |x| beta * x + if x > 0.0 { positive * x * x } else { negative * (x.min(eps).exp_m1() - x) })
 }
 
-/// The largest whole number that is not greater.
+/// The largest integer that is not greater than x.
 pub(super) fn floor(call: &Call<'_>) -> Results {
     unary(call, f64::floor)
 }
 
-/// The smallest whole number that is not less.
+/// The smallest integer that is not less than x.
 pub(super) fn ceil(call: &Call<'_>) -> Results {
     unary(call, f64::ceil)
 }
 
-/// The nearest whole number, halves away from zero.
+/// The nearest integer, halves away from zero.
 pub(super) fn round(call: &Call<'_>) -> Results {
     unary(call, f64::round)
 }
 
-/// The whole number next to x towards zero.
+/// x rounded towards zero.
 pub(super) fn trunc(call: &Call<'_>) -> Results {
     unary(call, f64::trunc)
 }
 
-/// f(a, b) of gates and values: of two operands, or of the halves of each row, the gate in front unless `swapped`.
+/// f(a, b) of gate a and value b: two operands, or the halves of each row, with the gate first unless `swapped`.
 fn gated(call: &Call<'_>, f: impl Fn(f64, f64) -> f64) -> Results {
     let x = call.tensor(0, "src0")?;
     if is_given(call, 1) {
@@ -234,17 +234,17 @@ pub(super) fn reglu(call: &Call<'_>) -> Results {
     gated(call, |a, b| a.max(0.0) * b)
 }
 
-/// GELU(a) · b; ggml takes the gate from a table of f16.
+/// GELU(a) · b; ggml looks the gate up in an f16 table.
 pub(super) fn geglu(call: &Call<'_>) -> Results {
     gated(call, |a, b| firstdiff_core::gelu_tanh(a) * b)
 }
 
-/// GELU by the error function of a, · b.
+/// GELU(a) · b, with the error function.
 pub(super) fn geglu_erf(call: &Call<'_>) -> Results {
     gated(call, |a, b| firstdiff_core::gelu_erf(a) * b)
 }
 
-/// a / (1 + e^(-1.702 a)) · b; ggml takes the gate from a table of f16.
+/// a / (1 + e^(-1.702 a)) · b; ggml looks the gate up in an f16 table.
 pub(super) fn geglu_quick(call: &Call<'_>) -> Results {
     gated(call, |a, b| quick(a) * b)
 }
@@ -254,7 +254,7 @@ pub(super) fn swiglu(call: &Call<'_>) -> Results {
     gated(call, |a, b| swish(a) * b)
 }
 
-/// a / (1 + e^(-α a)) · (b + 1), where a is at most `limit` and b between ± `limit`.
+/// a / (1 + e^(-α a)) · (b + 1), with a clamped to at most `limit` and b to ± `limit`.
 pub(super) fn swiglu_oai(call: &Call<'_>) -> Results {
     let (alpha, limit) = (float(call, "alpha")?, float(call, "limit")?);
     gated(call, |a, b| {
@@ -263,7 +263,7 @@ pub(super) fn swiglu_oai(call: &Call<'_>) -> Results {
     })
 }
 
-/// a / (1 + e^-a) · b, where a is at most `limit` and b between ± `limit`.
+/// a / (1 + e^-a) · b, with a clamped to at most `limit` and b to ± `limit`.
 pub(super) fn swiglu_clamp(call: &Call<'_>) -> Results {
     let limit = float(call, "limit")?;
     gated(call, |a, b| swish(a.min(limit)) * b.min(limit).max(-limit))

@@ -1,8 +1,8 @@
-//! What each operation of ggml computes: llama.cpp's own graphs. A tensor has four axes, of which those of one element in front may be absent.
+//! Lists the kernels of ggml's operations, as in llama.cpp's graphs. A tensor has four axes; leading axes of extent 1 may be absent.
 //!
-//! Names and parameters are ggml's, axes and results in NumPy's order. Sources: the definitions in ggml.h and the CPU backend's ops.cpp. Kernels
-//! compute in f64; ggml in f32, with these roundings of its own, which belong to an operation's error and are not imitated: a product with f16 or
-//! bf16 weights rounds the other operand to that type, one with quantised weights quantises it, and GELU goes through a table of f16.
+//! Names and parameters are ggml's, axes and results in NumPy's order. Sources: the definitions in ggml.h and the CPU backend's ops.cpp. Kernels compute in
+//! f64, ggml in f32. ggml also rounds in ways that are not reproduced here, and count as error of the operation: a product with f16 or bf16 weights rounds
+//! the other operand to that type, one with quantised weights quantises it, and GELU uses an f16 table.
 
 mod elementwise;
 mod order;
@@ -61,7 +61,7 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("ggml.GLU.SWIGLU", elementwise::swiglu),
     ("ggml.GLU.SWIGLU_OAI", elementwise::swiglu_oai),
     ("ggml.GLU.SWIGLU_CLAMP", elementwise::swiglu_clamp),
-    // Over rows.
+    // Row operations.
     ("ggml.NORM", rows::norm),
     ("ggml.RMS_NORM", rows::rms_norm),
     ("ggml.L2_NORM", rows::l2_norm),
@@ -82,17 +82,17 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("ggml.SSM_CONV", product::ssm_conv),
     ("ggml.SOLVE_TRI", product::solve_tri),
     ("ggml.LIGHTNING_INDEXER", streams::lightning_indexer),
-    // Several residual streams.
+    // Hyper-connections: several residual streams.
     ("ggml.DSV4_HC_COMB", streams::comb),
     ("ggml.DSV4_HC_PRE", streams::pre),
     ("ggml.DSV4_HC_POST", streams::post),
-    // A state that goes from token to token.
+    // Recurrent state.
     ("ggml.SSM_SCAN", recurrent::ssm_scan),
     ("ggml.RWKV_WKV6", recurrent::wkv6),
     ("ggml.RWKV_WKV7", recurrent::wkv7),
     ("ggml.GATED_LINEAR_ATTN", recurrent::gated_linear_attention),
     ("ggml.GATED_DELTA_NET", recurrent::gated_delta_net),
-    // The same values in another place.
+    // Copies, reordering and constants.
     ("ggml.CONT", places::copy),
     ("ggml.CPY", places::copy),
     ("ggml.DUP", places::copy),
@@ -125,27 +125,27 @@ fn ensure(fits: bool, what: &'static str, left: &[usize], right: &[usize]) -> Re
     super::call::ensure(fits, what, left, right)
 }
 
-/// A parameter that is a float.
+/// A float parameter.
 fn float(call: &Call<'_>, name: &'static str) -> Result<f64, KernelError> {
     call.float(usize::MAX, name)?.ok_or(KernelError::Absent(name))
 }
 
-/// A parameter that is a whole number.
+/// An integer parameter.
 fn int(call: &Call<'_>, name: &'static str) -> Result<i64, KernelError> {
     call.int(usize::MAX, name)?.ok_or(KernelError::Absent(name))
 }
 
-/// A parameter that is a whole number, and 0 where it is left out.
+/// An integer parameter, 0 if absent.
 fn or_zero(call: &Call<'_>, name: &'static str) -> Result<i64, KernelError> {
     Ok(call.int(usize::MAX, name)?.unwrap_or(0))
 }
 
-/// Whether there is a tensor at a position.
+/// Whether there is a tensor operand at a position.
 fn is_given(call: &Call<'_>, position: usize) -> bool {
     matches!(call.get(position, ""), Some(Arg::Tensor(_)))
 }
 
-/// The result of an operation that keeps the shape of its operand.
+/// A result with the shape of the operand.
 fn like(x: &Tensor<'_>, values: Vec<f64>) -> Vec<Tensor<'static>> {
     vec![Tensor::of(x.shape.clone(), values)]
 }
@@ -163,12 +163,12 @@ fn for_each(shape: [usize; 4], mut at: impl FnMut([usize; 4])) {
     }
 }
 
-/// The place of an index in dense values.
+/// The offset of an index in dense values.
 fn place(shape: [usize; 4], at: [usize; 4]) -> usize {
     contiguous_strides(&shape).iter().zip(at).map(|(stride, i)| stride * i).sum()
 }
 
-/// Values said again along each axis until they fill `to`.
+/// Repeats values along each axis until they fill `to`.
 fn tiled<T: Copy>(values: &[T], from: [usize; 4], to: [usize; 4]) -> Result<Vec<T>, KernelError> {
     let fits = from.iter().zip(to).all(|(&from, to)| if from == 0 { to == 0 } else { to.is_multiple_of(from) });
     ensure(fits, "a tensor to be repeated", &from, &to)?;

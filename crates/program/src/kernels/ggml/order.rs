@@ -1,18 +1,18 @@
-//! Places of a row's values by their order. Of equal values ggml leaves the order open; here the first comes first.
+//! Sorts the values of rows. ggml leaves the order of equal values open; here the first comes first.
 
 use super::super::call::{Call, Results};
 use super::{ensure, four, int};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// The places of a row's values, the largest first or the smallest.
+/// The indices of a row's values, sorted descending or ascending.
 fn sorted(row: &[f64], largest: bool) -> Vec<usize> {
     let mut places: Vec<usize> = (0..row.len()).collect();
     places.sort_by(|&i, &j| if largest { row[j].total_cmp(&row[i]) } else { row[i].total_cmp(&row[j]) });
     places
 }
 
-/// The places that f picks of each row, `count` of them.
+/// The `count` indices that f selects in each row.
 fn places(call: &Call<'_>, count: usize, f: impl Fn(&[f64]) -> Vec<usize>) -> Results {
     let x = call.tensor(0, "src0")?;
     let shape = four(&x.shape)?;
@@ -24,7 +24,7 @@ fn places(call: &Call<'_>, count: usize, f: impl Fn(&[f64]) -> Vec<usize>) -> Re
     Ok(vec![Tensor::of(vec![batch, heads, rows, count], out)])
 }
 
-/// The places of each row's values in order; `order` 0 is ascending, 1 descending.
+/// The indices that sort each row; `order` 0 is ascending, 1 descending.
 pub(super) fn argsort(call: &Call<'_>) -> Results {
     let largest = match int(call, "order")? {
         0 => false,
@@ -34,7 +34,7 @@ pub(super) fn argsort(call: &Call<'_>) -> Results {
     places(call, four(&call.tensor(0, "src0")?.shape)?[3], |row| sorted(row, largest))
 }
 
-/// The places of the k largest of each row, in descending order but for the first two, which ggml exchanges: the order is left open.
+/// The indices of the k largest of each row, descending, except that the first two are exchanged as ggml does: their order is left open.
 pub(super) fn top_k(call: &Call<'_>) -> Results {
     let k = four(call.output_shape(0)?)?[3];
     places(call, k, |row| {
@@ -47,7 +47,7 @@ pub(super) fn top_k(call: &Call<'_>) -> Results {
     })
 }
 
-/// The place of the largest value of each row of a matrix.
+/// The index of the largest value in each row of a matrix.
 pub(super) fn argmax(call: &Call<'_>) -> Results {
     let out = places(call, 1, |row| sorted(row, true)[..1].to_vec())?;
     Ok(out.into_iter().map(|y| Tensor { shape: vec![y.values.len()], ..y }).collect())

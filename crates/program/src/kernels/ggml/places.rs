@@ -1,4 +1,4 @@
-//! The same values in another place, and values from nothing.
+//! Copies, selects, repeats and masks values, and creates constants.
 
 use super::super::call::{Call, Results, axis, size};
 use super::super::shape;
@@ -31,7 +31,7 @@ pub(super) fn get_rows(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![b3, b2, count, width], values)])
 }
 
-/// The third operand with the rows that the second numbers replaced by those of the first. Its numbers serve further axes again and again.
+/// Replaces rows of the third operand, at the row numbers of the second, by those of the first. The row numbers are repeated along further axes.
 pub(super) fn set_rows(call: &Call<'_>) -> Results {
     let (rows, ids, into) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?, call.tensor(2, "src2")?);
     let (given, numbers, whole) = (four(&rows.shape)?, four(&ids.shape)?, four(&into.shape)?);
@@ -53,7 +53,7 @@ pub(super) fn set_rows(call: &Call<'_>) -> Results {
     Ok(like(into, out))
 }
 
-/// The first operand with the second stored over it, at a place and with strides in elements.
+/// The first operand with the second stored over it, at an offset and with strides in elements.
 pub(super) fn set(call: &Call<'_>) -> Results {
     let (into, part) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let shape = four(&part.shape)?;
@@ -94,7 +94,7 @@ pub(super) fn add_id(call: &Call<'_>) -> Results {
     Ok(like(a, out))
 }
 
-/// One tensor behind the other along an axis.
+/// Concatenates two tensors along an axis.
 pub(super) fn concat(call: &Call<'_>) -> Results {
     let mut parts = Vec::with_capacity(2);
     for position in 0..2 {
@@ -104,7 +104,7 @@ pub(super) fn concat(call: &Call<'_>) -> Results {
     Ok(vec![shape::join(&parts, axis(int(call, "axis")?, 4)?)?])
 }
 
-/// Said again along each axis until the output is full.
+/// Repeats the operand along each axis until the output is full.
 pub(super) fn repeat(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let (from, to) = (four(&x.shape)?, four(call.output_shape(0)?)?);
@@ -121,7 +121,7 @@ fn of_axes(call: &Call<'_>, names: [&'static str; 4]) -> Result<[i64; 4], Kernel
     Ok(out)
 }
 
-/// Zeros around, as many as the parameters say before and after on each axis; `circular` values from the other end.
+/// Pads each axis before and after with zeros, or, if `circular`, with values from the other end.
 pub(super) fn pad(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let (from, to) = (four(&x.shape)?, four(call.output_shape(0)?)?);
@@ -141,7 +141,7 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(to.to_vec(), out)])
 }
 
-/// Every axis turned by as many places as its parameter says.
+/// Rotates every axis by as many elements as its parameter gives.
 pub(super) fn roll(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let (shape, shifts) = (four(&x.shape)?, of_axes(call, ["shift0", "shift1", "shift2", "shift3"])?);
@@ -153,7 +153,7 @@ pub(super) fn roll(call: &Call<'_>) -> Results {
     Ok(like(x, out))
 }
 
-/// A triangle of each matrix, and zeros: `kind` 0 the upper with its diagonal, 1 without it, 2 the lower with it, 3 without it.
+/// A triangle of each matrix, the rest zeros: `kind` 0 upper with diagonal, 1 upper without, 2 lower with, 3 lower without.
 pub(super) fn tri(call: &Call<'_>) -> Results {
     let keep: fn(usize, usize) -> bool = match int(call, "kind")? {
         0 => |row, column| column >= row,
@@ -165,7 +165,7 @@ pub(super) fn tri(call: &Call<'_>) -> Results {
     masked(call, |row, column| if keep(row, column) { None } else { Some(0.0) })
 }
 
-/// -∞ above the diagonal that stands `n_past` to the right.
+/// Sets values above the diagonal, shifted right by `n_past`, to -∞.
 pub(super) fn diag_mask_inf(call: &Call<'_>) -> Results {
     let past = int(call, "n_past")?;
     masked(call, |row, column| {
@@ -174,7 +174,7 @@ pub(super) fn diag_mask_inf(call: &Call<'_>) -> Results {
     })
 }
 
-/// Values of matrices replaced where f gives another by row and column.
+/// Replaces values of matrices where f gives another one by row and column.
 fn masked(call: &Call<'_>, f: impl Fn(usize, usize) -> Option<f64>) -> Results {
     let x = call.tensor(0, "src0")?;
     let [_, _, rows, columns] = four(&x.shape)?;
@@ -185,7 +185,7 @@ fn masked(call: &Call<'_>, f: impl Fn(usize, usize) -> Option<f64>) -> Results {
     Ok(like(x, out))
 }
 
-/// Matrices with these rows as their diagonals.
+/// Diagonal matrices with these rows as diagonals.
 pub(super) fn diag(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let [outer, heads, one, width] = four(&x.shape)?;
@@ -198,7 +198,7 @@ pub(super) fn diag(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![outer, heads, width, width], out)])
 }
 
-/// `value` everywhere.
+/// `value` in every element.
 pub(super) fn fill(call: &Call<'_>) -> Results {
     let shape = call.output_shape(0)?;
     Ok(vec![Tensor::of(shape.to_vec(), vec![float(call, "value")?; shape.iter().product()])])

@@ -1,4 +1,4 @@
-//! Matrix products, and what is near to them. ggml's matrices have their rows multiplied with rows.
+//! Computes ggml's matrix products, short convolutions and triangular solves. ggml multiplies rows with rows.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{ensure, four, place};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// y\[..,i,j\] = Σₗ b\[..,i,l\] · a\[..,j,l\]. A matrix of a serves as many of b as there are more, next to each other.
+/// y\[..,i,j\] = Σₗ b\[..,i,l\] · a\[..,j,l\]. If b has more matrices, each matrix of a is used for several neighbouring ones.
 pub(super) fn mul_mat(call: &Call<'_>) -> Results {
     let (a, b) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let (left, right) = (four(&a.shape)?, four(&b.shape)?);
@@ -32,7 +32,7 @@ pub(super) fn mul_mat(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape, out)])
 }
 
-/// y\[t,u,j\] = Σₗ b\[t,u,l\] · a\[ids\[t,u\],j,l\]: for each token the matrices of its experts; b may have one row for all of them.
+/// y\[t,u,j\] = Σₗ b\[t,u,l\] · a\[ids\[t,u\],j,l\]: for each token the matrices of its experts; b may have a single row for all of them.
 pub(super) fn mul_mat_id(call: &Call<'_>) -> Results {
     let (a, b, ids) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?, call.tensor(2, "src2")?);
     let (matrices, rows, chosen) = (four(&a.shape)?, four(&b.shape)?, four(&ids.shape)?);
@@ -61,7 +61,7 @@ pub(super) fn mul_mat_id(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![1, tokens, used, n], out)])
 }
 
-/// An index that is not negative, inside of an axis.
+/// Checks that an index is not negative and within the axis.
 pub(super) fn row_of(index: i64, extent: usize) -> Result<usize, KernelError> {
     match index {
         0.. => call::index(index, extent),
@@ -69,7 +69,7 @@ pub(super) fn row_of(index: i64, extent: usize) -> Result<usize, KernelError> {
     }
 }
 
-/// y\[s,t,c\] = Σᵢ x\[s,c,t+i\] · w\[c,i\]: each channel's own convolution along the tokens.
+/// y\[s,t,c\] = Σᵢ x\[s,c,t+i\] · w\[c,i\]: a separate convolution along the tokens for each channel.
 pub(super) fn ssm_conv(call: &Call<'_>) -> Results {
     let (x, w) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let (shape, kernel) = (four(&x.shape)?, four(&w.shape)?);
@@ -90,7 +90,7 @@ pub(super) fn ssm_conv(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![1, sequences, tokens, channels], out)])
 }
 
-/// The X of A X = B, A lower triangular.
+/// Solves A X = B for X, with A lower triangular.
 pub(super) fn solve_tri(call: &Call<'_>) -> Results {
     let (a, b) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let (left, right) = (four(&a.shape)?, four(&b.shape)?);

@@ -1,4 +1,5 @@
-//! A state that goes from token to token. The result is what each token gives, and behind it the states after the last.
+//! Computes operations with a recurrent state (state-space models, RWKV, linear attention). The result holds the output for each token, then the final
+//! states.
 
 use super::super::call::{Call, Results};
 use super::super::special;
@@ -7,7 +8,7 @@ use super::{ensure, float, four, int, place};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// What the tokens gave, and the states; both as the output has them.
+/// Joins the outputs of the tokens and the final states in the shape of the output.
 fn result(call: &Call<'_>, mut out: Vec<f64>, states: Vec<f64>) -> Results {
     out.extend(states);
     let shape = call.output_shape(0)?;
@@ -15,7 +16,7 @@ fn result(call: &Call<'_>, mut out: Vec<f64>, states: Vec<f64>) -> Results {
     Ok(vec![Tensor::of(shape.to_vec(), out)])
 }
 
-/// Only the state behind the last token is kept.
+/// Refuses to keep states other than that after the last token.
 fn last_state_alone(call: &Call<'_>) -> Result<(), KernelError> {
     match int(call, "snapshots")? {
         1 => Ok(()),
@@ -23,7 +24,7 @@ fn last_state_alone(call: &Call<'_>) -> Result<(), KernelError> {
     }
 }
 
-/// Of each head h and value i of it: sₖ = sₖ e^(Δ Aₕₖ) + Bₖ Δ xᵢ and yᵢ = Σₖ sₖ Cₖ, where Δ = ln(1 + e^dt). A has one number a head, or one for each k;
+/// For each head h and value i: sₖ = sₖ e^(Δ Aₕₖ) + Bₖ Δ xᵢ and yᵢ = Σₖ sₖ Cₖ, where Δ = ln(1 + e^dt). A has one number for each head, or one for each k;
 /// heads share the B and C of their group. Source: Gu and Dao, Mamba, 2023.
 pub(super) fn ssm_scan(call: &Call<'_>) -> Results {
     last_state_alone(call)?;
@@ -81,7 +82,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// As the operand at 0 has them; those at `same` have the same shape, and the one at `state` a matrix for each head of each sequence.
+    /// Reads the layout from operand 0; the operands at `same` have the same shape, and the one at `state` has a matrix for each head of each sequence.
     fn of(call: &Call<'_>, same: &[usize], state: usize) -> Result<Tokens, KernelError> {
         let shape = four(&call.tensor(0, "src")?.shape)?;
         let [one, tokens, heads, dim] = shape;
@@ -98,7 +99,7 @@ impl Tokens {
         Ok(Tokens { tokens, heads, dim, sequences })
     }
 
-    /// Goes through the tokens. `step` is given head, the start of its values, its matrix and where its results go.
+    /// Iterates over the tokens. `step` gets the head, the start of its values, its state matrix, and the slice for its results.
     fn go(
         &self,
         call: &Call<'_>,
@@ -170,8 +171,8 @@ pub(super) fn gated_linear_attention(call: &Call<'_>) -> Results {
     })
 }
 
-/// Of each head, S stored with its columns as rows: S = e^g S, then S = S + k ⊗ β (v - Sᵀ k), then y = Sᵀ q / √d. g is one number, or one for each row
-/// of S; heads take turns with q and k where those have fewer. Source: Yang et al., Gated Delta Networks, 2024.
+/// For each head, with S stored column by column: S = e^g S, then S = S + k ⊗ β (v - Sᵀ k), then y = Sᵀ q / √d. g is one number, or one for each row of S;
+/// if q and k have fewer heads, they are repeated cyclically. Source: Yang et al., Gated Delta Networks, 2024.
 pub(super) fn gated_delta_net(call: &Call<'_>) -> Results {
     last_state_alone(call)?;
     let mut shapes = [[0; 4]; 6];

@@ -1,35 +1,35 @@
-//! Rotary position embedding, in all of ggml's modes.
+//! Computes rotary position embedding in all of ggml's modes.
 
 use super::super::call::{Call, Results, size};
 use super::{ensure, float, four, int, is_given, like, or_zero};
 use crate::value::error::KernelError;
 
-/// Which values of a head are a pair, and which position turns it.
+/// Which values of a head form a pair, and which position rotates it.
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
-    /// Neighbours.
+    /// Neighbouring values.
     Normal,
-    /// Values half of the rotated ones apart.
+    /// Values at a distance of half the rotated ones.
     Neox,
-    /// The same, each section of pairs by a position of its own.
+    /// The same, with a separate position for each section of pairs.
     Sections,
-    /// Sections that take turns from pair to pair.
+    /// Sections that alternate from pair to pair.
     Interleaved,
-    /// Sections whose frequencies begin anew, over the whole head.
+    /// Sections whose frequencies restart, over the whole head.
     Vision,
 }
 
 /// What all pairs have in common.
 struct Rope {
     mode: Mode,
-    /// Values of a head that are rotated, and where they begin.
+    /// Number of rotated values in a head, and where they begin.
     dims: usize,
     offset: usize,
     base: f64,
     scale: f64,
     extrapolation: f64,
     attention: f64,
-    /// Pairs between which YaRN goes from extrapolation to interpolation.
+    /// The pairs between which YaRN blends from extrapolation to interpolation.
     ramp: [f64; 2],
     sections: [usize; 4],
 }
@@ -63,7 +63,7 @@ impl Rope {
             &sections,
         )?;
         let base = float(call, "freq_base")?;
-        // The pair that turns so often within the original context.
+        // The pair that rotates this often within the original context.
         let context = int(call, "n_ctx_orig")? as f64;
         let pair = |turns: f64| dims as f64 * (context / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
         let ramp = [
@@ -78,7 +78,7 @@ impl Rope {
         Ok(Rope { mode, dims, offset, base, scale, extrapolation, attention, ramp, sections })
     }
 
-    /// Number of pairs, the first value of each, and how far behind it the second stands.
+    /// Number of pairs, the first value of each, and the distance to the second.
     fn pairs(&self) -> (usize, usize, usize) {
         match self.mode {
             Mode::Normal => (self.dims / 2, 2, 1),
@@ -87,7 +87,7 @@ impl Rope {
         }
     }
 
-    /// Which of a token's positions turns a pair, and the exponent of its frequency.
+    /// Which of a token's positions rotates a pair, and the exponent of its frequency.
     fn section(&self, pair: usize) -> (usize, usize) {
         if matches!(self.mode, Mode::Normal | Mode::Neox) {
             return (0, pair);
@@ -103,7 +103,7 @@ impl Rope {
         (which, if self.mode == Mode::Vision { at - starts[which] } else { pair })
     }
 
-    /// Cosine and sine of a pair, with the attention factor; `divisor` is the pair's frequency factor.
+    /// Cosine and sine for a pair, times the attention factor; `divisor` is the pair's frequency factor.
     fn turn(&self, pair: usize, position: f64, exponent: usize, divisor: f64) -> (f64, f64) {
         let angle = position * self.base.powf(-2.0 * exponent as f64 / self.dims as f64) / divisor;
         let mut theta = self.scale * angle;
@@ -116,14 +116,14 @@ impl Rope {
     }
 }
 
-/// Each pair (x, y) of a head turned by θ: (x cos θ - y sin θ, x sin θ + y cos θ), θ = position · base^(-2i/n_dims) · `freq_scale` / factor of pair i.
-/// With `ext_factor` YaRN: slow pairs keep `freq_scale`, fast ones do not, and both cosine and sine grow by 1 + 0.1 ln(1/`freq_scale`).
-/// x is \[..,tokens,heads,d\]. Source: Su et al., RoFormer, 2021; Peng et al., YaRN, 2023.
+/// Rotates each pair (x, y) of a head by θ: (x cos θ - y sin θ, x sin θ + y cos θ), θ = position · base^(-2i/n_dims) · `freq_scale` / factor of pair i.
+/// With `ext_factor` YaRN: `freq_scale` applies to slow pairs only, and cosine and sine are multiplied by 1 + 0.1 ln(1/`freq_scale`). x is
+/// \[..,tokens,heads,d\]. Source: Su et al., RoFormer, 2021; Peng et al., YaRN, 2023.
 pub(super) fn rope(call: &Call<'_>) -> Results {
     rotated(call, 1.0)
 }
 
-/// [`rope`] undone: the other way round, though with the same factor.
+/// The rotation of [`rope`] in the opposite direction, with the same factor on cosine and sine.
 pub(super) fn rope_back(call: &Call<'_>) -> Results {
     rotated(call, -1.0)
 }

@@ -1,11 +1,11 @@
-//! Rows of the last axis: norms, softmax, sums.
+//! Computes operations on rows of the last axis: norms, softmax, sums.
 
 use super::super::call::{Call, Results};
 use super::{ensure, float, four, int, is_given, like};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// Each row through f, which changes it.
+/// Applies f to each row in place.
 fn each(call: &Call<'_>, width: usize, f: impl Fn(&mut [f64])) -> Results {
     let x = call.tensor(0, "src0")?;
     let mut out = x.to_floats().into_owned();
@@ -28,7 +28,7 @@ fn centre(row: &mut [f64], eps: f64) {
     scale(row, |row| (firstdiff_core::sum(row, |x| x * x) / row.len() as f64 + eps).sqrt());
 }
 
-/// A row divided by what f makes of it.
+/// Divides a row by f of it.
 fn scale(row: &mut [f64], f: impl Fn(&[f64]) -> f64) {
     let by = f(row);
     row.iter_mut().for_each(|x| *x /= by);
@@ -54,7 +54,7 @@ pub(super) fn l2_norm(call: &Call<'_>) -> Results {
     each(call, width(call)?, |row| scale(row, |row| firstdiff_core::sum(row, |x| x * x).sqrt().max(eps)))
 }
 
-/// [`norm`] over each group of channels, which are the second axis; where they do not divide evenly the last group is smaller.
+/// [`norm`] over each group of channels, the second axis; if they do not divide evenly, the last group is smaller.
 pub(super) fn group_norm(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let [_, channels, rows, columns] = four(&x.shape)?;
@@ -69,8 +69,9 @@ pub(super) fn group_norm(call: &Call<'_>) -> Results {
     Ok(like(x, out))
 }
 
-/// e^(zᵢ - m) / Σⱼ e^(zⱼ - m), z = scale · x + slope · mask, m the largest. With sinks the sum has e^(sink - m) of the head too. The slope is 1, and
-/// with `max_bias` ALiBi's: of head h < n, n the largest power of two of heads, 2^(-max_bias (h+1) / n), and behind those 2^(-max_bias (2(h-n)+1) / 2n).
+/// e^(zᵢ - m) / Σⱼ e^(zⱼ - m), z = scale · x + slope · mask, m the largest. With sinks the sum also contains e^(sink - m) of the head. The slope is 1, or
+/// with `max_bias` ALiBi's: 2^(-max_bias (h+1) / n) for head h < n, where n is the largest power of two up to the number of heads, and 2^(-max_bias
+/// (2(h-n)+1) / 2n) for the others.
 pub(super) fn soft_max(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let shape = four(&x.shape)?;

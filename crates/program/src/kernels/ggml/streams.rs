@@ -1,4 +1,4 @@
-//! Several residual streams: how they are mixed, read and written. Source: Zhu et al., Hyper-Connections, 2024.
+//! Computes hyper-connections: mixes, reads and writes several residual streams. Source: Zhu et al., Hyper-Connections, 2024.
 
 use super::super::call::{Call, Results};
 use super::super::scan::soft;
@@ -7,11 +7,11 @@ use super::{ensure, float, four, int, is_given, or_zero};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
-/// Streams that the operation has.
+/// Number of streams.
 const STREAMS: usize = 4;
 
-/// A matrix of streams for each token, whose rows and columns sum to one: softmax of scale₂ · x + base over the values behind the first two of each
-/// stream, plus eps; then columns and rows in turn are divided by their sums plus eps, columns `n_iter` times and first.
+/// A matrix of streams for each token whose rows and columns sum to one: the softmax of scale₂ · x + base over the values after the first two of each
+/// stream, plus eps; then columns and rows are divided by their sums plus eps in turn, `n_iter` times, columns first.
 pub(super) fn comb(call: &Call<'_>) -> Results {
     const VALUES: usize = (2 + STREAMS) * STREAMS;
     let (mixes, scale, base) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?, call.tensor(2, "src2")?);
@@ -42,7 +42,7 @@ pub(super) fn comb(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![1, tokens, STREAMS, STREAMS], out)])
 }
 
-/// A row or column divided by its sum plus eps.
+/// Divides a row or column by its sum plus eps.
 fn balance(matrix: &mut [f64], start: usize, stride: usize, eps: f64) {
     let places = || (0..STREAMS).map(|i| start + i * stride);
     let sum = eps + places().map(|at| matrix[at]).sum::<f64>();
@@ -67,7 +67,7 @@ pub(super) fn pre(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(vec![1, 1, tokens, width], out)])
 }
 
-/// x\[t,:\] · post\[t,h\] + Σᵢ residual\[t,i,:\] · comb\[t,i,h\] for each stream h; without a matrix plus its own residual.
+/// x\[t,:\] · post\[t,h\] + Σᵢ residual\[t,i,:\] · comb\[t,i,h\] for each stream h; without a matrix, plus the stream's own residual.
 pub(super) fn post(call: &Call<'_>) -> Results {
     let (x, residual, post) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?, call.tensor(2, "src2")?);
     let (shape, given, gains) = (four(&residual.shape)?, four(&x.shape)?, four(&post.shape)?);
@@ -97,7 +97,7 @@ pub(super) fn post(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::of(shape.to_vec(), out)])
 }
 
-/// Σₕ max(q\[t,h\] · k\[s\], 0) · w\[t,h\] + mask\[t,s\]: how much each key is worth to a token. Source: DeepSeek-V3.2, 2025.
+/// Σₕ max(q\[t,h\] · k\[s\], 0) · w\[t,h\] + mask\[t,s\]: the index score of each key for a token. Source: DeepSeek-V3.2, 2025.
 pub(super) fn lightning_indexer(call: &Call<'_>) -> Results {
     let given = |at: usize| call.tensor(at, "src");
     let (queries, keys, weights, mask) = (given(0)?, given(1)?, given(2)?, given(3)?);

@@ -1,4 +1,4 @@
-"""`python -m firstdiff.dump torch ..`, `.. llama_cpp ..` and `.. onnx ..`: which dumper is meant?"""
+"""Calls the dumper that the command line names: `python -m firstdiff.dump torch ..`, `.. llama_cpp ..` or `.. onnx ..`."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""What does llama.cpp compute at every tap of a model? Writes a firstdiff dump of a .gguf.
+"""Writes a firstdiff dump of a .gguf: every tap that llama.cpp computes.
 
     python -m firstdiff.dump llama_cpp MODEL.gguf -o DIR --tokens 1,403,407 --decode 3
     firstdiff compare DIR my_engine_dump/

@@ -1,4 +1,4 @@
-"""What does ONNX Runtime compute at every value of a model? Writes a firstdiff dump of a local ONNX file.
+"""Writes a firstdiff dump of a local ONNX file: every value that ONNX Runtime computes.
 
     python -m firstdiff.dump onnx MODEL.onnx -o DIR --tokens 1,403,407
     firstdiff compare DIR my_engine_dump/

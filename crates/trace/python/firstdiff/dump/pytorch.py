@@ -1,4 +1,4 @@
-"""What does PyTorch compute at every tap of a model? Writes a firstdiff dump of a local Hugging Face folder.
+"""Writes a firstdiff dump of a local Hugging Face folder: every tap that PyTorch computes.
 
     python -m firstdiff.dump torch MODEL -o DIR --tokens 1,403,407 --decode 3
     firstdiff compare DIR my_engine_dump/

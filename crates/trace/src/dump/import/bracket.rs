@@ -1,11 +1,11 @@
-//! Which elements stand in nested brackets with `...` between? What ggml's debug prints and PyTorch's repr leave of a tensor.
+//! Parses tensors printed as nested brackets, in which `...` may replace elements: the output of ggml's debug prints and of PyTorch's repr.
 
 use super::text::number;
 use super::{Item, Part};
 use crate::element::element_count;
 
-/// The tensor that `text` is as NumPy or PyTorch print one: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. Where dots leave values out and nobody
-/// told the extents, what is known are the first values.
+/// Parses a tensor that NumPy or PyTorch printed: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. If dots replace values and the extents `told` are
+/// not known, only the first values are kept.
 pub(super) fn printed(text: &str, name: &str, told: Option<&[usize]>) -> Option<Item> {
     let text = text.trim();
     let inside = ["tensor(", "array("].into_iter().find_map(|word| text.strip_prefix(word));
@@ -33,10 +33,10 @@ pub(super) fn printed(text: &str, name: &str, told: Option<&[usize]>) -> Option<
     Item::part(name, Part { elements, shape: told.map(<[usize]>::to_vec), sum: None }, values)
 }
 
-/// More axes than any tensor has.
+/// The deepest nesting that is read: more axes than any tensor has.
 const DEEP: usize = 8;
 
-/// The extents of the brackets at the beginning of `text`, by the first list of each depth; whether something is left out; and what stands behind.
+/// The extents of the brackets at the beginning of `text`, from the first list of each depth; whether elements are left out; and the text after it.
 fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
     let mut tokens = Tokens(text);
     let (mut shape, mut closed, mut depth, mut gap) = (Vec::new(), Vec::new(), 0usize, false);
@@ -69,7 +69,7 @@ fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
     }
 }
 
-/// The elements of a printed tensor of `shape`: place in row-major order, and value. `None` where the text does not fit the shape.
+/// The elements of a printed tensor of `shape`, as row-major index and value. `None` where the text does not fit the shape.
 pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>> {
     let mut tokens = Tokens(text);
     let mut out = Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>>
     Some(out)
 }
 
-/// What is left of the text.
+/// The text that is not parsed yet.
 struct Tokens<'a>(&'a str);
 
 impl<'a> Tokens<'a> {
@@ -100,7 +100,7 @@ impl<'a> Tokens<'a> {
         Some(token)
     }
 
-    /// One list of `shape[0]` children, of which those in the middle may be left out.
+    /// Parses a list of `shape[0]` children, of which those in the middle may be left out.
     fn list(&mut self, shape: &[usize], base: usize, out: &mut Vec<(usize, f64)>) -> Option<()> {
         if self.next()? != "[" {
             return None;
@@ -111,7 +111,7 @@ impl<'a> Tokens<'a> {
     fn rest(&mut self, shape: &[usize], base: usize, out: &mut Vec<(usize, f64)>) -> Option<()> {
         let (&extent, inner) = shape.split_first()?;
         let stride = element_count(inner)?;
-        // Of the children behind dots the place is known when all of them are counted: so far they stand as if nothing were left out.
+        // The index of children after the dots is known only once all are counted; until then they are numbered as if none were left out.
         let (mut count, mut gap) = (0usize, None);
         loop {
             let at = base.checked_add(count.checked_mul(stride)?)?;

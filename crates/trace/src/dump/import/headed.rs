@@ -1,24 +1,24 @@
-//! Which tensors does a text with headings hold? `layer 0 q: 0.1 0.2 ...`, or a heading and its lines, one after the other.
+//! Reads tensors from text with headings: `layer 0 q: 0.1 0.2 ...`, or a heading followed by lines of values.
 
 use std::collections::HashMap;
 
 use super::{Item, Part, Read, text};
 use crate::names;
 
-/// Bytes: beyond this nothing is a name, and looking for one in lines of megabytes would take hours.
+/// In bytes: longer text is never a name, and the search for one in lines of megabytes would take hours.
 const LONGEST: usize = 200;
 
-/// A heading and what stands under it.
+/// A heading and the text below it.
 #[derive(Debug, Default)]
 struct Section {
     label: String,
     body: String,
-    /// Opening brackets without their closing ones.
+    /// Opening brackets that are not closed yet.
     open: usize,
 }
 
-/// Reads the tensors of `text` by their headings; `None` where numbers stand under none, or there are no numbers. A file of one tensor is called as the
-/// file is, unless its heading is the name of a tap and that is not.
+/// Reads the tensors of `text` by their headings; `None` if numbers come before any heading, or there are no numbers. A single tensor takes the name of the
+/// file, unless only its heading is the name of a tap.
 pub(super) fn read(text: &str, stem: &str) -> Option<Read> {
     let sections = sections(text)?;
     let alone = sections.len() == 1;
@@ -29,7 +29,7 @@ pub(super) fn read(text: &str, stem: &str) -> Option<Read> {
         let (said, label) = of_step(label);
         let name = if alone && (known(stem) || !known(label)) { stem } else { label };
         let Some(item) = item(name, &section.body, shape.as_deref()) else { continue };
-        // A name that comes again belongs to the next forward pass.
+        // A repeated name is the next forward pass.
         let step = seen.entry(name.to_owned()).and_modify(|n| *n += 1).or_insert(0);
         items.push(item.stepped(said.unwrap_or(*step)));
     }
@@ -45,7 +45,7 @@ fn known(name: &str) -> bool {
     names::built_in(name).is_some()
 }
 
-/// The sections that hold something.
+/// The sections that are not empty.
 fn sections(text: &str) -> Option<Vec<Section>> {
     let mut sections: Vec<Section> = Vec::new();
     let mut layer = "";
@@ -79,7 +79,7 @@ impl Section {
     }
 }
 
-/// Whether numbers stand on `line` and nothing else, but for what is left out.
+/// Whether `line` holds numbers only, apart from dots for omitted values.
 fn is_values(line: &str) -> bool {
     let (before, _) = cut(line);
     text::parse(before).is_some() || line.starts_with("[[") || opens_brackets(line)
@@ -93,17 +93,17 @@ fn opens_brackets(text: &str) -> bool {
         && inside.starts_with('[')
 }
 
-/// What stands before the dots that say that values are left out, and whether there are any.
+/// The text before the dots of omitted values, and whether there are any.
 fn cut(text: &str) -> (&str, bool) {
     let dots = |mark| text.find(mark);
-    // `1..` is no number either, but `..` within a name is none of ours.
+    // `1..` is no number either; `..` within a name does not count.
     match dots("...").or_else(|| dots("\u{2026}")).or_else(|| dots(" ..").map(|at| at + 1)) {
         Some(at) => (text[..at].trim_end().trim_end_matches(','), true),
         None => (text, false),
     }
 }
 
-/// The words that name what follows, and the numbers behind them on the same line.
+/// The words that name a tensor, and the numbers after them on the line.
 fn heading(line: &str) -> Option<(&str, &str)> {
     let marks = line.match_indices([':', '=']).take_while(|(at, _)| *at < LONGEST).map(|(at, _)| line.split_at(at));
     for (label, rest) in marks {
@@ -112,7 +112,7 @@ fn heading(line: &str) -> Option<(&str, &str)> {
             return Some((trimmed(label), rest));
         }
     }
-    // `q 0.1 0.2 0.3`: what stands behind the last word.
+    // `q 0.1 0.2 0.3`: the numbers after the last word.
     let words = || line.split_whitespace().map(|word| (word.as_ptr() as usize - line.as_ptr() as usize, word));
     let last = words().rfind(|(_, word)| text::number(word).is_none() && !word.contains(".."))?;
     let (label, rest) = line.split_at(last.0 + last.1.len());
@@ -123,7 +123,7 @@ fn heading(line: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Numbers that are no count: several, or one with a point.
+/// Whether these are values and not a count: several numbers, or one with a decimal point.
 fn several(rest: &str) -> bool {
     let (before, _) = cut(rest);
     let mut numbers = before.split([' ', ',', ';', '\t']).filter(|part| !part.is_empty()).peekable();
@@ -150,7 +150,7 @@ fn names_a_layer(label: &str) -> bool {
     digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The step that a label begins with, and what it names: `[step 3] h0`, `step 3: h0`.
+/// Splits a label into its step and the name: `[step 3] h0`, `step 3: h0`.
 fn of_step(label: &str) -> (Option<u32>, &str) {
     let parts = label.trim_start_matches('[').strip_prefix("step").and_then(|rest| {
         let rest = rest.trim_start_matches([' ', '=', ':']);
@@ -161,7 +161,7 @@ fn of_step(label: &str) -> (Option<u32>, &str) {
     parts.map_or((None, label), |(step, name)| (Some(step), name))
 }
 
-/// A label without the extents at its end: `q [12, 8, 8]`, `q shape=(12, 64)`, `q torch.Size([12, 64])`.
+/// Splits the extents off the end of a label: `q [12, 8, 8]`, `q shape=(12, 64)`, `q torch.Size([12, 64])`.
 fn shaped(label: &str) -> (&str, Option<Vec<usize>>) {
     let inside = label.trim_end_matches([']', ')', '}']);
     let Some(at) = inside.rfind(['[', '(', '{']).filter(|_| inside.len() < label.len()) else { return (label, None) };

@@ -1,4 +1,4 @@
-//! Which tensors does a JSON file hold? Arrays, named arrays, base64 tensors, a manifest of binaries, transformers' debug trees.
+//! Reads tensors from JSON files: arrays, named arrays, base64 tensors, manifests of binaries, transformers' debug trees.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -16,7 +16,7 @@ use crate::tensor::{Bytes, Layout, Tensor};
 /// Reads a .json.
 ///
 /// # Errors
-/// When it is no JSON, or a file that it names is missing or damaged.
+/// When it is not JSON, or a file that it names is missing or damaged.
 pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
     let value = parse(&read_text(path)?).map_err(|e| not_a_dump(path, &format!("not JSON: {e}")))?;
     if let Some(list) = value.get("checkpoints").and_then(Json::as_list) {
@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
     Ok(read)
 }
 
-/// The arrays in `text`, where that is JSON under another name.
+/// The arrays in `text`, if it is JSON in a file of another ending.
 pub(super) fn within(text: &str, name: &str) -> Option<Read> {
     let value = parse(text).ok()?;
     let mut read = Read { tokens: token_ids(&value), ..Read::default() };
@@ -39,7 +39,7 @@ pub(super) fn within(text: &str, name: &str) -> Option<Read> {
     (!read.items.is_empty()).then_some(read)
 }
 
-/// JSON as Python writes it: with NaN and Infinity, which the standard does not know.
+/// Parses JSON as Python writes it, with NaN and Infinity, which are not in the standard.
 pub(super) fn parse(text: &str) -> Result<Json, String> {
     if !tree::fits(text, text.len()) {
         return Err("far more lists and objects than numbers in them".into());
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<Json, String> {
     })
 }
 
-/// NaN, Infinity and -Infinity outside of strings, put in quotes.
+/// Puts NaN, Infinity and -Infinity outside of strings in quotes.
 fn quote_non_finite(text: &str) -> String {
     const WORDS: [&str; 6] = ["-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"];
     let (mut out, mut inside) = (String::with_capacity(text.len()), false);
@@ -75,7 +75,7 @@ fn quote_non_finite(text: &str) -> String {
     out
 }
 
-/// How many elements of arrays are null, which stands for whatever JSON cannot write.
+/// Counts array elements that are null, which writers use for values that JSON cannot express.
 pub(super) fn nulls(value: &Json) -> usize {
     match value {
         Json::Numbers(list) => list.iter().filter(|x| is_null(**x)).count(),
@@ -85,13 +85,13 @@ pub(super) fn nulls(value: &Json) -> usize {
     }
 }
 
-/// What is to be said of them.
+/// The note about these nulls.
 pub(super) fn of_nulls(count: usize) -> Option<String> {
     (count > 0)
         .then(|| format!("{count} values are null, taken for -inf among numbers: a NaN or inf may have stood there"))
 }
 
-/// Nested arrays of numbers, all of one shape. A null among numbers is what most masks are, and no number in any case.
+/// Reads nested arrays of numbers with a regular shape. Arrays with nulls are refused: most are masks, and null is no number.
 pub(super) fn array(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     let (shape, mut values) = shaped(value)?;
     let null = if values.iter().any(|x| x.is_finite()) { f64::NEG_INFINITY } else { f64::NAN };
@@ -99,7 +99,7 @@ pub(super) fn array(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     Some((shape, values))
 }
 
-/// The same, nulls as they are.
+/// The same with nulls kept.
 fn shaped(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     fn walk(value: &Json, depth: usize, shape: &mut Vec<usize>, out: &mut Vec<f64>) -> Option<()> {
         let length = match value {
@@ -129,7 +129,8 @@ fn shaped(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     Some((shape, out))
 }
 
-/// Every tensor in `value`; those of arrays and objects by their path. A list of a few plain numbers in an object is a setting.
+/// Collects every tensor in `value`; inside arrays and objects it is named by its path. A short list of plain numbers in an object is a setting, not a
+/// tensor.
 fn collect(value: &Json, name: &str, top: bool, items: &mut Vec<Item>) {
     if let Some((shape, values)) = array(value) {
         items.extend(Item::printed(name, shape, values));
@@ -172,7 +173,7 @@ fn tensor(fields: &Fields, path: &str) -> Option<Item> {
     Some(super::plain(name, Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range))))
 }
 
-/// A typed array of JavaScript's as `JSON.stringify` writes it: `{"0": .., "1": ..}`, in order and without gaps.
+/// A JavaScript typed array as `JSON.stringify` writes it: `{"0": .., "1": ..}`, in order and without gaps.
 fn by_index(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     let fields = value.as_object().filter(|fields| !fields.is_empty())?;
     let at = |index: usize| if let Json::Number(x) = fields.get(&index.to_string())? { Some(*x) } else { None };
@@ -195,7 +196,7 @@ pub(super) fn dtype(name: &str) -> Option<DType> {
     }
 }
 
-/// `inputs.input_ids` of a MiniMind file, or `tokens`: one list a sequence.
+/// `inputs.input_ids` of a MiniMind file, or `tokens`: one list for each sequence.
 fn token_ids(value: &Json) -> Option<Vec<Vec<i64>>> {
     let ids = value.get("inputs").and_then(|inputs| inputs.get("input_ids")).or_else(|| value.get("input_ids"));
     let ids = ids.or_else(|| value.get("tokens"))?;
@@ -214,7 +215,7 @@ fn token_ids(value: &Json) -> Option<Vec<Vec<i64>>> {
     Some(ids.chunks(width).map(<[i64]>::to_vec).collect())
 }
 
-/// A manifest of binaries: `checkpoints[]{name, token_idx, count, dtype, file}`.
+/// Reads a manifest of binaries: `checkpoints[]{name, token_idx, count, dtype, file}`.
 fn manifest(path: &Path, list: &[Json]) -> Result<Read, DumpError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut read = Read::default();
@@ -247,7 +248,7 @@ fn manifest(path: &Path, list: &[Json]) -> Result<Read, DumpError> {
     Ok(read)
 }
 
-/// Items that are all of one token are rows of a prefill; else each token is a step of its own.
+/// If all items are of one token, they are rows of a prefill; otherwise each token is a step.
 pub(super) fn one_position(items: &mut [Item]) {
     let first = items.first().map_or(0, |item| item.step);
     if first > 0 && items.iter().all(|item| item.step == first) {
@@ -257,7 +258,7 @@ pub(super) fn one_position(items: &mut [Item]) {
     }
 }
 
-/// What transformers' `model_addition_debugger_context` writes: a tree of modules with their inputs and outputs, as repr or as .safetensors.
+/// Reads the output of transformers' `model_addition_debugger_context`: a tree of modules with inputs and outputs, as repr or as .safetensors.
 fn debug_tree(path: &Path, tree: &Json, read: &mut Read) -> Result<(), DumpError> {
     let mut seen = BTreeMap::new();
     let mut stack = vec![tree];
@@ -271,7 +272,7 @@ fn debug_tree(path: &Path, tree: &Json, read: &mut Read) -> Result<(), DumpError
         stack.extend(node.get("children").and_then(Json::as_list).into_iter().flatten().rev());
     }
     for (name, fields) in found {
-        // A module that runs again belongs to the next forward pass.
+        // A repeated module is the next forward pass.
         let step = seen.entry(name.clone()).and_modify(|n| *n += 1).or_insert(0u32);
         if let Some(item) = of_tree(path, &name, fields)? {
             read.items.push(item.stepped(*step));
@@ -280,7 +281,7 @@ fn debug_tree(path: &Path, tree: &Json, read: &mut Read) -> Result<(), DumpError
     Ok(())
 }
 
-/// The first tensor in what a module was given or gave: the hidden states, by every module's custom.
+/// The first tensor in a module's inputs or outputs: by convention the hidden states.
 fn first_tensor(value: &Json) -> Option<&Fields> {
     match value {
         Json::Object(fields) if fields.contains_key("dtype") && fields.contains_key("shape") => Some(fields),
@@ -326,7 +327,7 @@ fn of_tree(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, Dum
     })
 }
 
-/// The last row of a longer prompt.
+/// Rows that mean the last position of a longer prompt.
 pub(super) fn last_row() -> Option<Rows> {
     Some(Rows::Named(NamedRows::Last))
 }
@@ -367,7 +368,7 @@ mod tests {
             assert_eq!((items[0].name.as_str(), items[0].tensor.shape()), ("h0", &[1, 2][..]));
             assert_eq!(items[0].tensor.values().to_f64(), [1.0, 2.0]);
         }
-        // Extents of other values than there are, and a gap among the indices.
+        // Extents that do not match the number of values, and a gap in the indices.
         let wrong = by_index(&parse(r#"{"0": 1, "2": 2}"#).unwrap());
         assert_eq!(wrong, None);
     }

@@ -1,4 +1,4 @@
-//! What does a file of JSON lines tell? One tensor a line, mostly its first values only.
+//! Reads JSON lines: one tensor a line, mostly with its first values only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,17 +8,17 @@ use super::{Item, Part, Read, json, read_text};
 use crate::dump::{DumpError, not_a_dump};
 use crate::element::element_count;
 
-/// Beyond this a number stands for an infinity, which JSON cannot write.
+/// Larger numbers stand for infinity, which JSON cannot express.
 const STANDS_FOR_INFINITY: f64 = 1e300;
 
-/// What a line calls the position, or step, that it is of.
+/// The keys for the position or step of a line.
 const POSITION: [&str; 10] =
     ["token_idx", "token_index", "token_pos", "token", "position", "position_id", "pos", "row", "t", "step"];
 
 /// Reads a .jsonl.
 ///
 /// # Errors
-/// When a line is no JSON.
+/// When a line is not JSON.
 pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let mut read = Read::default();
     let (mut infinities, mut layers, mut nulls) = (0, Vec::new(), 0);
@@ -41,7 +41,7 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     Ok(read)
 }
 
-/// Puts the layer before the names that do not have it: all those that several layers share, and those in which no number can be it.
+/// Adds the layer to names that lack it: names that occur in several layers, and names without a number that could be the layer.
 fn name_layers(items: &mut [Item], layers: &[Option<usize>]) {
     let mut sharing: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     for (item, layer) in items.iter().zip(layers) {
@@ -51,7 +51,7 @@ fn name_layers(items: &mut [Item], layers: &[Option<usize>]) {
         let Some(layer) = *layer else { continue };
         let numbers = || item.name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok());
         let shared = sharing.get(&item.name).is_some_and(|layers| layers.len() > 1);
-        // It may count layers from 1.
+        // A name may count layers from 1.
         if shared || !numbers().any(|number: usize| number == layer || Some(number) == layer.checked_add(1)) {
             item.name = format!("layers.{layer}.{}", item.name);
         }

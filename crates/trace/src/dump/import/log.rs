@@ -1,4 +1,4 @@
-//! What does a log of llama.cpp's eval callback hold? Every node of the graph: the corners of its values, to four decimals, and their sum.
+//! Reads logs of llama.cpp's eval callback: for every node of the graph the corner values, to four decimals, and the sum.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ fn header(line: &str) -> Option<Node<'_>> {
     (shape.len() == 4).then_some(Node { name: name.trim(), op: op.trim(), sources, shape })
 }
 
-/// Reads a log. The names are `name OP`, since several nodes share a name; where name and operation are there again in one pass, ` #2`.
+/// Reads a log. Tensors are named `name OP`, because several nodes share a name; if both occur again in a pass, ` #2` is added.
 pub(super) fn read(text: &str) -> Read {
     let mut read = Read::default();
     let lines: Vec<&str> = text.lines().collect();
@@ -74,7 +74,7 @@ pub(super) fn read(text: &str) -> Read {
     read
 }
 
-/// The order of the rows of Q and K, where the log says for which architecture they are: those of NORM-type rotations have them permuted.
+/// The row order of Q and K, if the log gives the architecture: those with NORM-type RoPE have permuted rows.
 fn qk_rows(lines: &[&str]) -> Option<QkRows> {
     let told = lines.iter().find_map(|line| {
         let (key, value) = line.split_once(" = ")?;
@@ -90,7 +90,7 @@ fn qk_rows(lines: &[&str]) -> Option<QkRows> {
     }
 }
 
-/// The product with the output matrix has no name in most graphs.
+/// Names the product with the output matrix, which has no name in most graphs.
 fn alias(node: &Node<'_>) -> Option<String> {
     let source = node.sources.trim_start();
     let layer = source.strip_prefix("blk.")?.split_once(".attn_output.weight")?.0;
@@ -98,7 +98,7 @@ fn alias(node: &Node<'_>) -> Option<String> {
 }
 
 fn item(name: &str, node: &Node<'_>, lines: &[&str]) -> Option<Item> {
-    // The values are three lists deep; a fourth axis would repeat them.
+    // The values are nested three deep; a fourth axis would repeat them.
     let [1, shape @ ..] = node.shape.as_slice() else { return None };
     let sum = lines.iter().find_map(|line| line.trim().strip_prefix("sum = ")?.trim().parse::<f64>().ok());
     let body: Vec<&str> = lines.iter().copied().take_while(|line| !line.trim().starts_with("sum =")).collect();
@@ -107,7 +107,7 @@ fn item(name: &str, node: &Node<'_>, lines: &[&str]) -> Option<Item> {
     let to = body.rfind(']')?;
     let found = bracket::elements(body.get(from..=to)?, shape)?;
     let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
-    // Older versions add up what they print.
+    // Older versions print the sum of the printed values only.
     let shown: f64 = values.iter().sum();
     let as_shown = |sum: f64| (sum - shown).abs() <= 1e-4 * values.len() as f64;
     let is_whole = elements.len() == shape.iter().product::<usize>();

@@ -1,4 +1,4 @@
-//! What do other people's files hold? Raw floats, text, JSON, logs, PyTorch's pickles: each a list of tensors with the names they came with.
+//! Reads tensor files of other programs: raw floats, text, JSON, logs and PyTorch pickles. Each gives a list of tensors with their original names.
 
 mod bracket;
 mod headed;
@@ -28,33 +28,33 @@ pub(crate) use model_conversion::with_neighbours;
 pub(crate) use printed::Printed;
 pub(crate) use raw::open as open_raw;
 
-/// A tensor of a foreign file, under the name it has there.
+/// A tensor of another program's file, with the name it has there.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) name: String,
     /// 0 for the prefill, n for the n-th decode step.
     pub(crate) step: u32,
     pub(crate) rows: Option<Rows>,
-    /// Which elements of the whole it holds, where not all.
+    /// Which elements it holds, unless all.
     pub(crate) part: Option<Part>,
-    /// How its numbers were printed, where they were.
+    /// With how many digits its numbers were printed, unless they are exact.
     pub(crate) printed: Option<Printed>,
     pub(crate) tensor: Tensor,
 }
 
-/// Some elements of a tensor.
+/// Some of the elements of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// The place of each value in the row-major order of the whole.
+    /// The row-major index of each value in the whole tensor.
     pub elements: Vec<usize>,
-    /// The whole's extents, where they are known.
+    /// The shape of the whole tensor, if known.
     pub shape: Option<Vec<usize>>,
-    /// The sum of all elements, where it was written down, and the sum of those that are here.
+    /// The sum of all elements if the file gives it, and the sum of those in the file.
     pub sum: Option<f64>,
 }
 
 impl Item {
-    /// A whole tensor of numbers that were printed.
+    /// A whole tensor of printed numbers.
     fn printed(name: &str, shape: Vec<usize>, values: Vec<f64>) -> Option<Item> {
         let printed = Printed::of(&values);
         Some(Item { printed, ..Item::whole(name, shape, values)? })
@@ -75,7 +75,7 @@ impl Item {
     }
 }
 
-/// Values as f32 where every one is an f32, as what an engine printed is.
+/// Converts to f32 if every value is exactly an f32, as printed values of an engine are.
 fn narrowed(values: Vec<f64>) -> Values<'static> {
     let exact = values.iter().all(|&x| x.is_nan() || f64::from(x as f32) == x);
     match exact {
@@ -84,19 +84,19 @@ fn narrowed(values: Vec<f64>) -> Values<'static> {
     }
 }
 
-/// A foreign file, read: its tensors, and what had to be assumed.
+/// The content of another program's file: its tensors, and what had to be assumed.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub(crate) items: Vec<Item>,
     pub(crate) notes: Vec<String>,
-    /// The token ids of each sequence.
+    /// The token ids of each sequence, if the file has them.
     pub(crate) tokens: Option<Vec<Vec<i64>>>,
     pub(crate) qk_rows: Option<QkRows>,
-    /// The files beside it that it names, and that were read with it.
+    /// Other files that it names, and that were read with it.
     pub(crate) files: Vec<String>,
 }
 
-/// The forms a file can have, by its name.
+/// The format of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Raw(Option<DType>),
@@ -122,7 +122,7 @@ fn form(path: &Path) -> Option<Form> {
     })
 }
 
-/// The type that a file without a header looks like, where its name does not tell it.
+/// The element type that a file without header looks like, if its name does not give it.
 pub(crate) fn guessed_dtype(path: &Path) -> Option<DType> {
     let headless = path.extension().is_some_and(|e| e == "npy");
     if !(headless || form(path) == Some(Form::Raw(None))) || !path.is_file() {
@@ -140,15 +140,15 @@ fn has_npy_header(path: &Path) -> bool {
     read && start == MAGIC
 }
 
-/// Whether a file's name is that of a foreign form.
+/// Whether the file's name is that of a supported format.
 pub(crate) fn is_foreign(path: &Path) -> bool {
     form(path).is_some()
 }
 
-/// Reads a file of a foreign form; `dtype` is the type of raw floats, where a person says it. One that holds no tensors at all gives none, and a note.
+/// Reads a file of another program; `dtype` is the element type of raw floats, if the user gives it. A file without tensors gives none, and a note.
 ///
 /// # Errors
-/// When the file cannot be read, or begins as one of the forms and goes on otherwise.
+/// When the file cannot be read, or begins in a known format but does not continue in it.
 pub(crate) fn read(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError> {
     let name = stem(path);
     match form(path) {
@@ -170,13 +170,13 @@ fn text_or_log(path: &Path, name: &str) -> Result<Read, DumpError> {
     Ok(json.unwrap_or_else(|| text::read(&text, name, path)))
 }
 
-/// A file's name without its last ending.
+/// The file name without its last extension.
 pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The path of a value within a file: that of what holds it, and its own key. Longer than any name it is cut: the names of many values in a few long
-/// keys would be far longer than the file.
+/// The path of a value within a file: the path of its container, and its own key. Long paths are cut, because many values under a few long keys would give
+/// names far larger than the file.
 fn path_below(path: &str, key: &str) -> String {
     const LONGEST: usize = 1000;
     let mut below = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
@@ -185,53 +185,53 @@ fn path_below(path: &str, key: &str) -> String {
     below
 }
 
-/// Text that need not be UTF-8 everywhere: a log has terminal escapes and other people's prompts in it.
+/// Reads text that may not be valid UTF-8: logs contain terminal escapes and prompts.
 fn read_text(path: &Path) -> Result<String, DumpError> {
     let bytes = read_regular(path, u64::MAX).map_err(file_error)?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
-/// One .npy under its file's name.
+/// A .npy, named by its file.
 pub(crate) fn plain(name: &str, tensor: Tensor) -> Item {
     Item { name: name.into(), step: 0, rows: None, part: None, printed: None, tensor }
 }
 
-/// Some elements of a tap, as a log or a list of the first values has them.
+/// Some elements of a tap, as from a log or a list of first values.
 #[derive(Clone, Debug)]
 pub struct Partial {
     /// The tap.
     pub tap: Tap,
     /// 0 for the prefill, n for the n-th decode step.
     pub step: u32,
-    /// The token positions the whole holds, where fewer than all.
+    /// The token positions of the whole tensor, if fewer than all.
     pub rows: Option<Rows>,
-    /// The elements, in the order of [`Part::elements`], or all of them.
+    /// The values: the elements that [`Part::elements`] lists, in that order.
     pub values: Arc<[f64]>,
-    /// Which they are.
+    /// Which elements they are.
     pub part: Part,
-    /// How they were printed.
+    /// With how many digits they were printed.
     pub(crate) printed: Option<Printed>,
 }
 
 impl Partial {
-    /// Whether it is the same of the same tap, printed alike.
+    /// Whether both hold the same elements of the same tap, printed with the same precision.
     pub(crate) fn is_same(&self, other: &Partial) -> bool {
         let bits = |part: &Partial| part.values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         let said = |part: &Partial| (part.tap, part.step, part.rows.clone(), part.part.clone(), part.precision());
         bits(self) == bits(other) && said(self) == said(other)
     }
 
-    /// How far from the printed number `value` the number may be that was printed: half a unit of the last digit.
+    /// How far the original number may be from the printed `value`: half a unit of its last digit.
     pub fn half_unit(&self, value: f64) -> f64 {
         self.printed.map_or(0.0, |printed| printed.half_unit(value))
     }
 
-    /// How the numbers were printed, in words; `None` where nothing was lost.
+    /// The precision of the printed numbers in words; `None` where nothing was lost.
     pub fn precision(&self) -> Option<String> {
         self.printed.map(|printed| printed.to_string())
     }
 
-    /// What is whole of it, where its digits will do to compute with.
+    /// A whole tensor of it, if its elements make one and its digits are precise enough to compute with.
     pub(crate) fn entry(&self) -> Option<Entry> {
         let shape = self.part.shape.clone()?;
         let will_do = self.printed.is_none_or(|printed| printed.will_do(&self.values));
@@ -240,7 +240,7 @@ impl Partial {
         Some(Entry::made(self.tap, self.step, shape, dtype, rows, move || Ok(tensor.clone())))
     }
 
-    /// All of it, where no element is missing and its digits lost far less than storing it in f16 would: an entry that is said to be of f16.
+    /// A whole tensor, marked as f16, if no element is missing and its digits lost far less than rounding to f16 would.
     pub(crate) fn as_f16(&self) -> Option<Entry> {
         let shape = self.part.shape.clone().filter(|_| self.holds_all())?;
         let tensor = Tensor::held(shape.clone(), narrowed(self.values.to_vec())).ok()?;
@@ -249,14 +249,14 @@ impl Partial {
         self.printed?.beats_f16(&self.values).then_some(Entry { dtype: DType::F16, ..made })
     }
 
-    /// All of it as an f64 tensor, where no element is missing: for those who cut it and keep its precision in mind.
+    /// A whole f64 tensor, if no element is missing: for callers who slice it and take its precision into account.
     pub fn whole(&self) -> Option<Entry> {
         let shape = self.part.shape.clone().filter(|_| self.holds_all())?;
         let tensor = Tensor::held(shape.clone(), Values::F64(self.values.to_vec().into())).ok()?;
         Some(Entry::made(self.tap, self.step, shape, DType::F64, self.rows.clone(), move || Ok(tensor.clone())))
     }
 
-    /// Whether its elements are all that its shape has, in their order.
+    /// Whether it holds all elements of its shape, in order.
     pub(crate) fn holds_all(&self) -> bool {
         let all = self.part.shape.as_deref().and_then(element_count);
         all == Some(self.values.len()) && self.part.elements.iter().copied().eq(0..self.values.len())

@@ -1,5 +1,5 @@
-//! Is a file one of llama.cpp's checks of a converted model? `data/pytorch-MODEL.bin` and `data/llamacpp-MODEL.bin` hold the last token's logits, and the token ids
-//! lie beside them.
+//! Recognises the files of llama.cpp's model-conversion checks: `data/pytorch-MODEL.bin` and `data/llamacpp-MODEL.bin` hold the logits of the last token,
+//! with the token ids in a file beside them.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use super::{Read, stem};
 use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::meta::{NamedRows, Rows};
 
-/// What was read from `path`, told what the files beside it say.
+/// Names the tensor read from `path`, and adds the token ids, if it is such a file.
 ///
 /// # Errors
 /// When the token ids beside it cannot be read.
 pub(crate) fn with_neighbours(path: &Path, mut read: Read) -> Result<Read, DumpError> {
     let name = stem(path);
     let is_check = ["pytorch-", "llamacpp-"].iter().any(|side| name.starts_with(side));
-    // Of embeddings nobody says whether they were pooled, and over what.
+    // Embeddings are left out: the files do not say whether and how they were pooled.
     let other = ["-tokens", "-prompt", "-embeddings"].iter().any(|part| name.ends_with(part));
     let both = |ending: &str| path.with_extension(ending).is_file();
     let [item] = read.items.as_mut_slice() else { return Ok(read) };
@@ -32,7 +32,7 @@ pub(crate) fn with_neighbours(path: &Path, mut read: Read) -> Result<Read, DumpE
     Ok(read)
 }
 
-/// Token ids as int32.
+/// Reads token ids, stored as int32.
 fn ids(path: &Path) -> Result<Vec<i64>, DumpError> {
     let bytes = map_file(path)?;
     let (words, rest) = bytes.as_chunks::<4>();

@@ -1,6 +1,6 @@
-//! Which tensors does a .pt hold? What `torch.save` wrote: a zip with a pickle, of which only tensors, numbers, text and containers are understood.
+//! Reads .pt files of `torch.save`: a zip with a pickle, of which only tensors, numbers, text and containers are read.
 //!
-//! Nothing is executed: a call of anything but PyTorch's own tensor builders leaves a value that is no tensor.
+//! Nothing is executed: a call of anything but PyTorch's own tensor constructors gives a value that is no tensor.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Read as _};
@@ -18,11 +18,11 @@ use crate::element::{DType, byte_len};
 use crate::file::memory_limit;
 use crate::tensor::{Bytes, Layout, Strided, Tensor};
 
-/// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the
-/// file's name: `name=q___layer_id=0___step=1.pt`.
+/// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the file name:
+/// `name=q___layer_id=0___step=1.pt`.
 ///
 /// # Errors
-/// When it is no file of `torch.save`, or a tensor lies outside of its storage.
+/// When it was not written by `torch.save`, or a tensor exceeds its storage.
 pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let bad = |reason: String| not_a_dump(path, &reason);
     let map = map_file(path)?;
@@ -55,7 +55,7 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     Ok(Read { items, notes: notes.into_iter().collect(), ..Read::default() })
 }
 
-/// What a file's name says.
+/// The fields in a file name.
 struct Label {
     name: String,
     step: u32,
@@ -75,7 +75,7 @@ impl Label {
     }
 }
 
-/// Where the bytes of a member stand in the file. torch.save stores them as they are; reading them through once checks size and CRC.
+/// The byte range of a member in the file. torch.save stores members uncompressed; reading one once checks size and CRC.
 fn member(zip: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Range<usize>, String> {
     let wrong = |reason: String| format!("member '{}': {reason}", name.escape_debug());
     let mut member = zip.by_name(name).map_err(|_| format!("no member '{}'", name.escape_debug()))?;
@@ -89,7 +89,7 @@ fn member(zip: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Range<usize
     end.map(|end| start..end).ok_or_else(|| wrong("its size overflows".into()))
 }
 
-/// The storages of a file, each checked once.
+/// The storages of a file; each is checked once.
 struct Storages<'a> {
     map: &'a Arc<Mmap>,
     zip: ZipArchive<Cursor<&'a [u8]>>,
@@ -108,7 +108,7 @@ impl Storages<'_> {
     }
 }
 
-/// A value of a pickle. What is not understood is `Other`.
+/// A value of a pickle. Everything not supported is `Other`.
 #[derive(Clone, Debug)]
 enum Pickled {
     Mark,
@@ -122,7 +122,7 @@ enum Pickled {
     Other,
 }
 
-/// A view of a storage.
+/// A tensor as a view of a storage.
 #[derive(Clone, Debug)]
 struct Built {
     dtype: Option<DType>,
@@ -132,21 +132,21 @@ struct Built {
     strides: Vec<usize>,
 }
 
-/// A pickle machine of the opcodes that torch.save writes.
+/// A virtual machine for the opcodes that torch.save writes.
 struct Machine<'a> {
     code: &'a [u8],
     at: usize,
     stack: Vec<Pickled>,
     memo: HashMap<u32, Pickled>,
-    /// Values that may still be made: a pickle of a few bytes must not grow without end.
+    /// How many more values may be created: a pickle of a few bytes must not grow without limit.
     left: usize,
 }
 
-/// What a value of a pickle takes in memory at most, in a vector that doubles as it grows, or with its key in the memo.
+/// The most memory for a value, in a vector that doubles as it grows, or with its key in the memo.
 const VALUE: u64 = 128;
 
 impl Machine<'_> {
-    /// Runs the code found in a file of `size` bytes.
+    /// Runs the code from a file of `size` bytes.
     fn run(code: &[u8], size: usize) -> Option<Pickled> {
         let left = usize::try_from(memory_limit(size as u64) / VALUE).unwrap_or(usize::MAX);
         let mut machine = Machine { code, at: 0, stack: Vec::new(), memo: HashMap::new(), left };
@@ -185,7 +185,7 @@ impl Machine<'_> {
         self.take(length).map(|bytes| Pickled::Text(String::from_utf8_lossy(bytes).into_owned()))
     }
 
-    /// What was pushed since the last mark.
+    /// The values pushed since the last mark.
     fn since_mark(&mut self) -> Option<Vec<Pickled>> {
         let mark = self.stack.iter().rposition(|value| matches!(value, Pickled::Mark))?;
         let values = self.stack.split_off(mark + 1);
@@ -206,7 +206,7 @@ impl Machine<'_> {
         Some(value.clone())
     }
 
-    /// One opcode, named as in CPython's pickletools.
+    /// Executes one opcode, named as in CPython's pickletools.
     fn step(&mut self, op: u8) -> Option<()> {
         let value = match op {
             0x80 => return self.byte().map(|_| ()),
@@ -303,10 +303,10 @@ impl Machine<'_> {
     }
 }
 
-/// Containers within containers; what people save is not nested deeper.
+/// The deepest nesting of containers; saved files are not nested deeper.
 const DEEPEST: usize = 32;
 
-/// How deep a value is nested. No value on the stack is deeper than [`DEEPEST`], so that this ends.
+/// The nesting depth of a value. No value on the stack is deeper than [`DEEPEST`], so the recursion ends.
 fn depth(value: &Pickled) -> usize {
     match value {
         Pickled::Sequence(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
@@ -329,7 +329,7 @@ fn pairs(values: Vec<Pickled>) -> Vec<(Pickled, Pickled)> {
     std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect()
 }
 
-/// A little-endian integer of any length, of which eight bytes are enough here.
+/// A little-endian integer of any length; eight bytes are enough here.
 fn long(bytes: &[u8]) -> Option<i64> {
     let negative = bytes.last().is_some_and(|b| b & 0x80 != 0);
     let mut raw = if negative { [0xff; 8] } else { [0; 8] };
@@ -337,7 +337,7 @@ fn long(bytes: &[u8]) -> Option<i64> {
     Some(i64::from_le_bytes(raw))
 }
 
-/// `('storage', torch.FloatStorage, key, place, count)`.
+/// `('storage', torch.FloatStorage, key, location, count)`.
 fn storage(id: Pickled) -> Pickled {
     let Pickled::Sequence(fields) = id else { return Pickled::Other };
     let [_, Pickled::Global(kind), Pickled::Text(key), ..] = fields.as_slice() else { return Pickled::Other };
@@ -381,7 +381,7 @@ fn collect(value: &Pickled, name: &str, storages: &mut Storages<'_>, items: &mut
     let below = |key: &str| path_below(name, key);
     match value {
         Pickled::Tensor(tensor) => {
-            // Token ids and masks are no floats.
+            // Token ids and masks are not floats.
             if let Some(dtype) = tensor.dtype {
                 items.push(plain(name, viewed(tensor, dtype, storages)?));
             }
@@ -399,7 +399,7 @@ fn collect(value: &Pickled, name: &str, storages: &mut Storages<'_>, items: &mut
     }
 }
 
-/// A view of a storage, which stays one until it is read.
+/// A view of a storage, which is not copied until it is read.
 fn viewed(tensor: &Built, dtype: DType, storages: &mut Storages<'_>) -> Result<Tensor, String> {
     let Built { key, offset, shape, strides, .. } = tensor;
     let range = storages.range(key)?;
@@ -407,7 +407,7 @@ fn viewed(tensor: &Built, dtype: DType, storages: &mut Storages<'_>) -> Result<T
     let outside = || format!("a tensor of shape {shape:?} lies outside of its storage of {} bytes", range.len());
     let total = byte_len(shape, dtype).ok_or_else(outside)?;
     Strided::reach(shape, *offset, strides).filter(|&reach| reach <= held).ok_or_else(outside)?;
-    // An expanded tensor is larger than its storage: key/value heads are repeated some eight times.
+    // An expanded tensor is larger than its storage: key/value heads may be repeated about eight times.
     if total as u64 > memory_limit(storages.map.len() as u64) / 2 {
         let size = range.len();
         return Err(format!("a tensor of shape {shape:?} is an expanded view of {size} bytes: save it contiguous"));
@@ -425,7 +425,7 @@ fn viewed(tensor: &Built, dtype: DType, storages: &mut Storages<'_>) -> Result<T
     Ok(Tensor::new(shape.clone(), layout, bytes))
 }
 
-/// Whether the elements stand one after the other, row-major; an axis of one element has no stride.
+/// Whether the elements are contiguous in row-major order; the stride of an axis of length 1 does not matter.
 fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
     let mut due = 1usize;
     let mut axes = shape.iter().zip(strides).rev();
@@ -448,7 +448,7 @@ mod tests {
         for end in 0..code.len() {
             assert!(Machine::run(&code[..end], end).is_none(), "{end}");
         }
-        // Each line doubles what the one before left in the memo.
+        // Each line doubles the value that the line before left in the memo.
         let mut bomb = b"\x80\x02]q\x00".to_vec();
         for _ in 0..64 {
             bomb.extend_from_slice(b"h\x00h\x00\x86q\x00");

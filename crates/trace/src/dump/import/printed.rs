@@ -1,29 +1,29 @@
-//! How exactly was a number written down? Decimals behind the point, significant digits, and half a unit of the last.
+//! Determines the precision of printed numbers: decimals, significant digits, and half a unit of the last digit.
 
 use std::fmt;
 
-/// With how many digits a list of numbers was printed.
+/// The number of digits with which a list of numbers was printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Printed {
-    /// The most digits behind the point of any number.
+    /// The most decimals of any number.
     decimals: u32,
     /// The most significant digits of any number.
     digits: u32,
 }
 
-/// An f32 needs nine digits, and what is printed with seven is within 6e-8 of it.
+/// An exact f32 needs nine digits; seven give it within 6e-8.
 const ENOUGH_DIGITS: u32 = 8;
 const ENOUGH_DECIMALS: u32 = 9;
-/// Rounding of this NMSE is lost in that of f32's operations, and below that of f32 itself.
+/// NMSE of rounding that is negligible beside that of f32 operations, and NMSE below that of f32 storage.
 const LOST_IN_F32: f64 = 2e-14;
 const LOST: f64 = 1e-16;
-/// Far below what rounding to f16 costs, and what six digits lose: digits behind the point are lost otherwise than bits, the small numbers most.
+/// Far below the NMSE of f16 rounding, and about what six digits lose. Limited this strictly because fixed decimals lose most in small numbers.
 const SIX_DIGITS: f64 = 2e-11;
-/// What an f16 may be off, relative to its value.
+/// The largest relative rounding error of f16.
 const F16_STEP: f64 = 1.0 / 2048.0;
 
 impl Printed {
-    /// How `values` were printed, where that lost anything that f32 holds.
+    /// The precision with which `values` were printed, if it is lower than that of f32.
     pub(crate) fn of(values: &[f64]) -> Option<Printed> {
         let finite = values.iter().filter(|x| x.is_finite() && **x != 0.0);
         let (decimals, digits) = finite.map(|&x| places(x)).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
@@ -31,16 +31,16 @@ impl Printed {
         (digits < ENOUGH_DIGITS || decimals < ENOUGH_DECIMALS).then_some(printed).filter(|p| p.noise(values) > LOST)
     }
 
-    /// Whether `values`, so printed, may be computed with: what they lost is less than operations in f32 lose.
+    /// Whether the printed `values` are precise enough to compute with: they lost less than operations in f32 lose.
     pub(crate) fn will_do(self, values: &[f64]) -> bool {
         self.noise(values) <= LOST_IN_F32
     }
 
-    /// Whether `values`, so printed, lost far less than f16 would: all of them together, and most by themselves.
+    /// Whether the printed `values` lost far less than f16 rounding would: all together, and most of them individually.
     pub(crate) fn beats_f16(self, values: &[f64]) -> bool {
         let told = || values.iter().filter(|x| x.is_finite() && **x != 0.0);
         let fine = told().filter(|x| self.half_unit(**x) <= F16_STEP * x.abs()).count();
-        // Masks make zeros of half of all probabilities, windows of more; what is nearly all zeros are numbers without a digit left.
+        // Causal masks make half of all probabilities zero, windows more; almost only zeros means that numbers were too small for the decimals.
         let zeros = values.iter().filter(|x| **x == 0.0).count();
         self.noise(values) <= SIX_DIGITS && 4 * fine >= 3 * told().count() && 4 * zeros <= 3 * values.len()
     }
@@ -58,7 +58,7 @@ impl Printed {
         fixed.max(0.5 * 10f64.powi(exponent + 1 - self.digits as i32))
     }
 
-    /// NMSE of numbers that were cut off behind their last digit, somewhere.
+    /// The NMSE of cutting the numbers after their last digit.
     fn noise(self, values: &[f64]) -> f64 {
         let finite = || values.iter().filter(|x| x.is_finite());
         let energy: f64 = finite().map(|x| x * x).sum();
@@ -75,7 +75,7 @@ impl fmt::Display for Printed {
     }
 }
 
-/// Decimals and significant digits of the shortest text that is `x`.
+/// Decimals and significant digits of the shortest decimal text for `x`.
 fn places(x: f64) -> (u32, u32) {
     let text = format!("{x:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

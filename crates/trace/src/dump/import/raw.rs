@@ -1,4 +1,4 @@
-//! What type have floats without a header? As the file's ending says, else as the bits of its numbers show.
+//! Reads raw floats without a header; the element type comes from the file's ending, or is guessed from the bits.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::element::DType;
 use crate::tensor::{Bytes, Layout, Tensor};
 
-/// Opens raw floats, little-endian, as one flat tensor. `dtype` is what is known of their type.
+/// Opens raw little-endian floats as one flat tensor. `dtype` is their type, if known.
 ///
 /// # Errors
-/// When the file cannot be read, or is no whole number of elements.
+/// When the file cannot be read, or its size is no multiple of the element size.
 pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError> {
     let map = map_file(path)?;
     let size = map.len();
@@ -28,10 +28,10 @@ pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError>
     Ok(Read { items: vec![plain(&stem(path), tensor)], notes: notes.into_iter().collect(), ..Read::default() })
 }
 
-/// Elements looked at.
+/// How many elements are examined.
 const SAMPLE: usize = 4096;
 
-/// The type of which `bytes` look like activations.
+/// The type as which `bytes` look like activations.
 pub(super) fn guess(bytes: &[u8]) -> DType {
     if !bytes.len().is_multiple_of(4) {
         return sixteen_bits(bytes);
@@ -39,7 +39,7 @@ pub(super) fn guess(bytes: &[u8]) -> DType {
     let words = || bytes.chunks_exact(4).take(SAMPLE);
     let total = words().count().max(1);
     let low = |w: &[u8]| u16::from_le_bytes([w[0], w[1]]);
-    // Two 16-bit floats read as one f32 look sane too: the second decides. But the low half of an f32 is noise, or zero.
+    // Two 16-bit floats read as one f32 look plausible too, so the low half decides: in an f32 it is noise or zero.
     let zero = words().filter(|w| low(w) == 0).count();
     let sane_low =
         words().filter(|w| low(w) != 0 && (sane(bf16::from_bits(low(w)).to_f64()) || sane_f16(low(w)))).count();
@@ -55,7 +55,7 @@ fn sane(x: f64) -> bool {
     (1e-9..1e5).contains(&size)
 }
 
-/// f16 numbers are all of a bearable size; subnormal ones and those beyond 1000 are rare in activations.
+/// Whether an f16 has an ordinary size; subnormal values and those above 1000 are rare in activations.
 fn sane_f16(bits: u16) -> bool {
     let size = f16::from_bits(bits).to_f64().abs();
     (6e-5..1e3).contains(&size)
@@ -65,7 +65,7 @@ fn sane_low_or_zero(bits: u16) -> bool {
     bits & 0x7fff == 0 || sane(bf16::from_bits(bits).to_f64()) || sane_f16(bits)
 }
 
-/// f16 or bf16: that in which the sizes of the numbers scatter as activations do, by some factor of four.
+/// Decides between f16 and bf16: the type in which magnitudes vary as those of activations do, by a factor of about four.
 fn sixteen_bits(bytes: &[u8]) -> DType {
     let bits = || bytes.chunks_exact(2).take(SAMPLE).map(|b| u16::from_le_bytes([b[0], b[1]]));
     let unlike = |scatter: f64| (scatter / USUAL_SCATTER).ln().abs();
@@ -74,7 +74,7 @@ fn sixteen_bits(bytes: &[u8]) -> DType {
     if unlike(as_f16) < unlike(as_bf16) { DType::F16 } else { DType::BF16 }
 }
 
-/// The standard deviation of log2 |x| of a normal distribution is 1.6.
+/// The standard deviation of log2 |x| for normally distributed x is 1.6.
 const USUAL_SCATTER: f64 = 1.6;
 
 /// Standard deviation of log2 |x|.
@@ -89,7 +89,7 @@ fn scatter(values: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sums of twelve numbers of a linear congruential generator: near to normal.
+    /// Nearly normal: sums of twelve numbers of a linear congruential generator.
     fn normal(scale: f64) -> Vec<f64> {
         let mut state = 7u64;
         let mut next = || {

@@ -1,17 +1,17 @@
-//! Which numbers does a text hold? `v`, `i v`, `i: v`, `[i] = v`, or rows of values.
+//! Reads numbers from text: `v`, `i v`, `i: v`, `[i] = v`, or rows of values.
 
 use std::path::Path;
 
 use super::{Item, Part, Read, bracket, headed};
 use crate::element::element_count;
 
-/// One line's meaning.
+/// The meaning of a line.
 pub(super) enum Line {
     Indexed(usize, f64),
     Values(Vec<f64>),
 }
 
-/// Reads `text`: one tensor, or several under headings. Text that is neither gives no tensor, and a note that says which line is no number.
+/// Reads `text`: one tensor, or several under headings. Other text gives no tensor, and a note with the first line that is not a number.
 pub(super) fn read(text: &str, name: &str, path: &Path) -> Read {
     match tensor(text, name, None) {
         Ok(item) => Read { items: vec![item], ..Read::default() },
@@ -19,16 +19,16 @@ pub(super) fn read(text: &str, name: &str, path: &Path) -> Read {
     }
 }
 
-/// The lines that say something, and where they stand.
+/// The lines with content, and their line numbers.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().map(str::trim).enumerate();
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#') && !line.starts_with("//"))
 }
 
-/// The one tensor that `text` is, of extents that are known from elsewhere.
+/// Reads `text` as one tensor, with extents known from elsewhere.
 ///
 /// # Errors
-/// Says what is no number.
+/// Says which line is not a number.
 pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<Item, String> {
     if let Some(item) = bracket::printed(text, name, shape) {
         return Ok(item);
@@ -68,7 +68,7 @@ pub(super) fn parse(line: &str) -> Option<Line> {
     values.filter(|v| !v.is_empty()).map(Line::Values)
 }
 
-/// A number as C, Python, Rust and JavaScript print it.
+/// Parses a number as C, Python, Rust or JavaScript print it.
 pub(super) fn number(text: &str) -> Option<f64> {
     let text = text.strip_suffix(['f', 'F']).filter(|t| !t.ends_with(['n', 'N', 'i', 'I'])).unwrap_or(text);
     match text.to_ascii_lowercase().as_str() {
@@ -79,12 +79,12 @@ pub(super) fn number(text: &str) -> Option<f64> {
     }
 }
 
-/// The numbers of a text, one after the other, and how they stood in lines.
+/// The numbers of a text in order, and their layout in lines.
 #[derive(Default)]
 struct Table {
     indexed: Vec<(usize, f64)>,
     values: Vec<f64>,
-    /// Widths of lines, and how many of one width follow each other.
+    /// Line widths: each width, and how many lines in a row have it.
     widths: Vec<(usize, usize)>,
 }
 
@@ -115,7 +115,7 @@ fn item(name: &str, table: Table) -> Option<Item> {
     if let Some(shape) = extents(&values[..first], values.len() - first) {
         return Item::printed(name, shape, values[first..].to_vec());
     }
-    // Two columns of which the first counts: `i v`.
+    // Two columns, the first of which counts: `i v`.
     if let [(2, count)] = widths[..]
         && count > 1
         && values.chunks(2).enumerate().all(|(i, row)| row[0] == (i as f64) + values[0])
@@ -127,13 +127,13 @@ fn item(name: &str, table: Table) -> Option<Item> {
         [(1, count)] => vec![count],
         [(width, 1)] => vec![width],
         [(width, count)] => vec![count, width],
-        // Lines that are broken where the page ends.
+        // Lines that are wrapped at the page width.
         _ => vec![values.len()],
     };
     Item::printed(name, shape, values)
 }
 
-/// The extents that stand in the first line, where what follows holds that many values.
+/// The extents in the first line, if their product is the number of values that follow.
 fn extents(first: &[f64], held: usize) -> Option<Vec<usize>> {
     let shape: Option<Vec<usize>> =
         first.iter().map(|&x| (x >= 1.0 && x.fract() == 0.0 && x < 1e9).then_some(x as usize)).collect();
@@ -142,7 +142,7 @@ fn extents(first: &[f64], held: usize) -> Option<Vec<usize>> {
 
 fn from_indexed(name: &str, pairs: Vec<(usize, f64)>) -> Option<Item> {
     let counts = pairs.iter().enumerate().all(|(i, (index, _))| i == *index);
-    // An index that begins again in every row.
+    // An index that starts again in every row.
     let width = pairs.iter().skip(1).position(|(index, _)| *index == 0).map_or(pairs.len(), |at| at + 1);
     let in_rows =
         pairs.iter().enumerate().all(|(i, (index, _))| i % width == *index) && pairs.len().is_multiple_of(width);

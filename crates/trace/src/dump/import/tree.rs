@@ -1,4 +1,4 @@
-//! What does a JSON document hold? A tree in which a list of numbers takes eight bytes a number: files of tensors are little else.
+//! Parses JSON into a compact tree: a list of numbers takes eight bytes a number, because tensor files hold little else.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,9 +14,9 @@ pub(super) enum Json {
     Null,
     Bool(bool),
     Number(f64),
-    /// Text, unless it is a word for a number that JSON cannot write.
+    /// Text, except the words for numbers that JSON cannot express.
     Text(String),
-    /// A list of numbers, and of nulls: see [`is_null`].
+    /// A list of numbers and nulls: see [`is_null`].
     Numbers(Vec<f64>),
     List(Vec<Json>),
     Object(Fields),
@@ -25,7 +25,7 @@ pub(super) enum Json {
 /// The fields of an object by their keys.
 pub(super) type Fields = BTreeMap<String, Json>;
 
-/// A NaN that stands for null in a list of numbers.
+/// The NaN that represents null in a list of numbers.
 const NULL: u64 = 0x7ff8_6e75_6c6c_0001;
 
 /// Whether an element of [`Json::Numbers`] is null.
@@ -42,7 +42,7 @@ impl Json {
         if let Json::Object(fields) = self { Some(fields) } else { None }
     }
 
-    /// The values of a list that is not one of numbers; of an empty list none.
+    /// The values of a list that is not a list of numbers; none for an empty list.
     pub(super) fn as_list(&self) -> Option<&[Json]> {
         match self {
             Json::List(list) => Some(list),
@@ -59,7 +59,7 @@ impl Json {
         if let Json::Number(x) = self { whole(*x) } else { None }
     }
 
-    /// A number of a list: [`NULL`] for null, nothing for what is none.
+    /// The value as an element of a number list: [`NULL`] for null; `None` if it is neither.
     fn element(&self) -> Option<f64> {
         match self {
             Json::Number(x) => Some(*x),
@@ -69,15 +69,15 @@ impl Json {
     }
 }
 
-/// A whole number of which no digit is lost.
+/// An integer that f64 represents exactly.
 pub(super) fn whole(x: f64) -> Option<usize> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     ((0.0..EXACT).contains(&x) && x.fract() == 0.0).then_some(x as usize)
 }
 
-/// Whether the tree of a document, found in a file of `size` bytes, can be held in what reading the file may allocate.
+/// Whether the tree of a document, from a file of `size` bytes, fits in the memory limit for reading that file.
 pub(super) fn fits(text: &str, size: usize) -> bool {
-    /// Bytes of a number in a list that doubles as it grows; of a list, an object, or a field with its key.
+    /// Bytes for a number in a list that doubles as it grows; and for a list, an object, or a field with its key.
     const NUMBER: u64 = 16;
     const NODE: u64 = 128;
     let size = size as u64;
