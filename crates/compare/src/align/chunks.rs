@@ -230,7 +230,7 @@ pub(crate) fn name_of(alignment: Option<&ChunkAlignment>, place: Place) -> Strin
 /// Cuts some positions out of a tensor of a step.
 type Cutter<'a> = dyn Fn(&Entry, &Range<usize>, &Range<usize>) -> Result<Option<Cut>, CutError> + 'a;
 
-/// What a tensor of a cell is made of.
+/// The pieces of a cell's tensor.
 struct Pieces {
     shape: Vec<usize>,
     rows: Option<Rows>,

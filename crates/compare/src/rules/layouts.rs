@@ -149,7 +149,7 @@ impl Run<'_> {
             Ok(values)
         };
         let (ours, theirs) = (sorted(self.reference, &ours)?, sorted(self.candidate, &theirs)?);
-        // Where the candidate holds more values, so many may be left out that the rest comes near.
+        // Where the candidate holds more values, leaving out those that differ could bring the rest near.
         let Some(more) = theirs.len().checked_sub(ours.len()) else { return Ok(false) };
         let mut skipped = 0;
         let nearest = ours.iter().enumerate().map(|(at, &wanted)| {

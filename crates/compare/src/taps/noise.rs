@@ -6,8 +6,8 @@ use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::NOISE_PASSED_ON;
 
 impl Run<'_> {
-    /// Whether a tap that exceeds the second run's distance may only pass on errors: it exceeds it by no more than its inputs exceed theirs, which is
-    /// undecidable. `before` are its inputs.
+    /// Whether a tap beyond the second run's distance may only pass on errors: relative to that distance it is hardly further off than its inputs are,
+    /// so that it is undecided. `before` are its inputs.
     pub(crate) fn passes_on_noise(&self, found: &[Judged], before: &[usize], here: &Compared, noise: TapNoise) -> bool {
         let ratio = |judged: &Compared, noise: TapNoise| judged.judgement.size().unwrap_or(0.0) / noise.nmse;
         let read = before.iter().filter_map(|&i| match &found[i] {
