@@ -1,4 +1,4 @@
-//! Has a tap become worse than it was? The baseline file: one line a tap, made to be read in a diff.
+//! Reads and writes the baseline file, one line a tap, and finds taps that have become worse than it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,42 +13,42 @@ use serde::Serialize;
 
 use crate::session::Judged;
 
-/// A tap is worse than its baseline when its NMSE is this many times what it was: other processors round otherwise.
+/// A tap is worse than its baseline when its NMSE is this many times what it was: other processors round differently.
 pub const ROOM: f64 = 4.0;
-/// A tap that was accepted though it differs may not have another constant factor by more than this.
+/// The constant factor of a tap that was accepted though it differs may not change by more than this.
 const FACTOR_ROOM: f64 = 0.02;
-/// As in compare's own test of a factor.
+/// The same number as in compare's test of a factor.
 const FACTOR_SIGMAS: f64 = 6.0;
 const VALUES_A_POSITION: f64 = 4.0;
-/// A baseline begins so, with its version behind.
+/// The beginning of a baseline; the version follows.
 const HEADER: &str = "# firstdiff baseline";
 const VERSION: u32 = 1;
-/// Comes before the constant factor of a tap that differed.
+/// The text before the constant factor of a tap that differed.
 const DIFFERED: &str = " differs, factor ";
-/// Ends the line of a tap that was compared at some of its positions only.
+/// The end of a line for a tap that was compared at some of its positions only.
 const PART: &str = " part";
-/// Comes where taps were held to the noise of a second run.
+/// The mark of a baseline whose taps were judged by the noise of a second run.
 const NOISE: &str = "noise";
-/// Comes before who accepted what differs, and why.
+/// The text before who accepted the differences, and why.
 const ACCEPTED_BY: &str = "accepted-by";
 const ACCEPTED_BECAUSE: &str = "accepted-because";
-/// Below this share of what the profile allows, no change is worth a word.
+/// Changes below this share of what the profile allows are not reported.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// What a baseline says of each tap.
+/// The contents of a baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
     taps: BTreeMap<Place, Was>,
     profile: String,
-    /// Token positions of each step, where the two runs took the tokens in other chunks: a step's number means these.
+    /// Token positions of each step, where the two runs have different chunks: a step's number then means these.
     cells: Option<Vec<usize>>,
-    /// Whether taps were held to the noise of a second run.
+    /// Whether taps were judged by the noise of a second run.
     noise: bool,
-    /// Who accepted what differs, and why.
+    /// Who accepted the differences, and why.
     accepted: Accepted,
 }
 
-/// Who lets taps differ, and why. A baseline of parity needs neither.
+/// Who allows taps to differ, and why. A baseline of parity needs neither.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Accepted {
     /// Who.
@@ -58,13 +58,13 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// As somebody says it, on a line each.
+    /// From the user's words, each made one line.
     pub fn told(by: Option<&str>, because: Option<&str>) -> Accepted {
         let line = |text: &str| Some(on_a_line(text)).filter(|text| !text.is_empty());
         Accepted { by: by.and_then(line), because: because.and_then(line) }
     }
 
-    /// `accepted by ann: keys in int8`; what nobody said is said to be unknown.
+    /// `accepted by ann: keys in int8`; what was not given is called unknown.
     pub fn in_words(&self) -> String {
         let by = self.by.as_deref().unwrap_or("nobody knows whom");
         let because =
@@ -73,22 +73,22 @@ impl Accepted {
     }
 }
 
-/// Text without breaks and other control characters.
+/// Text without line breaks and other control characters.
 fn on_a_line(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ").trim().to_owned()
 }
 
-/// What a tap was.
+/// A tap as the baseline has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Was {
     nmse: f64,
     /// Whether it was compared at some of its positions only.
     part: bool,
-    /// Of a tap that differed, and was accepted as it was: its best constant factor.
+    /// For a tap that differed and was accepted: its best constant factor.
     differed: Option<f64>,
 }
 
-/// A tap that is not what its baseline promises.
+/// A tap that is worse than its baseline, or no longer needs to be accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
     /// The tap.
@@ -99,22 +99,22 @@ pub struct Regression {
     pub now: Option<f64>,
     /// What is wrong.
     pub reason: String,
-    /// Whether it is better than what was accepted of it, so that the baseline allows more than is needed.
+    /// Whether it is better than what was accepted, so that the baseline allows more than is needed.
     pub outgrown: bool,
 }
 
 impl Regression {
-    /// What a report calls this kind of failure.
+    /// The name of this kind of failure in a report.
     pub fn kind(&self) -> &'static str {
         if self.outgrown { "outgrown" } else { "regression" }
     }
 }
 
 impl Baseline {
-    /// The baseline of a comparison. What differs in it is held to what it is.
+    /// The baseline of a comparison. Taps that differ in it must later stay as they are.
     ///
     /// # Errors
-    /// When what differs is not finite: no later run could be held to that.
+    /// When a tap that differs is not finite: no later run could be compared with that.
     pub fn of(report: &Report, accepted: Accepted) -> Result<Baseline> {
         let mut taps = BTreeMap::new();
         for tap in report.taps.iter().filter(|t| t.status.agrees() || t.status.differs()) {
@@ -138,12 +138,12 @@ impl Baseline {
         Ok(Baseline { taps, profile, cells, noise, accepted })
     }
 
-    /// Who accepted what differs, and why; nothing where nothing differed.
+    /// Who accepted the differences, and why; `None` where nothing differed.
     pub fn accepted(&self) -> Option<&Accepted> {
         (self.differing() > 0).then_some(&self.accepted)
     }
 
-    /// How many taps differed when it was made: at none it was parity.
+    /// How many taps differed when it was made; 0 for a baseline of parity.
     pub fn differing(&self) -> usize {
         self.taps.values().filter(|was| was.differed.is_some()).count()
     }
@@ -172,7 +172,7 @@ impl Baseline {
             let _ = writeln!(text, "cells {}", lengths.join(","));
         }
         for (place, Was { nmse, part, differed }) in &self.taps {
-            // A name may hold whatever text; escaped it holds no space.
+            // A name may hold any text; escaped it holds no space.
             let name = firstdiff_trace::escaped_name(&place.tap.to_string(), place.step);
             let part = if *part { PART } else { "" };
             let differs = differed.map_or(String::new(), |factor| format!("{DIFFERED}{factor:.4}"));
@@ -184,9 +184,9 @@ impl Baseline {
     /// Reads a baseline file.
     ///
     /// # Errors
-    /// When there is none, or a line of it is no baseline's; the error names file and line.
+    /// When there is none, or a line of it is invalid; the error gives file and line.
     pub fn read(path: &Path) -> Result<Baseline> {
-        /// A line of some forty bytes a tap: eight thousand layers are six megabytes.
+        /// About forty bytes a tap: eight thousand layers are six megabytes.
         const LIMIT: u64 = 16 << 20;
         let bytes = match read_regular(path, LIMIT) {
             Err(FileError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -267,8 +267,7 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// Every tap that is worse than it was, missing, or diverged; and every one that is so much better than what was accepted that it need not be
-    /// accepted any more.
+    /// Every tap that is worse than it was, missing, or diverged; and every tap so much better than what was accepted that it no longer needs to be accepted.
     pub fn regressions(&self, report: &Report) -> Vec<Regression> {
         let mut found = Vec::new();
         if let (Some(reason), Some(tap)) = (self.of_other_steps(report), report.taps.first()) {
@@ -309,7 +308,7 @@ impl Baseline {
         found
     }
 
-    /// Why its steps stand for other token positions than the report's, where they do.
+    /// Why its steps hold other token positions than the report's, where they do.
     fn of_other_steps(&self, report: &Report) -> Option<String> {
         let cells = cells(report);
         let as_in_the_reference =
@@ -327,29 +326,29 @@ impl Baseline {
         self.taps.len()
     }
 
-    /// Whether it says nothing.
+    /// Whether it has no taps.
     pub fn is_empty(&self) -> bool {
         self.taps.is_empty()
     }
 }
 
-/// Whether a second run said how far off a tap may be.
+/// Whether a second run set the tolerance of a tap.
 fn has_noise(report: &Report) -> bool {
     report.taps.iter().any(|tap| tap.noise.is_some())
 }
 
-/// Token positions of each of the report's steps, where the two runs took the tokens in other chunks.
+/// Token positions of each of the report's steps, where the two runs have different chunks.
 fn cells(report: &Report) -> Option<Vec<usize>> {
     report.alignment.as_ref().map(|alignment| alignment.cells.iter().map(ExactSizeIterator::len).collect())
 }
 
-/// Whether a tap that was let differ agrees now, and not only because it was at the edge of what is allowed.
+/// Whether a tap that was accepted now agrees, and not only because it was near the tolerance.
 fn is_outgrown(tap: &TapReport, was: Was) -> bool {
     let beyond_the_edge = tap.allowed.is_none_or(|allowed| was.nmse > ROOM * allowed);
     was.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == was.part && beyond_the_edge
 }
 
-/// Why `tap` is worse than its baseline, if it is. Written so that what is not known to be as good is worse.
+/// Why `tap` is worse than its baseline, if it is. Written so that anything not known to be as good is worse.
 fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
@@ -366,7 +365,7 @@ fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
     }
 }
 
-/// The same where the baseline is of an engine that was not at parity: what it was then is what it is held to.
+/// The same where the baseline is of an engine that was not at parity: its taps then are the standard.
 fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
     if !tap.status.differs() && was.differed.is_none() {
         return worse(tap, was, now);
@@ -377,17 +376,17 @@ fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String
     if tap.positions.is_some() && !was.part {
         return Some("compared at some token positions only, where its baseline is of all".into());
     }
-    // What was not accepted may be as far off as it was, by rounding; it may not be wrong in itself, nor in another way than by its size.
+    // A tap that was not accepted may be as far off as it was, up to rounding; but its operation may not be wrong, and it may differ only by size.
     let by_its_size = tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
     if was.differed.is_none() && (tap.status == Status::Diverged || !by_its_size) {
         return Some(tap.status.name().into());
     }
-    // A tap that agreed then is compared with its reference still: 1 is the factor it had.
+    // A tap that agreed then is still compared with its reference: its factor was 1.
     let (is, had) = (factor(tap), was.differed.unwrap_or(1.0));
-    // The values of one position inherit their errors from few sources, so they count for few: a factor scatters by that much.
+    // The values of one position inherit their errors from few sources, so they count as few: a factor scatters accordingly.
     let axis = tap.place.tap.site.position_axis();
     let positions = tap.shape.get(axis).copied().unwrap_or(1).max(1) as f64;
-    // What the factor itself makes of the error does not scatter.
+    // The part of the error that the factor itself explains does not scatter.
     let beside = (was.nmse - (had - 1.0).powi(2)).max(0.0);
     let scatter = FACTOR_SIGMAS * (beside / (VALUES_A_POSITION * positions)).sqrt();
     match now.is_some_and(|now| now <= ROOM * was.nmse) {
@@ -397,7 +396,7 @@ fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String
     }
 }
 
-/// The constant factor on the reference that comes nearest to a tap; of a tap that is zero throughout, 0.
+/// The constant factor on the reference that comes nearest to a tap; 0 for a tap of only zeros.
 fn factor(tap: &TapReport) -> f64 {
     let best = |metrics: Metrics| metrics.best_factor().map(|best| best.factor);
     let is_zero = |metrics: Metrics| metrics.cosine().is_none() && metrics.nmse() == Some(1.0);

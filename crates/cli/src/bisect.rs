@@ -1,4 +1,4 @@
-//! In which layer do two dumps part, read with as few taps as possible? By layer first, then within the layer.
+//! Finds the layer in which two dumps diverge, reading as few taps as possible: by layer first, then within the layer.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,28 +8,28 @@ use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::session::Session;
 
-/// One look on the way.
+/// One comparison on the way.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// The residual stream that was compared.
     pub tap: Tap,
-    /// What came out.
+    /// Its status.
     pub status: Status,
 }
 
 /// The outcome of a bisection.
 #[derive(Clone, Debug)]
 pub struct Bisection {
-    /// The layer outputs that were looked at, in order.
+    /// The layer outputs that were compared, in order.
     pub probes: Vec<Probe>,
     /// The comparison of the taps from the last layer output that agrees to the first that does not.
     pub report: Report,
 }
 
-/// Halves the layers by their outputs `layers.N.h`, of every stack, until the first difference is bracketed by two adjacent ones, then compares what lies
-/// between them in the order of the graph. Where nothing differs in the layer outputs, everything is compared.
+/// Halves the layers by their outputs `layers.N.h`, of every stack, until the first difference is bracketed by two adjacent ones; then compares the taps
+/// between them in the order of the graph. Where no layer output differs, everything is compared.
 ///
-/// It takes for granted that a difference, once there, stays. [`Session::run`] does not.
+/// It assumes that a difference, once there, stays. [`Session::run`] does not.
 ///
 /// # Errors
 /// When a file cannot be read.

@@ -1,6 +1,6 @@
 //! firstdiff finds the first tensor where a transformer implementation departs from its reference.
 //!
-//! This crate is the `firstdiff` command, and the same as a library for other people's tests:
+//! This crate is the `firstdiff` command, and its library for tests in other repositories:
 //!
 //! ```no_run
 //! firstdiff::assert_parity!(reference: "tests/golden/llama", candidate: "target/dump");
@@ -16,9 +16,8 @@
 //! assert_eq!(report.counts.unchecked, 0);
 //! ```
 //!
-//! Only this crate prints and exits. What it stands on can be used by itself: [`trace`] (taps, dumps, the recorder),
-//! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts). Modules that the command needs and nobody else
-//! are hidden here, and may change with any version.
+//! Only this crate prints and exits. The crates below it can be used by themselves: [`trace`] (taps, dumps, the recorder), [`model`] (weights, plans, the
+//! reference forward) and [`compare`] (metrics, verdicts). Modules that only the command needs are hidden here, and may change with any version.
 
 #[doc(hidden)]
 pub mod baseline;

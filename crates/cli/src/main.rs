@@ -1,4 +1,4 @@
-//! The `firstdiff` command: everything it does is in the library beside it.
+//! Runs the `firstdiff` command; everything it does is in the library beside it.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Where does what a command writes go? Whole or not at all into a file, through to what is no file, and never over what the command reads.
+//! Writes a command's output: into a file completely or not at all, directly into a pipe or a device, and never over what the command reads.
 
 use std::any::TypeId;
 use std::fs::{self, Metadata, OpenOptions};
@@ -13,22 +13,22 @@ use firstdiff_parity::words::one_line;
 use firstdiff_program::Program;
 use firstdiff_trace::{JSON_LIMIT, Meta, read_regular};
 
-/// What a command reads, which nothing that it writes may replace.
+/// The files that a command reads, which its output may not replace.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs(Vec<PathBuf>);
 
-/// The paths that the command line names, but for those that are to be written.
+/// The paths that the command line names, except those to be written.
 static ON_THE_COMMAND_LINE: OnceLock<Vec<PathBuf>> = OnceLock::new();
 /// The options with a path that is written; every other path is read.
 const WRITTEN: [&str; 6] = ["json", "html", "junit", "output", "baseline", "work"];
 
-/// Endings of files that are read wherever they stand, and of those that are read of a folder whose dump.json lists no taps.
+/// Endings of files that are read in any place, and in a folder whose dump.json lists no taps.
 const READ: [&str; 5] = ["npy", "npz", "safetensors", "toml", "gguf"];
 const READ_UNLISTED: [&str; 23] = [
     "json", "jsonl", "ndjson", "txt", "log", "out", "csv", "f32", "fp32", "float32", "f64", "fp64", "float64", "f16",
     "fp16", "float16", "bf16", "bfloat16", "bin", "raw", "dat", "pt", "pth",
 ];
-/// Names of files that are read of every folder.
+/// Names of files that are read in every folder.
 const NAMED: [&str; 4] = ["dump.json", "program.json", "config.json", "model.safetensors.index.json"];
 /// A folder of ranks or steps holds folders.
 const DEEPEST: usize = 2;
@@ -39,13 +39,13 @@ impl Inputs {
         Inputs(paths.into_iter().map(Path::to_path_buf).collect())
     }
 
-    /// All that the command line names and does not say is to be written, and the table of names that is read without being named.
+    /// All paths on the command line that are not to be written, and the table of names that is read by default.
     pub(crate) fn of_command_line() -> Inputs {
         let named = ON_THE_COMMAND_LINE.get().into_iter().flatten();
         Inputs(named.cloned().chain([PathBuf::from(crate::session::reading::FILE)]).collect())
     }
 
-    /// Keeps the paths among the arguments that `command` was given.
+    /// Stores the paths among the arguments that `command` was given.
     pub(crate) fn keep(command: &Command, given: &ArgMatches) {
         let is_path = |arg: &&Arg| arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
         let ids = command.get_arguments().filter(is_path).map(|arg| arg.get_id().as_str());
@@ -54,16 +54,16 @@ impl Inputs {
         ON_THE_COMMAND_LINE.get_or_init(|| read.collect());
     }
 
-    /// Also what is read where it is there.
+    /// Also these, which are read if they exist.
     pub(crate) fn and<'a>(mut self, paths: impl IntoIterator<Item = &'a PathBuf>) -> Inputs {
         self.0.extend(paths.into_iter().cloned());
         self
     }
 
-    /// Refuses a file to write that is one of those that are read. To be asked before anything is computed.
+    /// Refuses an output file that is one of those that are read. Must be called before anything is computed.
     ///
     /// # Errors
-    /// When it is one.
+    /// When it is one of them.
     pub fn spare(&self, output: Option<&Path>) -> Result<()> {
         let Some(output) = output.filter(|path| *path != Path::new("-")) else { return Ok(()) };
         let Ok(meta) = fs::metadata(output) else { return Ok(()) };
@@ -79,10 +79,10 @@ impl Inputs {
         Ok(())
     }
 
-    /// The same of several files to write, of which no two may go to one place: the later would end the earlier.
+    /// The same for several output files, of which no two may be the same: the later would overwrite the earlier.
     ///
     /// # Errors
-    /// When one is read, or two are one.
+    /// When one is read, or two are the same.
     pub(crate) fn spare_all<'a>(&self, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
         let mut known: Vec<PathBuf> = Vec::new();
         for path in outputs.into_iter().flatten() {
@@ -97,12 +97,12 @@ impl Inputs {
     }
 }
 
-/// Whether what is written there is kept nowhere.
+/// Whether what is written there is not stored.
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
 }
 
-/// The files that may be read of what is at `path`.
+/// The files at `path` that may be read.
 fn files(path: &Path, depth: usize) -> Vec<PathBuf> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -122,7 +122,7 @@ fn files(path: &Path, depth: usize) -> Vec<PathBuf> {
         };
         let (folders, found): (Vec<PathBuf>, Vec<PathBuf>) = within(path).into_iter().partition(|file| file.is_dir());
         let below = folders.iter().filter(|_| depth < DEEPEST).flat_map(|folder| files(folder, depth + 1));
-        // The weights of a recorded program are where it says.
+        // The weights of a recorded program are where the program says.
         let program = path.join("program.json").is_file().then(|| Program::open(path).ok()).flatten();
         let weights = program.as_ref().and_then(Program::folder).filter(|_| depth < DEEPEST);
         let weights = weights.map_or_else(Vec::new, |folder| files(folder, depth + 1));
@@ -137,7 +137,7 @@ fn files(path: &Path, depth: usize) -> Vec<PathBuf> {
     } else if ending(path) == "gguf" && name.contains("-of-") {
         found.extend(within(folder).into_iter().filter(|file| ending(file) == "gguf"));
     } else if ending(path) == "json" {
-        // A manifest, or a tree of modules: what it names stands beside it.
+        // A manifest, or a tree of modules: the files it names are beside it.
         let named =
             |file: &PathBuf| ending(file) == "safetensors" || READ_UNLISTED[7..].contains(&ending(file).as_str());
         found.extend(within(folder).into_iter().filter(named));
@@ -156,8 +156,8 @@ fn is_same(one: &Path, _: &Metadata, other: &Path, _: &Metadata) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Writes a text: into a regular file, or through a link to one, under a temporary name that is then renamed, so that nobody ever sees half of it;
-/// straight into a device or a pipe; `-`, and whatever standard output is, to standard output.
+/// Writes a text: into a regular file, or through a link to one, under a temporary name that is then renamed, so that no reader sees half of it; directly
+/// into a device or a pipe; `-`, and whatever standard output is, to standard output.
 ///
 /// # Errors
 /// When it cannot be written, or the command reads it.
@@ -168,7 +168,7 @@ pub fn write(path: &Path, text: &str, inputs: &Inputs) -> Result<()> {
     write_bytes(path, text.as_bytes(), inputs)
 }
 
-/// The same of bytes, which are never printed.
+/// The same for bytes, which are never printed.
 ///
 /// # Errors
 /// As [`write`].
@@ -182,7 +182,7 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &Inputs) -> Result<
     written.with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The file that a link to nothing names, else the path itself.
+/// The target of a dangling link, else the path itself.
 fn end_of_link(path: &Path) -> PathBuf {
     match fs::read_link(path) {
         Ok(end) => path.parent().map_or(end.clone(), |folder| folder.join(&end)),
@@ -202,7 +202,7 @@ fn replace(path: &Path, bytes: &[u8], old: Option<Metadata>) -> std::io::Result<
     written
 }
 
-/// Writes into a device or a pipe. A reader that has gone away is no error.
+/// Writes into a device or a pipe. A reader that has closed it is no error.
 fn through(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(bytes));
     match written {
@@ -211,7 +211,7 @@ fn through(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Whether a path names what standard output is already, as /dev/stdout does: renaming over it, or writing from its start, would lose the rest.
+/// Whether a path names what standard output already is, as /dev/stdout does: renaming over it, or writing from its start, would lose the rest.
 #[cfg(unix)]
 fn is_standard_output(path: &Path) -> bool {
     use std::os::fd::AsFd;
@@ -231,7 +231,7 @@ fn temporary(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Has a folder written under another name, and renames it: what fails leaves nothing behind.
+/// Writes a folder under another name, and renames it: a failure leaves nothing behind.
 pub(crate) fn write_folder<T>(path: &Path, write: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let temporary = temporary(path);
     let written = write(&temporary).and_then(|written| {
@@ -256,14 +256,14 @@ pub const UNUSABLE: u8 = 2;
 /// Prints an error as one line.
 pub fn report_error(error: &anyhow::Error) {
     let text: String = one_line(error).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // A closed pipe on the other side is nobody's fault.
+    // A pipe closed by its reader is no error.
     let _ = writeln!(anstream::stderr(), "firstdiff: error: {text}");
 }
 
-/// Prints to standard output; a reader that has gone away is no error.
+/// Prints to standard output; a reader that has closed it is no error.
 ///
 /// # Errors
-/// When standard output refuses otherwise.
+/// When standard output cannot be written for another reason.
 pub fn print(text: &str) -> Result<()> {
     match anstream::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -280,7 +280,7 @@ pub fn exit_code(verdict: &Verdict) -> u8 {
     }
 }
 
-/// The same; an error that names what could not be compared.
+/// The same, with an error that names what could not be compared.
 pub(crate) fn exit(verdict: &Verdict, what: impl std::fmt::Display) -> Result<u8> {
     match verdict {
         Verdict::Incomparable(reason) => anyhow::bail!("incomparable: {what}: {reason}"),

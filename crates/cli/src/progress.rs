@@ -1,4 +1,4 @@
-//! Is something still happening? A bar on standard error for dumps that take a moment; a line now and then where nobody sees a bar.
+//! Shows progress: a bar on standard error for dumps that take a moment, or a line now and then where no terminal shows a bar.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use firstdiff_trace::Dump;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Dumps below this are done before a bar would be seen.
+/// Smaller dumps are done before a bar would be seen.
 const LARGE: usize = 64 << 20;
 
-/// Between two lines in a log.
+/// The time between two lines in a log.
 const NOW_AND_THEN: Duration = Duration::from_secs(15);
 
 /// A bar, a line now and then, or nothing.
@@ -20,13 +20,13 @@ pub(crate) enum Bar {
     Silent,
 }
 
-/// How fast what is done now goes on.
+/// The speed of the current task.
 pub(crate) struct Pace {
     what: String,
     since: Instant,
-    /// How much was done then.
+    /// How much was done at that time.
     from: usize,
-    /// When something was said last.
+    /// When the last line was printed.
     last: Instant,
 }
 
@@ -35,7 +35,7 @@ impl Pace {
         Pace { what: String::new(), since: Instant::now(), from: 0, last: Instant::now() }
     }
 
-    /// What is done now, how far it is and how long the rest takes at this pace; nothing where that was said a moment ago.
+    /// A line with the task, how far it is, and how long the rest takes at this speed; `None` where the last line was a moment ago.
     fn line(&mut self, now: Instant, what: &str, done: usize, total: Option<usize>) -> Option<String> {
         if self.what != what || done < self.from {
             (self.what, self.since, self.from) = (what.to_owned(), now, done);
@@ -54,18 +54,18 @@ impl Pace {
 }
 
 impl Bar {
-    /// A bar for reading `dump`, if it is large and somebody is watching.
+    /// A bar for reading `dump`, if it is large and there is a terminal.
     pub(crate) fn new(dump: &Dump) -> Bar {
         let bytes: usize = dump.entries().iter().map(|e| e.shape.iter().product::<usize>() * e.dtype.size()).sum();
         if bytes < LARGE { Bar::Silent } else { Bar::of("reading {wide_bar} {pos}/{len} taps, {eta} left") }
     }
 
-    /// A bar over tensors, if somebody is watching.
+    /// A bar over tensors, if there is a terminal.
     pub(crate) fn of_tensors() -> Bar {
         Bar::of("comparing {wide_bar} {pos}/{len} tensors, {eta} left")
     }
 
-    /// A bar with words; in a log a line now and then.
+    /// A bar with words; in a log, a line now and then.
     pub(crate) fn told() -> Bar {
         match Bar::of("{msg} {wide_bar} {pos}/{len}, {eta} left") {
             Bar::Silent => Bar::Lines(Mutex::new(Pace::new())),
@@ -82,7 +82,7 @@ impl Bar {
         Bar::Drawn(bar)
     }
 
-    /// Says what is done now, how far it is, and how long the rest takes where `total` is known.
+    /// Shows the task, how far it is, and how long the rest takes where `total` is known.
     pub(crate) fn tell(&self, what: &str, done: usize, total: Option<usize>) {
         match self {
             Bar::Drawn(bar) if bar.message() != what => {

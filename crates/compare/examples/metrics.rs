@@ -1,7 +1,7 @@
-//! How fast are the metrics of two arrays in memory? `cargo run --release -p firstdiff-compare --example metrics`
+//! Measures how fast the metrics of two arrays in memory are computed. `cargo run --release -p firstdiff-compare --example metrics`
 //!
 //! Two arrays of 512 MiB f32 that differ by rounding, on all threads that RAYON_NUM_THREADS allows; ten runs. JSON: the seconds of each.
-//! `FIRSTDIFF_SIMD` says with which instructions.
+//! `FIRSTDIFF_SIMD` selects the instructions.
 
 use std::hint::black_box;
 use std::time::Instant;

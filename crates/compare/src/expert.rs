@@ -1,23 +1,23 @@
-//! Of which expert is a tap, by its name?
+//! Reads from a tap's name to which expert it belongs.
 
 use firstdiff_trace::Tap;
 
-/// What stands before the number of an expert.
+/// The text before the number of an expert.
 pub(crate) const EXPERTS: &str = ".experts.";
 
-/// What stands before the number of an expert, the number, and what stands behind it.
+/// The text before an expert's number, the number, and the text behind it.
 pub(crate) fn expert_of(name: &str) -> Option<(&str, usize, &str)> {
     let (left, inner) = name.split_once(EXPERTS)?;
     let end = inner.find(['.', '/'])?;
     Some((left, inner[..end].parse().ok()?, &inner[end..]))
 }
 
-/// Whether a tap is of an expert.
+/// Whether a tap belongs to an expert.
 pub fn is_of_expert(tap: Tap) -> bool {
     tap.is_open() && expert_of(&tap.to_string()).is_some()
 }
 
-/// Whether two taps are of the same expert. The output of a module may be called after the module that the block is.
+/// Whether two taps belong to the same expert. The output of a module may be named after the module that the block is.
 pub(crate) fn are_of_one_expert(one: Tap, other: Tap) -> bool {
     let (one, other) = (one.to_string(), other.to_string());
     let (Some(one), Some(other)) = (expert_of(&one), expert_of(&other)) else { return false };

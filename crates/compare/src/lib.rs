@@ -1,10 +1,10 @@
-//! Where do two runs of one model part? Metrics, tolerance, the first divergence, and the anatomy of an error.
+//! Compares two runs of one model: metrics, tolerance, the first divergence, and the anatomy of its error.
 //!
-//! The crate is handed two dumps and a [`Graph`] that says in what order taps are produced and who reads whom; it returns a
-//! [`Report`]. It prints nothing, and knows neither weights nor operations.
+//! The crate takes two dumps and a [`Graph`] (the order in which taps are produced, and what each reads), and returns a [`Report`]. It prints nothing, and
+//! knows neither weights nor operations.
 //!
-//! A tap agrees, differs, or is unchecked. Agreement is stated positively and in one place, [`judge`]; a NaN never passes, and what
-//! was not checked is neither passed nor blamed.
+//! A tap agrees, differs, or is unchecked. Agreement is stated positively and in one place, [`judge`]. A NaN never passes; an unchecked tap neither passes
+//! nor is blamed.
 //!
 //! ```
 //! use firstdiff_compare::{Options, Profile, Verdict, compare, graph_of};

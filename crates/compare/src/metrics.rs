@@ -1,4 +1,4 @@
-//! How far apart are two equally long sequences of floats?
+//! Measures how far apart two equally long sequences of floats are.
 //!
 //! One pass, everything in f64, in sums that merge. Let r be the reference, c the candidate and d = c - r:
 //!
@@ -9,9 +9,8 @@
 //! | correlation | Σ(r-r̄)(c-c̄) / √(Σ(r-r̄)² Σ(c-c̄)²) (Pearson) |
 //! | cosine | Σrc / √(Σr² Σc²) |
 //!
-//! Means and centred sums are what is kept (merged as in Chan, Golub and LeVeque, 1983); the plain ones follow without cancellation, as
-//! Σr² = Σ(r-r̄)² + n r̄². The order of every addition depends on the lengths alone: neither the processor nor the
-//! number of threads changes a bit of the result.
+//! Means and centred sums are stored (merged as in Chan, Golub and LeVeque, 1983); plain sums follow without cancellation, as Σr² = Σ(r-r̄)² + n r̄². The
+//! order of every addition depends only on the lengths: neither the processor nor the number of threads changes a bit of the result.
 //!
 //! # Limits
 //! - A NaN, or an infinity the other side does not have, is counted in [`NonFinite`], and from then on no measure is given
@@ -57,7 +56,7 @@ pub struct Peak {
     pub abs_diff: f64,
 }
 
-/// How often something was met, and the flat index where it was met first.
+/// How often something occurred, and the flat index where it first occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Tally {
     /// Number of pairs.
@@ -128,7 +127,7 @@ impl Metrics {
         stream::rows(reference, candidate, row)
     }
 
-    /// Of several parts, in order.
+    /// The metrics of several parts, in order.
     pub fn over(parts: &[Self]) -> Self {
         parts.iter().fold(Self::default(), |whole, &part| whole.merge(part))
     }
@@ -154,7 +153,7 @@ impl Metrics {
         self.len
     }
 
-    /// Whether nothing was seen at all. Nothing is given for it and it is equal to nothing.
+    /// Whether no pair was seen. Then no measure is given, and the sequences do not count as equal.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -184,7 +183,7 @@ impl Metrics {
         self.is_equal() && !self.not_identical
     }
 
-    /// The same sums with every non-finite pair forgotten: what can still be said beside the NaNs. Never a reason to pass.
+    /// The same sums without the non-finite pairs: what is known beside the NaNs. Never a reason to pass.
     pub fn finite_part(&self) -> Self {
         Self { len: self.moments.n, non_finite: NonFinite::default(), ..*self }
     }
@@ -237,7 +236,7 @@ impl Metrics {
 
     /// The constant factor nearest the candidate, f = Σcr / Σr², and the NMSE of c / f, to about 1e-14.
     ///
-    /// `None` where the reference is all zeros, or nothing of it is in the candidate (f = 0).
+    /// `None` where the reference is all zeros, or the candidate has no part of it (f = 0).
     pub fn best_factor(&self) -> Option<Factor> {
         let m = &self.moments;
         let factor = self.ratio(m.product(), m.reference_energy())?;
@@ -276,7 +275,7 @@ impl NonFinite {
             .min()
     }
 
-    /// Counts a pair of which a side is not finite.
+    /// Counts a pair with a value that is not finite.
     fn count(&mut self, index: usize, reference: f64, candidate: f64) {
         if reference == candidate {
             return self.inf_equal.add(index);

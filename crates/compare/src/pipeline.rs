@@ -1,13 +1,13 @@
-//! Where do two dumps part? The stages of a comparison, in their order; each is a folder beside this file, and hands the next a type.
+//! Compares two dumps: runs the stages of a comparison in order. Each stage is a folder beside this file, and hands a type to the next.
 //!
-//! 1. `plan`: [`AlignmentPlan`], which token positions of the two runs stand against each other, by what the dumps declare and their shapes show.
-//!    Runs that took the tokens in other chunks are aligned before, by [`crate::align()`].
-//! 2. `taps`: every tap in forward order, by itself: [`AlignedTap`], its two sides or why it has none; then [`Judged`], in the `layout` that fits,
-//!    by the one verdict of `judge`, and again against what its operation may have passed on of the error of what it reads.
-//! 3. `rules`: [`Attributed`], what all taps together say better of some. A judgement is never changed: a rule gives another, and it is logged.
-//! 4. `conclude`: [`Report`], with status by the graph, verdict, first divergence, and what could not have shown.
+//! 1. `plan`: [`AlignmentPlan`], which token positions the two runs hold, by what the dumps declare and their shapes show.
+//!    Runs with different chunks are aligned before, by [`crate::align()`].
+//! 2. `taps`: every tap by itself, in forward order: [`AlignedTap`], its two sides or why it has none; then [`Judged`], in the `layout` that
+//!    fits, by the verdict function of `judge`, and again with the errors that its operation may have passed on from its inputs.
+//! 3. `rules`: [`Attributed`], judgements revised by rules over all taps. A judgement is never changed: a rule gives another, which is logged.
+//! 4. `conclude`: [`Report`], with status by the graph, verdict, first divergence, and what this input could not have shown.
 //!
-//! `run` answers what a single run holds: its steps, their positions, its K/V cache.
+//! `run` holds what is known of a single run: its steps, their positions, its K/V cache.
 //!
 //! [`AlignmentPlan`]: crate::plan::AlignmentPlan
 //! [`AlignedTap`]: crate::taps::aligned::AlignedTap
@@ -25,8 +25,8 @@ use crate::rules::attribute;
 use crate::taps::context::{Options, Run};
 use crate::taps::judge_taps;
 
-/// Compares `candidate` with `reference`. `graph` says in what order taps are produced and who reads whom; without a model,
-/// [`graph_of`] serves. `progress` is called before each tap with its number and their count.
+/// Compares `candidate` with `reference`. `graph` gives the order in which taps are produced and what each reads; without a model, use [`graph_of`].
+/// `progress` is called before each tap with its number and their count.
 ///
 /// # Errors
 /// When a file cannot be read. A difference is no error.
@@ -43,7 +43,7 @@ pub fn compare(
     run.conclude(attributed)
 }
 
-/// What a candidate holds, in the order in which the reference has it: by the layouts in which a comparison read it.
+/// The candidate's values in the reference's order, by the layouts in which a comparison read them.
 pub struct InReferenceOrder<'a> {
     run: Run<'a>,
 }
@@ -74,7 +74,7 @@ impl<'a> InReferenceOrder<'a> {
         self.values_in(tap.place, layout)
     }
 
-    /// What can be drawn of taps of that comparison: of each, where it was compared whole.
+    /// What can be drawn of taps of that comparison; `None` for a tap that was not compared whole.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -88,7 +88,7 @@ impl<'a> InReferenceOrder<'a> {
         taps.par_iter().map(detail).collect()
     }
 
-    /// The candidate's values of a place in a layout; `None` where the two cannot be laid together in it.
+    /// The candidate's values of a place in a layout; `None` where the two cannot be paired in it.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -96,7 +96,7 @@ impl<'a> InReferenceOrder<'a> {
         self.run.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
     }
 
-    /// What is wrong with what the candidate holds of a tap beyond the reference's part.
+    /// What is wrong in the candidate's tap beyond the reference's part.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -107,7 +107,7 @@ impl<'a> InReferenceOrder<'a> {
 }
 
 impl InReferenceOrder<'_> {
-    /// Whether the two sides are one dump, which says nothing of whether it is right.
+    /// Whether both sides are the same dump: then agreement shows nothing.
     pub fn is_of_one_dump(&self) -> bool {
         let whole = |dump: &Dump| dump.path().canonicalize().ok();
         whole(self.run.reference).is_some_and(|path| Some(path) == whole(self.run.candidate))

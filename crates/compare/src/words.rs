@@ -1,4 +1,4 @@
-//! How are numbers and places said? The words that more than one part of the crate needs.
+//! Formats numbers, indices and places as words, for all parts of the crate.
 
 use firstdiff_trace::Site;
 

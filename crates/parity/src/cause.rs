@@ -1,4 +1,4 @@
-//! The cause of a fault with its proof, and what to change.
+//! Defines the reported cause of a fault: its proof, and what to change.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ pub type Params = BTreeMap<&'static str, Value>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Match {
-    /// The imitated mistake leaves no more than rounding.
+    /// With the mistake imitated, no more than rounding is left.
     Reproduced,
-    /// Of weights: it is seen as it is, and needs no imitation.
+    /// In weights: it is seen directly, and needs no imitation.
     Seen,
-    /// No mistake has it, but a measured law gives all of its numbers.
+    /// No mistake of the catalogue matches, but a measured law gives all of its numbers.
     Measured,
-    /// Something takes part of the error away, but is not it.
+    /// A mistake explains part of the error, but is not the cause.
     Closest,
-    /// Nothing in the catalogue does.
+    /// Nothing in the catalogue explains any of it.
     #[default]
     Unknown,
 }
@@ -36,27 +36,27 @@ pub struct Diagnosis {
     /// How sure it is.
     #[serde(rename = "match")]
     pub matched: Match,
-    /// NMSE that the imitated mistake leaves, the worst of all places.
+    /// NMSE that is left with the mistake imitated, the worst of all places.
     pub residual_nmse: Option<f64>,
-    /// What it leaves at each place.
+    /// What is left at each place.
     pub residuals: Vec<Residual>,
     /// Ids of other mistakes that give the same numbers.
     pub alternatives: Vec<&'static str>,
-    /// The same with their parameters; of `closest`, what came nearest.
+    /// The same with their parameters; for `closest`, the nearest ones.
     pub also: Vec<CauseOf>,
-    /// What is done otherwise, in words.
+    /// What is computed differently, in words.
     pub what: Option<&'static str>,
     /// The same with id and parameters.
     pub summary: Option<String>,
-    /// What is left once it is imitated, in words.
+    /// What is left with it imitated, in words.
     pub proof: Option<String>,
     /// What to change.
     pub fix: Option<String>,
-    /// Where this is no mistake: all products with weights in another arithmetic.
+    /// Set where it is no mistake: all products with weights are in another arithmetic.
     pub arithmetic: Option<OtherArithmetic>,
-    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
+    /// For taps that are only recorded wrongly, what follows from the right value there.
     pub misrecorded: Vec<String>,
-    /// Of taps whose error is taken back before anything else is made of it, what takes it back.
+    /// For taps whose error is undone before anything else reads it, what undoes it.
     pub taken_back: Vec<String>,
     /// What the operation computes instead, where that was measured.
     pub measured: Option<MeasuredLaw>,
@@ -73,16 +73,16 @@ pub struct MeasuredLaw {
     pub parameters: Params,
     /// Where it differs from the right operation; "all" is everywhere.
     pub support: Support,
-    /// NMSE that it leaves, the worst of all places; of scores, in the probabilities that they make.
+    /// NMSE that it leaves, the worst of all places; for scores, in their probabilities.
     pub residual_nmse: f64,
     /// NMSE of the right values, the worst of all places.
     pub before_nmse: f64,
-    /// Whether both are of the probabilities that scores make.
+    /// Whether both are measured in the probabilities of scores.
     #[serde(skip)]
     pub is_of_scores: bool,
-    /// What saying it costs, and what it explains.
+    /// What stating it costs, and what it explains.
     pub bits: Bits,
-    /// Where it was fitted, and where it holds without having been.
+    /// Where it was fitted, and where it holds without being fitted.
     pub proved_on: ProvedOn,
     /// Other laws that give the same numbers here.
     pub equivalent: Vec<String>,
@@ -108,7 +108,7 @@ pub struct Support {
 /// Description length.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bits {
-    /// What saying the law costs.
+    /// What stating the law costs.
     pub paid: f64,
     /// What it explains.
     pub gained: f64,
@@ -119,7 +119,7 @@ pub struct Bits {
 pub struct ProvedOn {
     /// Where it was fitted.
     pub fitted: Vec<String>,
-    /// Where it holds without having been.
+    /// Where it holds without being fitted.
     pub held_out: Vec<String>,
 }
 
@@ -167,14 +167,14 @@ pub struct OtherArithmetic {
 }
 
 impl Diagnosis {
-    /// Of a fault of which no cause is known.
+    /// A fault of unknown cause.
     pub fn unknown(nmse: Option<f64>) -> Diagnosis {
         Diagnosis { residual_nmse: nmse, ..Diagnosis::default() }
     }
 }
 
 impl Diagnosis {
-    /// Whether an operation is wrong: the taps are not just recorded wrongly, and nothing takes back what is off.
+    /// Whether an operation is wrong: the taps are not just recorded wrongly, and nothing undoes the error.
     pub fn is_blamed(&self) -> bool {
         self.misrecorded.is_empty() && self.taken_back.is_empty()
     }

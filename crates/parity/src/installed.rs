@@ -1,4 +1,4 @@
-//! Asks the command `firstdiff`, where it is installed, for what this crate does not know: causes, and pages.
+//! Runs the installed command `firstdiff` for what this crate cannot do: causes, and pages.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::session::Session;
 
-/// Names the command, where it does not stand in PATH.
+/// Names the command, where it is not in PATH.
 const COMMAND: &str = "FIRSTDIFF_COMMAND";
 /// The exit code of a refusal.
 const REFUSED: i32 = 2;
@@ -32,13 +32,13 @@ impl Command {
         }
     }
 
-    /// Writes a page of a comparison, and gives the causes in lines.
+    /// Writes a page of a comparison, and returns the causes as lines.
     pub(crate) fn report(&self, session: &Session, page: &Path) -> Result<String> {
         let answer = self.ask("report", session, &["--output".as_ref(), page.as_os_str()])?;
         Ok(causes(&answer["explained"]))
     }
 
-    /// The causes in lines.
+    /// The causes as lines.
     pub(crate) fn causes(&self, session: &Session) -> Result<String> {
         Ok(causes(&self.ask("explain", session, &[])?))
     }
@@ -55,7 +55,7 @@ impl Command {
     }
 }
 
-/// `cause: ..`, `fix: ..` of each finding; nothing where no cause is known.
+/// `cause: ..`, `fix: ..` of each finding; empty where no cause is known.
 fn causes(explained: &Value) -> String {
     let mut text = String::new();
     for finding in explained["findings"].as_array().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Holds a dump to a golden dump in `cargo test`, and says where the two part.
+//! Compares a dump with a golden dump in `cargo test`, and reports where the two diverge.
 //!
 //! ```no_run
 //! firstdiff_parity::assert_parity!(reference: "tests/golden/llama", candidate: "target/dump");
@@ -14,9 +14,8 @@
 //! assert_eq!(report.counts.unchecked, 0);
 //! ```
 //!
-//! Where the command `firstdiff` is installed, a test that fails says the cause too, if the golden dump holds the program that made it, and leaves a page.
-//! The command is this crate, with models, recorded programs and causes beside it. Modules that it needs and nobody else are hidden here, and may change with
-//! any version.
+//! Where the command `firstdiff` is installed, a test that fails also reports the cause, if the golden dump holds the program that made it, and leaves a
+//! page. The command is this crate with models, recorded programs and causes. Modules that only it needs are hidden here, and may change with any version.
 
 mod cause;
 mod installed;
@@ -35,13 +34,13 @@ pub use parity::{NoParity, REPORTS, Sides, check_parity};
 
 /// Panics unless the dump `candidate` is at parity with the dump `reference`; the message is the command's own screen.
 ///
-/// `profile` may be "exact", "f32", "f16", "bf16" or "ggml". By default the dumps say it. Both dumps are named, so that neither is taken for the other:
+/// `profile` may be "exact", "f32", "f16", "bf16" or "ggml". By default the dumps declare it. Both dumps are named, so that they cannot be confused:
 ///
 /// ```compile_fail
 /// firstdiff_parity::assert_parity!("target/dump", "tests/golden/llama");
 /// ```
 ///
-/// Where the variable FIRSTDIFF_REPORTS names a folder, a comparison that fails leaves its page there, and the message names it.
+/// Where the variable FIRSTDIFF_REPORTS names a folder, a comparison that fails leaves its page there, and the message gives the page's path.
 #[macro_export]
 macro_rules! assert_parity {
     (@ $reference:expr, $candidate:expr, $profile:expr) => {

@@ -1,4 +1,4 @@
-//! Holds a candidate to its reference, for `cargo test` in other people's repositories.
+//! Compares a candidate with its reference, for `cargo test` in other repositories.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,15 @@ use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::session::{Judged, is_recorded};
 use crate::words::one_line;
 
-/// Names the folder in which [`assert_parity!`](crate::assert_parity) leaves a page of a comparison that failed.
+/// Names the folder in which [`assert_parity!`](crate::assert_parity) leaves the page of a comparison that failed.
 pub const REPORTS: &str = "FIRSTDIFF_REPORTS";
 
-/// The two dumps of a comparison, by name: neither is ever taken for the other.
+/// The two dumps of a comparison, by name, so that they cannot be confused.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<R, C> {
-    /// The golden dump, which is held to be right.
+    /// The golden dump, which counts as right.
     pub reference: R,
-    /// The dump that is judged by it.
+    /// The dump that is judged.
     pub candidate: C,
 }
 
@@ -38,7 +38,7 @@ impl NoParity {
         NoParity { text: format!("firstdiff: {text}"), judged: None }
     }
 
-    /// What was compared, tap by tap, as `firstdiff compare --json` writes it; nothing where a dump could not be read.
+    /// What was compared, tap by tap, as `firstdiff compare --json` writes it; `None` where a dump could not be read.
     pub fn report(&self) -> Option<Compare> {
         self.judged.as_ref().map(|judged| Compare::of("compare", judged))
     }
@@ -53,8 +53,8 @@ impl NoParity {
         Ok(true)
     }
 
-    /// The message of a test that fails: the screen, and, where the command is installed, the causes of a golden dump that holds its program, and the page,
-    /// if one is asked for by [`REPORTS`].
+    /// The message of a test that fails: the screen and, where the command is installed, the causes (of a golden dump that holds its program) and the page,
+    /// if [`REPORTS`] asks for one.
     #[doc(hidden)]
     pub fn in_a_test(&self, test: &str) -> String {
         let Some(judged) = &self.judged else { return self.text.clone() };

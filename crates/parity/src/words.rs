@@ -1,4 +1,4 @@
-//! How are many numbers said in few words? Groups, ranges, lists and counts.
+//! Formats many numbers in few words: groups, ranges, lists and counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ pub fn taps_in_words(count: usize) -> String {
     format!("{count} tap{}", if count == 1 { "" } else { "s" })
 }
 
-/// What was not checked on the way to a divergence at `step`: each tap once.
+/// The taps that were not checked on the way to a divergence at `step`, each once.
 pub fn between(first: &FirstDivergence, step: u32) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut layers = first.unrecorded_layers.iter().peekable();
@@ -30,7 +30,7 @@ pub fn between(first: &FirstDivergence, step: u32) -> Vec<String> {
     names
 }
 
-/// `layers 1-4 (not recorded)`; without a model nobody knows how many there are behind the last.
+/// `layers 1-4 (not recorded)`; without a model, the number of layers behind the last one is unknown.
 fn layers_in_words(missing: &UnrecordedLayers) -> String {
     match (missing.after, missing.before) {
         (None, None) => "the layers (none recorded)".into(),
@@ -60,7 +60,7 @@ pub fn places(places: &[Place]) -> Vec<String> {
     runs.into_iter().map(said).collect()
 }
 
-/// Where in a run a step is: `decode step 3`, `positions 5-7`; nothing of the prefill.
+/// Where in a run a step is: `decode step 3`, `positions 5-7`; `None` for the prefill.
 pub fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Option<String> {
     match (alignment, step) {
         (Some(alignment), cell) => Some(alignment.positions(cell..cell + 1)),
@@ -69,7 +69,7 @@ pub fn step_in_words(alignment: Option<&ChunkAlignment>, step: u32) -> Option<St
     }
 }
 
-/// Whether a character is nothing that is read: it moves a cursor, or turns the direction of what stands around it.
+/// Whether a character is not text: it moves the cursor, or changes the direction of the text around it.
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -80,7 +80,7 @@ pub fn safe(text: &str) -> String {
     text.chars().flat_map(|c| if is_control(c) { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }
 
-/// How many bytes the colour takes that a text begins with, where it begins with one: figures and semicolons up to an m.
+/// The length in bytes of the colour code at the start of a text, if there is one: digits and semicolons up to an m.
 fn colour(text: &str) -> Option<usize> {
     const COLOUR: &str = "\x1b[";
     let after = text.strip_prefix(COLOUR)?;
@@ -88,7 +88,7 @@ fn colour(text: &str) -> Option<usize> {
     after[end..].starts_with('m').then_some(COLOUR.len() + end + 1)
 }
 
-/// Text without the colours that it was painted with.
+/// Text without its colour codes.
 pub fn without_colours(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -100,7 +100,7 @@ pub fn without_colours(text: &str) -> String {
     out
 }
 
-/// Text with the colours that it was painted with, and no other control character.
+/// Text with its colour codes, and no other control characters.
 pub fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
     if !text.contains(is_control) {
         return text.into();
@@ -120,7 +120,7 @@ pub fn without_controls(text: &str) -> std::borrow::Cow<'_, str> {
     out.into()
 }
 
-/// Which of the groups are right, and how far off the others are, which are `wrong`. `label` is what a group is called.
+/// Which of the groups are right, and how far off the others are; `wrong` is the word for these. `label` gives the number of a group.
 pub fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn(usize) -> usize) -> String {
     let (right, far): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(|&i| nmse[i] <= allowed);
     let worst = far.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
@@ -145,19 +145,19 @@ pub fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn
     }
 }
 
-/// `0, 3-7`; `None` where that would be a wall of numbers.
+/// `0, 3-7`; `None` where that would be too long.
 fn few(sorted: &[usize]) -> Option<String> {
     let parts = ranges(sorted);
     (parts.len() <= 8).then(|| parts.join(", "))
 }
 
-/// `0-9,11`, however many they are.
+/// `0-9,11`, whatever their number.
 pub fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
     let layers: BTreeSet<usize> = layers.into_iter().map(|layer| layer as usize).collect();
     ranges(&layers.into_iter().collect::<Vec<_>>()).join(",")
 }
 
-/// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; nothing where they are of none.
+/// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; empty where they have none.
 pub fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
     let said = |(stack, layers): (&str, BTreeSet<u32>)| {
         let (gap, s) = (if stack.is_empty() { "" } else { " " }, if layers.len() == 1 { "" } else { "s" });
@@ -175,8 +175,8 @@ pub fn by_stack(taps: impl IntoIterator<Item = Tap>) -> BTreeMap<&'static str, B
     stacks
 }
 
-/// In which decode steps something shows, of steps up to `last`; nothing where the prefill shows it too. `is_right`: whether it was judged in a step, and is
-/// right there.
+/// The decode steps up to `last` in which something shows; `None` where the prefill shows it too. `is_right`: whether it was judged in a step, and is right
+/// there.
 pub fn steps_in_words(
     wrong: impl IntoIterator<Item = u32>,
     last: u32,
@@ -192,8 +192,8 @@ pub fn steps_in_words(
     })
 }
 
-/// Says where the error sits, if few channels hold most of it or some are right. Of few numbers and little energy, rounding alone may be beyond what all
-/// together may be off: those are not called wrong. `name`: of one, as keys are places of the last axis too.
+/// Describes where the error is, if few channels hold most of it or some are right. With few numbers and little energy, rounding alone may exceed the
+/// tolerance of the whole: such channels are not called wrong. `name`: what one is called, as the last axis may also be that of keys.
 pub fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) -> Option<String> {
     if share.len() < 4 {
         return None;
@@ -218,7 +218,7 @@ pub fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) -> Opti
     Some(format!("{which} {hold} {most} % of the error{rest}"))
 }
 
-/// The first few of a list, its last, and how many there are.
+/// The first few of a list, its last, and the number of all.
 pub fn shorten(parts: &[String], most: usize) -> String {
     if parts.len() <= most {
         return parts.join(", ");
@@ -238,7 +238,7 @@ pub fn with_suggestion(name: &str) -> String {
     }
 }
 
-/// The chain of causes, each said once: many errors say their source themselves.
+/// The chain of causes, each once: the text of many errors already contains their source.
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

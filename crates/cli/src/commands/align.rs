@@ -1,4 +1,4 @@
-//! `firstdiff align REF CAND`: which taps are the tensors whose names nobody knows? A table of names, with its evidence, to look at and keep.
+//! `firstdiff align REF CAND`: proposes taps for tensors of unknown name, and writes them as a table of names with the evidence, to check and keep.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ then for all layers whose names differ in the number alone. Of several names of 
 its size speaks for, or its words, its layer's number and the order of writing, is a guess: a comment, which counts once you take the # away.
 Nothing here is a verdict: compare uses a table only where you give it one.";
 
-/// What `align` is asked.
+/// The arguments of `align`.
 #[derive(Debug, Args)]
 pub(crate) struct AlignArgs {
     /// The reference's dump, whose names are known
@@ -47,7 +47,8 @@ pub(crate) struct AlignArgs {
     json: Option<PathBuf>,
 }
 
-/// Proposes, writes the table, and gives the exit code: 0 where every name found its tap or there was none to find, 2 where nothing could be proposed.
+/// Proposes names, writes the table, and returns the exit code: 0 where every name found its tap or there was none to find, 2 where nothing could be
+/// proposed.
 ///
 /// # Errors
 /// When something cannot be read or written, or nothing can be proposed.
@@ -125,7 +126,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     Ok(PARITY)
 }
 
-/// Whether tensors of a proposed name hold other values than its taps'.
+/// Whether tensors of a proposed name hold other values than its taps.
 fn departs(proposal: &Proposal) -> bool {
     matches!(proposal.evidence, Evidence::Content { matched: (matched, all), .. } if matched < all && !proposal.name.contains("{S}"))
 }

@@ -1,4 +1,4 @@
-//! What does CI ask beside the verdict? Taps that must have been compared, and the outcome in the forms that CI systems show.
+//! Handles what CI needs beside the verdict: taps that must have been compared, and the outcome in the formats of CI systems.
 
 use std::path::PathBuf;
 
@@ -47,13 +47,13 @@ impl CiArgs {
         [self.junit.clone(), self.summary()]
     }
 
-    /// The summary of the step, in a job of GitHub's.
+    /// The summary of the step, in a job of GitHub Actions.
     fn summary(&self) -> Option<PathBuf> {
         let path = std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty());
         path.filter(|_| self.format == Format::Github).map(PathBuf::from)
     }
 
-    /// What a person reads, for standard output: in a job of GitHub's the runner is told to look for no commands in it, for names in it are foreign.
+    /// The screen for standard output. In a job of GitHub Actions the runner is told not to look for commands in it, as it contains foreign names.
     pub(crate) fn shown(&self, screen: &str) -> String {
         match self.format {
             Format::Text => screen.to_owned(),
@@ -61,24 +61,24 @@ impl CiArgs {
         }
     }
 
-    /// The taps that had to be compared and were not, or in part. `rows_asked`: whether some token positions alone were to be compared.
+    /// The taps that had to be compared and were not, or only in part. `rows_asked`: whether only some token positions were requested.
     ///
     /// # Errors
-    /// When a pattern matches no tap of either dump: what is misspelt would ask for nothing.
+    /// When a pattern matches no tap of either dump: a misspelt pattern would require nothing.
     pub(crate) fn unmet(&self, report: &Report, rows_asked: bool) -> Result<Vec<RequiredUnchecked>> {
         let patterns = match (&self.require, self.fail_on_unchecked) {
             (Some(patterns), _) => patterns.as_str(),
             (None, true) => "*",
             (None, false) => return Ok(Vec::new()),
         };
-        // Of names that are no taps, those that are asked for by name; dumped weights have a command of their own.
+        // Of the names that are no taps, those that are required by name; dumped weights have a command of their own.
         let named = report.unmapped.iter().filter(|name| self.require.is_some() && !name.starts_with("weights."));
         let one_sided: Vec<Tap> = report.one_sided.iter().chain(named).map(|name| Tap::named(name)).collect();
         let all: Vec<Tap> = report.taps.iter().map(|tap| tap.place.tap).chain(one_sided.iter().copied()).collect();
         if let Some(pattern) = matching_none(patterns, &all) {
             bail!("--require {pattern}: none of the taps that are looked at matches");
         }
-        // What a dump holds in part was compared in part. Of the rows that were asked for all were.
+        // A tap that a dump holds in part was compared in part. Of requested rows, all were compared.
         let is_in_part = |tap: &TapReport| {
             !rows_asked
                 && (tap.positions.is_some() || tap.is_last || tap.part.as_ref().is_some_and(|part| !part.is_all()))
@@ -97,7 +97,7 @@ impl CiArgs {
         Ok(unmet.chain(in_one).collect())
     }
 
-    /// Prints and writes what CI shows. `screen` is what a person reads, without colours.
+    /// Prints and writes what CI shows. `screen` is the screen without colours.
     ///
     /// # Errors
     /// When it cannot be printed or written.
@@ -106,7 +106,7 @@ impl CiArgs {
             crate::output::write(path, &junit::text(outcome)?, inputs)?;
         }
         if self.format == Format::Github {
-            // The runner reads both streams; standard output may be asked for JSON.
+            // The runner reads both streams; standard output may be needed for JSON.
             eprint!("{}", github::annotations(outcome));
             if let Some(path) = self.summary() {
                 github::add_summary(&path, outcome.concluded, &screen())?;
@@ -116,7 +116,7 @@ impl CiArgs {
     }
 }
 
-/// What is said of taps that had to be compared; nothing where there are none.
+/// The report on taps that had to be compared; `None` where all were.
 pub(crate) fn unmet_in_words(unmet: &[RequiredUnchecked]) -> Option<String> {
     let first = unmet.first()?;
     let names: Vec<String> = unmet.iter().map(|tap| safe(&tap.place)).collect();

@@ -1,4 +1,4 @@
-//! `firstdiff compare`: where do two runs part?
+//! `firstdiff compare`: finds where two runs diverge.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ pub(crate) struct ShownArgs {
     ci: CiArgs,
 }
 
-/// The options of [`ShownArgs`], which a part has no use for.
+/// The options of [`ShownArgs`] that do not apply to a part.
 const SHOWN: [&str; 8] = ["why", "verbose", "json", "html", "require", "fail_on_unchecked", "format", "junit"];
 
 /// `2/8`.
@@ -96,7 +96,7 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
     }
 }
 
-/// Compares, and says what was found. `parts`: files that hold taps `judged` before.
+/// Compares, and shows the result. `parts`: files that hold taps `judged` before.
 pub(crate) fn show(
     pair: &PairArgs,
     taps: Option<&str>,
@@ -107,7 +107,7 @@ pub(crate) fn show(
     let inputs = Inputs::of_command_line().and(parts);
     let [junit, summary] = args.ci.files();
     inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
-    // Of the session that the parts are of, which is the first: other sequences, and other rows, are other taps.
+    // Only for the session of the parts, which is the first: other sequences, or other rows, have other taps.
     let judged = Cell::new(judged);
     let run = |mut session: Session| {
         session.options.judged = judged.take();
@@ -150,7 +150,7 @@ pub(crate) fn show(
     Ok(with_unmet(finish(&judged)?, &unmet))
 }
 
-/// Leaves only the taps that `patterns` name to be looked at.
+/// Restricts the comparison to the taps that `patterns` name.
 pub(crate) fn narrow(session: &mut Session, patterns: &str) -> Result<()> {
     let only: std::collections::BTreeSet<Place> =
         session.graph.places().iter().copied().filter(|p| p.tap.matches(patterns)).collect();
@@ -163,12 +163,12 @@ pub(crate) fn narrow(session: &mut Session, patterns: &str) -> Result<()> {
     Ok(())
 }
 
-/// The first of some patterns that matches none of `taps`.
+/// The first of the patterns that matches none of `taps`.
 pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a str> {
     patterns.split(',').map(str::trim).find(|pattern| !taps.iter().any(|tap| tap.matches(pattern)))
 }
 
-/// The exit code, with the one line that an incomparable pair owes on standard error.
+/// The exit code; prints one line on standard error where the pair is incomparable.
 pub(crate) fn finish(judged: &Judged) -> Result<u8> {
     let [reference, candidate] =
         [&judged.session.reference, &judged.session.candidate].map(|dump| dump.path().display());

@@ -1,4 +1,4 @@
-//! `firstdiff completions`: what can be typed next? A script for the shell.
+//! `firstdiff completions`: prints a script that completes commands in a shell.
 
 use anyhow::Result;
 use clap::{Args, CommandFactory};
@@ -21,7 +21,7 @@ pub(crate) struct CompletionsArgs {
 /// Prints the script.
 ///
 /// # Errors
-/// When standard output refuses it.
+/// When standard output cannot be written.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "firstdiff", &mut script);

@@ -1,4 +1,4 @@
-//! `firstdiff dump`: a model run through the reference forward pass, or a recorded program carried out.
+//! `firstdiff dump`: runs a model through the reference forward pass, or executes a recorded program, and writes a dump.
 
 mod program;
 
@@ -72,7 +72,7 @@ pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
     Ok(PARITY)
 }
 
-/// Runs a model, or carries a recorded program out, and writes the dump, whole or not at all. Gives the number of taps.
+/// Runs a model, or executes a recorded program, and writes the dump, completely or not at all. Returns the number of taps.
 ///
 /// # Errors
 /// When the model cannot be read or run, or the output exists.
@@ -133,7 +133,7 @@ pub(crate) fn write_dump(args: &DumpArgs, model: &firstdiff_model::Model, folder
     Ok(count)
 }
 
-/// The model folder's own name, whatever path it was given by.
+/// The model folder's own name, whatever path leads to it.
 pub(crate) fn name(model: &Path) -> Option<String> {
     Some(model.canonicalize().ok()?.file_name()?.to_string_lossy().into_owned())
 }

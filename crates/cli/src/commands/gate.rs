@@ -1,4 +1,4 @@
-//! `firstdiff gate`: is no tap worse than its baseline?
+//! `firstdiff gate`: fails where a tap is worse than its baseline.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
             bail!("{option}: says nothing");
         }
     }
-    // A baseline that cannot be read is found before a long comparison.
+    // An unreadable baseline is reported before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
     let judged = args.pair.judged(&crate::session::TOOLS)?;
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
@@ -143,7 +143,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     Ok(DIVERGED)
 }
 
-/// Writes the baseline, and says so.
+/// Writes the baseline, and reports that.
 fn update(
     args: &GateArgs,
     judged: &Judged,
@@ -172,7 +172,7 @@ fn update(
     Ok(format!("gate: baseline of {count} written to {path}{how}{differ}\n{}", note(judged)))
 }
 
-/// What a gate says that is passed. `held`: who let differ what differs.
+/// The message of a gate that passes. `held`: who accepted the differences.
 fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>, held: Option<&Accepted>) -> String {
     let taps = taps_in_words(baseline.map_or(0, Baseline::len));
     let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
@@ -184,23 +184,23 @@ fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>
     )
 }
 
-/// Who accepted what differs, and why, behind other words.
+/// Who accepted the differences, and why, to follow other words.
 fn said(accepted: Option<&Accepted>) -> String {
     accepted.map_or(String::new(), |accepted| format!("; {}", safe(&accepted.in_words())))
 }
 
-/// Whom GitHub or GitLab runs the job for, else who is logged in.
+/// The user for whom GitHub or GitLab runs the job, else the one who is logged in.
 fn whoever_runs_this() -> Option<String> {
     let variables = ["GITHUB_ACTOR", "GITLAB_USER_LOGIN", "USER", "USERNAME"];
     variables.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// What had to be compared and was not, on a line.
+/// The taps that had to be compared and were not, on a line.
 fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
     unmet_in_words(unmet).map_or(String::new(), |text| format!("gate: FAILED, {text}\n"))
 }
 
-/// What makes the gate fail: what is worse than the baseline, what had to be compared, and, where none allows it, what differs.
+/// The reasons for the gate to fail: taps worse than the baseline, taps that had to be compared, and differences that no baseline allows.
 fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
     let report = &judged.report;
     let worse = regressions.iter().map(|worse| Failure {
@@ -213,7 +213,7 @@ fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[Re
     worse.chain(others).filter(|failure| told.insert(failure.place.clone())).collect()
 }
 
-/// That only the candidate asks for such a profile, and what was not checked, each on a line of its own.
+/// Notes, each on a line of its own: that only the candidate asks for such a profile, and what was not checked.
 pub(crate) fn note(judged: &Judged) -> String {
     let loosened = judged.session.loosened.map(|loosened| format!("note: {}\n", loosened.note()));
     let open = not_checked(&judged.report, &judged.session.candidate.path().to_string_lossy());

@@ -1,4 +1,4 @@
-//! `firstdiff import SOURCE -o DIR`: other people's files as a dump of format 1.
+//! `firstdiff import SOURCE -o DIR`: converts files of other programs into a dump of format 1.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ Every command reads such files directly: import is for keeping them. Known: .npy
 debug trees), JSON lines, logs of llama.cpp's eval callback, torch.save's .pt (SGLang's dumper). Names: the vocabulary's, those of Hugging
 Face modules, llama.cpp, TransformerLens, llm.c, candle, celer_infer and RusTorch, and your own table.";
 
-/// What `import` is asked.
+/// The arguments of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// A file, a folder, or a quoted pattern with one '*'
@@ -59,7 +59,7 @@ pub(crate) struct ImportArgs {
     json: Option<PathBuf>,
 }
 
-/// Imports, says what was read and what not, and gives the exit code.
+/// Imports, reports what was read and what was not, and returns the exit code.
 ///
 /// # Errors
 /// When something cannot be read or written, or nothing in it is a tap.
@@ -131,7 +131,7 @@ fn write(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, folder: &std::path
     Ok(())
 }
 
-/// The shape as told, as in the reference, or as it is.
+/// The given shape, else that of the reference, else the stored one.
 fn shape(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, entry: &Entry) -> Result<Vec<usize>> {
     if let Some(shape) = &args.shape {
         if dump.entries().len() > 1 {

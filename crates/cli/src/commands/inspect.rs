@@ -1,4 +1,4 @@
-//! `firstdiff inspect CAND`: what is wrong with a dump by itself? Arguments, screen and JSON.
+//! `firstdiff inspect CAND`: checks one dump without a reference. Arguments, screen and JSON.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,10 +32,10 @@ Where the dump holds its program (program.json), the operations that read no wei
 their result is `likely` wrong, and what they do themselves is a `note`.
 None is a verdict: a dump without findings may still be wrong everywhere. Exit code 0: nothing certain. 1: something certain. 2: bad input.";
 
-/// Lines of findings on the screen, unless all are asked for.
+/// Lines of findings on the screen, unless all are requested.
 const LINES: usize = 12;
 
-/// What `inspect` is asked.
+/// The arguments of `inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// The dump to look at
@@ -56,7 +56,7 @@ pub(crate) struct InspectArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// Inspects, prints, and gives the exit code.
+/// Inspects, prints, and returns the exit code.
 ///
 /// # Errors
 /// When something cannot be read, or the dump holds no tap.
@@ -139,7 +139,7 @@ fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     screen
 }
 
-/// Findings of one kind together, the gravest first, else in the order they were made in.
+/// Findings grouped by kind, the most certain first, else in the order in which they were found.
 fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     for finding in &inspection.findings {

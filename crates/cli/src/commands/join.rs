@@ -1,4 +1,4 @@
-//! `firstdiff join`: one comparison of which several processes did a share each.
+//! `firstdiff join`: joins the parts of one comparison that several processes made.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(crate) struct JoinArgs {
     shown: ShownArgs,
 }
 
-/// What was asked of `compare`.
+/// The arguments that `compare` was given.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct Asked {
@@ -42,22 +42,22 @@ struct Asked {
     taps: Option<String>,
 }
 
-/// The first line of a part; the taps stand behind it.
+/// The first line of a part; the taps follow it.
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// The version of the command that wrote it: another may judge otherwise.
+    /// The version of the command that wrote it: another may judge differently.
     firstdiff: String,
-    /// What `compare` was asked, without the part.
+    /// The arguments of `compare`, without the part.
     asked: Vec<String>,
     share: Share,
-    /// A checksum of what stands behind.
+    /// A checksum of the rest.
     crc32: u32,
 }
 
-/// Missing parts that are named.
+/// How many missing parts are named.
 const NAMED: usize = 8;
 
-/// The most that a part may hold.
+/// The largest size of a part.
 const LIMIT: u64 = 4 << 30;
 
 /// Judges a share and writes it.
@@ -84,7 +84,7 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
     Ok(PARITY)
 }
 
-/// What this process was asked of `compare`, without the part and its file.
+/// The arguments of `compare` in this process, without the part and its file.
 fn asked() -> Result<Vec<String>> {
     let mut command = Cli::command();
     command.build();

@@ -1,4 +1,4 @@
-//! What can be asked on the command line? One file a command.
+//! Defines the command line: one file for each command.
 
 pub(crate) mod align;
 pub(crate) mod bisect;
@@ -102,7 +102,7 @@ enum Command {
     Completions(CompletionsArgs),
 }
 
-/// Runs the command line and gives the exit code. Errors are one line on standard error.
+/// Runs the command line and returns the exit code. Errors are one line on standard error.
 pub fn main() -> u8 {
     if let Some(code) = crate::driver::keeper::run_if_asked(std::env::args_os().skip(1)) {
         return code;
@@ -121,7 +121,7 @@ pub fn main() -> u8 {
 
 /// Runs one command.
 fn run(command: Command) -> Result<u8> {
-    // What the kernels ignore is said before they are asked.
+    // A setting that the kernels would ignore is reported before they run.
     Level::asked()?;
     match command {
         Command::Compare(args) => run_compare(args),

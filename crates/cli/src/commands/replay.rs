@@ -1,4 +1,4 @@
-//! `firstdiff replay MODEL CAND`: which operations are wrong in themselves? Arguments, screen and JSON.
+//! `firstdiff replay MODEL CAND`: finds operations that are wrong by themselves. Arguments, screen and JSON.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub(crate) const HELP: &str = "Examples:
 Every operation is run on the candidate's own recorded inputs, so one run names every wrong one, whatever came before it. What was not
 recorded is computed from the nearest recorded taps before it; the fault then lies in that stretch. No reference run is needed.";
 
-/// What `replay` is asked.
+/// The arguments of `replay`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// Replays, prints, and gives the exit code.
+/// Replays, prints, and returns the exit code.
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
@@ -81,7 +81,7 @@ fn screen(session: &ReplaySession, told: &Replay, verdict: &Verdict, verbose: bo
     screen
 }
 
-/// What is judged, and as what.
+/// What is judged, and in which arithmetic.
 pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judged) {
     let Architecture { family, layers, hidden } = &told.architecture;
     let what = format!("({family}, {layers} layers, {hidden} wide)");
@@ -99,10 +99,10 @@ pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judge
     }
 }
 
-/// Routers that are told of one by one.
+/// How many routers are listed one by one.
 const MOST_ROUTERS: usize = 4;
 
-/// What was not checked, and what else is to be known.
+/// What was not checked, and other notes.
 pub(crate) fn rest(screen: &mut Screen, told: &Judged) {
     not_checked(screen, &told.not_checked);
     for warning in &told.warnings {
@@ -127,7 +127,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
         }
         Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
         Verdict::Diverged => {
-            // Products in another arithmetic are said together.
+            // Products in another arithmetic are reported together.
             let groups = session.wrong_operations();
             let findings: Vec<WrongOperation> = groups.iter().map(|g| WrongOperation::of(session, g)).collect();
             let count = |of: &dyn Fn(&WrongOperation) -> bool| -> usize {
@@ -138,7 +138,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
                 1 => Some("one operation is wrong in itself".to_owned()),
                 n => (n > 1).then(|| format!("{n} operations are wrong in themselves")),
             };
-            // Of what is recorded wrongly, or taken back, no operation is wrong.
+            // Where a tap is only recorded wrongly, or its error is undone, no operation is wrong.
             let misrecorded = count(&|f| !f.diagnosis.misrecorded.is_empty());
             let taken_back = count(&|f| !f.diagnosis.taken_back.is_empty());
             let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
@@ -180,7 +180,7 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
         Some(nmse) if nmse > limit => {
             format!("NMSE {} against {due} ({} allowed)", number(nmse), number(limit))
         }
-        // Too small for that measure, or none at all.
+        // Too small for that measure, or no measure at all.
         Some(nmse) => format!("{reason}, against {due} (NMSE {})", number(nmse)),
         None => reason.to_owned(),
     };
@@ -216,7 +216,7 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
 /// A fit that leaves less than this share of the error explains it.
 const EXPLAINS: f64 = 0.01;
 
-/// Judges a candidate; of a batch every sequence in turn, and the first that is not right is the answer. `session` is the session of what was judged.
+/// Judges a candidate; for a batch, every sequence in turn, and the answer is the first that is not right. `session` gives the session of a judgement.
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.

@@ -1,4 +1,4 @@
-//! `firstdiff report`: where, why and what was not checked, as one page.
+//! `firstdiff report`: writes one page with where, why and what was not checked.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(crate) struct ReportArgs {
     seconds: f64,
 }
 
-/// Compares, explains where it can, writes the page, and gives the exit code.
+/// Compares, explains where possible, writes the page, and returns the exit code.
 ///
 /// # Errors
 /// When something cannot be read, or the page not written.

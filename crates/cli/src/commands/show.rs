@@ -1,4 +1,4 @@
-//! `firstdiff show`: what does a dump hold?
+//! `firstdiff show`: shows what a dump holds.
 
 use std::path::PathBuf;
 
@@ -73,7 +73,7 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
     }
     let same = |entries: &[&Entry]| entries.iter().all(|entry| entry.tap == entries[0].tap);
     let one: Option<Tap> = (args.taps.is_some() && same(&asked)).then(|| asked[0].tap);
-    // Of one tensor at several steps, the first is shown whole.
+    // For one tensor at several steps, the first is shown in full.
     let step = args.step.or(one.and_then(|_| asked.iter().map(|entry| entry.step).min()));
     let steps: Vec<u32> = asked.iter().map(|entry| entry.step).collect();
     if let Some(step) = step {

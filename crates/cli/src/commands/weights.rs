@@ -1,4 +1,4 @@
-//! `firstdiff weights A B`: are these the same weights? Arguments, screen and JSON.
+//! `firstdiff weights A B`: compares two files of weights. Arguments, screen and JSON.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub(crate) struct WeightsArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// Compares, prints, and gives the exit code.
+/// Compares, prints, and returns the exit code.
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be compared.
@@ -78,7 +78,7 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     crate::output::exit(&verdict, format_args!("{} and {}", args.a.display(), args.b.display()))
 }
 
-/// The program that says which weights are read, where there is one, and where the right weights are.
+/// The program that shows which weights are read, if there is one, and the path of the right weights.
 fn right_weights(args: &WeightsArgs) -> Result<(Option<Program>, PathBuf)> {
     let open = |golden: &Path| Program::open(golden).with_context(|| golden.display().to_string());
     match (is_recorded(&args.a), &args.program) {
@@ -95,7 +95,7 @@ fn right_weights(args: &WeightsArgs) -> Result<(Option<Program>, PathBuf)> {
     }
 }
 
-/// What is not checked is grave where the program reads it, and nothing where it does not. The name of the first that it reads.
+/// Unchecked tensors matter where the program reads them, and nowhere else. Returns the name of the first one that it reads.
 fn say_what_is_read(program: &Program, comparison: &mut Comparison) -> Option<String> {
     let mut first = None;
     let mut readers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -119,10 +119,10 @@ fn say_what_is_read(program: &Program, comparison: &mut Comparison) -> Option<St
     first
 }
 
-/// `read`: what is not checked and read by the program; `is_recorded`: whether there is a program that says so.
+/// `read`: an unchecked tensor that the program reads; `is_recorded`: whether there is a program that shows this.
 fn verdict(comparison: &Comparison, read: Option<&str>, is_recorded: bool) -> Verdict {
     let checked = comparison.count(|s| !matches!(s, State::Unchecked(_)));
-    // What the second file does not hold was not asked of it.
+    // A tensor that the second file lacks was not expected there.
     let is_open = |tensor: &&Compared| matches!(tensor.state, State::Unchecked(_)) && tensor.names[1].is_some();
     let unchecked = comparison.tensors.iter().filter(is_open).count();
     match (comparison.findings.is_empty(), checked) {
@@ -206,10 +206,10 @@ fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: 
     screen
 }
 
-/// Differences that are shown of weights that are another model's.
+/// How many differences are shown where the weights are another model's.
 const OF_ANOTHER: usize = 3;
 
-/// `is_said`: the verdict stands above. `parity: 291 tensors: 290 identical, 1 tied`.
+/// `is_said`: the verdict was printed before. `parity: 291 tensors: 290 identical, 1 tied`.
 fn summary(comparison: &Comparison, verdict: &Verdict, is_said: bool) -> String {
     let (identical, tied) = (comparison.count(|s| *s == State::Identical), comparison.count(|s| *s == State::Tied));
     let rounded: Vec<&Compared> = comparison.tensors.iter().filter(|t| t.state == State::Rounded).collect();
@@ -279,7 +279,7 @@ fn folded(names: &[String]) -> String {
     shorten(&rest, 4)
 }
 
-/// Notes that are one and the same for several tensors become one.
+/// Equal notes on several tensors become one.
 fn notes(warnings: &[Note]) -> Vec<String> {
     let mut seen: BTreeMap<&str, (usize, &Note)> = BTreeMap::new();
     for note in warnings {

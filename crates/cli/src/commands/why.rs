@@ -1,4 +1,4 @@
-//! `firstdiff why`: what does a word of the answer mean? Of the catalogue, and of the forms of measured laws.
+//! `firstdiff why`: explains a word of an answer: an id of the catalogue, or a form of measured law.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -16,7 +16,7 @@ pub(crate) const HELP: &str = "Examples:
 
 docs/reference/why has a page for each, and docs/reference/why/README.md all in one table.";
 
-/// Where the page of a name is.
+/// The address of the pages about names.
 const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/reference/why");
 
 #[derive(Debug, Args)]
@@ -25,10 +25,10 @@ pub(crate) struct WhyArgs {
     name: Option<String>,
 }
 
-/// Prints what is known of a name.
+/// Prints what is known about a name.
 ///
 /// # Errors
-/// When there is nothing of that name.
+/// When that name does not exist.
 pub(crate) fn run(args: &WhyArgs) -> Result<u8> {
     let asked = args.name.as_deref().unwrap_or_default();
     let mistakes: Vec<&Mistake> = catalogue().filter(|mistake| mistake.id.starts_with(asked)).collect();

@@ -1,4 +1,4 @@
-//! What does the engine say when it is asked for a few taps? One run through the shell, watched, and kept once it is whole.
+//! Runs an engine through the shell for a few taps, watches it, and keeps the run once it is complete.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::progress::Bar;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, shorten};
 
-/// More steps than any engine makes.
+/// A step beyond those of any engine.
 pub(crate) const ANY_STEP: u32 = u32::MAX;
 
 /// What a run is asked to write.
@@ -44,7 +44,7 @@ impl Question {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     }
 
-    /// The question that a kept run answers; the reverse of its texts.
+    /// The question that a kept run answers, parsed from its texts.
     fn asked(kept: &Value) -> Option<Question> {
         let text = |name: &str| kept[name].as_str();
         let taps: Option<Vec<Tap>> = text("taps")?.split(',').map(|tap| tap.parse().ok()).collect();
@@ -67,18 +67,18 @@ impl Question {
     }
 }
 
-/// Why a run says nothing.
+/// Why a run is of no use.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It ended with this status, and these were its last lines.
+    /// It ended with this status; these were its last lines.
     Status(String, Vec<String>),
-    /// It did not end within so many seconds.
+    /// It did not end within this many seconds.
     Hung(f64, Vec<String>),
     /// It wrote no dump, and why.
     Silent(String, Vec<String>),
-    /// It ended well, and left a recording that was not finished.
+    /// It ended successfully, but left a recording that was not finished.
     Torn(String, Vec<String>),
-    /// It wrote these names, none of them asked for.
+    /// It wrote these names, none of them requested.
     Others(String, Vec<String>),
 }
 
@@ -114,12 +114,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A run that ended well.
+/// A run that ended successfully.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) question: Question,
     pub(crate) dump: Dump,
-    /// All that it holds of the vocabulary, and what else it was asked for.
+    /// All that it holds of the vocabulary, and the other requested taps.
     pub(crate) entries: Vec<Entry>,
     /// Whether an earlier start made it.
     pub(crate) kept: bool,
@@ -131,16 +131,16 @@ pub(crate) struct Run {
 pub(crate) struct Engine {
     pub(crate) command: String,
     pub(crate) timeout: Duration,
-    /// Holds a folder a run.
+    /// The folder with one folder for each run.
     pub(crate) runs: PathBuf,
-    /// How many seconds the run before took.
+    /// How many seconds the previous run took.
     pub(crate) usual: Cell<Option<usize>>,
-    /// FIRSTDIFF_TOKENS and FIRSTDIFF_DECODE_TOKENS, as far as it is known what the engine is to be fed.
+    /// FIRSTDIFF_TOKENS and FIRSTDIFF_DECODE_TOKENS, as far as the tokens are known.
     pub(crate) feed: Vec<(&'static str, String)>,
 }
 
 impl Engine {
-    /// Runs the engine, or takes the run that an earlier start made of the same question. `turn` tells repetitions apart, which are always made.
+    /// Runs the engine, or uses the run that an earlier start made for the same question. `turn` numbers repetitions, which are always run.
     ///
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
@@ -174,7 +174,7 @@ impl Engine {
         Ok(Ok(Run { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
     }
 
-    /// Makes a run in a folder of its own, and says how many seconds it took.
+    /// Makes a run in a folder of its own, and returns how many seconds it took.
     fn make(&self, question: &Question, folder: &Path) -> Result<Result<f64, Failure>> {
         fs::create_dir_all(folder.join("dump")).with_context(|| folder.display().to_string())?;
         let began = Instant::now();
@@ -184,7 +184,7 @@ impl Engine {
         Ok(outcome.and_then(|()| written(question, folder)).map(|()| seconds))
     }
 
-    /// Makes a kept run once more and gives it to `look`; nothing of it stays.
+    /// Makes a kept run again and passes it to `look`; it is deleted afterwards.
     ///
     /// # Errors
     /// As [`Engine::ask`], and as `look`.
@@ -205,7 +205,7 @@ impl Engine {
         looked
     }
 
-    /// The runs that an earlier start made by this command, fed the same, oldest first.
+    /// The runs that an earlier start made with this command and the same tokens, oldest first.
     pub(crate) fn kept(&self) -> Vec<KeptRun> {
         let folders = fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path());
         let run = |folder: PathBuf| {
@@ -230,7 +230,7 @@ impl Engine {
             .with_context(|| self.runs.display().to_string())
     }
 
-    /// What makes a run what it is. The files that the command names are part of it: an engine that was built anew is another.
+    /// The identity of a run. The files that the command names are part of it: an engine that was rebuilt is another one.
     fn asked(&self, question: &Question, turn: usize) -> String {
         let files: Vec<_> = self.command.split_whitespace().filter_map(stamp).collect();
         json!({
@@ -248,7 +248,7 @@ impl Engine {
             for (name, text, all) in
                 [("FIRSTDIFF_STEPS", question.steps_text(), "all"), ("FIRSTDIFF_ROWS", question.rows_text(), "all")]
             {
-                // What is not narrowed down need not be understood.
+                // The engine need not understand a variable that restricts nothing.
                 if text == all {
                     command.env_remove(name)
                 } else {
@@ -268,7 +268,7 @@ impl Engine {
                 break None;
             }
             bar.tell(&what, began.elapsed().as_secs() as usize, self.usual.get());
-            // Fast engines are asked often, slow ones rarely.
+            // A fast engine is checked often, a slow one rarely.
             std::thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(2), Duration::from_millis(100)));
         };
         drop(keeper);
@@ -282,14 +282,14 @@ impl Engine {
     }
 }
 
-/// What was asked for, and every tap of the vocabulary. Which rows an engine writes of other taps that nobody asked for is not known.
+/// The requested taps, and every tap of the vocabulary. Which rows an engine writes of other taps that were not requested is unknown.
 fn entries(dump: &Dump, question: &Question) -> Vec<Entry> {
     let mut all = dump.all_entries();
     all.retain(|entry| !entry.tap.is_open() || question.taps.contains(&entry.tap));
     all
 }
 
-/// The dump of an engine that was asked for some taps: what it calls so is that tap.
+/// The dump of an engine that was asked for some taps: these names are those taps.
 pub(crate) fn open<'t>(folder: &Path, taps: impl IntoIterator<Item = &'t Tap>) -> Result<Dump, DumpError> {
     let reference = Some(Arc::new(names_of(taps.into_iter().copied())));
     Dump::open_with(folder, &OpenOptions { reference, ..OpenOptions::default() })
@@ -299,7 +299,7 @@ fn names(question: &Question) -> Vec<String> {
     question.taps.iter().map(ToString::to_string).collect()
 }
 
-/// Whether a dump was written, with something in it that was asked for.
+/// Whether a dump was written with something in it that was requested.
 fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     let dump = folder.join("dump");
     let said = || last_lines(&folder.join("stderr"));
@@ -313,7 +313,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
             return Err(Failure::Silent(error, said()));
         }
     };
-    // Ended by itself and well, it says without finish() too that it is done.
+    // An engine that ended by itself and successfully is done, even without finish().
     if opened.meta().ended_by_itself != Some(true)
         && let Some(incomplete) = Incomplete::of(&[("its", &opened)], None).notes().next()
     {
@@ -331,7 +331,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The last few lines that a file holds, of which no more than its end is read.
+/// The last few lines of a file, of which only the end is read.
 fn last_lines(path: &Path) -> Vec<String> {
     const MOST: usize = 5;
     const LONG: usize = 300;

@@ -1,4 +1,4 @@
-//! What is known of the candidate after some runs? Every tap with all rows that any run wrote, and whether runs agree, bit for bit or but for noise.
+//! Collects what an engine's runs wrote: every tap with all rows of any run, and whether runs agree, bit for bit or except for noise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,12 +17,12 @@ use crate::driver::engine::{Run, open};
 struct Seen {
     dtype: DType,
     shape: Vec<usize>,
-    /// The positions of the rows, rising; None: all there are, or in a shape that does not show them.
+    /// The positions of the rows, ascending; `None`: all there are, or a shape that does not show them.
     rows: Option<Vec<usize>>,
     values: Vec<f64>,
 }
 
-/// The same tap in two runs, and not the same bits.
+/// A tap that two runs wrote with different bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Wavering {
     pub(crate) place: Place,
@@ -34,30 +34,29 @@ pub(crate) struct Wavering {
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     seen: BTreeMap<Place, Seen>,
-    /// What the engine says of itself.
+    /// The engine's own metadata.
     pub(crate) meta: Option<Meta>,
-    /// The positions of each place that were seen twice, and not in runs of an earlier start alone.
+    /// The positions of each place that were seen twice, not only in runs of an earlier start.
     twice: BTreeMap<Place, BTreeSet<usize>>,
     /// The positions of each place that a run of this start wrote.
     fresh: BTreeMap<Place, BTreeSet<usize>>,
     /// Where two runs were furthest apart by no more than noise.
     pub(crate) noise: Option<Wavering>,
-    /// Whether a run wrote positions it was not asked for.
+    /// Whether a run wrote positions that were not requested.
     pub(crate) rows_ignored: bool,
-    /// Whether a run wrote taps it was not asked for.
+    /// Whether a run wrote taps that were not requested.
     pub(crate) taps_ignored: bool,
     /// Bytes of values in all runs.
     pub(crate) bytes: u64,
 }
 
 impl Evidence {
-    /// Nothing yet, of an engine that says this of itself.
+    /// Nothing yet, from an engine with this metadata.
     pub(crate) fn of(meta: Option<Meta>) -> Evidence {
         Evidence { meta, ..Evidence::default() }
     }
 
-    /// Takes in what a run wrote of a prompt of `tokens` tokens; the first place where it is not what an earlier run wrote, by more than
-    /// `noise` allows.
+    /// Adds what a run wrote of a prompt of `tokens` tokens; returns the first place where it differs from an earlier run by more than `noise` allows.
     ///
     /// # Errors
     /// When a tensor cannot be read.
@@ -78,7 +77,7 @@ impl Evidence {
             let place = Place { step: entry.step, tap: entry.tap };
             let positions = if entry.step == 0 { tokens } else { 1 };
             let rows = held(entry, &run.question.rows, positions);
-            // What the vocabulary does not have is written whole.
+            // Taps outside the vocabulary are written whole.
             self.rows_ignored |= rows.is_none()
                 && positions > 1
                 && run.question.rows != Rows::Named(NamedRows::All)
@@ -116,7 +115,7 @@ impl Evidence {
         Ok(wavering)
     }
 
-    /// Takes over what the first run says of itself, and the tokens it was fed where they are known otherwise.
+    /// Takes over the first run's metadata, and the tokens it was fed where they are known otherwise.
     pub(crate) fn describe(&mut self, run: &Run, tokens: Option<&[u32]>, decoded: &[u32]) {
         let list = |ids: &[u32]| Some(ids.iter().map(|&id| i64::from(id)).collect());
         let mut meta = run.dump.meta().clone();
@@ -141,7 +140,7 @@ impl Evidence {
         self.twice.values().any(|rows| !rows.is_empty())
     }
 
-    /// Whether one of these rows of a tap was seen twice; any row where none is named.
+    /// Whether one of these rows of a tap was seen twice; any row where none is given.
     pub(crate) fn repeats_of(&self, place: Place, rows: &[usize]) -> bool {
         self.twice.get(&place).is_some_and(|seen| match rows {
             [] => !seen.is_empty(),
@@ -154,7 +153,7 @@ impl Evidence {
         self.seen.values().next().map_or(DType::F32, |seen| seen.dtype)
     }
 
-    /// Writes all of it as one dump, in place of what was there.
+    /// Writes all of it as one dump, replacing the previous one.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -180,9 +179,9 @@ impl Evidence {
             let (tap, shape, values) = (place.tap, &seen.shape, &seen.values);
             let rows = match &seen.rows {
                 Some(rows) => Some(Rows::List(rows.clone())),
-                // Fewer than another tap has, of which the engine does not say which they are.
+                // Fewer than another tap has, and the engine does not say which.
                 None if rows_of(place, seen).is_some_and(|rows| rows < tokens) => None,
-                // Rows of an expert, or of a table, are not all of the tokens.
+                // The rows of an expert, or of a table, are not the tokens.
                 None if place.tap.is_open() => None,
                 None => Some(Rows::Named(NamedRows::All)),
             };
@@ -199,7 +198,7 @@ impl Evidence {
     }
 }
 
-/// What an engine said of itself, in a dump that is written now and to its end.
+/// An engine's own metadata, in a dump that is complete.
 fn of_this_folder(own: &Meta, engine: &Meta) -> Meta {
     Meta { format: own.format, complete: own.complete, ended_by_itself: None, ..engine.clone() }
 }
@@ -226,7 +225,7 @@ pub(crate) fn size(entry: &Entry) -> u64 {
     (entry.shape.iter().product::<usize>() * entry.dtype.size()) as u64
 }
 
-/// The positions an entry holds of `positions`, where fewer than all: those it says, else those asked for if it has as many rows.
+/// The positions an entry holds of `positions`, where not all: those it declares, else the requested ones if it has as many rows.
 fn held(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
     let axis = entry.tap.site.position_axis();
     let count = *entry.shape.get(axis).filter(|_| entry.shape.len() == entry.tap.site.axes().len())?;
@@ -261,7 +260,7 @@ impl Seen {
         (0..outer).flat_map(|block| places.iter().flat_map(move |place| row(block, place))).copied().collect()
     }
 
-    /// Both of them: all rows where one has all, else the rows of either.
+    /// Both together: all rows where one side has all, else the rows of either.
     fn joined(&self, new: Seen, axis: usize) -> Seen {
         let (Some(ours), Some(theirs)) = (&self.rows, &new.rows) else {
             return if self.rows.is_none() { self.clone() } else { new };

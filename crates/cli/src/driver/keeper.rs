@@ -1,8 +1,8 @@
-//! What ends an engine with all that it started? A process of our own that stands between `bisect` and the engine.
+//! Ends an engine and all that it started, by a process of our own between `bisect` and the engine.
 //!
-//! It starts the engine, tells how that ended, and then kills what the engine left: its process group, and on Linux every descendant, also those with a
-//! session of their own (it is their "child subreaper": they become its children when their parents die). It does the same as soon as the pipe that `bisect`
-//! holds is closed, on a timeout or because `bisect` itself is gone, however that came about.
+//! It starts the engine, reports how that ended, and then kills what the engine left: its process group, and on Linux every descendant, even one with a
+//! session of its own (it is their "child subreaper": they become its children when their parents die). It does the same as soon as the pipe that `bisect`
+//! holds is closed, on a timeout or because `bisect` itself is gone, for whatever reason.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,21 +12,21 @@ use std::process::{Child, Command, ExitStatus};
 /// The hidden command by which this program is started as a keeper.
 pub(crate) const COMMAND: &str = "keep-engine";
 
-/// The exit code of a keeper, where the program's arguments ask for one. It is no command of the command line: nobody is to type it.
+/// The exit code of a keeper, where the program's arguments ask for one. It is not a command of the command line: no user is to type it.
 pub(crate) fn run_if_asked(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     let asked = arguments.next().is_some_and(|command| command == COMMAND);
     let (folder, line) = (arguments.next().filter(|_| asked)?, arguments.next()?);
     Some(run(Path::new(&folder), &line))
 }
 
-/// An engine under its keeper. Dropped, the engine and all that it started are ended.
+/// An engine under its keeper. Dropping it ends the engine and all that it started.
 pub(crate) struct Keeper(Child);
 
 impl Keeper {
     /// Starts `line` through the shell, with its output in two files of `folder`; `describe` adds to its environment.
     ///
     /// # Errors
-    /// When this program cannot be started once more, or there is no shell.
+    /// When this program cannot be started again, or there is no shell.
     pub(crate) fn start(line: &str, folder: &Path, describe: impl FnOnce(&mut Command)) -> io::Result<Keeper> {
         let mut command = keeper(line, folder)?;
         describe(&mut command);
@@ -36,7 +36,7 @@ impl Keeper {
     /// How the engine ended, if it has.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system does not report it.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         match self.0.try_wait()? {
             Some(status) => self.told(status).map(Some),
@@ -50,7 +50,7 @@ fn outputs(folder: &Path) -> io::Result<[std::fs::File; 2]> {
     Ok([std::fs::File::create(folder.join("stdout"))?, std::fs::File::create(folder.join("stderr"))?])
 }
 
-/// A process group of its own, so that it can be ended with all its children, and is not when someone presses Ctrl-C elsewhere.
+/// A process group of its own, so that it can be ended with all its children, and is not ended by Ctrl-C elsewhere.
 fn in_a_group(command: &mut Command) -> &mut Command {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
@@ -80,9 +80,9 @@ mod unix {
 
     use super::*;
 
-    /// This program as the keeper of an engine.
+    /// This program, started as the keeper of an engine.
     pub(crate) fn keeper(line: &str, folder: &Path) -> io::Result<Command> {
-        // The running program, also where its file has been replaced since.
+        // The running program, even if its file has been replaced since.
         let own = if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { std::env::current_exe()? };
         let mut command = Command::new(own);
         command.arg(COMMAND).arg(std::path::absolute(folder)?).arg(line);
@@ -91,7 +91,7 @@ mod unix {
     }
 
     impl Keeper {
-        /// How the engine ended, which its keeper wrote before it ended itself with `status`.
+        /// How the engine ended, which its keeper wrote before it ended with `status`.
         pub(super) fn told(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
             let mut text = String::new();
             if let Some(mut pipe) = self.0.stdout.take() {
@@ -99,7 +99,7 @@ mod unix {
             }
             match text.trim().parse() {
                 Ok(raw) => Ok(ExitStatus::from_raw(raw)),
-                // A keeper that says nothing was killed, or found no shell: no success in either case.
+                // A keeper that reports nothing was killed, or found no shell: no success in either case.
                 Err(_) if status.success() => {
                     Err(io::Error::other("the keeper of the engine did not say how it ended"))
                 }
@@ -115,7 +115,7 @@ mod unix {
         }
     }
 
-    /// The keeper: starts the engine, waits for its end or for that of `bisect`, and leaves nothing behind. Gives the exit code.
+    /// The keeper: starts the engine, waits until it or `bisect` ends, and leaves nothing behind. Returns the exit code.
     pub(super) fn run(folder: &Path, line: &OsString) -> u8 {
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -139,7 +139,7 @@ mod unix {
         u8::from(ended.is_err())
     }
 
-    /// Kills a process group, and on Linux all descendants, until none is left: what starts others meanwhile is met again.
+    /// Kills a process group, and on Linux all descendants, until none is left: those started meanwhile are found in the next round.
     fn kill_all(group: Pid) {
         const LONGEST: Duration = Duration::from_secs(10);
         let _ = kill_process_group(group, Signal::KILL);
@@ -156,7 +156,7 @@ mod unix {
         }
     }
 
-    /// The processes that descend from this one and run, by /proc; none where there is no such folder.
+    /// The running descendants of this process, by /proc; empty where there is no such folder.
     fn descendants() -> Vec<Pid> {
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -177,10 +177,10 @@ mod unix {
         found.into_iter().skip(1).filter(runs).filter_map(Pid::from_raw).collect()
     }
 
-    /// The parent of a process, and whether it runs: one that has ended and was not waited for does not.
+    /// The parent of a process, and whether it is running: one that has ended and was not waited for is not.
     fn parent(pid: i32) -> Option<(i32, bool)> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before may hold anything.
+        // The process name before it may contain anything.
         let mut fields = text.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?;
         Some((fields.next()?.parse().ok()?, !matches!(state, "Z" | "X")))
@@ -193,7 +193,7 @@ mod plain {
 
     use super::*;
 
-    /// The engine itself: here nothing ends what it leaves.
+    /// The engine itself: on this system nothing ends what it leaves.
     pub(super) fn keeper(line: &str, folder: &Path) -> io::Result<Command> {
         let [out, err] = outputs(folder)?;
         let mut command = shell(OsStr::new(line));
@@ -214,7 +214,7 @@ mod plain {
         }
     }
 
-    /// There is no keeper here.
+    /// There is no keeper on this system.
     pub(super) fn run(_: &Path, _: &OsString) -> u8 {
         2
     }

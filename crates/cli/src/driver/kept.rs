@@ -1,5 +1,5 @@
-//! May runs of an earlier start be used? Only where one of them, made again, is the same bit for bit: the engine may have been built anew, on the PATH, by
-//! `cargo run`, as a module.
+//! Decides whether runs of an earlier start may be used: only if one of them, made again, is the same bit for bit. The engine may have been rebuilt, on the
+//! PATH, by `cargo run`, or as a module.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use firstdiff_trace::Dump;
 use crate::driver::engine::Question;
 use crate::driver::evidence::same_bits;
 
-/// A run that an earlier start made and did not use up.
+/// A run that an earlier start made and that was not used up.
 #[derive(Debug)]
 pub(crate) struct KeptRun {
     pub(crate) question: Question,
@@ -19,7 +19,7 @@ pub(crate) struct KeptRun {
     pub(crate) made: SystemTime,
 }
 
-/// What was found out about the runs of an earlier start.
+/// What is known about the runs of an earlier start.
 #[derive(Debug)]
 pub(crate) struct KeptRuns {
     count: usize,
@@ -28,19 +28,19 @@ pub(crate) struct KeptRuns {
     pub(crate) trust: Trust,
 }
 
-/// Whether they are of the engine as it is now.
+/// Whether they come from the engine as it is now.
 #[derive(Debug)]
 pub(crate) enum Trust {
     /// The last one, made again, is the same.
     Same,
-    /// It is not, here first.
+    /// It differs, first at this place.
     Differs(Place),
-    /// It writes other taps, or says something else of itself.
+    /// It writes other taps, or other metadata.
     Otherwise,
 }
 
 impl KeptRuns {
-    /// `runs`, oldest first, one of which was made again.
+    /// `runs`, oldest first, of which one was made again.
     pub(crate) fn new(runs: &[KeptRun], trust: Trust) -> Option<KeptRuns> {
         let (first, last) = (runs.first()?, runs.last()?);
         Some(KeptRuns { count: runs.len(), from: first.made, to: last.made, trust })
@@ -80,7 +80,7 @@ impl KeptRuns {
     }
 }
 
-/// Whether a run made again is the kept one, bit for bit.
+/// Whether a run made again equals the kept one, bit for bit.
 ///
 /// # Errors
 /// When a tensor cannot be read.

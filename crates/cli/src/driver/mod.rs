@@ -1,4 +1,4 @@
-//! How is an engine asked for a few taps at a time, and what has it written so far? What `bisect` and `explain --run` share.
+//! Asks an engine for a few taps at a time, and keeps what it has written so far. Shared by `bisect` and `explain --run`.
 
 pub(crate) mod engine;
 pub(crate) mod evidence;
@@ -20,7 +20,7 @@ use crate::driver::evidence::{Evidence, size};
 use crate::driver::kept::{KeptRuns, Trust, compared};
 use crate::render::screen::Screen;
 
-/// Of what a tap is allowed to be off, how much two runs of one engine may differ and still be judged.
+/// How much two runs of one engine may differ and still be judged, as a share of a tap's tolerance.
 const NOISE: f64 = 0.1;
 
 const MARK: &str = "firstdiff-bisect.txt";
@@ -35,12 +35,12 @@ pub(crate) struct Asking {
     pub(crate) timeout: f64,
     /// Folder for the runs.
     pub(crate) work: PathBuf,
-    /// Whether nothing of an earlier start is used.
+    /// Whether runs of an earlier start are ignored.
     pub(crate) fresh: bool,
 }
 
 impl Asking {
-    /// Refuses a time that is none.
+    /// Refuses an invalid time limit.
     ///
     /// # Errors
     /// When it is not above 0.
@@ -51,7 +51,7 @@ impl Asking {
         Ok(())
     }
 
-    /// Makes the work folder, or empties it of what an earlier start left, but for the runs of one that was interrupted.
+    /// Makes the work folder, or empties it of what an earlier start left, except for the runs of one that was interrupted.
     ///
     /// # Errors
     /// When it holds something else, or cannot be written.
@@ -78,7 +78,7 @@ impl Asking {
     }
 }
 
-/// A run as it is told of.
+/// A run as it is reported.
 pub(crate) struct Told {
     pub(crate) question: Question,
     pub(crate) why: &'static str,
@@ -91,14 +91,14 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// A run that brought these places.
+    /// A run that wrote these places.
     pub(crate) fn of(run: &Run, question: &Question, why: &'static str, came: Vec<Place>) -> Told {
         let bytes = run.entries.iter().map(size).sum();
         let (kept, seconds) = (run.kept, run.seconds);
         Told { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() }
     }
 
-    /// What it was asked for and did not bring.
+    /// The requested taps that it did not write.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Tap> + '_ {
         self.question.taps.iter().copied().filter(|tap| !self.came.iter().any(|place| place.tap == *tap))
     }
@@ -109,29 +109,29 @@ pub(crate) struct Driver {
     pub(crate) engine: Engine,
     pub(crate) evidence: Evidence,
     pub(crate) runs: Vec<Told>,
-    /// What became of the runs of an earlier start.
+    /// What was done with the runs of an earlier start.
     pub(crate) kept: Option<KeptRuns>,
-    /// What was asked for and did not come.
+    /// Taps that were requested and not written.
     pub(crate) absent: BTreeSet<Tap>,
     /// Folder for all that is written.
     pub(crate) work: PathBuf,
     quiet: bool,
 }
 
-/// What became of the runs of an earlier start.
+/// What was done with the runs of an earlier start.
 pub(crate) enum Earlier {
     /// There are none.
     None,
     /// They may be used.
     Usable,
-    /// They may not.
+    /// They may not be used.
     Useless(Trust),
     /// The one that was to be repeated failed.
     Failed(Failure),
 }
 
 impl Driver {
-    /// An engine that was not asked yet.
+    /// An engine that has not been asked yet.
     pub(crate) fn new(asking: &Asking, feed: Vec<(&'static str, String)>, quiet: bool) -> Driver {
         let engine = Engine {
             command: asking.command.clone(),
@@ -151,7 +151,7 @@ impl Driver {
         }
     }
 
-    /// Prints, where a person reads.
+    /// Prints, unless the output is for a program.
     ///
     /// # Errors
     /// When standard output cannot be written.
@@ -159,7 +159,7 @@ impl Driver {
         if self.quiet { Ok(()) } else { crate::output::print(text.as_str()) }
     }
 
-    /// Repeats the last of the runs that an earlier start made, which is nearest to its answer.
+    /// Repeats the last run of an earlier start, which is nearest to its answer.
     ///
     /// # Errors
     /// When a folder cannot be read or written.
@@ -184,7 +184,7 @@ impl Driver {
         })
     }
 
-    /// Begins anew without the runs of an earlier start, and notes why.
+    /// Starts again without the runs of an earlier start, and notes why.
     ///
     /// # Errors
     /// When the folder of the runs cannot be emptied.
@@ -205,7 +205,7 @@ impl Driver {
         self.runs.iter().any(|run| run.kept)
     }
 
-    /// Marks that there is an answer: what has one is not interrupted, and the next start begins anew.
+    /// Marks that there is an answer: the bisection was not interrupted, and the next start begins anew.
     ///
     /// # Errors
     /// When the folder cannot be written.
@@ -220,7 +220,7 @@ pub(crate) fn noise(profile: Profile, extent: Extent) -> impl Fn(Tap, DType) -> 
     move |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2])
 }
 
-/// What an engine may be told to feed, by the environment: what was asked for, else what a run was fed.
+/// The tokens that an engine is given in its environment: the requested ones, else those that a run was fed.
 pub(crate) fn feed(
     tokens: Option<&[u32]>,
     decode_tokens: Option<&[u32]>,

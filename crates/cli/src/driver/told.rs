@@ -1,4 +1,4 @@
-//! What is said of an engine's runs? Who is asked, each run on a line, what it shows.
+//! Describes an engine's runs: which engine is asked, one line for each run, and what it shows.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
 use crate::report::Run;
 use crate::words::{safe, shorten};
 
-/// Who is asked, and beside what, before the first run.
+/// Which engine is asked and compared with what, before the first run.
 pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
     let mut screen = Screen::default();
     screen.line(&format!("{what:<10} {}", safe(&reference.to_string_lossy())));
@@ -24,7 +24,7 @@ pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
     screen
 }
 
-/// What became of the runs of an earlier start.
+/// What was done with the runs of an earlier start.
 pub(crate) fn kept(driver: &Driver) -> Screen {
     let mut screen = Screen::default();
     if let Some(kept) = &driver.kept {
@@ -35,7 +35,7 @@ pub(crate) fn kept(driver: &Driver) -> Screen {
     screen
 }
 
-/// Where was looked, and what it shows.
+/// What was checked, and what it shows.
 pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
     let mut screen = Screen::default();
     let rows = match run.question.rows_text().as_str() {
@@ -46,7 +46,7 @@ pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
     };
     let place = match run.question.steps {
         (0, 0) => rows,
-        // A decode step has one.
+        // A decode step has one position.
         (first, last) if first == last => format!("decode step {last}"),
         (0, ANY_STEP) => format!("{rows}, all steps"),
         (0, last) => format!("{rows}, steps 0-{last}"),
@@ -58,7 +58,7 @@ pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
     screen
 }
 
-/// What a run shows, of what it brought.
+/// What a run shows, by what it wrote.
 pub(crate) fn says(run: &Told, report: &Report) -> String {
     let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
         let came = |t: &&TapReport| run.came.contains(&t.place) && wanted(t.status);
@@ -85,7 +85,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
     parts.join("; ")
 }
 
-/// Each tap once, with the steps where these are not all that came.
+/// Each tap once, with its steps where not all steps were written.
 fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> Vec<String> {
     let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
     taps.sort();
@@ -112,7 +112,7 @@ fn positions(alignment: &ChunkAlignment, cells: &[usize]) -> String {
     format!("position{} {}", if all.len() == 1 { "" } else { "s" }, shorten(&ranges(&all), 5))
 }
 
-/// That two runs are not the same.
+/// The message that two runs differ.
 pub(crate) fn wavers(wavering: &Wavering) -> String {
     format!(
         "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
@@ -133,7 +133,7 @@ pub(crate) fn in_bytes(bytes: u64) -> String {
     }
 }
 
-/// A run, for programs.
+/// A run, as data.
 pub(crate) fn of_run(run: &Told) -> Run {
     Run {
         taps: run.question.taps_text(),

@@ -1,4 +1,4 @@
-//! How is an outcome shown in a job of GitHub Actions? Annotations as commands of its runner, and the screen in the job's summary.
+//! Shows an outcome in a job of GitHub Actions: annotations as commands of its runner, and the screen in the job's summary.
 
 use std::collections::hash_map::RandomState;
 use std::fs::OpenOptions;
@@ -32,13 +32,13 @@ pub(crate) fn annotations(Outcome { report, failures, .. }: &Outcome<'_>) -> Str
 
 /// `::error title=..::..`, as the runner reads it: <https://docs.github.com/actions/reference/workflow-commands-for-github-actions>.
 fn command(level: &str, title: &str, message: &str) -> String {
-    // Older commands begin with ##[ anywhere in a line.
+    // Old commands begin with ##[ anywhere in a line.
     let data = |text: &str| safe(text).replace('%', "%25").replace("##[", "## [");
     let property = data(title).replace(':', "%3A").replace(',', "%2C");
     format!("::{level} title={property}::{}\n", data(message))
 }
 
-/// The screen between commands that have the runner look for none in it, by a word that nobody can know before.
+/// The screen between commands that make the runner ignore commands in it, by a word that nobody can guess.
 pub(crate) fn without_commands(screen: &str) -> String {
     let word = RandomState::new().build_hasher().finish();
     format!("::stop-commands::firstdiff-{word:016x}\n{screen}::firstdiff-{word:016x}::\n")

@@ -1,4 +1,4 @@
-//! How is a report written for programs? As JSON, its keys sorted.
+//! Writes a report as JSON, with sorted keys.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use crate::output::{Inputs, write};
 /// The text of a report.
 ///
 /// # Errors
-/// When it holds what JSON cannot.
+/// When it holds something that JSON cannot.
 pub fn text(report: &impl Serialize) -> Result<String> {
-    // By way of a value: that sorts the keys, and what is flattened stands among the rest.
+    // Through a value: that sorts the keys, including flattened ones.
     let mut text = serde_json::to_string_pretty(&serde_json::to_value(report)?)?;
     text.push('\n');
     Ok(text)
 }
 
-/// Writes a report to a file, where there is to be one, that is none of `inputs`, or to standard output for `-`.
+/// Writes a report to a file, if one is requested, that must not be one of `inputs`; or to standard output for `-`.
 ///
 /// # Errors
 /// When it cannot be written, or is read by the command.

@@ -1,4 +1,4 @@
-//! How is an outcome written for what reads JUnit's form? Every tap is a test case: one that was not checked is skipped, never passed.
+//! Writes an outcome in JUnit's format. Every tap is a test case: one that was not checked is skipped, never passed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::words::{safe, step_in_words};
 #[template(path = "junit.xml")]
 struct Suite {
     cases: Vec<Case>,
-    /// Where nothing can be concluded, why.
+    /// Why nothing can be concluded, where that is so.
     error: Option<String>,
     failures: usize,
     skipped: usize,
@@ -32,7 +32,7 @@ enum Ended {
 }
 
 impl Suite {
-    /// How many test cases there are, that of the verdict among them.
+    /// How many test cases there are, including that of the verdict.
     fn tests(&self) -> usize {
         self.cases.len() + usize::from(self.error.is_some())
     }
@@ -62,7 +62,7 @@ pub(crate) fn text(Outcome { report, failures, held, .. }: &Outcome<'_>) -> Resu
         Case { step, name: text_of(&tap.place.tap.to_string()), ended }
     };
     let mut cases: Vec<Case> = report.taps.iter().map(case).collect();
-    // What the comparison has no tap of, such as one that a baseline has.
+    // Taps that are not in the comparison, such as one that only a baseline has.
     for Failure { place, kind, message } in of_no_tap.into_values() {
         let ended = Ended::Failed { kind, message: text_of(message) };
         cases.push(Case { step: "not compared".to_owned(), name: text_of(place), ended });
@@ -74,7 +74,7 @@ pub(crate) fn text(Outcome { report, failures, held, .. }: &Outcome<'_>) -> Resu
     Ok(Suite { failures, skipped, error, cases }.render()?)
 }
 
-/// Foreign text of characters that XML may hold.
+/// Foreign text, only with characters that XML allows.
 fn text_of(text: &str) -> String {
     safe(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }

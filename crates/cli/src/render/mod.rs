@@ -1,4 +1,4 @@
-//! Shows a report: on a terminal, as JSON, tap by tap, as a page.
+//! Renders reports: on a terminal, as JSON, tap by tap, as a page.
 
 pub use firstdiff_parity::render::screen;
 pub(crate) use firstdiff_parity::render::{alignment, divergence, table};

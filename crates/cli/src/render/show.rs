@@ -1,4 +1,4 @@
-//! How is a dump shown that is compared with nothing? A line for each kind of tensor, one for each tensor, or a tensor with its map.
+//! Shows a dump without a comparison: a line for each kind of tensor, a line for each tensor, or one tensor with its map.
 
 use firstdiff_compare::number;
 
@@ -6,16 +6,16 @@ use crate::render::screen::{BOLD, DIM, Screen, WARN, described, paint};
 use crate::report::{Map, Show, Shown};
 use crate::words::{layers_in_short, safe, shorten};
 
-/// Lines of tensors, unless all are asked for.
+/// The most lines of tensors, unless all are requested.
 const LINES: usize = 40;
-/// Characters of a list of layers at most.
+/// The most characters of a list of layers.
 const LAYERS: usize = 20;
-/// How large a value is, from zero up to the largest.
+/// Characters for the size of a value, from zero up to the largest.
 const SHADES: [char; 9] = ['.', ':', '-', '=', '+', '*', '#', '%', '@'];
 const NOTHING: char = ' ';
 const NOT_FINITE: char = '!';
 
-/// The screen. `each`: whether every tensor has a line; `others`: at how many other steps the one that is shown is there too.
+/// The screen. `each`: whether every tensor has a line; `others`: at how many other steps the shown tensor exists too.
 pub(crate) fn screen(told: &Show, each: bool, verbose: bool, others: usize) -> Screen {
     let mut screen = Screen::default();
     screen.line(&format!("dump  {}", described(&told.dump)));
@@ -51,7 +51,7 @@ fn name(tap: &Shown) -> String {
     format!("{}{step}", safe(&tap.tap))
 }
 
-/// A line for the tensors of one name in several layers, where shape and type are the same; the decode steps together.
+/// A line for the tensors of one name in several layers with the same shape and type; all decode steps together.
 fn kinds(screen: &mut Screen, taps: &[Shown]) {
     let mut groups: Vec<(Kind<'_>, Vec<&Shown>)> = Vec::new();
     let first = taps.iter().map(|tap| tap.step).min().unwrap_or(0);
@@ -81,7 +81,7 @@ fn kinds(screen: &mut Screen, taps: &[Shown]) {
     }
 }
 
-/// What tensors have in common that stand on one line.
+/// What tensors on one line have in common.
 #[derive(PartialEq)]
 struct Kind<'a> {
     before: &'a str,
@@ -97,7 +97,7 @@ impl Kind<'_> {
     }
 }
 
-/// What stands before a layer's number, the number, and what stands behind it.
+/// The text before a layer's number, the number, and the text behind it.
 fn split(name: &str) -> (&str, Option<u32>, &str) {
     let of_layers = |at: usize| {
         let from = at + "layers.".len();
@@ -126,7 +126,7 @@ fn line(name: &str, group: &[&Shown]) -> String {
     format!("  {name:<24} {what}  RMS {}, largest {}{}", range(&|tap| tap.rms), number(largest), odd(group))
 }
 
-/// What is odd about some of the tensors.
+/// Anything unusual about some of the tensors.
 fn odd(group: &[&Shown]) -> String {
     let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.odd()?))) else { return String::new() };
     let others = group.iter().filter(|tap| tap.odd().is_some()).count() - 1;

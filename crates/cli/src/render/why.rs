@@ -1,4 +1,4 @@
-//! Why does a tap have its status? What was recorded of it, how the two sides were aligned, and what each stage of the comparison said.
+//! Renders why a tap has its status: what was recorded, how the two sides were aligned, and what each stage of the comparison decided.
 
 use firstdiff_compare::{LogEntry, Place, Report, Standing, Status, TapReport, number};
 use firstdiff_trace::{Dump, Tap};
@@ -8,7 +8,7 @@ use crate::report::{StageEntry, Why};
 use crate::session::Judged;
 use crate::words::{safe, shorten};
 
-/// The log of every tap that `patterns` name, a section for each; steps of which the same is to be said have one together.
+/// The log of every tap that `patterns` name, a section for each; steps with the same log share one.
 pub(crate) fn render(judged: &Judged, patterns: &str) -> Screen {
     let mut sections: Vec<Section> = Vec::new();
     for tap in named(&judged.report, patterns) {
@@ -30,7 +30,7 @@ pub(crate) fn render(judged: &Judged, patterns: &str) -> Screen {
     screen
 }
 
-/// What is to be said of a tap, in one step or in several.
+/// The log of a tap, in one step or in several.
 struct Section {
     tap: Tap,
     places: Vec<String>,
@@ -51,7 +51,7 @@ pub(crate) fn report(judged: &Judged, patterns: &str) -> Vec<Why> {
     named(&judged.report, patterns).map(entry).collect()
 }
 
-/// Whether any tap of the report is one that `patterns` name.
+/// Whether the report has a tap that `patterns` name.
 pub(crate) fn is_known(report: &Report, patterns: &str) -> bool {
     named(report, patterns).next().is_some()
 }
@@ -98,7 +98,7 @@ fn standing(entry: &LogEntry) -> &'static str {
     }
 }
 
-/// By which stage, and why.
+/// The stage, and its reason.
 fn said(entry: &LogEntry) -> String {
     let size = match (entry.nmse, entry.allowed) {
         (Some(nmse), Some(allowed)) => Some(format!("NMSE {}, {} allowed", number(nmse), number(allowed))),
@@ -122,7 +122,7 @@ fn inputs<'j>(judged: &'j Judged, tap: &TapReport) -> Vec<&'j TapReport> {
     before.into_iter().filter_map(at).collect()
 }
 
-/// The status that the graph makes of it.
+/// The status that follows from the graph.
 fn status(judged: &Judged, tap: &TapReport) -> String {
     let inputs = inputs(judged, tap);
     let name = |input: &&TapReport| judged.report.name(input.place);

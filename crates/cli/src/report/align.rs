@@ -1,4 +1,4 @@
-//! Which taps are the tensors whose names nobody knows? What `align` says.
+//! Defines the report of `align`: the taps proposed for tensors of unknown name.
 
 use firstdiff_compare::{Evidence, Guess, Naming, Proposal};
 use serde::Serialize;
@@ -13,9 +13,9 @@ pub struct Align {
     pub header: Header,
     /// Names, in the order of their taps.
     pub names: Vec<Proposed>,
-    /// Names of values that another name has too.
+    /// Names whose values another name holds too.
     pub aliases: Vec<Aliased>,
-    /// Names of which nothing can be said.
+    /// Names about which nothing is known.
     pub unknown: Vec<String>,
     /// In which form tensors hold the taps, where not as they are.
     pub notes: Vec<String>,
@@ -24,9 +24,9 @@ pub struct Align {
 /// A name that is proposed for a tap.
 #[derive(Clone, Debug, Serialize)]
 pub struct Proposed {
-    /// The name, with `{N}` for the layer where it serves for all of them.
+    /// The name, with `{N}` for the layer where it fits all of them.
     pub name: String,
-    /// The tap, with `{N}` alike.
+    /// The tap, with `{N}` in the same way.
     pub tap: String,
     /// Why.
     #[serde(flatten)]
@@ -37,18 +37,18 @@ pub struct Proposed {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
 pub enum Named {
-    /// The same values, in whatever order.
+    /// The same values, in any order.
     Content {
-        /// NMSE between the sorted values, the worst of those matched.
+        /// NMSE between the sorted values: the worst of the matched tensors.
         nmse: f64,
-        /// The tap that comes next.
+        /// The second-best tap.
         next: Option<NextTap>,
-        /// How many tensors of this name were matched so.
+        /// How many tensors of this name matched.
         matched: usize,
-        /// Of how many.
+        /// How many there are.
         of: usize,
     },
-    /// Its size alone.
+    /// Only its size.
     Size {
         /// Elements.
         elements: usize,
@@ -59,7 +59,7 @@ pub enum Named {
     Order,
 }
 
-/// The tap that comes next.
+/// The second-best tap.
 #[derive(Clone, Debug, Serialize)]
 pub struct NextTap {
     /// Its name.
@@ -68,12 +68,12 @@ pub struct NextTap {
     pub nmse: f64,
 }
 
-/// A name of values that another name has too.
+/// A name whose values another name holds too.
 #[derive(Clone, Debug, Serialize)]
 pub struct Aliased {
     /// The name.
     pub name: String,
-    /// The name that was taken in its stead.
+    /// The name that was chosen instead.
     pub same_as: String,
 }
 

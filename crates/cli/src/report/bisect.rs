@@ -1,4 +1,4 @@
-//! Where does an engine part, asked for a few taps at a time? What `bisect` says.
+//! Defines the report of `bisect`: where an engine diverges that was asked for a few taps at a time.
 
 use serde::Serialize;
 
@@ -28,9 +28,9 @@ pub struct Bisect {
     /// The taps that were seen at all of their positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_positions: Option<Vec<SeenWhole>>,
-    /// What was looked at up to the answer, in words.
+    /// What was checked up to the answer, in words.
     pub looked_at: Vec<String>,
-    /// What stands before the answer in its layer, and was not looked at.
+    /// The taps before the answer in its layer that were not checked.
     pub not_asked: Option<String>,
 }
 
@@ -44,7 +44,7 @@ pub enum Judgement {
     NoAnswer(NoAnswer),
 }
 
-/// What is said where nothing was compared.
+/// The report where nothing was compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct NoAnswer {
     /// Schema and command.
@@ -61,7 +61,7 @@ pub struct NoAnswer {
     pub warnings: Vec<String>,
 }
 
-/// A tap that two runs of one command did not write alike.
+/// A tap that two runs of one command wrote differently.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unrepeated {
     /// Its name.
@@ -83,7 +83,7 @@ pub struct Run {
     pub steps: String,
     /// The token positions.
     pub rows: String,
-    /// What for.
+    /// Its purpose.
     #[serde(rename = "for")]
     pub purpose: &'static str,
     /// Whether an earlier start made it.
@@ -109,7 +109,7 @@ pub struct KeptRuns {
     pub to: String,
     /// Whether they were used again.
     pub used: bool,
-    /// The first tap at which the last of them, made again, is not the same.
+    /// The first tap at which the last of them, made again, differs.
     pub differs_at: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Why is it wrong? What `explain` says.
+//! Defines the report of `explain`: the cause of each fault.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ use crate::session::replay::ReplaySession;
 use crate::session::wanted::{narrowing, positions};
 use crate::words::{layers_in_short, layers_of, shorten};
 
-/// The report of `firstdiff report`: where two runs part, and why, where the model is at hand.
+/// The report of `firstdiff report`: where two runs diverge and, where the model is available, why.
 #[derive(Clone, Debug, Serialize)]
 pub struct CompareAndExplain {
     /// The comparison.
     #[serde(flatten)]
     pub compare: Compare,
-    /// What is wrong; none where nothing differs, or no model is at hand.
+    /// What is wrong; `None` where nothing differs, or no model is available.
     pub explained: Option<Explain>,
-    /// Why no cause could be sought, where that is so.
+    /// Why no cause could be searched, where that is so.
     pub no_cause: Option<String>,
 }
 
@@ -35,14 +35,14 @@ pub struct Explain {
     /// What is concluded.
     #[serde(flatten)]
     pub conclusion: Conclusion,
-    /// What was judged, and as what.
+    /// What was judged, and in which arithmetic.
     #[serde(flatten)]
     pub judged: Judged,
     /// Each fault, with all places where it was found.
     pub findings: Vec<Explained>,
-    /// Ids of mistakes that what was recorded could not have shown.
+    /// Ids of mistakes that these recordings could not have shown.
     pub not_testable: Vec<String>,
-    /// What is said of a reference (`--ref`).
+    /// The result for a reference (`--ref`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<OfReference>,
     /// What an engine was asked for (`--run`).
@@ -65,7 +65,7 @@ pub struct Asked {
     pub bytes: u64,
     /// Taps that it was asked for and did not write.
     pub not_written: Vec<String>,
-    /// What else is to be known.
+    /// Other notes.
     pub notes: Vec<String>,
 }
 
@@ -89,21 +89,21 @@ pub struct Explained {
     pub diagnosis: Diagnosis,
     /// NMSE without the mistake imitated, the worst of all places.
     pub base_nmse: f64,
-    /// Why the first tap is wrong, where its size alone does not tell.
+    /// Why the first tap is wrong, where its size alone does not show that.
     pub reason: Option<String>,
     /// Taps between the recorded ones: the fault may be in any of them.
     pub span: Vec<String>,
-    /// All mistakes that were tried, and the best that each leaves.
+    /// All mistakes that were tried, and the least error that each leaves.
     pub tried: Vec<Tried>,
-    /// Mistakes and sets of them that were not tried for want of time.
+    /// Mistakes, and sets of them, that were not tried for lack of time.
     pub untried: usize,
     /// Ids that are ruled out, in the forms that were tried.
     pub ruled_out: Vec<&'static str>,
-    /// What else is to be known.
+    /// Another note.
     pub note: Option<String>,
     /// What to do next, where that is not to fix it.
     pub next: Option<String>,
-    /// Taps to record next, so that it can be told which operation it is, and measured.
+    /// Taps to record next, to find out which operation it is, and to measure it.
     pub record_next: Vec<String>,
     /// The positions that are wrong at the first tap that shows it, where some are right.
     pub wrong_positions: Option<Vec<usize>>,
@@ -120,10 +120,10 @@ pub struct Tried {
     pub residual_nmse: f64,
 }
 
-/// A reference, explained in its own right.
+/// A reference, explained like a candidate.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfReference {
-    /// What is concluded of it.
+    /// The conclusion about it.
     #[serde(flatten)]
     pub conclusion: Conclusion,
     /// Where it comes from.
@@ -167,7 +167,7 @@ impl Explained {
     }
 
     fn of(session: &ReplaySession, finding: &Finding) -> Explained {
-        // What leaves next to nothing here speaks against itself elsewhere alone: it is not ruled out by these numbers.
+        // A mistake that leaves almost nothing here is contradicted only elsewhere: these numbers do not rule it out.
         let is_ruled_out = |id: &str, left: f64| {
             finding.alternatives.iter().all(|near| near.id != id) && left > NEXT_TO_NOTHING * finding.base_nmse
         };
@@ -178,13 +178,13 @@ impl Explained {
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
         let wrong = first.and_then(|tap| positions(tap, session.given.source.judged(&session.given.dump)));
-        // Of a fault that other taps show at other positions, those of the first are said as its own.
+        // Where other taps show the fault at other positions, those of the first tap are given as its own.
         let mut others = session.replay.taps.iter().filter(shown);
         let own =
             first.filter(|first| others.any(|t| t.wrong_rows != first.wrong_rows)).map(|first| first.report.place);
         let own = own.map_or(String::new(), |place| format!(" ({place})"));
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
-        // The same mistake gives the same numbers at these.
+        // The same mistake in one of these gives the same numbers.
         let or = match finding.cause.is_some() && !finding.through.is_empty() {
             true => format!(", or {}", where_of(&finding.through)),
             false => String::new(),
@@ -217,10 +217,10 @@ impl Explained {
     }
 }
 
-/// What of an error a mistake may leave and still not be ruled out by it.
+/// The share of an error that a mistake may leave without being ruled out.
 const NEXT_TO_NOTHING: f64 = 1e-2;
 
-/// The taps that would tell which operation it is, where that is open.
+/// The taps that would show which operation it is, where that is unknown.
 fn record_next(finding: &Finding, replay: &Replay) -> Vec<Tap> {
     let is_open = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
     if is_open { narrowing(replay, &finding.through) } else { Vec::new() }
@@ -235,10 +235,10 @@ fn positions_in_words((wrong, right_before): &(Vec<usize>, bool)) -> String {
     }
 }
 
-/// Names of taps that are listed.
+/// The most names of taps in a list.
 const MOST_NAMES: usize = 24;
 
-/// What is to be done about a fault without a cause.
+/// The next step for a fault without a cause.
 fn next(finding: &Finding, replay: &Replay) -> Option<String> {
     match (finding.matched, finding.through.as_slice()) {
         _ if let Some(other) = &finding.arithmetic => Some(beside_another_arithmetic(other)),
@@ -261,7 +261,7 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
     }
 }
 
-/// Where to look for an operation that is wrong by what it reads itself: that says nothing of its weights, nor of a state that no dump holds.
+/// Where to look for an operation that is wrong for its own inputs: that shows nothing about its weights, nor about a state that no dump holds.
 fn this_code(finding: &Finding, replay: &Replay) -> String {
     let own = || replay.taps.iter().filter(|t| finding.shown_at.contains(&t.report.place));
     let is_read = |t: &&Replayed| {

@@ -1,4 +1,4 @@
-//! Is no tap worse than its baseline? What `gate` says.
+//! Defines the report of `gate`: the taps that are worse than their baseline.
 
 use firstdiff_compare::Verdict;
 use serde::Serialize;
@@ -17,14 +17,14 @@ pub struct Gate {
     pub passed: bool,
     /// Whether the baseline is of an engine that was not at parity.
     pub held_to_own_baseline: bool,
-    /// Who accepted what differs, and why, where such a baseline is needed.
+    /// Who accepted the differences, and why, where such a baseline is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted: Option<Accepted>,
-    /// The taps that are worse, or so much better that the baseline allows more than it need.
+    /// The taps that are worse, or so much better that the baseline allows more than is needed.
     pub regressions: Vec<Worse>,
 }
 
-/// A tap that is not what its baseline promises.
+/// A tap that is worse than its baseline, or no longer needs to be accepted.
 #[derive(Clone, Debug, Serialize)]
 pub struct Worse {
     /// Its name.
@@ -37,13 +37,13 @@ pub struct Worse {
     pub now: Option<f64>,
     /// What is wrong.
     pub reason: String,
-    /// Whether it is better than what the baseline accepts of it.
+    /// Whether it is better than what the baseline accepts.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub outgrown: bool,
 }
 
 impl Gate {
-    /// `accepted`: of a baseline of an engine that was not at parity, and is not; `required_unchecked`: what had to be compared and was not.
+    /// `accepted`: for a baseline of an engine that was not at parity, and still is not; `required_unchecked`: taps that had to be compared and were not.
     pub fn of(
         judged: &Judged,
         regressions: &[Regression],

@@ -1,4 +1,4 @@
-//! What is wrong with a dump by itself? What `inspect` says.
+//! Defines the report of `inspect`: findings in a dump without a reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,43 +16,43 @@ pub struct Inspect {
     /// Schema and command.
     #[serde(flatten)]
     pub header: Header,
-    /// Always null: none of it is a verdict.
+    /// Always null: the findings are no verdict.
     pub verdict: Option<Verdict>,
     /// The dump.
     pub candidate: Provenance,
     /// How many tensors were read.
     pub looked_at: usize,
-    /// How many kinds of findings are how sure.
+    /// How many kinds of findings there are, by certainty.
     pub counts: Kinds,
-    /// What was seen.
+    /// The findings.
     pub findings: Vec<Seen>,
-    /// What was not recorded, and therefore not looked at.
+    /// What was not recorded, and so not checked.
     pub unseen: Vec<String>,
     /// Names in the dump that are no taps.
     pub unmapped: Vec<String>,
     /// What to do next.
     pub next: String,
-    /// What else should be known.
+    /// Other notes.
     pub warnings: Vec<String>,
 }
 
-/// How many kinds of findings are how sure.
+/// How many kinds of findings there are, by certainty.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Kinds {
     /// No right engine does this.
     pub certain: usize,
-    /// Most right engines do not.
+    /// Most right engines do not do this.
     pub likely: usize,
-    /// Good to know.
+    /// Worth knowing.
     pub note: usize,
 }
 
-/// Something that is seen in a dump by itself.
+/// Something noticed in a single dump.
 #[derive(Clone, Debug, Serialize)]
 pub struct Seen {
     /// The tap it was seen in.
     pub tap: String,
-    /// That tap, and others it is about.
+    /// That tap, and others concerned.
     pub taps: Vec<String>,
     /// The step.
     pub step: u32,
@@ -62,7 +62,7 @@ pub struct Seen {
     pub what: &'static str,
     /// What was seen, in words and numbers.
     pub detail: String,
-    /// The kind of mistake that does this.
+    /// The kind of mistake that causes this.
     pub points_to: &'static str,
     /// The numbers by name.
     #[serde(flatten)]
@@ -90,7 +90,7 @@ impl Inspect {
     }
 }
 
-/// The names that are no taps, and were not looked at.
+/// The names that are no taps, and were not checked.
 pub(crate) fn not_looked_at(dump: &Dump) -> Vec<String> {
     let open: BTreeSet<String> =
         dump.open_taps().iter().map(|entry| stored_name(&entry.tap.to_string(), entry.step)).collect();
@@ -124,7 +124,7 @@ impl Kinds {
     }
 }
 
-/// What to do about the gravest finding.
+/// The next step for the most certain finding.
 fn next(dump: &Dump, inspection: &Inspection) -> String {
     let path = safe(&dump.path().to_string_lossy());
     match inspection.findings.iter().min_by_key(|f| f.sure).filter(|f| f.sure != Sureness::Note) {

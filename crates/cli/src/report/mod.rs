@@ -1,7 +1,7 @@
-//! What did a command find? For each command one type that says all of it, as data: JSON is that type serialised, and every other writer reads the same.
+//! Defines the reports of all commands as data: one type each. JSON is that type serialised, and every other writer reads the same.
 //!
-//! [`Compare`], [`Replay`], [`Explain`], [`Weights`], [`Inspect`], [`Bisect`], [`Gate`], [`Align`], [`Show`], [`Dump`] and [`Import`]. docs/reference/schema describes
-//! their JSON. Numbers that are not finite, or were not measured, are null there; so the types are written and not read back.
+//! [`Compare`], [`Replay`], [`Explain`], [`Weights`], [`Inspect`], [`Bisect`], [`Gate`], [`Align`], [`Show`], [`Dump`] and [`Import`]. docs/reference/schema
+//! describes their JSON. Numbers that are not finite, or were not measured, are null there; so the types are written but never read back.
 
 mod align;
 mod bisect;

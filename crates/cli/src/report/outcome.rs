@@ -1,16 +1,16 @@
-//! What makes a job fail? Taps that differ or were not compared where they had to be, for the writers that CI systems read.
+//! Lists what makes a job fail, for the formats of CI systems: taps that differ, or were not compared where they had to be.
 
 use firstdiff_compare::{Report, Status};
 
 use crate::report::RequiredUnchecked;
 
-/// What CI is to show.
+/// The outcome that CI shows.
 pub(crate) struct Outcome<'a> {
     pub(crate) report: &'a Report,
-    /// What is concluded, in a word or two.
+    /// The conclusion, in a word or two.
     pub(crate) concluded: &'static str,
     pub(crate) failures: Vec<Failure>,
-    /// Whether what differs is allowed by a baseline, and fails only where it is among the failures.
+    /// Whether a baseline allows differences, so that only those among the failures fail.
     pub(crate) held: bool,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Of taps that differ though no compared input does, and those that had to be compared.
+    /// The failures of a comparison: taps that differ though no compared input does, and taps that had to be compared.
     pub(crate) fn of(report: &Report, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
         let diverged = report.taps.iter().filter(|tap| tap.status == Status::Diverged).map(|tap| Failure {
             place: report.name(tap.place),

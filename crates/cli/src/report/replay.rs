@@ -1,4 +1,4 @@
-//! Which operations are wrong in themselves? What `replay` says.
+//! Defines the report of `replay`: the operations that are wrong by themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub struct Replay {
     /// What is concluded.
     #[serde(flatten)]
     pub conclusion: Conclusion,
-    /// What was judged, and as what.
+    /// What was judged, and in which arithmetic.
     #[serde(flatten)]
     pub judged: Judged,
     /// Wrong operations, the same one of several layers together, in the order of the Plan.
@@ -37,26 +37,26 @@ pub struct Replay {
 /// What `replay` and `explain` judged, and every tap.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
-    /// In whose arithmetic it was judged.
+    /// The arithmetic in which it was judged.
     #[serde(flatten)]
     pub judged_in: JudgedIn,
     /// Where the model was read.
     pub model: String,
-    /// What it is.
+    /// Its family and size.
     pub architecture: Architecture,
     /// The candidate.
     pub candidate: Provenance,
     /// Routers that send tokens to other experts than the reference's.
     pub routing: Vec<Routed>,
-    /// How the taps stand that were recorded.
+    /// How many of the recorded taps have which status.
     pub counts: Counts,
-    /// Every tap the candidate recorded, and every one of the Plan it did not, in the order of the Plan.
+    /// Every tap that the candidate recorded, and every other tap of the Plan, in the order of the Plan.
     pub taps: Vec<ReplayedTap>,
     /// Names in the dump that are no taps.
     pub unmapped: Vec<String>,
     /// What was not checked, and why, in lines.
     pub not_checked: Vec<String>,
-    /// What else should be known.
+    /// Other notes.
     pub warnings: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct Routed {
     pub tokens: usize,
     /// Those that go elsewhere.
     pub rerouted: Vec<Rerouted>,
-    /// Whether the router is wrong in itself, or why it is not.
+    /// Whether the router is wrong by itself, or why it is not.
     pub because: Because,
     /// All of this in words.
     pub words: String,
@@ -86,7 +86,7 @@ pub struct Rerouted {
     pub taken: Vec<usize>,
     /// Experts that the reference chose and the candidate did not.
     pub left: Vec<usize>,
-    /// By how much the candidate's scores of those taken are above those of those left, as a share of the largest.
+    /// By how much the candidate's scores of the taken experts exceed those of the left ones, as a share of the largest.
     pub margin: Option<f64>,
 }
 
@@ -94,13 +94,13 @@ pub struct Rerouted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Because {
-    /// Rounding decides: no fault.
+    /// Rounding decides between them: no fault.
     Rounding,
-    /// Its scores are others than the reference's, and this is the right choice among them.
+    /// Its scores differ from the reference's, and this is the right choice by them.
     Scores,
-    /// The choice is not what its scores say.
+    /// The choice contradicts its scores.
     Fault,
-    /// Nobody can say whether it is what its scores say.
+    /// Unknown whether the choice follows its scores.
     Unknown,
 }
 
@@ -109,7 +109,7 @@ impl Routed {
         let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
         let because = match judged.map(|tap| tap.report.status) {
             Some(Status::Diverged) => Because::Fault,
-            // Below a fault its scores are moved by that.
+            // Behind a fault, its scores differ because of that.
             Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => Because::Scores,
             _ if routing.is_rounding() => Because::Rounding,
             Some(status) if status.agrees() => Because::Scores,
@@ -178,20 +178,20 @@ pub struct ReplayedTap {
     pub from: Vec<String>,
     /// Taps in between that were computed: the fault may be in any of them.
     pub span: Vec<String>,
-    /// Of a wrong residual add, what was added.
+    /// For a wrong residual add, what was added.
     pub fit: Option<Fit>,
 }
 
 /// What was added to the residual stream.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fit {
-    /// How often the stream before it is in the sum: 1 where all is well.
+    /// How many times the stream before it is in the sum; 1 where it is right.
     pub x: f64,
-    /// How often the branch is: 1 where all is well.
+    /// How many times the branch is; 1 where it is right.
     pub branch: f64,
-    /// How often the normed stream is: 0 where all is well; null where it was not at hand.
+    /// How many times the normed stream is; 0 where it is right; null where it was not recorded.
     pub norm: Option<f64>,
-    /// The taps that were added, and how often.
+    /// The taps that were added, and how many times each.
     pub terms: BTreeMap<String, f64>,
     /// NMSE of what the fit leaves.
     pub residual_nmse: f64,
@@ -221,20 +221,20 @@ pub struct WrongOperation {
     pub worst_nmse: Option<f64>,
     /// The NMSE that is allowed of the first.
     pub allowed_nmse: Option<f64>,
-    /// Whether it was held against the reference's own value, as it cannot be computed.
+    /// Whether it was compared with the reference's own value, as it cannot be computed.
     #[serde(skip)]
     pub is_of_the_reference: bool,
     /// The recorded taps it was computed from.
     pub from: Vec<String>,
     /// Taps in between that were computed: the fault may be in any of them.
     pub span: Vec<String>,
-    /// Of a wrong residual add, what was added.
+    /// For a wrong residual add, what was added.
     pub fit: Option<Fit>,
-    /// Further mistakes in the same operation, that give these numbers together with the first.
+    /// Further mistakes in the same operation, which together with the first give these numbers.
     pub together: Vec<Diagnosis>,
-    /// Why it is wrong, where its size alone does not tell.
+    /// Why it is wrong, where its size alone does not show that.
     pub note: Option<String>,
-    /// What else is to be known of its causes.
+    /// Other notes on its causes.
     pub notes: Vec<String>,
 }
 
@@ -309,7 +309,7 @@ impl WrongOperation {
         let mut causes = cause::all_of(&session.findings, one.report.place)
             .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.given.source, f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
-        // What speaks for it that all taps of a group are only recorded wrongly.
+        // Evidence that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
         let taken_back: BTreeSet<Place> = group.iter().flat_map(|t| t.taken_back.iter().copied()).collect();
         let taken_back: Vec<Place> = taken_back.into_iter().collect();
@@ -340,7 +340,7 @@ impl WrongOperation {
     }
 }
 
-/// What is to be done about the first wrong operation.
+/// The next step for the first wrong operation.
 fn next(session: &ReplaySession) -> Option<String> {
     let groups = session.wrong_operations();
     let Some(group) = groups.iter().find(|group| group[0].is_blamed()).or(groups.first()) else {
@@ -381,7 +381,7 @@ fn next(session: &ReplaySession) -> Option<String> {
     })
 }
 
-/// What was not checked, and why: of what was recorded, and what was not.
+/// What was not checked, and why: of the recorded taps, and taps that were not recorded.
 fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
     let mut lines = not_checked(listed, &session.given.dump.path().to_string_lossy());
     let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();

@@ -1,4 +1,4 @@
-//! What does a dump hold? What `show` says.
+//! Defines the report of `show`: what a dump holds.
 
 use firstdiff_compare::unravel;
 use firstdiff_trace::{Dump, DumpError, Entry, Site, Tensor};
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::report::{Header, Provenance};
 
-/// Rows and columns of a map at most.
+/// The most rows and columns of a map.
 const ROWS: usize = 24;
 const COLUMNS: usize = 48;
-/// Values that are printed.
+/// How many values are printed.
 const FIRST: usize = 6;
 
 /// The report of `firstdiff show`.
@@ -22,17 +22,17 @@ pub struct Show {
     pub dump: Provenance,
     /// How many tensors it holds in all.
     pub tensors: usize,
-    /// Those that were asked for.
+    /// The requested ones.
     pub taps: Vec<Shown>,
-    /// Where one alone was asked for: how large its values are, and where.
+    /// Where only one was requested: how large its values are, and where.
     pub map: Option<Map>,
-    /// Names of what cannot be read as a tensor of floats.
+    /// Names that cannot be read as a tensor of floats.
     pub unreadable: Vec<String>,
-    /// What else should be known.
+    /// Other notes.
     pub warnings: Vec<String>,
 }
 
-/// A tensor's values in few numbers. Those that are not finite are counted, and are in no other number.
+/// A tensor's values in a few numbers. Values that are not finite are counted, and enter no other number.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shown {
     /// Its name.
@@ -49,11 +49,11 @@ pub struct Shown {
     pub not_finite: usize,
     /// How many are exactly zero.
     pub zeros: usize,
-    /// The smallest; none where no value is finite.
+    /// The smallest; null where no value is finite.
     pub min: Option<f64>,
     /// The largest.
     pub max: Option<f64>,
-    /// The index of the value that is largest without its sign.
+    /// The index of the value with the largest magnitude.
     pub peak_at: Option<Vec<usize>>,
     /// The mean.
     pub mean: Option<f64>,
@@ -63,10 +63,10 @@ pub struct Shown {
     pub first: Vec<f64>,
 }
 
-/// Root of the mean square of groups of values: token positions downwards, what stands behind them to the right.
+/// Root of the mean square of groups of values: token positions downwards, the elements of a position to the right.
 #[derive(Clone, Debug, Serialize)]
 pub struct Map {
-    /// The head it is of, where it is of one alone.
+    /// Its head, where it shows a single one.
     pub head: Option<usize>,
     /// What each column counts: `channels of all heads`, `keys` ..
     pub across: &'static str,
@@ -74,7 +74,7 @@ pub struct Map {
     pub positions_each: usize,
     /// How many values of a position each column stands for.
     pub columns_each: usize,
-    /// Row by row; none where a value is not finite.
+    /// Row by row; null where a value is not finite.
     pub rms: Vec<Vec<Option<f64>>>,
 }
 
@@ -87,7 +87,7 @@ impl Show {
 }
 
 impl Shown {
-    /// Of a tensor of a dump.
+    /// The numbers of a dump's tensor.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -128,12 +128,12 @@ impl Shown {
         })
     }
 
-    /// The largest value without its sign.
+    /// The largest magnitude.
     pub(crate) fn peak(&self) -> Option<f64> {
         Some(self.max?.max(-self.min?))
     }
 
-    /// What is odd about its values at first sight.
+    /// Anything unusual about its values.
     pub(crate) fn odd(&self) -> Option<String> {
         match () {
             () if self.count == 0 => Some("holds nothing".into()),
@@ -145,7 +145,7 @@ impl Shown {
     }
 }
 
-/// Root of the mean square, of values of any size: none where there are none, or one is not finite.
+/// Root of the mean square, for values of any size; `None` where there are none, or one is not finite.
 fn rms(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
     let peak = values.clone().map(f64::abs).fold(0.0, |a, b| if b.is_nan() || b > a { b } else { a });
     let (squares, count) = values.fold((0.0, 0), |(sum, count), value| (sum + (value / peak).powi(2), count + 1));
@@ -157,7 +157,7 @@ fn rms(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
 }
 
 impl Map {
-    /// Of a tensor of that site, of one head of it where one is asked for. `None` where it has no values, or is no matrix.
+    /// The map of a tensor of that site, or of one head of it if requested. `None` where it has no values, or is not a matrix.
     ///
     /// # Errors
     /// When the tensor has no such head.
@@ -169,14 +169,14 @@ impl Map {
         if let Some(head) = head.filter(|&head| head >= heads) {
             return Err(NoHead { head, heads });
         }
-        // More axes than the tap has are of a batch, and which is which is not known.
+        // Axes beyond the tap's own are those of a batch, and which is which is unknown.
         let too_many = !site.is_open() && shape.len() > site.axes().len();
         if shape.len() < 2 || too_many || values.is_empty() {
             return Ok(None);
         }
         let positions = shape[axis];
         let (behind, before) = (shape[axis + 1..].iter().product::<usize>(), shape[..axis].iter().product::<usize>());
-        // Of heads before the positions, all of them together, or one; of heads behind them, one beside the other.
+        // With heads before the positions: all of them together, or one; with heads behind them: one beside the other.
         let (blocks, channels) = match head {
             Some(head) if axis == 1 => (head..head + 1, 0..behind),
             Some(head) => (0..before, head * shape[2]..(head + 1) * shape[2]),

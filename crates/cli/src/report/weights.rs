@@ -1,4 +1,4 @@
-//! Are these the same weights? What `weights` says.
+//! Defines the report of `weights`: how two files of weights differ.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct Weights {
     pub counts: TensorCounts,
     /// Whether nearly all matrices are unlike, and no known mistake explains them.
     pub another_model: bool,
-    /// Where that is so, how many.
+    /// How many are unlike, where that is so.
     pub unlike: Option<Unlike>,
     /// What is wrong.
     pub findings: Vec<Difference>,
@@ -36,7 +36,7 @@ pub struct Weights {
     pub not_checked: Vec<NotChecked>,
     /// What to do next.
     pub next: Option<&'static str>,
-    /// What else should be known.
+    /// Other notes.
     pub warnings: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct WeightFile {
     pub format: &'static str,
     /// How many tensors it holds.
     pub tensors: usize,
-    /// Names of weights that are there already, and were not looked at.
+    /// Names of weights that the file holds twice, and that were not checked.
     pub doubles: Vec<String>,
 }
 
@@ -76,13 +76,13 @@ pub struct NotChecked {
 pub struct TensorCounts {
     /// The same values.
     pub identical: usize,
-    /// The same but for what the element type must cost.
+    /// The same, except for the rounding of the element type.
     pub rounded: usize,
-    /// One side takes another tensor of its own for it, as the other does in fact.
+    /// One side uses another of its own tensors for it, as the other side in fact does.
     pub tied: usize,
     /// Not the same.
     pub wrong: usize,
-    /// Not looked at.
+    /// Not checked.
     pub unchecked: usize,
 }
 
@@ -98,7 +98,7 @@ pub struct Difference {
     pub tensors: Vec<String>,
     /// What was found, in words.
     pub note: String,
-    /// NMSE that remains once the mistake is imitated.
+    /// NMSE that is left with the mistake imitated.
     pub residual_nmse: Option<f64>,
 }
 
@@ -121,7 +121,7 @@ pub struct Tensor {
     pub reason: Option<String>,
     /// NMSE of B against A.
     pub nmse: Option<f64>,
-    /// NMSE that the element types may cost.
+    /// NMSE that the element types may cause.
     pub allowed_nmse: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What was written? What `dump` and `import` say.
+//! Defines the reports of `dump` and `import`: what was written.
 
 use serde::Serialize;
 

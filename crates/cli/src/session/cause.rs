@@ -1,4 +1,4 @@
-//! How is a proved cause said? What, the proof, what to change: the same words on the screens of explain, replay and compare.
+//! Words a proved cause in the same way on the screens of explain, replay and compare: what it is, the proof, and what to change.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::session::source::Source;
 use crate::session::{ByModel, Session};
 use crate::words::shorten;
 
-/// Replays, and names the causes that take a moment to find; up to `faults` mistakes in one operation.
+/// Replays, and names the causes that are found quickly; up to `faults` mistakes in one operation.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -33,12 +33,12 @@ pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanatio
     Ok(explanation)
 }
 
-/// Replays, and names the causes that take a moment to find and that nothing of what was recorded speaks against.
+/// Replays, and names the causes that are found quickly and that no recorded tap contradicts.
 fn weighed(given: &Given) -> anyhow::Result<Explanation> {
     searched(given, &Effort { weigh: true, ..Effort::quick() })
 }
 
-/// Replays and explains with `effort`, and tells how far it is.
+/// Replays and explains with `effort`, and shows the progress.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -56,7 +56,7 @@ pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explana
     Ok(explanation)
 }
 
-/// That the candidate was fed other tokens, as `tap` shows.
+/// The cause that the candidate was fed other tokens, as `tap` shows.
 pub(crate) fn of_other_tokens(edits: &TokenEdits, tap: &TapReport) -> ByModel {
     let nmse = tap.metrics.and_then(|metrics| metrics.nmse());
     let (cause, finding) = other_tokens(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
@@ -67,14 +67,14 @@ fn by_model(finding: &Finding, fix: String) -> ByModel {
     ByModel::Cause(Box::new(diagnosis_with_fix(finding, Some(fix))))
 }
 
-/// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
-/// No cause is taken that the rest of the dump speaks against.
+/// Why a candidate diverges from its reference at `place`, whose inputs were all compared or not; `None` where a quick search does not show it. A cause that
+/// the rest of the dump contradicts is not used.
 pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<ByModel> {
     let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
     };
-    // ChunkAlignment together by position, each side shares the tokens out among steps of its own.
+    // Where the two are aligned by position, each side divides the tokens among its own steps.
     let (tokens, decode_tokens, place) = match session.alignment() {
         Some(alignment) => {
             let step = alignment.candidate.step_of(alignment.cells.get(place.step as usize)?.start)?;
@@ -118,7 +118,7 @@ pub(crate) fn of(findings: &[Finding], place: Place) -> Option<(&Finding, &Cause
     all_of(findings, place).next()
 }
 
-/// Every proved cause that shows at a place: several are made there together.
+/// Every proved cause that shows at a place: it may have several together.
 pub(crate) fn all_of(findings: &[Finding], place: Place) -> impl Iterator<Item = (&Finding, &Cause)> {
     let stated = findings.iter().filter(move |f| f.matched == Match::Reproduced && f.shown_at.contains(&place));
     stated.filter_map(|finding| Some((finding, finding.cause.as_ref()?)))
@@ -157,7 +157,7 @@ pub(crate) fn proof(finding: &Finding) -> String {
     proof
 }
 
-/// `another arithmetic, not a mistake: all 45 products with weights are off alike ..`, and which it looks like.
+/// `another arithmetic, not a mistake: all 45 products with weights are off alike ..`, and which one it looks like.
 pub(crate) fn arithmetic(other: &OtherArithmetic) -> [String; 2] {
     let [least, most] = other.nmse.map(number);
     let rest = if other.alone { "; every other operation is right" } else { "" };
@@ -187,7 +187,7 @@ pub(crate) fn arithmetic(other: &OtherArithmetic) -> [String; 2] {
     [what, which]
 }
 
-/// What is to be done about another arithmetic.
+/// The next step for another arithmetic.
 pub(crate) fn beside_another_arithmetic(other: &OtherArithmetic) -> String {
     let weights = match other.nearest {
         Some(rounding) if !rounding.is_of_weights_alone() => "",
@@ -199,7 +199,7 @@ pub(crate) fn beside_another_arithmetic(other: &OtherArithmetic) -> String {
     )
 }
 
-/// What to change, with the number that is due.
+/// What to change, with the right number.
 pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     if let Some(other) = &finding.arithmetic {
         return beside_another_arithmetic(other);
@@ -207,7 +207,7 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     let due = finding.due.clone().or_else(|| source.right_value(id, finding));
     let due = due.map_or_else(String::new, |value| format!(": {value}"));
     let where_it_is = if finding.through.is_empty() { "" } else { "; at which of the places named, is not told" };
-    // What gives the same numbers is as likely, and is put right otherwise: the first few of it.
+    // Other mistakes that give the same numbers are as likely, but are fixed differently: the first few of them.
     let mut known = vec![advice(id)];
     let other = |other: &Cause| {
         let advice = advice(other.id);
@@ -215,7 +215,7 @@ pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
         known.extend(is_new.then_some(advice));
         is_new.then(|| format!("; or, if it is {}: {advice}", other.id))
     };
-    // Where the reference's own number and line are known, they put the others right as well.
+    // Where the reference's own number and line are known, they also fix the other mistakes.
     let is_told = finding.due.is_some();
     let others: String = finding.alternatives.iter().filter(|_| !is_told).filter_map(other).collect();
     format!("{}{due}{where_it_is}{others}", advice(id))

@@ -1,4 +1,4 @@
-//! Turns a finding of explain into what is reported of it: the cause with its proof, and what to change.
+//! Turns a finding of explain into its report: the cause with its proof, and what to change.
 
 use firstdiff_explain::Measured;
 use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
@@ -13,13 +13,13 @@ use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
-/// What is known of a fault, and what to change.
+/// What is known about a fault, and what to change.
 pub(crate) fn diagnosis(source: &Source, finding: &Finding) -> Diagnosis {
     let fix = proved(finding).map(|cause| fix(source, cause.id, finding));
     diagnosis_with_fix(finding, fix)
 }
 
-/// What is known where it is known what to change.
+/// What is known about a fault, with a known fix.
 pub(crate) fn diagnosis_with_fix(finding: &Finding, fix: Option<String>) -> Diagnosis {
     let proved = proved(finding);
     let mut alternatives: Vec<&'static str> = Vec::new();
@@ -108,7 +108,7 @@ fn params(cause: &Cause) -> Params {
     cause.params.iter().map(|(name, value)| (*name, value.clone())).collect()
 }
 
-/// How sure a finding is.
+/// How certain a finding is.
 pub(crate) fn match_of(found: Found) -> Match {
     match found {
         Found::Reproduced => Match::Reproduced,

@@ -1,4 +1,4 @@
-//! What is judged, and as what? A model, a candidate's dump, the arithmetic it works in, and the tokens it was fed.
+//! Opens what is judged: a model, a candidate's dump, the arithmetic it works in, and the tokens it was fed.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -57,20 +57,20 @@ pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
     }
 }
 
-/// What a candidate is held against, and its dump, ready to be judged.
+/// What a candidate is compared with, and its dump, ready to be judged.
 pub(crate) struct Given {
     pub(crate) path: PathBuf,
     pub(crate) source: Source,
     pub(crate) dump: Dump,
     pub(crate) named: Named,
     pub(crate) why: String,
-    /// Whether only the dump's own word asks for a profile as coarse as this.
+    /// Whether only the dump's own metadata asks for a profile as coarse as this.
     pub(crate) loosened: Option<Loosened>,
-    /// What should be said beside the judge's own warnings.
+    /// Notes beside the judge's own warnings.
     pub(crate) warnings: Vec<String>,
-    /// Whether parity of what is there may be said of a recording that was not finished.
+    /// Whether a recording that was not finished may be at parity in what is there.
     pub(crate) partial: bool,
-    /// How many sequences the candidate's run was of.
+    /// How many sequences the candidate's run had.
     pub(crate) sequences: usize,
 }
 
@@ -78,12 +78,12 @@ impl CandidateArgs {
     /// The candidate's dump.
     ///
     /// # Errors
-    /// When none is named.
+    /// When none is given.
     pub(crate) fn candidate(&self) -> Result<&Path> {
         self.candidate.as_deref().context("no candidate's dump is named")
     }
 
-    /// Opens both, and settles what neither says.
+    /// Opens both, and decides what neither declares.
     ///
     /// # Errors
     /// When something cannot be read, or the tokens of a step are not known.
@@ -112,7 +112,7 @@ impl CandidateArgs {
             Some(profile) => Choice::asked(profile),
             None => declared(&model, &dump)?,
         };
-        // In the coarser profiles f16's rounding is the engine's own, and hides nothing of the printer's.
+        // In the coarser profiles, f16's rounding is the engine's own, and hides no rounding by the printer.
         let dump = if matches!(named, Named::Exact | Named::F32) { dump.printed_as_f16() } else { dump };
         let mut warnings = warnings;
         let cache = match args.cache {
@@ -128,7 +128,7 @@ impl CandidateArgs {
             given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
         let (tokens, tokens_are_known, decode_tokens) = match told {
             Some(tokens) => {
-                // --tokens may name those of all steps.
+                // --tokens may give those of all steps.
                 let prompt = dump.meta().tokens.as_ref().map_or(tokens.len(), Vec::len);
                 let decoded = if tokens.len() > prompt { &[] } else { &decoded[..] };
                 let (tokens, decode_tokens) = shared_out(&dump, &tokens, decoded);
@@ -173,7 +173,7 @@ impl CandidateArgs {
     }
 }
 
-/// A candidate beside the program that its reference ran.
+/// A candidate with the program that its reference ran.
 fn of_program(args: CandidateArgs) -> Result<Given> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
     let (recorded, why, loosened) = Recorded::open(&args)?;
@@ -183,12 +183,12 @@ fn of_program(args: CandidateArgs) -> Result<Given> {
 }
 
 impl Given {
-    /// Whether the candidate's recording was finished, of `all` taps where that is known.
+    /// Whether the candidate's recording was finished; `all` is the number of its taps, where known.
     pub(crate) fn incomplete(&self, all: Option<usize>) -> Incomplete {
         Incomplete::of(&[("the candidate", &self.dump)], all)
     }
 
-    /// What had to be assumed to read the candidate, and what of it is not used.
+    /// What had to be assumed to read the candidate, and what is not used of it.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = crate::session::notes(&[&self.dump]);
         notes.extend(self.loosened.map(Loosened::note));
@@ -203,14 +203,14 @@ impl Given {
                 first.tap
             ));
         }
-        // A comparison beside it notes what it had to assume of the same dump.
+        // A comparison of the same dump already notes its assumptions.
         let mut met = HashSet::new();
         notes.retain(|note| met.insert(note.clone()));
         notes
     }
 }
 
-/// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are asked for.
+/// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are given.
 fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
     let told = dump.meta().tokens.clone()?;
     let later = dump.entries().last().is_some_and(|e| e.step > 0);
@@ -220,7 +220,7 @@ fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
     Some(all.iter().copied().chain(rest).collect())
 }
 
-/// Token ids as asked, or as the dump says; which may not differ.
+/// Token ids as given, or as the dump declares; the two may not differ.
 fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
     let told = told.map(crate::session::ids).transpose()?;
     match (asked, told) {
@@ -236,7 +236,7 @@ fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<O
     }
 }
 
-/// The dump, with whole tensors of lists of values without a shape, where it has a step for each token that is known.
+/// The dump with lists of values made into whole tensors, where it has a step for each known token.
 fn one_a_token(dump: Dump, model: &Model, args: &CandidateArgs) -> Dump {
     let meta = dump.meta();
     let count = |asked: &Option<Vec<u32>>, own: &Option<Vec<i64>>| {
@@ -254,7 +254,8 @@ fn one_a_token(dump: Dump, model: &Model, args: &CandidateArgs) -> Dump {
     })
 }
 
-/// The batch that the dump is: as its shapes show, beside the model's of `tokens` tokens; or its tensors hold as many positions as the model's own prompts.
+/// The batch that the dump is: by its shapes, compared with the model's for `tokens` tokens; or if its tensors hold as many positions as the model's own
+/// prompts.
 fn batch(dump: &Dump, model: &Model, tokens: Option<usize>) -> Option<Batch> {
     let prompts = &model.prompts;
     let own = prompts.first().map(Vec::len);
@@ -274,7 +275,7 @@ fn batch(dump: &Dump, model: &Model, tokens: Option<usize>) -> Option<Batch> {
     })
 }
 
-/// The first tap that holds one row of a prefill of several tokens, and does not say which.
+/// The first tap that holds one row of a prefill of several tokens without declaring which.
 fn single_row(dump: &Dump, model: &Model, tokens: usize) -> Option<Tap> {
     let single = |e: &&Entry| {
         let row = e.step == 0 && e.rows.is_none() && !e.tap.site.axes().contains(&'S');
@@ -289,14 +290,14 @@ fn fits(dump: &Dump, model: &Model) -> bool {
     length.is_some() && positions(dump, model).ok() == length && dump.meta().tokens.is_none()
 }
 
-/// How many positions the prefill has, by the tap that holds most.
+/// How many positions the prefill has, by the tap that holds the most.
 fn positions(dump: &Dump, model: &Model) -> Result<usize> {
     let flat = dump.entries().iter().filter(|e| e.step == 0 && !e.tap.site.axes().contains(&'S'));
     let most = flat.map(|e| e.shape.iter().product::<usize>() / model.plan.dims.width(e.tap.site).max(1)).max();
     most.filter(|&n| n > 0).context("it cannot be said how many tokens the dump is of: say --tokens")
 }
 
-/// The same where nobody says which tokens they are: one row beside several keys is of a longer run, and where it stands there nobody knows.
+/// The same without known tokens: one row with several keys is from a longer run, at an unknown position.
 fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
     let count = positions(dump, model)?;
     let beside_keys = |e: &&Entry| e.step == 0 && e.tap.site.axes().last() == Some(&'S') && e.shape.len() > 1;
@@ -309,7 +310,7 @@ fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
     Ok(count)
 }
 
-/// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.
+/// The profile that the dump declares, else f32. Running a GGUF through llama.cpp rounds activations as each weight type requires.
 pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
     let said = crate::session::arithmetic::precision(dump)?;
     let llama_cpp =
@@ -320,7 +321,7 @@ pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
         return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
     }
     Ok(match said {
-        // What a GGUF is run in by its own makers.
+        // The profile in which llama.cpp runs a GGUF.
         Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
         Some(profile) => Choice::candidates(profile, dump, None),
         None => Choice::undeclared(dump),

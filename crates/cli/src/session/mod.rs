@@ -1,4 +1,4 @@
-//! What the command adds to a comparison of two dumps: models, recorded programs, causes, and a bar.
+//! Adds to a comparison of two dumps what only the command has: models, recorded programs, causes, and a progress bar.
 
 pub(crate) mod cause;
 pub(crate) mod diagnosis;
@@ -22,10 +22,10 @@ use firstdiff_trace::Cache;
 use crate::progress::Bar;
 use crate::session::given::arithmetic as arithmetic_of;
 
-/// What this command has: models, causes, and a bar.
+/// The tools of this command: models, causes, and a progress bar.
 pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &run };
 
-/// Compares, shows how far it is, and asks the model, where there is one, for the cause of a first difference.
+/// Compares with a progress bar, and asks the model, if there is one, for the cause of a first difference.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -47,7 +47,7 @@ pub fn run(session: Session) -> Result<Judged> {
     Ok(judged)
 }
 
-/// The candidate as the reference's program is carried out on it; `taps`: how the comparison lists them.
+/// The candidate as an input of the reference's program; `taps`: as the comparison lists them.
 pub fn in_a_program<'a>(
     session: &'a Session,
     values: &'a InReferenceOrder<'a>,

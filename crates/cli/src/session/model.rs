@@ -10,11 +10,11 @@ use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_parity::session::{Session, ids};
 use firstdiff_trace::{Dump, Tap};
 
-/// Takes order, dependencies and tolerances from a model: each tap may be as far off as the profile's arithmetic puts it from the
-/// exact one, with room for other orders of summation.
+/// Takes order, dependencies and tolerances from a model: each tap may be as far off as the profile's arithmetic is from the exact one, with room for other
+/// orders of summation.
 ///
 /// # Errors
-/// When the model cannot be read or run, or neither dump says which tokens it was fed.
+/// When the model cannot be read or run, or neither dump declares its tokens.
 pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     session.model = Some(path.to_owned());
     let model = firstdiff_model::load(path)?;
@@ -48,8 +48,8 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     Ok(session)
 }
 
-/// The distance between the f32 and the exact run of every tap, with room for other orders of summation, and how far the reference is
-/// from the exact run.
+/// The distance between the f32 run and the exact run at every tap, with room for other orders of summation, and the distance of the reference from the exact
+/// run.
 fn measured(session: &Session, model: &Model) -> Result<Measured> {
     let meta = [session.reference.meta(), session.candidate.meta()];
     let Some(tokens) = meta.iter().find_map(|m| m.tokens.as_ref()) else {
@@ -84,8 +84,8 @@ fn measured(session: &Session, model: &Model) -> Result<Measured> {
     Ok(Measured { allowed, doubt })
 }
 
-/// NMSE between a tap of the reference and the exact run, where the two can be compared as they stand: not Q and K, whose
-/// rows have two orders, and not scores, which are masked in many ways.
+/// NMSE between a tap of the reference and the exact run, where the two can be compared as they stand: not for Q and K, whose rows have two orders, and not
+/// for scores, which are masked in many ways.
 fn reference_off(session: &Session, place: Place, exact: &[f64]) -> Result<Option<f64>> {
     let alignment = matches!(place.tap.site.axes(), ['T', 'D' | 'C' | 'F' | 'V']);
     let Some(entry) = session.reference.find(place.tap, place.step).filter(|_| alignment) else { return Ok(None) };
@@ -95,11 +95,11 @@ fn reference_off(session: &Session, place: Place, exact: &[f64]) -> Result<Optio
     Ok(same.then(|| distance(exact, (0..values.len()).map(|i| values.get(i)))))
 }
 
-/// What a model's own runs say of a comparison.
+/// What a model's own runs show for a comparison.
 struct Measured {
     /// The NMSE each place is allowed.
     allowed: BTreeMap<Place, f64>,
-    /// The reference's first tap that is further from the exact run than that of any right one, and how far.
+    /// The reference's first tap that is further from the exact run than any right run would be, and how far.
     doubt: Option<(Place, f64)>,
 }
 
@@ -109,14 +109,14 @@ fn distance(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
     if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 
-/// Whether `reference` can be a run of `model` by its taps and their shapes.
+/// Whether `reference` can be a run of `model`, by its taps and their shapes.
 fn same_model(model: &Model, reference: &Dump) -> Result<()> {
     for entry in reference.entries() {
         let (tap, axes) = (entry.tap, entry.tap.site.axes());
         if !model.plan.steps.iter().any(|step| step.tap == tap) {
             bail!("it holds {tap}, which that model has not");
         }
-        // A shape with all of the vocabulary's axes is the dump's word on the sizes, in whichever order.
+        // A shape with all of the vocabulary's axes gives the sizes, in any order.
         let whole = entry.shape.iter().filter(|&&n| n > 1).count() == axes.len();
         for axis in axes.iter().filter(|_| whole) {
             if let Some(size) = model.plan.dims.extent(*axis).filter(|size| !entry.shape.contains(size)) {
@@ -133,7 +133,7 @@ const OTHER: f64 = 1e-3;
 const DOUBTFUL: f64 = 1e-8;
 /// Room between one right order of summation and another: a plain loop is six times as far off as eight lanes.
 const ROOM: f64 = 64.0;
-/// No tap is held to less than this in f32.
+/// The smallest tolerance of a tap in f32.
 const LEAST: f64 = 1e-12;
 
 pub(crate) fn nodes(model: &Model) -> Vec<Node> {

@@ -1,4 +1,4 @@
-//! What does the program in a dump say of that dump? Its operations are carried out on the dump's own tensors; those that read weights are not.
+//! Checks a dump with its own recorded program: runs its operations on the dump's own tensors, except those that read weights.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::session::Session;
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{shorten, taps_in_words};
 
-/// What the program makes of the dump's own tensors.
+/// The results of the program on the dump's own tensors.
 pub(crate) struct OwnProgram {
     program: Program,
     replayed: BTreeMap<Place, Replayed>,
-    /// Taps that the program makes of those before them whatever the weights are: zeros of zeros.
+    /// Taps that the program computes from earlier ones whatever the weights are: zeros from zeros.
     whatever_weights: BTreeSet<Place>,
 }
 
-/// No weight can be read: what needs one is not carried out.
+/// No weight can be read: operations that need one are not run.
 struct NoWeights;
 
 impl Weights for NoWeights {
@@ -31,7 +31,7 @@ impl Weights for NoWeights {
     }
 }
 
-/// Weights that are no model's.
+/// Arbitrary weights, of no model.
 struct AnyWeights<'a> {
     of: HashMap<&'a str, &'a View>,
 }
@@ -57,7 +57,7 @@ impl Weights for AnyWeights<'_> {
 }
 
 impl OwnProgram {
-    /// Carries the program of the dump in `folder` out; further where a finding asks for it.
+    /// Runs the program of the dump in `folder`; once more with arbitrary weights where a finding needs it.
     ///
     /// # Errors
     /// When something cannot be read.
@@ -92,7 +92,7 @@ impl OwnProgram {
         Ok(own)
     }
 
-    /// Taps that the dump holds, and that take weights to be made from those before them.
+    /// Taps that the dump holds, and that need weights to be computed from earlier ones.
     fn taps_of_weights(&self) -> impl Iterator<Item = Place> {
         let taps = self.program.taps();
         let place = |tap: usize| Place { step: taps[tap].step as u32, tap: Tap::named(&taps[tap].tap) };
@@ -105,9 +105,9 @@ impl OwnProgram {
         (0..taps.len()).filter(takes_weights).map(place)
     }
 
-    /// Tells of what the program does not make, and takes back what it does itself.
+    /// Reports what the program does not compute, and withdraws findings about what it does on purpose.
     pub(crate) fn settle(&self, inspection: &mut Inspection) {
-        // Whether queries see what follows them is the program's to say.
+        // Whether queries see later keys is defined by the program.
         inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_meant(finding));
         for finding in inspection.findings.iter_mut().filter(|finding| self.is_meant(finding)) {
             finding.sure = Sureness::Note;
@@ -125,7 +125,7 @@ impl OwnProgram {
         }
     }
 
-    /// Whether the program makes what was seen, so that it is no fault of the recording.
+    /// Whether the program computes what was found, so that it is no fault of the recording.
     fn is_meant(&self, finding: &Finding) -> bool {
         let is_one = || {
             let all = std::iter::once(finding.place.tap).chain(finding.others.iter().copied());
@@ -141,13 +141,13 @@ impl OwnProgram {
     }
 }
 
-/// NaN and the like stay what they are, whatever they were made of.
+/// NaN and the like remain findings, however they were computed.
 fn may_be_meant(finding: &Finding) -> bool {
     const OF_NUMBERS: [&str; 3] = ["not-finite", "absurd-values", "empty"];
     finding.sure != Sureness::Note && !OF_NUMBERS.contains(&finding.what)
 }
 
-/// Whether it is what the program makes of other taps of the dump.
+/// Whether it is what the program computes from other taps of the dump.
 fn is_right(tap: &Replayed) -> bool {
     is_judged(tap) && tap.report.status.agrees() && !tap.from.is_empty()
 }

@@ -1,4 +1,4 @@
-//! What does a replay say as a whole? The candidate and its model, every operation judged, the causes that were found, and the verdict.
+//! Concludes a replay: the candidate and its model, every operation judged, the causes that were found, and the verdict.
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ use firstdiff_trace::{Cache, Site};
 use crate::session::given::Given;
 use crate::words::{shorten, steps_in_words, taps_in_words};
 
-/// What is to be said of what is in a file and cannot be computed with.
+/// The note on tensors that are in a file and cannot be used in computations.
 pub(crate) const COARSE: &str = "but only in part or with too few digits to compute with: print whole tensors with six significant digits (%g, %.6e) or more";
 
-/// A replay and what it was of.
+/// A replay and its inputs.
 pub(crate) struct ReplaySession {
     pub(crate) given: Given,
     pub(crate) replay: Replay,
-    /// Why, as far as that was asked.
+    /// The causes, as far as they were requested.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Why a tap is wrong, or why nothing is said of it, in words.
+/// Why a tap is wrong, or unchecked, in words.
 pub(crate) fn why(tap: &Replayed) -> String {
     tap.reason.as_ref().map(Reason::to_string).unwrap_or_default()
 }
 
 impl ReplaySession {
-    /// What may be said of the candidate; of one that was not recorded to its end, parity only where that was asked for.
+    /// The verdict on the candidate; for a recording that was not finished, parity only if that was requested.
     pub(crate) fn verdict(&self) -> Verdict {
         self.given.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.given.partial)
     }
 
-    /// In which decode steps places are wrong: up to the last of which anything was judged.
+    /// In which decode steps places are wrong, up to the last step in which anything was judged.
     pub(crate) fn steps_in_words(&self, wrong: &[Place]) -> Option<String> {
         let judged = self.replay.taps.iter().filter(|t| t.report.status != Status::Unchecked).map(|t| &t.report);
         let last = judged.clone().map(|t| t.place.step).max().unwrap_or(0);
@@ -47,7 +47,7 @@ impl ReplaySession {
 
     fn of_what_is_there(&self) -> Verdict {
         let (wrong, right) = (self.replay.count(|s| s == Status::Diverged), self.replay.count(Status::agrees));
-        // That the embedding is a table says nothing of an engine.
+        // A right embedding shows only that a table was looked up.
         let mut judged = self.replay.taps.iter().filter(|t| t.report.status.agrees());
         let only_table = judged.all(|t| t.report.place.tap.site == Site::H0);
         let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(|t| t.is_for(Reason::is_unclear)).collect();
@@ -98,7 +98,7 @@ impl ReplaySession {
                 first_of(&open)
             )),
             (0, _) if let Some(reason) = self.given.source.not_at_parity() => Verdict::Incomparable(reason),
-            // As compare has it: that all comes out so shows no cache by itself.
+            // As in compare: that everything agrees so does not by itself show a cache.
             (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
                 "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",
                 cache = self.replay.cache
@@ -109,13 +109,13 @@ impl ReplaySession {
         }
     }
 
-    /// Whether the values of the run itself show the type of its cache.
+    /// Whether the run's own values show the type of its cache.
     fn shows_its_cache(&self) -> bool {
         let dump = &self.given.dump;
         shown_cache(dump, dump).is_ok_and(|shown| shown == ShownCache::Is(self.replay.cache))
     }
 
-    /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: of that nothing is known.
+    /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: nothing is known about it.
     fn judged_nowhere(&self) -> Option<String> {
         let dump = self.given.source.judged(&self.given.dump);
         let recorded = |t: &&Replayed| {
@@ -139,7 +139,7 @@ impl ReplaySession {
         ))
     }
 
-    /// What was recorded and could not be read, and what of it is not to be passed whatever was judged.
+    /// What was recorded and could not be read, and what must not pass whatever was judged.
     fn not_read(&self) -> Option<String> {
         let dump = &self.given.dump;
         let apart = dump.ranks().and_then(|ranks| {
@@ -152,7 +152,7 @@ impl ReplaySession {
         Some(format!("{place}: {what}; what could be judged is right"))
     }
 
-    /// Why nothing could be judged: the reason that most taps have.
+    /// Why nothing could be judged: the reason of most taps.
     fn nothing(&self) -> String {
         let mut reasons: Vec<(usize, &Reason)> = Vec::new();
         let recorded = self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent));
@@ -172,13 +172,13 @@ impl ReplaySession {
         format!("no operation could be judged: {most}")
     }
 
-    /// Whether a place is known, but not so that it can be computed with.
+    /// Whether a place is known, but not precisely enough to compute with.
     pub(crate) fn is_coarse(&self, place: Place) -> bool {
         let dump = &self.given.dump;
         dump.find_part(place.tap, place.step).is_some() && dump.find(place.tap, place.step).is_none()
     }
 
-    /// In the form that compare's own screen takes.
+    /// In the form that compare's own screen needs.
     pub(crate) fn report(&self, verdict: &Verdict) -> Report {
         let recorded = |t: &&Replayed| !t.is_for(Reason::is_absent);
         let judged = self.replay.taps.iter().filter(|t| t.report.status != Status::Unchecked);
@@ -206,7 +206,7 @@ impl ReplaySession {
         }
     }
 
-    /// What a verdict must say of a cache that nobody named.
+    /// What a verdict must mention about a cache that is not declared.
     pub(crate) fn assumed_cache(&self) -> String {
         match self.replay.cache_is_assumed {
             true => format!(
@@ -222,12 +222,12 @@ impl ReplaySession {
         self.findings.iter().find_map(|f| f.arithmetic.as_ref())
     }
 
-    /// What is rounded otherwise, and no mistake.
+    /// What is rounded differently without a mistake.
     pub(crate) fn rounded_otherwise(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.is_another_arithmetic())
     }
 
-    /// Wrong operations, the same one of several layers together, but for what is in another arithmetic.
+    /// Wrong operations, the same one of several layers together, except products in another arithmetic.
     pub(crate) fn wrong_operations(&self) -> Vec<Vec<&Replayed>> {
         let in_it = |t: &Replayed| self.rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
         let mut groups = self.replay.wrong();

@@ -1,4 +1,4 @@
-//! What is a candidate held against? A model of a family that is known, or the program that a reference ran.
+//! Defines what a candidate is compared with: a model of a known family, or the program that a reference ran.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::session::reading::TokenArgs;
 use crate::session::{Session, in_a_program, is_recorded};
 use crate::words::shorten;
 
-/// What a candidate is held against.
+/// What a candidate is compared with.
 pub(crate) enum Source {
     /// A model that is read as a Plan, and how to judge by it.
     Plan { model: Box<Model>, options: Options },
@@ -26,7 +26,7 @@ pub(crate) enum Source {
     Program(Box<Recorded>),
 }
 
-/// A reference's dump with its program and weights, and how the candidate compares with it.
+/// A reference's dump with its program and weights, and its comparison with the candidate.
 pub(crate) struct Recorded {
     program: Program,
     weights: ModelFolder,
@@ -34,7 +34,7 @@ pub(crate) struct Recorded {
     report: Report,
 }
 
-/// All taps that a model gives in one step, in the order in which they are made.
+/// All taps that a model gives in one step, in order of production.
 ///
 /// # Errors
 /// When there is no model at the path.
@@ -78,7 +78,7 @@ impl Source {
         })
     }
 
-    /// The candidate's dump as it was judged: in the steps of what it is held against.
+    /// The candidate's dump as it was judged: in the steps of its reference.
     pub(crate) fn judged<'s>(&'s self, dump: &'s Dump) -> &'s Dump {
         match self {
             Source::Plan { .. } => dump,
@@ -94,7 +94,7 @@ impl Source {
         }
     }
 
-    /// Names that a run says are taps, and that one side alone has, as a comparison with the reference found.
+    /// Names that a run lists as taps and only one side has, by the comparison with the reference.
     pub(crate) fn one_sided(&self) -> &[String] {
         match self {
             Source::Plan { .. } => &[],
@@ -102,7 +102,7 @@ impl Source {
         }
     }
 
-    /// Why a comparison with the reference is no parity.
+    /// Why a comparison with the reference is not at parity.
     pub(crate) fn not_at_parity(&self) -> Option<String> {
         let Source::Program(recorded) = self else { return None };
         let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
@@ -116,7 +116,7 @@ impl Source {
         }
     }
 
-    /// What is right where a mistake was made, in numbers.
+    /// The right value where a mistake was made, in numbers.
     pub(crate) fn right_value(&self, id: &str, finding: &Finding) -> Option<String> {
         let Source::Plan { model, .. } = self else { return None };
         let step = finding.taps.first().and_then(|&tap| model.plan.step(tap))?;
@@ -125,7 +125,7 @@ impl Source {
 }
 
 impl Recorded {
-    /// Opens all, and compares the two dumps: by that the candidate's tensors are read. With it why the profile is what it is.
+    /// Opens all, and compares the two dumps: that shows how to read the candidate's tensors. Also returns why the profile was chosen.
     ///
     /// # Errors
     /// When something cannot be read, or the two runs are not of the same tokens.
@@ -138,7 +138,7 @@ impl Recorded {
         program.check_memory(&weights).with_context(|| folder.display().to_string())?;
         program.check_work(&weights).with_context(|| folder.display().to_string())?;
         let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
-        // A program holds for the chunks that it was recorded with.
+        // A program is valid only for the chunks with which it was recorded.
         let (rows, cells) = (args.rows.clone(), CellsOf::Reference);
         let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &told, cells)?
             .with_cache(args.cache);
@@ -172,9 +172,9 @@ impl Recorded {
         self.session.options.profile
     }
 
-    /// What is to be said of how the two were compared.
+    /// Notes on how the two were compared.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        // How the rows of experts were read then says what was replayed.
+        // How the rows of experts were read then shows what was replayed.
         let of_experts = self.session.experts.notes();
         self.session.warnings.iter().filter(|warning| !of_experts.contains(warning)).cloned().collect()
     }
@@ -207,7 +207,7 @@ impl Recorded {
     }
 }
 
-/// Where the weights of a program are: `asked`, else the folder that it names.
+/// Where the weights of a program are: `asked`, else the folder that the program names.
 ///
 /// # Errors
 /// When neither is there.
@@ -224,7 +224,7 @@ pub(crate) fn program_weights(dump: &Path, asked: Option<&Path>, program: &Progr
     }
 }
 
-/// Refuses weights beside a model that has its own.
+/// Refuses weights for a model that has its own.
 ///
 /// # Errors
 /// When there are some.

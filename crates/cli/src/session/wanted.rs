@@ -1,4 +1,4 @@
-//! Which taps would tell more? Of a replay on few taps, those to record next: where a stretch is wrong, what lies inside it.
+//! Chooses which taps to record next after a replay on few taps: where a span is wrong, the taps inside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use firstdiff_trace::{Dump, Tap};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) taps: Vec<Tap>,
-    /// What they tell.
+    /// What they will show.
     pub(crate) why: &'static str,
 }
 
 /// Bytes of the same operations of further layers, all together.
 const MOST_BYTES: usize = 1 << 29;
 
-/// The taps of a whole run that parts it: what each layer gives, and what belongs to no layer. `all` in the order in which they are made.
+/// The taps that divide a whole run: the output of each layer, and the taps of no layer. `all` is in order of production.
 pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
     let mut last = BTreeMap::new();
     for (at, &tap) in all.iter().enumerate() {
@@ -27,7 +27,7 @@ pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
     places.into_iter().map(|at| all[at]).collect()
 }
 
-/// Of the taps inside a wrong stretch, those that part it: all of one layer, and of several what each gives.
+/// Of the taps inside a wrong span, those that divide it: all taps of a single layer, or the output of each of several layers.
 pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
     let inside: BTreeSet<Tap> = through.iter().copied().collect();
     let mut met = BTreeSet::new();
@@ -37,10 +37,10 @@ pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
     if layers.len() > 1 { outline(&taps) } else { taps }
 }
 
-/// What is to be recorded next of a candidate, but for taps that it does not write; nothing where no wrong stretch can be parted.
+/// The taps to record next of a candidate, except those that it does not write; `None` where no wrong span can be divided.
 pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<Wanted> {
     let recorded: BTreeSet<Tap> = dump.all_entries().iter().map(|entry| entry.tap).collect();
-    // What it does not write of one layer it writes of none.
+    // A site that it does not write in one layer it writes in none.
     let site = |tap: &Tap| (tap.stack(), tap.site);
     let written: BTreeSet<_> = recorded.iter().map(site).collect();
     let unknown: BTreeSet<_> = absent.iter().map(site).filter(|site| !written.contains(site)).collect();
@@ -62,12 +62,12 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     let mut taps = narrowing(replay, inside);
     let layers: BTreeSet<_> = inside.iter().filter_map(Tap::block).collect();
     let why = if layers.len() > 1 { "in which layer it is wrong" } else { "which operation is wrong" };
-    // Once more, so that an engine that wavers is not blamed.
+    // Again, so that an engine whose results vary is not blamed.
     taps.push(first.report.place.tap);
     Some(Wanted { taps, why })
 }
 
-/// Where single operations are wrong, or stretches of which the candidate writes no more: the same, and what they read, in the other layers that are wrong.
+/// Where single operations are wrong, or spans that the candidate cannot divide further: the same taps and their inputs, in the other layers that are wrong.
 fn alike(
     replay: &Replay,
     dump: &Dump,
@@ -103,8 +103,8 @@ fn alike(
     taps
 }
 
-/// The token positions at which a tap is wrong, and whether all of the step before them were recorded, and are right; nothing where it is wrong at all, or
-/// nobody knows.
+/// The token positions at which a tap is wrong, and whether all earlier ones of the step were recorded and are right; `None` where all are wrong, or that is
+/// unknown.
 pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool)> {
     let Place { tap: name, step } = tap.report.place;
     let start = match step {
@@ -116,7 +116,7 @@ pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool
     let wrong: Vec<usize> = tap.wrong_rows.iter().map(|&row| start + position(row)).collect();
     let site = name.last_site();
     let count = tap.report.shape.get(site.position_axis()).copied().unwrap_or(0);
-    // Of a name that says nothing of its axes, rows are positions where they are as many.
+    // For a name without known axes, rows are positions where there are as many.
     let length = || Some(Chunks::of(dump)?.ranges().get(step as usize)?.len());
     if site.is_open() && rows.is_none() && length() != Some(count) {
         return None;

@@ -1,4 +1,4 @@
-//! Do the type of a K/V cache, a quantised engine and a second right run get the verdict that is due? On fixtures/rounded (scripts/goldens/make_rounded.py).
+//! Checks the verdict for the type of a K/V cache, a quantised engine and a second right run. On fixtures/rounded (scripts/goldens/make_rounded.py).
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn first(args: &[&str]) -> Option<String> {
     json(args)["first_divergence"]["tap"].as_str().map(str::to_owned)
 }
 
-/// An engine with a K/V cache of this type, which nobody names: parity, and said so, with and without the model.
+/// An engine with an undeclared K/V cache of this type: parity, and the screen mentions it, with and without the model.
 #[track_caller]
 fn takes_a_cache(name: &str, cache: &str) {
     let dump = rounded(name);
@@ -37,14 +37,14 @@ fn takes_a_cache(name: &str, cache: &str) {
         let asked = json(&[args, &["--cache", cache]].concat());
         let words = (asked["verdict"].as_str(), asked["cache_is_assumed"].as_bool());
         assert_eq!(words, (Some("parity"), Some(false)), "{args:?} --cache {cache}");
-        // What is asked for holds.
+        // A requested type is used.
         assert_eq!(json(&[args, &["--cache", "f32"]].concat())["verdict"], "diverged", "{args:?} --cache f32");
     }
 }
 
 #[test]
 fn a_cache_is_assumed_beside_a_fault_too() {
-    // Everything from the norm on is wrong, so that nothing behind it resembles the reference; keys and values were stored in f16 all the same.
+    // Everything from the norm on is wrong, so that nothing behind it resembles the reference; yet keys and values were stored in f16.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("faulty");
     let dump = Dump::open(fixtures().join(rounded("cache-f16-kept"))).unwrap();
@@ -62,7 +62,7 @@ fn a_cache_is_assumed_beside_a_fault_too() {
             (true, false, _) => 1.7 * x,
         };
         let values: Vec<f32> = values.iter().enumerate().map(|at| wrong(at) as f32).collect();
-        // Without its axes: no layout can be told of what resembles nothing.
+        // Without its axes: the layout of a tap that resembles nothing cannot be found.
         let shape = [entry.shape[0], entry.shape[1..].iter().product()];
         let shape = if kept { &shape[..] } else { &entry.shape[..] };
         recorder.record(entry.tap, shape, &values).unwrap();
@@ -75,7 +75,7 @@ fn a_cache_is_assumed_beside_a_fault_too() {
 
 #[test]
 fn a_cache_that_nothing_shows_makes_no_parity() {
-    // The streams alone: that they come out with keys and values in f16 is no proof of where those are kept.
+    // Only the streams: that they agree with keys and values in f16 does not show where those are cached.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("streams");
     let dump = Dump::open(fixtures().join(rounded("cache-f16"))).unwrap();
@@ -139,7 +139,7 @@ fn a_cache_hides_no_fault() {
         first(&["compare", GOLDEN, &rounded("cache-f16-head"), "--cache", "bf16"]).as_deref(),
         Some("layers.1.context")
     );
-    // A fault that no cache explains is found where it is, whatever is said of the cache.
+    // A fault that no cache explains is found where it is, whatever type of cache is given.
     for cache in ["f32", "f16", "bf16", "q8_0"] {
         let of = |args: &[&str]| first(&[args, &["--cache", cache]].concat());
         assert_eq!(of(&["compare", GOLDEN, FAULTY]).as_deref(), Some("layers.0.q_rope"), "{cache}");
@@ -158,14 +158,14 @@ fn a_dump_is_made_in_any_cache_in_any_profile() {
         assert_eq!(Dump::open(out).unwrap().meta().cache.as_deref(), Some(cache));
         let said = json(&["compare", out, &rounded(&format!("cache-{cache}"))]);
         assert_eq!((said["verdict"].as_str(), said["cache"].as_str()), (Some("parity"), Some(cache)), "{cache}");
-        // The cache of either side counts: of the plain run and this one too.
+        // The cache of either side counts: comparing the plain run with this one agrees too.
         assert_eq!(json(&["compare", GOLDEN, out])["verdict"], "parity", "{cache}");
         assert_eq!(json(&["replay", MODEL, out])["verdict"], "parity", "{cache}");
     }
     refuses_usage(&["compare", GOLDEN, GOLDEN, "--cache", "q4_0"], "q8_0");
 }
 
-/// Exit code 2, and the word in what is said.
+/// Exit code 2, and a message with this word.
 #[track_caller]
 fn refuses_usage(args: &[&str], word: &str) {
     let output = firstdiff(args);
@@ -173,7 +173,7 @@ fn refuses_usage(args: &[&str], word: &str) {
     assert!(output.status.code() == Some(2) && error.contains(word), "{args:?}: {error}");
 }
 
-/// A quantised engine: no parity, no operation to blame but `wrong`, and what it looks like.
+/// A quantised engine: no parity, no operation to blame except `wrong`, and which arithmetic it looks like.
 #[track_caller]
 fn is_another_arithmetic(name: &str, looks_like: &[&str], wrong: &[&str]) {
     let dump = rounded(name);
@@ -214,7 +214,7 @@ fn a_second_right_run_says_what_is_allowed() {
     let [noise, allowed, ratio] =
         ["noise_nmse", "allowed_nmse", "error_over_noise"].map(|key| q[key].as_f64().unwrap());
     assert!((allowed / noise - 4.0).abs() < 1e-6 && ratio < 4.0, "{q}");
-    // A matrix 1.1 times as large is a factor, within the noise or not.
+    // A matrix 1.1 times as large is a factor, whatever the noise.
     for noise in [&torch, &by_row] {
         assert_eq!(
             first(&["compare", GOLDEN, &wrong, "--noise", noise]).as_deref(),
@@ -222,10 +222,10 @@ fn a_second_right_run_says_what_is_allowed() {
             "{noise}"
         );
     }
-    // The reference itself measures nothing.
+    // With the reference itself as the second run, nothing is measured.
     assert_eq!(first(&["compare", GOLDEN, &by_row, "--noise", GOLDEN]).as_deref(), Some("layers.0.q"));
     assert!(screen(&["compare", GOLDEN, &by_row, "--noise", GOLDEN]).contains("it is the reference, bit for bit"));
-    // What it lacks is held to the profile, and said.
+    // Taps that it lacks are judged by the profile, and that is reported.
     let folder = tempfile::tempdir().unwrap();
     let part = |name: &str, keep: &dyn Fn(&str) -> bool, change: &dyn Fn(&str, &mut Vec<f32>)| {
         let out = folder.path().join(name);
@@ -250,7 +250,7 @@ fn a_second_right_run_says_what_is_allowed() {
         }
     });
     refuses(&["compare", GOLDEN, &by_row, "--noise", &nan], &["layers.0.k", "no right run"]);
-    // Masked scores stay where they are: what is not finite is refused before.
+    // Masked scores stay in place: a value that is not finite would be refused earlier.
     let other = part("other", &|tap| !tap.ends_with("scores"), &|_, values| values.reverse());
     refuses(&["compare", GOLDEN, &by_row, "--noise", &other], &["a run of something else"]);
 }
@@ -284,7 +284,7 @@ fn an_engine_that_is_not_at_parity_can_be_held_to_itself() {
     assert_eq!(worse.status.code(), Some(1));
     assert!(in_one_line(&String::from_utf8_lossy(&worse.stdout)).contains("layers.1.ffn_up"));
     assert_eq!(gate(&rounded("w4-a32"), &[]).status.code(), Some(1));
-    // Nothing is allowed that need not be.
+    // Nothing may be accepted that need not be.
     let better = gate(GOLDEN, &[]);
     assert_eq!(better.status.code(), Some(1));
     let screen = in_one_line(&String::from_utf8_lossy(&better.stdout));

@@ -1,5 +1,5 @@
-//! Does `firstdiff bisect --run` find what an engine does wrong, and say what an engine does not do? The engine is this test's own binary:
-//! it copies what it is asked for out of a folder, and shares no code with the recorder.
+//! Checks that `firstdiff bisect --run` finds what an engine does wrong, and reports what an engine does not do. The engine is this test's own binary: it
+//! copies the requested tensors from a folder, and shares no code with the recorder.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::common::{parsed, refused};
 
 // ---- the engine ----
 
-/// Run by the tests below through the shell: copies taps of the folder ENGINE_FROM as FIRSTDIFF_* asks.
+/// Run through the shell by the tests below: copies taps of the folder ENGINE_FROM as FIRSTDIFF_* requests.
 #[test]
 fn engine() {
     let Ok(from) = std::env::var("ENGINE_FROM") else { return };
@@ -34,7 +34,7 @@ fn engine() {
         }
         "silent" => return,
         "leaves" | "leaves-and-hangs" => {
-            // In a session of its own, its parent gone.
+            // In a session of its own, with its parent gone.
             let script = format!("setsid sleep 1000 & echo $! > '{from}.left'");
             assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
             if mode != "leaves" {
@@ -85,7 +85,7 @@ fn engine() {
         }
         let is_short = mode == "last-logits" && tap == "logits" && step == 0;
         let (shape, values, rows) = cut(tap, shape, values, if is_short { "last" } else { &rows });
-        // Which row it is it does not say.
+        // It does not say which row it is.
         let rows = rows.filter(|_| !is_short);
         fs::write(out.join(&name), npy(&shape, &values)).unwrap();
         let rows = rows.map_or(String::new(), |rows| format!(", \"rows\": {rows:?}"));
@@ -170,7 +170,7 @@ pub(crate) fn unpack(fixture: &str, folder: &Path) -> PathBuf {
     out
 }
 
-/// The run of a model, the first tokens at once and the others one by one.
+/// The run of a model, with the first tokens at once and the others one by one.
 fn in_steps(model: &str, first: usize, folder: &Path) -> PathBuf {
     let out = folder.join(format!("steps-{first}"));
     let ids = Dump::open(fixtures().join("golden/llama-torch")).unwrap().meta().tokens.clone().unwrap();
@@ -185,8 +185,8 @@ const LAYERS: usize = 22;
 const T: usize = 14;
 const D: usize = 64;
 
-/// 22 layers of noise: what a model computes does not matter to a search, only who reads whom. From `wrong` on, every tap of the residual
-/// stream and what it feeds is other noise; within its layer only what stands behind it.
+/// 22 layers of noise: a search depends only on the graph, not on what a model computes. From `wrong` on, every tap of the residual stream and all that reads
+/// it is other noise; within its layer, only what comes after it.
 fn noise(folder: &Path, wrong: Option<&str>) -> PathBuf {
     let name = wrong.map_or("noise".to_owned(), |tap| format!("noise-{tap}"));
     let out = folder.join(name);
@@ -211,7 +211,7 @@ fn noise(folder: &Path, wrong: Option<&str>) -> PathBuf {
         ("ffn_out", D),
         ("h", D),
     ];
-    // What `v`, `ffn_up` and their like do not read.
+    // The taps that `v`, `ffn_up` and the like do not read.
     let beside = |site: &str, wrong: &str| match wrong {
         "q" | "q_rope" => matches!(site, "k" | "v" | "k_rope"),
         "k" | "k_rope" => matches!(site, "q" | "v" | "q_rope"),
@@ -341,7 +341,7 @@ fn faults_of_small_models_are_found() {
     }
 }
 
-/// A run of some steps is not one of all steps, and what was asked of some is not known of all.
+/// A run of some steps is not one of all steps, and what was requested of some is unknown for the others.
 #[test]
 fn the_steps_that_were_asked_for_are_said() {
     let bench = Bench::new();
@@ -352,21 +352,21 @@ fn the_steps_that_were_asked_for_are_said() {
     assert!(screen.contains("checked at some positions ") && !screen.contains("checked at all"), "{screen}");
 }
 
-/// A program has taps that the vocabulary does not have: the engine is asked for these too, and where it does not know them that is said.
+/// A program has taps outside the vocabulary: the engine is asked for these too, and where it does not know them that is reported.
 #[test]
 fn between_taps_of_a_program_its_own_are_asked_for() {
     let bench = Bench::new();
     let golden = fixtures().join("programs/forgetting/golden");
     let wrong = unpack("programs/forgetting/wrong.npz", bench.path());
     fs::write(wrong.join("tokens.json"), "\"tokens\": [7, 3, 19, 42, 8, 8, 31, 2, 25, 11]").unwrap();
-    // What comes before the fault is the reference's.
+    // The input of the fault is the reference's.
     fs::copy(golden.join("layers.0.mixer_in.npy"), wrong.join("layers.0.mixer_in.npy")).unwrap();
     let report = bench.json(&golden, &wrong, "");
     found(&report, "layers.0.mixer_out", 0);
     let asked = |run: &Value| run["taps"].as_str().unwrap_or_default().to_owned();
     let all: Vec<String> = report["runs"].as_array().expect("runs").iter().map(asked).collect();
     assert!(all.iter().any(|taps| taps.contains("layers.0.mixer_in")), "{all:?}");
-    // What the engine does not write was asked for once.
+    // Taps that the engine does not write were requested once.
     for tap in ["mixer_in", "mixer_out"] {
         fs::remove_file(wrong.join(format!("layers.0.{tap}.npy"))).unwrap();
     }
@@ -448,7 +448,7 @@ fn noise_far_below_the_tolerance_is_said_and_bisected() {
     let report = bench.json(&fixtures().join("models/llama"), &from, "trembles");
     found(&report, "layers.0.q_rope", 0);
     assert!(report.to_string().contains("differ by noise: NMSE"), "{report:#}");
-    // Nothing is said of an engine that is the same bit for bit.
+    // Nothing is reported for an engine that is the same bit for bit.
     let report = bench.json(&fixtures().join("models/llama"), &from, "");
     assert!(!report.to_string().contains("differ by noise"), "{report:#}");
 }
@@ -473,7 +473,7 @@ fn an_engine_that_takes_other_chunks_is_laid_against_the_reference_by_position()
     let report = bench.json(&in_steps("models/llama", 4, bench.path()), &from, "");
     found(&report, "layers.0.q_rope", 0);
     assert!(positions(&report).contains("positions 0-3"), "{report:#}");
-    // Other tokens are other tokens, in whichever chunks.
+    // Other tokens are reported as such, whatever the chunks.
     let other = from.join("tokens.json");
     fs::write(&other, "\"tokens\": [9, 8, 7, 42, 99, 3, 150, 77, 17, 128, 64]").unwrap();
     refused(&bench.run(&golden, &from, "", &[]), &["was fed other tokens"]);
@@ -492,7 +492,7 @@ fn the_tokens_are_told_to_the_engine() {
     let output = bench.run(&fixtures().join("models/llama"), &from, "told", &asked);
     let report = parsed(&output);
     assert_eq!(report["verdict"], "parity", "{report:#}");
-    // They are in what is left for `explain`.
+    // They are in the dump that remains for `explain`.
     let evidence = Dump::open(bench.path().join("work/evidence")).unwrap();
     assert_eq!(list(evidence.meta().decode_tokens.clone()), decoded);
 }
@@ -526,14 +526,14 @@ fn an_interrupted_bisection_goes_on() {
     let bench = Bench::new();
     let from = unpack("faulty/llama-rope-pairing", bench.path());
     let model = fixtures().join("models/llama");
-    // Its third run fails; the second start takes the first two from where they are kept.
+    // Its third run fails; the second start reuses the first two.
     refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
     let output = bench.again(&model, &from, "", &["--json", "-"]);
     let report = parsed(&output);
     found(&report, "layers.0.q_rope", 0);
     let kept: Vec<bool> = report["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect();
     assert_eq!(kept[..3], [true, true, false]);
-    // It has an answer now: the next one begins anew. So does --fresh.
+    // With an answer, the next start begins anew. So does --fresh.
     let report = parsed(&bench.again(&model, &from, "", &["--json", "-"]));
     assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
     refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
@@ -552,13 +552,13 @@ fn runs_of_an_engine_that_was_built_anew_are_not_used() {
         (unpack("faulty/llama-rope-pairing", bench.path()), unpack("golden/llama-torch", bench.path()));
     let model = fixtures().join("models/llama");
     refused(&bench.run(&model, &wrong, "fails-late", &[]), &["the engine failed"]);
-    // Nothing in the command tells that it is another engine now.
+    // Nothing in the command shows that it is another engine now.
     let output = bench.again(&model, &right, "", &["--json", "-"]);
     let told = parsed(&output);
     assert_eq!(told["verdict"], "parity", "{told:#}");
     assert_eq!((&told["kept_runs"]["runs"], &told["kept_runs"]["used"]), (&2.into(), &false.into()), "{told:#}");
     assert!(kept(&told).iter().all(|kept| !kept));
-    // The same the other way round: a right engine's runs do not hide what a wrong one does.
+    // The reverse: a right engine's runs do not hide what a wrong one does.
     let _ = fs::remove_file(format!("{}.count", right.display()));
     refused(&bench.run(&model, &right, "fails-late", &[]), &["the engine failed"]);
     found(&parsed(&bench.again(&model, &wrong, "", &["--json", "-"])), "layers.0.q_rope", 0);
@@ -583,7 +583,7 @@ fn kept_runs_that_do_not_belong_together_are_discarded() {
     let from = unpack("golden/llama-torch", bench.path());
     let model = fixtures().join("models/llama");
     refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
-    // The first is of another engine than the last, which alone is repeated.
+    // The first run is of another engine than the last, and only the last is repeated.
     let runs = bench.path().join("work/runs");
     let made = |run: &Path| fs::metadata(run.join("asked.json")).unwrap().modified().unwrap();
     let first = fs::read_dir(runs).unwrap().map(|run| run.unwrap().path()).min_by_key(|run| made(run)).unwrap();
@@ -603,7 +603,7 @@ fn a_recording_that_was_not_finished_is_no_evidence() {
     let from = unpack("golden/llama-torch", bench.path());
     let model = fixtures().join("models/llama");
     refused(&bench.run(&model, &from, "torn", &[]), &["ended well", "not complete", "\"complete\": false"]);
-    // Nor is it a reference.
+    // Nor can it be a reference.
     let torn = bench.path().join("torn");
     fs::create_dir(&torn).unwrap();
     fs::copy(from.join("h0.npy"), torn.join("h0.npy")).unwrap();
@@ -611,7 +611,7 @@ fn a_recording_that_was_not_finished_is_no_evidence() {
     refused(&bench.run(&torn, &from, "", &[]), &["the reference's recording is not complete", "1 tap is there"]);
 }
 
-/// Whether a process runs, and is not merely still to be waited for.
+/// Whether a process is running, and has not only not been waited for yet.
 #[cfg(target_os = "linux")]
 fn runs(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{}/stat", pid.trim()))

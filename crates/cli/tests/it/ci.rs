@@ -1,4 +1,4 @@
-//! What does CI see? Taps that had to be compared, annotations, test cases, and the page of a run.
+//! Checks what CI shows: taps that had to be compared, annotations, test cases, and the page of a run.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn code(args: &[&str]) -> Option<i32> {
 
 #[test]
 fn what_had_to_be_compared_and_was_not_fails() {
-    // The last row alone is compared of a candidate that lacks the attention's inside.
+    // Only the last row is compared, of a candidate that lacks the inner taps of attention.
     let part = ["compare", GOLDEN, "right/llama-torch-sdpa.npz"];
     let with = |more: &[&'static str]| [&part[..], more].concat();
     assert_eq!(code(&part), Some(0));
@@ -49,7 +49,7 @@ fn a_gate_is_not_passed_where_what_is_required_is_unchecked() {
     assert!(said.contains("gate: FAILED, ") && !said.contains("0 taps"), "{said}");
 }
 
-/// A run as GitHub's runner starts it.
+/// Runs the command as GitHub's runner does.
 fn in_job(args: &[&str], summary: &std::path::Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
     command.env("GITHUB_STEP_SUMMARY", summary).args(args).current_dir(fixtures()).output().unwrap()
@@ -68,14 +68,14 @@ fn a_job_on_github_is_annotated_and_has_a_summary() {
     let written = fs::read_to_string(&summary).unwrap();
     assert!(written.starts_with("before\n### firstdiff: diverged\n"), "{written}");
     assert!(written.contains("first divergence: layers.0.q_rope (rope)"), "{written}");
-    // Names in the screen are foreign: the runner is told to look for no commands there.
+    // Names in the screen are foreign: the runner is told not to look for commands there.
     let shown = String::from_utf8(run.stdout).unwrap();
     let word = shown.lines().next().unwrap().strip_prefix("::stop-commands::").unwrap();
     assert_eq!(shown.lines().last().unwrap(), format!("::{word}::"));
-    // JSON stays alone on standard output.
+    // Standard output holds only JSON.
     let run = in_job(&["compare", GOLDEN, FAULTY, "--format", "github", "--json", "-"], &summary);
     assert!(serde_json::from_slice::<serde_json::Value>(&run.stdout).is_ok());
-    // Nothing is annotated where nothing failed.
+    // There are no annotations where nothing failed.
     let run = in_job(&["compare", GOLDEN, RIGHT, "--format", "github"], &summary);
     assert_eq!((run.status.code(), run.stderr), (Some(0), Vec::new()));
 }
@@ -142,7 +142,7 @@ fn a_page_and_test_cases_fail_where_the_command_does() {
     let (code_of, text, cases) = run(&["gate", GOLDEN, "right/llama-torch-sdpa.npz", "--baseline", &baseline]);
     assert!(code_of == Some(1) && text.contains(">gate failed<") && text.contains("gate: FAILED"));
     assert!(cases.contains("<failure type=\"regression\""), "{cases}");
-    // Nothing can be concluded of a recording that was not finished.
+    // Nothing can be concluded from a recording that was not finished.
     let torn = at("torn");
     fs::create_dir(&torn).unwrap();
     npy(&folder.path().join("torn/h0.npy"), 4);
@@ -234,7 +234,7 @@ fn a_report_that_cannot_seek_the_cause_says_so() {
     let page = page.to_str().unwrap();
     refused(&firstdiff(&["report", GOLDEN, FAULTY, "-o", page, "--seconds=-1"]), &["--seconds -1"]);
     assert!(!std::path::Path::new(page).exists());
-    // Its program is there, and does not say where its weights are.
+    // Its program is there, but does not say where its weights are.
     let of = "programs/forgetting";
     let (reference, wrong, weights) =
         (format!("{of}/golden"), format!("{of}/wrong.npz"), format!("{of}/model.safetensors"));

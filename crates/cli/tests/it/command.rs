@@ -1,4 +1,4 @@
-//! Does the command answer as its contract says? Exit codes, one-line errors, JSON keys, and the screens a person reads.
+//! Checks the command's contract: exit codes, one-line errors, JSON keys, and the screens.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn what_is_ruled_out_is_so_in_the_forms_that_were_tried() {
     for entry in golden.entries().iter().filter(|entry| entry.step == 0) {
         let mut values: Vec<f32> = golden.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
         if entry.tap.to_string() == "logits" {
-            // What no mistake makes.
+            // An error that no mistake causes.
             values.iter_mut().enumerate().for_each(|(i, x)| *x += 0.3 * ((i * i % 97) as f32 / 97.0 - 0.5));
         }
         recorder.record(entry.tap, &entry.shape, &values).unwrap();
@@ -240,7 +240,7 @@ fn the_model_names_the_tap_of_every_faulty_candidate_as_well() {
     the_model_names_the_tap(1);
 }
 
-/// Of one in so many of the shipped faults.
+/// For one in `every` of the shipped faults.
 fn the_model_names_the_tap(every: usize) {
     let index: Value = serde_json::from_slice(&fs::read(fixtures().join("faulty/index.json")).unwrap()).unwrap();
     for case in index.as_array().unwrap().iter().step_by(every) {
@@ -265,7 +265,7 @@ fn last_rows_alone_are_compared() {
     recorder.record("logits", &[vocab], &last).unwrap();
     recorder.finish().unwrap();
     let out = out.to_string_lossy().into_owned();
-    // One row that agrees with the last one needs no word of it; one that does not may be any.
+    // One row that agrees with the last one needs no declaration; one that does not may be any row.
     let report = json(&["compare", GOLDEN, &out]);
     assert!(report["verdict"] == "parity" && report["warnings"].to_string().contains("--rows last"), "{report}");
     assert_eq!(json(&["compare", GOLDEN, &out, "--rows", "last"])["verdict"], "parity");
@@ -290,12 +290,12 @@ fn the_gate_holds_its_baseline() {
     assert!(!Path::new(&baseline).exists());
     assert_eq!(gate("right/llama-numpy.npz", true), Some(0));
     assert_eq!(gate("right/llama-numpy.npz", false), Some(0));
-    // A run that lost its rows is not held to what they were.
+    // A run that lacks rows is not compared with what they were.
     let few = ["gate", GOLDEN, "right/llama-numpy.npz", "--baseline", &baseline, "--rows", "last"];
     assert_eq!(firstdiff(&few).status.code(), Some(1), "some positions are not all");
     assert_eq!(gate(FAULTY, false), Some(1));
     assert_eq!(gate("right/llama-torch-sdpa.npz", false), Some(1), "taps that are no longer recorded");
-    // A hundred times better than it is: what is now is worse.
+    // The baseline made a hundred times better than it is: the present values are worse.
     let text = fs::read_to_string(&baseline).unwrap();
     fs::write(&baseline, text.replace("e-14", "e-18").replace("e-13", "e-18")).unwrap();
     assert_eq!(gate("right/llama-numpy.npz", false), Some(1));
@@ -359,7 +359,7 @@ fn a_candidate_does_not_loosen_its_own_tolerance_unseen() {
             report["warnings"].as_array().unwrap().iter().any(|w| w.as_str().unwrap().contains("--profile f32"));
         assert!(warned, "{args:?}: {}", report["warnings"]);
     }
-    // The user's own choice, values that are such numbers, and a reference that says the same.
+    // The user's own choice, values of that type, and a reference that declares the same.
     for args in [
         &["compare", GOLDEN, &loose, "--profile", "bf16"][..],
         &["compare", GOLDEN, "right/llama-torch-bf16.npz"],
@@ -409,7 +409,7 @@ fn check_parity_gives_the_report_and_its_page() {
     assert!(unread.report().is_none() && !unread.write_html(&page).unwrap());
 }
 
-/// Whether the command is named to this process. Where it is not, runs the test once more in a process to which it is.
+/// Whether this process has FIRSTDIFF_COMMAND set. If not, runs the test again in a process that has.
 fn with_the_command(test: &str) -> bool {
     const NAMED: &str = "FIRSTDIFF_COMMAND";
     if std::env::var_os(NAMED).is_some() {
@@ -550,7 +550,7 @@ fn a_deep_run_fits_on_a_screen() {
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
     deep_run(&folder.path().join("right"), |_, _, _| 1.0);
     let wrong = |bad: bool| if bad { 1.5 } else { 1.0 };
-    // From one layer on; in every third layer alone; in the attention of every layer; in every second step; from one step on.
+    // From one layer on; only in every third layer; in the attention of every layer; in every second step; from one step on.
     type Wrong = fn(u32, u32, &str) -> bool;
     let faults: [(&str, Wrong); 5] = [
         ("layer", |_, layer, site| layer > 5 || layer == 5 && site > "h"),
@@ -595,14 +595,14 @@ fn names_of_ones_own_are_said_first_and_their_copies_are_none() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("2 of the candidate's 3 names are unknown"), "{said}");
     assert!(said.contains(&format!("firstdiff align {reference} {own} -o firstdiff.toml")), "{said}");
-    // A copy of a tap that was compared is no tap that was not.
+    // A copy of a compared tap is not an unchecked tap.
     let copies = dump("copies", &[("layers.0.h_attn", 1), ("layers.0.h", 3), ("copy", 3)]);
     assert_eq!(firstdiff(&["compare", &reference, &copies]).status.code(), Some(0));
     let others = dump("others", &[("layers.0.h_attn", 1), ("layers.0.h", 3), ("other", 2)]);
     assert_eq!(firstdiff(&["compare", &reference, &others]).status.code(), Some(2));
 }
 
-/// The first taps of a fixture, of the prefill, as a recording that was killed leaves them.
+/// The first taps of a fixture's prefill, as left by a recording that was killed.
 fn torn(from: &str, taps: usize, folder: &Path) -> String {
     let dump = Dump::open(fixtures().join(from)).unwrap();
     let out = folder.join(format!("torn-{taps}-{}", from.replace('/', "-")));
@@ -641,7 +641,7 @@ fn a_recording_that_was_not_finished_is_never_at_parity() {
         }
         let report = json(args);
         assert!(report["verdict"] != "parity", "{args:?}");
-        // What was asked for all the same says what it is of.
+        // A verdict that was requested all the same states what it covers.
         if args[0] != "gate" {
             let output = firstdiff(&[args, &["--partial"]].concat());
             let said = String::from_utf8(output.stdout).unwrap();
@@ -672,7 +672,7 @@ fn what_is_made_of_a_recording_that_was_not_finished_says_so() {
     let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
     let candidate = torn(GOLDEN, 10, folder.path());
     assert_eq!(firstdiff(&["import", &candidate, "-o", &at("imported")]).status.code(), Some(0));
-    // A folder for each step, and for each rank, one of which was killed.
+    // A folder for each step, and for each rank, one of them killed.
     for (first, second) in [("step0", "step1"), ("rank0", "rank1")] {
         let out = folder.path().join(format!("of-{first}"));
         for (name, from) in [(first, fixtures().join("golden/llama-torch")), (second, candidate.as_str().into())] {

@@ -1,4 +1,4 @@
-//! What do the command's tests share? Running it in the folder of the fixtures.
+//! Runs the command in the folder of the fixtures, for all tests of the command.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ pub(crate) fn fixtures() -> PathBuf {
 }
 
 pub(crate) fn firstdiff(args: &[&str]) -> Output {
-    // Screens as they are where nobody says how wide they may be.
+    // Screens as they are without a known width.
     let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
     command.env_remove("COLUMNS").args(args).current_dir(fixtures()).output().unwrap()
 }
@@ -20,13 +20,13 @@ pub(crate) fn screen(args: &[&str]) -> String {
     String::from_utf8(firstdiff(args).stdout).unwrap()
 }
 
-/// Words without the breaks between lines, and without what sets columns apart.
+/// The words without line breaks and without column spacing.
 #[allow(dead_code, reason = "not every test reads the screen")]
 pub(crate) fn in_one_line(screen: &str) -> String {
     screen.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The report that a command wrote to standard output; every one that a test reads has the form of docs/reference/schema.
+/// The report that a command wrote to standard output; every one that a test reads is checked against docs/reference/schema.
 pub(crate) fn parsed(output: &Output) -> Value {
     let read = serde_json::from_slice(&output.stdout);
     let report = read.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));

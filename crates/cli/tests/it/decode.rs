@@ -1,4 +1,4 @@
-//! Are runs that took the tokens in other chunks aligned on the command line, and said in terms of positions, prefill and decode?
+//! Checks that the command line aligns runs with different chunks, and reports by position, prefill and decode.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::common::{firstdiff, in_one_line, json, screen};
 
 const GOLDEN: &str = "golden/llama-torch";
 const MODEL: &str = "models/llama";
-/// The golden dump's own: eleven at once, three one by one.
+/// The golden dump's tokens: eleven at once, three one by one.
 const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5,23,108,61";
 
 /// Our own run of the golden tokens, the first `prefill` of them at once.
@@ -99,7 +99,7 @@ fn other_tokens_are_no_fault_of_the_engine() {
     assert!(error.contains("fed different tokens from position 11 on; up to there 39 taps agree"), "{error}");
 }
 
-/// Turns every step's `k_rope` and `v` into the whole cache so far, in 32 slots; slot `wrong` of the last step is another's.
+/// Turns every step's `k_rope` and `v` into the whole cache so far, in 32 slots; slot `wrong` of the last step holds another slot's row.
 fn whole_caches(folder: &Path, wrong: Option<usize>) {
     for layer in 0..2 {
         for site in ["k_rope", "v"] {
@@ -173,7 +173,7 @@ fn a_baseline_serves_runs_whose_steps_are_of_the_same_positions() {
     }
 }
 
-/// Right, but of its own continuation; of the golden one, but wrong from the first decode step on. Without ids and embeddings nobody can tell which.
+/// Right, but with its own continuation; or with the golden one, but wrong from the first decode step on. Without ids and embeddings that is undecidable.
 #[test]
 fn decode_steps_of_which_nothing_agrees_and_nobody_knows_the_tokens_are_undecided() {
     let folder = tempfile::tempdir().unwrap();

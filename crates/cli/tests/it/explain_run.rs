@@ -1,5 +1,5 @@
-//! Does `firstdiff explain --run` ask an engine for what its answer needs, and no more? The engine is that of bisect's tests: it copies what it is asked for out
-//! of a folder.
+//! Checks that `firstdiff explain --run` asks an engine for what its answer needs, and no more. The engine is that of bisect's tests: it copies the requested
+//! tensors from a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Bench {
         self.0.path()
     }
 
-    /// `explain MODEL [CAND] --run` with the engine that copies out of `from`.
+    /// `explain MODEL [CAND] --run` with the engine that copies from `from`.
     fn run(&self, model: &Path, candidate: Option<&Path>, from: &Path, mode: &str, more: &[&str]) -> Output {
         let _ = fs::remove_file(format!("{}.count", from.display()));
         self.again(model, candidate, from, mode, more)
@@ -39,7 +39,7 @@ impl Bench {
         parsed(&self.run(model, candidate, from, "", &["--json", "-"]))
     }
 
-    /// A dump of some taps of what the engine copies.
+    /// A dump of some of the taps that the engine copies.
     fn few(&self, from: &Path, is_held: impl Fn(&str) -> bool) -> PathBuf {
         let out = self.path().join("few");
         fs::create_dir_all(&out).unwrap();
@@ -92,9 +92,9 @@ fn an_engine_is_asked_for_the_layers_then_for_the_inside_of_one_then_for_the_sam
     assert!(runs[0].iter().all(|tap| is_outline(tap)), "{runs:?}");
     let inside = |tap: &String| tap.starts_with("layers.0.");
     assert!(runs[1].iter().all(inside) && runs[1].contains(&"layers.0.q_rope".into()), "{runs:?}");
-    // What they read, and nothing else of the other layer.
+    // Their inputs, and nothing else of the other layer.
     assert_eq!(runs[2], ["layers.1.q", "layers.1.k", "layers.1.q_rope", "layers.1.k_rope"].map(str::to_owned));
-    // The screen says the same.
+    // The screen shows the same.
     let screen = in_one_line(&String::from_utf8_lossy(&bench.run(&model(), None, &from, "", &[]).stdout));
     for words in ["run 3", "layers.0.q_rope", "3 runs of the engine", "rope-pairing"] {
         assert!(screen.contains(words), "'{words}' is not in: {screen}");
@@ -134,7 +134,7 @@ fn few_taps_say_which_to_record_next() {
         command.arg("explain").arg(model()).arg(candidate).args(["--only", only, "--json", "-"]);
         parsed(&command.output().unwrap())
     };
-    // As if the mistake were in no catalogue.
+    // As if the catalogue did not have the mistake.
     let report = explain(&bench.few(&from, is_outline), "embed-scale");
     let finding = &report["findings"][0];
     let next: Vec<&str> = finding["record_next"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
@@ -201,7 +201,7 @@ fn an_interrupted_search_goes_on() {
     cause(&report, "rope-pairing");
     let kept: Vec<bool> = report["asked"]["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect();
     assert_eq!(kept, [true, true, false], "{report:#}");
-    // Runs of an engine that was built anew are not used.
+    // Runs of an engine that was rebuilt are not used.
     refused(&bench.run(&model(), None, &from, "fails-late", &[]), &["the engine failed"]);
     let tap = from.join("layers.0.h.npy");
     let (shape, mut values) = read(&fs::read(&tap).unwrap());
@@ -212,7 +212,7 @@ fn an_interrupted_search_goes_on() {
     assert!(report["asked"]["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false), "{report:#}");
 }
 
-/// A program has taps that the vocabulary does not have: the engine is asked for these too.
+/// A program has taps outside the vocabulary: the engine is asked for these too.
 #[test]
 fn a_recorded_reference_is_asked_by_its_own_taps() {
     let bench = Bench::new();

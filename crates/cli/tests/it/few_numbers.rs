@@ -1,4 +1,4 @@
-//! What is proved by a few numbers? Nothing that chance gives as well: one factor gives any one number.
+//! Checks that a few numbers prove nothing that chance gives as well: one factor fits any single number.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn write(path: &Path, shape: [usize; 2], values: &[f32]) {
     std::fs::write(path, npy).unwrap();
 }
 
-/// Numbers of no meaning between -1 and 1.
+/// Meaningless numbers between -1 and 1.
 fn noise(seed: usize) -> impl Iterator<Item = f32> {
     let mut state = seed as u64;
     std::iter::repeat_with(move || {
@@ -32,10 +32,10 @@ fn noise(seed: usize) -> impl Iterator<Item = f32> {
     })
 }
 
-/// Mistakes that have a number which may be any, and some that have none.
+/// Mistakes with a free number, and some without.
 const SOME: &str = "logit-scale,logit-softcap,embed-multiplier,embed-scale,residual-scale,result-scaled,number-differs,norm-eps,norm-width,norm-omitted,weight-transposed,tokens-differ";
 
-/// The recorded program with nothing but the first `n` logits of the last position, and of them `candidate`.
+/// The recorded program with only the first `n` logits of the last position, which in the candidate are `candidate`.
 fn explained(n: usize, candidate: &[f32], only: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let golden = folder.path().join("golden");
@@ -82,7 +82,7 @@ fn a_few_numbers_of_something_else_prove_no_cause() {
             ("one sigmoid more", row[..n].iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect()),
         ];
         for (what, candidate) in candidates {
-            // Two numbers to all their digits through a function without a number of its own pay for it.
+            // Two numbers with all their digits are enough evidence for a function without a free number.
             if what == "one sigmoid more" && n > 1 {
                 continue;
             }
@@ -116,7 +116,7 @@ fn a_function_too_many_is_named_where_two_numbers_pay_for_it() {
             assert_eq!(named, (&json!("reproduced"), &json!("result-activated"), &json!(function)), "{n}: {finding:#}");
         }
     }
-    // One number allows it, as it allows much else: then nothing is stated, by no law either.
+    // One number fits it, as it fits much else: then nothing is stated, not even a law.
     let report = explained(1, &[sigmoid(&logits[450])], &all);
     let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
     let note = finding["note"].as_str().unwrap_or_default();

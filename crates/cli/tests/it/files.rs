@@ -1,4 +1,4 @@
-//! What does the command do to files that it should not read, or not write? Pipes and devices, links, and the dumps that it compares.
+//! Checks what the command does with files that it should not read or not write: pipes and devices, links, and the dumps that it compares.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
@@ -15,7 +15,7 @@ fn pipe(path: &str) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Exit code 2 and one line that holds the word, soon: nothing waits for a writer, and nothing is read until memory ends.
+/// Exit code 2 and one line with the word, soon: the command neither waits for a writer nor reads until memory is full.
 #[track_caller]
 fn refuses_soon(args: &[&str], word: &str) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
@@ -35,7 +35,7 @@ fn refuses_soon(args: &[&str], word: &str) {
     assert!(error.contains(word) && error.trim_end().lines().count() == 1, "{args:?}: {error}");
 }
 
-/// Every argument that is a path, of every command, with a file at its place.
+/// Every path argument of every command, with a file in its place.
 fn path_arguments<'a>(path: &'a str, work: &'a str) -> Vec<Vec<&'a str>> {
     let model = "models/llama";
     vec![
@@ -75,7 +75,7 @@ fn no_argument_is_read_of_a_pipe_or_a_device() {
     names.iter().for_each(|name| pipe(&at(name)));
     symlink("/dev/zero", at("zero.npy")).unwrap();
     for (number, args) in path_arguments("", "").iter().enumerate() {
-        // A pipe by several names in turn, and a device that never ends.
+        // A pipe under several names in turn, and a device that never ends.
         let paths = [at(names[number % names.len()]), "/dev/zero".to_owned(), at("zero.npy")];
         for path in &paths {
             let args = path_arguments(path, &work).swap_remove(number);
@@ -147,7 +147,7 @@ fn a_report_goes_through_links_pipes_and_devices() {
     assert!(after.file_type().is_char_device() && before.ino() == after.ino());
     let output = compare("/dev/stdout");
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("{\n"), "{output:?}");
-    // What standard output goes to is written on, not replaced.
+    // The target of standard output is written on, not replaced.
     let out = fs::File::create(at("out.txt")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
     command.args(["compare", GOLDEN, GOLDEN, "--taps", "layers.0.*", "--json", "/dev/stdout"]).current_dir(fixtures());
@@ -197,7 +197,7 @@ fn what_is_read_is_not_written_over() {
     refused(&["bisect", &dump, "--run", "true", "--work", &at("work")], &at("link.json"));
     refuses(&["compare", GOLDEN, GOLDEN, "--json", &dump], &[&dump, "is a folder"]);
     assert_eq!(files.iter().map(|name| bytes(name)).collect::<Vec<_>>(), before);
-    // What stands beside the dump and is not read may be written.
+    // A file beside the dump that is not read may be written.
     let output = firstdiff(&["inspect", &dump, "--json", &at("dump/notes.txt")]);
     assert_ne!(output.status.code(), Some(2), "{output:?}");
     assert!(bytes("dump/notes.txt").starts_with(b"{"));
@@ -232,7 +232,7 @@ fn align_says_in_json_that_there_is_nothing_to_align() {
     assert_eq!((&report["command"], report["names"].as_array().map(Vec::len)), (&"align".into(), Some(0)));
 }
 
-/// A folder with the config of the fixture llama, this `quantization_config`, and tensors of zeros: name, type, bytes of an element.
+/// A folder with the config of the fixture llama, this `quantization_config`, and tensors of zeros: name, type, bytes per element.
 fn packed_folder(folder: &Path, quantisation: &str, tensors: &[(&str, &str, usize)]) -> String {
     let config = fs::read_to_string(fixtures().join("models/llama/config.json")).unwrap();
     let config = config.trim_end().strip_suffix('}').unwrap().to_owned() + quantisation + "}";
@@ -310,7 +310,7 @@ fn packed_weights_are_refused_by_the_name_of_the_packing() {
     assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
 }
 
-/// A .safetensors of these.
+/// A .safetensors of these tensors.
 fn archive(path: &str, tensors: &[(&str, &[usize], &[f32])]) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, shape, values) in tensors {
@@ -338,7 +338,7 @@ fn files_of_one_tensor_are_compared_whatever_it_is_called() {
     for (name, from) in [("mine.npy", &golden), ("theirs.npy", &golden), ("other.npy", &logits)] {
         fs::copy(from, at(name)).unwrap();
     }
-    // Numbers as a reranker's client prints them, whole and to four decimals; and archives.
+    // Numbers as a reranker's client prints them, in full and to four decimals; and archives.
     let scores = [0.5351283, 0.8023218, 0.8443967, 0.7896631];
     let wrong = scores.map(|x: f64| 1.0 / (1.0 + (-x).exp()));
     let text = |values: &[f64], digits: usize| {
@@ -380,7 +380,7 @@ fn files_of_one_tensor_are_compared_whatever_it_is_called() {
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    // The name that one has is the other's; two names are two taps.
+    // The name of one file is used for the other; two names are two taps.
     assert_eq!(firstdiff(&["compare", &golden, &at("mine.npy")]).status.code(), Some(0));
     assert_eq!(firstdiff(&["compare", &at("mine.npy"), &golden]).status.code(), Some(0));
     assert_eq!(firstdiff(&["compare", &golden, &logits.to_string_lossy()]).status.code(), Some(2));
@@ -393,7 +393,7 @@ fn a_grid_that_nothing_calls_a_batch_is_compared_as_one() {
     let values = |seed: f32| (0..6 * 6 * 16).map(|i| (i as f32 * 0.7 + seed).sin()).collect::<Vec<f32>>();
     let (h0, h) = (values(0.0), values(2.0));
     let mut off = h.clone();
-    // The cells of row 3.
+    // The elements of row 3.
     off[3 * 96..4 * 96].iter_mut().for_each(|x| *x += 0.1);
     let shape = &[6, 6, 16][..];
     for (name, h, shape) in [("ref", &h, shape), ("same", &h, &[36, 16][..]), ("off", &off, shape)] {
@@ -408,7 +408,7 @@ fn a_grid_that_nothing_calls_a_batch_is_compared_as_one() {
     assert_eq!((&wrong["verdict"], wrong["batch"].as_u64()), (&"diverged".into(), None), "{wrong:#}");
     let said = in_one_line(&screen(&["compare", &at("ref.safetensors"), &at("off.safetensors")]));
     assert!(said.contains("18-23 wrong"), "{said}");
-    // Who asks for a sequence says that it is a batch; so do tokens.
+    // --sequence declares a batch; so do tokens.
     assert_eq!(compared("off", &["--sequence", "0"])["verdict"], "parity");
     assert_eq!(compared("off", &["--sequence", "3"])["verdict"], "diverged");
     let told = screen(&["compare", &at("ref.safetensors"), &at("off.safetensors"), "--tokens", "1,2,3,4,5,6"]);

@@ -1,4 +1,4 @@
-//! What a dump declares away, or holds where the model has nothing: a planted case for each, and a right run beside it.
+//! Checks dumps that declare tensors away, or hold values where the model has none: a planted case for each, and a right run beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn right(folder: &Path, taps: &str) -> PathBuf {
 
 type Shaped = (Vec<usize>, Vec<f32>);
 
-/// The same run with other tensors, and other words in its dump.json.
+/// The same run with other tensors, and other fields in its dump.json.
 fn other(from: &Path, name: &str, tensor: impl Fn(&str, Shaped) -> Shaped, words: &[(&str, Value)]) -> PathBuf {
     let (dump, to) = (Dump::open(from).unwrap(), from.with_file_name(name));
     let _ = fs::remove_dir_all(&to);
@@ -53,7 +53,7 @@ fn codes(right: &Path, own: &Path) -> [Option<i32>; 3] {
     ]
 }
 
-/// Cells more in each row of a tap.
+/// Additional elements in each row of a tap.
 fn wider(of: &'static str, cells: [f32; 3]) -> impl Fn(&str, Shaped) -> Shaped {
     move |tap, (mut shape, values)| {
         let Some(width) = shape.last_mut().filter(|_| tap == of) else { return (shape, values) };
@@ -68,7 +68,7 @@ fn cells_beyond_the_models_shape_are_looked_at() {
     let folder = tempfile::tempdir().unwrap();
     let right = right(folder.path(), "h0,layers.1.scores,layers.1.probs,layers.1.h,final_norm,logits");
     let padded = |tap, cells| codes(&right, &other(&right, "own", wider(tap, cells), &[]));
-    // Ids beyond the vocabulary: nothing, or one that would be taken.
+    // Ids beyond the vocabulary: zeros, or one that would be chosen.
     assert_eq!(padded("logits", [0.0; 3]), [Some(0); 3]);
     for largest in [99.0, f32::NAN, f32::INFINITY] {
         assert_eq!(padded("logits", [0.0, largest, 0.0]), [Some(1); 3], "{largest}");
@@ -103,7 +103,7 @@ fn a_mask_hides_no_token_of_the_reference() {
     assert_eq!(codes(&right, &other(&right, "padded", padded, &words)), [Some(0); 3]);
 }
 
-/// All tokens in one pass, those that the reference decoded among them: all are named, and none is padding.
+/// All tokens in one pass, including those that the reference decoded: all are recorded, and none is padding.
 #[test]
 fn rows_of_named_tokens_are_no_padding() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn rows_of_named_tokens_are_no_padding() {
     assert!(codes.iter().all(|code| *code != Some(0)), "{codes:?}");
 }
 
-/// Heads in groups are an axis more, and no batch of as many sequences as there are tokens.
+/// Grouped heads are one axis more, and not a batch of as many sequences as tokens.
 #[test]
 fn heads_in_groups_are_no_batch() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ fn no_output_is_written_over_an_input() {
     assert_eq!([&logits, &file].map(|path| fs::read(path).unwrap()), before);
 }
 
-/// A narrow cache is what an engine may have, not what it must have.
+/// A narrow cache is something that an engine may have, but need not.
 #[test]
 fn a_cache_that_is_told_excuses_and_demands_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ fn a_cache_that_is_told_excuses_and_demands_nothing() {
     assert!(text.contains("a K/V cache in f16 is told, and left out"), "{text}");
 }
 
-/// Whole numbers are numbers of bf16 by nature, and no sign of it.
+/// Whole numbers are always numbers of bf16, which shows nothing.
 #[test]
 fn sixteen_bits_are_seen_by_their_last_digit() {
     let folder = tempfile::tempdir().unwrap();
@@ -258,7 +258,7 @@ fn sixteen_bits_are_seen_by_their_last_digit() {
     let off = |at: usize| whole(at) + f32::from(u8::from(at / 40 == 4));
     let output = firstdiff(&["compare", &of("ref", &whole), &of("cand", &off)]);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
-    // What was rounded to bf16 is of bf16.
+    // Values rounded to bf16 are recognised as bf16.
     let exact = |at: usize| ((at * 7919 % 211) as f32 - 100.3) / 17.0;
     let rounded =
         |at: usize| f32::from_bits((exact(at).to_bits() + 0x7fff + (exact(at).to_bits() >> 16 & 1)) & !0xffff);
@@ -266,7 +266,7 @@ fn sixteen_bits_are_seen_by_their_last_digit() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// An engine of 16 bits keeps a tap or two in f32, a state for example; one of f32 has a layer of 16 bits at most.
+/// A 16-bit engine keeps a tap or two in f32, such as a state; an f32 engine has at most a layer in 16 bits.
 #[test]
 fn sixteen_bits_are_of_half_of_the_taps() {
     let folder = tempfile::tempdir().unwrap();
@@ -291,7 +291,7 @@ fn sixteen_bits_are_of_half_of_the_taps() {
     }
 }
 
-/// What an engine recorded of attention in the first layer of a recorded program, its scores changed: `probs` are their softmax, but for rows without a key.
+/// An engine's recording of attention in the first layer of a recorded program, with changed scores: `probs` are their softmax, except in rows without a key.
 fn masked(folder: &Path, hides: fn(usize, usize) -> bool, without_a_key: f32) -> Value {
     let program = fixtures().join("programs/attention");
     let golden = Dump::open(program.join("golden")).unwrap();
@@ -343,7 +343,7 @@ fn masks_are_of_keys_and_rows_without_one_have_no_right_probabilities() {
     }
 }
 
-/// Rows of which neither ids nor other taps tell, though another row of the tap agrees.
+/// Rows that neither ids nor other taps explain, though another row of the tap agrees.
 #[test]
 fn rows_of_one_tap_alone_are_no_padding() {
     let folder = tempfile::tempdir().unwrap();
@@ -354,7 +354,7 @@ fn rows_of_one_tap_alone_are_no_padding() {
         _ => (shape, values),
     };
     assert_eq!(codes(&right, &other(&right, "two", of_two, &[])), [Some(2); 3]);
-    // All taps of a prompt in a longer buffer.
+    // All taps of a prompt, in a longer buffer.
     let padded = |_: &str, (mut shape, mut values): Shaped| {
         values.extend(noise(3 * values.len() / shape[0]));
         shape[0] += 3;

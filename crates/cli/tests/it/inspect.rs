@@ -1,4 +1,4 @@
-//! Does `firstdiff inspect` answer as its contract says? Exit codes, JSON keys, and the screen a person reads.
+//! Checks the contract of `firstdiff inspect`: exit codes, JSON keys, and the screen.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! The command, end to end. One binary: each links the whole crate anew.
+//! Checks the command end to end. One binary, as each one links the whole crate anew.
 
 mod arithmetic;
 mod bisect;

@@ -1,4 +1,5 @@
-//! Is a tensor known by the reference's own name, whatever other programs call so, and may a table name any tap of the reference?
+//! Checks that a tensor is identified by the reference's own name, whatever that name means in other programs, and that a table may name any tap of the
+//! reference.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +28,7 @@ fn values(name: &str) -> Vec<f32> {
     (0..(T * D) as u64).map(|at| number(at) as f32 / 65536.0 - 128.0).collect()
 }
 
-/// A run of all taps, each under the name that `called` gives it, and one of them off by a factor.
+/// A run of all taps, each under the name that `called` gives it, with the tap `wrong` off by a factor.
 fn run(folder: &Path, graph: bool, called: impl Fn(&str) -> String, wrong: &str) -> String {
     let rec = Recorder::create(folder).unwrap();
     rec.tokens(&[3; T]);
@@ -72,7 +73,7 @@ impl Case {
     }
 }
 
-/// Every tensor of both is compared, and all agree; or the first that does not is `first`.
+/// Checks that every tensor of both is compared and agrees, or that `first` is the first that does not.
 #[track_caller]
 fn all_compared(report: &Value, first: Option<&str>) {
     let statuses: Vec<_> = report["taps"].as_array().unwrap().iter().map(|tap| (&tap["tap"], &tap["status"])).collect();

@@ -1,11 +1,11 @@
-//! Is a comparison in parts that of one run, to the byte, and is what is no whole refused?
+//! Checks that a comparison in parts equals that of one run, to the byte, and that incomplete parts are refused.
 
 use std::fs;
 
 use crate::command::{FAULTY, GOLDEN};
 use crate::common::{firstdiff, fixtures, refused};
 
-/// Writes a comparison in so many parts into `folder`, and gives their paths.
+/// Writes a comparison in `of` parts into `folder`, and returns their paths.
 fn parts(folder: &tempfile::TempDir, of: usize, asked: &[&str]) -> Vec<String> {
     let write = |number: usize| {
         let path = folder.path().join(format!("{number}-of-{of}.part")).to_string_lossy().into_owned();
@@ -83,7 +83,7 @@ fn parts_of_a_run_that_was_recorded_again_are_refused() {
     refused(&join(), &["candidate", "logits", "judge all parts again"]);
     fs::write(&logits, &right).unwrap();
     assert_eq!(join().status.code(), Some(0));
-    // What a disk or a network does to a part.
+    // Damage by a disk or a network.
     let mut part = fs::read(&all[1]).unwrap();
     *part.last_mut().unwrap() ^= 1;
     fs::write(&all[1], part).unwrap();

@@ -1,4 +1,4 @@
-//! Are tokens told on the command line used, and are sequences of other prompts left alone?
+//! Checks that tokens given on the command line are used, and that sequences of other prompts are not blamed.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use firstdiff_trace::{Dump, Recorder, Tap};
 use crate::common::{firstdiff, fixtures, json, screen};
 
 const GOLDEN: &str = "golden/llama-torch";
-/// The golden dump's own, its prefill's.
+/// The golden dump's tokens of the prefill.
 const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5";
 const TAPS: [(&str, usize); 3] = [("h0", 48), ("layers.0.h", 48), ("logits", 151)];
 
@@ -30,7 +30,7 @@ fn raw(folder: &Path, change: impl Fn(&str, &mut Vec<f32>)) -> String {
     folder.to_string_lossy().into_owned()
 }
 
-/// The golden prefill as sequence `own` of two; the other is of other tokens, and `change` may change the golden one.
+/// The golden prefill as sequence `own` of two; the other has other tokens, and `change` may change the golden one.
 fn batch(folder: &Path, own: usize, with_h0: bool, change: impl Fn(&str, &mut Vec<f32>)) -> String {
     let recorder = Recorder::create(folder).unwrap();
     for (name, width) in TAPS.into_iter().filter(|(name, _)| with_h0 || *name != "h0") {
@@ -72,7 +72,7 @@ fn flat_files_on_both_sides_need_the_tokens() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("from index 2 on"));
 }
 
-/// The golden prefill token by token: a JSON line a tap and position, all its values and no shape.
+/// The golden prefill token by token: a JSON line for each tap and position, with all its values and no shape.
 fn lines(file: &Path, change: impl Fn(Tap, usize, &mut Vec<f32>)) -> String {
     let dump = Dump::open(fixtures().join(GOLDEN)).unwrap();
     let mut lines = String::new();
@@ -111,7 +111,7 @@ fn json_lines_of_all_values_need_no_shape() {
     assert_eq!(report["first_divergence"]["tap"], "layers.1.attn_out");
 }
 
-/// The golden decode steps appended to the prefill's file, without a word of the tokens.
+/// The golden decode steps appended to the prefill's file, without token ids.
 #[test]
 fn rows_appended_by_decode_steps_are_no_padding() {
     let folder = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ fn the_last_row_of_files_that_each_step_overwrote_is_the_last_token_where_all_ar
     let both = explain(&["--tokens", TOKENS, "--decode-tokens", "23,108,61"]);
     let said = String::from_utf8(both.stderr).unwrap();
     assert!(both.status.code() == Some(2) && said.contains("name all in --tokens"), "{said}");
-    // Another token at another position than was said: whatever is found, it is found in an orderly way.
+    // Another token at another position than declared: whatever is found is reported without a failure.
     assert_eq!(explain(&["--tokens", TOKENS]).status.code(), Some(1));
 }
 
@@ -239,7 +239,7 @@ fn taps(seed: u64, positions: usize) -> Taps {
     shapes.into_iter().map(tap).collect()
 }
 
-/// What is done to a sequence.
+/// Changes a sequence in the way of `kind`.
 fn changed(taps: &Taps, kind: &str) -> Taps {
     let change = |(name, shape, values): &(&'static str, Vec<usize>, Vec<f32>)| {
         let by = |x: &f32| match kind {
@@ -253,7 +253,7 @@ fn changed(taps: &Taps, kind: &str) -> Taps {
     taps.iter().map(change).collect()
 }
 
-/// Writes tensors, and what dump.json says beside them.
+/// Writes tensors, and the fields of dump.json.
 fn written(folder: &Path, tensors: &Taps, says: serde_json::Value) -> String {
     let recorder = Recorder::create(folder).unwrap();
     for (name, shape, values) in tensors {
@@ -303,7 +303,7 @@ fn code(args: &[&str]) -> i32 {
 const FORMS: [&str; 6] = ["whole", "merged", "heads first", "heads of all", "flat", "rows of all"];
 const SETS: [&[&str]; 3] = [&[], &["logits"], &["layers.0.q", "layers.0.k"]];
 
-/// Every form of a batch of one prompt twice, against that prompt: what is wrong in either sequence is never at parity.
+/// Every form of a batch with one prompt twice, against that prompt: an error in either sequence is never at parity.
 #[test]
 fn no_sequence_of_a_batch_passes_for_another() {
     let folder = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ fn no_sequence_of_a_batch_passes_for_another() {
             let said = code(&["compare", &reference, &batch]);
             let context = format!("{form} {only:?} {kind} in {index}: {said}");
             match kind {
-                // Of flat tensors and rows without a word of the tokens nobody can tell, but for all taps, whose keys tell.
+                // Flat tensors and rows without token ids are undecidable, except where all taps are there, whose keys decide.
                 "right" if only.is_empty() || !matches!(form, "flat" | "rows of all") => {
                     assert_eq!(said, 0, "{context}");
                     for sequence in ["0", "1"] {
@@ -345,7 +345,7 @@ fn no_sequence_of_a_batch_passes_for_another() {
     }
 }
 
-/// The second sequence is of another prompt, as token ids or embeddings say.
+/// The second sequence has another prompt, by token ids or embeddings.
 #[test]
 fn another_prompt_is_left_out_only_where_it_is_shown_and_is_no_ruin() {
     let folder = tempfile::tempdir().unwrap();
@@ -377,7 +377,7 @@ fn another_prompt_is_left_out_only_where_it_is_shown_and_is_no_ruin() {
     }
 }
 
-/// A prompt of 5 in 8 positions: padding only where somebody says so.
+/// A prompt of 5 in 8 positions: padding only where it is declared.
 #[test]
 fn positions_that_only_the_candidate_has_are_padding_where_its_tokens_say_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -395,7 +395,7 @@ fn positions_that_only_the_candidate_has_are_padding_where_its_tokens_say_so() {
                 for (h, t, s) in (0..6 * 25).map(|i| (i / 25, i / 5 % 5, i % 5)) {
                     values[at(h, t + before, s + before)] = right[(h * 5 + t) * 5 + s];
                 }
-                // Keys that are no token's have no probability.
+                // Keys without a token have no probability.
                 for (h, t, s) in (0..6 * 40).map(|i| (i / 40, i / 8 % 5, i % 8)) {
                     if !(before..before + 5).contains(&s) {
                         values[at(h, t + before, s)] = 0.0;
@@ -423,7 +423,7 @@ fn positions_that_only_the_candidate_has_are_padding_where_its_tokens_say_so() {
         let batch = |first: &Taps| stacked(&[first.clone(), taps_of(4, 8)], "merged", &[]);
         assert_eq!(compared(&batch(&right), &of_batch), 0, "{before}");
         assert_ne!(compared(&batch(&wrong), &of_batch), 0, "{before}");
-        // By h0 the first is the reference's prompt, and nobody says what the rest is.
+        // By h0 the first is the reference's prompt, and the rest is unknown.
         assert_eq!(compared(&batch(&right), &none), 2, "{before}");
     }
     assert_eq!(compared(&padded(&one, 0), &longer), 0, "the same prompt and three tokens more, by their ids");
@@ -469,7 +469,7 @@ fn the_last_row_against_the_last_row() {
         let place = if number < 2 { "at the last position" } else { "at position 4" };
         assert!(screen.contains(place) && !screen.contains("position 0"), "{number}: {screen}");
     }
-    // Nobody says anything: one row, of a prompt of one token or the last.
+    // Nothing is declared: one row, of a prompt of one token, or the last one.
     let none = serde_json::json!({});
     let reference = written(&folder.path().join("reference"), &last_rows(&one, 4, true), none.clone());
     let report = json(&["compare", &reference, &reference]);
@@ -492,7 +492,7 @@ fn one_row_of_several_is_the_last_where_it_agrees_so() {
         assert_eq!(report["verdict"], "parity", "{axis}: {}", report["reason"]);
         assert!(report["warnings"].to_string().contains("--rows last"), "{axis}");
         assert_eq!(json(&["compare", &right, &reference])["verdict"], "parity", "{axis}");
-        // Of which row they are nobody knows.
+        // It is unknown which row they are.
         let wrong = of(&format!("wrong-{axis}"), &logits(changed(&last_rows(&one, 4, axis), "wrong")), &none);
         assert_eq!(code(&["compare", &reference, &wrong]), 2, "{axis}");
         let first = of(&format!("first-{axis}"), &logits(last_rows(&one, 0, axis)), &none);
@@ -513,7 +513,7 @@ fn one_row_of_several_is_the_last_where_it_agrees_so() {
     }
 }
 
-/// The golden logits' last row, of as many tokens as are named.
+/// The golden logits' last row, with as many tokens as are recorded.
 #[test]
 fn explain_takes_one_row_of_several_tokens_for_the_last() {
     let folder = tempfile::tempdir().unwrap();
@@ -529,7 +529,7 @@ fn explain_takes_one_row_of_several_tokens_for_the_last() {
     }
 }
 
-/// Two runs of the golden prompt at once, the second of which is wrong: what is judged by a model is judged in both.
+/// Two runs of the golden prompt at once, the second one wrong: commands that judge by a model judge both.
 #[test]
 fn replay_judges_every_sequence_of_a_batch() {
     let folder = tempfile::tempdir().unwrap();
@@ -590,7 +590,7 @@ fn what_dump_json_contradicts_is_no_parity() {
     assert_eq!(code(&["compare", &reference, &reference, "--rows", "3,3"]), 2);
 }
 
-/// Two prompts in 8 positions on both sides, as one engine pads them: what differs may be the padding alone.
+/// Two prompts in 8 positions on both sides, as one engine pads them: the difference may be only in the padding.
 #[test]
 fn a_padded_batch_on_both_sides_is_not_blamed_for_its_padding() {
     let folder = tempfile::tempdir().unwrap();
@@ -646,7 +646,7 @@ fn explain_blames_no_right_run_of_which_nobody_knows_the_tokens() {
     assert_eq!(code, Some(0), "{screen}");
 }
 
-/// A run of eight tokens and one decoded, its prefill padded by so many rows, its step's keys `factor` times the right ones.
+/// A run of eight tokens and one decoded token, with `padding` rows of padding in its prefill, and its step's keys `factor` times the right ones.
 fn prefilled_and_decoded(folder: &Path, padding: usize, factor: f32) -> String {
     let recorder = Recorder::create(folder).unwrap();
     recorder.tokens(&[3, 1, 4, 1, 5, 9, 2, 6]);
@@ -689,7 +689,7 @@ fn decode_steps_behind_a_padded_prefill_are_compared() {
     assert_eq!((first["tap"].as_str(), first["step"].as_u64()), (Some("layers.0.k"), Some(1)), "{}", report["verdict"]);
 }
 
-/// A prompt of 5 before or behind 3 rows of padding, without what has an axis of keys; the reference may hold one row of logits alone.
+/// A prompt of 5 before or behind 3 rows of padding, without taps that have an axis of keys; the reference may hold only one row of logits.
 fn in_eight(taps: &Taps, before: usize) -> Taps {
     let padded = |(name, shape, values): &(&'static str, Vec<usize>, Vec<f32>)| {
         let width: usize = shape[1..].iter().product();
@@ -713,7 +713,7 @@ fn padding_that_is_told_is_cut_off_where_nothing_agrees() {
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         (output.status.code().unwrap(), json["first_divergence"]["tap"].as_str().map(str::to_owned))
     };
-    // All taps are off, the first too.
+    // All taps are off, including the first.
     let off: Taps = one
         .iter()
         .map(|(name, shape, values)| (*name, shape.clone(), values.iter().map(|x| x + 0.3).collect()))
@@ -726,7 +726,7 @@ fn padding_that_is_told_is_cut_off_where_nothing_agrees() {
         assert_eq!((compared(&right, says.clone()).0, compared(&wrong, says)), (0, first.clone()), "{before}");
         let one_list = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "attention_mask": [mask(before)]});
         assert_eq!(compared(&right, one_list).0, 0, "{before}");
-        // A mask that is not the run's.
+        // A mask that is not that of the run.
         let other = serde_json::json!({"tokens": [1, 2, 3, 4, 5], "attention_mask": mask((before + 1) % 4)});
         assert_ne!(compared(&right, other).0, 0, "{before}");
         for (count, from) in [(9, 0), (7, 0), (8, 4)] {
@@ -740,7 +740,7 @@ fn padding_that_is_told_is_cut_off_where_nothing_agrees() {
         assert_eq!(compared(&in_eight(&one, before), says.clone()).0, 0, "{side}");
         assert_eq!(compared(&in_eight(&off, before), says.clone()), first, "{side}");
         assert_ne!(compared(&in_eight(&one, 3 - before), says).0, 0, "not on the {side}");
-        // Nobody names the side: of what is off nothing is nearer anywhere else.
+        // The side is not declared: with everything off, no other place is nearer.
         assert_eq!(compared(&in_eight(&off, before), serde_json::json!({"tokens": [1, 2, 3, 4, 5]})), first, "{side}");
     }
     let batch = |first: &Taps, ids: [i64; 8]| {
@@ -780,7 +780,7 @@ fn the_last_row_of_a_padded_prompt_is_the_last_token_s() {
                     json["taps"].as_array().unwrap().iter().find(|tap| tap["tap"] == "logits").unwrap().clone();
                 assert_eq!(json["verdict"], ["parity", "diverged"][due], "{name} {before} {kind}");
                 assert_eq!(logits["status"] == "exact", due == 0, "{name} {before} {kind}: {logits}");
-                // Nobody says how many tokens there are: no row is taken for the last.
+                // The number of tokens is unknown: no row is taken for the last.
                 let untold: Taps = taps.into_iter().filter(|(name, ..)| *name == "logits").collect();
                 let path = folder.path().join(format!("{name}{before}{kind}untold"));
                 let candidate = written(&path, &untold, serde_json::json!({}));
@@ -790,7 +790,7 @@ fn the_last_row_of_a_padded_prompt_is_the_last_token_s() {
     }
 }
 
-/// A model of pictures: h0 is made of patches, no tokens are named, and the logits are one row of all positions together.
+/// A vision model: h0 is computed from patches, no tokens are recorded, and the logits are one row for all positions together.
 fn picture(folder: &Path, logits: impl Fn(usize) -> f32, whole: bool) -> String {
     let scores = vec![0.25; 17 * 17];
     let row = |seed: usize, count: usize| (0..count).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 7.0 - 1.5).collect();

@@ -1,4 +1,4 @@
-//! Do the commands that compute use what an engine printed as text, and leave what has too few digits for that?
+//! Checks that commands which compute use what an engine printed as text, and ignore tensors with too few digits for that.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::common::{firstdiff, fixtures, in_one_line, json};
 const MODEL: &str = "models/llama";
 const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5";
 
-/// The prefill of a fixture, a text a tap, each number as `print` has it.
+/// The prefill of a fixture, one text file a tap, each number formatted by `print`.
 fn printed(folder: &Path, dump: &str, print: impl Fn(f64) -> String) -> String {
     fs::create_dir(folder).unwrap();
     let dump = Dump::open(fixtures().join(dump)).unwrap();
@@ -45,7 +45,7 @@ fn a_right_run_in_numbers_of_six_digits_is_right() {
     assert_eq!(firstdiff(&["inspect", &path, "--tokens", TOKENS]).status.code(), Some(0));
 }
 
-/// Of the large ones six decimals are enough to compute with, of the small ones they are not: no operation is blamed for that.
+/// For the large taps six decimals are enough to compute with, for the small ones they are not: no operation is blamed for that.
 #[test]
 fn where_some_taps_have_too_few_digits_none_is_computed_with() {
     let folder = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn nothing_is_computed_from_three_decimals() {
 
 const DECODED: &str = "23,108,61";
 
-/// All of a fixture, a text a tap, its steps one behind the other; `change` changes the values of a tap in a step.
+/// All of a fixture, one text file a tap, its steps one behind the other; `change` changes the values of a tap in a step.
 fn appended(folder: &Path, print: impl Fn(f64) -> String, change: impl Fn(&str, u32, &mut [f64])) -> String {
     fs::create_dir(folder).unwrap();
     let dump = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
@@ -153,7 +153,7 @@ fn one_pass_against_steps_asks_for_the_tokens() {
     assert!(error.contains("1 step and the candidate 3 steps") && error.contains("--tokens"), "{error}");
 }
 
-/// The prefill as JSON lines, with null for what is not finite, and for one value of a tap.
+/// The prefill as JSON lines, with null for values that are not finite, and for one value of a tap.
 fn with_nulls(path: &Path, lost: Option<&str>) -> String {
     let dump = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
     let mut lines = String::new();
@@ -162,7 +162,7 @@ fn with_nulls(path: &Path, lost: Option<&str>) -> String {
         if lost == Some(entry.tap.to_string().as_str()) {
             values[7] = f64::NAN;
         }
-        // What serde_json writes of a number that is not finite is a null.
+        // serde_json writes a number that is not finite as null.
         let line = serde_json::json!({"name": entry.tap.to_string(), "shape": entry.shape, "values": values});
         lines += &format!("{line}\n");
     }

@@ -1,4 +1,4 @@
-//! `replay` and `explain` where a recorded program stands for the model: an architecture that no code here names.
+//! Checks `replay` and `explain` where a recorded program replaces the model: an architecture that no code here knows.
 
 use crate::common::{firstdiff, fixtures, in_one_line, json};
 
@@ -62,7 +62,7 @@ fn a_factor_that_is_taken_back_is_no_mistake_and_neither_is_one_that_nothing_was
     let path = out.to_string_lossy().into_owned();
     let args = [&["dump", GOLDEN, "-o", &path, "--tokens", "7,3,19,42,8,8,31,2,25,11"], &WEIGHTS[..]].concat();
     assert_eq!(json(&args)["taps"], 34);
-    // The gate is squared, and of it a tap is made that is right by it; of the other none is.
+    // The gate is squared: a tap computed from it is right for its input; no tap is computed from the other one.
     for tap in ["layers.1.ffn_gate", "layers.1.ffn_act", "layers.1.ffn_act", "layers.2.attn_norm"] {
         twice(&out.join(format!("{tap}.npy")));
     }
@@ -76,7 +76,7 @@ fn a_factor_that_is_taken_back_is_no_mistake_and_neither_is_one_that_nothing_was
     assert!(findings.iter().all(|f| f["cause"].is_null()), "{findings:#?}");
 }
 
-/// Weights of bf16 are no mistake, and a mistake beside them is still one.
+/// Weights of bf16 are no mistake, and a mistake beside them is still found.
 #[test]
 fn weights_of_16_bits_are_another_arithmetic() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn weights_of_16_bits_are_another_arithmetic() {
     let replayed = firstdiff(&["replay", GOLDEN, &paths[1], WEIGHTS[0], WEIGHTS[1]]);
     let said = in_one_line(&String::from_utf8_lossy(&replayed.stdout));
     assert!(said.contains("diverged: another arithmetic, not a mistake") && !said.contains("wrong in"), "{said}");
-    // One tap more that is wrong.
+    // One more wrong tap.
     twice(&out.join("layers.1.ffn_up.npy"));
     let report = explained();
     let causes: Vec<&serde_json::Value> =
@@ -110,7 +110,7 @@ fn weights_of_16_bits_are_another_arithmetic() {
     assert!(causes.len() > 1, "{causes:?}");
 }
 
-/// What is made of NaN is NaN, and not wrong in itself.
+/// What is computed from NaN is NaN, and not wrong by itself.
 #[test]
 fn nan_is_wrong_where_it_comes_up_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn nan_is_wrong_where_it_comes_up_alone() {
         of_it.collect::<Vec<_>>()
     };
     assert_eq!(of("diverged"), ["layers.1.ffn_act"]);
-    // Nor does it pass: what was made of it was not checked.
+    // It does not pass either: taps computed from it were not checked.
     let unchecked = of("unchecked");
     assert!(["layers.1.ffn_out", "layers.2.mixer_in"].iter().all(|tap| unchecked.contains(tap)), "{unchecked:?}");
     let report = json(&["explain", GOLDEN, &path, WEIGHTS[0], WEIGHTS[1]]);
@@ -159,7 +159,7 @@ fn a_program_is_dumped_in_any_arithmetic() {
         let report = json(&["compare", GOLDEN, &out]);
         assert_eq!((&report["verdict"], &report["candidate"]["precision"]), (&"parity".into(), &precision.into()));
         assert_eq!(report["not_checked"], serde_json::json!([]), "{profile}");
-        // By it a fault is blamed as by the recording itself.
+        // By it, a fault is blamed in the same way as by the recording itself.
         let wrong = json(&["compare", &out, "programs/forgetting/wrong.npz", "--profile", "bf16"]);
         assert_eq!(wrong["first_divergence"]["tap"], "layers.0.mixer_out", "{profile}");
     }
@@ -253,7 +253,7 @@ fn a_program_that_asks_for_more_than_its_files_hold_is_refused() {
     assert!(said.contains("2147483648 elements, and"), "{said}");
 }
 
-/// A tensor as numpy writes it.
+/// Writes a tensor as numpy does.
 fn npy(path: &std::path::Path, shape: &[usize], values: &[f32]) {
     let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
     let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape.join(", "));
@@ -265,12 +265,12 @@ fn npy(path: &std::path::Path, shape: &[usize], values: &[f32]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Rows of two experts as a sort that keeps no order of equal numbers leaves them, through a weight that inspect does not read.
+/// Rows of two experts in the order of an unstable sort, through a weight that inspect does not read.
 fn of_experts(folder: &std::path::Path, activated: f32) {
     of_experts_in(folder, activated, [[3, 1, 2, 0]; 2]);
 }
 
-/// The same with the rows of its two taps in orders of their own. The program has them in that of [1, 3, 0, 2], two of each expert.
+/// The same with the rows of its two taps in different orders. The program has them in the order [1, 3, 0, 2], two for each expert.
 fn of_experts_in(folder: &std::path::Path, activated: f32, [experts, act]: [[usize; 4]; 2]) {
     use serde_json::json;
     let program = json!({"version": 1, "constants": [0, 2, 7], "weights": {"1": "w"},
@@ -344,12 +344,12 @@ fn rows_of_a_sort_have_one_order_within_each_expert() {
         of_rows.map(status).collect()
     };
     assert_eq!(told([[1, 3, 0, 2]; 2]), ["right", "right"]);
-    // Another order within each expert, and in all taps.
+    // Another order within each expert, the same in all taps.
     assert_eq!(told([[3, 1, 2, 0]; 2]), ["right", "right"]);
-    // Over both experts.
+    // An order across both experts.
     assert_eq!(told([[0, 2, 1, 3], [1, 3, 0, 2]])[0], "diverged");
     assert_eq!(told([[0, 2, 1, 3]; 2])[0], "diverged");
-    // One tap stands as the program has it, and another does not.
+    // One tap is as in the program, the other is not.
     assert_eq!(told([[1, 3, 0, 2], [3, 1, 0, 2]]), ["right", "diverged"]);
     assert_eq!(told([[3, 1, 0, 2], [1, 3, 0, 2]]), ["unchecked", "right"]);
 }
@@ -364,11 +364,11 @@ fn rows_in_an_order_that_nothing_tells_are_not_judged() {
         findings.filter(|finding| finding["what"] == "not-its-program").map(|finding| finding["tap"].clone()).collect()
     };
     assert_eq!(told(1.0), [serde_json::Value::Null; 0]);
-    // What reads rows in their own order alone is judged.
+    // Only an operation that reads rows in their own order is judged.
     assert_eq!(told(1.5), ["layers.0.node/act"]);
 }
 
-/// Tensors in f32 as safetensors has them.
+/// Writes tensors in f32 as a .safetensors.
 fn stored(path: &std::path::Path, name: &str, shape: &[usize], values: &[f32]) {
     tensors(path, &[(name, "F32", shape.to_vec(), values.iter().flat_map(|x| x.to_le_bytes()).collect())]);
 }
@@ -386,7 +386,7 @@ fn tensors(path: &std::path::Path, all: &[(&str, &str, Vec<usize>, Vec<u8>)]) {
     std::fs::write(path, [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &bytes].concat()).unwrap();
 }
 
-/// A stream and a branch whose sum two operations read, and is no tap.
+/// A stream and a branch whose sum two operations read; the sum is no tap.
 fn of_a_sum(folder: &std::path::Path, taps: &[(&str, Vec<f32>)]) {
     use serde_json::json;
     let named = |(name, values): &(&str, Vec<f32>)| {
@@ -439,7 +439,7 @@ fn a_cause_agrees_with_all_that_reads_its_operation() {
         let findings = report["findings"].as_array().expect("findings").iter();
         findings.map(|finding| finding["cause"].as_str().unwrap_or("unknown").to_owned()).collect()
     };
-    // The sum is right for what else reads it.
+    // The sum is right for its other reader.
     let of_one = causes(&sum);
     assert!(!of_one.iter().any(|cause| cause == "residual-omitted") && of_one.len() == 1, "{of_one:?}");
 }
@@ -469,7 +469,7 @@ fn positions_that_are_indexed_are_looked_up_as_embedded_ones() {
     assert_eq!((&finding["cause"], &finding["params"]["offset"]), (&"position-embedding-offset".into(), &2.into()));
 }
 
-/// A candidate of one pass, recorded in chunks of these lengths: of the keys each chunk has those up to its end.
+/// A candidate of one pass, recorded in chunks of these lengths: each chunk has the keys up to its end.
 fn in_chunks((golden, candidate): (&str, &str), lengths: &[usize], to: &std::path::Path) -> String {
     let open = |path: &str| firstdiff_trace::Dump::open(fixtures().join(path)).unwrap();
     let (whole, ids) = (open(candidate), open(golden).meta().tokens.clone().unwrap());
@@ -528,7 +528,7 @@ fn a_candidates_own_chunks_are_joined_into_those_of_the_program() {
                 (report["verdict"].clone(), findings)
             };
             assert_eq!(facts(&chunked), facts(&whole), "{command} {candidate} {lengths:?}");
-            // Raw products with the keys that a later chunk alone has are in none.
+            // Raw products with keys that only a later chunk has are in no chunk.
             let unchecked = |report: &serde_json::Value| {
                 let taps = report["taps"].as_array().cloned().unwrap_or_default();
                 let open = taps.iter().filter(|tap| tap["status"] == "unchecked").map(|tap| tap["tap"].clone());
@@ -541,7 +541,7 @@ fn a_candidates_own_chunks_are_joined_into_those_of_the_program() {
 
 const ATTENTION: &str = "programs/attention/model.safetensors";
 
-/// What a command says of a right engine by a program of PyTorch's attention.
+/// The report of a command on a right engine, by a program of PyTorch's attention.
 fn by_attention(command: &str, golden: &str, candidate: &str, more: &[&str]) -> serde_json::Value {
     let [golden, candidate] = [golden, candidate].map(|name| format!("programs/attention/{name}"));
     json(&[&[command, &golden, &candidate, "--weights", ATTENTION], more].concat())
@@ -550,10 +550,10 @@ fn by_attention(command: &str, golden: &str, candidate: &str, more: &[&str]) -> 
 #[test]
 fn what_is_nearer_to_the_exact_value_than_the_references_own_rounding_is_not_wrong() {
     for command in ["replay", "explain"] {
-        // Fused attention in bf16 rounds less than the reference, whose scores and probabilities are of 16 bits.
+        // Fused attention in bf16 rounds less than the reference, whose scores and probabilities have 16 bits.
         let report = by_attention(command, "golden-bf16", "fused.npz", &[]);
         assert_eq!((&report["verdict"], &report["profile"]), (&"parity".into(), &"bf16".into()), "{report:#}");
-        // Nobody says that it is bf16, and its numbers do.
+        // bf16 is not declared, but its numbers show it.
         let report = by_attention(command, "golden", "fused.npz", &[]);
         assert_eq!((&report["verdict"], &report["profile"]), (&"parity".into(), &"bf16".into()), "{report:#}");
     }
@@ -576,7 +576,7 @@ fn a_cache_rounds_keys_and_values_of_a_program_too() {
     }
 }
 
-/// A copy of a dump whose program calls each operation in `names` by a name that no kernel has.
+/// A copy of a dump whose program names each operation in `names` by a name without a kernel.
 fn without_kernels(golden: &str, names: &[&str], folder: &std::path::Path) -> String {
     edited(golden, folder, |_, op| {
         let name = op["o"].as_str().unwrap().to_owned();
@@ -601,7 +601,7 @@ fn edited(golden: &str, folder: &std::path::Path, edit: impl Fn(usize, &mut serd
     out.to_string_lossy().into_owned()
 }
 
-/// Each layer scales its products by a number of its own, as an engine does that divides by the layer's.
+/// Each layer scales its products by a number of its own, like an engine that divides by the layer's number.
 #[test]
 fn a_number_that_differs_by_layer_is_stated_in_each() {
     let (folder, golden) = (tempfile::tempdir().unwrap(), "programs/attention/golden");
@@ -630,12 +630,12 @@ fn kernels_of(golden: &str) -> std::collections::BTreeSet<String> {
     names.map(|name| name.split('.').next().unwrap().to_owned()).collect()
 }
 
-/// Whatever cannot be computed: what `compare` finds to differ is passed by no other command, and what is right is not accused.
+/// Whatever cannot be computed: no other command passes what `compare` finds to differ, and what is right is not blamed.
 #[test]
 fn no_parity_is_said_where_compare_says_diverged_whichever_kernel_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-    // The end of a wrong run alone, and a run of which one tensor within is of another run.
+    // Only the end of a wrong run, and a run with one inner tensor from another run.
     let (ends, within) = (path("ends"), path("within"));
     for (out, taken) in [(&ends, "logits"), (&within, "layers.1.attn_norm")] {
         let tokens = ["--tokens", "7,3,19,42,8,8,31,2,25,11"];
@@ -667,14 +667,14 @@ fn no_parity_is_said_where_compare_says_diverged_whichever_kernel_is_missing() {
                 *said.entry((compared, replayed)).or_insert(0) += 1;
                 assert!(compared != 1 || replayed != 0, "{names:?}: {candidate} is passed");
                 assert!(compared != 0 || replayed == 0, "{names:?}: {candidate} is accused, {replayed}");
-                // Where nothing is wrong explain has nothing to look for.
+                // Where nothing is wrong, explain has nothing to search for.
                 if replayed != 1 && names.len() > 1 {
                     assert_eq!(code("explain", &golden, candidate, &["--weights", weights]), replayed, "{candidate}");
                 }
             }
         }
     }
-    // Most of what differs is found by the reference's own value.
+    // Most differences are found by the reference's own value.
     let found = said.get(&(1, 1)).copied().unwrap_or(0);
     assert!(diverged > 40 && 10 * found >= 9 * diverged, "{said:?}");
 }
@@ -691,20 +691,20 @@ fn what_cannot_be_computed_is_held_against_the_reference_and_not_against_itself(
         let right = json(&[command, &golden, "programs/forgetting/right.npz", WEIGHTS[0], WEIGHTS[1]]);
         assert_eq!(right["verdict"], "parity", "{right:#}");
     }
-    // The reference alone is no witness of itself.
+    // The reference alone is no evidence about itself.
     let of_itself =
         json(&["explain", &golden, "programs/forgetting/wrong.npz", "--ref", &golden, WEIGHTS[0], WEIGHTS[1]]);
     assert_eq!(of_itself["reference"]["verdict"], "incomparable", "{of_itself:#}");
 }
 
-/// A head of attention as an engine computes it: q has a factor of its own, the products have theirs, and a bias by distance is added beside the mask.
+/// A head of attention as an engine computes it: q and the products have a factor each, and a bias by distance is added beside the mask.
 #[derive(Clone, Copy)]
 struct Attention {
     of_q: f64,
     scale: f64,
     bias: f64,
     fill: f64,
-    /// A number on k, 1 where there is none; and whether q times its number is added to k to make q.
+    /// A factor on k, 1 for none; and whether q times its factor is added to k to make q.
     of_k: f64,
     is_branch: bool,
 }
@@ -712,7 +712,7 @@ struct Attention {
 const TOKENS: usize = 16;
 const WIDTH: usize = 8;
 
-/// Numbers that follow no rule, the same each time.
+/// Numbers without a rule, the same every time.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let next = |state: &mut u64| {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -788,7 +788,7 @@ impl Attention {
         std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
     }
 
-    /// The right run as PyTorch records one: a line of code for each operation.
+    /// The right run as PyTorch records it: a line of code for each operation.
     fn program(self, folder: &std::path::Path) {
         use serde_json::json;
         let (t, d) = (TOKENS, WIDTH);
@@ -849,7 +849,7 @@ impl Attention {
 }
 
 impl Attention {
-    /// The same run behind two positions of padding, whose keys are seen, or not; `scores` are recorded.
+    /// The same run behind two positions of padding, whose keys are seen, or not; `scores` are recorded or not.
     fn write_padded(self, folder: &std::path::Path, sees: bool, scores: bool) {
         use serde_json::json;
         const PADDING: usize = 2;
@@ -904,7 +904,7 @@ impl Attention {
         std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
     }
 
-    /// What is said of a run, by the program in a folder.
+    /// The report on a run, by the program in a folder.
     fn explained(self, golden: &std::path::Path) -> serde_json::Value {
         let own = golden.join("own");
         self.write(&own);
@@ -913,7 +913,7 @@ impl Attention {
         json(&["explain", &golden, &own, "--weights", &weights])
     }
 
-    /// The one cause, its parameters, and what is to be done.
+    /// The only cause, its parameters, and the fix.
     fn named(self, golden: &std::path::Path) -> (String, serde_json::Value, String) {
         let report = self.explained(golden);
         let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
@@ -922,7 +922,7 @@ impl Attention {
     }
 }
 
-/// Keys of padding that are not masked are the fault of the scores, and of nothing that is made of them.
+/// Unmasked keys of padding are a fault of the scores, and of no tap computed from them.
 #[test]
 fn keys_of_padding_that_are_seen_are_a_fault_of_the_scores_of_a_program() {
     let golden = tempfile::tempdir().unwrap();
@@ -940,17 +940,17 @@ fn keys_of_padding_that_are_seen_are_a_fault_of_the_scores_of_a_program() {
     };
     let right = run("explain", false, true);
     assert_eq!(right["verdict"], "parity", "{right:#}");
-    // Padding that is not masked would be seen.
+    // Unmasked padding would be seen.
     assert!(right["not_testable"].as_array().is_none_or(|ids| !ids.contains(&"mask-omitted".into())), "{right:#}");
     assert_eq!(wrong(&run("replay", true, true)), ["layers.0.scores"]);
     let report = run("explain", true, true);
     let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
     assert_eq!((&finding["cause"], &finding["tap"]), (&"mask-omitted".into(), &"layers.0.scores".into()), "{report:#}");
-    // Without the scores nothing is said of what the probabilities of these keys make.
+    // Without the scores, nothing is reported about taps computed from the probabilities of these keys.
     assert_eq!(wrong(&run("replay", true, false)), ["layers.0.probs"]);
 }
 
-/// A run of another number of experts says so; nothing that its choice reaches is blamed.
+/// A run with another number of experts is reported; nothing that its choice reaches is blamed.
 #[test]
 fn another_number_of_experts_is_said_and_nothing_behind_it_is_blamed() {
     use serde_json::json;
@@ -1024,14 +1024,14 @@ fn another_number_of_experts_is_said_and_nothing_behind_it_is_blamed() {
     let replayed = firstdiff(&["replay", &paths[0], &paths[1], "--weights", &paths[2]]);
     let said = in_one_line(&String::from_utf8_lossy(&replayed.stdout));
     assert!(said.contains("it chooses 1 of the experts for each token where the reference chooses 2"), "{said}");
-    // Of a choice that was not recorded nothing is told.
+    // A choice that was not recorded is not reported.
     let report = explained(1, false);
     assert_eq!(report["routing"], json!([]), "{report:#}");
     assert_eq!(report["findings"][0]["cause"], "router-topk", "{report:#}");
 }
 
-/// The scale of the products may stand before them: on q, or half of it on each of both. It is none of that where another number stands beside it, behind it,
-/// or where it is that of a branch alone.
+/// The scale of the products may be applied before them: on q, or half of it on each of both. It is not the scale where another number is beside it or behind
+/// it, or where it belongs to a branch only.
 #[test]
 fn the_scale_of_the_products_may_stand_before_them() {
     let before = Attention { scale: 1.0, ..Attention::RIGHT };
@@ -1050,7 +1050,7 @@ fn the_scale_of_the_products_may_stand_before_them() {
     let both = Attention { of_q: 0.6, of_k: 0.6, ..before };
     assert_eq!(cause(both, Attention { of_q: 1.0, of_k: 1.0, ..both }).0, "score-scale");
     assert_eq!(cause(both, Attention { of_q: 0.36, of_k: 0.36, ..both }).0, "score-scale");
-    // One of two numbers, of which nobody knows which is the scale.
+    // One of two numbers, and it is unknown which is the scale.
     let beside = Attention { of_k: 2.0, ..before };
     assert_ne!(cause(beside, Attention { of_q: 0.9, ..beside }).0, "score-scale");
     // A multiplier of the keys, with the scale behind the products.
@@ -1062,7 +1062,7 @@ fn the_scale_of_the_products_may_stand_before_them() {
     assert_ne!(cause(branch, Attention { of_q: 1.0, ..branch }).0, "score-scale");
 }
 
-/// Operations of llama.cpp are called as it calls them, and by the node.
+/// Operations of llama.cpp have its own names, and those of their nodes.
 #[test]
 fn an_operation_of_ggml_has_its_own_name_and_its_nodes() {
     let folder = tempfile::tempdir().unwrap();
@@ -1115,7 +1115,7 @@ fn an_operation_of_ggml_has_its_own_name_and_its_nodes() {
     assert_eq!(report["findings"][0]["op"], "MUL_MAT (Qcur-0)", "{report:#}");
 }
 
-/// A factor is called after the operation that it is of, and what is to be changed is the reference's own number and line.
+/// A factor is named after its operation, and the fix gives the reference's own number and line.
 #[test]
 fn a_factor_has_the_name_of_its_operation() {
     let folder = tempfile::tempdir().unwrap();
@@ -1123,7 +1123,7 @@ fn a_factor_has_the_name_of_its_operation() {
     right.program(folder.path());
     assert_eq!(right.explained(folder.path())["verdict"], "parity");
     let named = |own: Attention| own.named(folder.path());
-    // On the way to the products it is q's, whatever it becomes.
+    // On the way to the products it belongs to q, whatever q becomes.
     let (cause, _, fix) = named(Attention { of_q: 1.0, ..right });
     assert_eq!((&*cause, &*fix), ("operation-omitted", "carry it out: 0.35 in mul (odd.py:3)"));
     let (cause, params, fix) = named(Attention { of_q: 0.9, ..right });
@@ -1133,7 +1133,7 @@ fn a_factor_has_the_name_of_its_operation() {
     let (cause, _, fix) = named(Attention { scale: 0.8, ..right });
     assert_eq!(cause, "score-scale");
     assert!(fix.ends_with(": 0.5 in mul (odd.py:6)"), "{fix}");
-    // A bias is no mask, and a mask that fills keeps it.
+    // A bias is not a mask, and a mask that fills keeps it.
     let (cause, params, _) = named(Attention { bias: 0.0, ..right });
     assert_eq!((&*cause, params["factor"].as_f64()), ("position-bias", Some(0.0)));
     let (cause, params, _) = named(Attention { fill: -1.0, ..right });
@@ -1204,7 +1204,7 @@ fn the_row_of_a_position_table_that_was_added_is_looked_up() {
     let weights = weights.to_string_lossy().into_owned();
     let explained =
         |name: &str, values: Vec<f32>| json(&["explain", &golden, &written(name, &values), "--weights", &weights]);
-    // Of h0 alone nothing is said to be right.
+    // From h0 alone nothing is reported to be right.
     assert_ne!(explained("right", h0(&|at| at))["verdict"], "diverged");
     for by in [1, 3, 7, 40] {
         let report = explained(&format!("off{by}"), h0(&|at| at + by));
@@ -1215,7 +1215,7 @@ fn the_row_of_a_position_table_that_was_added_is_looked_up() {
             "{report}"
         );
     }
-    // Rows in no order are no offset.
+    // Rows in no order are not an offset.
     let report = explained("other", h0(&|at| (at * 7 + 5) % 64));
     assert!(report["findings"][0]["cause"].is_null(), "{report}");
 }
@@ -1242,7 +1242,7 @@ fn keys_that_do_not_exist_are_judged_alike_by_all_commands() {
         let of = |command: &str| firstdiff(&[command, &golden, &own, "--weights", &weights]).status.code();
         [firstdiff(&["compare", &golden, &own]).status.code(), of("replay"), of("explain")]
     };
-    // The probabilities are right: nothing was made of these scores.
+    // The probabilities are right: nothing was computed from these scores.
     let unread = |tap: &str, mut shape: Vec<usize>, values: Vec<f32>| {
         let Some(keys) = shape.last_mut().filter(|_| tap.ends_with(".scores")) else { return (shape, values) };
         let wider = values.chunks(*keys).flat_map(|row| [row, &[50.0; 5]].concat()).collect();

@@ -1,5 +1,5 @@
-//! Does what the commands write with `--json` have the form of docs/reference/schema/report.json? Each command is run here; beside these, every report that any other
-//! test reads is held to it ([`conforms`]).
+//! Checks the commands' `--json` output against docs/reference/schema/report.json. Runs each command; every report that another test reads is checked too
+//! ([`conforms`]).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ fn schema() -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// Fails unless a report has the form that its command's definition gives, and no key beside.
+/// Fails unless a report has the form of its command's definition, and no other key.
 #[track_caller]
 pub(crate) fn conforms(report: &Value) {
     let root = schema();
@@ -32,7 +32,7 @@ pub(crate) fn conforms(report: &Value) {
     assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
-/// What is not as `rule` says; gives the keys of `value` that it knows.
+/// What contradicts `rule`; returns the keys of `value` that the rule knows.
 fn check(root: &Value, rule: &Value, value: &Value, at: &str, errors: &mut Vec<String>) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
     let keys = || value.as_object().into_iter().flatten();
@@ -83,7 +83,7 @@ fn check(root: &Value, rule: &Value, value: &Value, at: &str, errors: &mut Vec<S
                     }
                 }
             }
-            // Of what is no object nothing is required.
+            // For a value that is no object, nothing is required.
             "required" if !value.is_object() => {}
             "required" => {
                 let missing =
@@ -125,7 +125,7 @@ fn check(root: &Value, rule: &Value, value: &Value, at: &str, errors: &mut Vec<S
     known
 }
 
-/// Every schema in a schema, by where it stands.
+/// Every schema within a schema, by its path.
 fn walk<'v>(value: &'v Value, names: &mut BTreeSet<&'v str>) {
     match value {
         Value::Object(map) => {
@@ -266,7 +266,7 @@ fn gate_align_dump_and_import() {
     }
     let imported = json(&["import", "golden/llama-llama-cpp.npz", "-o", &at("imported")]);
     assert!(imported["taps"].as_array().is_some_and(|taps| !taps.is_empty()));
-    // Tensors of names that nobody knows.
+    // Tensors of unknown names.
     let unknown = folder.path().join("unknown");
     fs::create_dir(&unknown).unwrap();
     for entry in fs::read_dir(at("dump")).unwrap() {
@@ -283,7 +283,7 @@ fn gate_align_dump_and_import() {
     assert!(!json(&["compare", &at("dump"), &unknown.to_string_lossy()])["unmapped"].as_array().unwrap().is_empty());
 }
 
-/// What a bisection says at its end the tests of `bisect` hold to the schema; here that there was none.
+/// The end of a bisection is checked by the tests of `bisect`; here, one without an answer.
 #[test]
 fn bisect_without_an_answer() {
     let folder = tempfile::tempdir().unwrap();

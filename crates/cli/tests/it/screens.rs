@@ -1,4 +1,4 @@
-//! What does a person see? The screen of every kind of outcome, 80 and 120 columns wide, without colours where nobody can see them.
+//! Checks the screen of every kind of outcome, at 80 and 120 columns, without colours where no terminal shows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -69,7 +69,7 @@ fn of_every_kind_of_outcome() {
     }
 }
 
-/// In a folder of its own that has the fixtures in it: the screen names the baseline, and is broken where that is long.
+/// In a folder of its own with the fixtures in it: the screen names the baseline, and a long name is wrapped.
 #[cfg(unix)]
 #[test]
 fn of_a_gate() {
@@ -134,7 +134,7 @@ fn every_command_has_a_man_page() {
     }
 }
 
-/// What stands behind `before` in a text, up to a blank, a quotation mark or the like.
+/// The words behind `before` in a text, up to a space, a quotation mark or the like.
 fn numbers_behind<'t>(text: &'t str, before: &str) -> Vec<&'t str> {
     text.split(before).skip(1).filter_map(|rest| rest.split([' ', '"', ';', ',', ')', '\n']).next()).collect()
 }

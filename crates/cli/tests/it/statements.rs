@@ -1,4 +1,4 @@
-//! Is each sentence that is printed true of the numbers? A planted case for each that was not, and one beside it of which more may be said.
+//! Checks that each printed sentence is true of the numbers: a planted case for each that was not, and one beside it where the sentence holds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5";
 const DECODED: &str = "23,108,61";
 const STREAM: &str = "h0,layers.*.h,final_norm,logits";
 
-/// Our own run in a prefill and three steps, or in one pass.
+/// Our own run, with a prefill and three steps, or in one pass.
 fn run(folder: &Path, name: &str, taps: Option<&str>, in_one_pass: bool) -> PathBuf {
     let out = folder.join(name);
     let path = out.to_string_lossy().into_owned();
@@ -38,12 +38,12 @@ fn change(file: &Path, with: impl Fn(usize, f32) -> f32) {
     fs::write(file, npy).unwrap();
 }
 
-/// Something that no mistake gives.
+/// An error that no mistake gives.
 fn noise(at: usize, x: f32) -> f32 {
     x + ((at * 7919 % 101) as f32 - 50.0) / 50.0
 }
 
-/// Takes a tap of a step out of a dump.
+/// Removes a tap of a step from a dump.
 fn leave_out(dump: &Path, tap: &str, step: u64) {
     let path = dump.join("dump.json");
     let mut meta: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -125,7 +125,7 @@ fn a_step_is_alone_where_the_others_are_known_to_be_right() {
 #[test]
 fn of_a_fault_that_nothing_explains_only_what_was_seen_is_said() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing that was recorded reads either of the two.
+    // No recorded tap reads either of the two.
     let attention =
         "h0,layers.0.attn_norm,layers.0.q*,layers.0.k*,layers.0.v,layers.0.scores,layers.0.probs,layers.0.context";
     for (taps, file, words) in [
@@ -153,18 +153,18 @@ fn of_a_fault_that_nothing_explains_only_what_was_seen_is_said() {
 fn no_wider_arithmetic_is_advised_by_size_alone() {
     let folder = tempfile::tempdir().unwrap();
     let reference = run(folder.path(), "ref", Some(STREAM), true);
-    // As far off as a cache in 16 bits puts it, and by no cache.
+    // As far off as a 16-bit cache would cause, but not by a cache.
     let candidate = run(folder.path(), "cand", Some(STREAM), true);
     change(&candidate.join("layers.1.h.npy"), |at, x| x * (1.0 + ((at * 7919 % 101) as f32 - 50.0) * 2e-5));
     let text = said("compare", &reference, &candidate);
     assert!(text.contains("first divergence") && !text.contains("--cache") && !text.contains("--profile"), "{text}");
-    // h0 by a factor, as far off as bf16 is: no number of it is one of bf16.
+    // h0 times a factor, as far off as bf16 is: none of its numbers is one of bf16.
     let candidate = run(folder.path(), "factor", None, true);
     let reference = run(folder.path(), "all", None, true);
     change(&candidate.join("h0.npy"), |_, x| x * 1.0013);
     let text = said("compare", &reference, &candidate);
     assert!(text.contains("1.001300 times the reference") && !text.contains("--profile"), "{text}");
-    // The reference's own, rounded.
+    // The reference's own values, rounded.
     let candidate = run(folder.path(), "rounded", None, true);
     change(&candidate.join("h0.npy"), |_, x| {
         f32::from_bits((x.to_bits() + 0x7fff + (x.to_bits() >> 16 & 1)) & !0xffff)
@@ -214,7 +214,7 @@ fn a_context_with_its_heads_apart_has_the_positions_of_its_step() {
             let file = out.join(format!("layers.1.context{step}.npy"));
             let head = |at: usize| at / 16 % 6 == 2;
             change(&file, |at, x| if head(at) && step == ".step1" { x * factor } else { x });
-            // The same numbers as [T, H, d], whose header is as long.
+            // The same numbers as [T, H, d], with a header of the same length.
             let mut npy = fs::read(&file).unwrap();
             let text: String = npy[..128].iter().map(|&byte| char::from(byte)).collect();
             let (flat, apart) = (format!("({rows}, 96), }}     "), format!("({rows}, 6, 16), }}  "));
@@ -271,7 +271,7 @@ fn the_channels_that_are_named_are_all_that_are_beyond_the_tolerance() {
     says(&said("compare", &reference, &candidate), "positions 0-6, 8-13 right, 7 wrong: NMSE 1.0000 ");
 }
 
-/// A factor that stands in the query rather than in the scores: nothing behind them is other than it was.
+/// A factor in the query rather than in the scores: nothing behind them changes.
 #[test]
 fn what_is_taken_back_further_on_is_not_to_be_fixed() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,10 +290,10 @@ fn what_is_taken_back_further_on_is_not_to_be_fixed() {
         "next look at what the candidate records under layers.0.q_rope, layers.0.qk: layers.0.scores, which is made of them, agrees, so that 'rope' need not be \
          wrong: a factor may be applied in another place",
     );
-    // Another fault further on is another.
+    // Another fault further on is reported separately.
     change(&candidate.join("logits.npy"), noise);
     says(&said("compare", &reference, &candidate), "but all that is made of it agrees again");
-    // Where nothing is recorded behind it, nobody knows.
+    // Where nothing is recorded behind it, that is unknown.
     let taps = Some("h0,layers.0.attn_norm,layers.0.q*,layers.0.k*");
     let [reference, candidate] = ["few", "cut"].map(|name| run(folder.path(), name, taps, true));
     for tap in ["q_rope", "qk"] {
@@ -314,7 +314,7 @@ fn what_gives_the_same_numbers_is_put_right_as_well() {
     says(&text, "with its factor; or, if it is norm-width: divide by the number of elements that are summed");
 }
 
-/// Of scores a law is measured in the probabilities, and a mask is a share of cells: neither is an NMSE of scores.
+/// A law of scores is measured in the probabilities, and a mask by its share of cells: neither is an NMSE of scores.
 #[test]
 fn an_nmse_is_called_by_what_it_is_of() {
     let folder = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ fn an_nmse_is_called_by_what_it_is_of() {
     says(&explained("window", &window), ", with the share of the cells that are masked or no number on one side alone");
 }
 
-/// A cache that grows has as many slots as there are positions so far.
+/// A growing cache has as many slots as there are positions so far.
 #[test]
 fn a_cache_has_the_slots_that_it_has_in_each_step() {
     let folder = tempfile::tempdir().unwrap();

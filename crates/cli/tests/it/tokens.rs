@@ -1,4 +1,4 @@
-//! Is it said which ids a candidate was fed more, fewer or in place of others, and is what follows judged on those that it was fed?
+//! Checks that inserted, missing and exchanged token ids of a candidate are reported, and that later taps are judged on the ids that it was really fed.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::common::{firstdiff, fixtures};
 
-/// The golden dump's own, its prefill's.
+/// The golden dump's tokens of the prefill.
 const TOKENS: [u32; 11] = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5];
 const TAPS: [&str; 4] = ["h0", "layers.0.h", "layers.1.h", "logits"];
 
-/// What the model gives on these tokens, its layer outputs and logits alone; `change` may change a tap.
+/// What the model gives for these tokens, only layer outputs and logits; `change` may change a tap.
 fn ran(path: &Path, tokens: &[u32], change: impl Fn(&str, &mut Vec<f32>, &mut Vec<usize>)) -> String {
     let model = firstdiff_model::load(fixtures().join("models/llama")).unwrap();
     let recorder = Recorder::create(path).unwrap();
@@ -59,7 +59,7 @@ fn compared(candidate: &str) -> (i32, Value, String) {
     asked(&["compare", &golden, candidate])
 }
 
-/// Ids that were fed, and what is said of them.
+/// Ids that were fed, and the expected message.
 fn cases() -> Vec<(&'static str, Vec<u32>, &'static str)> {
     let with = |at: usize, id: u32| [&TOKENS[..at], &[id], &TOKENS[at..]].concat();
     let without = |at: usize| [&TOKENS[..at], &TOKENS[at + 1..]].concat();
@@ -140,7 +140,7 @@ fn what_is_padded_in_front_is_no_id_more() {
     }
 }
 
-/// What h0 alone holds, on so many rows of it.
+/// A dump of only h0, with these rows.
 fn h0_alone(path: &Path, tokens: Option<&[i64]>, rows: &[&[f32]]) -> String {
     let recorder = Recorder::create(path).unwrap();
     tokens.iter().for_each(|tokens| recorder.tokens(tokens));
@@ -149,7 +149,7 @@ fn h0_alone(path: &Path, tokens: Option<&[i64]>, rows: &[&[f32]]) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Nothing but the rows of h0 tells padding from a token that is there once more, and a wrong row from another token's.
+/// Only the rows of h0 can distinguish padding from a repeated token, and a wrong row from another token's.
 #[test]
 fn what_the_rows_cannot_tell_is_no_cause() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn what_the_rows_cannot_tell_is_no_cause() {
     let h0 = run.read(run.find("h0".parse().unwrap(), 0).unwrap()).unwrap().values().to_f64().to_vec();
     let values: Vec<f32> = h0.iter().map(|&x| x as f32).collect();
     let rows: Vec<&[f32]> = values.chunks(values.len() / TOKENS.len()).collect();
-    // Padded with the first token's id, once and twice; so, and cut off at the reference's length; at both ends.
+    // Padded with the first token's id, once and twice; the same, cut off at the reference's length; at both ends.
     let one = [&rows[..1], &rows[..]].concat();
     let two = [&rows[..1], &one[..]].concat();
     let both = [&rows[4..5], &rows[..], &rows[6..7]].concat();
@@ -166,7 +166,7 @@ fn what_the_rows_cannot_tell_is_no_cause() {
         let (_, report, screen) = compared(&h0_alone(&folder.path().join(name), None, padded));
         assert!(report["verdict"] != json!("diverged") && !screen.contains("tokens-differ"), "{name}: {screen}");
     }
-    // A row that is wrong where both name the same ids.
+    // A wrong row where both record the same ids.
     let wrong: Vec<f32> = rows[2].iter().rev().copied().collect();
     let ids = TOKENS.map(i64::from);
     let rows = [&rows[..4], &[&wrong[..]], &rows[5..]].concat();

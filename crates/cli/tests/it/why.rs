@@ -1,4 +1,4 @@
-//! `compare --why`: what each stage of the comparison said of a tap.
+//! Checks `compare --why`: what each stage of the comparison decided about a tap.
 
 use serde_json::Value;
 

@@ -1,10 +1,10 @@
-//! How are two runs aligned by token position that took the tokens in other chunks? Both are cut at the step boundaries of either, or the candidate's steps
-//! are cut and joined into the reference's.
+//! Aligns by token position two runs that took the tokens in different chunks. Cuts both at the step boundaries of either, or cuts and joins the candidate's
+//! steps into the reference's.
 //!
-//! A cell is a run of positions between two neighbouring boundaries: it lies within one step of each side, or is one of the reference's. Cell by cell, what
-//! both recorded makes two dumps with the same steps, which are compared as any two. Keys grow with the steps: the raw products of a cell are cut to the
-//! keys up to its end. Scores and probs are not cut, as what is cut off might be what is wrong: a one-pass run without a causal mask differs
-//! from a token-by-token one in nothing else. The side with fewer keys gets masked ones, without probability, in the others' place.
+//! A cell is a range of positions between two adjacent boundaries: it lies within one step of each side, or is one step of the reference. Each cell becomes
+//! one step of two new dumps, which are compared like any two. Keys grow with the steps: the raw products (qk) of a cell are cut to the keys up to its end.
+//! Scores and probs are not cut, because the part cut off may hold the error: a one-pass run without a causal mask differs from a token-by-token run only
+//! there. The side with fewer keys gets masked keys of probability 0 instead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -30,11 +30,11 @@ use crate::run::tokens::{TokenEdits, token_edits};
 pub struct ChunkAlignment {
     /// The positions of each cell; a [`Place`]'s step is the number of its cell.
     pub cells: Vec<Range<usize>>,
-    /// How the reference took the tokens.
+    /// The chunks in which the reference took the tokens.
     pub reference: Chunks,
-    /// How the candidate did.
+    /// The chunks in which the candidate took them.
     pub candidate: Chunks,
-    /// The two dumps as they are.
+    /// The two dumps, uncut.
     pub runs: [Arc<Dump>; 2],
     /// From which position on the two were fed different tokens.
     pub parted: Option<usize>,
@@ -42,31 +42,31 @@ pub struct ChunkAlignment {
     pub(crate) unchecked: BTreeMap<Place, Unaligned>,
 }
 
-/// Two dumps whose steps stand for the same token positions, as far as that can be had.
+/// Two dumps whose steps hold the same token positions, as far as they could be aligned.
 #[derive(Debug)]
 pub struct Aligned {
     /// The reference, or its cells.
     pub reference: Dump,
     /// The candidate, or its cells.
     pub candidate: Dump,
-    /// How they were aligned, where their steps stand for other positions.
+    /// How they were aligned, where their steps held different positions.
     pub alignment: Option<Arc<ChunkAlignment>>,
 }
 
-/// In which cells two runs that took the tokens in other chunks are compared.
+/// In which cells two runs with different chunks are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellsOf {
-    /// Each within one step of both.
+    /// Each cell lies within one step of both runs.
     Both,
-    /// The steps of the reference.
+    /// Each cell is a step of the reference.
     Reference,
 }
 
-/// Lays two dumps together by token position, where their steps stand for other positions; else they stay as they are. `rows` are the
-/// positions, within each of the candidate's steps, that are asked for.
+/// Aligns two dumps by token position where their steps hold different positions; otherwise returns them unchanged. `rows` are the positions to compare,
+/// within each of the candidate's steps.
 ///
 /// # Errors
-/// When a tap would be there twice.
+/// When a tap would occur twice.
 pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let candidate = with_merged_heads(candidate, &reference);
     let reference = with_positions(with_merged_heads(reference, &candidate));
@@ -102,7 +102,7 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
         let open = open.map(|(name, step)| Place { step, tap: Tap::named(name) });
         entries.chain(open).chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
     });
-    // What each was fed of its prompt is compared: that is where they part.
+    // h0 of every prompt position that both have is compared even beyond `at`: it is where the tokens first differ.
     let prompts = edits.map_or(0, |edits| edits.counts[0].min(edits.counts[1]));
     let h0 = Tap { layer: None, site: Site::H0 };
     let is_beyond = |cell: &Range<usize>, tap: Tap| cell.start >= at && (tap != h0 || cell.end > prompts);
@@ -113,8 +113,8 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
     Ok(Aligned { reference: left, candidate: right, alignment: Some(Arc::new(alignment)) })
 }
 
-/// The chunks of both, where they are known and not the same as far as both go, or were of other tokens; and from which position on they were.
-/// That may be known by `edits`.
+/// The chunks of both runs, and the position from which they were fed different tokens (which `edits` may give). `None` where the chunks are unknown, or are
+/// the same as far as both runs go and no token differs.
 type Parted = Option<(Chunks, Chunks, Option<usize>)>;
 fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<Parted, DumpError> {
     let Some(ours) = Chunks::of(reference) else { return Ok(None) };
@@ -130,8 +130,8 @@ fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) 
     if same && parted.is_none() {
         return Ok(None);
     }
-    // Fewer positions may be the last of the same tokens, or of each step, as well as the first: the ids can tell, or that they see no other keys, or that
-    // they are more steps than the other side's.
+    // The run with fewer positions may hold the first, the last, or the last of each step. It holds the first if the ids say so, if its queries see no other
+    // keys, or if it has more steps than the other run.
     let (shorter, longer, dump) = match ours.total() < theirs.total() {
         true => (&ours, &theirs, reference),
         false => (&theirs, &ours, candidate),
@@ -141,19 +141,19 @@ fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) 
     Ok((told || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
 }
 
-/// Whether attention of the first step, of so many positions, has no more keys than these.
+/// Whether attention of the first step, which has this many positions, sees no more keys than these.
 fn sees_itself(dump: &Dump, positions: usize) -> bool {
     dump.entries().iter().any(|entry| entry.step == 0 && keys(entry) == Some(positions))
 }
 
-/// The first position at which the two were fed different tokens, as far as both say.
+/// The first position at which the two were fed different tokens, as far as both record ids.
 fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
     let (ours, theirs) = (ours.ids.as_ref()?, theirs.ids.as_ref()?);
     ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
 }
 
 impl ChunkAlignment {
-    /// Why nothing is said of the positions from [`ChunkAlignment::parted`] on.
+    /// Why nothing is reported for the positions from [`ChunkAlignment::parted`] on.
     pub(crate) fn parting(&self) -> Option<Parting> {
         let at = self.parted?;
         let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
@@ -164,13 +164,13 @@ impl ChunkAlignment {
         })
     }
 
-    /// How many token positions are in both.
+    /// How many token positions both runs have.
     pub fn together(&self) -> usize {
         let both = self.reference.total().min(self.candidate.total());
         self.parted.map_or(both, |at| at.min(both))
     }
 
-    /// The run whose prefill and decode steps the report speaks of: the candidate where it has a prefill and steps, else the reference.
+    /// The run by whose prefill and decode steps the report names positions: the candidate where it has both, else the reference.
     pub fn phased(&self) -> Option<&Chunks> {
         [&self.candidate, &self.reference].into_iter().find(|chunks| chunks.has_prefill())
     }
@@ -200,7 +200,7 @@ impl ChunkAlignment {
         }
     }
 
-    /// `prefill`, `decode step 2`: which part of a run with a prefill and steps some cells are. Nothing where neither run has both.
+    /// The part of a run that some cells are: `prefill`, `decode step 2`. Empty where neither run has both a prefill and decode steps.
     pub fn phase(&self, cells: Range<u32>) -> Option<String> {
         let run = self.phased()?;
         let step = |cell: u32| run.step_of(self.cells.get(cell as usize)?.start);
@@ -219,7 +219,7 @@ impl ChunkAlignment {
     }
 }
 
-/// What a place is called: its tap, and where in the run it is.
+/// The name of a place: its tap, and where in the run it is.
 pub(crate) fn name_of(alignment: Option<&ChunkAlignment>, place: Place) -> String {
     match alignment {
         Some(alignment) => format!("{} at {}", place.tap, alignment.label(place.step..place.step.saturating_add(1))),
@@ -230,13 +230,13 @@ pub(crate) fn name_of(alignment: Option<&ChunkAlignment>, place: Place) -> Strin
 /// Cuts some positions out of a tensor of a step.
 type Cutter<'a> = dyn Fn(&Entry, &Range<usize>, &Range<usize>) -> Result<Option<Cut>, CutError> + 'a;
 
-/// What a tensor of a cell is made of.
+/// The pieces of a cell's tensor.
 struct Pieces {
     shape: Vec<usize>,
     rows: Option<Rows>,
-    /// Along which they are joined.
+    /// The axis along which they are joined.
     axis: usize,
-    /// Of which step, and what of it.
+    /// The step of each piece, and what is cut from it.
     cuts: Vec<(u32, Cut)>,
 }
 
@@ -269,7 +269,7 @@ impl<'a> Side<'a> {
         &all[from..from + all[from..].partition_point(|e| e.step == step)]
     }
 
-    /// How many keys a tap shall have in a cell, where it has an axis of them on a side.
+    /// How many keys a tap must have in a cell, where either side has an axis of keys.
     fn width(&self, other: &Side<'_>, cell: &Range<usize>, entry: &Entry) -> Option<usize> {
         let of_side = |side: &'_ Side<'_>, like: &dyn Fn(&Entry) -> bool| {
             let here = side.steps(cell).filter_map(|(step, _)| side.dump.find(entry.tap, step));
@@ -282,7 +282,7 @@ impl<'a> Side<'a> {
         Some(of_side(self, &alike)?.max(of_side(other, &alike)?))
     }
 
-    /// The dump of the cells. Of taps that the vocabulary does not have, what cannot be cut stands there whole, and is not compared.
+    /// The dump of the cells. Open taps that cannot be cut stay whole, and are not compared.
     fn cells(
         &self,
         cells: &[Range<usize>],
@@ -295,7 +295,7 @@ impl<'a> Side<'a> {
         for (number, cell) in (0u32..).zip(cells) {
             let steps: Vec<_> = self.steps(cell).collect();
             let Some(&(at, step)) = steps.first() else { continue };
-            // What is known in part is not cut, but may be all of a cell; what was printed whole is cut as tensors are.
+            // A tensor known in part is not cut, but may be all of a cell; one that was printed whole is cut like any tensor.
             for part in self.dump.parts().iter().filter(|part| part.step == at && steps.len() == 1) {
                 let mut here = part.clone();
                 here.step = number;
@@ -312,7 +312,7 @@ impl<'a> Side<'a> {
                 }
                 parts.push(here);
             }
-            // Where a tensor is joined with others, the axis of the tokens must be known.
+            // To join a tensor with others, its axis of tokens must be known.
             let wanted = wanted.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
             let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
                 if entry.tap.is_open() {
@@ -333,8 +333,8 @@ impl<'a> Side<'a> {
         Ok(dump)
     }
 
-    /// A tensor of a cell, which is all, or a part, of that of a step, or joined of those of several; whole where it cannot be cut, and unchecked. `None` where
-    /// it has nothing of the cell.
+    /// A cell's tensor: all or part of one step's tensor, or joined from several; whole and unchecked where it cannot be cut. `None` where the step holds
+    /// nothing of the cell.
     fn made(
         &self,
         entry: &Entry,
@@ -358,7 +358,7 @@ impl<'a> Side<'a> {
         }))
     }
 
-    /// What a cell holds of a tap; `None` where that is nothing.
+    /// What a cell holds of a tap; `None` for nothing.
     fn pieces(&self, tap: Tap, cell: &Range<usize>, cut: &Cutter<'_>) -> Result<Option<Pieces>, CutError> {
         let (mut cuts, mut held, mut end): (Vec<(u32, Cut)>, Vec<usize>, usize) = (Vec::new(), Vec::new(), 0);
         for (at, step) in self.steps(cell) {
@@ -373,7 +373,7 @@ impl<'a> Side<'a> {
         if end < cell.end {
             return Err(CutError::Short { held: end - cell.start, due: cell.len() });
         }
-        // Of one token several axes may be that of the tokens.
+        // With one token, several axes may be the axis of tokens.
         let Some((_, most)) = cuts.iter().max_by_key(|(_, cut)| cut.picks.len()) else { return Ok(None) };
         let (axis, mut shape, mut rows) = (most.axis, most.shape.clone(), most.rows.clone());
         if cuts.len() > 1 {
@@ -383,7 +383,7 @@ impl<'a> Side<'a> {
         for (_, cut) in cuts.iter().filter(|_| cuts.len() > 1) {
             let mut like = shape.clone();
             like[axis] = cut.picks.len();
-            // The raw products of a later step alone have its keys: all of the cell's are in none.
+            // Each step's raw products have only that step's keys: joined, they would lack keys of the cell.
             if cut.shape != like && tap.site == Site::Qk {
                 return Ok(None);
             }
@@ -394,7 +394,7 @@ impl<'a> Side<'a> {
         Ok(Some(Pieces { shape, rows, axis, cuts }))
     }
 
-    /// What the run says of itself, its tokens shared out among the cells.
+    /// The run's own metadata, with its tokens divided among the cells.
     fn meta(&self, cells: &[Range<usize>]) -> Meta {
         let first = cells.first().map_or(0, |cell| cell.end);
         let own = self.dump.meta();
@@ -402,7 +402,7 @@ impl<'a> Side<'a> {
             tokens: self.chunks.ids_of(0..first),
             decode_tokens: self.chunks.ids_of(first..self.chunks.total()),
             rows: None,
-            // In which order they were recorded, and that they are taps.
+            // Only the order of recording, and that these names are taps.
             taps: own.taps.as_ref().map(|taps| {
                 let mut met = HashSet::new();
                 taps.iter().filter(|entry| met.insert(&entry.tap)).map(|entry| named(&entry.tap)).collect()
@@ -412,12 +412,12 @@ impl<'a> Side<'a> {
     }
 }
 
-/// That there is a tap of this name.
+/// States only that a tap of this name exists.
 fn named(tap: &str) -> TapMeta {
     TapMeta { tap: tap.to_owned(), step: 0, file: None, shape: None, dtype: None, rows: None, dims: None }
 }
 
-/// Leaves of what was printed whole, whose values are those of `tensor`, what is of a cell.
+/// Keeps the part of a cell of a tensor that was printed whole; `tensor` holds its values.
 fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
     let Some(of_cell) = cut.of(tensor) else { return };
     part.values = of_cell.values().to_f64().into();
@@ -425,7 +425,7 @@ fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
     part.rows = cut.rows.clone();
 }
 
-/// Reads tensors of a dump, and keeps some: a step of many positions is read once for each of its cells.
+/// Reads a dump's tensors and caches some: without that, a step of many positions would be read once for each of its cells.
 struct Reader {
     dump: Arc<Dump>,
     kept: Mutex<Kept>,
@@ -434,7 +434,7 @@ struct Reader {
 /// Tensors that are kept, and their bytes.
 type Kept = (usize, HashMap<(Tap, u32), Tensor>);
 
-/// Bytes of tensors that are kept at the most.
+/// The most bytes of tensors that are kept.
 const KEPT: usize = 256 << 20;
 
 impl Reader {
@@ -466,7 +466,7 @@ impl Reader {
 pub enum Unaligned {
     /// The positions of one side's step could not be cut out of its tensor.
     NotCut(CutError),
-    /// The two runs were fed other tokens from a position on.
+    /// The two runs were fed different tokens from a position on.
     Parted(Parting),
 }
 
@@ -482,17 +482,17 @@ impl fmt::Display for Unaligned {
 /// From where on two runs were fed different tokens, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// By the ids that both name.
+    /// By the token ids that both record.
     Ids {
         /// The first position.
         at: usize,
     },
-    /// By embeddings that are of the same tokens before it.
+    /// By embeddings, which are those of the same tokens up to this position.
     Embeddings {
         /// The first position.
         at: usize,
     },
-    /// By embeddings that are those of the other's tokens at other positions.
+    /// By embeddings: the candidate's are those of the reference's tokens at other positions.
     Moved,
 }
 

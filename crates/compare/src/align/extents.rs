@@ -1,5 +1,5 @@
-//! Does a dump list its extents fastest first, as ggml does, [D,T] for what lies as [T,D] in memory? A transposed tensor has the same shape: the values
-//! of the first token position tell, beside the reference's.
+//! Detects a dump whose shapes list the fastest axis first, as ggml does ([D,T] for [T,D] in memory). A transposed tensor has the same shape: the values at
+//! the first token position, compared with the reference's, decide.
 
 use firstdiff_trace::{Dump, DumpError, Entry};
 
@@ -8,11 +8,10 @@ use crate::metrics::Squares;
 use crate::run::steps::Chunks;
 use crate::tolerance::layout::{ORDER_LEAVES, OTHER_ORDER_LEAVES};
 
-/// Taps that are asked.
+/// How many taps are tested.
 const ASKED: usize = 4;
 
-/// The candidate with its extents slowest first, where they are listed the other way. Both are asked for the first position, which both took in their first
-/// step, whatever chunks they took the tokens in.
+/// The candidate with its shapes listed slowest axis first. The test uses the first position: both took it in their first step, whatever their chunks.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -41,7 +40,7 @@ pub(crate) fn slowest_first(
     Ok(candidate)
 }
 
-/// Whether a tensor of two axes, positions last, lies in memory as the reference's does; `None` where it cannot be told.
+/// Whether a tensor of two axes, positions last, has the reference's order in memory; `None` where that cannot be decided.
 fn is_reversed(
     (reference, like, ours): (&Dump, &Entry, &Chunks),
     (candidate, entry, theirs): (&Dump, &Entry, &Chunks),

@@ -1,4 +1,4 @@
-//! Which token positions of two runs stand against each other?
+//! Aligns the token positions of two runs.
 
 pub(crate) mod chunks;
 pub(crate) mod extents;

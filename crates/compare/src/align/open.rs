@@ -1,5 +1,5 @@
-//! Which axis of a tap outside the vocabulary is that of the tokens, in two runs that took them in other chunks? The one whose extent is the step's number of
-//! tokens in every step of both runs, while a token's part stays as large. Nothing else is cut: what depends on the keys, or on the chunks, has no such axis.
+//! Finds the axis of tokens of a tap outside the vocabulary, in two runs with different chunks. It is the axis whose extent is the step's number of tokens in
+//! every step of both runs, with a constant number of elements per token; a tensor without one depends on the keys or the chunks, and is not cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::expert::is_of_expert;
 use crate::run::slice::{AxisUnknown, Cut, CutError};
 use crate::run::steps::Chunks;
 
-/// The open taps that both runs hold, in whatever steps.
+/// The open taps that both runs hold, in any step.
 #[derive(Debug, Default)]
 pub(super) struct OpenTaps {
     /// For each, the axis of the tokens on either side.
@@ -43,12 +43,12 @@ impl OpenTaps {
         OpenTaps { axes, entries }
     }
 
-    /// Those of a side's step.
+    /// The tensors of one side's step.
     pub(super) fn of_step(&self, side: usize, step: u32) -> &[Entry] {
         self.entries[side].get(&step).map_or(&[], Vec::as_slice)
     }
 
-    /// Cuts the positions `cell` out of a tap of a step that stands for the positions `step`; `wanted` are those of the step that are asked for.
+    /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`; `wanted` are the requested positions of the step.
     pub(super) fn cut(
         &self,
         side: usize,
@@ -57,7 +57,7 @@ impl OpenTaps {
         cell: &Range<usize>,
         wanted: Option<&[usize]>,
     ) -> Result<Option<Cut>, CutError> {
-        // A token that stands alone has all of a tensor.
+        // The only token of a step has the whole tensor.
         if step == cell && wanted.is_none() && (step.len() == 1 || !is_of_expert(entry.tap)) {
             return Ok(Some(Cut::whole(entry)));
         }
@@ -78,7 +78,7 @@ fn axes(tap: Tap, of_sides: &[Vec<Entry>; 2], chunks: [&Chunks; 2]) -> Result<[u
     if of_sides.iter().flatten().any(|entry| entry.rows.as_ref().is_some_and(|rows| !rows.is_all())) {
         return Err(AxisUnknown::None);
     }
-    // What there is of a token is as much in each step of both runs.
+    // The number of elements per token must be the same in each step of both runs.
     let mut sizes = BTreeSet::new();
     let mut possible = [Vec::new(), Vec::new()];
     for (side, entries) in of_sides.iter().enumerate() {
@@ -102,7 +102,7 @@ fn axes(tap: Tap, of_sides: &[Vec<Entry>; 2], chunks: [&Chunks; 2]) -> Result<[u
     let ranks: BTreeSet<usize> = of_sides.iter().flatten().map(|entry| entry.shape.len()).collect();
     match [&possible[0][..], &possible[1][..]] {
         [&[ours], &[theirs]] => Ok([ours, theirs]),
-        // As many tokens as something else has: the other side, of the same axes, tells.
+        // Another axis happens to be as long: where the other side has the same number of axes, it decides.
         [&[one], several] | [several, &[one]] if ranks.len() == 1 && several.contains(&one) => Ok([one, one]),
         [[], _] | [_, []] => Err(AxisUnknown::NotOfTokens),
         _ => Err(AxisUnknown::Several),

@@ -1,4 +1,4 @@
-//! What could this input not have shown? Short prompts and uniform attention hide mistakes; that is said.
+//! Warns about mistakes that this input could not have shown: short prompts and uniform attention hide some.
 
 use firstdiff_trace::{DType, Dump, DumpError, Entry, Site, Tap, split_stored_name};
 
@@ -8,7 +8,7 @@ use crate::run::last::length;
 use crate::tolerance::Profile;
 use crate::tolerance::context::NEAR_UNIFORM;
 
-/// Elements of probs looked at, at the most.
+/// The most elements of probs that are looked at.
 const SAMPLE: usize = 1 << 18;
 
 /// Warnings about the reference run.
@@ -19,13 +19,13 @@ pub(crate) fn blind_spots(
     alignment: Option<&ChunkAlignment>,
 ) -> Result<Vec<Warning>, DumpError> {
     let mut warnings: Vec<Warning> = Vec::new();
-    // How sharp attention is shows where many positions were taken at once.
+    // How sharp attention is can be measured only where many positions were taken at once.
     let [reference, candidate] =
         alignment.map_or([reference, candidate], |alignment| alignment.runs.each_ref().map(|run| &**run));
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
     let tokens = entries().filter_map(|e| e.shape.get(e.tap.site.position_axis()).copied()).max();
     let steps = reference.entries().iter().any(|e| e.step > 0);
-    // A single row may be the last of many.
+    // A single row may be the last of many positions.
     let named = length(reference, 0).or(length(candidate, 0));
     match alignment.map(ChunkAlignment::together).or(named).or(tokens.filter(|&rows| rows > 1)) {
         Some(1) if !steps || alignment.is_some() => warnings.push(Warning::Note(
@@ -107,7 +107,7 @@ pub(crate) fn blind_spots(
     Ok(warnings)
 }
 
-/// What two runs that were aligned by position say of their tokens.
+/// What two runs aligned by position show about their tokens, in words.
 fn of_tokens(alignment: &ChunkAlignment) -> Option<String> {
     let ids = [&alignment.reference, &alignment.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
     match alignment.parting() {

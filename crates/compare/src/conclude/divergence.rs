@@ -1,4 +1,4 @@
-//! Where do the two runs part first, between which taps, and what does the error look like?
+//! Describes the first divergence: the taps around it, and the form of its error.
 
 use firstdiff_trace::{Dump, DumpError};
 
@@ -25,7 +25,7 @@ impl Run<'_> {
             _ => (f64::INFINITY, &Layout::Same),
         };
         let inputs_known = self.graph.knows_inputs(index);
-        // All that is made of it ends in what agrees.
+        // The error ends where every tap computed from it ends in one that agrees.
         let (after, reached) = self.graph.nearest_after(index, |i| found[i].agrees() && !found[i].is_in_part());
         let ends = |&i: &usize| self.graph.nearest_after(i, |_| true).0.is_empty();
         let recovers_at = after.first().filter(|_| !reached.iter().any(ends)).map(|&i| places[i]);
@@ -67,7 +67,7 @@ impl Run<'_> {
         Ok(anatomy)
     }
 
-    /// Another tap of the reference that the candidate holds here, or another position's row.
+    /// Whether the candidate holds another tap of the reference here, or another position's row.
     fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Transform>, DumpError> {
         let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
         let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The report, from what was found of every tap.
+//! Builds the report from the judgement of every tap.
 
 pub(crate) mod coverage;
 pub(crate) mod divergence;
@@ -68,14 +68,14 @@ impl Run<'_> {
         Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, one_sided, unmapped, alignment })
     }
 
-    /// The names of either side that stand in no tap of the report: those that a run says are taps, and those of which nobody does.
+    /// The names of either side that are no tap of the report: those that a run lists as taps, and those that neither run lists.
     fn left_out(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
         let told: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
         let is_told = |side: usize, tap: Tap, step: u32| match self.alignment() {
             Some(alignment) => alignment.cells_of(side, step).any(|step| told.contains(&Place { step, tap })),
             None => told.contains(&Place { step, tap }),
         };
-        // What the reference has is a tap of the model; a name that the candidate alone has may be one of another tap.
+        // A name of the reference is a tap of the model; a name that only the candidate has may be another name of one.
         let of_reference: BTreeSet<Tap> = match self.recorded().first() {
             Some(reference) => reference.unmapped().iter().map(|name| Tap::named(split_stored_name(name).0)).collect(),
             None => BTreeSet::new(),

@@ -1,4 +1,4 @@
-//! Is a row or a key of one position that of another? A cache that is one slot off shows so, and no change within the tensor does.
+//! Detects a row or a key that belongs to another position, as in a K/V cache that is off by one slot. No change within a tensor gives this.
 
 use firstdiff_trace::{Dump, DumpError, Site};
 
@@ -10,10 +10,10 @@ use crate::report::anatomy::{Change, Transform};
 use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::CHANGE_LEAVES;
 
-/// Above this many rows or keys nobody looks for others.
+/// With more rows or keys than this, other positions are not searched.
 const MANY: usize = 512;
 
-/// Which position of the reference the candidate's single row is of, where it is not its own.
+/// Which of the reference's positions the candidate's single row belongs to, where that is not its own.
 pub(crate) fn other_position(
     reference: &Dump,
     alignment: &ChunkAlignment,
@@ -42,14 +42,14 @@ pub(crate) fn other_position(
     Ok(best)
 }
 
-/// From which key on the candidate's products are those with other keys of the reference, all as many slots away; what lies outside is zeros.
+/// From which key on the candidate's products belong to other keys of the reference, all shifted by the same number of slots; keys from outside are zeros.
 pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Transform> {
     let [heads, rows, keys] = *pair.shape() else { return None };
     if !matches!(pair.site(), Site::Qk | Site::Scores) || heads * rows < 2 || !(2..=MANY).contains(&keys) {
         return None;
     }
     let column = |key: usize| (0..heads * rows).map(move |row| row * keys + key);
-    // NMSE of the candidate's key against another of the reference; masked on both sides is alike.
+    // NMSE of the candidate's key against another key of the reference; cells masked on both sides count as equal.
     let off = |mine: usize, theirs: usize| {
         let mut squares = Squares::default();
         for (c, r) in column(mine).zip(column(theirs)).map(|(c, r)| (pair.candidate(c), pair.reference(r))) {
@@ -59,7 +59,7 @@ pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Transform> {
         }
         squares.relative()
     };
-    // A NaN is off too.
+    // Written so that a NaN does not agree.
     let agrees = |key: usize| off(key, key) <= allowed;
     let first = (0..keys).find(|&key| !agrees(key))?;
     let seen = (first..keys).filter(|&key| column(key).any(|at| pair.reference(at) > MASKED)).max()?;
@@ -68,7 +68,7 @@ pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Transform> {
         let source = |key: usize| key.checked_add_signed(-by as isize).filter(|from| *from <= seen);
         let (mut found, mut worst, mut fits) = (0, 0.0f64, true);
         for key in first..=seen {
-            // Right again behind what is moved: nothing was moved.
+            // A key that agrees in its own place shows that nothing was moved.
             match source(key).map(|from| off(key, from)) {
                 Some(nmse) if nmse <= allowed => (found, worst) = (found + 1, worst.max(nmse)),
                 _ if empty(key) => {}

@@ -1,4 +1,4 @@
-//! What may be said at the end? The status of every tap, and the verdict.
+//! Decides the status of every tap, and the verdict.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl Run<'_> {
                 Standing::Differs => {
                     let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
                     let inputs_agree = before.iter().all(|&i| found[i].agrees());
-                    // What was not compared on the way may have been made of it.
+                    // A tap that was not compared on the way may have read it.
                     let hidden = |other| !between.is_empty() && other < index && self.graph.may_be_read_by_any(other);
                     let may_read = |&other: &usize| self.graph.may_read(index, other) || hidden(other);
                     let inputs_agree = inputs_agree && !differs.iter().any(may_read);
@@ -116,7 +116,7 @@ impl Run<'_> {
             });
             return Verdict::Incomparable(reason);
         }
-        // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
+        // Both sides recorded it, it could not be compared, and no compared tap behind it depends on it.
         for (index, place) in self.graph.places().iter().enumerate() {
             if let (Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_), Some(reason)) =
                 (&found[index], found[index].reason())
@@ -156,7 +156,7 @@ impl Run<'_> {
         }
     }
 
-    /// What could lay runs together that took the tokens in another number of steps.
+    /// How runs with different numbers of steps could be aligned.
     fn untold_steps(&self) -> String {
         let runs = [self.reference, self.candidate];
         let [ours, theirs] = runs.map(|dump| steps(dump).len());
@@ -172,7 +172,7 @@ impl Run<'_> {
     }
 }
 
-/// One line on the taps that agree as far as they are known.
+/// One line about the taps that agree as far as they are known.
 pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
     let known = taps.iter().filter(|tap| tap.part.is_some() && tap.status.agrees());
     let (count, first) = (known.clone().count(), known.clone().next()?);

@@ -1,4 +1,4 @@
-//! Which experts does each token of a block go to, in which of its places?
+//! Lists the experts that each token of a block is sent to, by place of the choice (top-k rank).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,27 +7,27 @@ use firstdiff_trace::{Dump, DumpError, Entry, Tap};
 use crate::experts::source::{Block, Wanted};
 use crate::taps::choice::CHOICE;
 
-/// In which order an expert takes the tokens that are sent to it.
+/// The order in which an expert takes the tokens sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The order of the tokens.
+    /// By token.
     Token,
-    /// First those whose first choice it is: where a token goes to the reference's experts, by the reference's places.
+    /// By place: first the tokens whose first choice it is. Where a token goes to the same experts as in the reference, by the reference's places.
     Place,
-    /// The same by the places that the run itself recorded.
+    /// By place, as the run itself recorded it.
     OwnPlace,
 }
 
 /// The experts that the tokens of a block are sent to.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// How many each token goes to.
+    /// How many experts each token goes to.
     pub(super) places: usize,
     tokens: usize,
     /// Token and place of every row of each expert, in the order of the tokens.
     rows: BTreeMap<usize, Vec<(usize, usize)>>,
-    /// The reference's place of a token's expert, by its own token and place, where it goes to the same experts in another order: the experts of a token are
-    /// a set, and rows stand by the places that the router gave, in whichever order they were written.
+    /// The reference's place of a token's expert, by the candidate's token and place, where a token goes to the same experts in another order: the experts of
+    /// a token are a set, and rows are ordered by the router's places, whatever order was written.
     ranks: HashMap<(usize, usize), usize>,
 }
 
@@ -35,7 +35,7 @@ impl Choice {
     fn of(dump: &Dump, block: &Block, beside: Option<&Choice>) -> Result<Option<Choice>, DumpError> {
         let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
         let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
-        // As many tokens may go to more experts, or to fewer.
+        // The same number of tokens may go to more experts, or to fewer.
         let size = entry.shape.iter().product::<usize>();
         let own = places_of(&entry).filter(|places| beside.is_none_or(|other| places * other.tokens == size));
         let Some(places) = own.or(beside.map(|other| other.places)) else { return Ok(None) };
@@ -75,7 +75,7 @@ impl Choice {
         rows
     }
 
-    /// Takes the reference's places of the tokens that go to the same experts.
+    /// Takes over the reference's places for tokens that go to the same experts.
     fn rank_by(&mut self, reference: &Choice) {
         let places = |choice: &Choice| {
             let mut places: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
@@ -87,7 +87,7 @@ impl Choice {
             places
         };
         let (own, theirs) = (places(self), places(reference));
-        // Places in the order of the experts' numbers are not those that a router gave.
+        // Places sorted by the experts' numbers are not the router's places.
         let is_by_number =
             |all: &BTreeMap<usize, BTreeMap<usize, usize>>| all.values().all(|of| of.values().is_sorted());
         if !is_by_number(&own) || is_by_number(&theirs) {
@@ -101,7 +101,7 @@ impl Choice {
         }
     }
 
-    /// How many rows all experts before one have.
+    /// How many rows the experts before this one have together.
     pub(super) fn rows_before(&self, expert: usize) -> usize {
         self.rows.range(..expert).map(|(_, rows)| rows.len()).sum()
     }
@@ -116,7 +116,7 @@ impl Choice {
     }
 }
 
-/// The last axis of more than one; a single axis may be that of the tokens.
+/// The last axis, where there is more than one; a single axis may be that of the tokens.
 fn places_of(entry: &Entry) -> Option<usize> {
     (entry.shape.len() > 1).then(|| entry.shape.last().copied()).flatten()
 }
@@ -142,7 +142,7 @@ impl Choices {
         Ok(choices)
     }
 
-    /// Whether the candidate recorded those of all these blocks.
+    /// Whether the candidate recorded the choices of all these blocks.
     pub(super) fn know_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
         blocks.all(|block| self.own.contains_key(block))
     }

@@ -1,4 +1,5 @@
-//! In which form does the candidate hold its rows, by those of the reference? Where a fault lies above, no row is near any of the reference's, and these say nothing.
+//! Measures with the reference's rows in which form the candidate holds its rows of experts. Behind a fault no row is near any row of the reference, and
+//! nothing is decided.
 
 use std::rc::Rc;
 
@@ -9,7 +10,7 @@ use crate::experts::form::{Piece, Reading};
 use crate::experts::source::{Block, Held, Wanted};
 use crate::experts::votes::{RowVotes, row_distance};
 
-/// A site of both runs, and how its rows may be read.
+/// A site of both runs, and the possible readings of its rows.
 pub(super) struct Evidence<'a> {
     pub(super) reference: &'a Dump,
     pub(super) candidate: &'a Dump,
@@ -20,7 +21,7 @@ pub(super) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// What the reference's rows say of each reading. Readings that `alike` gives the same number take the same rows.
+    /// How well each reading fits the reference's rows. Readings with the same number in `alike` take the same rows.
     ///
     /// # Errors
     /// When a tensor cannot be read.
@@ -47,7 +48,7 @@ impl Evidence<'_> {
         Ok(votes)
     }
 
-    /// How far a reading leaves each of the reference's rows of an expert.
+    /// The distance that a reading leaves for each of the reference's rows of an expert.
     fn distances(
         &self,
         reading: &Reading,
@@ -65,7 +66,7 @@ impl Evidence<'_> {
         let off = |(at, due): (usize, &[f64])| {
             let taken = match reading.order {
                 Some(_) => piece.rows.get(at),
-                // What becomes of a token that only one side sends there says nothing.
+                // A token that only one side sends there decides nothing.
                 None if !choice.is_none_or(|choice| choice.sends(at, expert)) => None,
                 None => piece.rows.get(piece.tokens.iter().position(|&token| token == at)?),
             };
@@ -75,7 +76,7 @@ impl Evidence<'_> {
     }
 }
 
-/// Whether the reference has rows of the same tokens, as far as anybody says.
+/// Whether the reference has rows of the same tokens, as far as that is recorded.
 fn is_of_the_same_tokens(
     piece: &Piece,
     reading: &Reading,

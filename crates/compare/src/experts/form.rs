@@ -1,14 +1,14 @@
-//! In which forms may the rows of experts stand? Each says by the choice of experts alone where the rows of an expert are.
+//! Lists the forms in which rows of experts may be stored, and computes, from the choice of experts alone, where each expert's rows are.
 
 use std::collections::BTreeMap;
 
 use crate::experts::choice::{Choice, Choices, Order};
 use crate::experts::source::{Block, Held, Wanted};
 
-/// How rows stand.
+/// How rows of experts are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A tensor for each expert, of its own rows, perhaps with others behind.
+    /// A tensor for each expert, of its own rows, perhaps with others behind them.
     Own(Order),
     /// A tensor for each expert, of all tokens.
     OwnOfAll,
@@ -64,7 +64,7 @@ impl Form {
         }
     }
 
-    /// Whether the axes before those of a row can be this form's.
+    /// Whether the axes in front of a row's own fit this form.
     fn fits(self, axes: &[usize], choice: &Choice, experts: usize) -> bool {
         let (tokens, places) = (choice.tokens(), choice.places);
         let largest = || (0..experts).map(|expert| choice.count_of(expert)).max().unwrap_or(0);
@@ -80,7 +80,7 @@ impl Form {
         }
     }
 
-    /// Where the rows of an expert are among those of its tensor, by token and place.
+    /// Which rows of its tensor are an expert's, by token and place.
     fn rows(
         self,
         choice: &Choice,
@@ -116,19 +116,19 @@ impl Form {
 /// The rows of an expert, in the reference's order.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// Which they are of the candidate's tensor.
+    /// Their indices in the candidate's tensor.
     pub(super) rows: Vec<usize>,
     /// Their tokens.
     pub(super) tokens: Vec<usize>,
-    /// Their tokens where the reference has rows of all, and these are fewer.
+    /// Their tokens, where the reference has a row for every token and these are fewer.
     pub(super) positions: Option<Vec<usize>>,
 }
 
-/// The candidate's rows in one form, for a reference that has its own in some order.
+/// The candidate's rows read in one form, for a reference that has its rows in some order.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) form: Form,
-    /// In which order the reference has an expert's rows; all tokens where `None`.
+    /// The order of the reference's rows of an expert; `None` where it has a row for every token.
     pub(super) order: Option<Order>,
     pub(super) pieces: BTreeMap<Block, BTreeMap<usize, Piece>>,
     /// Whether every expert's tensor is read as it is.
@@ -136,7 +136,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// All that the shapes allow.
+    /// All readings that the shapes allow.
     pub(super) fn all(wanted: &Wanted, held: &Held, choices: &Choices) -> Vec<Reading> {
         let forms: &[Form] = if matches!(held, Held::ByExpert(_)) { &OWN } else { &TOGETHER };
         let orders: &[Option<Order>] = match wanted.is_dense(choices) {
@@ -169,7 +169,7 @@ impl Reading {
                     return None;
                 }
                 let chosen = choice.rows_of(expert, order.unwrap_or(Order::Token));
-                // Of all experts together nobody reads the rows of tokens that are sent elsewhere.
+                // Where all experts are in one tensor, rows of tokens that are sent elsewhere are not read.
                 let all = order.is_none() && form == Form::OwnOfAll;
                 let due: Vec<(usize, usize)> =
                     if all { (0..choice.tokens()).map(|token| (token, 0)).collect() } else { chosen };
@@ -199,7 +199,7 @@ fn experts_of(wanted: &Wanted, held: &Held, block: &Block, choice: &Choice) -> u
         Held::ByExpert(all) => {
             all.get(block).and_then(|own| own.keys().last()).map_or(known, |last| known.max(last + 1))
         }
-        // An axis is that of the experts where it is no shorter than their numbers ask, and neither tokens nor places.
+        // An axis can be that of the experts where it is at least as long as their numbers need, and is neither that of tokens nor that of places.
         Held::Together(all) => {
             let axes = all.get(block).and_then(|entry| axes(&entry.shape, wanted)).unwrap_or_default();
             match axes[..] {
@@ -212,7 +212,7 @@ fn experts_of(wanted: &Wanted, held: &Held, block: &Block, choice: &Choice) -> u
     }
 }
 
-/// The axes before those of a row, without those of one element in front; `None` where its last axes are no row.
+/// The axes in front of a row's own, without leading axes of length 1; `None` where the last axes do not make up a row.
 fn axes(shape: &[usize], wanted: &Wanted) -> Option<Vec<usize>> {
     let mut width = wanted.width();
     let mut axes = shape.to_vec();

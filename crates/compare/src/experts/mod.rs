@@ -1,9 +1,9 @@
-//! Does a run hold what all experts of a layer made in one tensor, or an expert's rows otherwise than the reference does? Then each expert's rows are
-//! taken out, in the reference's order, as the choice of experts that the run itself recorded says where they stand.
+//! Takes each expert's rows out of tensors that hold them in another form than the reference: all experts of a layer in one tensor, or another order. The
+//! choice of experts that the run itself recorded says where they are.
 //!
-//! Here no row is looked for by its values. These only say in which of a few forms a run writes, the same in all layers and steps: a form is taken where rows are
-//! near the reference's that every other form leaves far off. Below a fault none is near. There replay decides by what the run's own values
-//! give (`ExpertRows` says what there is to decide between). Where nothing decides, or the choice was not recorded, nothing is taken.
+//! No row is searched by its values. Values only decide between a few forms, the same in all layers and steps: a form is taken where rows are near the
+//! reference's and every other form leaves them far off. Behind a fault no row is near; there replay decides by the run's own values ([`ExpertRows`] holds
+//! the forms to decide between). Where nothing decides, or the choice was not recorded, nothing is taken.
 
 mod choice;
 mod evidence;
@@ -19,7 +19,7 @@ pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, rights};
 use crate::experts::source::{Held, expert_tap};
 pub use crate::experts::votes::{Right, RowVotes, row_distance};
 
-/// Puts a tap for each expert, as `reference` has it, in the place of what `candidate` holds of all experts in another form, and says what was taken.
+/// Replaces what `candidate` holds of all experts in another form by a tap for each expert, as `reference` has it, and returns what was taken.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -33,7 +33,7 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
                 take(candidate, site, &site.readings[reading])?;
             }
             None if site.is_of_all_experts() => notes.push(site.not_read()),
-            // As it stands.
+            // Left unchanged.
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Which rows of a run's tensors are those of each expert? For every site the readings that its shapes allow, and the one that was taken.
+//! Finds which rows of a run's tensors belong to each expert: for every site the readings that its shapes allow, and the one that was taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::experts::source::{Block, Held, Wanted, expert_tap};
 use crate::experts::votes::{Right, RowVotes};
 use crate::graph::Place;
 
-/// In which forms the rows of experts may stand, and in which one they were read.
+/// The possible forms of all rows of experts, and the form in which they were read.
 #[derive(Debug, Default)]
 pub struct ExpertRows {
     pub(super) sites: Vec<SiteRows>,
@@ -24,7 +24,7 @@ pub struct SiteRows {
     pub(super) wanted: Wanted,
     pub(super) held: Held,
     pub(super) readings: Vec<Reading>,
-    /// For each reading the first that takes the same rows.
+    /// For each reading, the first one that takes the same rows.
     alike: Vec<usize>,
     pub(super) knows_choices: bool,
     group: usize,
@@ -34,18 +34,18 @@ pub struct SiteRows {
 /// The rows of one expert under a reading.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertPiece<'a> {
-    /// The tap that they are.
+    /// The tap that the rows make up.
     pub place: Place,
     source: &'a Entry,
-    /// Which rows of the tensor they are, in the reference's order.
+    /// Their indices in the tensor, in the reference's order.
     pub rows: &'a [usize],
-    /// Their tokens where the reference has rows of all, and these are fewer.
+    /// Their tokens, where the reference has a row for every token and these are fewer.
     pub positions: Option<&'a [usize]>,
     width: usize,
 }
 
 impl ExpertPiece<'_> {
-    /// Their values, as the dump holds them that the rows were found in.
+    /// Their values, from the dump in which the rows were found.
     ///
     /// # Errors
     /// When the tensor cannot be read.
@@ -62,17 +62,17 @@ impl ExpertRows {
         &self.sites
     }
 
-    /// What was said of how they were read.
+    /// Notes on how they were read.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The taps of which nothing shows whose their rows are.
+    /// The taps whose rows could not be assigned.
     pub fn undecided(&self) -> BTreeSet<Place> {
         self.sites.iter().filter(|site| site.taken.is_none()).flat_map(SiteRows::differing).collect()
     }
 
-    /// Finds the readings of all sites, and takes those that the reference's rows show.
+    /// Finds the readings of all sites, and takes those that the reference's rows confirm.
     pub(super) fn of(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
         let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
         for wanted in Wanted::all(reference) {
@@ -98,13 +98,13 @@ impl ExpertRows {
     }
 }
 
-/// For each of so many the first that is like it.
+/// For each of `count` items, the first one like it.
 fn first_alike(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
     (0..count).map(|one| (0..one).find(|&other| are_alike(one, other)).unwrap_or(one)).collect()
 }
 
-/// The right reading of each site: what its own rows say where several experts say it, else what those of all sites of its group say, of which nothing
-/// may contradict the other.
+/// The right reading of each site: by its own rows where several experts confirm it, else by the rows of all sites of its group; the two must not contradict
+/// each other.
 pub fn rights(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
     let of_group = |group: usize| {
         let mut members = (0..groups.len()).filter(|&at| groups[at] == group).peekable();
@@ -122,17 +122,18 @@ pub fn rights(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
 }
 
 impl SiteRows {
-    /// Of several sites that may stand in the same forms, all stand in one, if nothing says otherwise. They have the number of the first of them.
+    /// The group of a site, as the number of its first member. Sites that allow the same forms are taken to have the same form, unless something contradicts
+    /// it.
     pub fn group(&self) -> usize {
         self.group
     }
 
-    /// For each reading the first that takes the same rows.
+    /// For each reading, the first one that takes the same rows.
     pub fn alike(&self) -> &[usize] {
         &self.alike
     }
 
-    /// For each reading the first that takes the same rows for each expert, in whichever order.
+    /// For each reading, the first one that takes the same rows for each expert, in any order.
     pub fn alike_in_any_order(&self) -> Vec<usize> {
         let rows = |reading: &Reading| -> Vec<BTreeSet<usize>> {
             reading
@@ -151,7 +152,7 @@ impl SiteRows {
         self.taken
     }
 
-    /// What each expert's rows are under a reading.
+    /// Each expert's rows under a reading.
     pub fn pieces(&self, reading: usize) -> Vec<ExpertPiece<'_>> {
         let mut found = Vec::new();
         for (block, pieces) in &self.readings[reading].pieces {
@@ -165,7 +166,7 @@ impl SiteRows {
         found
     }
 
-    /// The taps whose rows are others under one reading than under another one; all where no reading is known.
+    /// The taps whose rows differ between readings; all taps where no reading is known.
     pub fn differing(&self) -> Vec<Place> {
         if self.readings.is_empty() {
             let all = self.wanted.blocks.iter().flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
@@ -182,7 +183,7 @@ impl SiteRows {
         rows.into_iter().filter(|(_, rows)| rows.len() > 1).map(|(place, _)| place).collect()
     }
 
-    /// How a reading is put into words: what was done, as a note; `None` where all stands as the reference has it.
+    /// A note on what a reading did; `None` where all rows are already as in the reference.
     pub fn note(&self, reading: usize) -> Option<String> {
         let reading = &self.readings[reading];
         if reading.is_as_it_stands {
@@ -202,12 +203,12 @@ impl SiteRows {
         })
     }
 
-    /// Whether a tensor of it holds rows of all experts.
+    /// Whether one of its tensors holds rows of all experts.
     pub fn is_of_all_experts(&self) -> bool {
         matches!(self.held, Held::Together(_))
     }
 
-    /// What is to be said where no reading is taken.
+    /// What to report where no reading is taken.
     pub fn not_read(&self) -> String {
         let why = match (self.readings.is_empty(), self.knows_choices) {
             (_, false) => "router_topk of its layer and step, which says whose rows are whose, was not recorded",

@@ -1,4 +1,4 @@
-//! What do the two sides hold of the experts of each layer?
+//! Lists what the two dumps hold of the experts of each layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use crate::taps::choice::CHOICE;
 /// The experts of a layer in a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Block {
-    /// The layer, and its stack.
+    /// The text in front of the experts: layer and stack.
     pub(super) prefix: String,
     pub(super) step: u32,
 }
 
-/// What a tap is called but for its block and the number of its expert: what stands before that number, and behind it.
+/// The name of an expert's tap without block and number: the text before the number, and behind it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Site {
     before: String,
@@ -24,7 +24,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// A site of the vocabulary's, of which one tensor may hold all experts; of a module's output nobody says so.
+    /// Whether it is a site of the vocabulary: one tensor may hold all its experts. For a module's output that is not known.
     fn is_of_the_vocabulary(&self) -> bool {
         self.before == EXPERTS && self.after.starts_with('.')
     }
@@ -34,7 +34,7 @@ impl Site {
     }
 }
 
-/// What the reference holds of one site of its experts.
+/// What the reference holds of one site of the experts.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) site: Site,
@@ -43,7 +43,7 @@ pub(super) struct Wanted {
     pub(super) row: Vec<usize>,
 }
 
-/// The blocks whose router chooses experts: what stands in front of `router_topk`.
+/// The blocks whose router chooses experts, by the text in front of `router_topk`.
 struct Routers(BTreeSet<String>);
 
 impl Routers {
@@ -55,7 +55,7 @@ impl Routers {
         Routers(reference.unmapped().iter().filter_map(prefix).collect())
     }
 
-    /// A site of an expert: of which block and step, which expert, which site. The output of a module inside a block is of that block's router.
+    /// The block, expert and site of a stored name. The output of a module inside a block belongs to that block's router.
     fn expert_site(&self, stored: &str) -> Option<(Block, usize, Site)> {
         let (name, step) = split_stored_name(stored);
         let (left, expert, after) = expert_of(name)?;
@@ -71,7 +71,7 @@ pub(super) fn expert_tap(block: &Block, expert: usize, site: &Site) -> Tap {
 }
 
 impl Wanted {
-    /// Every site of experts of which the reference holds rows of one shape.
+    /// Every site of experts for which the reference holds rows of one shape.
     pub(super) fn all(reference: &Dump) -> Vec<Wanted> {
         let (routers, mut sites) = (Routers::of(reference), BTreeMap::<Site, Wanted>::new());
         for (block, expert, site) in reference.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
@@ -93,7 +93,7 @@ impl Wanted {
         self.row.iter().product()
     }
 
-    /// Whether each expert takes all tokens there, and not those alone that are sent to it.
+    /// Whether each expert takes all tokens there, not only those sent to it.
     pub(super) fn is_dense(&self, choices: &Choices) -> bool {
         let mut known =
             self.blocks.iter().filter_map(|(block, experts)| Some((choices.reference.get(block)?, experts)));
@@ -113,7 +113,7 @@ impl Wanted {
 pub(super) enum Held {
     /// All experts of a layer in one tensor.
     Together(BTreeMap<Block, Entry>),
-    /// A tensor for each.
+    /// A tensor for each expert.
     ByExpert(BTreeMap<Block, BTreeMap<usize, Entry>>),
 }
 
@@ -146,7 +146,7 @@ impl Held {
         (!together.is_empty()).then_some(Held::Together(together))
     }
 
-    /// What the tensor of all experts is called.
+    /// The name of the tensor of all experts.
     pub(super) fn together_name(block: &Block, site: &Site) -> String {
         format!("{}{EXPERTS}{}", block.prefix, site.words())
     }

@@ -1,29 +1,30 @@
-//! Which of several readings of the same rows is right? The one under which rows come out right that every other one leaves wrong, and not the other way round.
+//! Decides which of several readings of the same rows is right: the one that fits rows which every other reading leaves wrong, while the reverse hardly
+//! occurs.
 
 use std::collections::BTreeSet;
 
 use crate::tolerance::experts::{ROW_IS_NEAR, ROW_IS_SAME, ROW_TELLS};
 
-/// How far several readings leave each of some rows from what is due.
+/// How far several readings leave each row from its expected value.
 #[derive(Clone, Debug, Default)]
 pub struct RowVotes {
-    /// For each reading which others it reads alike: they have the same number.
+    /// A number for each reading; readings with the same number take the same rows.
     alike: Vec<usize>,
-    /// Of which expert a row is, and how far off it is under each reading, 1 at the most; `None` where that has no such row.
+    /// The expert of each row, and the row's distance under each reading, at most 1; `None` where a reading has no such row.
     rows: Vec<(usize, Vec<Option<f64>>)>,
 }
 
 /// The reading that is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// Which it is.
+    /// Its index.
     pub reading: usize,
-    /// How many experts show it.
+    /// How many experts confirm it.
     pub experts: usize,
 }
 
 impl RowVotes {
-    /// No rows yet. Readings that `alike` gives the same number take the same rows.
+    /// No rows yet. Readings with the same number in `alike` take the same rows.
     pub fn new(alike: Vec<usize>) -> RowVotes {
         RowVotes { alike, rows: Vec::new() }
     }
@@ -43,17 +44,17 @@ impl RowVotes {
         self.rows.push((expert, off));
     }
 
-    /// Adds all that others say, of experts that are numbered on from `begin`.
+    /// Adds all rows of `others`, with their experts numbered from `begin` on.
     pub fn extend(&mut self, begin: usize, others: &RowVotes) {
         self.rows.extend(others.rows.iter().map(|(expert, off)| (begin + expert, off.clone())));
     }
 
-    /// The reading that is right; `None` where rows do not tell.
+    /// The reading that is right; `None` where the rows do not decide.
     pub fn right(&self) -> Option<Right> {
         (0..self.alike.len()).find_map(|reading| Some(Right { reading, experts: self.experts_for(reading)? }))
     }
 
-    /// How many experts show that a reading is right, by the rows that tell it from each other one.
+    /// How many experts confirm a reading, by rows that fit it and not the other; the fewest over all other readings.
     fn experts_for(&self, one: usize) -> Option<usize> {
         let others = (0..self.alike.len()).filter(|&other| self.alike[other] != self.alike[one]);
         let counts = others.map(|other| {
@@ -76,11 +77,11 @@ impl RowVotes {
     }
 }
 
-/// The squared distance of two rows as a share of what is due, 1 at the most; `None` where nothing is due.
+/// The squared distance of two rows as a share of the expected row's energy, at most 1; `None` where that row is zero.
 pub fn row_distance(own: &[f64], due: &[f64]) -> Option<f64> {
     let apart: f64 = own.iter().zip(due).map(|(own, due)| (own - due) * (own - due)).sum();
     let size: f64 = due.iter().map(|due| due * due).sum();
-    // Zeros are like those of any other row.
+    // A row of zeros would fit any other row of zeros.
     (size > 0.0).then(|| Some(apart / size).filter(|share| share.is_finite()).map_or(1.0, |share| share.min(1.0)))
 }
 

@@ -1,4 +1,4 @@
-//! In which order are taps produced, by which operation, and who reads whom?
+//! Builds the graph of a run: the order in which taps are produced, the operation that makes each, and the taps that it reads.
 
 mod open;
 mod vocabulary;
@@ -35,44 +35,44 @@ pub struct Node {
     pub tap: Tap,
     /// The operation's name, as reports give it.
     pub op: String,
-    /// What the operation reads; `None` where nobody knows.
+    /// What the operation reads; `None` where that is unknown.
     pub reads: Option<Vec<Tap>>,
 }
 
-/// Layers that neither dump holds any tap of, so that no place of the graph stands for them.
+/// Layers of which neither dump holds any tap, so that the graph has no place for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnrecordedLayers {
-    /// The last layer before them that occurs.
+    /// The last recorded layer before them.
     pub after: Option<u32>,
-    /// The first layer behind them that occurs; where none does, nobody knows how many there are.
+    /// The first recorded layer behind them; without one, their number is unknown.
     pub before: Option<u32>,
     /// The first place behind them.
     pub reader: Place,
 }
 
-/// The taps of a run in the order they are produced, and who reads whom, over all steps.
+/// The taps of a run in the order they are produced, and which taps each reads, over all steps.
 #[derive(Clone, Debug)]
 pub struct Graph {
     unrecorded: Vec<UnrecordedLayers>,
     places: Vec<Place>,
     ops: Vec<String>,
-    /// What an operation reads, or may read where nobody knows it.
+    /// What an operation reads, or may read where that is unknown.
     reads: Vec<Vec<usize>>,
-    /// Who is known to read a place.
+    /// The known readers of a place.
     readers: Vec<Vec<usize>>,
     unknown_inputs: BTreeSet<usize>,
-    /// What a place of the residual stream may read beside what it is known to: operations of its layer of which nobody says who reads them.
+    /// What a place of the residual stream may read beside its known inputs: operations of its layer whose readers are unknown.
     stream_may_read: BTreeMap<usize, Vec<usize>>,
-    /// Whether there are several stacks, and nobody says where one reads another.
+    /// Whether there are several stacks, and it is unknown where one reads another.
     joins_stacks: bool,
 }
 
-/// Where nobody knows what an operation reads, it may be any of so many places before it.
+/// An operation with unknown inputs may read any of this many places before it.
 const MAY_READ: usize = 64;
 
 impl Graph {
-    /// The graph of two dumps: of `model`, where there is one, else as a dump's own graph says, else the vocabulary's, a decoder of the layers and the
-    /// optional sites (QK-norm, sandwich norms, router) that occur. Taps outside all that stand where the dumps recorded them.
+    /// The graph of two dumps: that of `model`, where there is one; else a dump's own graph; else the vocabulary's, a decoder with the layers and optional
+    /// sites (QK-norm, sandwich norms, router) that occur. All other taps are placed in the order the dumps recorded them.
     pub fn of_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
         let open = OpenTaps::of(reference, candidate);
         let places = places(reference).chain(places(candidate));
@@ -100,10 +100,10 @@ impl Graph {
         for place in places {
             sites.insert(place.tap.site);
             inner.extend(place.tap.layer.filter(|_| place.tap.site != Site::H));
-            // Only layers that occur: a foreign name `layers.4000000000.q` must not cost four billion layers.
+            // Only layers that occur: a foreign name `layers.4000000000.q` must not allocate four billion layers.
             steps.entry(place.step).or_default().extend(place.tap.layer);
         }
-        // A layer of which all but the stream is outside the vocabulary is none of a decoder.
+        // A layer with only its stream inside the vocabulary is not a decoder layer.
         let is_other = |layer: u32| !inner.contains(&layer) && open.has_layer(layer);
         let nodes =
             |(&step, layers)| (step, open.among(open.completing(vocabulary::decoder(layers, &sites, is_other)), step));
@@ -155,19 +155,19 @@ impl Graph {
         graph
     }
 
-    /// Whether the operation of place `index` may read `other`, of which nobody knows: one of another stack, or anything before it where nobody knows what it
-    /// reads.
+    /// Whether the operation of place `index` may read `other` without that being known: a tap of another stack, or any earlier tap where its inputs are
+    /// unknown.
     pub fn may_read(&self, index: usize, other: usize) -> bool {
         let stack = |at: usize| self.places[at].tap.stack();
         other < index && (!self.knows_inputs(index) || self.joins_stacks && stack(index) != stack(other))
     }
 
-    /// Whether nobody knows who reads a place: a tap outside the vocabulary that no graph has.
+    /// Whether a place's readers are unknown: a tap outside the vocabulary that is in no graph.
     pub(crate) fn may_be_read_by_any(&self, index: usize) -> bool {
         !self.knows_inputs(index) && self.readers[index].is_empty()
     }
 
-    /// Whether anybody knows what the operation of place `index` reads.
+    /// Whether the inputs of the operation of place `index` are known.
     pub fn knows_inputs(&self, index: usize) -> bool {
         !self.unknown_inputs.contains(&index)
     }
@@ -200,7 +200,7 @@ impl Graph {
 
     /// The nearest places before `index` for which `stop` holds, and those passed on the way; both in order.
     ///
-    /// Where nobody knows what an operation reads, nothing is known to lie on the way either.
+    /// Where an operation's inputs are unknown, nothing is known to lie on the way either.
     pub fn nearest_before(&self, index: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
         if !self.knows_inputs(index) {
             return (self.reads[index].iter().copied().filter(|&read| stop(read)).collect(), Vec::new());
@@ -219,8 +219,8 @@ impl Graph {
     }
 }
 
-/// The places that hold what a node reads. Attention reads the keys and values of all steps, and so does what keeps a state of its own, which nobody knows
-/// of an operation outside the vocabulary.
+/// The places that hold what a node reads. Attention reads the keys and values of all steps, and so may any operation outside the vocabulary, which may keep
+/// a state.
 fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u32, usize)>>) -> Vec<usize> {
     let attends = matches!(tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
     let mut found = Vec::new();
@@ -229,13 +229,13 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
         let made = index.get(read).map_or(&[][..], Vec::as_slice);
         found.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
     }
-    // A state is made of itself.
+    // A state is computed from its own earlier value.
     let own = index.get(&tap).filter(|_| tap.is_open());
     found.extend(own.into_iter().flatten().map(|(_, place)| place));
     found
 }
 
-/// The places of the vocabulary that a dump holds, those included that its ranks hold in pieces of which nobody knows how they join.
+/// The places of the vocabulary that a dump holds, including those held in pieces by ranks where it is unknown how the pieces are joined.
 fn places(dump: &Dump) -> impl Iterator<Item = Place> + '_ {
     let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
     let apart = dump.ranks().into_iter().flat_map(|ranks| ranks.all_apart());
@@ -243,7 +243,7 @@ fn places(dump: &Dump) -> impl Iterator<Item = Place> + '_ {
     entries.chain(parts.map(|(step, tap)| Place { step, tap })).filter(|place| !place.tap.is_open())
 }
 
-/// Where the layers of a step do not follow one upon the other. Behind the last that occurs others may come, unless all from the first on occur.
+/// Gaps between the recorded layers of a step. Behind the last one others may follow, unless all layers from the first on are recorded.
 fn unrecorded(step: u32, layers: &BTreeSet<u32>) -> Vec<UnrecordedLayers> {
     let (mut found, mut last) = (Vec::new(), None);
     for &layer in layers {

@@ -1,5 +1,5 @@
-//! Where do taps outside the vocabulary stand, and what do they read? As the graph in dump.json says; else by their stack, their layer and the order in
-//! which they were recorded.
+//! Places taps outside the vocabulary (open taps) in the graph, and finds what they read: by the graph in dump.json, else by stack, layer and order of
+//! recording.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,12 +8,12 @@ use firstdiff_trace::{Dump, GraphNode, Site, Tap, split_stored_name};
 use super::vocabulary::{UNKNOWN, layer_nodes, op_of};
 use super::{Node, Place, places};
 
-/// Names of weights that lie beside the taps of a dump.
+/// Prefix of names of weights that are stored beside the taps of a dump.
 const WEIGHTS: &str = "weights.";
-/// States of a stream that may have passed the final norm or not: no name of one tensor.
+/// States of the stream that may or may not have passed the final norm: the name does not identify one tensor.
 const STREAMS: &str = "hidden_states.";
 
-/// What two dumps hold, and say, of taps that the vocabulary does not have.
+/// What two dumps hold and declare of open taps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenTaps {
     /// Those that both hold, by step.
@@ -24,12 +24,12 @@ pub(crate) struct OpenTaps {
     in_graph: HashMap<Tap, usize>,
     /// When each was recorded, where dump.json lists it.
     recorded: HashMap<Tap, usize>,
-    /// Whether the two hold taps of the vocabulary, by which they can be compared as well.
+    /// Whether the two also share taps of the vocabulary.
     beside_vocabulary: bool,
 }
 
 impl OpenTaps {
-    /// What both dumps hold under one name. Names of a known producer, who names much that is no tap, are taps only where dump.json lists them, or its graph does.
+    /// The names that both dumps hold. A known program names much that is no tap: its names are taps only where a dump.json or its graph lists them.
     pub(crate) fn of(reference: &Dump, candidate: &Dump) -> OpenTaps {
         let dumps = [reference, candidate];
         let declared = dumps.iter().find_map(|dump| dump.meta().graph.as_ref());
@@ -57,37 +57,37 @@ impl OpenTaps {
         OpenTaps { shared, graph, in_graph, recorded, beside_vocabulary }
     }
 
-    /// The steps in which there are any.
+    /// The steps that have open taps.
     pub(super) fn steps(&self) -> impl Iterator<Item = u32> {
         self.shared.keys().copied()
     }
 
-    /// Whether there are any in a layer of the first stack.
+    /// Whether a layer of the first stack has open taps.
     pub(super) fn has_layer(&self, layer: u32) -> bool {
         self.shared.values().flatten().any(|tap| tap.stack().is_empty() && tap.layer == Some(layer))
     }
 
-    /// Whether anybody says when a tap is made: the vocabulary, or a dump.json. Else it stands by its name.
+    /// Whether it is known when a tap is produced: by the vocabulary or a dump.json. Else it is placed by its name.
     pub(crate) fn says_order(&self, tap: Tap) -> bool {
         !tap.is_open() || self.in_graph.contains_key(&tap) || self.recorded.contains_key(&tap)
     }
 
-    /// Whether it is in the graph of a dump.
+    /// Whether a dump's graph has it.
     pub(crate) fn is_in_graph(&self, tap: Tap) -> bool {
         self.in_graph.contains_key(&tap)
     }
 
-    /// Whether a dump.json lists it, or has it in its graph.
+    /// Whether a dump.json lists it, or its graph has it.
     pub(crate) fn is_listed(&self, tap: Tap) -> bool {
         self.recorded.contains_key(&tap) || self.in_graph.contains_key(&tap)
     }
 
-    /// Whether a run says itself that this is a tap of it; what merely has the same name on both sides may be a buffer that nobody reads.
+    /// Whether a run declares this as a tap; a name that both sides merely share may be a buffer that nothing reads.
     pub(crate) fn is_declared(&self, tap: Tap) -> bool {
         !self.beside_vocabulary || self.is_listed(tap)
     }
 
-    /// The graph that a dump declares, and behind what they read the nodes that it leaves out; `nodes` where none declares any.
+    /// The graph that a dump declares, with the missing nodes inserted behind what they read; `nodes` where no graph is declared.
     pub(super) fn completing(&self, nodes: Vec<Node>) -> Vec<Node> {
         match self.graph.is_empty() {
             true => nodes,
@@ -98,7 +98,7 @@ impl OpenTaps {
         }
     }
 
-    /// `nodes`, and among them those of the open taps of a step.
+    /// `nodes` with the nodes of a step's open taps inserted.
     pub(super) fn among(&self, nodes: Vec<Node>, step: u32) -> Vec<Node> {
         let known: BTreeSet<Tap> = nodes.iter().map(|node| node.tap).collect();
         let open = self.shared.get(&step).into_iter().flatten().copied().filter(|tap| !known.contains(tap));
@@ -111,10 +111,10 @@ impl OpenTaps {
         self.inserted(all, self.in_order(rest))
     }
 
-    /// Layers of other stacks, as the vocabulary has those of a decoder.
+    /// Layers of other stacks, with the operations that the vocabulary gives a decoder's layers.
     fn stacks(&self, taps: &[Tap]) -> Vec<Node> {
         let sites: BTreeSet<Site> = taps.iter().map(Tap::role).collect();
-        // In the order in which they were recorded.
+        // In the order of recording.
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
         for tap in taps {
             let at = self.recorded.get(tap).copied().unwrap_or(usize::MAX);
@@ -143,7 +143,7 @@ impl OpenTaps {
         nodes
     }
 
-    /// What is known of a tap that stands in no list of nodes.
+    /// The node of a tap that no graph has.
     fn node(&self, tap: Tap) -> Node {
         match self.in_graph.get(&tap) {
             Some(&at) => self.graph[at].clone(),
@@ -160,10 +160,11 @@ impl OpenTaps {
         taps.into_iter().map(|tap| self.node(tap)).collect()
     }
 
-    /// `nodes` with `more` among them, which stand in their own order: each behind all that it reads; else behind what was recorded last before it; else at the end of its layer, or of all.
+    /// `nodes` with `more` inserted, which keep their order. Each goes behind all that it reads; else behind what was recorded last before it; else to the
+    /// end of its layer, or of all.
     fn inserted(&self, nodes: Vec<Node>, more: Vec<Node>) -> Vec<Node> {
         let recorded = |tap: &Tap| self.recorded.get(tap).copied();
-        // From 1 on: what was recorded before all of them stands at 0.
+        // Counted from 1: what was recorded before all of them goes to 0.
         let mut behind: HashMap<Tap, usize> = (1..).zip(&nodes).map(|(at, node)| (node.tap, at)).collect();
         let mut as_recorded: Vec<(usize, usize)> =
             (1..).zip(&nodes).filter_map(|(at, node)| Some((recorded(&node.tap)?, at))).collect();
@@ -171,7 +172,7 @@ impl OpenTaps {
         let layer_of = |tap: &Tap| tap.layer.map(|layer| (tap.stack(), layer));
         let ends: HashMap<(&str, u32), usize> =
             (1..).zip(&nodes).filter_map(|(at, node)| Some((layer_of(&node.tap)?, at))).collect();
-        // Other stacks stand first.
+        // Other stacks come first.
         let (end, end_of_stacks) = (nodes.len(), nodes.iter().take_while(|node| !node.tap.stack().is_empty()).count());
         let mut all: Vec<(usize, Node)> = (1..).zip(nodes).collect();
         for node in more {
@@ -193,13 +194,13 @@ impl OpenTaps {
             behind.insert(node.tap, at);
             all.push((at, node));
         }
-        // Stable: what was inserted stands behind what was there.
+        // A stable sort: inserted nodes stay behind those that were there.
         all.sort_by_key(|(at, _)| *at);
         all.into_iter().map(|(_, node)| node).collect()
     }
 }
 
-/// A name by whose numbers it is sorted as numbers: `blk_2` before `blk_10`.
+/// A sort key in which numbers in a name compare as numbers: `blk_2` before `blk_10`.
 fn by_number(name: &str) -> Vec<(String, u64)> {
     let mut parts = vec![(String::new(), 0u64)];
     let mut digits = false;

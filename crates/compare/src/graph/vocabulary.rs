@@ -1,4 +1,4 @@
-//! Which taps does a pre-norm decoder have, which operation makes each, and what does that read?
+//! Defines the taps of a pre-norm decoder, the operation that makes each, and what it reads.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use firstdiff_trace::{Site, Tap};
 
 use super::Node;
 
-/// What an operation is called of which nobody says what it is.
+/// The name of an operation that is not known.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// A pre-norm decoder of these layers; of one that `is_other` nothing is known but the stream behind it.
+/// A pre-norm decoder of these layers; of a layer that `is_other`, only the stream behind it is known.
 pub(super) fn decoder(layers: &BTreeSet<u32>, sites: &BTreeSet<Site>, is_other: impl Fn(u32) -> bool) -> Vec<Node> {
     let outer = |site, reads| Node { tap: Tap { layer: None, site }, op: op_of(site).into(), reads: Some(reads) };
     let mut nodes = vec![outer(Site::H0, Vec::new())];

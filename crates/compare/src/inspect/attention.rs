@@ -1,4 +1,4 @@
-//! Is this attention? Rows of probs sum to 1, nothing behind the query is seen, and more than one key is looked at.
+//! Checks attention in one dump: rows of probs sum to 1, no query sees later keys, and attention is spread over more than one key.
 
 use firstdiff_trace::{DumpError, Site};
 
@@ -11,7 +11,7 @@ use crate::tolerance::inspect::{
 use crate::tolerance::judge::{MASKED, UNDERFLOW};
 use crate::words::number;
 
-/// The name of the finding that queries see keys behind them.
+/// The name of the finding that queries see later keys.
 pub const FUTURE_ATTENDED: &str = "future-attended";
 
 const WEAK: &str = "masked scores were filled with a number that is too large: -inf is what leaves nothing (mask-fill)";
@@ -78,8 +78,7 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     Ok(Some(finding.number("rows", off as f64).number("least", least).number("most", most)))
 }
 
-/// Whether the mask came after the softmax: the recorded scores show it, or in every head the last row alone sums to 1, of
-/// which nothing is masked.
+/// Whether the mask came after the softmax: the recorded scores show it, or in every head only the last row sums to 1, where nothing is masked.
 fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, DumpError> {
     if seen.keys_are_positions() && behind(run, seen)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
         return Ok(true);
@@ -90,18 +89,18 @@ fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, Dum
     Ok(queries >= 3 && sums.chunks(queries).all(alone))
 }
 
-/// What the recorded scores say of the keys behind the query.
+/// What the recorded scores show about keys behind the query.
 #[derive(Default)]
 struct Behind {
     all: usize,
     masked: usize,
-    /// A row has keys of both kinds.
+    /// A row has both masked and unmasked keys behind the query.
     mixed: bool,
-    /// The one number that all of them are.
+    /// The single value that all of them have.
     fill: Option<f64>,
-    /// Whether they are like those of the keys that the query may see.
+    /// Whether they look like those of the keys that the query may see.
     alike: bool,
-    /// Probs are the softmax of all scores of the row, those behind the query too.
+    /// Probs are the softmax of all scores of the row, including those behind the query.
     softmaxed: bool,
 }
 
@@ -134,7 +133,7 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
     Ok(Some(behind).filter(|b| b.all > 0))
 }
 
-/// The one number that all scores of keys behind the query are, where there are a few of them.
+/// The single value of all scores behind the query, where there are several.
 fn fill(scores: &Seen<'_>) -> Option<f64> {
     let mut behind = (0..scores.rows).flat_map(|row| scores.row(row).skip(after(scores, row)));
     let first = behind.next()?;
@@ -177,7 +176,7 @@ fn after(seen: &Seen<'_>, row: usize) -> usize {
 }
 
 fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
-    // A query of padding that sees no key may come out uniform over all of them, in every head.
+    // In a padding query that sees no key, probs may be uniform over all keys, in every head.
     let even = |row: usize| seen.row(row).all(|p| p == seen.values.get(row * seen.width));
     let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
     let unseeing: Vec<bool> = (0..queries).map(|query| (query..seen.rows).step_by(queries).all(even)).collect();
@@ -201,7 +200,7 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         number(mass[worst]),
         seen.position(worst).unwrap_or(0)
     );
-    // Equal scores behind every query are a fill, and masked ones give no probability: no model attends in such a way.
+    // Equal scores behind every query are a fill value, and masked keys get no probability: no model computes such probs.
     let broken = weak.is_some() || behind.as_ref().is_some_and(|b| b.masked == b.all);
     let everywhere = (0..seen.rows).all(|row| seen.row(row).last().is_some_and(|p| p > SOME_PROBABILITY));
     let sure = match (broken, everywhere) {
@@ -232,7 +231,7 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
     Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
 }
 
-/// Rows that can see at least two keys and see any.
+/// Rows that can see at least two keys and see at least one.
 fn choosing<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, usize)> + 'a {
     let choice = |row| Some((row, seen.position(row)?));
     (0..seen.rows).filter_map(choice).filter(|&(row, at)| at > 0 && seen.row(row).any(|p| p != 0.0))
@@ -281,7 +280,7 @@ fn uniform(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
         rows += usize::from(top < ALL_PROBABILITY);
     }
     (rows >= ENOUGH_ROWS).then(|| {
-        // In 16 bits the small differences of an untrained model round away.
+        // In 16 bits the small differences of an untrained model are rounded away.
         let sure = if run.coarse { Sureness::Note } else { Sureness::Likely };
         let text = format!("each of {rows} rows gives all its keys the same");
         let finding = Finding::new(sure, "uniform-attention", seen.place, text).number("rows", rows as f64);
@@ -289,7 +288,7 @@ fn uniform(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
     })
 }
 
-/// Scores that carry no mask, where there are no probs to tell more.
+/// Scores without a mask, where no probs were recorded to decide.
 pub(super) fn unmasked_scores(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
     if !seen.keys_are_positions() || run.find(Site::Probs, seen.place).is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! Is one buffer recorded under two names? Taps of a step, or of two steps, that are equal bit for bit.
+//! Finds one buffer recorded under two names: taps of one step, or of two, that are bit for bit equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::tolerance::inspect::{BRANCH_LOST, BY_CHANCE};
 
 const SHARED: &str = "same-buffer";
 
-/// `said` is what was found before: of a stream that was looked at nothing is said twice.
+/// `said` are the earlier findings: nothing is reported twice for a stream that was already checked.
 pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<Finding> {
     let telling = |s: &&Summary| s.count >= BY_CHANCE && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
@@ -37,16 +37,16 @@ fn judged(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Optio
     Some(Finding::new(sure, SHARED, other.place, text).to(points).with([one.place.tap]))
 }
 
-/// What it means that `other` equals `one`, which stands before it; nothing where right runs do so.
+/// What it means that `other` equals `one`, which comes before it; `None` where right runs do that too.
 fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<(Sureness, &'static str)> {
     use Site::*;
     use Sureness::{Likely, Note};
     let sites = (one.place.tap.site, other.place.tap.site);
     let layers = one.place.tap.layer == other.place.tap.layer;
     Some(match sites {
-        // rope.rs looks at these.
+        // Checked in rope.rs.
         (Q | QNorm, QRope) | (K | KNorm, KRope) => return None,
-        // Of one token, attention gives its value.
+        // With one token, attention returns its value.
         (V, Context) if one.rows == 1 => return None,
         (Qk, Scores) => (Note, "scores without scale and mask (score-scale), or recorded before them"),
         (H0 | HAttn | H, HAttn | H) => return unchanged(run, other),
@@ -76,7 +76,7 @@ fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Opti
     })
 }
 
-/// Whether stream.rs has looked at how `tap` was summed.
+/// Whether stream.rs has checked the sum of `tap`.
 fn summed(run: &Run<'_>, tap: &Summary) -> bool {
     let stream = match tap.place.tap.site {
         Site::HAttn => input(run, tap.place).is_some(),
@@ -85,12 +85,12 @@ fn summed(run: &Run<'_>, tap: &Summary) -> bool {
     stream && branch(run, tap.place).is_some()
 }
 
-/// A stream that does not change: stream.rs has looked at it where the branch was recorded.
+/// A stream that does not change; stream.rs has checked it where the branch was recorded.
 fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
     (!summed(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
 }
 
-/// A stream that equals an earlier one, though what was added in between is not nothing, and its sum is right: one of the two is not its own.
+/// A stream that equals an earlier one, though a branch that is not zero was added in between and the sum is right: one of the two was recorded wrongly.
 fn added_between(
     run: &Run<'_>,
     known: &[Summary],
@@ -108,11 +108,11 @@ fn added_between(
     })
 }
 
-/// Taps of a decode step that are still those of the step before it, though it was fed another token.
+/// Taps of a decode step that still hold the previous step's values, though another token was fed.
 fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
     for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= BY_CHANCE && !s.constant && s.finite) {
-        // Rare tokens may share an embedding, and all that is made of it before any attention.
+        // Rare tokens may share an embedding, and all that is computed from it before any attention.
         let later = tap.place.tap.layer.is_none_or(|layer| layer > 0) && tap.place.tap.site != Site::H0;
         let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);
         if let Some(before) = before.filter(|_| later && other_token(run, known, tap.place.step)) {
@@ -129,7 +129,7 @@ fn last_step<'a>(known: &'a [Summary], tap: &Summary) -> Option<&'a Summary> {
     at(known, Place { step: tap.place.step.checked_sub(1)?, ..tap.place })
 }
 
-/// Whether a step was fed another token than the one before it. A token that fills a window may leave everything as it was.
+/// Whether a step was fed another token than the one before. Where the window is full, the same token may change nothing.
 fn other_token(run: &Run<'_>, known: &[Summary], step: u32) -> bool {
     if let (Some(now), Some(before)) = (run.tokens(step), run.tokens(step - 1)) {
         return now.last() != before.last();

@@ -1,17 +1,17 @@
-//! What does a check say? A finding: where, what, how sure, in words and in numbers.
+//! Defines a finding of one check: where, what, how sure, in words and in numbers.
 
 use firstdiff_trace::Tap;
 
 use crate::graph::Place;
 
-/// How sure a finding is; the gravest first.
+/// How sure a finding is, most certain first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sureness {
-    /// No right engine of any architecture does this; where the dump names its architecture, none of that one.
+    /// No right engine of any architecture does this; or, where the dump names its architecture, no right engine of that one.
     Certain,
-    /// Most right engines do not.
+    /// Most right engines do not do this.
     Likely,
-    /// Good to know.
+    /// Worth knowing.
     Note,
 }
 
@@ -26,7 +26,7 @@ impl Sureness {
     }
 }
 
-/// Something that is seen in a dump by itself.
+/// Something noticed in a single dump.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// How sure it is.
@@ -35,11 +35,11 @@ pub struct Finding {
     pub what: &'static str,
     /// The tap it was seen in; for a whole run, its first tap.
     pub place: Place,
-    /// Other taps it is about.
+    /// Other taps concerned.
     pub others: Vec<Tap>,
     /// What was seen, in words and numbers.
     pub detail: String,
-    /// The kind of mistake that does this.
+    /// The kind of mistake that causes this.
     pub points_to: &'static str,
     /// The numbers by name.
     pub numbers: Vec<(&'static str, f64)>,

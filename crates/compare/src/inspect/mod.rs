@@ -1,7 +1,7 @@
-//! What can be seen to be wrong in one dump by itself, with no reference and no weights?
+//! Checks one dump for mistakes that show without a reference and without weights.
 //!
-//! Every check is a short function that returns findings, and none of them is a verdict: a dump without findings may be wrong everywhere.
-//! Tensors are read one at a time, or the two or three that a check needs.
+//! Every check is a short function that returns findings. None of them is a verdict: a dump without findings may still be wrong everywhere. Tensors are read
+//! one at a time, or the two or three that a check needs.
 
 mod attention;
 mod buffers;
@@ -22,12 +22,12 @@ use crate::graph::Place;
 use seen::{Run, Seen};
 use tally::{Summary, Tally};
 
-/// What was found in a dump, and what could not be looked at.
+/// The findings of a dump, and what could not be checked.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
     /// In the order of the vocabulary, step by step.
     pub findings: Vec<Finding>,
-    /// What was not recorded, and therefore not looked at.
+    /// What was not recorded, and so not checked.
     pub unseen: Vec<String>,
     /// How many tensors were read.
     pub taps: usize,
@@ -40,8 +40,8 @@ impl Inspection {
     }
 }
 
-/// Looks at every tap of `dump`. `rows` are the token positions it holds, where its dump.json does not say; `progress` is told how many of
-/// how many taps are done.
+/// Checks every tap of `dump`. `rows` are the token positions it holds, where its dump.json does not say; `progress` gets the number of taps done, and of
+/// all.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -86,7 +86,7 @@ pub fn inspect(
     Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all + open.len() })
 }
 
-/// Where an entry stands.
+/// The place of an entry.
 fn place_of(entry: &Entry) -> Place {
     Place { step: entry.step, tap: entry.tap }
 }

@@ -1,4 +1,4 @@
-//! What could this dump not have shown? Few tokens, and taps that were not recorded.
+//! Notes what this dump could not have shown: few tokens, and taps that were not recorded.
 
 use firstdiff_trace::{Entry, Site};
 
@@ -29,7 +29,7 @@ pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
     few.into_iter().chain(same).collect()
 }
 
-/// What was not recorded, and so not looked at.
+/// What was not recorded, and so not checked.
 pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
     let entries = run.dump.entries();
     let has = |site: Site| entries.iter().any(|e| e.tap.site == site);

@@ -1,4 +1,4 @@
-//! Were queries and keys rotated? Position 0 stays as it is, every other one turns, and no head changes its length.
+//! Checks that queries and keys were rotated: position 0 stays unchanged, every other one turns, and every head keeps its length.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use crate::words::number;
 const NOT_ROTATED: &str = "not-rotated";
 const NO_ROTATION: &str = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";
 
-/// What a rotation did to its input.
+/// How a rotation changed its input.
 struct Turn {
-    /// Rows beyond position 0, and whether any of them changed.
+    /// Rows other than position 0, and whether any of them changed.
     beyond: usize,
     turned: bool,
-    /// By which factors heads became longer.
+    /// The smallest and largest factor by which heads became longer.
     least: f64,
     most: f64,
     /// How far position 0 moved, as a share of its energy.
@@ -36,9 +36,9 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, Dump
             turns.push((source, turn(seen, &tensor.values())));
         }
     }
-    // Of zeros no rotation shows.
+    // A rotation of zeros cannot be seen.
     turns.retain(|(_, turn)| turn.least.is_finite());
-    // A rotation is of what it keeps the length of: some models norm before it, some after.
+    // The input of the rotation is the tap whose lengths it keeps: some models norm before it, some after.
     if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
         let text = format!("equals {} beyond position 0", source.name());
         let finding = Finding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
@@ -86,7 +86,7 @@ fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
     turn
 }
 
-/// The length was kept, or changed by one factor for all.
+/// Whether lengths were kept, or changed by one common factor.
 fn kept(seen: &Seen<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<Finding> {
     let factor = turn.most;
     if (factor - 1.0).abs() > tolerance {
@@ -103,7 +103,7 @@ fn kept(seen: &Seen<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<Fi
 
 fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
     let (source, turn) = &turns[0];
-    // Without the norm's own tap nobody knows whether the model has one in between.
+    // Without the norm's own tap it is unknown whether the model has one in between.
     let sure = if turns.len() > 1 { Sureness::Likely } else { Sureness::Note };
     let text = format!(
         "heads are {} to {} times as long as in {}: a rotation keeps lengths",
@@ -111,7 +111,7 @@ fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
         number(turn.most),
         source.name()
     );
-    // Too little for a norm in between.
+    // Too small a change for a norm in between.
     let slight = turn.least > 0.99 && turn.most < 1.01;
     let (sure, points) = match slight {
         true => (Sureness::Note, "cos and sin rounded to 16 bits (rope-precision)"),
@@ -123,13 +123,14 @@ fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
 
 type Counts<K> = BTreeMap<K, usize>;
 
-/// How sure a missing rotation is: models leave it out in some layers, in all, or have shared keys rotated already; none while decoding alone.
+/// Sets how sure a missing rotation is: models leave it out in some layers or in all, or share keys that are rotated already; nothing is certain from decode
+/// steps alone.
 pub(super) fn settle(findings: &mut [Finding], run: &Run<'_>) {
     let still: BTreeSet<Place> = findings.iter().filter(|f| f.what == NOT_ROTATED).map(|f| f.place).collect();
     let has = |place: Place, site: Site| {
         sources(site).iter().any(|s| run.find(*s, place).is_some()) && run.find(site, place).is_some()
     };
-    // Of each step and site the layers that do not turn, and all; of each tap the decode steps in which it does not, and all.
+    // For each step and site, the layers that do not turn, and all layers; for each tap, the decode steps in which it does not turn, and all.
     let (mut layers_still, mut layers_all) = (BTreeMap::new(), BTreeMap::new());
     let (mut steps_still, mut steps_all) = (BTreeMap::new(), BTreeMap::new());
     let recorded = run.dump.entries().iter().map(super::place_of);
@@ -155,7 +156,7 @@ pub(super) fn settle(findings: &mut [Finding], run: &Run<'_>) {
             && !still.contains(&Place { step: 0, ..place });
         finding.sure = match of_step(site) == layers {
             _ if prefill_turns => Sureness::Certain,
-            // Where layers share keys, those of a cache are turned already.
+            // Where layers share keys, those from the cache are rotated already.
             _ if other_turns => run.law(),
             // Some models rotate in no layer.
             true if layers > 1 => run.law(),

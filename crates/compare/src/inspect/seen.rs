@@ -1,4 +1,4 @@
-//! What does a check look at? One tensor of a dump, row by row, and which position of the text each row is.
+//! Gives the checks one tensor of a dump row by row, with the token position of each row.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ pub(super) struct Run<'a> {
     pub(super) dump: &'a Dump,
     rows: Option<&'a Rows>,
     counts: BTreeMap<u32, usize>,
-    /// Where each step begins in the text, of those before which every step is known.
+    /// The position at which each step begins, for steps before which every step is known.
     starts: Vec<usize>,
     /// Whether values are rounded to 16 bits somewhere.
     pub(super) coarse: bool,
     plain: bool,
 }
 
-/// Architectures that are plain decoders: RoPE in every layer, causal softmax attention, pre-norm blocks one after the other, sums without factors.
-/// What breaks their laws is no right engine of them, but may be another architecture's purpose: layers without RoPE, attention in both
-/// directions or by sigmoids or by differences, parallel blocks that share a norm, scaled branches, one matrix for queries and keys.
+/// Architectures that are plain decoders: RoPE in every layer, causal softmax attention, pre-norm blocks one after the other, sums without factors. No right
+/// engine of these breaks the rules of plain decoders; another architecture may do so on purpose: layers without RoPE, bidirectional, sigmoid or differential
+/// attention, parallel blocks that share a norm, scaled branches, one matrix for queries and keys.
 const PLAIN: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "minimind"];
 
 impl<'a> Run<'a> {
@@ -53,13 +53,13 @@ impl<'a> Run<'a> {
         Run { dump, rows, counts, starts, coarse, plain }
     }
 
-    /// How sure is what breaks a law of plain decoders? Certain where dump.json names such an architecture: of any other it may be the purpose.
+    /// How sure a finding is that breaks a rule of plain decoders: certain where dump.json names such an architecture, as any other may do it on purpose.
     pub(super) fn law(&self) -> Sureness {
         if self.plain { Sureness::Certain } else { Sureness::Likely }
     }
 
-    /// The same of attention to what comes first alone: models of embeddings are plain decoders in all else, but have no head and never decode; where nothing
-    /// says that it is a decoder, it may be an encoder.
+    /// The same for attention to later keys. Embedding models are plain decoders otherwise, but have no head and never decode; a dump that does not show a
+    /// decoder may be an encoder's.
     pub(super) fn causal_law(&self) -> Sureness {
         let generates = |e: &Entry| e.tap.site == Site::Logits || e.step > 0;
         match self.dump.entries().iter().any(generates) {
@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
         self.counts.get(&step).copied()
     }
 
-    /// The position in the text at which a step begins, where every step before it is known.
+    /// The token position at which a step begins, where every step before it is known.
     pub(super) fn start(&self, step: u32) -> Option<usize> {
         self.starts.get(step as usize).copied()
     }
@@ -92,19 +92,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether the columns of an entry are the keys of the text up to its last query.
+    /// Whether the columns of an entry are the keys of all positions up to its last query.
     pub(super) fn keys_are_positions(&self, entry: &Entry) -> bool {
         let positions = extent(entry).and_then(|held| self.positions(entry, held));
         entry.shape.last().is_some_and(|&keys| ends_at(positions.as_deref(), keys))
     }
 
-    /// The positions in the text of an entry's rows, where they can be told.
+    /// The token positions of an entry's rows, where they are known.
     pub(super) fn positions(&self, entry: &Entry, held: usize) -> Option<Vec<usize>> {
         let (start, count) = (self.start(entry.step)?, self.count(entry.step)?);
         let rows = entry.rows.as_ref().or(self.rows.filter(|_| held != count));
         let within = match rows {
             None | Some(Rows::Named(NamedRows::All)) => (0..count).collect(),
-            // Of a prompt of unknown length, nobody knows which position is the last.
+            // In a prompt of unknown length, the last position is unknown.
             Some(Rows::Named(NamedRows::Last)) => vec![count.checked_sub(1)?],
             Some(Rows::List(list)) => list.clone(),
         };
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether wider types hold numbers of a 16-bit type alone, in taps that an f32 engine would not leave so.
+/// Whether wider types hold only values of a 16-bit type, in taps where an f32 engine would not.
 fn of_sixteen_bits(dump: &Dump) -> bool {
     const ENOUGH: usize = 3;
     let computed = dump.entries().iter().filter(|e| e.tap.site != Site::H0 && e.tap.site.position_axis() == 0);
@@ -121,7 +121,7 @@ fn of_sixteen_bits(dump: &Dump) -> bool {
     !some.is_empty() && sixteen_bits(|| some.iter().flatten().copied())
 }
 
-/// Whether values are numbers of one 16-bit type alone.
+/// Whether all values are values of one 16-bit type.
 pub(super) fn sixteen_bits<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> bool {
     let all = |is: fn(f64) -> bool| values().filter(|x| x.is_finite() && *x != 0.0).all(is);
     all(|x| to_bf16(x).to_f64() == x) || all(|x| to_f16(x).to_f64() == x)
@@ -137,8 +137,8 @@ fn usual(entries: &[Entry]) -> Option<usize> {
     votes.into_iter().max_by_key(|(held, votes)| (*votes, *held)).map(|(held, _)| held)
 }
 
-/// One position, where flat tensors are of one size in two steps, or a prefill of known shape came before; else nobody can tell how many a flat tensor
-/// holds.
+/// One position, where flat tensors have the same size in two steps, or follow a prefill of known shape; else the number of positions of a flat tensor is
+/// unknown.
 fn flat(dump: &Dump, entries: &[Entry], after_a_prefill: bool) -> Option<usize> {
     let step = entries.first()?.step;
     let flat = entries.iter().filter(|e| e.shape.len() == 1 && e.tap.site.position_axis() == 0);
@@ -147,7 +147,7 @@ fn flat(dump: &Dump, entries: &[Entry], after_a_prefill: bool) -> Option<usize> 
     (alike || (step > 0 && after_a_prefill)).then_some(1)
 }
 
-/// A shape without axes of length 1 before those of the vocabulary; a single row with the axis it came without.
+/// A shape without leading axes of length 1 that the vocabulary does not have; a single row gets back its missing axis.
 pub(super) fn squeezed(entry: &Entry) -> Vec<usize> {
     let axes = entry.tap.site.axes().len();
     let mut shape = entry.shape.clone();
@@ -160,19 +160,19 @@ pub(super) fn squeezed(entry: &Entry) -> Vec<usize> {
     shape
 }
 
-/// Whether the last of the positions is the last of the keys.
+/// Whether the last position is the last key.
 fn ends_at(positions: Option<&[usize]>, keys: usize) -> bool {
     positions.and_then(|p| p.last()).is_some_and(|&last| last + 1 == keys)
 }
 
-/// A tensor as rows of the last axis (of heads and their channels, for queries, keys and values).
+/// A tensor as rows of its last axis (of heads and their channels, for queries, keys and values).
 pub(super) struct Seen<'a> {
     pub(super) place: Place,
     pub(super) rows: usize,
     pub(super) width: usize,
-    /// Heads, where the shape has such an axis.
+    /// The number of heads, where the shape has such an axis.
     pub(super) heads: Option<usize>,
-    /// The position in the text of every row along the axis of positions.
+    /// The token position of every row along the axis of positions.
     pub(super) positions: Option<Vec<usize>>,
     pub(super) shape: Vec<usize>,
     pub(super) values: &'a Values<'a>,
@@ -207,18 +207,18 @@ impl<'a> Seen<'a> {
         self.place.tap.site
     }
 
-    /// Whether rows are keys: qk, scores, probs.
+    /// Whether the rows run over keys: qk, scores, probs.
     pub(super) fn over_keys(&self) -> bool {
         self.site().position_axis() == 1
     }
 
-    /// The position in the text of a row.
+    /// The token position of a row.
     pub(super) fn position(&self, row: usize) -> Option<usize> {
         let positions = self.positions.as_ref().filter(|p| !p.is_empty())?;
         positions.get(row % positions.len()).copied()
     }
 
-    /// The row's values, widened.
+    /// The row's values, as f64.
     pub(super) fn row(&self, row: usize) -> impl Iterator<Item = f64> + use<'_, 'a> {
         (row * self.width..(row + 1) * self.width).map(|i| self.values.get(i))
     }
@@ -233,7 +233,7 @@ impl<'a> Seen<'a> {
         crate::words::index_in_words(self.site(), &at)
     }
 
-    /// Whether the columns are the keys of the text from its first position on, none cut and none padded.
+    /// Whether the columns are the keys from the first position on, none cut and none padded.
     pub(super) fn keys_are_positions(&self) -> bool {
         self.heads.is_some() && ends_at(self.positions.as_deref(), self.width)
     }

@@ -1,4 +1,4 @@
-//! Does the residual stream add up and stay in bounds? Branches that add nothing, sums of something else, growth over layers.
+//! Checks the residual stream: branches that add nothing, sums of other tensors, growth over layers.
 
 use firstdiff_trace::{DumpError, Entry, Site, Tap};
 
@@ -11,7 +11,7 @@ use crate::tolerance::inspect::{
 };
 use crate::words::number;
 
-/// A stream that is not its input plus its branch.
+/// The name of the finding that a stream is not its input plus its branch.
 pub(super) const SUM: &str = "residual-sum";
 
 /// The stream that a layer reads.
@@ -40,7 +40,7 @@ fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<S
     Ok((values.len() == len && values.iter().all(|x| x.is_finite())).then_some((tap, values)))
 }
 
-/// What a stream is the sum of: the stream before it and the branch, where both were recorded.
+/// The terms of a stream: the stream before it and the branch, where both were recorded.
 fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
     let stream = match place.tap.site {
         Site::HAttn => input(run, place),
@@ -53,7 +53,7 @@ fn beside<'a>(run: &Run<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry
     Some((Tap { site, ..place.tap }, run.find(site, place)?))
 }
 
-/// Where the stream is not its input plus its branch, whether it is something else that is known.
+/// Where the stream is not its input plus its branch: which known sum it is instead.
 pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let (place, len) = (seen.place, seen.values.len());
     let attention = place.tap.site == Site::HAttn;
@@ -70,7 +70,7 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     }
     let broken =
         |text: String, points| Some(Finding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
-    // One buffer under two names: the engine may have added all, and one of the two was recorded too late.
+    // One buffer under two names: the engine may have computed the sum right, and recorded one of the two too late.
     let either = |text: String, points| {
         let finding = Finding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
         Some(finding.with([stream, added]))
@@ -121,13 +121,13 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
         && fits(left(&y, &n, &b))
     {
         let finding = broken(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
-        // BLOOM and ChatGLM can be configured to do so.
+        // BLOOM and ChatGLM can be configured this way.
         return Ok(finding.map(|f| Finding { sure: Sureness::Likely, ..f }));
     }
     Ok(None)
 }
 
-/// What is left of y when a + b is taken from it, as a share of its energy.
+/// What remains of y after a + b is subtracted, as a share of its energy.
 fn left(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
     let (mut rest, mut all) = (0.0, 0.0);
     for ((y, a), b) in y.iter().zip(a).zip(b) {
@@ -137,7 +137,7 @@ fn left(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
     if rest == 0.0 { 0.0 } else { rest / all }
 }
 
-/// The factor that brings x nearest to y, and what is left.
+/// The factor that brings x nearest to y, and what remains.
 fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let factor = dot(x, y) / dot(x, x);
@@ -146,7 +146,7 @@ fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
     (factor, if share.is_finite() { share } else { f64::INFINITY })
 }
 
-/// How the sizes of signals go on from tap to tap.
+/// Checks how the size of signals changes from tap to tap.
 pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
     for step in known.chunk_by(|one, other| one.place.step == other.place.step) {

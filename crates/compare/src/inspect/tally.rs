@@ -1,4 +1,4 @@
-//! What is counted in one pass over a tensor, and what is remembered of it when it is gone?
+//! Counts what the checks need in one pass over a tensor, and keeps a summary of it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
@@ -27,12 +27,12 @@ pub(super) struct Tally {
     /// RMS of every row's finite values.
     pub(super) rms: Vec<f64>,
     pub(super) constant_rows: Vec<usize>,
-    /// Values of every row but the zeros it ends with.
+    /// How many values of each row come before its trailing zeros.
     pub(super) filled: Vec<usize>,
-    /// The largest distance of a row to the first, as a share of the first's energy.
+    /// The largest distance of a row from the first, as a share of the first's energy.
     pub(super) spread: f64,
     pub(super) winners: Vec<usize>,
-    /// Of the bits of every row.
+    /// A hash of the bits of every row.
     pub(super) hashes: Vec<u64>,
     pub(super) first: f64,
     pub(super) constant: bool,
@@ -114,7 +114,7 @@ impl Tally {
         (self.rms.iter().map(|r| r * r).sum::<f64>() / self.rms.len().max(1) as f64).sqrt()
     }
 
-    /// The middle one of the rows' RMS: a few rows with massive activations do not move it.
+    /// The median RMS of the rows: a few rows with massive activations do not move it.
     pub(super) fn typical(&self) -> f64 {
         let mut rms = self.rms.clone();
         rms.sort_by(f64::total_cmp);
@@ -122,31 +122,31 @@ impl Tally {
     }
 }
 
-/// What is remembered of a tensor.
+/// The summary that is kept of a tensor.
 pub(super) struct Summary {
     pub(super) place: Place,
     pub(super) rows: usize,
     pub(super) count: usize,
     pub(super) level: f64,
     pub(super) typical: f64,
-    /// No NaN and no inf but the -inf of what is masked.
+    /// No NaN, and no inf except -inf where masked.
     pub(super) finite: bool,
-    /// All elements are one number.
+    /// All elements are equal.
     pub(super) constant: bool,
-    /// All rows are one row.
+    /// All rows are equal.
     pub(super) alike: bool,
     pub(super) zero_rows: Vec<usize>,
     pub(super) row_hashes: Vec<u64>,
-    /// Of the bytes, with shape and type left out: a buffer written under two names.
+    /// A hash of the bytes, without shape and type: finds a buffer written under two names.
     pub(super) hash: u64,
 }
 
-/// What is remembered of the tensor at `place`; `known` is in the order of the dump.
+/// The summary of the tensor at `place`; `known` is in the order of the dump.
 pub(super) fn at(known: &[Summary], place: Place) -> Option<&Summary> {
     known.binary_search_by_key(&place, |summary| summary.place).ok().map(|found| &known[found])
 }
 
-/// What is remembered of a step's embeddings.
+/// The summary of a step's embeddings.
 pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
     at(known, Place { step, tap: Tap { layer: None, site: Site::H0 } })
 }

@@ -1,4 +1,4 @@
-//! Are the numbers of one tensor those of a computation? NaN, zeros, absurd sizes, constants, rows that never change.
+//! Checks the numbers of one tensor: NaN, zeros, extreme sizes, constants, rows that never change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summ
     of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
 }
 
-/// What can be said of a tap that the vocabulary does not have: nothing of its rows, and nothing of what its operation may give.
+/// Checks of a tap outside the vocabulary: none that needs its rows, or the range of its operation.
 pub(super) fn of_unknown_axes(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Vec<Finding> {
     if tally.count == 0 {
         return vec![Finding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
@@ -53,7 +53,7 @@ pub(super) fn of_unknown_axes(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> 
     found.into_iter().flatten().map(no_surer).collect()
 }
 
-/// Keeps the first tap that is not finite, and counts what it has spoilt after it.
+/// Keeps the first tap that is not finite, and counts the taps behind it that it spoilt.
 pub(super) fn only_first_not_finite(findings: &mut Vec<Finding>) {
     let is = |f: &Finding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
     let after: BTreeSet<Place> = findings.iter().filter(|f| is(f)).skip(1).map(|f| f.place).collect();
@@ -69,13 +69,13 @@ fn is_sparse(seen: &Seen<'_>) -> bool {
     seen.over_keys() || matches!(seen.site(), Site::RouterLogits | Site::RouterProbs | Site::FfnAct)
 }
 
-/// -inf, or a number that stands for it, is what a masked score is, a token that may not be chosen, and an expert outside the chosen groups.
+/// Whether a tap may hold -inf, or a number that stands for it: masked scores, tokens that may not be chosen, experts outside the chosen groups.
 fn may_be_masked(seen: &Seen<'_>) -> bool {
     use Site::{Logits, Open, Qk, RouterLogits, RouterProbs, Scores};
     matches!(seen.site(), Scores | Qk | Logits | RouterLogits | RouterProbs | Open(_))
 }
 
-/// How sure is what no computation leaves? Of scores behind the query many engines compute none, and nothing reads what lies there.
+/// How sure a finding is of values that no computation leaves. Many engines do not compute scores behind the query, and nothing reads what is there.
 fn of_numbers(seen: &Seen<'_>, is_wrong: impl Fn(f64) -> bool) -> Sureness {
     let unread = |row: usize| {
         let first = seen.position(row).map_or(usize::MAX, |position| position + 1);
@@ -130,7 +130,7 @@ fn absurd(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
 }
 
 fn vanishing(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
-    // Probabilities and gated activations may be as small as they like.
+    // Probabilities and gated activations may be arbitrarily small.
     let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
     let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
     (!small && tally.vanishing >= BY_CHANCE / 2 && share > 0.1).then(|| {
@@ -141,7 +141,7 @@ fn vanishing(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
 }
 
 fn all_zero(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
-    // A projection whose weights are 0 in the checkpoint leaves a branch at 0: some are trained from there.
+    // A projection whose weights are 0 in the checkpoint leaves a branch at 0: some models start training so.
     let branch = matches!(
         seen.site(),
         Site::AttnOut
@@ -152,7 +152,7 @@ fn all_zero(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
             | Site::Logits
             | Site::RouterLogits
     );
-    // One token has one key, and nothing need be said of it.
+    // With one token there is one key, and that is no finding.
     let sure = if branch || seen.over_keys() { Sureness::Likely } else { run.law() };
     (tally.count > 1).then(|| {
         Finding::new(sure, "all-zero", seen.place, format!("all {} elements are exactly 0", tally.count))
@@ -172,10 +172,10 @@ fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -
     }
     let ids = run.tokens(seen.place.step).filter(|t| t.len() == seen.rows);
     let several = ids.is_some_and(|ids| rows.iter().any(|&r| ids[r] != ids[rows[0]]));
-    // The row of a padding token is often 0, and padding stands at either end.
+    // The row of a padding token is often 0, and padding is at either end.
     let at_an_end = rows[0] == 0 || rows[rows.len() - 1] + 1 == seen.rows;
     let sure = match seen.site() {
-        // Several tokens that were never trained may share a row of zeros: published models have such.
+        // Several tokens that were never trained may share a row of zeros, also in published models.
         Site::H0 if several => Sureness::Likely,
         Site::H0 if ids.is_some() => Sureness::Note,
         _ if embedded.is_none() && at_an_end => Sureness::Note,
@@ -198,7 +198,7 @@ fn zero_tail(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let padded = matches!(seen.site(), Site::Logits | Site::FfnGate | Site::FfnUp | Site::FfnAct);
     let sure = match (padded, large) {
         (true, false) => Sureness::Note,
-        // A few channels of a model may be dead.
+        // A model may have a few dead channels.
         _ if short => Sureness::Note,
         (false, true) if seen.rows > 1 => run.law(),
         _ => Sureness::Likely,
@@ -208,7 +208,7 @@ fn zero_tail(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     Some(finding.to("a weight of which only the first part was read, or a kernel that stopped (dequant-truncated)"))
 }
 
-/// The last row with anything in it breaks off.
+/// A last row with values that breaks off.
 fn stopped(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let last = (0..seen.rows).rev().find(|&r| tally.filled[r] > 0)?;
     let tail = seen.width - tally.filled[last];
@@ -236,7 +236,7 @@ fn constant(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     Some(finding.number("rows", rows.len() as f64))
 }
 
-/// Whether all tokens of the tensor's step are known to be one and the same.
+/// Whether all tokens of the tensor's step are known to be the same.
 fn one_token(run: &Run<'_>, seen: &Seen<'_>) -> Option<bool> {
     let ids = run.tokens(seen.place.step).filter(|ids| ids.len() == seen.rows)?;
     Some(ids.iter().all(|id| *id == ids[0]))
@@ -257,7 +257,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
     let embedded = embedded(known, seen.place.step);
     let attended = matches!(seen.site(), Site::Context | Site::AttnOut | Site::AttnPostNorm);
     let sure = match (one_token(run, seen), embedded.map(|h0| h0.alike)) {
-        // All else follows where the tokens may be one and the same.
+        // Equal rows follow where all tokens are, or may be, the same.
         (Some(true), _) | (None, Some(true)) => return None,
         (None, _) if seen.site() == Site::H0 => Sureness::Note,
         _ if attended => Sureness::Likely,
@@ -273,7 +273,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
     }))
 }
 
-/// Rows that are bit for bit that of an earlier position, at which another token stood.
+/// Rows that are bit for bit equal to that of an earlier position with another token.
 fn copied(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
     if is_sparse(seen) || seen.width < BY_CHANCE || tally.spread < SAME_ROW || seen.positions.is_none() {
         return None;

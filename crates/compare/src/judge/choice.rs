@@ -1,9 +1,9 @@
-//! Is what was chosen the best of what it was chosen from?
+//! Measures by how much the chosen scores (top-k) exceed the scores that were not chosen.
 
 use std::collections::BTreeSet;
 
-/// By how much the least of the `chosen` scores is above the largest of the `others`, as a share of the row's largest finite score in size: below 0 where one
-/// of the others is larger. `None` where a chosen one or another has no score, or one that is no number.
+/// By how much the smallest of the `chosen` scores exceeds the largest of the `others`, as a share of the largest finite magnitude in the row; negative where
+/// one of the others is larger. `None` where a chosen or other index has no score, or a NaN.
 pub fn choice_margin(
     scores: &[f64],
     chosen: impl IntoIterator<Item = usize>,
@@ -16,7 +16,7 @@ pub fn choice_margin(
     Some(if least == most { 0.0 } else { (least - most) / largest })
 }
 
-/// The [`choice_margin`] of `chosen` above all that it leaves of a row.
+/// The [`choice_margin`] of `chosen` above the rest of a row.
 pub fn margin_of_best(scores: &[f64], chosen: &BTreeSet<usize>) -> Option<f64> {
     let others = (0..scores.len()).filter(|at| !chosen.contains(at));
     choice_margin(scores, chosen.iter().copied(), others)
@@ -32,7 +32,7 @@ mod tests {
         for (scores, chosen, margin) in [
             (&[4.0, 1.0, 3.0][..], &[0, 2][..], Some(0.5)),
             (&[4.0, 1.0, 3.0], &[0, 1], Some(-0.5)),
-            // A mask is not the measure of the others.
+            // A masked value must not set the scale.
             (&[4.0, masked, 1.0, 3.0], &[0, 2], Some(-0.5)),
             (&[4.0, masked], &[1], Some(f64::NEG_INFINITY)),
             (&[masked, masked], &[1], Some(0.0)),

@@ -1,4 +1,4 @@
-//! What may an operation have passed on of the error of what it reads? Bounds, as they are measured in a run.
+//! Bounds the error that an operation may have passed on from what it reads, as measured in a run.
 
 use crate::tolerance::judge::{INHERITED_MOST, INHERITED_USUAL, NORM_ROOM, POSITION_ROOM};
 
@@ -7,26 +7,26 @@ use crate::tolerance::judge::{INHERITED_MOST, INHERITED_USUAL, NORM_ROOM, POSITI
 pub struct Inherited {
     /// NMSE of what it reads, summed.
     pub read: f64,
-    /// NMSE of what it writes that this explains as a rule.
+    /// NMSE of its result that this usually explains.
     pub usual: f64,
-    /// NMSE that it explains at the very most.
+    /// The largest NMSE of its result that this can explain.
     pub most: f64,
-    /// NMSE beyond which it is unclear, though the profile allows more at such a depth.
+    /// NMSE beyond which it is inconclusive, though the profile allows more at such a depth.
     pub within: Option<f64>,
-    /// The most for each position; empty where nothing is inherited.
+    /// The maximum for each position; empty where nothing is inherited.
     pub positions: Vec<f64>,
-    /// The same where, of what is read at all positions, not the worst counts but the median.
+    /// The same, where of inputs read at all positions the median counts instead of the worst.
     pub usual_positions: Vec<f64>,
-    /// The most for each key, where keys are read themselves.
+    /// The maximum for each key, where keys are read themselves.
     pub keys: Vec<f64>,
-    /// How far from 1 the factors of what is read may put that of a sum; nothing of other operations.
+    /// How far from 1 the factors of the inputs may move that of a sum; `None` for other operations.
     pub factor: Option<f64>,
-    /// NMSE of what is written that the rounding of a K/V cache explains, included in all others.
+    /// NMSE of its result that the rounding of a K/V cache explains; included in all the others.
     pub cache: f64,
 }
 
 impl Inherited {
-    /// From the NMSE that `seen` runs would have written at the most.
+    /// From the largest NMSE that the `seen` runs would have written.
     pub(crate) fn of(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
         let usual_positions = positions.clone();
         Inherited {
@@ -39,7 +39,7 @@ impl Inherited {
         }
     }
 
-    /// Adds what may come from a tap that is unclear itself, and off by `nmse`: operations on the way make of it up to `growth` times as much.
+    /// Adds what may come from a tap that is itself inconclusive, with NMSE `nmse`: operations on the way may multiply it by up to `growth`.
     pub(crate) fn unclear(&mut self, nmse: f64, growth: f64) {
         self.read = self.read.max(nmse);
         self.most = self.most.max(growth * nmse);
@@ -47,7 +47,7 @@ impl Inherited {
         each.for_each(|position| *position += growth * nmse);
     }
 
-    /// Adds what reading keys and values from the cache costs as a rule, in a pair of so many rows; `stored` is the NMSE of what is read there.
+    /// Adds the usual error of reading keys and values from the cache, for a pair of this many rows; `stored` is the NMSE of what is read there.
     pub(crate) fn read_from_the_cache(&mut self, stored: f64, cost: f64, rows: usize) {
         if cost == 0.0 {
             return;
@@ -63,10 +63,10 @@ impl Inherited {
         each.for_each(|most| *most += INHERITED_MOST * POSITION_ROOM * cost);
     }
 
-    /// Takes what a norm passes on, whole and by position, for what was only estimated.
+    /// Replaces the estimate by what a norm passes on, as a whole and by position.
     pub(crate) fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
         let Some((whole, positions)) = passed else { return };
-        // What is read is as far off as it looks once the norm has weighed its channels.
+        // The error of an input counts as it is once the norm has weighted its channels.
         let positions = positions.into_iter().map(|nmse| NORM_ROOM * INHERITED_MOST * POSITION_ROOM * nmse).collect();
         *self = Inherited::of(whole, NORM_ROOM * whole, positions);
     }

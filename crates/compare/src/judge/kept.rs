@@ -1,4 +1,4 @@
-//! Do keys and values agree once a side stored them in the type of its K/V cache?
+//! Judges keys and values that differ only because one side stored them in the type of its K/V cache.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::layout::pair::{Pair, by_position};
 use crate::metrics::Metrics;
 use crate::tolerance::{Profile, cache_nmse};
 
-/// The type of cache that a profile does not already allow for: its own 16-bit type, and any finer, are part of its table.
+/// The cache type that a profile does not already allow for: its own 16-bit type, and any finer one, are part of its tolerances.
 pub fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
     let covered = match profile {
         Profile::Exact | Profile::F32 => Cache::F32,
@@ -19,8 +19,8 @@ pub fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
     if cache > covered { cache } else { Cache::F32 }
 }
 
-/// How a pair of keys or values stands that differs as it is, if a side holds what was read back from the cache: every value is moved by half a
-/// step of its type towards the other side's, and what is left is judged; one factor on all, or on a head, is no rounding.
+/// Judges a pair of keys or values that differs, as if one side held values read back from the cache: every value is moved by half a step of the cache type
+/// towards the other side's, and the rest is judged. A factor on all values, or on a head, is no rounding.
 pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<(Outcome, f64)> {
     let width = pair.shape().last().copied().unwrap_or(1);
     let cache = allowed.kept;
@@ -51,7 +51,7 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) ->
     outcome.agrees().then_some((Outcome::Rounding, cost))
 }
 
-/// `value` moved by at most `half` towards `other`: what cannot be told apart is equal.
+/// `value` moved by at most `half` towards `other`: values that rounding could have made equal become equal.
 pub fn towards(value: f64, other: f64, half: f64) -> f64 {
     match (value - other).abs() {
         off if off <= half => other,
@@ -60,7 +60,7 @@ pub fn towards(value: f64, other: f64, half: f64) -> f64 {
     }
 }
 
-/// Whether storing values in this type once more would change none.
+/// Whether storing values in this type again would change none.
 pub(crate) fn is_rounded(cache: Cache, values: &[f64], width: usize) -> bool {
     let mut rounded = values.to_vec();
     cache.round(&mut rounded, width);

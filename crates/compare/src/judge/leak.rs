@@ -1,8 +1,8 @@
-//! Does any probability stand where a mask has to leave none, or none where there has to be some?
+//! Finds probabilities that a mask should have made 0, and zeros where there should be a probability.
 //!
-//! A mask makes a probability exactly 0, and no rounding makes 0 of what is not, or the reverse, but underflow: so these cells are looked at one
-//! by one, however small they are beside the rest. Which zeros of a tensor are of a mask shows in their places: behind every query, or
-//! further back than a window. Elsewhere a 0 may be underflow: of f32 below 1e-38, in f16 below 6e-8, and of what was printed below its last digit.
+//! A mask makes a probability exactly 0. Apart from underflow, rounding never turns a nonzero value into 0 or the reverse, so these cells are checked one by
+//! one, however small they are. The position of a zero shows whether a mask made it: behind every query, or further back than a window. Elsewhere a 0 may be
+//! underflow: below 1e-38 in f32, below 6e-8 in f16, below the last digit in printed values.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ use crate::words::number;
 /// Cells in which one side has a probability and the other side exactly 0.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Leak {
-    /// How many there are.
+    /// How many such cells there are.
     pub count: usize,
     /// The largest probability in any of them.
     pub probability: f64,
@@ -35,24 +35,24 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Probability where the reference has none, beyond what underflow may have made 0 of.
+/// Probability where the reference has none, beyond what underflow may have made 0.
 pub(crate) fn leaked(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
     one_sided(pair, profile, UNDERFLOW, &|i| pair.reference(i), &|i| pair.candidate(i))
 }
 
-/// None where the reference has some.
+/// No probability where the reference has some.
 pub(crate) fn hidden(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
     one_sided(pair, profile, TAIL, &|i| pair.candidate(i), &|i| pair.reference(i))
 }
 
-/// Probability in cells of which the scores say that they are masked, whatever shows in the probabilities themselves.
+/// Probability in cells that are masked by the scores, whatever the probabilities themselves show.
 pub(crate) fn leaked_at(pair: &Pair<'_>, masked: &[usize]) -> Option<Leak> {
     let wrong = |&i: &usize| pair.reference(i).abs() <= UNDERFLOW && pair.candidate(i).abs() > UNDERFLOW;
     largest(pair, masked.iter().copied().filter(wrong), &|i| pair.candidate(i))
 }
 
-/// A row of probabilities that adds up to 1 in the reference and not in the candidate: no error of scores makes that. `own` is the NMSE of rounding,
-/// that of storing included.
+/// A row of probabilities that sums to 1 in the reference and not in the candidate: no error of scores causes that. `own` is the NMSE of rounding, including
+/// that of storing.
 pub(crate) fn unnormalised(pair: &Pair<'_>, profile: Profile, own: f64) -> Option<Difference> {
     let &[heads, rows, keys] = pair.shape() else { return None };
     if pair.site() != Site::Probs || heads * rows * keys != pair.len() || keys == 0 {
@@ -92,7 +92,7 @@ fn of_keys(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other:
     largest(pair, suspects.into_iter().filter(wrong), other)
 }
 
-/// The same of experts. The largest few may have been chosen, and rounding may choose others, but as many.
+/// The same for experts. Only the largest few may have been chosen; rounding may choose others, but the same number.
 fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     let (rows, experts) = pair.rows();
     let chosen = |get: Get<'_>, row: usize| (0..experts).filter(|e| get(row * experts + e) != 0.0).count();
@@ -109,8 +109,8 @@ fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, oth
     largest(pair, cells.into_iter().filter(|&i| other(i).abs() > limit), other)
 }
 
-/// A probability of `limit` moved by errors of the scores, which are relative to these: of large scores in 16 bits by many powers of e. As far as those that
-/// are seen where both sides have a probability, beyond `least`, let expect.
+/// `limit` after errors of the scores, which are relative to the scores: large scores in 16 bits move a probability by many powers of e. The errors are
+/// estimated from cells where both sides have a probability beyond `least`.
 fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
     let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
     let apart = |i: usize| {
@@ -131,7 +131,7 @@ fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get
     most.map(|(probability, at)| Leak { count, probability, place: pair.place_in_words(at) })
 }
 
-/// Up to what size the arithmetic of a tensor, or what recorded it, may have made 0 of a probability.
+/// Below which size a tensor's arithmetic, or what recorded it, may have made a probability 0.
 fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
     let (mut least, mut f16s, mut bf16s) = (f64::INFINITY, true, true);
     for x in (0..len).map(values).map(f64::abs).filter(|x| *x > 0.0) {
@@ -143,21 +143,21 @@ fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
     match profile {
         _ if f16s => seen,
         Profile::Exact | Profile::F32 => UNDERFLOW,
-        // bf16 reaches as far down as f32.
+        // bf16 has the same smallest numbers as f32.
         _ if bf16s => TAIL_BF16,
-        // A table of e^x in f16, or a printed number.
+        // A table of e^x in f16, or printed numbers.
         _ => seen,
     }
 }
 
-/// Which keys of each row a mask hides, as the places of the zeros show.
+/// Which keys of each row a mask hides, found from the positions of the zeros.
 #[derive(Default)]
 struct Mask {
     /// Token position of each row, counted from the first key.
     positions: Vec<usize>,
     /// The last key that a query sees, counted from its own position.
     last: Option<isize>,
-    /// The first one, in the same way.
+    /// The first key that a query sees, counted in the same way.
     first: Option<isize>,
 }
 
@@ -172,7 +172,7 @@ impl Mask {
         let (mut last, mut first) = (Vec::new(), Vec::new());
         for (row, &position) in positions.iter().enumerate() {
             let of_head = |head: usize| (head * rows + row) * keys..(head * rows + row + 1) * keys;
-            // A row of padding may be the same everywhere, or nothing.
+            // A row of padding may be the same everywhere, or empty.
             let even = |head| of_head(head).all(|i| values(i) == values(of_head(head).start));
             if keys > 1 && (0..heads).all(even) {
                 continue;
@@ -185,13 +185,13 @@ impl Mask {
         }
         let behind = last.iter().map(|edge| edge.0).max().filter(|&end| {
             let at: Vec<f64> = last.iter().filter(|edge| edge.0 == end).map(|edge| edge.1).collect();
-            // One row alone shows nothing but that it ends at its own position.
+            // A single row shows only that it ends at its own position.
             let shown = if last.len() > 1 { 2 * at.len() >= last.len() && end >= 0 } else { end == 0 };
             shown && at.iter().any(|p| *p > MASK_EDGE)
         });
         let window = first.iter().map(|edge| edge.0).min().filter(|&start| {
             let cut = positions.iter().filter(|&&position| position as isize + start > 0).count();
-            // The row that sees key 0 last is at the edge as well, and nothing is cut off it.
+            // The last row that sees key 0 is at the edge too, and has nothing cut off.
             let at: Vec<f64> = first.iter().filter(|edge| edge.0 == start).map(|edge| edge.1).collect();
             at.len() > WINDOW_ROWS && 2 * at.len() >= cut && at.iter().any(|p| *p > MASK_EDGE)
         });
@@ -205,16 +205,16 @@ impl Mask {
     }
 }
 
-/// What a row of scores gives to keys that should have nothing.
+/// The probability that a row of scores gives to keys that must have none.
 pub(crate) struct Shares {
     /// The probability of each such key, with its place.
     cells: Vec<(usize, f64)>,
-    /// The mean over all rows of the square of what the row gives away.
+    /// The mean over all rows of the square of the probability given away.
     pub(crate) mean_square: f64,
 }
 
 impl Shares {
-    /// Of a softmax of the candidate's own scores, at the places for which `masked` holds.
+    /// From a softmax of the candidate's own scores, at the places for which `masked` holds.
     pub(crate) fn of(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> Shares {
         let (_, keys) = pair.rows();
         let (mut cells, mut squares, count) = (Vec::new(), 0.0, pair.len() / keys.max(1));
@@ -233,7 +233,7 @@ impl Shares {
         Shares { cells, mean_square: squares / count.max(1) as f64 }
     }
 
-    /// What of it is more than a softmax in this arithmetic makes 0.
+    /// The part that a softmax in this arithmetic would not make 0.
     pub(crate) fn leak(&self, pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
         let limit = if profile == Profile::F16 { UNDERFLOW_F16 } else { UNDERFLOW };
         let over: Vec<(usize, f64)> = self.cells.iter().copied().filter(|(_, p)| *p > limit).collect();

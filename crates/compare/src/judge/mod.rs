@@ -1,4 +1,4 @@
-//! Do two tensors agree? The one verdict, and all that it allows.
+//! Judges whether two tensors agree: the only verdict function, and its parts.
 
 pub(crate) mod choice;
 pub(crate) mod inherited;

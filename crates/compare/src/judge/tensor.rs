@@ -1,4 +1,4 @@
-//! Do two tensors agree? The one verdict function: every other part of firstdiff asks here.
+//! Judges whether two tensors agree. This is the only verdict function: every other part of firstdiff calls it.
 
 use std::fmt;
 
@@ -19,16 +19,16 @@ use crate::tolerance::judge::{
 };
 use crate::words::number;
 
-/// What a comparison of two tensors says.
+/// The result of comparing two tensors.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Outcome {
-    /// Bit for bit, once widened to one type.
+    /// Bit for bit equal, once widened to one type.
     Exact,
-    /// Different within what honest rounding does.
+    /// Different within rounding.
     Rounding,
-    /// Different beyond it, and why that is said.
+    /// Different beyond rounding, and why.
     Differs(Difference),
-    /// More than rounding by itself, and what is read is off enough to explain it, or not: neither a pass nor a blame.
+    /// Beyond rounding, but errors of the inputs could explain it or not: neither a pass nor a blame.
     Inconclusive,
 }
 
@@ -49,10 +49,10 @@ impl Outcome {
 pub enum Difference {
     /// A NaN, an infinity, or a mask that the other side does not have.
     NonFinite {
-        /// What was met, where, and how often.
+        /// What was found, where, and how often.
         found: NotFinite,
     },
-    /// Probability, or scores that give some, where the reference has none: a mask that leaks.
+    /// A mask that leaks: probability, or scores that give some, where the reference has none.
     Leak(Leak),
     /// No probability where the reference has some: a mask that hides too much.
     Hidden(Leak),
@@ -65,16 +65,17 @@ pub enum Difference {
         /// NMSE allowed.
         allowed: f64,
     },
-    /// One position of great size hides it in the whole: the NMSE in which none counts for more than the median one is beyond what is allowed.
+    /// One large position dominates the NMSE of the whole: the balanced NMSE, in which no position counts for more than the median one, is beyond what is
+    /// allowed.
     Balanced {
-        /// NMSE found so.
+        /// Balanced NMSE found.
         nmse: f64,
-        /// NMSE allowed of the whole.
+        /// NMSE allowed for the whole.
         allowed: f64,
         /// The position that has most of the energy.
         heaviest: usize,
     },
-    /// A token is sent to other experts than the scores ask for.
+    /// A token is sent to other experts than its scores select.
     Choice {
         /// The first such token.
         position: usize,
@@ -92,11 +93,11 @@ pub enum Difference {
         /// What it adds up to.
         sum: f64,
     },
-    /// As small as rounding, but one constant factor, which rounding never is.
+    /// As small as rounding, but a single constant factor, which rounding never gives.
     Factor {
         /// The candidate is this many times the reference.
         factor: f64,
-        /// Whether that is nearly all of the error.
+        /// Whether that explains nearly all of the error.
         alone: bool,
     },
     /// As small as rounding, but one head is the reference's times a constant.
@@ -106,40 +107,40 @@ pub enum Difference {
         /// It is this many times the reference's.
         factor: f64,
     },
-    /// Small on the whole, but one position is wrong.
+    /// Small as a whole, but one position is wrong.
     Row {
         /// The worst position.
         position: usize,
         /// Its own NMSE.
         nmse: f64,
     },
-    /// Small on the whole, but one channel is wrong.
+    /// Small as a whole, but one channel is wrong.
     Channel {
         /// The worst channel.
         channel: usize,
         /// Its own NMSE.
         nmse: f64,
     },
-    /// Small on the whole, but the products with one key are wrong.
+    /// Small as a whole, but the products with one key are wrong.
     Key {
         /// The worst key.
         key: usize,
         /// Their own NMSE.
         nmse: f64,
     },
-    /// The same values in other places, and nothing that follows confirms that only the dump's layout differs.
+    /// The same values in other places, and no later tap confirms that only the dump's layout differs.
     Layout {
         /// In which places.
         what: String,
     },
-    /// What is known of both agrees, but the sums over all elements do not.
+    /// The known parts of both agree, but the sums over all elements do not.
     Sum {
         /// The reference's sum.
         reference: f64,
         /// The candidate's sum.
         candidate: f64,
     },
-    /// Right where the reference has values, and wrong in what the candidate holds beside them.
+    /// Right where the reference has values, and wrong in the candidate's padding.
     Padding {
         /// What is wrong.
         what: String,
@@ -149,12 +150,12 @@ pub enum Difference {
         /// Which, and how far.
         what: String,
     },
-    /// A measure overflowed: values near the end of the range of f64.
+    /// A measure overflowed: values near the limit of the range of f64.
     Overflow,
 }
 
 impl Difference {
-    /// In words; `witness` is what the other side is called: "the reference".
+    /// In words; `witness` is the name of the other side: "the reference".
     pub fn words(&self, witness: &str) -> String {
         match self {
             Difference::NonFinite { found } => found.words(witness),
@@ -209,10 +210,10 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What is not finite in a pair of tensors, or masked on one side alone.
+/// What is not finite in a pair of tensors, or masked on one side only.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NotFinite {
-    /// Each kind that was met, how often, and where first.
+    /// Each kind that occurs, how often, and where first.
     pub kinds: Vec<(NotFiniteKind, usize, Option<String>)>,
     /// How many values the tensor has.
     pub total: usize,
@@ -220,7 +221,7 @@ pub struct NotFinite {
     pub masks: bool,
 }
 
-/// A value that is not finite where the other side's is, or is another infinity.
+/// A value that is not finite where the other side's is finite, or is another infinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum NotFiniteKind {
     /// NaN in the candidate.
@@ -267,7 +268,7 @@ impl NotFinite {
     }
 }
 
-/// A tap's verdict with the numbers it rests on.
+/// A tap's verdict with the numbers it is based on.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Judgement {
     /// The verdict.
@@ -280,17 +281,17 @@ pub struct Judgement {
     pub worst_position: f64,
     /// The NMSE that was allowed.
     pub allowed: f64,
-    /// How much of it for rounding alone, without what is inherited.
+    /// The part of it that is for rounding alone, without what is inherited.
     pub own: f64,
 }
 
-/// How far off a tensor is as a whole: its NMSE, and no less than its balanced NMSE with some room. One position of great size (the first token of
-/// many models is some 1000 times the others) would have the NMSE of the whole to itself.
+/// How far off a tensor is as a whole: its NMSE, or its balanced NMSE with some room, whichever is larger. Otherwise one large position (the first token of
+/// many models is some 1000 times the others) would determine the NMSE of the whole.
 pub(crate) fn size(nmse: f64, balanced: Option<f64>) -> f64 {
     balanced.map_or(nmse, |balanced| nmse.max(balanced / BALANCED_ROOM))
 }
 
-/// How far off positions are as a whole, from the error and the energy of each.
+/// How far off a tensor is as a whole, from the error and the energy of each position.
 pub fn size_of(positions: &[Squares]) -> f64 {
     let whole = positions.iter().fold(Squares::default(), |sum, part| sum + *part);
     size(whole.nmse(), balanced(positions))
@@ -319,12 +320,12 @@ pub(crate) fn mean_square(metrics: &Metrics) -> f64 {
     metrics.reference_rms().unwrap_or(0.0).powi(2)
 }
 
-/// The mean square of the error; of what is masked throughout, the same on both sides, none.
+/// The mean square of the error; 0 where everything is masked in the same way on both sides.
 pub(crate) fn square_error(metrics: &Metrics) -> f64 {
     metrics.rmse().unwrap_or(if metrics.is_equal() { 0.0 } else { f64::INFINITY }).powi(2)
 }
 
-/// The same of positions that were measured; `None` where one is not finite.
+/// The same for measured positions; `None` where one is not finite.
 pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
     let of = |row: &Metrics| {
         let values = row.compared() as f64;
@@ -334,17 +335,17 @@ pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
 }
 
 impl Judgement {
-    /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
+    /// How far off it is as a whole: its NMSE, or its balanced NMSE with room for how positions scatter, whichever is larger.
     pub fn size(&self) -> Option<f64> {
         Some(size(self.metrics.nmse()?, self.balanced))
     }
 
-    /// Whether its NMSE is all that is wrong with it, and no more than this.
+    /// Whether its NMSE is its only error, and is no more than this.
     pub(crate) fn is_far_by_no_more(&self, limit: f64) -> bool {
         self.outcome.differs_by_size() && self.size().is_some_and(|size| size <= limit)
     }
 
-    /// Whether it agrees only because what it reads is off too.
+    /// Whether it agrees only because its inputs are off too.
     pub(crate) fn is_inherited(&self) -> bool {
         self.outcome.agrees() && self.size().is_some_and(|size| size > self.own)
     }
@@ -353,21 +354,21 @@ impl Judgement {
 /// How far off a tap may be.
 #[derive(Clone, Debug)]
 pub struct Tolerance {
-    /// NMSE of honest rounding in the profile's arithmetic, that of the operations before included.
+    /// NMSE of right rounding in the profile's arithmetic, including that of earlier operations.
     pub own: f64,
-    /// NMSE of the one operation's own rounding, where all that it reads was compared.
+    /// NMSE of this operation's own rounding, where all its inputs were compared.
     pub fresh: Option<f64>,
     /// What the operation may have passed on.
     pub inherited: Inherited,
-    /// What the tap's values may have been rounded to when they were stored: the type of the K/V cache, of keys and values.
+    /// The type that the tap's values may have been rounded to when stored: that of the K/V cache, for keys and values.
     pub kept: Cache,
-    /// NMSE that a K/V cache costs keys and values, where the profile has no room for it.
+    /// NMSE that a K/V cache adds to keys and values, where the profile has no room for it.
     pub cache: f64,
-    /// How far from 1 a constant factor may be beyond the profile's own.
+    /// How far from 1 a constant factor may be, beyond the profile's own.
     pub factor: f64,
-    /// Whether noise is large enough for a head or a channel to hide in, though the profile's is not.
+    /// Whether noise could hide a head or a channel that is wrong, though the profile's rounding could not.
     pub coarse: bool,
-    /// How far off a single position may be, where a second run says it; else infinite.
+    /// How far off a single position may be, where a second run gives that; else infinite.
     pub row: f64,
 }
 
@@ -392,8 +393,7 @@ impl Tolerance {
         Tolerance { own, ..Tolerance::default() }
     }
 
-    /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and not too many times the
-    /// profile's own.
+    /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and below a multiple of the profile's own.
     pub fn whole(&self, profile: Profile) -> f64 {
         let most = inherits_most(profile) * self.own + CACHE_GROWS * self.cache;
         let most = most.min((DROWNED - self.own).max(0.0));
@@ -409,20 +409,20 @@ impl Tolerance {
         }
     }
 
-    /// NMSE of one position: its error is relative to its own energy, which may be small.
+    /// NMSE allowed for one position, relative to its own energy, which may be small.
     fn position(&self, position: usize) -> f64 {
         self.row.min(ROW_ROOM * self.own) + self.inherited.positions.get(position).copied().unwrap_or(0.0)
     }
 
-    /// Whether a factor stands out of what is read, `times` over: structure that is in what is read is inherited with it. Where the factors of what is
-    /// read are known to add up, it need only be more than they are.
+    /// Whether a factor exceeds what the inputs explain, `times` over: structure in the inputs is inherited. Where the factors of the inputs are known to add
+    /// up, it need only be larger than theirs.
     fn stands_out(&self, factor: f64, times: f64, floor: f64) -> bool {
         let off = (factor - 1.0).abs();
         let beyond = |read: f64| off > floor + FACTOR_GROWS * read;
         off.powi(2) > times * self.inherited.read || self.inherited.factor.is_some_and(beyond)
     }
 
-    /// Which position is further off than what it reads, many times more so than the others: a right operation treats all alike.
+    /// The position that exceeds its inputs' error by many times more than the others do: a right operation treats all positions alike.
     fn outlying_position(&self, nmse: &[f64]) -> Option<usize> {
         let (fresh, most, usual) = (self.fresh?, &self.inherited.positions, &self.inherited.usual_positions);
         if most.len() != nmse.len() || usual.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
@@ -436,7 +436,7 @@ impl Tolerance {
     }
 }
 
-/// Judges a pair against what is allowed.
+/// Judges a pair by a tolerance.
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgement {
     let rows = pair.row_metrics();
     let metrics = Metrics::over(&rows);
@@ -451,7 +451,7 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgemen
     Judgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
 }
 
-/// A factor on all, or on one head.
+/// A constant factor on all values, or on one head.
 pub(crate) fn structure(
     pair: &Pair<'_>,
     metrics: &Metrics,
@@ -462,7 +462,7 @@ pub(crate) fn structure(
         .or_else(|| wrong_head(pair, profile, allowed))
 }
 
-/// How a pair stands, from its metrics as a whole, of each position, and its balanced NMSE.
+/// Judges a pair by its metrics: of the whole, of each position, and balanced.
 pub(crate) fn outcome_of(
     pair: &Pair<'_>,
     (positions, balanced): (&[Metrics], Option<f64>),
@@ -495,7 +495,7 @@ pub(crate) fn outcome_of(
     let size = size(nmse, balanced);
     let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
     if !without {
-        // What is said to be allowed is what passes, as in the judgement: what differs lies beyond that in any case.
+        // The limit reported is the one that passes, as in the judgement; what differs is beyond it in any case.
         let (beyond, allowed) = (allowed.beyond(), allowed.whole(profile));
         return Outcome::Differs(match balanced {
             Some(balanced) if nmse <= beyond => {
@@ -504,7 +504,7 @@ pub(crate) fn outcome_of(
             _ => Difference::Nmse { nmse, allowed },
         });
     }
-    // Before anything is unclear: what has structure at this size has it at any larger one.
+    // Before anything is inconclusive: an error with structure at this size has it at any larger size.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
         .or_else(|| leak::unnormalised(pair, profile, allowed.own))
         .or_else(|| wrong_row(pair, positions, profile, allowed))
@@ -518,7 +518,7 @@ pub(crate) fn outcome_of(
     }
 }
 
-/// What scores that the reference masks give away, where that is all that is not finite.
+/// The probability that leaks through scores masked in the reference, where that is all that is not finite.
 fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak> {
     if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
         return None;
@@ -533,7 +533,7 @@ fn constant_factor(
     allowed: &Tolerance,
 ) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
-    // One number is always some times another.
+    // Any number is a multiple of any other.
     if len < 2 {
         return None;
     }
@@ -544,26 +544,26 @@ fn constant_factor(
     found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < FACTOR_LEAVES * nmse })
 }
 
-/// How many independent errors so many values have: those of one position come from few sources, so they count for few.
+/// How many independent errors these values hold: those of one position come from few sources, so they count as few.
 fn independent(positions: usize, len: usize) -> f64 {
     (VALUES_A_POSITION * positions as f64).min(len as f64)
 }
 
-/// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding would make of so many independent `values`.
+/// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding give for this many independent `values`.
 fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profile) -> bool {
     let off = (factor - 1.0).abs();
     let sigma = (remaining / values).sqrt();
-    // Of few values the spread itself is known badly, as in Student's distribution.
+    // With few values the spread itself is poorly known, as in Student's distribution.
     let sigmas = FACTOR_SIGMAS * (1.0 + FEW_FACTOR_VALUES / values);
     off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > sigmas * sigma
 }
 
-/// Whether noise is large enough for a head, a channel or a key to hide in it.
+/// Whether noise could hide a head, a channel or a key that is wrong.
 fn is_noisy(profile: Profile, allowed: &Tolerance) -> bool {
     profile > Profile::F32 || allowed.coarse
 }
 
-/// Only where noise is large enough for a head to hide in it.
+/// Only where noise could hide it.
 fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let (positions, _) = pair.rows();
     let heads = pair.heads().filter(|_| is_noisy(profile, allowed) && positions >= FEW_POSITIONS)?;
@@ -599,17 +599,17 @@ fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
     pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
 }
 
-/// The mean square of a position as a rule.
+/// The usual mean square of a position.
 fn usual_energy(positions: &[Metrics]) -> f64 {
     median(positions.iter().map(mean_square)).unwrap_or(0.0)
 }
 
-/// An error beside the position's own energy, or `least` where that is less.
+/// The error relative to the position's own energy, or to `least` where that is larger.
 fn beside(row: &Metrics, least: f64) -> f64 {
     match mean_square(row) {
-        // Infinities alone, the same on both sides: nothing of it is off.
+        // Only infinities, the same on both sides: no error.
         _ if row.compared() == 0 => 0.0,
-        // A row of zeros has no energy of its own: its error is whole.
+        // A row of zeros has no energy of its own: its error is infinite.
         0.0 if !row.is_equal() => f64::INFINITY,
         energy => square_error(row) / energy.max(least).max(f64::MIN_POSITIVE),
     }
@@ -618,7 +618,7 @@ fn beside(row: &Metrics, least: f64) -> f64 {
 fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let usual = usual_energy(by_position);
     let beside = |row: &Metrics, share: f64| beside(row, share * usual);
-    // Over several operations in 16 bits a small position may come out as large as the others.
+    // Over several operations in 16 bits, the error of a small position may become as large as that of the others.
     let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
     let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_ENERGY_SHARE };
     let worst = by_position
@@ -627,17 +627,17 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
         .map(|(position, row)| (position, beside(row, share)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1));
-    // e^x makes of an error in a score one relative to 1: a position of large scores is further off.
+    // e^x turns an error of a score into a relative one: a position of large scores is further off.
     let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
     let (position, nmse) = worst.or_else(|| {
-        // Nor does a position of little energy, what sums of both signs leave, stand out by its own.
+        // A position of little energy (a sum of both signs) must not stand out by that alone.
         let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
         allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
     })?;
     Some(Difference::Row { position: pair.token_position(position), nmse })
 }
 
-/// Only where noise is large enough for a channel to hide in it.
+/// Only where noise could hide it.
 fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let (positions, _) = pair.rows();
     if !is_noisy(profile, allowed) || positions < FEW_POSITIONS || pair.site().position_axis() != 0 {
@@ -648,7 +648,7 @@ fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Opti
     Some(Difference::Channel { channel, nmse })
 }
 
-/// Only where noise is large enough for a key to hide in it, and what is inherited is known key by key.
+/// Only where noise could hide it, and inherited errors are known key by key.
 fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let (_, keys) = pair.rows();
     let products = matches!(pair.site(), Site::Qk | Site::Scores) && pair.len() / keys.max(1) >= FEW_POSITIONS;
@@ -661,7 +661,7 @@ fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<D
     Some(Difference::Key { key, nmse })
 }
 
-/// The place behind the position axis that is furthest off, if it is further than its `limit`, and stands out.
+/// The index behind the position axis that is furthest off, if it is beyond its `limit` and stands out.
 fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)> {
     let (_, places) = pair.rows();
     let (mut error, mut energy) = (vec![0.0; places], vec![0.0; places]);

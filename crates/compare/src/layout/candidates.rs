@@ -1,7 +1,7 @@
-//! In which layouts may a tensor be read? As it stands, and in every other order of axes or rows, or with padding, that its size leaves open.
+//! Lists the layouts in which a tensor may be read: as it stands, and in every other order of axes or rows, or with padding, that its size allows.
 //!
-//! A witness says what the tensor should hold: the values of a reference, or what the model's own operation gives on recorded inputs.
-//! `compare` asks with the first, `replay` and `explain` with the second.
+//! A witness gives the expected values: those of a reference (`compare`), or what the model's own operation computes from recorded inputs (`replay`,
+//! `explain`).
 
 use firstdiff_trace::{Rows, Site};
 
@@ -10,12 +10,12 @@ use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::strided::candidates;
 use crate::layout::types::Layout;
 
-/// A tensor beside its witness, and the layouts in which it may be read.
+/// A tensor with its witness, and the layouts in which it may be read.
 pub struct LayoutCandidates<'a> {
     site: Site,
     witness: TensorRef<'a>,
     candidate: TensorRef<'a>,
-    /// How many heads are merged in a context.
+    /// The number of heads merged in a context.
     heads: Option<usize>,
     /// The token position at which the step begins.
     start: usize,
@@ -23,7 +23,8 @@ pub struct LayoutCandidates<'a> {
 }
 
 impl<'a> LayoutCandidates<'a> {
-    /// The layouts of `candidate`, which is the same `site` as its witness. `heads` are those merged in a context; `rows` the positions to compare.
+    /// The layouts of `candidate`, which is the same `site` as its witness. `heads` is the number of heads merged in a context; `rows` are the positions to
+    /// compare.
     pub fn new(
         site: Site,
         witness: TensorRef<'a>,
@@ -39,12 +40,12 @@ impl<'a> LayoutCandidates<'a> {
         LayoutCandidates { site, witness, candidate, heads, start: 0, as_it_stands }
     }
 
-    /// Told at which token position the step begins.
+    /// The same, with the token position at which the step begins.
     pub fn beginning_at(self, start: usize) -> LayoutCandidates<'a> {
         LayoutCandidates { start, as_it_stands: self.as_it_stands.map(|pair| pair.beginning_at(start)), ..self }
     }
 
-    /// As the shapes say.
+    /// The pair as the shapes say.
     ///
     /// # Errors
     /// Where the shapes do not fit.
@@ -52,10 +53,10 @@ impl<'a> LayoutCandidates<'a> {
         self.as_it_stands.as_ref()
     }
 
-    /// Every other layout. That the values agree in one is not yet a proof that the dump is in it: misplaced values may be the mistake.
+    /// Every other layout. Agreement in one does not prove that the dump has it: misplaced values may be the mistake.
     pub fn others(&self) -> Vec<Pair<'a>> {
         let rows = self.as_it_stands.as_ref().map(Pair::other_row_orders).unwrap_or_default();
-        // What the tensor as it stands, and the row orders of it, already are.
+        // Already covered by the tensor as it stands, and its row orders.
         let in_place = self.as_it_stands.as_ref().is_ok_and(|pair| !matches!(pair.layout(), Layout::Permuted(_)));
         let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
         let stored = candidates(self.site, &self.witness, &self.candidate, self.heads).into_iter().filter(other);
@@ -66,7 +67,7 @@ impl<'a> LayoutCandidates<'a> {
         rows.into_iter().chain(stored.map(with_heads)).collect()
     }
 
-    /// The pair under `layout`, where there is one.
+    /// The pair under `layout`, where it is possible.
     pub fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
         match layout {
             Layout::Same | Layout::Reshaped | Layout::Permuted(_) => self.as_it_stands.as_ref().ok().cloned(),
@@ -74,7 +75,7 @@ impl<'a> LayoutCandidates<'a> {
         }
     }
 
-    /// What is wrong, in a layout with padding or repeated heads, with what the candidate holds outside of the witness's part.
+    /// What is wrong outside the witness's part, in a layout with padding or repeated heads.
     pub fn padding_error(&self, pair: &Pair<'_>) -> Option<String> {
         match pair.layout() {
             Layout::Stored(stored) => stored.padding_error(pair, &self.candidate),
@@ -82,7 +83,7 @@ impl<'a> LayoutCandidates<'a> {
         }
     }
 
-    /// The same with another candidate's elements under the same shape.
+    /// The same for another candidate's elements of the same shape.
     pub(crate) fn with_candidate<'b>(&self, candidate: TensorRef<'b>) -> LayoutCandidates<'b>
     where
         'a: 'b,

@@ -1,26 +1,26 @@
-//! Does a dump that stores one site so store another so? Orders of axes as far as taps of one kind share them.
+//! Compares the layouts of two sites: whether a dump that stores one site in its layout would store another in this one.
 
 use firstdiff_trace::{QkRows, Site};
 
 use crate::layout::types::Layout;
 
-/// In which order a site's axes, and the rows of Q and K, lie in the candidate.
+/// The order of a site's axes, and of the rows of Q and K, in the candidate.
 #[derive(Clone, Debug)]
 pub struct LayoutConvention {
     site: Site,
-    /// The axes by name, the slowest first, with query and key/value heads alike.
+    /// The axes by name, slowest first, with the same name for query and key/value heads.
     order: String,
     /// Whether that is the vocabulary's order.
     own_order: bool,
-    /// Whether its shape lists the axes otherwise than that.
+    /// Whether its shape lists the axes in another order.
     against_shape: bool,
-    /// Whether its shape shows that order, and no other.
+    /// Whether its shape allows only that order.
     shown: bool,
     rows: Option<QkRows>,
 }
 
 impl LayoutConvention {
-    /// What a layout is of a site.
+    /// The convention that a layout of a site follows.
     pub fn of(site: Site, layout: &Layout) -> LayoutConvention {
         let own: String = site.axes().iter().map(|&a| alike(a)).collect();
         let (order, own_order, against_shape, shown) = match layout {
@@ -45,7 +45,7 @@ impl LayoutConvention {
         self.is_shown() && other.is_shown() && self.order == other.order && self.site != other.site
     }
 
-    /// Whether only the rows of Q and K are ordered otherwise.
+    /// Whether only the order of the rows of Q and K differs.
     pub fn is_of_rows_alone(&self) -> bool {
         self.own_order && !self.against_shape && self.rows.is_some()
     }
@@ -55,7 +55,7 @@ impl LayoutConvention {
         self.against_shape
     }
 
-    /// Whether memory is as the vocabulary has it, and only the shape lists other extents.
+    /// Whether memory has the vocabulary's order, and only the shape lists other extents.
     pub(crate) fn is_of_the_shape_alone(&self) -> bool {
         self.own_order && self.against_shape && self.rows.is_none()
     }
@@ -65,14 +65,14 @@ impl LayoutConvention {
         self.order == other.order && self.rows == other.rows
     }
 
-    /// Whether a dump that stores `other` so is likely to store this one so.
+    /// Whether a dump that stores `other` in its layout is likely to store this one in this layout.
     pub fn follows_from(&self, other: &LayoutConvention) -> bool {
         if self.rows.is_some() && self.rows != other.rows {
             return false;
         }
         match (self.own_order, other.own_order) {
             (true, true) if self.against_shape || other.against_shape => self.against_shape == other.against_shape,
-            // A context is where heads are merged: in their order it is the mistake, unless others of its kind show that it is not.
+            // Heads are merged in a context: there an order by heads is the mistake, unless others of its kind show that it is not.
             _ => {
                 let kind = self.site == other.site || (self.site != Site::Context && self.is_of_a_kind(other));
                 (kind && self.order == other.order) || (self.is_reversed() && other.is_reversed())
@@ -80,7 +80,7 @@ impl LayoutConvention {
         }
     }
 
-    /// Whether what `other` is speaks against this one's being the dump's own way.
+    /// Whether the layout of `other` contradicts that this one is the dump's own.
     pub(crate) fn speaks_against(&self, other: &LayoutConvention) -> bool {
         let differs = match other.against_shape {
             true => self.shown,
@@ -95,12 +95,12 @@ impl LayoutConvention {
         axes(self) == axes(other) && self.is_of_heads() == other.is_of_heads()
     }
 
-    /// Whether it is of positions, heads, and elements of a head.
+    /// Whether its axes are positions, heads, and elements of a head.
     pub(crate) fn is_of_heads(&self) -> bool {
         matches!(self.site.axes(), ['T', 'H' | 'K', 'd'])
     }
 
-    /// Whether all axes stand in reverse, fastest first; the heads of a context as one axis or as two.
+    /// Whether all axes are reversed, fastest first; the heads of a context count as one axis or two.
     fn is_reversed(&self) -> bool {
         match self.site {
             Site::Context => matches!(self.order.as_str(), "HdT" | "dHT" | "CT"),

@@ -1,29 +1,29 @@
-//! Why can two tensors not be compared element by element?
+//! Defines why two tensors cannot be compared element by element.
 
 /// Why two tensors cannot be compared element by element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// Their shapes, or the rows they say they hold, do not fit.
+    /// Their shapes, or the rows they declare, do not fit.
     Shapes(ShapeMismatch),
-    /// None of the token positions asked for is in both.
+    /// No requested token position is in both.
     NoRows,
 }
 
 /// Why two tensors cannot be compared element by element.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ShapeMismatch {
-    /// The shapes cannot be brought together.
+    /// The shapes cannot be matched.
     Shapes {
         /// The candidate's.
         candidate: Vec<usize>,
         /// The other side's.
         witness: Vec<usize>,
-        /// Whether they may be of other token positions.
+        /// Whether they may hold different token positions.
         may_be_rows: bool,
     },
     /// One of them has no elements.
     Empty,
-    /// A row is asked for that is not there.
+    /// A requested row does not exist.
     RowOutside {
         /// The row.
         row: usize,
@@ -49,7 +49,7 @@ pub enum ShapeMismatch {
 }
 
 impl ShapeMismatch {
-    /// In words; `witness` is what the other side is called.
+    /// In words; `witness` is the name of the other side.
     pub fn words(&self, witness: &str) -> String {
         match self {
             ShapeMismatch::Shapes { candidate, witness: shape, may_be_rows } => {

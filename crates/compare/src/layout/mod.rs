@@ -1,4 +1,4 @@
-//! One tensor against another: shapes, rows, orders of axes, padding; and which of the layouts in which a tap agrees is the dump's own.
+//! Reads one tensor against another: shapes, rows, orders of axes, padding; and decides which matching layout is the dump's own.
 
 pub(crate) mod candidates;
 pub(crate) mod convention;

@@ -1,4 +1,4 @@
-//! Two tensors element by element: which of the candidate stands against which of the reference, and what is masked.
+//! Pairs two tensors element by element: which element of the candidate belongs to which of the reference, and which are masked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::words::{index_in_words, unravel};
 
 pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
 
-/// One side's elements, with the place of each element of the pair in it.
+/// One side's elements, and where in them each element of the pair is.
 #[derive(Clone)]
 pub(crate) struct Side<'a> {
     pub(crate) values: &'a Held<'a>,
@@ -30,7 +30,7 @@ impl Side<'_> {
         self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
     }
 
-    /// The elements in `range`, in place where they stand so as f64, else in `buffer`.
+    /// The elements in `range`: borrowed where they are stored so as f64, else copied to `buffer`.
     fn span<'b>(&'b self, range: Range<usize>, buffer: &'b mut Vec<f64>) -> &'b [f64] {
         match &self.map {
             None => borrow(self.values).slice(range).as_f64(buffer),
@@ -61,7 +61,7 @@ pub struct Pair<'a> {
     layout: Layout,
     /// Number of heads, where the shape does not show it.
     merged_heads: Option<usize>,
-    /// The token positions of the step that are compared, where fewer than all.
+    /// The token positions of the step that are compared, where not all.
     positions: Option<Arc<[usize]>>,
     /// The token position at which the step begins.
     start: usize,
@@ -74,15 +74,15 @@ pub struct TensorRef<'a> {
     pub values: &'a Held<'a>,
     /// Its shape.
     pub shape: &'a [usize],
-    /// The token positions it holds, where fewer than all.
+    /// The token positions it holds, where not all.
     pub rows: Option<&'a Rows>,
 }
 
 impl<'a> Pair<'a> {
-    /// Lays `candidate` against `reference`, which are the same `site`. `rows` are the positions to compare.
+    /// Pairs `candidate` with `reference`, which are the same `site`. `rows` are the positions to compare.
     ///
     /// # Errors
-    /// When the shapes cannot be brought together.
+    /// When the shapes cannot be matched.
     pub fn new(
         site: Site,
         reference: &TensorRef<'a>,
@@ -100,7 +100,7 @@ impl<'a> Pair<'a> {
             Misfit::Shapes(ShapeMismatch::Shapes {
                 candidate: candidate.shape.to_vec(),
                 witness: reference.shape.to_vec(),
-                // Of a tap outside the vocabulary nobody knows whether its rows are token positions: those of an expert are its own.
+                // For a tap outside the vocabulary it is unknown whether rows are token positions: an expert has rows of its own.
                 may_be_rows: !site.is_open() && (one_row || positions_apart(axis, &left.shape, &right.shape)),
             })
         })?;
@@ -111,7 +111,7 @@ impl<'a> Pair<'a> {
         Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None, positions, start: 0 })
     }
 
-    /// Two sides that are seen in `shape`, the reference's.
+    /// Two sides seen in `shape`, the reference's.
     pub(crate) fn seen_as(
         site: Site,
         shape: Vec<usize>,
@@ -167,7 +167,7 @@ impl<'a> Pair<'a> {
         self.reference.get(index)
     }
 
-    /// Whether a key is masked on both sides, as a value of either says: such places count for nothing.
+    /// Whether a key is masked on both sides, as the value of either shows: such places are not counted.
     pub(crate) fn is_masked(&self, reference: f64, candidate: f64) -> bool {
         is_masked(self.site, reference) && is_masked(self.site, candidate)
     }
@@ -177,7 +177,7 @@ impl<'a> Pair<'a> {
         self.candidate.get(index)
     }
 
-    /// The elements in `range` of both sides, the reference's first, in two buffers where they do not stand so as f64.
+    /// The elements in `range` of both sides, the reference's first; copied to the buffers where they are not stored so as f64.
     pub(crate) fn span<'b>(&'b self, range: Range<usize>, buffers: &'b mut [Vec<f64>; 2]) -> (&'b [f64], &'b [f64]) {
         let [left, right] = buffers;
         (self.reference.span(range.clone(), left), self.candidate.span(range, right))
@@ -193,7 +193,7 @@ impl<'a> Pair<'a> {
         self.positions.as_ref().map_or(row, |list| list[row])
     }
 
-    /// The pair, told at which token position its step begins.
+    /// The pair, with the token position at which its step begins.
     pub fn beginning_at(self, start: usize) -> Pair<'a> {
         Pair { start, ..self }
     }
@@ -203,13 +203,13 @@ impl<'a> Pair<'a> {
         self.start + self.position(row)
     }
 
-    /// The token positions of the step that are compared, where fewer than all.
+    /// The token positions of the step that are compared, where not all.
     pub fn positions(&self) -> Option<&[usize]> {
         self.positions.as_deref()
     }
 
-    /// Number of positions T along the position axis, and the length of what is contiguous behind it. A map of an image has more axes than its tap has in the
-    /// vocabulary, and which of them are positions is not known: it is one row.
+    /// Number of positions T along the position axis, and the contiguous length behind it. The map of an image has more axes than its tap has in the
+    /// vocabulary, and its position axes are unknown: it counts as one row.
     pub fn rows(&self) -> (usize, usize) {
         if !self.site.is_open() && self.shape.len() > self.site.axes().len() {
             return (1, self.len());
@@ -219,7 +219,7 @@ impl<'a> Pair<'a> {
         (positions, self.shape.iter().skip(axis + 1).product())
     }
 
-    /// The pair, told how many heads are merged in its last axis.
+    /// The pair, with the number of heads merged in its last axis.
     pub fn with_heads(self, heads: usize) -> Pair<'a> {
         let fits = heads > 0 && self.shape.last().is_some_and(|width| width.is_multiple_of(heads));
         Pair { merged_heads: fits.then_some(heads), ..self }
@@ -280,9 +280,9 @@ impl<'a> Pair<'a> {
         vec![adjacent, halves]
     }
 
-    /// Metrics of every run of elements behind the position axis, in order: run b belongs to position b % T.
+    /// Metrics of every contiguous run of elements behind the position axis, in order: run b belongs to position b % T.
     ///
-    /// In `scores`, places that are masked on both sides are in no sum, whatever number stands for "masked".
+    /// In `scores`, places masked on both sides are in no sum, whatever number stands for "masked".
     pub fn row_metrics(&self) -> Vec<Metrics> {
         let (_, row) = self.rows();
         if row == 0 || self.is_empty() {
@@ -294,7 +294,7 @@ impl<'a> Pair<'a> {
         (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
     }
 
-    /// NMSE of each position, of its own energy; infinite where that is zero, or a value is not finite, and the two differ.
+    /// NMSE of each position relative to its own energy; infinite where the two differ and that energy is zero or a value is not finite.
     pub fn nmse_by_position(&self) -> Vec<f64> {
         let nmse = |metrics: Metrics| metrics.nmse().unwrap_or(f64::INFINITY);
         by_position(self, self.row_metrics()).into_iter().map(nmse).collect()
@@ -324,13 +324,13 @@ impl<'a> Pair<'a> {
         rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Whether the two sides resemble each other, position by position, as misplaced values do not, and more than with a mean correlation of `plain`.
+    /// Whether the two sides resemble each other position by position, as misplaced values do not, and more than with a mean correlation of `plain`.
     pub fn resembles(&self, plain: f64) -> bool {
         let here = self.mean_correlation();
         here > PLACED_CORRELATION && here > plain.abs() + PLACED_CORRELATION / 2.0
     }
 
-    /// NMSE in this layout over some elements: enough to tell whether it is worth a closer look.
+    /// NMSE in this layout over some elements: enough to decide whether to look closer.
     pub fn estimated_nmse(&self) -> f64 {
         self.sampled_nmse((self.len() / SAMPLE).max(1) | 1)
     }
@@ -350,7 +350,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Elements that an estimate looks at.
+/// How many elements an estimate reads.
 const SAMPLE: usize = 512;
 
 /// The elements of a stored tensor, borrowed for the metrics.
@@ -367,14 +367,14 @@ pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
     }
 }
 
-/// Replaces what is masked by -inf: on both sides that agrees and is in no sum, on one it disagrees.
+/// Replaces masked values by -inf: on both sides that agrees and is in no sum, on one side it differs.
 fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
     let (top_r, top_c) = (top(reference), top(candidate));
     for (r, c) in reference.iter_mut().zip(candidate) {
         let (by_r, by_c) = (masked(*r, top_r), masked(*c, top_c));
-        // Where the other side is masked, what e^x makes 0 of is too: some engines add their fill before they scale.
+        // Where the other side is masked, a value counts as masked too if e^x makes it 0: some engines add their fill before they scale.
         if by_r || (by_c && top_r - *r >= EXP_VANISHES) {
             *r = f64::NEG_INFINITY;
         }

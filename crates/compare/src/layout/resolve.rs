@@ -1,9 +1,9 @@
-//! Is a layout in which a tap agrees the dump's own, or is it the mistake (heads merged without the transpose)?
+//! Decides whether a layout in which a tap agrees is the dump's own, or is the mistake (such as heads merged without the transpose).
 //!
-//! That a tap agrees with a witness in another layout is a [`Claim`]. The witness is a reference's values (`compare`), or what the model's own operation
-//! gives on the recorded inputs (`replay`, `explain`). [`resolve`] asks it what speaks for each claim: what reads the tap, as
-//! [`Resolved::of_reader`] weighs it, and what only that witness knows. What nothing speaks for may still be the dump's own way: that of taps of its kind
-//! whose layout is confirmed.
+//! A [`Claim`] says that a tap agrees with a witness in another layout. The witness is a reference's values (`compare`), or what the model's own operation
+//! computes from the recorded inputs (`replay`, `explain`). [`resolve`] asks it for evidence for each claim: from the operations that read the tap, weighed
+//! by [`Resolved::of_reader`], and from what only that witness knows. A claim without evidence may still be confirmed by taps of its kind whose layout is
+//! confirmed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::tolerance::layout::CHANGE_LEAVES;
 
-/// What speaks for a layout's being the dump's own, or against it; the greatest counts.
+/// Evidence that a layout is the dump's own, or that it is the mistake; the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Evidence {
     /// Nothing.
@@ -26,7 +26,7 @@ pub enum Evidence {
     For,
 }
 
-/// A tap that agrees in a layout which something else has to confirm.
+/// A tap that agrees in a layout which still has to be confirmed.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The tap.
@@ -36,49 +36,49 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// What the layout is of the tap's site.
+    /// The convention of this layout for the tap's site.
     pub fn convention(&self) -> LayoutConvention {
         LayoutConvention::of(self.place.tap.site, &self.layout)
     }
 }
 
-/// What can say of a claim whether it holds.
+/// Gives the evidence for and against a claim.
 pub trait Witness {
-    /// What may fail.
+    /// The error of reading.
     type Error;
 
-    /// Whether the layouts of other taps outweigh what speaks against a claim.
+    /// Whether the layouts of other taps outweigh evidence against a claim.
     const IS_OUTWEIGHED: bool;
 
-    /// What speaks for a claim or against it. `resolved` are the claims of the taps behind it.
+    /// The evidence for or against a claim. `resolved` are the claims of the taps behind it.
     ///
     /// # Errors
     /// Where something cannot be read.
     fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<Evidence, Self::Error>;
 }
 
-/// Claims, and what they came to.
+/// Claims with their results.
 #[derive(Debug, Default)]
 pub struct Resolved(BTreeMap<Place, (Claim, Evidence)>);
 
 impl Resolved {
-    /// What the claim of a tap came to; `None` of a tap that has none, or whose turn is yet to come.
+    /// The result for a tap's claim; `None` where the tap has none, or it is not decided yet.
     pub fn evidence(&self, place: Place) -> Option<Evidence> {
         self.0.get(&place).map(|(_, evidence)| *evidence)
     }
 
-    /// Whether a tap that agrees still does: it needed no confirming, or was not refused it.
+    /// Whether a tap's agreement holds: it needed no claim, or its claim was confirmed.
     pub fn stands(&self, place: Place) -> bool {
         self.evidence(place).is_none_or(|evidence| evidence == Evidence::For)
     }
 
-    /// The claims that came to this.
+    /// The claims with this result.
     pub fn of(&self, evidence: Evidence) -> impl Iterator<Item = &Claim> {
         self.0.values().filter(move |(_, own)| *own == evidence).map(|(claim, _)| claim)
     }
 
-    /// What an operation that agrees, with its result in the layout `theirs`, says of the layout of what it reads: it cannot have made that of misplaced values,
-    /// unless it takes each value by itself and is misplaced alike.
+    /// The evidence that an operation which agrees, with its result in the layout `theirs`, gives for the layout of its input. It cannot have computed that
+    /// from misplaced values, unless it treats each value by itself and its result is misplaced in the same way.
     pub fn of_reader(&self, claim: &Claim, reader: Place, theirs: &Layout) -> Evidence {
         let site = reader.tap.site;
         match keeps_places(site) && LayoutConvention::of(site, theirs).same(&claim.convention()) {
@@ -88,7 +88,7 @@ impl Resolved {
     }
 }
 
-/// Decides every claim; they stand in forward order, and the last is decided first.
+/// Decides every claim. They are given in forward order; the last is decided first.
 ///
 /// # Errors
 /// Those of the witness.
@@ -108,13 +108,13 @@ pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<Resolv
     Ok(resolved)
 }
 
-/// Whether a layout that leaves this of a tap, which was off by `was` as it stands, explains the error. A constant tensor is the same in any order.
+/// Whether a layout with metrics `now` explains an error that was `was` as the tensor stands. A constant tensor is the same in any order.
 pub fn explains(now: &Metrics, was: Option<f64>) -> bool {
     let less = |nmse: f64| was.is_none_or(|was| nmse <= CHANGE_LEAVES * was);
     now.correlation().is_some() && now.nmse().is_some_and(less)
 }
 
-/// Whether an operation takes each value, or each head of a position, by itself: of misplaced values it makes misplaced ones.
+/// Whether an operation treats each value, or each head of a position, by itself: misplaced inputs give misplaced results.
 fn keeps_places(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
     matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Says of each tap what it was told; of others, what their norm says as the reader.
+    /// Gives each tap the evidence listed for it; for others, that of their norm as the reader.
     struct Told<const OUTWEIGHED: bool>(Vec<(Site, Evidence)>);
 
     impl<const OUTWEIGHED: bool> Witness for Told<OUTWEIGHED> {
@@ -147,7 +147,7 @@ mod tests {
         Place { step: 0, tap: Tap::layer(0, site) }
     }
 
-    /// What the claims of these taps come to, all of them with heads first.
+    /// The results for these taps' claims, all of them with heads first.
     fn resolved<const OUTWEIGHED: bool>(sites: &[Site], told: &[(Site, Evidence)]) -> Vec<Option<Evidence>> {
         let claim = |site: &Site| Claim { place: place(*site), layout: Layout::Permuted(vec![1, 0, 2]) };
         let claims = sites.iter().map(claim).collect();

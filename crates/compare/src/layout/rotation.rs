@@ -1,7 +1,7 @@
-//! Is what follows Q or K a rotation of it? In the order that an engine itself works in it is, whatever the angles are.
+//! Checks whether the tap behind Q or K is a rotation of it. In the engine's own row order it is one, whatever the angles are.
 //!
-//! A rotation leaves position 0 as it is, and the length of every pair that it rotates. Of a mistake in it (another base, scaling, direction,
-//! precision, a factor, none at all) that stays true.
+//! A rotation leaves position 0 unchanged, and keeps the length of every pair that it rotates. That holds even where the rotation is wrong (another base,
+//! scaling, direction or precision, a factor, no rotation at all).
 
 use firstdiff_trace::QkRows;
 
@@ -19,7 +19,7 @@ impl Heads {
         Heads { values: (0..pair.len()).map(|i| pair.candidate(i)).collect(), shape: pair.shape().to_vec() }
     }
 
-    /// Whether this is `before` with each pair of each head rotated, and all times one factor. `from_start` says that the first position is 0.
+    /// Whether this is `before` with each pair of each head rotated, times one common factor. `from_start` says that the first position is 0.
     pub(crate) fn is_rotation_of(&self, before: &Heads, pairs: QkRows, from_start: bool, allowed: f64) -> bool {
         let [positions, heads, width] = before.shape[..] else { return false };
         if self.shape != before.shape || width == 0 || width % 2 != 0 {

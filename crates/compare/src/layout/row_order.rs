@@ -1,13 +1,13 @@
-//! In which order do rows stand that are the same rows in another order?
+//! Finds the permutation between two tensors with the same rows in different orders.
 
-/// Steps after which the search is given up. Rows that only stand in another order take far fewer: the right one is found at once.
+/// Steps after which the search is given up. Rows that are only permuted take far fewer: the right one is found at once.
 const MOST: usize = 1 << 32;
 
-/// Values that are added before the sum is held against the smallest so far.
+/// How many values are added before the sum is compared with the smallest so far.
 const PIECE: usize = 64;
 
-/// For each row of `due` which row of `own` it is: the nearest that no row before it took; of rows that are as near, the one of its own place. `None` where
-/// the two are not as many rows of `width` numbers, or are so far from each other that the search would take too long.
+/// For each row of `due`, the index of the nearest row of `own` that no earlier row took; of equally near rows, the one in the same place. `None` where the
+/// two have different numbers of rows of `width` values, or are so different that the search would take too long.
 pub fn row_order(own: &[f64], due: &[f64], width: usize) -> Option<Vec<usize>> {
     let is_finite = own.iter().chain(due).all(|x| x.is_finite());
     if width == 0 || own.len() != due.len() || !own.len().is_multiple_of(width) || !is_finite {
@@ -29,7 +29,7 @@ pub fn row_order(own: &[f64], due: &[f64], width: usize) -> Option<Vec<usize>> {
         loop {
             let (down, up) = (off(below.peek()), off(above.peek()));
             let Some(&(other, at)) = (if down < up { below.next() } else { above.next() }) else { break };
-            // Two rows are no further apart along the direction than they are, times its length: no row further outwards is nearer.
+            // The distance of two rows along the direction, divided by its length, is a lower bound of their distance: no row further outwards is nearer.
             if nearest.is_some_and(|nearest| (other - place) * (other - place) > nearest * width as f64) {
                 break;
             }
@@ -50,7 +50,7 @@ pub fn row_order(own: &[f64], due: &[f64], width: usize) -> Option<Vec<usize>> {
     Some(order)
 }
 
-/// The squared distance of two rows if it is below `most`.
+/// The squared distance of two rows, if it is below `most`.
 fn distance(own: &[f64], due: &[f64], most: f64, steps: &mut usize) -> Option<f64> {
     let mut sum = 0.0;
     for (own, due) in own.chunks(PIECE).zip(due.chunks(PIECE)) {
@@ -63,12 +63,12 @@ fn distance(own: &[f64], due: &[f64], most: f64, steps: &mut usize) -> Option<f6
     Some(sum)
 }
 
-/// Where a row stands along a direction that is as long as the root of its width.
+/// The projection of a row on a direction whose length is the square root of the width.
 fn along(row: &[f64]) -> f64 {
     row.iter().enumerate().map(|(i, x)| if is_reversed(i) { -x } else { *x }).sum()
 }
 
-/// Signs without a period, by the number of ones in the index: a direction in which structured rows differ too.
+/// Signs without a period, by the number of ones in the index: structured rows differ along this direction too.
 fn is_reversed(i: usize) -> bool {
     i.count_ones() % 2 == 1
 }

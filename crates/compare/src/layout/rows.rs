@@ -1,4 +1,4 @@
-//! Which token positions do both sides hold? Batch axes, declared rows, and the rows asked for.
+//! Selects the token positions that both sides hold: batch axes, declared rows, and requested rows.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::pair::{Side, TensorRef};
 
-/// A shape without its batch axis: [T, D] for [1, T, D]. As it is where the vocabulary does not say the axes.
+/// A shape without its batch axis: [T, D] for [1, T, D]. Unchanged where the vocabulary does not define the axes.
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
     while !site.is_open() && shape.len() > site.axes().len() && shape[0] == 1 {
@@ -16,7 +16,7 @@ pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
     shape
 }
 
-/// One side with axes of length 1 around it removed where the vocabulary has none.
+/// One side without axes of length 1 that the vocabulary does not have.
 pub(crate) struct Selected<'a> {
     pub(crate) shape: Vec<usize>,
     pub(crate) side: Side<'a>,
@@ -50,17 +50,17 @@ impl<'a> Selected<'a> {
     }
 }
 
-/// Whether two shapes differ in their number of token positions, and in nothing else.
+/// Whether two shapes differ only in their number of token positions.
 pub(crate) fn positions_apart(axis: usize, left: &[usize], right: &[usize]) -> bool {
     left.len() == right.len() && axis < left.len() && (0..left.len()).all(|i| (left[i] == right[i]) != (i == axis))
 }
 
-/// Whether what was recorded at `rows` was recorded at all positions.
+/// Whether recording at `rows` means at all positions.
 pub(crate) fn are_all(rows: &Option<Rows>) -> bool {
     rows.as_ref().is_none_or(Rows::is_all)
 }
 
-/// How many token positions each side holds, where the shapes differ in that and in nothing else, and no rows are declared.
+/// How many token positions each side holds, where the shapes differ only in that and no rows are declared.
 pub(crate) fn unlike_positions(left: &Entry, right: &Entry) -> Option<(usize, usize)> {
     let axis = left.tap.site.position_axis();
     let [one, other] = [left, right].map(|entry| squeezed(left.tap.site, &entry.shape));
@@ -68,7 +68,7 @@ pub(crate) fn unlike_positions(left: &Entry, right: &Entry) -> Option<(usize, us
         .then(|| (one[axis], other[axis]))
 }
 
-/// Both sides at the same token positions, and which these are.
+/// Both sides at the same token positions, and these positions.
 type AtPositions<'a> = (Selected<'a>, Selected<'a>, Option<Arc<[usize]>>);
 
 /// Brings both sides to the same token positions.
@@ -90,7 +90,7 @@ pub(crate) fn select_rows<'a>(
     let (reference, candidate) = (vector(reference), vector(candidate));
     let extent =
         |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or(Misfit::Shapes(ShapeMismatch::NoRowAxis));
-    // The last row that is named is within the step, whatever few rows both hold.
+    // A declared row is within the step, even where both sides hold only a few rows.
     let named = [&reference.rows, &candidate.rows].into_iter().flatten().filter_map(|rows| match rows {
         Rows::List(list) => list.iter().max().map(|last| last + 1),
         Rows::Named(_) => None,
@@ -101,7 +101,7 @@ pub(crate) fn select_rows<'a>(
         Rows::Named(NamedRows::Last) => vec![total.saturating_sub(1)],
         Rows::Named(NamedRows::All) => (0..total).collect(),
     };
-    // What each side holds: what it says, else all, else (fewer rows than the other) the rows asked for.
+    // The positions that each side holds: those it declares, else all, else (with fewer rows than the other side) the requested ones.
     let holds = |side: &Selected<'_>| -> Result<Vec<usize>, Misfit> {
         let count = extent(side)?;
         let held = match (&side.rows, wanted) {

@@ -1,4 +1,4 @@
-//! Is one shape another with axes merged, split or permuted? Only where the shapes alone can tell.
+//! Matches two shapes that differ by merged, split or permuted axes, where the shapes alone decide it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, element_count};
 use crate::layout::pair::IndexMap;
 use crate::layout::types::Layout;
 
-/// How memory of shape `candidate` is read in shape `reference`, if its shape alone can tell.
+/// How memory of shape `candidate` is read in shape `reference`, if its shape alone decides it.
 pub(crate) fn match_shapes(site: Site, reference: &[usize], candidate: &[usize]) -> Option<(Layout, Option<IndexMap>)> {
     if reference == candidate {
         return Some((Layout::Same, None));
@@ -18,13 +18,13 @@ pub(crate) fn match_shapes(site: Site, reference: &[usize], candidate: &[usize])
     if merges(reference, candidate) {
         return Some((Layout::Reshaped, None));
     }
-    // Only of the axes the vocabulary names, so that the order is the dump's word and not a guess.
+    // Only with the vocabulary's axes, so that the dump states the order and it is no guess.
     let order = (reference.len() == site.axes().len()).then(|| permutation(reference, candidate)).flatten()?;
     let map = permuted_index(reference, &order);
     Some((Layout::Permuted(order), Some(map)))
 }
 
-/// Whether one shape is the other with neighbouring axes merged (axes of length 1 do not matter).
+/// Whether one shape is the other with neighbouring axes merged (axes of length 1 are ignored).
 fn merges(one: &[usize], other: &[usize]) -> bool {
     let ends = |shape: &[usize]| {
         let mut total = 1usize;

@@ -1,8 +1,8 @@
-//! In which other orders may the candidate's memory hold the same tensor? Tried by content where it differs as it stands.
+//! Lists the other orders and paddings in which the candidate's memory may hold the same tensor; they are tried by content.
 //!
-//! A candidate is a strided view of the candidate: the vocabulary's axes in another order, some of them longer than the reference's (padding; key/value
-//! heads repeated), the elements of a head in the other RoPE order. That one agrees proves nothing by itself where it moves values:
-//! `resolve.rs` asks what follows.
+//! Each is a strided view of the candidate's memory: the vocabulary's axes in another order, some longer than the reference's (padding; repeated key/value
+//! heads), the elements of a head in the other RoPE order. Agreement in a view that moves values proves nothing by itself: `resolve.rs` looks for
+//! confirmation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,9 +22,9 @@ pub struct Stored {
     axes: Vec<Axis>,
     /// Whether that is the vocabulary's order.
     in_order: bool,
-    /// Whether its shape shows these axes, and no other order of them.
+    /// Whether its shape allows only this order of these axes.
     shown: bool,
-    /// Whether its shape lists as many axes in another order.
+    /// Whether its shape lists the same number of axes in another order.
     against_shape: bool,
     /// The RoPE order of its rows of Q and K, where it is not the reference's.
     rows: Option<QkRows>,
@@ -40,12 +40,12 @@ struct Axis {
     wanted: usize,
     /// Where the reference's part of it begins.
     from: usize,
-    /// How many times each of them stands there.
+    /// How many times each element is repeated.
     copies: usize,
 }
 
 impl Stored {
-    /// Whether values stand in other places than the vocabulary's order gives them.
+    /// Whether values are in other places than in the vocabulary's order.
     pub(crate) fn moves(&self) -> bool {
         !self.in_order || self.rows.is_some()
     }
@@ -60,7 +60,7 @@ impl Stored {
         self.in_order
     }
 
-    /// Whether the shape leaves no other layout.
+    /// Whether the shape allows no other layout.
     pub(crate) fn shown(&self) -> bool {
         self.shown
     }
@@ -69,18 +69,18 @@ impl Stored {
         self.rows
     }
 
-    /// How many token positions are held, and how many the reference has, where that is fewer.
+    /// How many token positions are held and how many the reference has, where it has fewer.
     pub(crate) fn padding(&self) -> Option<(usize, usize)> {
         self.axis('T').filter(|t| t.held > t.wanted).map(|t| (t.held, t.wanted))
     }
 
-    /// Whether the token positions stand where they do in the other.
+    /// Whether the token positions are in the same places as in the other.
     pub(crate) fn same_positions(&self, other: &Stored) -> bool {
         let at = |stored: &Stored| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
         at(self) == at(other)
     }
 
-    /// The order of the axes by name, with query and key/value heads alike: what taps of one convention share.
+    /// The order of the axes by name, with one name for query and key/value heads: what taps of one convention share.
     pub(crate) fn order(&self) -> String {
         self.axes.iter().map(|a| if a.name == 'K' { 'H' } else { a.name }).collect()
     }
@@ -89,7 +89,7 @@ impl Stored {
         self.axes.iter().find(|a| a.name == name)
     }
 
-    /// Where element `at` of the reference stands, as extents and strides of the reference's axes, and an offset.
+    /// The extents and strides of the reference's axes in this memory, and an offset.
     fn view(&self, fine: &[(char, usize)]) -> (Vec<(usize, usize)>, usize) {
         let stride = |name: char| -> usize {
             let at = self.axes.iter().position(|a| a.name == name).unwrap_or(0);
@@ -110,7 +110,7 @@ impl Stored {
         (view, offset)
     }
 
-    /// What in the candidate lies beyond the reference's part and must not be what it is.
+    /// What the candidate holds beyond the reference's part that can be neither padding nor a copy.
     pub(crate) fn padding_error(&self, pair: &Pair<'_>, candidate: &TensorRef<'_>) -> Option<String> {
         let value = |index: &[usize]| {
             let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
@@ -136,7 +136,7 @@ impl Stored {
                     let top = || row.fold(f64::NEG_INFINITY, f64::max);
                     *largest.entry(index[self.place('T')]).or_insert_with(top)
                 };
-                // Written so that a NaN is what no padding is.
+                // Written so that a NaN is not padding.
                 let (one, many, is_right, what) = match (axis.name, pair.site()) {
                     ('S', Site::Probs) => ("key", "keys", x == 0.0, "not 0"),
                     ('S', Site::Scores) => ("key", "keys", x <= MASKED, "not masked"),
@@ -161,7 +161,7 @@ impl Stored {
         self.axes.iter().position(|a| a.name == name).unwrap_or(0)
     }
 
-    /// Every index in the candidate: over these of `name`, and the reference's part of the other axes.
+    /// Every index in the candidate with these values along `name`, and the reference's part of the other axes.
     fn everywhere<'i>(&'i self, name: char, these: &'i [usize]) -> impl Iterator<Item = Vec<usize>> + use<'i> {
         let extent = move |a: &Axis| if a.name == name { these.len() } else { a.wanted };
         let count: usize = self.axes.iter().map(extent).product();
@@ -178,7 +178,7 @@ impl Stored {
 }
 
 impl Stored {
-    /// In words; `witness` is what the other side is called.
+    /// In words; `witness` is the name of the other side.
     pub(crate) fn words(&self, witness: &str) -> String {
         let mut parts = Vec::new();
         if !self.in_order {
@@ -214,7 +214,7 @@ impl fmt::Display for Stored {
     }
 }
 
-/// Every layout of `candidate`'s memory in which it may be the tensor that `reference` is. `heads` are those merged in a context.
+/// Every layout in which `candidate`'s memory may be the tensor of `reference`. `heads` is the number of heads merged in a context.
 pub(crate) fn candidates<'a>(
     site: Site,
     reference: &TensorRef<'a>,
@@ -242,7 +242,7 @@ pub(crate) fn candidates<'a>(
                 let held: Vec<usize> = axes.iter().map(|a| a.held).collect();
                 let listed = without_ones(candidate.shape, held.len());
                 let against_shape = listed.len() == held.len() && listed != held;
-                // Axes of one length can be exchanged without a trace in the shape.
+                // Axes of the same length can be exchanged without changing the shape.
                 let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
                 let shown = shown && (in_order || !own.eq(listed.iter().copied()));
                 let stored = Stored { axes, in_order, shown, against_shape, rows };
@@ -258,7 +258,7 @@ pub(crate) fn candidates<'a>(
     found
 }
 
-/// The axes of a site one by one, with their extents: a context's heads apart.
+/// The axes of a site with their extents; a context's heads get an axis of their own.
 fn fine(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
     match (site, heads) {
         (Site::Context, Some(h)) if h > 0 && shape[1].is_multiple_of(h) => {
@@ -277,13 +277,13 @@ fn orders(axes: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// Whether the axes that have any extent stand in the vocabulary's order.
+/// Whether the axes longer than 1 are in the vocabulary's order.
 fn ordered(axes: &[Axis], fine: &[(char, usize)]) -> bool {
     let names = axes.iter().filter(|a| a.wanted > 1).map(|a| a.name);
     names.eq(fine.iter().filter(|(_, n)| *n > 1).map(|(name, _)| *name))
 }
 
-/// The extents that memory of `count` elements may have, with the axes in `order`; and whether `shape` shows them.
+/// The possible extents of memory of `count` elements with the axes in `order`, and whether `shape` shows them.
 fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usize) -> Vec<(Vec<Axis>, bool)> {
     let axes: Vec<Axis> = order
         .iter()
@@ -311,7 +311,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
     let fits = |axis: &Axis, shown: bool| {
         axis.held == axis.wanted
             || (axis.held > axis.wanted && matches!(axis.name, 'T' | 'S' | 'V'))
-            // Lanes behind a head's own might as well be a copy of the head that is wrong, unless the shape tells.
+            // Extra elements behind each head could also be a wrong copy of the head, unless the shape shows them.
             || (axis.held > axis.wanted && axis.name == 'd' && shown)
             || (axis.held > axis.wanted && axis.name == 'K' && (shown || axis.held.is_multiple_of(axis.wanted)))
     };
@@ -321,7 +321,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
     alignment.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
 }
 
-/// A shape without axes of length 1, as long as it has more than `axes`.
+/// A shape with axes of length 1 removed, while it has more than `axes` axes.
 fn without_ones(shape: &[usize], axes: usize) -> Vec<usize> {
     let mut shape = shape.to_vec();
     while let Some(one) = shape.iter().position(|d| *d == 1).filter(|_| shape.len() > axes) {
@@ -330,7 +330,7 @@ fn without_ones(shape: &[usize], axes: usize) -> Vec<usize> {
     shape
 }
 
-/// Key/value heads repeated, or padding behind them; padding behind the positions and keys, and before them.
+/// Variants: key/value heads repeated, or padding behind them; padding behind or before the positions and keys.
 fn sides(axes: &[Axis]) -> Vec<Vec<Axis>> {
     let heads = axes.iter().position(|a| a.name == 'K' && a.held > a.wanted);
     let repeated = heads.filter(|&at| axes[at].held.is_multiple_of(axes[at].wanted)).map(|at| {
@@ -341,7 +341,7 @@ fn sides(axes: &[Axis]) -> Vec<Vec<Axis>> {
     let moves = |a: &Axis| matches!(a.name, 'T' | 'S') && a.held > a.wanted;
     let before = |a: &Axis| Axis { from: if moves(a) { a.held - a.wanted } else { 0 }, ..*a };
     let mut sides: Vec<Vec<Axis>> = repeated.into_iter().chain([axes.to_vec()]).collect();
-    // Positions and keys that begin behind the same padding, and further keys behind them.
+    // Positions and keys that begin behind the same padding, with further keys behind them.
     let padding = axes.iter().find(|a| a.name == 'T').map_or(0, |t| t.held - t.wanted);
     let between = |a: &Axis| match a.name {
         'S' if a.held > a.wanted + padding => Axis { from: padding, ..*a },

@@ -1,4 +1,4 @@
-//! How a tensor's memory is read to line it up with another's, and what that is called.
+//! Defines the layouts in which a tensor's memory is read to match another's, and their names.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use firstdiff_trace::QkRows;
 
 use crate::layout::strided::Stored;
 
-/// How the candidate's memory was read to line it up with the reference.
+/// How the candidate's memory was read to match the reference.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Layout {
     /// As it stands.
@@ -15,7 +15,7 @@ pub enum Layout {
     Reshaped,
     /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
     Permuted(Vec<usize>),
-    /// In another order, or padded, as its content shows.
+    /// In another order, or padded, as only its content shows.
     Stored(Stored),
     /// Q or K with rows of each head in the other RoPE order than the reference's.
     Rows {
@@ -41,7 +41,7 @@ impl Layout {
         matches!(self, Layout::Stored(stored) if stored.against_shape())
     }
 
-    /// Whether values stand in other places than the witness's, or its shape lists other extents than memory has: what only follows from its content.
+    /// Whether values are in other places than the witness's, or the shape lists other extents than memory has: only the content shows such a layout.
     pub fn needs_confirming(&self) -> bool {
         match self {
             Layout::Same | Layout::Reshaped => false,
@@ -50,12 +50,12 @@ impl Layout {
         }
     }
 
-    /// How many token positions are held, and how many are compared, where that is fewer.
+    /// How many token positions are held and how many are compared, where fewer are.
     pub(crate) fn padding(&self) -> Option<(usize, usize)> {
         if let Layout::Stored(stored) = self { stored.padding() } else { None }
     }
 
-    /// Whether the tensor's own shape shows this layout, and no other.
+    /// Whether the tensor's own shape allows this layout only.
     pub fn is_shown(&self) -> bool {
         match self {
             Layout::Same | Layout::Permuted(_) => true,
@@ -69,7 +69,7 @@ impl Layout {
         !matches!(self, Layout::Stored(stored) if !stored.shown())
     }
 
-    /// In words; `witness` is what the other side is called.
+    /// In words; `witness` is the name of the other side.
     pub fn words(&self, witness: &str) -> String {
         match self {
             Layout::Same => "same layout".into(),
@@ -90,7 +90,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// In which order the rows of each head are, where that is not the other side's.
+/// The order of the rows of each head, where it is not the other side's.
 pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
     match rows {
         QkRows::Adjacent => {
@@ -102,7 +102,7 @@ pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
     }
 }
 
-/// In which other layouts tensors were read, a line for each; `witness` is what they were held against.
+/// A line for each other layout in which tensors were read; `witness` is the name of what they were compared with.
 pub fn layout_notes(layouts: &[&Layout], witness: &str) -> Vec<String> {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for layout in layouts {

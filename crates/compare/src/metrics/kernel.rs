@@ -1,7 +1,7 @@
-//! What does one chunk add up to, as fast as the memory delivers it?
+//! Computes the sums of one chunk at the speed of memory.
 //!
-//! One body in sixteen lanes; written out for the registers of AVX2 and AVX-512, as compilers do not keep its sums in them. Additions and
-//! multiplications are never fused, so all give the same bits.
+//! One body in sixteen lanes, written out for the registers of AVX2 and AVX-512, because compilers do not keep its sums in them. Additions and
+//! multiplications are never fused, so all forms give the same bits.
 
 use firstdiff_simd::Level;
 
@@ -19,7 +19,7 @@ pub(super) trait Real: Copy + Into<f64> {
     #[cfg(target_arch = "x86_64")]
     const IS_F64: bool;
 
-    /// Whether both are the same bits.
+    /// Whether both have the same bits.
     fn is_same(self, other: Self) -> bool;
 }
 
@@ -68,7 +68,7 @@ impl Chunk {
     }
 }
 
-/// The sums of a chunk, on the widest registers there are.
+/// The sums of a chunk, computed in the widest registers of this processor.
 pub(super) fn chunk<T: Real>(reference: &[T], candidate: &[T]) -> Chunk {
     chunk_at(Level::best(), reference, candidate)
 }
@@ -90,8 +90,8 @@ fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
     }
 }
 
-/// Adds some rows to as many lanes as one register has, of which `from` is the first: what [`add_group`] does, in registers throughout.
-/// Not inlined: joined to one loop the groups would not have their sums in registers.
+/// Adds some rows to the lanes of one register, beginning at lane `from`: like [`add_group`], but with the sums in registers throughout. Not inlined: in one
+/// merged loop the groups' sums would not stay in registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! add_group_with {
     ($name:ident, $features:literal, $lanes:literal, $load:ident, $store:ident, $set:ident, $add:ident, $sub:ident, $mul:ident, $max:ident, $abs:expr, $widened:expr) => {
@@ -184,7 +184,7 @@ struct Lanes<const N: usize> {
     rc: [f64; N],
 }
 
-/// The sums of a chunk. `add` adds GROUP lanes of some rows, as many as registers hold all sums of.
+/// The sums of a chunk. `add` adds GROUP lanes of some rows: as many lanes as have all their sums in registers.
 #[inline(always)]
 fn chunk_by<T: Real, const GROUP: usize>(
     reference: &[T],
@@ -218,8 +218,8 @@ fn add_group<T: Real, const GROUP: usize>(r: &[[T; LANES]], c: &[[T; LANES]], fr
     all.set_group(from, &group);
 }
 
-/// A value no further from the mean than the chunk's spread times √(n/16): sums of squares around it lose next to nothing.
-/// For a constant chunk it is that constant, exactly.
+/// A value no further from the mean than the chunk's spread times √(n/16): sums of squares around it lose almost no precision. For a constant chunk it is
+/// exactly that constant.
 #[inline(always)]
 fn shift<T: Real>(values: &[T]) -> f64 {
     match values.first_chunk::<LANES>() {
@@ -323,7 +323,7 @@ fn halve<const N: usize, const HALF: usize>(x: [f64; N]) -> [f64; HALF] {
     std::array::from_fn(|i| x[i] + x[i + HALF])
 }
 
-/// Asks for the cache lines that the loop reaches next: it is busy enough to wait for them, and without this runs at half the memory's speed.
+/// Prefetches the cache lines that the loop reaches next. Without this the loop waits for them, and runs at half the memory's speed.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn ahead<T>(row: &[T; LANES]) {

@@ -1,4 +1,4 @@
-//! Which sums does a stretch of pairs leave behind, and how do two stretches become one?
+//! Holds the sums of a range of pairs, and merges those of two ranges.
 
 /// Means, centred second moments and sums of differences of n finite pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
@@ -22,7 +22,7 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// Both stretches as one.
+    /// Both ranges as one.
     pub(super) fn merge(self, later: Self) -> Self {
         if self.n == 0 || later.n == 0 {
             return if self.n == 0 { later } else { self };

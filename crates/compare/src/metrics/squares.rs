@@ -1,4 +1,4 @@
-//! How far apart are values that stand in no two slices? The two sums of an NMSE, added up in the order given.
+//! Sums an NMSE over values that are not in two slices, in the order given.
 
 /// Σ(c-r)² and Σr².
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -10,7 +10,7 @@ pub struct Squares {
 }
 
 impl Squares {
-    /// Of all pairs of a reference and a candidate.
+    /// The sums over all pairs of a reference and a candidate.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Squares {
         let mut squares = Squares::default();
         pairs.into_iter().for_each(|(reference, candidate)| squares.add(reference, candidate));
@@ -34,7 +34,7 @@ impl Squares {
         if self.energy > 0.0 { self.ratio() } else { silent }
     }
 
-    /// Σ(c-r)² / Σr² where anything is off, else 0: infinite where the reference alone is all zeros, or a value is not finite.
+    /// Σ(c-r)² / Σr², and 0 where nothing differs: infinite where only the reference is all zeros, or a value is not finite.
     pub fn relative(self) -> f64 {
         let ratio = if self.error == 0.0 { 0.0 } else { self.ratio() };
         if ratio.is_nan() { f64::INFINITY } else { ratio }

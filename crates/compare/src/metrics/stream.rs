@@ -1,7 +1,7 @@
-//! How are long sequences cut, and in which order do the pieces come together?
+//! Splits long sequences into chunks, and merges the metrics of the chunks in a fixed order.
 //!
-//! A chunk fits the second-level cache; a span is a fixed number of chunks and the unit of parallel work. Chunks are merged in
-//! order within their span, and spans in order: the tree of additions is that of the length, whatever thread did which span.
+//! A chunk fits the second-level cache; a span is a fixed number of chunks and the unit of parallel work. Chunks are merged in order within their span, and
+//! spans in order: the tree of additions depends only on the length, whichever thread did which span.
 
 use rayon::prelude::*;
 
@@ -24,10 +24,10 @@ pub(super) fn metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     spans.into_iter().fold(Metrics::default(), Metrics::merge)
 }
 
-/// Metrics of each run of `row` values. Only a row that beats those before it (in its group) has its maximum's place looked for.
+/// Metrics of each run of `row` values. The place of a maximum is searched only in a row that exceeds the rows before it (in its group).
 pub(super) fn rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Metrics> {
     let len = reference.len();
-    // Groups are of a fixed size, so that what is looked for does not depend on the number of threads.
+    // Groups have a fixed size, so that which maxima are searched does not depend on the number of threads.
     let group = (SPAN / 16).div_ceil(row);
     let of_group = |(number, rows): (usize, &mut [Metrics])| {
         let mut best = None;
@@ -53,7 +53,7 @@ fn span_metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     continued(Metrics::default(), reference, candidate)
 }
 
-/// `total` with these values more.
+/// `total` continued with these values.
 fn continued(mut total: Metrics, reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     let len = reference.len();
     let wide = reference.needs_f64() || candidate.needs_f64();
@@ -70,14 +70,14 @@ fn continued(mut total: Metrics, reference: Values<'_>, candidate: Values<'_>) -
     total
 }
 
-/// `total` with one chunk more.
+/// `total` continued with one chunk.
 fn append<T: Real>(total: Metrics, reference: &[T], candidate: &[T]) -> Metrics {
     let chunk = kernel::chunk(reference, candidate);
     if !chunk.is_finite() {
         return total.merge(careful(reference, candidate));
     }
     let unequal = chunk.max > 0.0;
-    // The place of a maximum is looked for only where it is the largest so far.
+    // The place of a maximum is searched only where it is the largest so far.
     let beats = total.peak.is_none_or(|peak| chunk.max > peak.abs_diff);
     total.merge(Metrics {
         len: reference.len(),
@@ -89,7 +89,7 @@ fn append<T: Real>(total: Metrics, reference: &[T], candidate: &[T]) -> Metrics 
     })
 }
 
-/// A chunk with values that are not finite, or whose squares overflow: these are set apart one by one, and the rest is measured.
+/// A chunk with values that are not finite, or whose squares overflow: these are counted one by one, and the rest is measured.
 fn careful<T: Real>(reference: &[T], candidate: &[T]) -> Metrics {
     let mut non_finite = NonFinite::default();
     let (mut finite_reference, mut finite_candidate) = (reference.to_vec(), candidate.to_vec());
@@ -126,7 +126,7 @@ fn find_peak<T: Real>(reference: &[T], candidate: &[T], max: f64) -> Option<Peak
         .map(|(index, (reference, candidate))| Peak { index, reference, candidate, abs_diff: max })
 }
 
-/// Of values known to be equal: whether zeros have the same sign, too. Without an early exit, which would cost more than it saves.
+/// Whether the zeros of equal values have the same sign too. An early exit would cost more than it saves.
 fn same_bits<T: Real>(reference: &[T], candidate: &[T]) -> bool {
     reference.iter().zip(candidate).fold(true, |same, (&r, &c)| same & r.is_same(c))
 }

@@ -1,4 +1,4 @@
-//! Which types of floats can be compared, and how are they widened?
+//! Defines the types of floats that can be compared, and widens them.
 
 use std::ops::Range;
 

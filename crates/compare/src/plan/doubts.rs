@@ -1,4 +1,4 @@
-//! Which keys and values are not to be passed, though they agree? Those that a dump itself puts in doubt, and those of more positions than their step has.
+//! Finds keys and values that must not pass even where they agree: those that a dump itself puts in doubt, and those of more positions than their step has.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::report::reason::Reason;
 use crate::run::side::Side;
 use crate::run::steps::Chunks;
 
-/// Whether the shape shows the step's own positions, with heads repeated or padded, or lanes behind a head's own.
+/// Whether the shape fits the step's own positions, with heads repeated or padded, or extra elements behind each head.
 fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
     match (&squeezed(entry.tap.site, &entry.shape)[..], &reference.shape[..]) {
         ([t, heads, lanes], [_, k, d]) => *t == own && (lanes == d || heads == k),
@@ -17,8 +17,8 @@ fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
     }
 }
 
-/// What is not to be passed of a candidate's keys and values: what the dump itself puts in doubt, and steps with more values than their positions have, which
-/// nobody could take apart.
+/// The candidate's keys and values that must not pass: what the dump itself puts in doubt, and steps with more values than their positions have, which cannot
+/// be separated.
 pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), Reason> {
     let mut doubts = BTreeMap::new();
     for (side, dump) in [(Side::Candidate, candidate), (Side::Reference, reference)] {

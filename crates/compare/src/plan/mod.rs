@@ -1,4 +1,4 @@
-//! What do the two dumps say of their token positions, before any value is compared?
+//! Builds the alignment plan: which token positions the two dumps hold, by what they declare and their shapes show. No value is compared.
 
 mod doubts;
 
@@ -16,26 +16,26 @@ use crate::run::positions::told_chunks;
 use crate::run::steps::{Chunks, Misaligned, contradicted, misaligned};
 use crate::tolerance::Extent;
 
-/// How two runs stand against each other, by what their dumps declare and what their shapes show.
+/// How two runs are aligned, by what their dumps declare and what their shapes show.
 pub(crate) struct AlignmentPlan {
-    /// Why the steps do not stand for the same token positions, where they do not.
+    /// Why the steps do not hold the same token positions, where they do not.
     pub(crate) misaligned: Option<Misaligned>,
     /// Token positions of the prefill.
     pub(crate) prompt: usize,
-    /// How the tokens were taken, as either side says or shows.
+    /// The chunks of tokens, as either side declares or shows.
     pub(crate) chunks: Option<Chunks>,
     /// Token positions of each step of either side, as far as they are known.
     pub(crate) lengths: [BTreeMap<u32, usize>; 2],
     /// Layers, and token positions in all.
     pub(crate) extent: Extent,
-    /// What of the recorded keys and values is not to be passed.
+    /// Recorded keys and values that must not pass.
     pub(crate) doubts: BTreeMap<(u32, Tap), Reason>,
     /// Taps outside the vocabulary.
     pub(crate) open: OpenTaps,
 }
 
 impl AlignmentPlan {
-    /// The plan of two runs; of runs that were aligned by token position, `alignment` says how. `rows` are the token positions that were asked for.
+    /// The plan of two runs; `alignment` says how they were aligned by token position, if they were. `rows` are the requested token positions.
     pub(crate) fn of(
         reference: &Dump,
         candidate: &Dump,
@@ -67,7 +67,7 @@ impl AlignmentPlan {
 /// Token positions of the prefill.
 fn prompt(reference: &Dump) -> usize {
     let rows = |e: &Entry| e.shape.get(e.tap.site.position_axis()).copied();
-    // The least that any tap shows: a tap of another layout must not loosen what is allowed.
+    // The fewest that any tap shows: a tap in another layout must not loosen the tolerance.
     let shown = || reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }

@@ -1,7 +1,7 @@
-//! In what forms may a tensor hold a tap's values? As they are, as one sequence of a batch, with keys padded, a row in each,
-//! or of all steps one behind the other.
+//! Compares a tensor's values with a tap's in every form that the tensor may have: as they are, one sequence of a batch, keys padded, one row, or all steps
+//! one behind the other.
 //!
-//! Values are compared in rising order, which no layout changes.
+//! Values are compared in sorted order, which no layout changes.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,22 +25,22 @@ pub(crate) enum Form {
         index: usize,
         count: usize,
     },
-    /// Rows of scores and their like are longer than the keys there are.
+    /// Rows of scores and the like are longer than the number of keys.
     Padded {
         to: usize,
     },
     /// One token's row of what the reference has of all tokens.
     Row,
-    /// What the reference has in its steps, one behind the other.
+    /// The steps of the reference, one behind the other.
     Appended,
 }
 
-/// More sequences are hardly run at once to find a fault.
+/// The largest batch that is tried.
 const SEQUENCES: usize = 16;
-/// Rows that are looked at of each tap. Position 0 shows no rotation, so that q_rope is q.
+/// Rows of each tap that are compared. Not position 0: a rotation leaves it unchanged, so that q_rope equals q there.
 const ROWS: std::ops::Range<usize> = 1..4;
 
-/// A tensor's values in rising order.
+/// A tensor's values in ascending order.
 struct Print {
     sorted: Vec<f64>,
     energy: f64,
@@ -51,7 +51,7 @@ impl Print {
         if sorted.len() < FEW_FINGERPRINT_VALUES || sorted.iter().any(|x| x.is_nan()) {
             return None;
         }
-        // Masks are written in many ways.
+        // Different engines write masks as different numbers.
         sorted.iter_mut().filter(|x| **x <= MASKED).for_each(|x| *x = 0.0);
         sorted.sort_unstable_by(f64::total_cmp);
         let energy: f64 = sorted.iter().map(|x| x * x).sum();
@@ -67,7 +67,7 @@ impl Print {
     }
 }
 
-/// A number for a tensor's values in rising order, which no layout changes: equal for equal values, to the bit.
+/// A hash of a tensor's sorted values, which no layout changes: equal for equal values, to the bit.
 pub(crate) fn sorted_values(tensor: &Tensor) -> u64 {
     let mut values: Vec<u64> = tensor.values().to_f64().into_iter().map(f64::to_bits).collect();
     values.sort_unstable();
@@ -76,11 +76,11 @@ pub(crate) fn sorted_values(tensor: &Tensor) -> u64 {
     hasher.finish()
 }
 
-/// The reference's taps, by the number of their values.
+/// The reference's taps, by their number of values.
 pub(crate) struct Prints {
     whole: BTreeMap<usize, Vec<(Place, Print)>>,
     rows: BTreeMap<usize, Vec<(Place, Print)>>,
-    /// Of all steps, under step 0.
+    /// Taps joined over all steps, under step 0.
     appended: BTreeMap<usize, Vec<(Place, Print)>>,
     /// How many keys the rows of scores have.
     keys: BTreeSet<usize>,
@@ -88,7 +88,8 @@ pub(crate) struct Prints {
 }
 
 impl Prints {
-    /// Those of `entries`. Of a run in one pass, some rows too; of one in steps, all of a tap where there is a tensor of one of these `sizes`.
+    /// The fingerprints of `entries`. For a run in one pass, of some rows too; for a run in steps, of whole taps too, where a tensor has one of these
+    /// `sizes`.
     pub(crate) fn of(
         reference: &Dump,
         entries: &[&Entry],
@@ -118,7 +119,7 @@ impl Prints {
         Ok(prints)
     }
 
-    /// How near `tensor`, in each form that it may have, comes to each tap.
+    /// How near `tensor` comes to each tap, in each form that it may have.
     pub(crate) fn near(&self, tensor: &Tensor) -> Vec<(Place, Form, f64)> {
         let values = tensor.values().to_f64();
         let shape = tensor.shape();
@@ -167,7 +168,7 @@ impl Prints {
     }
 }
 
-/// The taps that are there in every one of several steps, as an engine writes them that appends to its files.
+/// Taps that are in every one of several steps, joined as by an engine that appends to its files.
 fn appended(
     reference: &Dump,
     entries: &[&Entry],
@@ -194,7 +195,7 @@ fn appended(
     Ok(prints)
 }
 
-/// One token's values of a tap in the vocabulary's shape; of scores, those of the keys up to it.
+/// One token's values of a tap in the vocabulary's shape; for scores, those of the keys up to it.
 fn row_of(entry: &Entry, values: &[f64], row: usize) -> Option<Vec<f64>> {
     if entry.rows.is_some() || entry.shape.len() != entry.tap.site.axes().len() {
         return None;

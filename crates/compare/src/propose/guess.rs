@@ -1,12 +1,12 @@
-//! Which tap may a name mean whose content says nothing? Guessed by its words, the layer's number and its size; else by the order of writing.
+//! Guesses which tap a name means where the content shows nothing: by its words, its layer number and its size, else by the order of writing.
 //!
-//! A guess is no proposal by content: it is shown to a person, and no command uses it.
+//! A guess is not a proposal by content: it is shown to a person, and no command uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Site, Tap};
 
-/// What people call a site, between other words: the longest that fits counts.
+/// Common words for a site, found between other words; the longest match counts.
 const WORDS: [(Site, &str); 27] = [
     (Site::H0, "embed emb embd embedding embeddings wte tok_emb token_embd embed_tokens"),
     (
@@ -49,26 +49,26 @@ const WORDS: [(Site, &str); 27] = [
     (Site::Logits, "logits lm_head head unembed output result_output"),
 ];
 
-/// A name with one of its numbers for the layer's, and the tensors that have it.
+/// A name with one of its numbers replaced by the layer's, and the tensors with such names.
 pub(crate) struct Family {
-    /// With `{N}` or `{N+1}`; a plain name where it is of no layer.
+    /// With `{N}` or `{N+1}`; a plain name where it has no layer.
     pub(crate) template: String,
     /// Elements by layer.
     members: BTreeMap<Option<u32>, usize>,
-    /// Where its first tensor stands in the order of writing.
+    /// The index of its first tensor in the order of writing.
     first: usize,
 }
 
-/// How a guess was come by.
+/// What a guess is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guess {
     /// The words in the name, its layer's number and its size.
     Words,
-    /// The order in which tensors of that size were written, and that in which a run makes such taps.
+    /// The order in which tensors of that size were written, and that in which a run produces such taps.
     Order,
 }
 
-/// Names, in the order of writing, as families over `layers` layers. A name of no family stands for itself.
+/// Groups names, in the order of writing, into families over `layers` layers. A name without a family is a family of its own.
 pub(crate) fn families(names: &[(String, usize)], layers: u32) -> Vec<Family> {
     let mut groups: BTreeMap<String, BTreeMap<u32, (usize, usize)>> = BTreeMap::new();
     for (at, (name, size)) in names.iter().enumerate() {
@@ -76,7 +76,7 @@ pub(crate) fn families(names: &[(String, usize)], layers: u32) -> Vec<Family> {
             groups.entry(template).or_default().insert(number, (at, *size));
         }
     }
-    // Counted from 0, or from 1; a number that goes beyond is no layer's.
+    // Layers are counted from 0 or from 1; a number beyond the last layer is not a layer's.
     let base = |numbers: &BTreeMap<u32, (usize, usize)>| {
         let (least, most) = (*numbers.keys().next()?, *numbers.keys().next_back()?);
         match (least, most) {
@@ -115,7 +115,7 @@ pub(crate) fn families(names: &[(String, usize)], layers: u32) -> Vec<Family> {
     found
 }
 
-/// The name without one of its numbers, in all ways.
+/// The name without one of its numbers, for each of its numbers.
 fn with_one_number_out(name: &str) -> Vec<(String, u32)> {
     let mut found = Vec::new();
     let mut from = None;
@@ -133,7 +133,7 @@ fn with_one_number_out(name: &str) -> Vec<(String, u32)> {
     found
 }
 
-/// Guesses for families, of the taps that are `open`, with the elements of each: a family, and the site.
+/// Guesses for families, among the `open` taps, given with their numbers of elements: a family, and its site.
 pub(crate) fn guesses<'a>(
     families: &'a [Family],
     open: &BTreeMap<Tap, usize>,
@@ -153,7 +153,7 @@ pub(crate) fn guesses<'a>(
             .collect();
         let top = best.iter().map(|(score, _)| *score).max().unwrap_or(0);
         let mut of_top = best.iter().filter(|(score, _)| *score == top);
-        // Two sites that fit alike: the words do not tell.
+        // Two sites match equally well: the words do not decide.
         if let (Some((score, site)), None) = (of_top.next(), of_top.next()) {
             scored.push((*score, family, *site));
         }
@@ -169,7 +169,7 @@ pub(crate) fn guesses<'a>(
         }
     }
     if in_order {
-        // As many names as there are sites of a size, in the same order.
+        // As many names as there are sites of that size, in the same order.
         let left: Vec<&Family> = families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
         let mut done: BTreeSet<&str> = BTreeSet::new();
         for family in &left {
@@ -188,7 +188,7 @@ pub(crate) fn guesses<'a>(
     found
 }
 
-/// How well the words of a name say a site: the letters of the longest word of the site's that is in it; a name like the site's own counts for little.
+/// How well a name's words match a site: the length of the longest of the site's words in it; mere similarity to the site's own name counts little.
 pub(crate) fn score(template: &str, site: Site) -> usize {
     let name = plain(template);
     let words = WORDS.iter().find(|(of, _)| *of == site).map_or("", |(_, words)| words);
@@ -197,7 +197,7 @@ pub(crate) fn score(template: &str, site: Site) -> usize {
     said.unwrap_or(usize::from(alike(&name, site.name()) > 0.7))
 }
 
-/// How alike two names are: the share of pairs of letters that they have in common.
+/// The similarity of two names: the share of letter pairs that they have in common.
 fn alike(one: &str, other: &str) -> f64 {
     let pairs = |text: &str| -> BTreeSet<(char, char)> {
         let letters: Vec<char> = text.chars().filter(|c| c.is_ascii_alphabetic()).collect();
@@ -207,7 +207,7 @@ fn alike(one: &str, other: &str) -> f64 {
     2.0 * one.intersection(&other).count() as f64 / (one.len() + other.len()).max(1) as f64
 }
 
-/// `_self_attn_q_proj_` of `layers.{N}.selfAttn/q_proj`: lower case, one separator, and none of the words that stand in every name.
+/// `_self_attn_q_proj_` of `layers.{N}.selfAttn/q_proj`: lower case, one separator, without the words that every name has.
 fn plain(template: &str) -> String {
     let text = template.replace("{N+1}", "_").replace("{N}", "_");
     let mut out = String::from("_");

@@ -1,4 +1,4 @@
-//! Which tensor of unknown name is which tap? Proposed by content.
+//! Proposes, by content, which tap a tensor of unknown name is.
 
 pub(crate) mod fingerprints;
 pub(crate) mod guess;

@@ -1,6 +1,6 @@
-//! Which tap is a tensor without a name that is known? Proposed by its content: the same values, in whatever order.
+//! Proposes taps for tensors of unknown name by their content: the same values, in any order.
 //!
-//! A proposal is no verdict: it is written down for a person to look at and to keep.
+//! A proposal is not a verdict: it is written for a person to check and to keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::propose::guess::{Guess, families, guesses, score};
 use crate::tolerance::layout::{NAME_CLEARER, SORTED_EXACT, SORTED_ROOM};
 use crate::tolerance::{Extent, Profile, allowed_nmse};
 
-/// What a name is proposed to mean.
+/// The tap proposed for a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// The name, with `{N}` for the layer where it serves for all of them.
+    /// The name, with `{N}` for the layer where it fits all of them.
     pub name: String,
-    /// The tap, with `{N}` alike.
+    /// The tap, with `{N}` in the same way.
     pub tap: String,
     /// Why.
     pub evidence: Evidence,
@@ -26,21 +26,21 @@ pub struct Proposal {
 /// Why a name is proposed for a tap.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
-    /// The same values, in whatever order.
+    /// The same values, in any order.
     Content {
-        /// NMSE between the sorted values, the worst of those matched.
+        /// NMSE between the sorted values: the worst of the matched tensors.
         nmse: f64,
-        /// The same for the tap that comes next, and its name.
+        /// The same for the second-best tap, and its name.
         next: Option<(Place, f64)>,
-        /// How many tensors of this name were matched so, of how many.
+        /// How many tensors of this name matched, and how many there are.
         matched: (usize, usize),
     },
-    /// It is the only tensor, and that the only tap, of as many elements. Its values are others.
+    /// The only tensor and the only tap with this number of elements. Their values differ.
     Size {
         /// Elements.
         elements: usize,
     },
-    /// A guess: its values are no tap's.
+    /// A guess: its values match no tap.
     Guess(Guess),
 }
 
@@ -49,18 +49,18 @@ pub enum Evidence {
 pub struct Alias {
     /// The name.
     pub name: String,
-    /// The name that was taken in its stead, or the tap that the dump has them under.
+    /// The name that was chosen instead, or the tap under which the dump has these values.
     pub same_as: String,
 }
 
-/// What could be said of the names that are no taps.
+/// What was found about names that are no taps.
 #[derive(Clone, Debug, Default)]
 pub struct Naming {
     /// Names, in the order of their taps.
     pub proposals: Vec<Proposal>,
-    /// Names of values that another name has too.
+    /// Names whose values another name holds too.
     pub aliases: Vec<Alias>,
-    /// Names of which nothing can be said.
+    /// Names about which nothing is known.
     pub unknown: Vec<String>,
     /// In which form tensors hold the taps, where not as they are: one sequence of several, keys padded, a row each.
     pub notes: Vec<String>,
@@ -70,23 +70,23 @@ pub struct Naming {
 struct Match {
     /// Without the step at its end.
     name: String,
-    /// Whether there was one: it says the step, which is the run's own.
+    /// Whether it had one: it then gives the step, which is the run's own.
     says_step: bool,
     place: Place,
     form: Form,
     nmse: f64,
     next: Next,
-    /// Of its values in rising order.
+    /// A hash of its sorted values.
     values: u64,
 }
 
 impl Match {
-    /// What tensors of the same values have in common.
+    /// The form and place that tensors of the same values share.
     fn claim(&self) -> (bool, Place) {
         (self.form == Form::Row, self.place)
     }
 
-    /// The step that a rule has to add to the name's; nothing where a row's name may have it in another place.
+    /// The step that a rule has to add to the name; `None` where the name of a row may contain it elsewhere.
     fn due(&self) -> Option<u32> {
         match (self.says_step, self.form) {
             (true, _) => Some(0),
@@ -96,15 +96,15 @@ impl Match {
     }
 }
 
-/// The names of the candidate that are no taps: neither of the vocabulary, nor of the reference.
+/// The names of the candidate that are neither in the vocabulary nor in the reference.
 pub fn unnamed<'c>(reference: &Dump, candidate: &'c Dump) -> impl Iterator<Item = &'c String> {
     let held: BTreeSet<String> =
         reference.open_taps().iter().map(|e| stored_name(&e.tap.to_string(), e.step)).collect();
     candidate.unmapped().iter().filter(move |name| !held.contains(*name))
 }
 
-/// Proposes taps of `reference` for the names in `candidate` that are none. Of a batch, `sequence` is the one that the reference ran; a candidate that ran
-/// token by token is compared with the rows of one pass. `progress` is told how many of how many were looked at.
+/// Proposes taps of `reference` for the unknown names in `candidate`. Of a batch, `sequence` is the one that the reference ran; a candidate that ran token by
+/// token is compared with rows of one pass. `progress` gets the number of names examined, and of all.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -129,7 +129,7 @@ pub fn propose(
     let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
     for (number, name) in names.iter().enumerate() {
         progress(number, names.len());
-        // What cannot be read as floats is no tap.
+        // A tensor that cannot be read as floats is no tap.
         let Ok(tensor) = candidate.read_unmapped(name) else { continue };
         let values = sorted_values(&tensor);
         if let Some(same_as) = own.get(&values) {
@@ -170,7 +170,7 @@ pub fn propose(
     Ok(naming)
 }
 
-/// The taps that the candidate has under names that are known, by their values.
+/// The taps that the candidate has under known names, by their values.
 fn own_values(candidate: &Dump, sizes: &BTreeSet<usize>) -> Result<BTreeMap<u64, String>, DumpError> {
     let mut own = BTreeMap::new();
     for entry in candidate.entries().iter().filter(|e| sizes.contains(&e.shape.iter().product())) {
@@ -180,18 +180,19 @@ fn own_values(candidate: &Dump, sizes: &BTreeSet<usize>) -> Result<BTreeMap<u64,
     Ok(own)
 }
 
-/// What names that hold the values of one tap came to.
+/// The result of choosing among names with the values of one tap.
 #[derive(Default)]
 struct Elected {
     /// One for each tap.
     matches: Vec<Match>,
-    /// The same values under other names.
+    /// Other names with the same values.
     others: Vec<Alias>,
-    /// Of one tap, and not of the same values: nobody can say which is the tap.
+    /// Names for one tap with different values: which one is the tap is unknown.
     unclear: Vec<Match>,
 }
 
-/// Of names with equal values, as every graph has them whose nodes reshape or copy, the one whose like most layers have; then the one that says the site.
+/// Of names with equal values (every graph has some, where nodes reshape or copy), chooses the one whose pattern most layers have, then the one that names
+/// the site.
 fn elected(matches: Vec<Match>) -> Elected {
     let kinds = |m: &Match| -> Vec<(Site, String)> {
         let layer = m.place.tap.layer;
@@ -221,7 +222,7 @@ fn elected(matches: Vec<Match>) -> Elected {
     elected
 }
 
-/// Guesses for the names that are left, of the taps that no proposal is about.
+/// Guesses for the remaining names, among the taps without a proposal.
 fn guessed(
     candidate: &Dump,
     unknown: &BTreeSet<String>,
@@ -248,7 +249,7 @@ fn guessed(
     guesses.into_iter().map(|(family, site, by)| proposal(&family.template, site, by)).collect()
 }
 
-/// Names that no rule covers, each with its size, and those of them whose values another name has: one that is covered, else the one that says most.
+/// The names without a rule, with their sizes; apart from them, those whose values another name holds: one with a rule, else the most informative one.
 fn without_copies(
     rest: Vec<(String, usize, u64)>,
     covered: &dyn Fn(&str) -> bool,
@@ -277,10 +278,10 @@ fn without_contradictions(proposals: Vec<Proposal>) -> Vec<Proposal> {
     proposals.into_iter().filter(|p| uses[&p.name] == 1).collect()
 }
 
-/// The tap that comes next, and how near it comes.
+/// The second-best tap, and how near it is.
 type Next = Option<(Place, f64)>;
 
-/// The tap whose sorted values are the tensor's in one of the forms, and the next best.
+/// The tap whose sorted values match the tensor's in one of the forms, and the second best.
 fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Option<(Place, Form, f64, Next)> {
     let mut near = prints.near(tensor);
     // What another name of the reference holds as well is the vocabulary's tap.
@@ -295,7 +296,7 @@ fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Optio
     (nmse <= allowed(place.tap) && clear).then_some((place, form, nmse, next))
 }
 
-/// What was read otherwise than it stands there.
+/// Notes on tensors that were not read as they are.
 fn notes(matches: &[Match]) -> Vec<String> {
     let forms: BTreeSet<Form> = matches.iter().map(|m| m.form).collect();
     let told = forms.into_iter().filter_map(|form| match form {
@@ -315,7 +316,7 @@ fn rule(name: &str, tap: &str) -> Option<Names> {
     Names::parse(&format!("{name:?} = {tap:?}"), "").ok()
 }
 
-/// One rule for all layers where the matched names differ in the layer's number alone; else one for each.
+/// One rule for all layers where the matched names differ only in the layer's number; else one for each.
 fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
     let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
     for m in matches {
@@ -330,7 +331,7 @@ fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
         let of_match = |m: &&Match| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
         let fits = |t: &String| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer);
         let mut fitting: Vec<String> = of_site.iter().flat_map(of_match).filter(fits).collect();
-        // Of a name with several numbers, the one that counts through the layers; else the last.
+        // Of several numbers in a name, the one that counts the layers; else the last.
         let through = |t: &str| -> usize {
             let layers_of = all.iter().filter_map(|name| layer_in(t, split_stored_name(name).0));
             layers_of.filter(|layer| *layer < layers).collect::<BTreeSet<u32>>().len()
@@ -354,7 +355,7 @@ fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
     proposals
 }
 
-/// The rule of a tap whose rows are tensors of their own, each with the token's number in its name, or behind it.
+/// The rule of a tap with one tensor per row, with the token's number in its name, or behind it.
 fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
     let first = matches.first()?;
     let tap = first.place.tap.in_layers("{N}");
@@ -373,7 +374,7 @@ fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
     Some(proposal(name, tap, matches, bearers))
 }
 
-/// The name with one of its numbers for the step's; as it is, where no step is due.
+/// The name with one of its numbers replaced by the step; unchanged where no step is needed.
 fn with_step(name: &str, step: u32) -> Vec<String> {
     match step {
         0 => vec![name.to_owned()],
@@ -387,7 +388,7 @@ fn proposal(name: String, tap: String, matches: &[&Match], bearers: usize) -> Pr
     Proposal { name, tap, evidence: Evidence::Content { nmse: worst, next, matched: (matches.len(), bearers) } }
 }
 
-/// The name with one of its numbers for the layer's: the last first, counted from 0 before counted from 1.
+/// The name with one of its numbers replaced by the layer: the last number first, counted from 0 before counted from 1.
 fn templates(name: &str, layer: u32) -> Vec<String> {
     let mut runs = Vec::new();
     let mut start = None;
@@ -419,7 +420,7 @@ fn layer_in(template: &str, name: &str) -> Option<u32> {
     digits.parse::<u32>().ok().filter(|_| plain)?.checked_sub(base)
 }
 
-/// What is left over on both sides, where its size leaves one possibility.
+/// Matches what is left on both sides, where its size allows only one match.
 fn by_size(names: &[(String, usize)], taps: &[&Entry]) -> (Vec<Proposal>, Vec<String>) {
     let size = |e: &Entry| e.shape.iter().product::<usize>();
     let (mut proposals, mut unknown) = (Vec::new(), Vec::new());

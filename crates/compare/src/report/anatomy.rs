@@ -1,4 +1,4 @@
-//! What does the error of one tap look like? By position, head and channel, and which simple change would undo it.
+//! Describes the error of one tap: by position, head and channel, and which simple change explains it.
 
 use std::fmt;
 
@@ -15,42 +15,42 @@ use crate::words::number;
 /// The error of one tap, taken apart.
 #[derive(Clone, Debug, Default)]
 pub struct Anatomy {
-    /// NMSE of each position, of its own energy; infinite where that is zero or a value is not finite.
+    /// NMSE of each position, relative to its own energy; infinite where that is zero or a value is not finite.
     pub positions: Vec<f64>,
     /// NMSE of each head, for sites that have heads.
     pub heads: Vec<f64>,
     /// Share of the whole error in each channel (each key, for scores).
     pub channels: Vec<f64>,
-    /// NMSE of each channel (each key), of its own energy.
+    /// NMSE of each channel (each key), relative to its own energy.
     pub channel_nmse: Vec<f64>,
     /// The best constant factor, and the NMSE that remains once it is divided out.
     pub factor: Option<(f64, f64)>,
-    /// The error of each rank's part, where the candidate was joined of ranks.
+    /// The error of each rank's part, where the candidate was joined from ranks.
     pub ranks: Vec<RankError>,
-    /// Simple changes that leave no more than rounding, the least first.
+    /// Simple changes that leave no more than rounding, those with the fewest free numbers first.
     pub explained_by: Vec<Transform>,
-    /// A factor that leaves no more than rounding, of so few numbers that chance has one as well.
+    /// A factor that leaves no more than rounding, but of so few numbers that chance gives one as well.
     pub by_chance: Option<(f64, Account)>,
-    /// What the numbers that are off carry at most, and the share of itself by which rounding moves one.
+    /// The most that the wrong numbers can prove, and the relative size of rounding in one of them.
     evidence: Option<(Evidence, f64)>,
 }
 
 impl Anatomy {
-    /// Takes up a change in the place `at`, where the numbers that are off pay for saying it; `nmse` is what they are off.
+    /// Adds a change at index `at`, if the wrong numbers carry enough evidence to claim it; `nmse` is their error.
     pub(crate) fn take_up(&mut self, at: usize, undone: Transform, nmse: f64) {
         if self.account(&undone, nmse).is_none_or(|account| account.is_paid()) {
             self.explained_by.insert(at, undone);
         }
     }
 
-    /// Takes out what is said by channel: of a tensor of more axes that was compared as one row, no place of that row is one.
+    /// Removes what is given by channel: a tensor of more axes was compared as one row, whose elements are not channels.
     pub(crate) fn forget_channels(&mut self) {
         self.channels.clear();
         self.channel_nmse.clear();
         self.explained_by.retain(|undone| !matches!(undone.change, Change::ZeroTail(_)));
     }
 
-    /// What is explained by a change, against what it costs. That there are zeros is seen, and costs nothing.
+    /// The evidence that a change explains, and its cost. Zeros are visible, and cost nothing.
     fn account(&self, undone: &Transform, nmse: f64) -> Option<Account> {
         let (evidence, unit) = self.evidence?;
         let free = match undone.change {
@@ -78,7 +78,7 @@ pub struct Transform {
     pub residual_nmse: f64,
 }
 
-/// A change that can be seen in one tensor alone. It describes the numbers; it is not yet a cause.
+/// A change that shows in one tensor by itself. It describes the numbers; it is not yet a cause.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// candidate = f * reference.
@@ -99,11 +99,11 @@ pub enum Change {
     OtherTap(String),
     /// The candidate's row is the reference's of this token position.
     OtherPosition(usize),
-    /// The products from a key on are those with the reference's keys as many slots away, or zeros.
+    /// The products from a key on belong to the reference's keys this many slots away, or are zeros.
     MovedKeys {
         /// The first key that is wrong.
         from: usize,
-        /// How many slots further than they should the reference's keys lie.
+        /// By how many slots the reference's keys are moved.
         by: i64,
     },
     /// The candidate is all zeros.
@@ -187,9 +187,9 @@ struct Tally {
     whole: Sums,
     positions: Vec<Sums>,
     heads: Vec<Sums>,
-    /// Whether every value counted is.
+    /// Whether every counted value is finite.
     finite: bool,
-    /// Every element behind the position axis.
+    /// The sums of every element behind the position axis.
     channels: Vec<Sums>,
     /// Length of the last axis.
     width: usize,
@@ -198,7 +198,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// At each place of the last axis, within a head where there are heads: its share of the whole error, and its NMSE.
+    /// For each index of the last axis (within a head, where there are heads): its share of the whole error, and its NMSE.
     fn by_channel(&self) -> (Vec<f64>, Vec<f64>) {
         let mut sums = vec![Squares::default(); self.width];
         for (i, channel) in self.channels.iter().enumerate() {
@@ -241,7 +241,7 @@ fn tally(pair: &Pair<'_>) -> Tally {
     sums
 }
 
-/// Takes the error of `pair` apart; `allowed` is what counts as undone.
+/// Takes the error of `pair` apart; a change explains it if it leaves no more than `allowed`.
 pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     if pair.is_empty() {
         return Anatomy::default();
@@ -259,7 +259,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         .into_iter()
         .chain(moved(pair))
         .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * nmse)
-        // What is not finite no change of this kind explains.
+        // No change of this kind explains values that are not finite.
         .filter(|_| sums.finite)
         .collect();
     explained_by.sort_by_key(|undone| rank(&undone.change));
@@ -273,7 +273,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         evidence: Some((evidence, unit)),
         ..Anatomy::default()
     };
-    // One number has a factor, and it says nothing.
+    // A single number always has a factor, which shows nothing.
     if let Some((by, residual_nmse)) = factor {
         let account = anatomy.account(&Transform { change: Change::Factor(by), residual_nmse }, nmse);
         if let Some(account) = account.filter(|account| !account.is_paid()) {
@@ -287,10 +287,10 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     anatomy
 }
 
-/// Changes that are tried of a tensor, about.
+/// About how many changes are tried per tensor.
 const CHANGES: usize = 16;
 
-/// The fewer numbers a change has to choose, the more it says.
+/// Ranks a change: the fewer free numbers it has, the more it shows.
 fn rank(change: &Change) -> usize {
     match change {
         Change::Zeros | Change::RowOrder(_) | Change::OtherTap(_) | Change::OtherPosition(_) => 0,
@@ -339,7 +339,7 @@ fn moved(pair: &Pair<'_>) -> Vec<Transform> {
     let stride = (pair.len() / SAMPLE).max(1);
     let mut found = Vec::new();
     let mut attempt = |change, reading: &Pair<'_>| {
-        // Most readings are far off: a sample tells.
+        // Most readings are far off, which a sample is enough to show.
         if reading.sampled_nmse(stride) < SAMPLE_LEAVES {
             found.push(Transform { change, residual_nmse: reading.sampled_nmse(1) });
         }
@@ -384,7 +384,7 @@ fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Transform> {
     close.then(|| Transform { change: Change::ShiftedRows(shift), residual_nmse: residual(1) })
 }
 
-/// Which other tap of the reference the candidate holds, if any: the input, a sibling, another layer's. `nmse` is what it is off from its own.
+/// The other tap of the reference that the candidate holds, if any: the input, a sibling, another layer's. `nmse` is the error against its own tap.
 pub(crate) fn other_tap(
     reference: &Dump,
     entry: &Entry,
@@ -414,7 +414,7 @@ pub(crate) fn other_tap(
         }
         let residual_nmse = pair.sampled_nmse(1);
         let better = best.as_ref().is_none_or(|best| residual_nmse < best.residual_nmse);
-        // One position of great size must not speak for the others.
+        // One large position must not decide for the others.
         let mut positions = pair.nmse_by_position();
         positions.sort_by(f64::total_cmp);
         let most = positions.get(positions.len() * 9 / 10).copied().unwrap_or(0.0);
@@ -430,9 +430,9 @@ pub(crate) fn other_tap(
 pub struct RankError {
     /// The rank's folder.
     pub name: String,
-    /// What of the tap it holds: `heads 4-7`.
+    /// The part of the tap that it holds: `heads 4-7`.
     pub part: String,
-    /// NMSE of its part, of that part's own energy; infinite where that is zero or a value is not finite.
+    /// NMSE of its part, relative to that part's energy; infinite where that is zero or a value is not finite.
     pub nmse: f64,
     /// Whether that is within what is allowed.
     pub right: bool,
@@ -445,7 +445,7 @@ impl fmt::Display for RankError {
     }
 }
 
-/// `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`: those that are wrong first; nothing where no rank stands out.
+/// `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`: wrong ranks first; `None` where no rank stands out.
 pub(crate) fn in_words(errors: &[RankError]) -> Option<String> {
     let (right, wrong): (Vec<&RankError>, Vec<&RankError>) = errors.iter().partition(|e| e.right);
     if wrong.is_empty() {

@@ -1,4 +1,4 @@
-//! What of one tap can be drawn? Its error by position, head and channel, how its differences are spread, and the values that are furthest apart.
+//! Computes what can be drawn of one tap: its error by position, head and channel, a histogram of its differences, and its worst values.
 
 use firstdiff_trace::Site;
 
@@ -6,11 +6,11 @@ use crate::layout::pair::Pair;
 use crate::metrics::Squares;
 use crate::words::unravel;
 
-/// Bars of a chart at most: of more positions or channels, neighbours stand together.
+/// The most bars in a chart; with more positions or channels, neighbours share a bar.
 const BARS: usize = 64;
 /// Values that are shown side by side.
 const WORST: usize = 5;
-/// Rows and columns of a map at most.
+/// The most rows and columns of a map.
 const MAP: usize = 24;
 
 /// One tap's error, in few numbers.
@@ -22,24 +22,24 @@ pub struct TapDetail {
     pub tokens: Vec<[usize; 2]>,
     /// By head, where it has heads.
     pub heads: Bars,
-    /// By place of the last axis: channel, or key of scores.
+    /// By index of the last axis: channel, or key of scores.
     pub channels: Bars,
-    /// The values that are furthest apart, the worst first; those that are not finite on one side alone before all others.
+    /// The values that are furthest apart, the worst first; before all others, those that are finite on one side only.
     pub worst: Vec<Apart>,
     /// How large the differences are.
     pub spread: Spread,
-    /// Of probabilities, those of the head that is furthest off.
+    /// For probabilities, those of the head that is furthest off.
     pub maps: Option<Maps>,
 }
 
-/// NMSE of groups of neighbours, each of its own energy; infinite where that is zero or a value is not finite.
+/// NMSE of groups of neighbours, relative to their own energy; infinite where that is zero or a value is not finite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bars {
-    /// How many stand in each group; the last may hold fewer.
+    /// How many are in each group; the last may hold fewer.
     pub each: usize,
-    /// How many stand in all groups.
+    /// How many are in all groups together.
     pub count: usize,
-    /// Of each group.
+    /// NMSE of each group.
     pub nmse: Vec<f64>,
 }
 
@@ -54,7 +54,7 @@ pub struct Apart {
     pub candidate: f64,
 }
 
-/// How many differences are how large.
+/// A histogram of the sizes of differences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
     /// Values that are equal.
@@ -93,7 +93,7 @@ impl Bars {
 }
 
 impl TapDetail {
-    /// Of two tensors that stand against each other. Places of scores that are masked on both sides are left out.
+    /// The detail of two paired tensors. Scores masked on both sides are left out.
     pub fn of(pair: &Pair<'_>) -> TapDetail {
         if pair.is_empty() {
             return TapDetail::default();
@@ -105,7 +105,7 @@ impl TapDetail {
         let mut by_head = vec![Squares::default(); heads];
         let mut by_channel = vec![Squares::default(); width];
         let (mut worst, mut spread) = (Furthest::default(), Powers::default());
-        // A run is of one position and one head; every run is as long.
+        // A run belongs to one position and one head; all runs have the same length.
         let of_head = if heads == 0 { row } else { run_of_head(pair, heads, row) };
         let run = width.min(row).min(of_head).max(1);
         let mut buffers = Default::default();
@@ -119,7 +119,7 @@ impl TapDetail {
                 }
                 let apart = if r == c { 0.0 } else { (c - r).abs() };
                 spread.add(apart);
-                // Infinities that are equal have no distance.
+                // Equal infinities have no distance.
                 if apart == 0.0 && r.is_infinite() {
                     continue;
                 }
@@ -151,7 +151,7 @@ impl TapDetail {
         TapDetail { positions, tokens, heads, channels, worst, spread: spread.into(), maps }
     }
 
-    /// The same of a tap of this shape that was compared as one row: places by its own axes, and none of channels.
+    /// The same for a tap of this shape that was compared as one row: indices along its own axes, and no channels.
     pub(crate) fn in_shape(self, pair: &Pair<'_>, shape: &[usize]) -> TapDetail {
         if !pair.site().is_open() || pair.rows().0 > 1 || pair.shape() == shape {
             return self;
@@ -161,7 +161,7 @@ impl TapDetail {
     }
 }
 
-/// How many elements of one head stand together, where `row` stand behind the position axis.
+/// How many elements of one head are contiguous, where `row` elements are behind the position axis.
 fn run_of_head(pair: &Pair<'_>, heads: usize, row: usize) -> usize {
     if pair.site().position_axis() == 1 { pair.len() / heads } else { row / heads }
 }
@@ -170,7 +170,7 @@ impl Maps {
     fn of(pair: &Pair<'_>, heads: &Bars) -> Maps {
         let &[_, queries, keys] = pair.shape() else { unreachable!("asked of three axes") };
         let worst = (0..heads.nmse.len()).max_by(|&a, &b| heads.nmse[a].total_cmp(&heads.nmse[b]));
-        // Of heads that stand together, the first.
+        // The first of the heads that share a bar.
         let head = worst.unwrap_or(0) * heads.each.max(1);
         let each = [queries.div_ceil(MAP).max(1), keys.div_ceil(MAP).max(1)];
         let size = [queries.div_ceil(each[0]), keys.div_ceil(each[1])];
@@ -192,13 +192,13 @@ impl Maps {
     }
 }
 
-/// The largest differences so far, the largest first. Of equal ones the first seen.
+/// The largest differences so far, the largest first; of equal ones, the first seen first.
 #[derive(Default)]
 struct Furthest(Vec<(usize, f64)>);
 
 impl Furthest {
     fn add(&mut self, index: usize, apart: f64) {
-        // What is not finite is above all that is.
+        // A value that is not finite is above all that are.
         let apart = if apart.is_nan() { f64::INFINITY } else { apart };
         let least = self.0.last().map_or(0.0, |(_, least)| *least);
         if apart == 0.0 || self.0.len() == WORST && apart <= least {
@@ -210,14 +210,14 @@ impl Furthest {
     }
 }
 
-/// Counts by power of two, of every exponent that an f64 has.
+/// Counts by power of two, for every exponent that an f64 has.
 struct Powers {
     equal: usize,
     not_finite: usize,
     counts: Vec<usize>,
 }
 
-/// Bits of an f64's exponent, and what it is of 1.
+/// The number of exponents of an f64, and the biased exponent of 1.
 const EXPONENTS: usize = 2048;
 const OF_ONE: i32 = 1023;
 

@@ -1,33 +1,33 @@
-//! What became of a tap on its way from two tensors to a status? One entry for each stage that said something of it.
+//! Logs how a tap's judgement developed: one entry for each stage of the comparison that changed it.
 
 use std::fmt;
 
 use crate::report::reason::Reason;
 
-/// A stage of the comparison that may change what is said of a tap, in the order in which they are carried out.
+/// A stage of the comparison that may change the judgement of a tap, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Its two tensors are judged, in the layout that fits.
     Tensors,
     /// The dump itself may put it in doubt.
     DumpInDoubt,
-    /// A router's choice is judged by the scores it was made of.
+    /// A router's choice is judged by the scores it was made from.
     Choice,
-    /// It is judged again against what its operation may have passed on.
+    /// It is judged again, with the errors that its operation may have passed on.
     InputError,
     /// Later taps confirm the layout in which it agrees, or do not.
     Layout,
-    /// Both sides must be of the same token positions.
+    /// Both sides must hold the same token positions.
     Positions,
     /// Both sides must have been fed the same token.
     Continuation,
-    /// What other experts computed cannot be compared.
+    /// The results of other experts cannot be compared.
     BehindChoices,
-    /// Nothing may have read what differs behind a mask.
+    /// No operation may have read what differs behind a mask.
     Masked,
     /// At position 0 every rotation is right.
     FirstPosition,
-    /// In another shape it may be in an order of axes that was not found.
+    /// In another shape, its axes may be in an order that was not found.
     AxisOrder,
     /// Replicas on several ranks must be equal.
     Replicas,
@@ -72,16 +72,16 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How a tap stands after a stage.
+/// The state of a tap after a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Bit for bit.
     Exact,
     /// Within what is allowed.
     Rounding,
-    /// Beyond it.
+    /// Beyond what is allowed.
     Differs,
-    /// Beyond rounding, and what it reads may explain it, or not.
+    /// Beyond rounding; errors of its inputs may explain it or not.
     Inconclusive,
     /// Not compared.
     Unchecked,
@@ -100,12 +100,12 @@ impl Standing {
     }
 }
 
-/// What a stage said of a tap.
+/// What a stage decided about a tap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogEntry {
     /// The stage.
     pub stage: Stage,
-    /// How the tap stands after it.
+    /// The state of the tap after it.
     pub to: Standing,
     /// Why.
     pub reason: Option<Reason>,
@@ -116,7 +116,7 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// Whether another stage said the same.
+    /// Whether another stage decided the same.
     pub(crate) fn says_as(&self, other: &LogEntry) -> bool {
         let numbers = |entry: &LogEntry| (entry.to, entry.nmse, entry.allowed);
         numbers(self) == numbers(other) && self.reason == other.reason

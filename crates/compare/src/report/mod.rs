@@ -1,4 +1,4 @@
-//! What is said at the end? The report's types; no text is formatted here.
+//! Defines the report of a comparison as data; no text is formatted here.
 
 pub(crate) mod anatomy;
 pub(crate) mod detail;
@@ -25,7 +25,7 @@ use crate::words::{index_in_words, unravel};
 /// What a comparison concludes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything that was compared agrees, and it was enough to tell.
+    /// Everything compared agrees, and that was enough to decide.
     Parity,
     /// Something differs.
     Diverged,
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// What is said of a tap.
+/// The status of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -52,9 +52,9 @@ pub enum Status {
     Exact,
     /// Within what the profile allows.
     Rounding,
-    /// Differs, though nothing that was compared of what it reads does.
+    /// Differs, though all its inputs that were compared agree.
     Diverged,
-    /// Differs, but so does something it reads.
+    /// Differs, and so does one of its inputs.
     Downstream,
     /// Not compared; the reason says why. Neither a pass nor a blame.
     Unchecked,
@@ -90,9 +90,9 @@ pub struct TapReport {
     pub place: Place,
     /// The operation that makes it.
     pub op: String,
-    /// What is said of it.
+    /// Its status.
     pub status: Status,
-    /// Why it differs, why it is unchecked, or which layout was undone.
+    /// Why it differs, why it is unchecked, or in which other layout it was read.
     pub reason: Option<Reason>,
     /// The measures, where it was compared.
     pub metrics: Option<Metrics>,
@@ -104,11 +104,11 @@ pub struct TapReport {
     pub allowed: Option<f64>,
     /// The shape in which it was compared.
     pub shape: Vec<usize>,
-    /// The token positions of the step that were compared, where fewer than all.
+    /// The token positions of the step that were compared, where not all.
     pub positions: Option<Vec<usize>>,
-    /// Whether one row was compared, of which nobody knows the position: the last one, of however many.
+    /// Whether only one row of unknown position was compared: the last one, of however many.
     pub is_last: bool,
-    /// Whether it is one row of a model that reads no tokens: of no position, and its values are of no token.
+    /// Whether it is one row of a model that reads no tokens: it belongs to no position and no token.
     pub is_pooled: bool,
     /// How the candidate's memory was read, where it was compared.
     pub layout: Option<Layout>,
@@ -116,12 +116,12 @@ pub struct TapReport {
     pub part: Option<KnownPart>,
     /// NMSE of a second right run against the reference, where that was measured here.
     pub noise: Option<f64>,
-    /// What each stage of the comparison said of it, where that was not what the stage before did.
+    /// What each stage of the comparison decided about it, where that differs from the stage before.
     pub log: Vec<LogEntry>,
 }
 
 impl TapReport {
-    /// A tap that nobody looked at.
+    /// A tap that was not examined.
     pub fn unchecked(place: Place, op: String) -> TapReport {
         TapReport {
             place,
@@ -143,34 +143,34 @@ impl TapReport {
         }
     }
 
-    /// Whether it holds the reference's values in another order, which is each side's own.
+    /// Whether it holds the reference's values in another order that each side may choose.
     pub fn is_in_own_order(&self) -> bool {
         matches!(self.reason, Some(Reason::OrderOfExperts))
     }
 
-    /// Whether what it reads may explain its error, or not.
+    /// Whether errors of its inputs may explain its error or not.
     pub fn is_inconclusive(&self) -> bool {
         matches!(self.reason, Some(Reason::Inconclusive))
     }
 
-    /// Whether it was not compared because tokens went to other experts: here, or before.
+    /// Whether it was not compared because tokens went to other experts, here or earlier.
     pub fn is_of_other_experts(&self) -> bool {
         matches!(self.reason, Some(Reason::OtherExperts { .. } | Reason::BehindOtherExperts(_)))
     }
 
-    /// The reason in words, behind what is known of it where that is a part.
+    /// The reason in words, behind the known part where only a part is known.
     pub fn why(&self) -> Option<String> {
         let (part, reason) =
             (self.part.as_ref().map(KnownPart::to_string), self.reason.as_ref().map(Reason::to_string));
         [part, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"))
     }
 
-    /// How many times that of a second right run its error is, where one was given (`--noise`).
+    /// Its error as a multiple of that of a second right run, where one was given (`--noise`).
     pub fn over_noise(&self) -> Option<f64> {
         Some(self.size()? / self.noise?)
     }
 
-    /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
+    /// How far off it is as a whole: its NMSE, or its balanced NMSE with room for how positions scatter, whichever is larger.
     pub fn size(&self) -> Option<f64> {
         Some(size(self.metrics?.nmse()?, self.balanced))
     }
@@ -207,9 +207,9 @@ impl TapReport {
 /// What was compared of a tap that is known in part.
 #[derive(Clone, Debug)]
 pub struct KnownPart {
-    /// The places of the elements that were compared.
+    /// The indices of the elements that were compared.
     pub elements: Arc<[usize]>,
-    /// How many the tensor has.
+    /// How many elements the tensor has.
     pub total: usize,
     /// How exactly they were printed, where they were.
     pub precision: Option<String>,
@@ -236,31 +236,31 @@ impl fmt::Display for KnownPart {
 /// The first tap that differs though everything it reads agrees.
 #[derive(Clone, Debug)]
 pub struct FirstDivergence {
-    /// Its place in [`Report::taps`].
+    /// Its index in [`Report::taps`].
     pub index: usize,
-    /// The last tap before it, among those it depends on, that agrees. None: the tokens themselves.
+    /// The last tap before it, among those it depends on, that agrees. `None`: the tokens themselves.
     pub after: Option<Place>,
     /// What its operation reads, where that is known.
     pub reads: Vec<Place>,
-    /// Whether anybody says what it reads: nobody may of a tap outside the vocabulary.
+    /// Whether its inputs are known; for a tap outside the vocabulary they may not be.
     pub inputs_known: bool,
-    /// What lies between the two and was not checked: the fault may be in any of their operations.
+    /// Unchecked taps between the two: the fault may be in any of their operations.
     pub unchecked_between: Vec<Place>,
-    /// Layers in between of which neither dump holds a tap; of a model's own graph none.
+    /// Layers in between of which neither dump holds a tap; none in a model's own graph.
     pub unrecorded_layers: Vec<UnrecordedLayers>,
-    /// The first tap that is made of it and agrees all the same, where all that is made of it ends so: the difference reaches no further.
+    /// The first tap computed from it that agrees again, where all that is computed from it ends in such taps: the difference reaches no further.
     pub recovers_at: Option<Place>,
     /// The taps in between, which differ too.
     pub recovers_behind: Vec<Place>,
-    /// Attention lies between it and what agrees, and only some token positions were compared: keys or values of the others may have
-    /// been wrong before, so that no operation can be blamed.
+    /// Attention lies between it and the taps that agree, and only some token positions were compared: keys or values of the others may have been wrong
+    /// before, so that no operation can be blamed.
     pub keys_not_compared: bool,
-    /// The error looked at closely.
+    /// The error in detail.
     pub anatomy: Anatomy,
 }
 
 impl FirstDivergence {
-    /// Whether all that its operation reads was compared and agrees, so that no other operation can have done it.
+    /// Whether all its inputs were compared and agree, so that no other operation can have caused it.
     pub fn is_bracketed(&self) -> bool {
         self.inputs_known
             && self.unchecked_between.is_empty()
@@ -274,9 +274,9 @@ impl FirstDivergence {
 pub struct Report {
     /// The conclusion.
     pub verdict: Verdict,
-    /// The arithmetic in whose terms agreement was judged.
+    /// The arithmetic by which agreement was judged.
     pub profile: Profile,
-    /// The type in which keys and values were taken to be kept, on either side.
+    /// The type in which keys and values were assumed to be cached, on either side.
     pub cache: Cache,
     /// Token positions of the prefill: that of decode step n is `prompt + n - 1`.
     pub prompt: usize,
@@ -284,13 +284,13 @@ pub struct Report {
     pub first: Option<FirstDivergence>,
     /// Every tap either side recorded, in the order they are produced.
     pub taps: Vec<TapReport>,
-    /// What this run could not have shown, and what else should be known.
+    /// What this run could not have shown, and other notes.
     pub warnings: Vec<Warning>,
-    /// Names of tensors of one side that a dump.json says are taps, and of which the other side has nothing there.
+    /// Names of tensors that a dump.json lists as taps on one side, and that the other side lacks there.
     pub one_sided: Vec<String>,
     /// Names in either dump that are no taps.
     pub unmapped: Vec<String>,
-    /// How the two runs were aligned, where they took the tokens in other chunks: a place's step is then the number of its cell.
+    /// How the two runs were aligned, where their chunks differ: a place's step is then the number of its cell.
     pub alignment: Option<Arc<ChunkAlignment>>,
 }
 
@@ -300,7 +300,7 @@ impl Report {
         self.taps.iter().find(|t| t.place == Place { step, tap })
     }
 
-    /// What a place is called: its tap, and where in the run it is.
+    /// The name of a place: its tap, and where in the run it is.
     pub fn name(&self, place: Place) -> String {
         name_of(self.alignment.as_deref(), place)
     }

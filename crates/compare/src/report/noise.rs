@@ -1,4 +1,4 @@
-//! How far is a second right run from the reference? Its distance, tap by tap, is what another arithmetic may do, and no more.
+//! Measures the distance of a second right run from the reference, tap by tap: it bounds what another arithmetic may do.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub struct TapNoise {
     pub nmse: f64,
     /// NMSE of its position that is furthest off.
     pub worst_position: f64,
-    /// The one factor on the reference that comes nearest to the second run.
+    /// The factor on the reference that comes nearest to the second run.
     pub factor: f64,
-    /// Whether one of its heads or channels stands out by itself: then that is no sign of a fault.
+    /// Whether one of its own heads or channels stands out: then that is no sign of a fault.
     pub has_structure: bool,
 }
 
 impl TapNoise {
-    /// How far a factor may be from 1, where that of the second run is not 1 either.
+    /// How far a factor may be from 1, given that of the second run.
     pub(crate) fn factor_off(self) -> f64 {
         2.0 * (self.factor - 1.0).abs()
     }
@@ -39,7 +39,7 @@ impl TapNoise {
         NOISE_ROW_ROOM * self.worst_position
     }
 
-    /// Whether the second run is too far off to measure anything by; a NaN is.
+    /// Whether the second run is too far off to serve as a measure, or NaN.
     pub fn is_drowned(self) -> bool {
         self.nmse.is_nan() || self.nmse > DROWNED
     }
@@ -51,11 +51,11 @@ fn rows(tap: &TapReport) -> usize {
 }
 
 impl Noise {
-    /// From the comparison of the second run with the reference, of the places that `both` recorded. A tap that is equal bit for bit tells nothing
-    /// of another arithmetic.
+    /// The distances by the comparison of the second run with the reference, for the places that `both` recorded. A tap that is equal bit for bit shows
+    /// nothing about another arithmetic.
     pub fn of(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
         let of_tap = |tap: &TapReport| {
-            // What both recorded and nobody could compare is as far off as can be.
+            // A tap that both recorded but that could not be compared counts as infinitely far off.
             let nmse = tap.size().unwrap_or(f64::INFINITY);
             let factor = tap.metrics.and_then(|m| m.best_factor()).map_or(1.0, |best| best.factor);
             let worst_position = tap.worst_position.unwrap_or(f64::INFINITY);
@@ -63,7 +63,7 @@ impl Noise {
         };
         let both = |tap: &&TapReport| both(tap.place);
         let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
-        // A row or two may be nearer by chance than the same tap is as a rule.
+        // One or two rows may be nearer by chance than the same tap usually is.
         let few = report.taps.iter().filter(|tap| rows(tap) < FEW_NOISE_ROWS && noise.taps.contains_key(&tap.place));
         let few: Vec<Place> = few.map(|tap| tap.place).collect();
         let most = |place: &Place| {
@@ -79,7 +79,7 @@ impl Noise {
         noise
     }
 
-    /// Takes from `itself`, the comparison of the second run by its own distance, where it has structure.
+    /// Takes over which taps have structure, from the comparison of the second run within its own distance.
     pub fn has_structure_in(&mut self, itself: &Report) {
         for tap in itself.taps.iter().filter(|tap| tap.status.differs()) {
             if let Some(noise) = self.taps.get_mut(&tap.place) {
@@ -93,7 +93,7 @@ impl Noise {
         self.taps.get(&place).copied()
     }
 
-    /// Whether the second run is the reference, as far as it was compared.
+    /// Whether the second run equals the reference, as far as it was compared.
     pub fn is_none(&self) -> bool {
         self.taps.keys().all(|place| place.tap.site == Site::H0)
     }

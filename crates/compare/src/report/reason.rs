@@ -1,4 +1,4 @@
-//! Why does a tap have its status? Reasons are data, from the judge to the report; their words stand here and nowhere else.
+//! Defines the reasons for a tap's status as data, from the judge to the report. Their words are here and nowhere else.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use crate::run::side::Side;
 use crate::run::steps::Unwitnessed;
 use crate::words::{number, tokens_in_words};
 
-/// What is known of the candidate's choice where it may be another than the reference's.
+/// What is known of the candidate's choice of experts where it may differ from the reference's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherChoice {
-    /// It is another, and the candidate's own scores, which agree, ask for it.
+    /// It differs, as the candidate's own scores, which agree, demand.
     ByRounding,
-    /// It is another, and rounding may have made it, or not.
+    /// It differs, and rounding may be the cause or not.
     Unclear,
-    /// It was not recorded, and rounding decides it.
+    /// It was not recorded, and depends on rounding.
     NotRecorded,
 }
 
@@ -27,66 +27,66 @@ pub enum OtherChoice {
 pub enum Reason {
     /// It differs.
     Differs {
-        /// In what.
+        /// How.
         difference: Difference,
-        /// In which layout it was measured, where that is another one than its shape says.
+        /// The layout in which it was measured, where that is not the one its shape says.
         layout: Option<Layout>,
     },
     /// It agrees in another layout, which is the dump's own.
     ReadIn(Layout),
-    /// It is off by more than rounding, and the error of what it reads may explain that, or not.
+    /// It is off by more than rounding; errors of its inputs may explain that or not.
     Inconclusive,
-    /// One side alone recorded it.
+    /// Only one side recorded it.
     NotIn(Side),
     /// It is no tap of the model.
     NotOfTheModel,
-    /// The vocabulary does not have it, and nobody says which of its axes is that of the tokens.
+    /// It is outside the vocabulary, and its axis of tokens is unknown.
     AxesUnknown,
-    /// The vocabulary does not have it, both sides hold something else under its name, and neither says that it is a tap.
+    /// It is outside the vocabulary, the two sides hold different tensors under its name, and neither declares it as a tap.
     Undeclared,
-    /// It holds none of the token positions that were asked for.
+    /// It holds none of the requested token positions.
     NoneOfTheRowsAsked,
     /// The two sides hold no token position in common.
     NoCommonPosition,
-    /// Its step stands for other tokens on the other side.
+    /// Its step holds other tokens on the other side.
     OtherTokens,
     /// The shapes, or the rows they declare, do not fit.
     Shape(ShapeMismatch),
     /// Its positions on the two sides could not be aligned.
     Unaligned(Unaligned),
-    /// Both sides declare the order of the rows of Q and K, not the same one, and it agrees as it stands.
+    /// The two sides declare different orders of the rows of Q and K, and yet it agrees as it stands.
     RowOrderContradicted,
     /// It agrees in this layout, and no later tap confirms it.
     Unconfirmed(Layout),
-    /// In another shape it differs, and what follows agrees: it may be in an order of axes that was not found.
+    /// It differs in another shape, and later taps agree: its axes may be in an order that was not found.
     OrderUnknown,
-    /// The second right run is itself so far from the reference here.
+    /// The second right run itself is this far from the reference here.
     Drowned {
         /// Its NMSE, infinite where it could not be compared.
         nmse: f64,
     },
-    /// Tokens are sent to other experts than in the reference, and that is no fault, or it cannot be told.
+    /// Tokens are sent to other experts than in the reference: no fault, or undecided.
     OtherExperts {
         /// The tokens.
         tokens: Vec<usize>,
         /// What is known of the candidate's choice.
         choice: OtherChoice,
     },
-    /// The same in another order, which is each side's own: of the rows of an expert, or of the chosen experts.
+    /// The same in another order that each side may choose: of the rows of an expert, or of the chosen experts.
     OrderOfExperts,
-    /// Made of tokens that were sent to other experts, at this place first.
+    /// Computed from tokens that were sent to other experts, first at this place.
     BehindOtherExperts(Place),
     /// Every rotation is right at position 0, and no other position is known.
     RotationAtZero,
-    /// Nothing shows that both sides are of the same token positions.
+    /// Nothing shows that both sides hold the same token positions.
     Unwitnessed(Unwitnessed),
-    /// Nothing of a decode step agrees, and nobody says that both were fed the same token there.
+    /// Nothing in a decode step agrees, and it is unknown whether both were fed the same token there.
     Continuation,
     /// A dump itself puts its values in doubt.
     InDoubt {
         /// Which of the two.
         side: Side,
-        /// What it says of them.
+        /// What it says about them.
         what: String,
     },
     /// A step of keys or values holds more than its positions have.
@@ -95,7 +95,7 @@ pub enum Reason {
         values: usize,
         /// How many positions the step has.
         positions: usize,
-        /// How many values these have.
+        /// How many values these must have.
         due: usize,
     },
     /// The ranks' tensors were not joined.
@@ -104,41 +104,41 @@ pub enum Reason {
     RankMissing {
         /// The ranks that were read.
         ranks: Vec<String>,
-        /// What is missing by.
+        /// How that is known.
         by: Missing,
     },
-    /// In the dump of one rank alone, it may be that rank's summand.
+    /// It is in the dump of one rank only, and may be that rank's summand.
     MayBeSummand {
         /// The rank.
         rank: String,
     },
-    /// Both sides hold a flat tensor, of nobody knows how many positions.
+    /// Both sides hold a flat tensor with an unknown number of positions.
     FlatOnBothSides {
         /// How many values.
         values: usize,
     },
-    /// Both sides are known in part, and not in the same part.
+    /// Both sides are known in part, but not in the same part.
     OtherPart,
-    /// None of the elements that are known is in both.
+    /// No known element is in both.
     NothingKnown,
-    /// A list of values without a shape, of a tap with heads, queries and keys.
+    /// A list of values without a shape, of a tap with axes of heads, queries and keys.
     ListWithoutShape {
         /// How many values.
         values: usize,
     },
-    /// The values are hardly larger than what was not printed of them.
+    /// The values are hardly larger than the digits that were not printed.
     PrintedTooCoarsely {
         /// How exactly they were printed.
         precision: String,
     },
-    /// What another judge says, as `replay` does of an operation on its own inputs; in its words.
+    /// The words of another judge, such as `replay` on an operation with its own inputs.
     Other(String),
 }
 
-/// By what a rank's dump is known to be missing.
+/// How it is known that a rank's dump is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The pieces of the tap fall short of the reference's extent along an axis.
+    /// The pieces of the tap do not cover the reference's extent along an axis.
     Extent {
         /// The axis.
         axis: usize,
@@ -147,7 +147,7 @@ pub enum Missing {
         /// What the reference holds.
         due: usize,
     },
-    /// It is a sum over ranks, and the pieces of another place fall short.
+    /// It is a sum over ranks, and the pieces of another place do not cover it.
     Summand(Place),
 }
 
@@ -266,14 +266,14 @@ impl fmt::Display for Reason {
 /// What this run could not have shown, or what else should be known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// So many taps hold some token positions only.
+    /// This many taps hold only some token positions.
     SomePositions {
         /// How many.
         taps: usize,
     },
-    /// The first tap that differs is outside the vocabulary, and stands where its name puts it.
+    /// The first tap that differs is outside the vocabulary, and is ordered by its name only.
     OrderUnknown,
-    /// Anything that no other part asks about, in words.
+    /// Any other note, in words.
     Note(String),
 }
 

@@ -1,4 +1,4 @@
-//! How do taps stand while a rule is at work whose own first steps bear on its later ones?
+//! Holds the taps while a rule changes them, for rules whose later steps depend on their earlier ones.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -13,18 +13,18 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Nothing is changed yet.
+    /// No changes yet.
     pub(super) fn of(taps: &[Judged]) -> Draft {
         Draft { taps: taps.to_vec(), changed: BTreeSet::new() }
     }
 
-    /// Judges one tap otherwise.
+    /// Replaces the judgement of one tap.
     pub(super) fn set(&mut self, index: usize, judged: Judged) {
         self.taps[index] = judged;
         self.changed.insert(index);
     }
 
-    /// What has become of it.
+    /// The changes made.
     pub(super) fn into_changes(self) -> Changes {
         let changed = self.taps.into_iter().enumerate().filter(|(index, _)| self.changed.contains(index));
         Changes { taps: changed.collect(), note: None }

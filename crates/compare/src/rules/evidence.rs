@@ -1,4 +1,5 @@
-//! What speaks for a layout in which a tap agrees with the reference, or against it: its readers, the rotation behind it, and the layouts of its like.
+//! Gathers the evidence for or against a layout in which a tap agrees with the reference: its readers, the rotation behind it, and the layouts of similar
+//! taps.
 
 use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
@@ -50,7 +51,7 @@ impl Witness for Reference<'_, '_> {
         }
         let after = self.readers(index);
         let declared = self.says_its_shape(index);
-        // Memory that is the reference's needs no confirming, unless something speaks against it; of heads, a reader's own.
+        // Memory in the reference's own order needs no confirmation unless something contradicts it; with heads, it does where it has readers.
         let plain = own.is_of_the_shape_alone() && !contradicted && (after.is_empty() || !own.is_of_heads());
         let nothing = if plain { Evidence::For } else { Evidence::None };
         if after.is_empty() {
@@ -62,7 +63,7 @@ impl Witness for Reference<'_, '_> {
             evidence = evidence.max(match &self.agreeing[i] {
                 Some(theirs) if reads_it => resolved.of_reader(claim, self.place(i), theirs),
                 Some(_) => Evidence::For,
-                // The shape's own word stands.
+                // The order that the shape shows is accepted.
                 None if self.reads_what_is_wrong(i, index) && own.is_shown() => Evidence::For,
                 None if self.reads_what_is_wrong(i, index) => Evidence::None,
                 None if !reads_it && !declared => Evidence::None,
@@ -75,10 +76,10 @@ impl Witness for Reference<'_, '_> {
                 None => self.off_but_nearer(i, &own)?,
             });
         }
-        // Misplaced is what stands otherwise than its shape and its like say, or is read by the engine itself as it stands.
+        // A tap is misplaced if it contradicts its shape, or similar taps, or if the engine itself reads it as it stands: two of these.
         let witnesses = [declared || own.is_against_its_shape(), contradicted, works_as_it_stands];
         let misplaced = !own.is_shown() && witnesses.iter().filter(|witness| **witness).count() > 1;
-        // Rows are looked up whole: no mistake makes another order of axes of an embedding.
+        // Rows are looked up whole: no mistake changes the order of an embedding's axes.
         let looked_up = self.site(index) == Site::H0;
         Ok(match evidence {
             Evidence::For => Evidence::For,
@@ -109,12 +110,12 @@ impl Reference<'_, '_> {
         self.agreeing[index].is_some() || self.found[index].is_compared()
     }
 
-    /// The nearest taps after one that were compared.
+    /// The nearest compared taps after one.
     fn readers(&self, index: usize) -> Vec<usize> {
         self.run.graph.nearest_after(index, |i| self.is_compared(i)).0
     }
 
-    /// Whether a tap is still compared, after what its claim came to.
+    /// Whether a tap is still compared once its claim is decided.
     fn stays_compared(&self, index: usize, resolved: &Resolved) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(Evidence::None) => false,
@@ -123,7 +124,7 @@ impl Reference<'_, '_> {
         }
     }
 
-    /// What speaks for the rows of Q or K being in the dump's own RoPE order, or against it.
+    /// The evidence for or against the dump's own RoPE order of the rows of Q or K.
     fn of_rows(&self, claim: &Claim, index: usize, resolved: &Resolved) -> Result<Evidence, DumpError> {
         let rows = claim.layout.rows();
         if self.run.declared() == rows {
@@ -137,7 +138,7 @@ impl Reference<'_, '_> {
             // Rotated Q and K both in the other order have the same products: the order is the dump's own.
             return Ok(if same(partner) { Evidence::For } else { Evidence::Against });
         }
-        // What was in that order before the rotation and is after it, was rotated in it.
+        // In that order before the rotation and after it: it was rotated in that order.
         let was_so = rotated && !told && self.run.graph.reads(index).iter().any(|&i| same(i));
         let mut evidence = if was_so { Evidence::For } else { Evidence::None };
         for i in self.readers(index) {
@@ -145,7 +146,8 @@ impl Reference<'_, '_> {
             evidence = evidence.max(match &self.agreeing[i] {
                 Some(_) if !self.site(i).has_rope_rows() || same(i) => Evidence::For,
                 Some(_) => Evidence::Against,
-                // Rotated in the pairs of the reference's order it may be the mistake, or the next one's; where the dumps say their orders it is the mistake.
+                // Rotated in the pairs of the reference's order: the mistake may be here or in the next tap. Where the dumps declare their orders, it is
+                // here.
                 None if rotates && !told && self.rotates(index, i, &claim.layout)? == (true, false) => Evidence::For,
                 None => Evidence::None,
             });
@@ -169,7 +171,7 @@ impl Reference<'_, '_> {
         self.index(Place { tap: Tap { site, ..place.tap }, ..place })
     }
 
-    /// Whether what `reader` makes of `index` is a rotation of it: in this layout, and as both stand.
+    /// Whether what `reader` computes from `index` is a rotation of it: in this layout, and as both stand.
     fn rotates(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
         let own = self.convention(index, layout);
         let like = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(&own);
@@ -179,7 +181,7 @@ impl Reference<'_, '_> {
         let from =
             self.run.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
         let to = self.run.with_tap_judge(self.place(reader), |alignment, allowed| {
-            // The very same layout, where there is one: the same order by the shape, and by content, is two layouts.
+            // Exactly this layout, where possible: one order, shown by the shape or by the content, is two layouts.
             let exactly = alignment.under(layout).filter(|pair| pair.layout() == layout);
             let in_layout =
                 exactly.or_else(|| alignment.under(&Layout::Same).into_iter().chain(alignment.others()).find(like));
@@ -197,13 +199,13 @@ impl Reference<'_, '_> {
         Ok((rotation(from, to), rotation(from_plain, to_plain)))
     }
 
-    /// Whether something else that an operation reads agrees in no layout: then that it differs says nothing.
+    /// Whether an operation also reads something else that agrees in no layout: then its difference shows nothing.
     fn reads_what_is_wrong(&self, reader: usize, index: usize) -> bool {
         let (read, _) = self.run.graph.nearest_before(reader, |i| self.is_compared(i));
         read.iter().any(|&i| i != index && self.agreeing[i].is_none())
     }
 
-    /// What a reader that differs says: what is nearly right in this order, and far off as it stands, may have its own mistake.
+    /// The evidence of a reader that differs: one that is nearly right in this order, and far off as it stands, may have its own mistake.
     fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<Evidence, DumpError> {
         let says = |alignment: &TapJudge<'_>, _| {
             let same = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(own);
@@ -216,19 +218,19 @@ impl Reference<'_, '_> {
         Ok(self.run.with_tap_judge(self.place(index), says)?.unwrap_or(Evidence::Against))
     }
 
-    /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.
+    /// Whether the candidate's tensor has the same shape as the reference's: then it states itself in which order its values are.
     fn says_its_shape(&self, index: usize) -> bool {
         let (left, right) = self.run.both(self.place(index));
         left.zip(right).is_some_and(|(left, right)| left.shape == right.shape)
     }
 
-    /// Whether both dumps say in which order the rows of Q and K are: then another one is a mistake.
+    /// Whether both dumps declare the order of the rows of Q and K: then another one is a mistake.
     fn orders_are_told(&self) -> bool {
         [self.run.reference, self.run.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
     }
 }
 
-/// Whether a site is what RoPE makes.
+/// Whether a site is a result of RoPE.
 fn is_rotated(site: Site) -> bool {
     matches!(site, Site::QRope | Site::KRope)
 }

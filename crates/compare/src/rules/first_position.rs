@@ -1,4 +1,4 @@
-//! Is nothing known but position 0? Every rotation is right there, and attention has one key: to agree there shows nothing of either.
+//! Handles runs of which only position 0 is known: every rotation is right there and attention has one key, so agreement shows nothing of either.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::taps::context::{Compared, Judged, Run};
 use crate::words::unravel;
 
 impl Run<'_> {
-    /// What is to be said where of all that attention has gone into nothing but position 0 is known, and whether the reference has more.
+    /// What to report where, behind attention, only position 0 is known; and whether the reference has more positions.
     pub(crate) fn first_alone(&self, found: &[Judged]) -> Option<(String, bool)> {
         let ranges = self.ranges();
         let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
@@ -34,7 +34,7 @@ impl Run<'_> {
         })
     }
 
-    /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
+    /// Doubts rotations of which only position 0 is known: every one is right there, so agreement shows nothing of the operation.
     pub(crate) fn doubt_rotations(&self, taps: &[Judged]) -> Ruled {
         let (ranges, more) = (self.ranges(), self.has_more());
         let rotated = |(place, _): &(Place, &Compared)| matches!(place.tap.site, Site::QRope | Site::KRope);
@@ -53,10 +53,10 @@ impl Run<'_> {
         Ok(Changes::all(doubted, &Judged::Unchecked(Reason::RotationAtZero)))
     }
 
-    /// Whether what was compared of a place is of position 0 and of no other.
+    /// Whether only position 0 of a place was compared.
     fn at_first(&self, ranges: &[Range<usize>], place: Place, judged: &Compared) -> bool {
         let own = ranges.get(place.step as usize);
-        // A single row of a run of nobody knows how many tokens.
+        // A single row of a run with an unknown number of tokens.
         if judged.part.is_none() && extent(place, judged) == Some(1) && self.is_of_unknown_position(place) {
             return false;
         }
@@ -67,12 +67,12 @@ impl Run<'_> {
         match (&judged.part, &judged.positions) {
             (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &judged.shape).get(axis) == Some(&0)),
             (None, Some(positions)) => positions.iter().all(|&position| position == 0),
-            // A single row of a longer step, undeclared, is its last.
+            // A single undeclared row of a longer step is its last.
             (None, None) => own.map_or(extent(place, judged) == Some(1), |own| own.len() == 1),
         }
     }
 
-    /// The token positions of every step, or cell, where they are known: the reference's.
+    /// The reference's token positions of every step, or cell, where they are known.
     fn ranges(&self) -> Vec<Range<usize>> {
         match self.alignment() {
             Some(alignment) => alignment.cells.clone(),
@@ -93,7 +93,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether nothing that a position has here came from another: what lies before the first rotation.
+/// Whether a position's values depend on no other position here: the taps before the first rotation.
 pub(super) fn is_by_position(tap: Tap) -> bool {
     use Site::{AttnNorm, H0, K, KNorm, Q, QNorm, V};
     tap.site == H0 || (tap.layer == Some(0) && matches!(tap.site, AttnNorm | Q | K | V | QNorm | KNorm))

@@ -1,4 +1,4 @@
-//! What the layouts that were found make of the taps: what nothing confirms is judged as it stands, and what differs is measured in the dump's own layout.
+//! Applies the layouts that were found: a tap with an unconfirmed layout is judged as it stands, and a difference is measured in the dump's own layout.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
 impl Run<'_> {
-    /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
+    /// A layout explains a difference only if later taps agree; without confirmation the tap is judged as it stands.
     pub(crate) fn resolve_layouts(&self, taps: &[Judged]) -> Ruled {
         let here = self.graph.places().iter().zip(taps);
         let claims =
@@ -40,7 +40,7 @@ impl Run<'_> {
         Ok(draft.into_changes())
     }
 
-    /// Queries and keys whose rows are in different orders make other products: where no product shows that they are right, nobody can tell.
+    /// Queries and keys whose rows are in different orders have other products: where no product shows that they are right, they are unchecked.
     fn doubt_unlike_rows(&self, draft: &mut Draft) {
         let places = self.graph.places();
         let of = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
@@ -67,7 +67,7 @@ impl Run<'_> {
         }
     }
 
-    /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
+    /// Measures differences in the order that other taps show for the dump: otherwise the error could not be interpreted.
     fn measure_in_conventions(&self, draft: &mut Draft, known: &[LayoutConvention]) -> Result<(), DumpError> {
         let agreeing: Vec<Layout> = draft.iter().filter_map(agreeing_layout).cloned().collect();
         let seen =
@@ -78,7 +78,7 @@ impl Run<'_> {
         let mut changed = false;
         for index in 0..draft.len() {
             let place = self.graph.places()[index];
-            // What reads what is measured now may have inherited its error.
+            // Taps that read one measured only now may have inherited its error.
             if changed && matches!(&draft[index], Judged::Compared(judged) if !judged.judgement.outcome.agrees()) {
                 let judged = self.with_input_error_as_stored(draft, index, draft[index].clone())?;
                 draft.set(index, judged);
@@ -88,7 +88,7 @@ impl Run<'_> {
                 Judged::Compared(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
-                // The order that its shape shows is not its own, where the values are others altogether.
+                // The order that its shape shows is not its own where the values are entirely different.
                 Judged::Compared(judged) if judged.layout.is_shown() && is_unlike(judged) => {
                     (judged.judgement.metrics.nmse(), true)
                 }
@@ -100,7 +100,7 @@ impl Run<'_> {
                 let rows = layout.rows().is_none() || layout.rows() == self.declared() || shown();
                 let Layout::Stored(stored) = layout else { return rows };
                 let ordered = match stored.in_order() {
-                    // Extents listed otherwise than memory holds them; or padding, which needs no order.
+                    // Extents listed in another order than memory has; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
                     false => known.iter().any(|known| LayoutConvention::of(place.tap.site, layout).follows_from(known)),
                 };
@@ -118,8 +118,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is far off in another shape than the reference's, though all that follows agrees, may be in an order of axes that nobody found, or was recorded
-    /// wrongly: no operation's fault.
+    /// A tap in another shape than the reference's that is far off, though all later taps agree, may be in an order of axes that was not found, or was
+    /// recorded wrongly: no operation's fault.
     pub(crate) fn doubt_orders(&self, taps: &[Judged]) -> Ruled {
         let strange: Vec<bool> = (0..taps.len()).map(|index| self.is_strange(taps, index)).collect();
         let vouched_for = |&index: &usize| {
@@ -138,7 +138,7 @@ impl Run<'_> {
         Ok(Changes::all(doubted.into_iter(), &Judged::Unchecked(Reason::OrderUnknown)))
     }
 
-    /// Whether the candidate's numbers are the reference's in whatever order: each of these is among those.
+    /// Whether the candidate holds the reference's numbers in any order: each of the reference's is among them.
     fn has_its_values(&self, found: &[Judged], index: usize) -> Result<bool, DumpError> {
         let Judged::Compared(judged) = &found[index] else { return Ok(false) };
         let (Some(ours), Some(theirs)) = self.both(self.graph.places()[index]) else { return Ok(false) };
@@ -149,7 +149,7 @@ impl Run<'_> {
             Ok(values)
         };
         let (ours, theirs) = (sorted(self.reference, &ours)?, sorted(self.candidate, &theirs)?);
-        // Where the candidate holds more, so many may be left out to come nearer.
+        // Where the candidate holds more values, leaving out those that differ could bring the rest near.
         let Some(more) = theirs.len().checked_sub(ours.len()) else { return Ok(false) };
         let mut skipped = 0;
         let nearest = ours.iter().enumerate().map(|(at, &wanted)| {
@@ -176,7 +176,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether values are as far off as misplaced ones are: they do not resemble each other, or as many are masked, and not the same ones.
+/// Whether values are as far off as misplaced ones: they do not resemble each other, or equally many are masked, but in other places.
 fn is_unlike(judged: &Compared) -> bool {
     let metrics = &judged.judgement.metrics;
     let [ours, theirs] = [metrics.non_finite().inf_reference.count, metrics.non_finite().inf_candidate.count];
@@ -191,7 +191,7 @@ pub(super) fn agreeing_layout(found: &Judged) -> Option<&Layout> {
     }
 }
 
-/// The layout that was undone: that in which a tap agrees, and the order of rows in which it was measured.
+/// The layout that explains a tap: the one in which it agrees, or the order of rows in which it was measured.
 fn undone_layout(found: &Judged) -> Option<&Layout> {
     match found {
         Judged::Compared(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
@@ -199,12 +199,12 @@ fn undone_layout(found: &Judged) -> Option<&Layout> {
     }
 }
 
-/// A tap that agrees in a layout of which nobody can say whether it is the dump's.
+/// A tap that agrees in a layout of which it is unknown whether it is the dump's.
 fn cannot_tell(layout: &Layout) -> Judged {
     Judged::Unchecked(Reason::Unconfirmed(layout.clone()))
 }
 
-/// A tap as it is without the layout that nothing confirmed.
+/// A tap as it stands, without its unconfirmed layout.
 pub(super) fn as_it_stands(found: &Judged) -> Judged {
     let Judged::Compared(judged) = found else { return Judged::NotRecorded };
     match &judged.plain {
@@ -225,7 +225,7 @@ pub(super) fn as_it_stands(found: &Judged) -> Judged {
     }
 }
 
-/// What was undone, a line for each layout.
+/// The layouts that were applied, a line for each.
 pub(crate) fn undone_orders(found: &[Judged]) -> Vec<String> {
     let layouts: Vec<&Layout> = found.iter().filter_map(undone_layout).collect();
     layout_notes(&layouts, "reference")

@@ -1,8 +1,8 @@
-//! Do scores differ only where they are masked, and is nothing made of that? Then nothing has read the difference.
+//! Forgives scores that differ only where they are masked, if no later tap was computed from the difference.
 //!
-//! An engine that never computes what lies behind the query leaves zeros there, or what the buffer held; one that masks inside of its softmax
-//! leaves the bare products; and some mask with a number instead of -inf. The probabilities tell which it is, where they were recorded: they are 0
-//! there. Else the scores themselves do, where e to their power is 0; or what reads the probabilities, where it would be off had they been read.
+//! An engine that never computes scores behind the query leaves zeros there, or the buffer's old content; one that masks inside its softmax leaves the raw
+//! products; some mask with a number instead of -inf. Recorded probabilities show it: they are 0 there. Otherwise the scores show it, where e to their power
+//! is 0; or the taps that read the probabilities, which would be off had those been read.
 
 use firstdiff_trace::{DumpError, Site, Values};
 
@@ -19,11 +19,11 @@ use crate::tolerance::context::WOULD_SHOW;
 use crate::tolerance::judge::MASKED;
 
 impl Run<'_> {
-    /// Takes the blame from scores that are right wherever the reference has any, where nothing is made of the others; and says so.
+    /// Forgives scores that are right wherever the reference has any, where nothing is computed from the others; adds a note.
     pub(crate) fn forgive_hidden(&self, taps: &[Judged]) -> Ruled {
         let mut draft = Draft::of(taps);
         let mut forgiven = Vec::new();
-        // What is read later is settled first.
+        // Later readers are decided first.
         for index in (0..taps.len()).rev() {
             let place = self.graph.places()[index];
             let Judged::Compared(judged) = &draft[index] else { continue };
@@ -54,7 +54,7 @@ impl Run<'_> {
         Ok(changes)
     }
 
-    /// Whether nothing is made of the scores at `index` where the reference masks them. Probabilities that show the contrary are blamed.
+    /// Whether nothing is computed from the scores at `index` where the reference masks them. Probabilities that show the contrary are blamed.
     fn is_masked_away(
         &self,
         draft: &mut Draft,
@@ -85,7 +85,7 @@ impl Run<'_> {
             }
             return Ok(!leaks);
         }
-        // What stands beside the reference's keys is not in the pair.
+        // Keys beyond the reference's are not in the pair.
         if beside {
             return Ok(false);
         }
@@ -98,7 +98,7 @@ impl Run<'_> {
         if !leaks {
             return Ok(true);
         }
-        // What mixes the values shows what else was mixed in; a sum with the stream would hide it.
+        // The product with the values shows what else was mixed in; a sum with the stream would hide it.
         let (after, _) = self.graph.nearest_after(index, |i| draft[i].is_compared());
         let clears = |&i: &usize| match &draft[i] {
             Judged::Compared(read) if matches!(self.graph.places()[i].tap.site, Site::Context | Site::AttnOut) => {
@@ -109,7 +109,7 @@ impl Run<'_> {
         Ok(!after.is_empty() && after.iter().all(clears))
     }
 
-    /// The verdict over what the reference does not mask, if that agrees.
+    /// The judgement over the scores that the reference does not mask, if that agrees.
     fn where_seen(&self, pair: &Pair<'_>, own: f64) -> Option<Judgement> {
         let reference: Vec<f64> = (0..pair.len()).map(|i| pair.reference(i)).collect();
         let seen = |(i, &r): (usize, &f64)| if r <= MASKED { r } else { pair.candidate(i) };

@@ -1,4 +1,4 @@
-//! What is taken back, or explained away, once every tap is judged? Each rule by itself: it reads all taps, and says which of them it judges otherwise.
+//! Revises judgements once every tap is judged. Each rule reads all taps and returns those that it judges differently.
 
 mod draft;
 mod evidence;
@@ -18,7 +18,7 @@ use crate::report::log::{LogEntry, Stage};
 use crate::taps::JudgedTaps;
 use crate::taps::context::{Judged, Run};
 
-/// The taps that a rule judges otherwise, by their place in the graph, and what it has to say beside.
+/// The taps that a rule judges differently, by their index in the graph, and its notes.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) taps: BTreeMap<usize, Judged>,
@@ -26,7 +26,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// The same for several taps.
+    /// The same judgement for several taps.
     fn all(taps: impl Iterator<Item = usize>, judged: &Judged) -> Changes {
         Changes { taps: taps.map(|index| (index, judged.clone())).collect(), note: None }
     }
@@ -34,10 +34,10 @@ impl Changes {
 
 pub(crate) type Ruled = Result<Changes, DumpError>;
 
-/// A rule reads how all taps were judged, and gives what it can say better of some.
+/// A rule reads the judgements of all taps, and returns better ones for some.
 type Rule = for<'a> fn(&Run<'a>, &[Judged]) -> Ruled;
 
-/// Every rule, in the order in which they are applied: a later one sees what an earlier one said.
+/// Every rule, in the order in which they are applied: a later one sees the results of an earlier one.
 const RULES: [(Stage, Rule); 8] = [
     (Stage::Layout, |run, taps| run.resolve_layouts(taps)),
     (Stage::Positions, |run, taps| run.doubt_positions(taps)),
@@ -49,11 +49,11 @@ const RULES: [(Stage, Rule); 8] = [
     (Stage::Replicas, |run, taps| run.check_replicas(taps)),
 ];
 
-/// How every tap stands in the end, with a log of what each stage said of it.
+/// The final judgement of every tap, with a log of what each stage decided.
 pub(crate) struct Attributed {
     pub(crate) taps: Vec<Judged>,
     pub(crate) log: Vec<Vec<LogEntry>>,
-    /// What the rules have to say beside.
+    /// The notes of the rules.
     pub(crate) notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Are replicas of a tap on several ranks equal, and is a rank missing?
+//! Checks that replicas of a tap on several ranks are equal, and that no rank is missing.
 
 use firstdiff_trace::Share;
 
@@ -13,7 +13,7 @@ use crate::tolerance::run::SAME_TOKENS;
 use crate::words::number;
 
 impl Run<'_> {
-    /// Whether a rank's dump is not there by what could not be judged: then nothing is passed of the rest.
+    /// Why a rank's dump seems to be missing, by what could not be judged: then the rest does not pass.
     pub(crate) fn missing_rank(&self, found: &[Judged]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
         let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_compared());
@@ -27,7 +27,7 @@ impl Run<'_> {
         })
     }
 
-    /// A tap whose ranks hold different values, each of the whole shape, that do not add up to the reference's: neither replicas nor a sum.
+    /// A tap whose ranks hold different values of the whole shape that do not add up to the reference's: neither replicas nor a sum.
     pub(crate) fn unlike_ranks(&self, found: &[Judged]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
         let apart = |(place, here): (&Place, &Judged)| {
@@ -46,7 +46,7 @@ impl Run<'_> {
         self.graph.places().iter().zip(found).find_map(apart)
     }
 
-    /// Judges every replica that is not the one that was compared. Gives what is to be said of those that differ.
+    /// Judges every replica other than the compared one, and describes those that differ.
     pub(crate) fn check_replicas(&self, taps: &[Judged]) -> Ruled {
         let mut changes = Changes::default();
         let Some(ranks) = self.candidate.ranks() else { return Ok(changes) };

@@ -1,4 +1,4 @@
-//! What follows a token that rounding sent to other experts, or may have sent there, was computed by these: nobody can compare it.
+//! Excludes the results of other experts: what follows a token that rounding sent, or may have sent, to other experts cannot be compared.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::taps::context::{Judged, Options, Run};
 use crate::taps::judge_taps;
 
 impl Run<'_> {
-    /// What lies behind tokens that were sent elsewhere, and does not agree: judged again at the tokens before the first of them, or not at all.
+    /// Taps that differ behind tokens sent elsewhere: judged again at the tokens before the first of these, or not at all.
     pub(crate) fn judge_behind_choices(&self, taps: &[Judged]) -> Ruled {
         let mut draft = Draft::of(taps);
         self.undecided(taps)?.into_iter().for_each(|(index, judged)| draft.set(index, judged));
@@ -26,7 +26,7 @@ impl Run<'_> {
         let is_reached = |index: &usize| reached.contains(index) || *index > at && !self.graph.knows_inputs(*index);
         let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
-        // A choice that does no harm need not be known.
+        // A choice without effect need not be known.
         if behind_it.is_empty() {
             return Ok(Changes::default());
         }
@@ -45,7 +45,7 @@ impl Run<'_> {
         Ok(draft.into_changes())
     }
 
-    /// Every tap at the rows of its step before one.
+    /// Every tap, judged at the rows of its step before `row`.
     fn at_rows_before(&self, row: usize) -> Result<Vec<Judged>, DumpError> {
         let rows = match &self.options.rows {
             Some(Rows::List(list)) => list.iter().copied().filter(|&other| other < row).collect(),
@@ -56,7 +56,7 @@ impl Run<'_> {
         Ok(attribute(&run, judge_taps(&run, &mut |_, _| ())?)?.taps)
     }
 
-    /// Whether in a stack no token reads a later one: it decodes, or gives later keys no probability.
+    /// Whether no token of a stack reads a later one: it decodes, or gives later keys no probability.
     fn is_causal(&self, stack: &str) -> Result<bool, DumpError> {
         let here = |place: &&Place| place.tap.stack() == stack;
         if self.graph.places().iter().filter(here).any(|place| place.step > 0) {
@@ -78,7 +78,7 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// Why a run does not pass of which tokens went to other experts: what follows them was not compared.
+    /// Why a run with tokens sent to other experts does not pass: what follows them was not compared.
     pub(crate) fn behind_other_experts(&self, found: &[Judged]) -> Option<String> {
         let reason = |index: usize| if let Judged::Unchecked(reason) = &found[index] { Some(reason) } else { None };
         let is_flip = |index: &usize| matches!(reason(*index), Some(Reason::OtherExperts { .. }));
@@ -90,7 +90,7 @@ impl Run<'_> {
             _ => false,
         };
         let agree = found.iter().filter(|here| here.agrees()).count();
-        // Where nothing behind it was compared, nothing shows that it did no harm.
+        // Where nothing behind it was compared, nothing shows that it had no effect.
         let is_harmless = reached.iter().any(|&index| found[index].agrees());
         (!is_harmless || reached.iter().any(is_lost)).then(|| {
             format!(

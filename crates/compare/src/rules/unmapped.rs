@@ -1,4 +1,4 @@
-//! May what has no name be a tap that was not compared? Then a run does not pass.
+//! Refuses to pass a run where a tensor of unknown name may be a tap that was not compared.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -9,10 +9,10 @@ use crate::taps::choice::is_choice;
 use crate::taps::context::{Judged, Run};
 
 impl Run<'_> {
-    /// Tensors of the candidate whose names nobody knows, and which by their size may be taps that were not compared: an engine that is wrong
-    /// from one of these on would pass.
-    /// A tensor that holds the same values as a tap that was compared is that tap once more, and one of which the candidate's own graph says that all that is
-    /// made of it agrees was right.
+    /// Tensors of the candidate with unknown names that by their size may be taps which were not compared: an engine that is wrong from one of these on would
+    /// pass.
+    /// A tensor with the same values as a compared tap is that tap again; a tensor was right if, by the candidate's own graph, all that is computed from it
+    /// agrees.
     pub(crate) fn unmapped_taps(&self, found: &[Judged]) -> Option<String> {
         let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
@@ -23,7 +23,7 @@ impl Run<'_> {
             .filter(|e| candidate.find(e.tap, e.step).is_none() && candidate.find_part(e.tap, e.step).is_none())
             .map(|e| e.shape.iter().product());
         let missing: BTreeSet<usize> = absent.chain(self.open_ends(found)).collect();
-        // What both have under one name is compared as such.
+        // A name that both have is compared as such.
         let shared: BTreeSet<&String> = reference.unmapped().iter().collect();
         let may_be = |name: &&String| {
             !shared.contains(name) && candidate.unmapped_size(name).is_some_and(|size| missing.contains(&size))
@@ -55,7 +55,7 @@ impl Run<'_> {
         ))
     }
 
-    /// How many elements those open taps of the reference have of which nothing that was compared is made.
+    /// The numbers of elements of those open taps of the reference from which no compared tap is computed.
     fn open_ends<'r>(&'r self, found: &'r [Judged]) -> impl Iterator<Item = usize> + 'r {
         let places = self.graph.places().iter().enumerate().filter(|(_, place)| place.tap.is_open());
         let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| found[i].is_compared()).0.is_empty());
@@ -65,14 +65,14 @@ impl Run<'_> {
         })
     }
 
-    /// The names of which, by the candidate's own graph, all that is made of them was compared and agrees, in that step, or is itself such a name. That an
-    /// operation chooses right says nothing of the size of what it chooses by.
+    /// The names for which, by the candidate's own graph, all that is computed from them in that step was compared and agrees, or is itself such a name. A
+    /// right choice shows nothing about the size of the scores it is made from.
     fn vouched_for(&self, step: u32, found: &[Judged]) -> HashSet<&str> {
         let graph = self.recorded()[1].meta().graph.as_deref().unwrap_or_default();
         let agreeing =
             self.graph.places().iter().zip(found).filter(|(place, here)| place.step == step && here.agrees());
         let agreeing: HashSet<Tap> = agreeing.map(|(place, _)| place.tap).filter(|tap| !is_choice(*tap)).collect();
-        // Of each name how many read it, and how many of these are right; what reads stands behind what is read.
+        // For each name, how many operations read it and how many of these are right; readers come after what they read.
         let mut readers: HashMap<&str, (usize, usize)> = HashMap::new();
         let mut vouched = HashSet::new();
         for node in graph.iter().rev() {

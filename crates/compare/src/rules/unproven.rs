@@ -1,4 +1,4 @@
-//! What is neither passed nor blamed, though it was compared? What the dump itself puts in doubt, and what nothing shows to be of the same positions.
+//! Marks compared taps as unchecked for lack of proof: where the dump itself puts them in doubt, or nothing shows that both sides hold the same positions.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::taps::context::{Judged, Run};
 use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
 impl Run<'_> {
-    /// Takes back what differs where nothing shows that both are of the same positions.
+    /// Withdraws differences where nothing shows that both sides hold the same positions.
     pub(crate) fn doubt_positions(&self, taps: &[Judged]) -> Ruled {
         let [reference, candidate] = self.recorded();
         let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
@@ -24,7 +24,7 @@ impl Run<'_> {
             return Ok(Changes::default());
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
-        // Most of its tokens are the reference's.
+        // Most of its tokens are those of the reference.
         if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_clear) {
             return Ok(Changes::default());
         }
@@ -35,7 +35,7 @@ impl Run<'_> {
         Ok(Changes::all(compared, &Judged::NotComparable(Reason::Unwitnessed(reason))))
     }
 
-    /// Whether most rows of a tap that attention has gone into are right, the last among them: of another prompt they would not be.
+    /// Whether most rows of a tap behind attention are right, including the last: with another prompt they would not be.
     fn has_right_rows(&self, taps: &[Judged]) -> Result<bool, DumpError> {
         for (place, here) in self.graph.places().iter().zip(taps).filter(|(place, _)| !is_by_position(place.tap)) {
             let Judged::Compared(judged) = here else { continue };
@@ -49,12 +49,12 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
+    /// Withdraws differences in later steps where nothing agrees, and neither ids nor embeddings show that both were fed the same token.
     pub(crate) fn doubt_continuations(&self, taps: &[Judged]) -> Ruled {
         let mut changes = Changes::default();
         let steps: BTreeSet<u32> =
             self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
-        // Of a few taps that were asked for, others are known elsewhere.
+        // Where only a few taps are requested, others may be known elsewhere.
         if self.options.only.is_some() {
             return Ok(changes);
         }
@@ -76,7 +76,7 @@ impl Run<'_> {
         Ok(changes)
     }
 
-    /// Whether both runs say which tokens they were fed up to a step.
+    /// Whether both runs record their tokens up to a step.
     fn names_tokens_of(&self, step: u32) -> bool {
         let named = |chunks: &Chunks, end: usize| chunks.ids.as_ref().is_some_and(|ids| ids.len() >= end);
         match self.alignment() {
@@ -93,7 +93,7 @@ impl Run<'_> {
         }
     }
 
-    /// Why a run of which all that was compared agrees does not pass.
+    /// Why a run in which all that was compared agrees does not pass.
     pub(crate) fn not_passed(&self, found: &[Judged]) -> Option<String> {
         let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
@@ -108,8 +108,8 @@ impl Run<'_> {
             .or_else(|| self.unclear_together(found))
     }
 
-    /// Two taps that are both unclear, of which one reads the other, where that is no chance: what is off and stays so is a fault that is small beside
-    /// what else is off, or more rounding than is known of, and nobody can tell.
+    /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or
+    /// more rounding than is known: undecidable.
     fn unclear_together(&self, found: &[Judged]) -> Option<String> {
         let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
         let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Judged::NotRecorded)).0;
@@ -125,7 +125,7 @@ impl Run<'_> {
         ))
     }
 
-    /// Token positions that only the candidate has, in a step of both, and of which nothing says what they are: padding, more tokens, other sequences.
+    /// Token positions that only the candidate has, in a step of both, and that nothing declares: padding, more tokens, or other sequences.
     fn undeclared_padding(&self, found: &[Judged]) -> Option<String> {
         let more = |held: usize, wanted: usize, place: &str| {
             format!(

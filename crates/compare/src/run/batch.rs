@@ -1,4 +1,4 @@
-//! How many sequences does each side hold? Decided once, from what the dumps say of themselves and from shapes, before anything is compared.
+//! Counts the sequences that each side holds: once, from metadata and shapes, before anything is compared.
 
 use firstdiff_trace::{Batch, Dump, DumpError, Entry, Site, Tap, element_count};
 
@@ -6,7 +6,7 @@ use crate::graph::Place;
 use crate::layout::rows::squeezed;
 use crate::run::steps::names_no_tokens;
 
-/// The batches that two dumps are; `None` for a side that holds one sequence.
+/// The batches of two dumps; `None` for a side that holds one sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Sequences {
     /// The reference's.
@@ -16,7 +16,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// How many sequences each side holds. A shape that a single sequence may have too shows a batch only where the other side's tells.
+    /// How many sequences each side holds. A shape that a single sequence may also have shows a batch only where the other side's shape decides it.
     pub fn of(reference: &Dump, candidate: &Dump) -> Sequences {
         let mut found = Sequences {
             reference: Batch::of(reference, &|tap, step| single(candidate, tap, step)),
@@ -41,8 +41,8 @@ impl Sequences {
     }
 }
 
-/// Two dumps whose tensors have one axis more on either side, and of which nothing says that they are of several sequences: a picture's patches stand so in a
-/// grid. Its cells are the positions then, one after the other. Tokens, a mask, heads, keys, logits and decode steps are of text.
+/// Two dumps whose tensors have one more axis on both sides, without a sign of several sequences: the patches of a picture form such a grid. Its cells become
+/// the positions, one after the other. Tokens, a mask, heads, keys, logits and decode steps are signs of text.
 pub fn grids(reference: Dump, candidate: Dump) -> [Dump; 2] {
     let is_plain = |entry: &Entry| {
         entry.step == 0 && entry.rows.is_none() && entry.tap.site.axes().len() == 2 && entry.tap.site != Site::Logits
@@ -73,8 +73,8 @@ fn single(dump: &Dump, tap: Tap, step: u32) -> Option<Vec<usize>> {
     (shape.len() > 1 && shape.len() <= tap.site.axes().len()).then_some(shape)
 }
 
-/// The batch that a dump without a batch axis is, where each of its tensors has as many times the elements of the single sequence's: more positions have
-/// more keys too, so that their scores would have more times.
+/// The batch of a dump without a batch axis, where each of its tensors has the same multiple of the single sequence's elements. With more positions there
+/// would also be more keys, and a larger multiple for scores.
 fn times(one: &Dump, other: &Dump) -> Option<Batch> {
     let size = |dump: &Dump, tap, step| element_count(&dump.find(tap, step)?.shape);
     let ratio = |entry: &Entry| {
@@ -90,7 +90,7 @@ fn times(one: &Dump, other: &Dump) -> Option<Batch> {
     (alike && both).then(batch).filter(Batch::is_whole)
 }
 
-/// The batch that a dump without a batch axis is, where it holds as many elements as all sequences of the other have.
+/// The batch of a dump without a batch axis that holds as many elements as all sequences of the other.
 fn as_many(batch: &Batch, whole: &Dump, other: &Dump) -> Option<Batch> {
     let same = |tap, step| {
         let (one, two) = (whole.find(tap, step)?, other.find(tap, step)?);
@@ -101,7 +101,7 @@ fn as_many(batch: &Batch, whole: &Dump, other: &Dump) -> Option<Batch> {
     most.then(|| Batch::of_count(other, batch.count(), &|tap, step| batch.shape(tap, step).map(<[usize]>::to_vec)))
 }
 
-/// What shows that a sequence that was not compared is none of a right run: a value that is not finite, or a tap of nothing but zeros.
+/// A sign that a sequence which was not compared is wrong: a value that is not finite, or a tap of only zeros.
 ///
 /// # Errors
 /// When a tensor cannot be read.

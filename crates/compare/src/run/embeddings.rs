@@ -1,4 +1,4 @@
-//! Were two runs fed the same tokens, where not both say? Their embeddings tell, position by position.
+//! Decides by embeddings, position by position, whether two runs were fed the same tokens, where not both record their ids.
 
 use firstdiff_trace::{Dump, DumpError, Partial, Site, Tap};
 
@@ -12,13 +12,13 @@ use crate::tolerance::run::{OTHER_DIRECTION, OTHER_TOKEN, SAME_DIRECTION};
 pub enum Prompt {
     /// By their token ids, or by their embeddings.
     Same,
-    /// By their token ids, or by finite embeddings of other directions in most positions.
+    /// By their token ids, or by finite embeddings that have other directions in most positions.
     Other,
-    /// Nobody can tell.
+    /// Undecidable.
     Unknown,
 }
 
-/// Whether two runs were fed the same tokens, by the ids of all steps where both name them, else by h0. Ids that say otherwise than h0 does are not believed.
+/// Whether two runs were fed the same tokens: by the ids of all steps where both record them, else by h0. Ids that contradict h0 are not believed.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -42,7 +42,7 @@ fn by_embeddings(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError
     let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
         return Ok(Prompt::Unknown);
     };
-    // A prompt that is padded stands at the end of its positions, or at the beginning.
+    // A padded prompt is at the end of its positions, or at the beginning.
     let (less, more) = if ours.len() <= theirs.len() { (&ours, &theirs) } else { (&theirs, &ours) };
     let kinds =
         |from: usize| -> Option<Vec<Prompt>> { less.iter().zip(&more[from..]).map(|(a, b)| token(a, b)).collect() };
@@ -57,7 +57,7 @@ fn by_embeddings(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError
     })
 }
 
-/// Whether two embeddings are of one token; nothing where one is not finite, or all zeros: that is none.
+/// Whether two embeddings belong to one token; `None` where one is not finite, or all zeros, and so belongs to none.
 pub(crate) fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
     let metrics = Metrics::of_f64(ours, theirs);
     let size = |rms: Option<f64>| rms.is_some_and(|rms| rms > 0.0);
@@ -72,7 +72,7 @@ pub(crate) fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
     })
 }
 
-/// What the prefill holds of a tap with a row a position, where its shape shows them.
+/// The rows of a tap in the prefill, one a position, where its shape shows them.
 ///
 /// # Errors
 /// When the tensor cannot be read.
@@ -86,9 +86,8 @@ pub fn rows_of(dump: &Dump, tap: Tap) -> Result<Option<Vec<Vec<f64>>>, DumpError
     Ok(Some(values.chunks(width).map(<[f64]>::to_vec).collect()))
 }
 
-/// The first position from which on all embeddings are those of other tokens, where all before are of the same: an engine that pads its prompt, or went
-/// on with another text; and the first of all where they are those of other positions. An embedding that is wrong is so from the first position on, or here and
-/// there.
+/// The first position from which on all embeddings belong to other tokens, while all before belong to the same: an engine that pads its prompt, or continued
+/// with another text. The first of all where they belong to other positions. A wrong embedding differs from the first position on, or here and there.
 pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result<Option<usize>, DumpError> {
     if [ours.0, theirs.0].into_iter().any(is_made_of_taps) {
         return Ok(None);
@@ -102,7 +101,7 @@ pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result
     Ok(apart[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
 }
 
-/// Whether h0 is no look-up of tokens, as a dump's own graph says: what it is made of is itself recorded.
+/// Whether h0 is not a look-up of tokens, by a dump's own graph: it is computed from other recorded taps.
 pub(crate) fn is_made_of_taps(dump: &Dump) -> bool {
     let h0 = Site::H0.name();
     dump.meta().graph.iter().flatten().any(|node| node.tap == h0 && !node.reads.is_empty())
@@ -116,7 +115,7 @@ fn is_same(nmse: Option<f64>) -> bool {
     nmse.is_some_and(|nmse| nmse < OTHER_TOKEN / 100.0)
 }
 
-/// Whether the one's embeddings from some position on, at least two different ones, are the other's from the first on: it was padded on the left.
+/// Whether the embeddings of one side from some position on, at least two of them different, are the other's from the first on: it was padded on the left.
 fn moved(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
     (1..theirs.len().saturating_sub(1)).any(|by| {
         let pairs = || ours.iter().zip(&theirs[by..]);
@@ -124,7 +123,7 @@ fn moved(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
     })
 }
 
-/// The embedding of every position up to the first that is not there.
+/// The embedding of every position up to the first missing one.
 fn embeddings(dump: &Dump, chunks: &Chunks) -> Result<Vec<Vec<f64>>, DumpError> {
     let mut rows = Vec::new();
     for (step, &length) in (0u32..).zip(&chunks.lengths) {

@@ -1,4 +1,4 @@
-//! How did a run take its tokens whose files say nothing of them? As many positions as it holds rows of the reference's tensors.
+//! Infers the chunks of a run that does not record them, from how many rows of the reference's tensors it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use firstdiff_trace::{Dump, Entry, Tap};
 use crate::layout::rows::{are_all, squeezed};
 use crate::run::steps::{Chunks, held};
 
-/// The steps that a dump holds anything of.
+/// The steps of which a dump holds anything.
 pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
     dump.entries().iter().map(|entry| entry.step).chain(dump.parts().iter().map(|part| part.step)).collect()
 }
 
-/// The chunks of the candidate: as it says or shows, else as the reference's rows and steps count them.
+/// The chunks of the candidate: as it declares or shows, else as the reference's rows and steps count them.
 pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Option<Chunks> {
     let own = Chunks::of(candidate);
     let unsaid = |lengths| Chunks { lengths, ids: None };
     match beyond_the_prefill(candidate, reference, ours) {
-        // However its ids are shared out: it has no steps.
+        // However dump.json divides its ids: it has no steps.
         Some(held) if own.as_ref().is_some_and(|own| own.total() == held) => {
             own.map(|own| Chunks { lengths: vec![held], ..own })
         }
@@ -30,7 +30,7 @@ pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Optio
     }
 }
 
-/// Of how many tokens a dump is whose steps are more than the reference's, and no more than it has positions: a step is a token then, whether or not
+/// The number of tokens of a dump with more steps than the reference, but no more than the reference has positions: each step is then one token, even if not
 /// all are there.
 fn step_a_token(candidate: &Dump, ours: &Chunks) -> Option<usize> {
     let tokens = *steps(candidate).last()? as usize + 1;
@@ -38,7 +38,7 @@ fn step_a_token(candidate: &Dump, ours: &Chunks) -> Option<usize> {
     (tokens > 1 && tokens <= ours.total() && !same_steps).then_some(tokens)
 }
 
-/// Whether no tensor has more positions than one, by its axes or by the reference's rows.
+/// Whether no tensor has more than one position, by its axes or by the reference's rows.
 fn holds_single_positions(candidate: &Dump, reference: &Dump, ours: &Chunks) -> bool {
     candidate.entries().iter().all(|entry| {
         let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
@@ -68,7 +68,7 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
         let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) else {
             continue;
         };
-        // A tensor of all its axes says it itself: what it holds more may be lanes of its heads.
+        // A tensor with all its axes shows its positions: what it holds more may be padding of its heads.
         let own = squeezed(theirs.tap.site, theirs.shape);
         let says = own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
         *counts.entry(if says { prefill } else { held / row }).or_default() += 1;
@@ -77,8 +77,8 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
     (held > prefill).then_some(held)
 }
 
-/// The dump, with whole tensors of lists of values without a shape, where it has a step for each of `tokens` tokens and a list is as long as `shape` says
-/// one position with so many keys is.
+/// The dump with lists of values made into whole tensors, where it has a step for each of `tokens` tokens, and each list is as long as `shape` says one
+/// position with that many keys is.
 pub fn one_a_token(dump: Dump, tokens: usize, shape: impl Fn(Tap, usize) -> Option<Vec<usize>>) -> Dump {
     let Some(all) = u32::try_from(tokens).ok().filter(|&all| all > 1) else { return dump };
     if !steps(&dump).into_iter().eq(0..all) {
@@ -101,7 +101,7 @@ pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
     one_a_token(candidate, tokens, |tap, keys| of_one_position(reference.find(tap, 0)?, ours.lengths[0], keys))
 }
 
-/// The shape that a tap of so many positions has of one, which sees so many keys.
+/// The shape that a tap of this many positions has for one position, which sees this many keys.
 fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<usize>> {
     let site = entry.tap.site;
     let mut shape = squeezed(site, &entry.shape);
@@ -118,7 +118,7 @@ fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<u
     }
 }
 
-/// How many elements a tap has of each of its step's positions; none where it has an axis of keys.
+/// How many elements a tap has per position of its step; `None` where it has an axis of keys.
 fn row_of(entry: &Entry, positions: usize) -> Option<usize> {
     let held = entry.shape.iter().product::<usize>();
     let told = entry.tap.site.position_axis() == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);

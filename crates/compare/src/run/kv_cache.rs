@@ -1,5 +1,5 @@
-//! Did a run write its whole K/V cache as the keys and values of every step? Then the rows of each step's own positions are taken out of it, and those
-//! before them held against what the steps before wrote.
+//! Handles runs that recorded their whole K/V cache as the keys and values of every step: takes out the rows of each step's own positions, and compares the
+//! earlier rows with what the earlier steps wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,23 +12,23 @@ use crate::run::slice::Cut;
 use crate::run::steps::Chunks;
 use crate::tolerance::run::OTHER_ROW;
 
-/// Cuts every tap that holds a cache to the rows of each step's own positions, and notes it; a row of an earlier position that is not what was written
-/// there before is a doubt of the dump's.
+/// Cuts every tap that holds a cache to the rows of each step's own positions, with a note. An earlier row that is not what was written there before puts the
+/// dump in doubt.
 ///
-/// A cache is known by its slots, as many in every step as there are positions or more (or as many as there are positions so far), and by what
-/// it keeps: most rows, bit for bit. What is in other slots than it should be is found there as a difference.
+/// A cache is recognised by its slots (in every step at least as many as all positions, or exactly as many as positions so far), and because it keeps most
+/// rows bit for bit. A row in a wrong slot then shows as a difference.
 ///
 /// # Errors
 /// When a tensor cannot be read.
 pub fn own_rows(dump: &mut Dump) -> Result<(), DumpError> {
-    // Where caches are most of what there is, their slots are no step's positions, and the ids alone tell these.
+    // Where most tensors are caches, their slots are not a step's positions, and only the ids give these.
     match Chunks::of(dump).or_else(|| Chunks::named(dump)) {
         Some(chunks) => own_rows_in(dump, &chunks),
         None => Ok(()),
     }
 }
 
-/// The same of a dump that holds nothing but keys and values, whose steps are taken to be those of `reference`.
+/// The same for a dump with only keys and values, whose steps are assumed to be those of `reference`.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -84,7 +84,7 @@ struct Cache {
     doubts: Vec<(u32, String)>,
 }
 
-/// The cache that a tap's tensors are, all of them or those of the decode steps.
+/// The cache that a tap's tensors form, all of them or those of the decode steps.
 fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Cache>, DumpError> {
     if hold_own_rows(entries, chunks) {
         return Ok(None);
@@ -102,10 +102,10 @@ fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Ca
     Ok(None)
 }
 
-/// Whether every step, the prefill among them, has exactly its own positions on one axis and the same extents beside it: no cache, however many
-/// channels there are and whichever values two steps share (a token that is fed twice has the same keys in layer 0).
+/// Whether every step, including the prefill, has exactly its own positions on one axis and the same other extents: then it is no cache, whatever its number
+/// of channels, and whichever values two steps share (a token that is fed twice has the same keys in layer 0).
 fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
-    // Where all steps have as many positions, only the first axis is known to be theirs.
+    // Where all steps have the same number of positions, only the first axis is known to be theirs.
     let axes = if chunks.lengths.iter().any(|length| *length != chunks.lengths[0]) { 0..4 } else { 0..1 };
     let own = |entry: &Entry, axis: usize| {
         let mut shape = squeezed(entry.tap.site, &entry.shape);
@@ -122,7 +122,7 @@ fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
     entries.first().is_some_and(|entry| entry.step == 0) && axes.next().is_some()
 }
 
-/// Whether every step has room for all positions so far along an axis, and more than its own.
+/// Whether every step has room along an axis for all positions so far, and more than its own.
 fn slotted(entries: &[Entry], axis: usize, chunks: &Chunks) -> bool {
     let ranges = chunks.ranges();
     let fits = |entry: &Entry| {
@@ -135,7 +135,7 @@ fn slotted(entries: &[Entry], axis: usize, chunks: &Chunks) -> bool {
     entries.iter().any(|entry| entry.step > 0) && entries.iter().all(fits)
 }
 
-/// The cache with its slots along an axis, if it keeps what it holds. `prefill`: the keys of the first step, where that holds no cache.
+/// The cache with its slots along an axis, if it keeps its rows. `prefill`: the keys of the first step, where that holds no cache.
 fn read(
     dump: &Dump,
     prefill: Option<&Entry>,
@@ -166,7 +166,7 @@ fn read(
         }
         let cut = |range: &Range<usize>| Cut::along(&entry.shape, axis, range.clone()).of(tensor.clone());
         let Some(rows) = cut(&own) else { return Ok(None) };
-        // Steps that wrote nothing of their own are in the first cache behind them.
+        // Steps without rows of their own are in the first cache behind them.
         let known = |step: u32, rows: &[(u32, Tensor)]| rows.iter().any(|(of, _)| *of == step);
         for (step, range) in (0..entry.step).zip(ranges) {
             if !known(step, &cache.rows) && (step > 0 || prefill.is_none()) {
@@ -184,7 +184,7 @@ fn read(
     Ok((kept > changed).then_some(cache))
 }
 
-/// The bits of the first so many rows along an axis.
+/// The bits of the first `count` rows along an axis.
 fn rows(tensor: &Tensor, axis: usize, count: usize) -> Vec<Vec<u64>> {
     let shape = tensor.shape();
     let inner: usize = shape[axis + 1..].iter().product();
@@ -198,7 +198,7 @@ fn rows(tensor: &Tensor, axis: usize, count: usize) -> Vec<Vec<u64>> {
     rows
 }
 
-/// Whether two tensors, in whatever order of axes, do not hold the same values, but for the rounding of what a cache is kept in.
+/// Whether two tensors hold different values, in any order of axes, beyond the rounding of the cache's type.
 fn apart(one: &Tensor, other: &Tensor) -> bool {
     let sorted = |tensor: &Tensor| {
         let mut values = tensor.values().to_f64().to_vec();
@@ -207,7 +207,7 @@ fn apart(one: &Tensor, other: &Tensor) -> bool {
     };
     let (one, other) = (sorted(one), sorted(other));
     let Squares { error, energy } = Squares::of(other.iter().copied().zip(one.iter().copied()));
-    // A NaN is another value.
+    // A NaN counts as another value.
     let same = error <= OTHER_ROW * energy;
     one.len() != other.len() || !same
 }

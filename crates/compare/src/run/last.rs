@@ -1,4 +1,4 @@
-//! Is the one row that a tensor holds the last of its step? An engine that computes logits for the last token alone writes no other.
+//! Decides whether a tensor's single row is the last of its step, as where an engine computes logits for the last token only.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,7 @@ pub(crate) fn length(dump: &Dump, step: u32) -> Option<usize> {
     lengths(dump).get(&step).copied()
 }
 
-/// How many token positions each step of a dump has: as its ids say, else as tensors of more than one row or of the keys show. A single row may be one of
-/// many.
+/// How many token positions each step of a dump has: by its ids, else by tensors with more than one row, or with keys. A single row may be one of many.
 pub(crate) fn lengths(dump: &Dump) -> BTreeMap<u32, usize> {
     let named = Chunks::of(dump).filter(|chunks| chunks.ids.is_some() || chunks.lengths.len() > 1);
     if let Some(chunks) = named {
@@ -38,14 +37,14 @@ pub(crate) fn lengths(dump: &Dump) -> BTreeMap<u32, usize> {
     lengths
 }
 
-/// Whether a tensor holds one row: by its axes, or without that of positions where the other side's row is as long.
+/// Whether a tensor holds one row: by its axes, or without a position axis where a row of the other side is as long.
 pub(crate) fn is_single(entry: &Entry, other: &Entry) -> bool {
     let site = entry.tap.site;
     let (shape, theirs) = (squeezed(site, &entry.shape), squeezed(site, &other.shape));
     let (axes, at) = (site.axes().len(), site.position_axis());
     let size = |shape: &[usize]| shape.iter().product::<usize>();
     if shape.len() == axes {
-        // As many elements as several rows of the other side are no single row: [1, T, H*d] where it has [T, H, d].
+        // As many elements as several rows of the other side are not a single row: [1, T, H*d] where it has [T, H, d].
         let several = theirs.len() == axes && theirs[at] > 1 && size(&theirs) == size(&shape);
         return shape[at] == 1 && !several;
     }
@@ -57,7 +56,7 @@ pub(crate) fn is_single(entry: &Entry, other: &Entry) -> bool {
     }
 }
 
-/// Whether one of two dumps holds single rows where the other has several, and does not say of how many tokens it is: they may be the last ones, or the first.
+/// Whether one of two dumps holds single rows where the other has several, and does not record its number of tokens: they may be the last rows, or the first.
 pub fn one_row_of_several(reference: &Dump, candidate: &Dump) -> bool {
     let shared = || reference.entries().iter().filter_map(|left| Some((left, candidate.find(left.tap, left.step)?)));
     let undeclared = shared().all(|(left, right)| are_all(&left.rows) && are_all(&right.rows));

@@ -1,4 +1,4 @@
-//! What does one run hold? Its steps, their token positions, its K/V cache.
+//! Describes a single run: its steps, their token positions, its K/V cache.
 
 pub(crate) mod batch;
 pub(crate) mod embeddings;

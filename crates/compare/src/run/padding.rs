@@ -1,4 +1,4 @@
-//! Leaves out the positions of a run that are padding, and their keys: by its mask, its ids, else by what is nearest to the other run.
+//! Removes the positions of a run that are padding, and their keys: by its mask, its ids, else by what is nearest to the other run.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::run::slice::{Custom, Cut, CutError, custom, cut};
 use crate::run::steps::shown;
 use crate::tolerance::run::SAME_TOKENS;
 
-/// The positions of a prefill that are tokens, among how many, and how that is known.
+/// The positions of a prefill that are tokens, of how many, and how that is known.
 struct Real {
     range: Range<usize>,
     all: usize,
     by: &'static str,
-    /// Positions that are called padding, and hold tokens that may be those of the other run.
+    /// Positions declared as padding that hold tokens which may be those of the other run.
     doubted: Option<Range<usize>>,
 }
 
-/// The dump without its padding, as far as that is known: from what it says of itself, from `other`, a run of the same prompt, and from what the sequences of
-/// its `batch` were fed.
+/// The dump without its padding, as far as that is known: by its own metadata, by `other`, a run of the same prompt, and by what the sequences of its `batch`
+/// were fed.
 ///
 /// # Errors
 /// When its mask contradicts its tensors or its ids, or a tensor cannot be read.
@@ -38,8 +38,8 @@ pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Resul
     }
 }
 
-/// Whether the positions that a tap of a step holds beyond those compared, in a layout, are padding: where the prefill as a whole has as many. That a tap's
-/// other rows agree says nothing of one that no id, mask or other tap tells of; and a decode step has no padding.
+/// Whether the positions that a tap holds in a layout beyond those compared are padding: the prefill as a whole must have as many. That the compared rows
+/// agree proves no padding where no id, mask or other tap shows it; a decode step has none.
 pub fn is_padded(dump: &Dump, step: u32, layout: &Layout) -> bool {
     layout.padding().is_none_or(|(held, _)| step == 0 && shown(dump, 0)[0] == Some(held))
 }
@@ -53,7 +53,7 @@ fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> 
     let range = ends.map(|(first, last)| first..last + 1).filter(|range| !mask[range.clone()].contains(&0));
     let range = range
         .ok_or_else(|| wrong("is not one run of tokens: padding stands before them, behind them, or both".into()))?;
-    // Of other positions than these, or more than one that may be the last.
+    // It holds other positions than these, or several of which one may be the last.
     let is_of_others = |e: &Entry| {
         let shape = squeezed(e.tap.site, &e.shape);
         let is_one = e.tap.site == Site::Logits && shape.iter().rev().skip(1).all(|&extent| extent == 1);
@@ -75,8 +75,8 @@ fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> 
     }
 }
 
-/// What the mask calls padding, and may be tokens of the prompt: where its ids are not one repeated, or the other run goes on with a token there that is not
-/// shown to be another.
+/// Positions that the mask declares as padding but that may be tokens of the prompt: their ids are not a single repeated id, or the other run continues with
+/// a token there that is not shown to be another.
 fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: usize) -> Option<Range<usize>> {
     let ids = dump.meta().tokens.as_deref().filter(|ids| ids.len() == all);
     let is_of_many =
@@ -91,8 +91,8 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
     [0..range.start, behind.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| behind.clone()))
 }
 
-/// What the ids say: fewer than there are positions, beside the side that is named; or those of the other run with one id repeated around them, with which
-/// another sequence of the batch does not begin, or end.
+/// The padding by ids: fewer ids than positions, on the declared side; or the ids of the other run with one repeated id around them, while another sequence
+/// of the batch does not begin, or end, with that id.
 fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
     let ids = dump.meta().tokens.as_ref()?;
     if let Some(side) = dump.meta().padding {
@@ -115,8 +115,8 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
     at(all - wanted.len()).or_else(|| at(0))
 }
 
-/// Where the tokens that it names stand in more positions: before the padding or behind it, where more taps are nearest the other run. Nowhere where a tap is
-/// that run's in the middle alone.
+/// Where the recorded tokens are among more positions: before the padding or behind it, whichever brings more taps nearest to the other run. `None` where a
+/// tap is nearest to that run only in the middle.
 fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     let (ids, theirs) = (dump.meta().tokens.as_ref(), other.meta().tokens.as_ref());
     let Some(count) = ids.filter(|ids| theirs.is_none_or(|theirs| theirs == *ids)).map(Vec::len) else {
@@ -125,7 +125,7 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     let decoded = dump.meta().decode_tokens.as_ref().map_or(0, Vec::len);
     let last = steps(dump).last().map_or(0, |&last| last as usize);
     let rows = shown(dump, last.min(decoded));
-    // Its tokens in other chunks: all of them are named.
+    // Its tokens may be in other chunks: all of them are recorded.
     if rows.iter().copied().sum::<Option<usize>>() == Some(count + decoded) {
         return Ok(None);
     }
@@ -200,7 +200,7 @@ impl Real {
         Ok(dump)
     }
 
-    /// What is cut out of a tensor, one cut after the other; where it holds no token, or nobody can say which: why.
+    /// The cuts of a tensor, one after the other; an error where it holds no token, or where its cut is unknown.
     fn cuts(&self, entry: &Entry, order: Custom) -> Result<Vec<Cut>, Option<CutError>> {
         let Real { range, all, .. } = self;
         let shape = squeezed(entry.tap.site, &entry.shape);
@@ -216,13 +216,13 @@ impl Real {
         if entry.step == 0 {
             match cut(entry, &(0..*all), range, None, None, order) {
                 Ok(cut) => cuts.push(cut.ok_or(None)?),
-                // One row of the last token, or what holds no padding.
+                // One row of the last token, or a tensor without padding.
                 Err(_) if !shape.contains(all) && (range.end == *all || shape.contains(&range.len())) => {}
                 Err(error) => return Err(Some(error)),
             }
         }
         let last = cuts.last().map_or(&shape, |cut| &cut.shape);
-        // A step of its own keys alone holds none of the padding's.
+        // A step with only its own keys has none of the padding's.
         if is_attended && if entry.step == 0 { !cuts.is_empty() } else { last[2] > *all } {
             let is_key = |key: &usize| range.contains(key) || (entry.step > 0 && key >= all);
             let keys: Vec<usize> = (0..last[2]).filter(is_key).collect();

@@ -1,4 +1,4 @@
-//! Which shape has a tensor that leaves the axis of token positions out? Where it is known how many positions a step has.
+//! Adds the axis of token positions to tensors that leave it out, where the number of positions of their step is known.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use firstdiff_trace::{Dump, Site, Tap};
 use crate::layout::rows::squeezed;
 use crate::run::steps::Chunks;
 
-/// How the tokens were taken: as the side says that names them, else as either shows.
+/// The chunks: as the side declares that records its tokens, else as either side shows.
 pub(crate) fn told_chunks(reference: &Dump, candidate: &Dump) -> Option<Chunks> {
     [reference, candidate].into_iter().filter_map(Chunks::of).min_by_key(|chunks| chunks.ids.is_none())
 }
 
-/// The dump, with the axis of positions in every tensor of a step of one position: an engine that runs token by token writes \[D\], \[H,d\], \[H,S\]; and
-/// in the flat ones of longer steps beside them.
+/// The dump with the axis of positions added to every tensor of a step of one position (an engine that runs token by token writes \[D\], \[H,d\], \[H,S\]),
+/// and to the flat tensors of longer steps beside them.
 pub fn with_positions(dump: Dump) -> Dump {
     let Some(chunks) = Chunks::of(&dump).filter(|chunks| chunks.lengths.len() > 1) else { return dump };
     dump.reshaped(|tap: Tap, step, shape| match chunks.lengths.get(step as usize)? {
@@ -49,7 +49,7 @@ pub(crate) fn with_merged_heads(dump: Dump, like: &Dump) -> Dump {
     })
 }
 
-/// The shape of a tensor of one position that has no axis for it.
+/// The full shape of a tensor of one position that lacks the axis for it.
 pub(crate) fn of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
     let shape = squeezed(site, shape);
     let (axes, at) = (site.axes().len(), site.position_axis());
@@ -61,7 +61,7 @@ pub(crate) fn of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
     })
 }
 
-/// The shape of a flat tensor of so many positions, the slowest axis if it is not one of keys.
+/// The full shape of a flat tensor of this many positions; positions are the slowest axis, except in a tap with keys.
 pub(crate) fn unflattened(site: Site, shape: &[usize], positions: usize) -> Option<Vec<usize>> {
     let &[count] = shape else { return None };
     let fits = |parts: usize| positions > 0 && count > 0 && count.is_multiple_of(parts);

@@ -1,5 +1,5 @@
-//! Finds queries that see keys of padding. Scores and probabilities are looked at before the padding that the dump's mask names is cut off: without it a softmax
-//! that is right looks wrong.
+//! Finds queries that see keys of padding. Examines scores and probabilities before the padding that the dump's mask names is cut off: without it a right
+//! softmax looks wrong.
 
 use std::fmt;
 use std::ops::Range;
@@ -27,7 +27,7 @@ impl Cells {
 pub struct SeenPadding {
     /// Where the scores are.
     pub scores: Place,
-    /// Whether the scores are not masked there, and the probabilities are the softmax of them: then the scores are wrong.
+    /// Whether the scores are unmasked there, and the probabilities are their softmax: then the scores are wrong.
     pub is_of_scores: bool,
     /// NMSE of the probabilities against those without these keys.
     pub base_nmse: f64,
@@ -112,7 +112,7 @@ impl SeenPadding {
         Some(SeenPadding { scores: place, is_of_scores, base_nmse, residual_nmse, words })
     }
 
-    /// What comes out of these keys, and the scores and probabilities where the scores are wrong: nothing is to be looked for there.
+    /// The taps computed from these keys, and the scores and probabilities where the scores are wrong: no other cause is searched there.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         let scores = self.scores;
         let at = move |site| Place { tap: Tap { site, ..scores.tap }, ..scores };

@@ -1,4 +1,4 @@
-//! In what type does a run show that it keeps keys and values?
+//! Infers from a run's values in which type it caches keys and values.
 
 use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap};
 
@@ -9,20 +9,20 @@ use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::{Metrics, Squares};
 use crate::tolerance::run::{CACHE_TELLS, ENOUGH_ROUNDED, PRODUCTS_COME_OUT, SAME_TOKENS};
 
-/// What a run shows by itself of the type of its K/V cache.
+/// What a run's values show about the type of its K/V cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShownCache {
-    /// It is this type, beyond f32.
+    /// It is this type, coarser than f32.
     Is(Cache),
-    /// Keys, values and products are known, and are those of none.
+    /// Keys, values and products are known, and show no such type.
     None,
     /// Too little was recorded.
     Unknown,
 }
 
-/// The type of cache that a run shows by itself: its keys and values are numbers of that type, which the rest is not; or its products are those of
-/// keys and values rounded to it, and not of those recorded. One wrong operation does not hide it. `like` is a run of the same tokens, whose values tell
-/// in which layout a tensor is that is not in the vocabulary's.
+/// The type of cache that a run's values show: its keys and values are numbers of that type while the rest is not; or its products are those of keys and
+/// values rounded to it, and not of those recorded. One wrong operation does not hide it. `like` is a run of the same tokens, whose values show the layout of
+/// tensors that are not in the vocabulary's.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -30,7 +30,7 @@ pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
     let run = Recorded { dump, like };
     let evidence = [run.values_show()?, run.products_show()?];
     let shows = |i: usize| evidence.iter().flatten().any(|shown| shown[i]);
-    // Numbers of a coarser type may be numbers of a finer one, of bf16 in f16's range all but the smallest: the coarsest that fits counts.
+    // Numbers of a coarser type may also be numbers of a finer one (in f16's range all of bf16 but the smallest): the coarsest that fits counts.
     Ok(match ((0..TYPES.len()).rev().find(|i| shows(*i)), evidence[1]) {
         (Some(coarsest), _) => ShownCache::Is(TYPES[coarsest]),
         (None, Some(_)) => ShownCache::None,
@@ -38,10 +38,10 @@ pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
     })
 }
 
-/// What a cache may be kept in beyond f32, the finest first.
+/// The cache types coarser than f32, the finest first.
 const TYPES: [Cache; 4] = [Cache::F16, Cache::Bf16, Cache::Q8_0, Cache::E4m3];
 
-/// Rows of queries, from the last, of which products are computed.
+/// For how many rows of queries, from the last, products are computed.
 const ROWS: usize = 64;
 
 /// What a run recorded, each tap in the vocabulary's order of axes.
@@ -57,11 +57,11 @@ struct Ordered {
 }
 
 impl Recorded<'_> {
-    /// The whole of a tap in a step; `None` where nobody knows its order of axes.
+    /// The whole of a tap in a step; `None` where its order of axes is unknown.
     fn read(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
         let Some(entry) = self.dump.find(tap, step).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
         let (own, tensor) = (squeezed(tap.site, &entry.shape), self.dump.read(entry)?);
-        // A run that took the tokens in other chunks is no witness.
+        // A run with other chunks is no witness.
         let size = |shape: &[usize]| shape.iter().product::<usize>();
         let like = self.like.find(tap, step).filter(|like| are_all(&like.rows) && size(&like.shape) == size(&own));
         let witness = like.map(|like| (squeezed(tap.site, &like.shape), like));
@@ -76,7 +76,7 @@ impl Recorded<'_> {
         let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
         let as_it_stands = layouts.as_it_stands().ok().cloned();
         let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);
-        // Another order is looked for only where the tap is not right as it stands; a masked tap has no NMSE and is taken by its shape.
+        // Another order is searched only where the tap is not right as it stands; a masked tap has no NMSE and is accepted by its shape.
         let found = match as_it_stands.filter(|pair| own == shape || near(pair)) {
             Some(pair) => Some(pair),
             None => layouts.others().into_iter().find(near),
@@ -103,7 +103,7 @@ impl Recorded<'_> {
         Ok(all)
     }
 
-    /// The step with the most products of a query and a key, of the first and the last.
+    /// The step with the most products of a query and a key: the first or the last.
     fn largest_step(&self) -> Option<u32> {
         let products = |step: u32| {
             let of_step = self.dump.entries().iter().filter(|e| e.step == step);
@@ -118,7 +118,7 @@ impl Recorded<'_> {
         self.dump.entries().iter().filter(|e| e.step == 0 && e.tap.site == site).map(|e| e.tap).collect()
     }
 
-    /// As which types a tap's values are rounded; nothing of a type that only an order of axes could tell, and nobody knows that.
+    /// To which types a tap's values are rounded; `None` for a type that needs an order of axes which is unknown.
     fn rounded_to(&self, tap: Tap) -> Result<[Option<bool>; TYPES.len()], DumpError> {
         let mut all = Vec::new();
         for entry in self.dump.entries().iter().filter(|entry| entry.tap == tap) {
@@ -135,7 +135,7 @@ impl Recorded<'_> {
         }))
     }
 
-    /// Of which types most keys and values, a tap each, are numbers, and nothing else is; `None` where none were recorded.
+    /// Of which types most keys and values are numbers, one vote a tap, and nothing else is; `None` where none were recorded.
     fn values_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
         let kept = [Site::KRope, Site::V].map(|site| self.taps(site));
         if kept.iter().any(Vec::is_empty) {
@@ -146,7 +146,7 @@ impl Recorded<'_> {
             votes.add(self.rounded_to(tap)?);
         }
         let mut shown = votes.most();
-        // An engine all of whose results are such numbers works in that type: that is another profile.
+        // An engine whose results are all such numbers works in that type: that is another profile.
         for tap in [Site::QRope, Site::H].into_iter().flat_map(|site| self.taps(site)) {
             if !shown.contains(&true) {
                 break;
@@ -157,8 +157,8 @@ impl Recorded<'_> {
         Ok(Some(shown))
     }
 
-    /// Of which types keys and values have to be for most contexts, and products of queries, to come out, which do not without; `None` where too little was
-    /// recorded.
+    /// To which types keys and values must be rounded so that most contexts, and products of queries, match that do not match without; `None` where too
+    /// little was recorded.
     fn products_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
         let mut votes = Votes::default();
         let Some(step) = self.largest_step() else { return Ok(None) };
@@ -170,9 +170,9 @@ impl Recorded<'_> {
                 let product = parts[2] == Site::Qk;
                 let left_of = |cache| left_of(cache, product, &left, &kept, &made);
                 let Some(without) = left_of(Cache::F32) else { continue };
-                // Written so that a NaN speaks against it.
+                // Written so that a NaN is evidence against it.
                 let comes_out = |with: f64| with <= PRODUCTS_COME_OUT && CACHE_TELLS * with <= without;
-                // What was recorded as the cache holds it says nothing of products.
+                // Keys or values recorded as the cache holds them show nothing about products.
                 let width = kept.shape.last().copied().unwrap_or(1);
                 let says = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
                 let vote = |cache: Cache| Some(cache).filter(says).map(|c| left_of(c).is_some_and(comes_out));
@@ -183,7 +183,7 @@ impl Recorded<'_> {
     }
 }
 
-/// How many of all that say anything speak for each type.
+/// How many votes are for each type, of all that decide.
 #[derive(Default)]
 struct Votes {
     of_type: [(usize, usize); TYPES.len()],
@@ -202,7 +202,7 @@ impl Votes {
     }
 }
 
-/// NMSE of what was recorded against the products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
+/// NMSE of the recorded result against products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
 fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
     let [keys, groups, width] = kept.shape[..] else { return None };
     let (heads, rows) = match (product, &left.shape[..]) {

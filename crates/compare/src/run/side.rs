@@ -1,4 +1,4 @@
-//! Which of the two runs?
+//! Names the two runs of a comparison: reference and candidate.
 
 use std::fmt;
 

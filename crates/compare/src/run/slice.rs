@@ -1,4 +1,4 @@
-//! What does a tap of one step hold of some of the step's token positions? Cut out along the position axis, where it is certain which that is.
+//! Cuts some token positions out of a tap of one step, along the position axis, where that axis is certain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,16 +11,16 @@ use crate::layout::rows::squeezed;
 /// What is known of a dump before one of its taps is cut.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Custom {
-    /// Whether tensors of heads hold the positions first, \[T,H,d\], by one whose shape shows it; `None` where none does.
+    /// Whether tensors of heads hold the positions first, \[T,H,d\], as an unambiguous shape shows; `None` without one.
     pub(crate) positions_first: Option<bool>,
 }
 
-/// Which elements of a tap are some positions of its step.
+/// The elements of a tap that are some positions of its step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cut {
     /// The shape they have.
     pub(crate) shape: Vec<usize>,
-    /// The positions that are held of those asked for, counted from the first of them; `None` where all are.
+    /// The positions held, counted from the first requested one; `None` where all requested positions are.
     pub(crate) rows: Option<Rows>,
     /// The position axis of that shape.
     pub(crate) axis: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Cut {
     keys: Option<Keys>,
 }
 
-/// How many keys there are, how many there shall be, and what stands where there was none.
+/// How many keys there are, how many there must be, and the fill value of missing ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Keys {
     from: usize,
@@ -51,9 +51,9 @@ pub(crate) fn heads(entry: &Entry) -> Option<usize> {
     keys(entry).map(|_| squeezed(entry.tap.site, &entry.shape)[0])
 }
 
-/// Cuts the positions `cell` out of a tap of a step that stands for the positions `step`. `width` is the number of keys it shall have, where it
-/// has an axis of them: raw products are cut to it; in scores and probs, keys that are not there are masked and have no probability. `wanted`
-/// are the positions of the step that are asked for. `None`: it holds none of them.
+/// Cuts the positions `cell` out of a tap of a step that holds the positions `step`. `width` is the number of keys that it must have, where it has an axis of
+/// keys: raw products are cut to it; in scores and probs, missing keys are masked and have probability 0. `wanted` are the requested positions of the step.
+/// `None`: it holds none of them.
 pub(crate) fn cut(
     entry: &Entry,
     step: &Range<usize>,
@@ -79,7 +79,7 @@ pub(crate) fn cut(
     let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: length, why };
     let (axis, count, shape) = match position(site, &shape, count, custom) {
         Ok((axis, shape)) => (axis, count, shape),
-        // Fewer positions than the step has: those that are asked for.
+        // Fewer positions than the step has: the requested ones.
         Err(reason) => {
             let held = held.as_ref().filter(|held| declared.is_none() && held.len() < length);
             let Some(count) = held.map(Vec::len) else { return Err(named(reason)) };
@@ -87,7 +87,7 @@ pub(crate) fn cut(
             (axis, count, shape)
         }
     };
-    // Of which position of the step each row is.
+    // The step's position of each row.
     let rows =
         if count == length && declared.is_none() { (0..length).collect() } else { held.clone().unwrap_or_default() };
     let asked = |position: &usize| held.as_ref().is_none_or(|held| held.contains(position));
@@ -118,7 +118,7 @@ pub(crate) fn listed(rows: &Rows, length: usize) -> Vec<usize> {
     }
 }
 
-/// The axis along which `count` positions run, and the shape that has it; or why that cannot be said.
+/// The axis of `count` positions, and the shape that has it; or why it is unknown.
 fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), AxisUnknown> {
     let at = |axis: usize| Ok((axis, shape.to_vec()));
     if site.position_axis() == 1 {
@@ -131,7 +131,7 @@ fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result
         // A row without its axis.
         (axes, []) if count == 1 && (axes == 1 || axes + 1 == site.axes().len()) => Ok((0, [&[1], shape].concat())),
         (_, [0, ..]) if count == 1 => at(0),
-        // Of positions and what is of a position, the positions are the slower axis; with heads nobody can tell.
+        // In a flat tensor the positions are the slower axis; with heads that is unknown.
         (1, _) if count > 0 && shape[0].is_multiple_of(count) && !with_heads => Ok((0, vec![count, shape[0] / count])),
         (1, _) => Err(AxisUnknown::List),
         (3, [0, 1, ..]) if with_heads => match custom.positions_first {
@@ -170,7 +170,7 @@ impl Cut {
         Cut { shape: out, rows: None, axis, outer, extent: shape[axis], inner, picks: range.collect(), keys: None }
     }
 
-    /// The rows `picks` along an axis, which are of a cell of so many positions that begins at `offset` of its step.
+    /// The rows `picks` along an axis, of a cell of `positions` positions that begins at `offset` of its step.
     pub(crate) fn rows(shape: &[usize], axis: usize, picks: Vec<usize>, positions: usize, offset: usize) -> Cut {
         let left = (picks.len() < positions).then(|| Rows::List(picks.iter().map(|&row| row - offset).collect()));
         let all = Cut::along(shape, axis, 0..picks.len());
@@ -183,7 +183,7 @@ impl Cut {
         Cut { shape: entry.shape.clone(), rows, axis: 0, outer: 1, extent: 0, inner: 0, picks: Vec::new(), keys: None }
     }
 
-    /// The elements, cut out of the tap's tensor. `None` where that is not the one it was made for.
+    /// The elements, cut out of the tap's tensor. `None` where that is not the tensor that the cut was made for.
     pub(crate) fn of(&self, tensor: Tensor) -> Option<Tensor> {
         if self.extent == 0 {
             return Some(tensor);
@@ -219,7 +219,7 @@ impl Cut {
     }
 }
 
-/// Whether tensors of heads hold positions first, by those whose shapes leave no doubt. `length` gives the positions of a step.
+/// Whether tensors of heads hold positions first, by those with unambiguous shapes. `length` gives the positions of a step.
 pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -> Custom {
     let shown = entries.iter().filter(|e| e.rows.is_none()).filter_map(|entry| {
         let shape = squeezed(entry.tap.site, &entry.shape);
@@ -242,42 +242,42 @@ pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -
 pub enum CutError {
     /// It has no elements.
     Empty,
-    /// It holds fewer keys than there are, and nobody can tell which.
+    /// It holds fewer keys than there are, and it is unknown which.
     Keys {
         /// Keys it holds.
         held: usize,
         /// Keys there are.
         due: usize,
     },
-    /// The run ends before.
+    /// The run ends earlier.
     Short {
         /// Positions it has.
         held: usize,
         /// Positions there are.
         due: usize,
     },
-    /// What two steps hold cannot be joined.
+    /// The tensors of two steps cannot be joined.
     Apart {
         /// The shape of the one.
         one: Vec<usize>,
         /// The shape of the other.
         other: Vec<usize>,
     },
-    /// No axis can be told to be that of the positions.
+    /// The axis of positions is unknown.
     Axis {
         /// The tensor's shape.
         shape: Vec<usize>,
         /// How many positions its step has.
         positions: usize,
-        /// What is in the way.
+        /// Why.
         why: AxisUnknown,
     },
 }
 
-/// Why no axis of a tensor can be told to be that of the positions.
+/// Why the axis of a tensor's positions is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisUnknown {
-    /// Scores and their like have heads, positions and keys.
+    /// It lacks the axes heads, positions and keys of scores and the like.
     NotHeadsPositionsKeys,
     /// A list of values with heads.
     List,
@@ -285,9 +285,9 @@ pub enum AxisUnknown {
     HeadsOrPositions(usize),
     /// No axis is as long.
     None,
-    /// Of a name outside the vocabulary, no axis is as long as the step has tokens in all steps of both runs.
+    /// Outside the vocabulary: no axis has the step's number of tokens in all steps of both runs.
     NotOfTokens,
-    /// Of a name outside the vocabulary, several axes are.
+    /// Outside the vocabulary: several axes do.
     Several,
     /// Its rows are those of the tokens that were sent to an expert.
     OfExpert,

@@ -1,4 +1,4 @@
-//! Which token positions does each step of a run stand for? By its token ids where they fit what was recorded, else by the shapes.
+//! Finds which token positions each step of a run holds: by its token ids where they fit what was recorded, else by the shapes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,12 +20,12 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The chunks of a dump, where what it declares and what it holds leave one answer.
+    /// The chunks of a dump, where its metadata and its tensors allow only one answer.
     pub fn of(dump: &Dump) -> Option<Chunks> {
         let steps: BTreeSet<u32> = steps(dump).into_iter().chain([0]).collect();
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
         let last = steps.last().map_or(0, |&last| last as usize);
-        // A step's number is foreign text, and must not cost what nobody recorded.
+        // A step's number is untrusted input, and must not allocate for steps that nobody recorded.
         if last > decoded.len() && last + 1 != steps.len() {
             return None;
         }
@@ -35,11 +35,11 @@ impl Chunks {
         let by_rows = || shown_by_rows(dump, last, ids.as_ref()?.len());
         let whole = shown.iter().copied().collect::<Option<Vec<usize>>>().or_else(by_rows);
         let lengths = match (&ids, whole) {
-            // All ids, however dump.json shares them out between `tokens` and `decode_tokens`.
+            // All ids, however dump.json divides them between `tokens` and `decode_tokens`.
             (Some(ids), Some(whole)) if ids.len() == whole.iter().sum::<usize>() => whole,
-            // Nobody named the decoded tokens.
+            // The decoded tokens were not recorded.
             (Some(ids), Some(whole)) if decoded.is_empty() && whole[0] == ids.len() => whole,
-            // A step a token, whatever little was recorded of each.
+            // One token a step, however little was recorded of each.
             (Some(ids), _) if last > 0 && ids.len() == last + 1 && shown.iter().flatten().all(|&rows| rows == 1) => {
                 vec![1; ids.len()]
             }
@@ -54,7 +54,7 @@ impl Chunks {
         lengths.iter().all(|&length| length > 0).then_some(Chunks { lengths, ids })
     }
 
-    /// The prompt and a token a step, as the ids of a dump alone say, whatever its tensors hold.
+    /// The prompt and one token a step, by the ids of a dump alone, whatever its tensors hold.
     pub(crate) fn named(dump: &Dump) -> Option<Chunks> {
         let last = steps(dump).last().map_or(0, |&last| last as usize);
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
@@ -121,7 +121,7 @@ pub(crate) struct Held<'a> {
     pub(crate) whole: bool,
 }
 
-/// All tensors of a dump, those that are known in part too, where their shapes are.
+/// All tensors of a dump with known shapes, including those known in part.
 pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
     let entries =
         dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
@@ -136,8 +136,8 @@ pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
 /// Positions and how many tensors show them, for each step.
 type Votes = Vec<BTreeMap<usize, usize>>;
 
-/// How many positions each step up to `last` has, as most of its taps show: those with all axes of the vocabulary, else the flat ones, else
-/// those whose heads are merged, which might as well be heads of one position.
+/// How many positions each step up to `last` has, by the majority of its taps: those with all axes of the vocabulary, else the flat ones, else those with
+/// merged heads, which may as well be the heads of one position.
 pub(crate) fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let full = votes(dump, last, |site, shape| shape.len() == site.axes().len());
     let merged = votes(dump, last, |site, shape| shape.len() != site.axes().len());
@@ -145,14 +145,14 @@ pub(crate) fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     (0..=last).map(|step| most(&full[step]).or(vectors[step]).or_else(|| most(&merged[step]))).collect()
 }
 
-/// The same by taps of two axes alone, where these are as many as the tokens that are named: the first of three axes may be the heads.
+/// The same by taps of two axes alone, where these hold as many positions as tokens are recorded: the first of three axes may be the heads.
 fn shown_by_rows(dump: &Dump, last: usize, tokens: usize) -> Option<Vec<usize>> {
     let votes = votes(dump, last, |site, shape| site.axes().len() == 2 && shape.len() == 2);
     let lengths: Vec<usize> = votes.iter().map(most).collect::<Option<_>>()?;
     (lengths.iter().sum::<usize>() == tokens).then_some(lengths)
 }
 
-/// What the whole tensors whose site and shape `counts` show of each step up to `last`.
+/// How many positions each step up to `last` has by the whole tensors whose site and shape `counts`.
 fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> Votes {
     let mut votes: Votes = vec![BTreeMap::new(); last + 1];
     for held in held(dump).filter(|held| held.whole && counts(held.tap.site, &squeezed(held.tap.site, held.shape))) {
@@ -168,7 +168,7 @@ fn leading(site: Site, shape: &[usize]) -> Option<usize> {
     let shape = squeezed(site, shape);
     match site.position_axis() {
         0 => shape.first().copied().filter(|_| shape.len() > 1),
-        // Of queries and keys, there are at least as many keys.
+        // With queries and keys, there are at least as many keys.
         _ => shape.get(1).copied().filter(|rows| shape.len() == 3 && shape[2] >= *rows),
     }
 }
@@ -176,8 +176,8 @@ fn leading(site: Site, shape: &[usize]) -> Option<usize> {
 /// Step and elements of every flat tensor of a tap.
 type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 
-/// Flat tensors: a position has an equal part of what all steps hold, where the tokens of all are named; else a step has as many times the elements of
-/// the smallest step as it has positions, if that one has a single position.
+/// The positions by flat tensors: each position has an equal part of what all steps hold, where the tokens of all are recorded; else a step is measured in
+/// multiples of the smallest step, if that has a single position.
 fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let flat = |held: &Held<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
     let mut sizes: Sizes = BTreeMap::new();
@@ -210,7 +210,7 @@ fn most(votes: &BTreeMap<usize, usize>) -> Option<usize> {
     (2 * count > all).then_some(rows)
 }
 
-/// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be aligned.
+/// Why the steps of two dumps do not hold the same token positions, where they do not and could not be aligned.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<Misaligned> {
     let all = rows.is_none_or(Rows::is_all);
     if let Some(at) = other_ids(reference, candidate) {
@@ -237,13 +237,13 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     (ours != theirs).then_some(Misaligned::OtherPrefills { reference: ours, candidate: theirs })
 }
 
-/// What one of two dumps, the reference and the candidate, says of its tokens that its tensors contradict.
+/// What the reference or the candidate declares about its tokens that its own tensors contradict.
 pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<Misaligned> {
     let of = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
     of(reference, Side::Reference).or_else(|| of(candidate, Side::Candidate))
 }
 
-/// What a dump says of its tokens that its tensors contradict. More positions than tokens may be padding.
+/// What a dump declares about its tokens that its tensors contradict. More positions than tokens may be padding.
 fn contradiction(dump: &Dump) -> Option<Contradiction> {
     let meta = dump.meta();
     let prompt = meta.tokens.as_ref()?.len();
@@ -254,7 +254,7 @@ fn contradiction(dump: &Dump) -> Option<Contradiction> {
     }
     let shown = shown(dump, last);
     let rows = shown[0].unwrap_or(1);
-    // A single row is one of several that were not recorded.
+    // A single row may be one of several, the others unrecorded.
     let fewer = last == 0 && rows > 1 && rows < prompt && !may_be_of_its_tokens(dump);
     if fewer {
         return Some(Contradiction::Positions { tokens: prompt, positions: rows });
@@ -264,14 +264,14 @@ fn contradiction(dump: &Dump) -> Option<Contradiction> {
     unfit.then_some(Contradiction::Steps { tokens: prompt, decoded, steps: last + 1 })
 }
 
-/// The first position at which two dumps name other tokens, as far as both do.
+/// The first position at which two dumps record different tokens, as far as both do.
 fn other_ids(reference: &Dump, candidate: &Dump) -> Option<usize> {
     let (ours, theirs) = (reference.meta().tokens.as_ref()?, candidate.meta().tokens.as_ref()?);
     ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
 }
 
-/// Why it cannot be said that two runs of which nothing agrees are of the same positions: they have other numbers of them, and not both say of which tokens. A
-/// prompt that was padded on the left looks so, and another prompt.
+/// Why it is unknown whether two runs in which nothing agrees hold the same positions: their numbers of positions differ, and not both record their tokens. A
+/// prompt padded on the left looks like that, and so does another prompt.
 pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnessed> {
     let [ours, theirs] = [reference, candidate].map(Chunks::of);
     let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
@@ -286,27 +286,27 @@ pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnes
     }
 }
 
-/// Whether a dump says nothing of its tokens, how many sequences they are, or which are padding.
+/// Whether a dump records neither its tokens, nor how many sequences they are, nor which are padding.
 pub(crate) fn names_no_tokens(dump: &Dump) -> bool {
     let meta = dump.meta();
     meta.tokens.is_none() && meta.sequences.is_none() && meta.attention_mask.is_none() && meta.padding.is_none()
 }
 
-/// Whether two runs are of a model that reads no tokens, as one of pictures: neither names any, and by the graph of one, whose recorder names what tokens there
-/// are, other taps make h0. A single row of such a run is one of all positions together.
+/// Whether two runs are of a model that reads no tokens, such as a vision model: neither records any, and by the graph of one, whose recorder would record
+/// tokens, h0 is computed from other taps. A single row of such a run stands for all positions together.
 pub(crate) fn is_without_tokens(dumps: [&Dump; 2]) -> bool {
     let h0 = Tap { layer: None, site: Site::H0 }.to_string();
     let is_made = |dump: &Dump| dump.meta().graph.iter().flatten().any(|node| node.tap == h0 && !node.reads.is_empty());
     dumps.into_iter().all(names_no_tokens) && dumps.into_iter().any(is_made)
 }
 
-/// Whether some axis of its tensors may be the positions of the tokens that it names, or it names none.
+/// Whether some axis of its tensors may be that of its recorded tokens, or it records none.
 fn may_be_of_its_tokens(dump: &Dump) -> bool {
     let Some(tokens) = dump.meta().tokens.as_ref().map(Vec::len) else { return true };
     dump.entries().iter().any(|entry| entry.step == 0 && entry.shape.contains(&tokens))
 }
 
-/// Token positions of each side's prefill: as the shapes of a tap of both show, else as declared.
+/// Token positions of each side's prefill: as the shapes of a tap on both sides show, else as declared.
 fn prefills(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<(usize, usize)> {
     let first = reference.entries().iter().filter(|e| e.step == 0);
     let shared = first.filter_map(|left| Some((left, candidate.find(left.tap, 0)?)));
@@ -319,15 +319,15 @@ fn prefills(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<(
     if chosen { declared() } else { shown.into_iter().next().or_else(declared) }
 }
 
-/// Why the steps of two dumps do not stand for the same token positions.
+/// Why the steps of two dumps do not hold the same token positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misaligned {
-    /// Both name the ids of their tokens, and these are others.
+    /// Both record the ids of their tokens, and these differ.
     OtherTokens {
-        /// The first position of which they are.
+        /// The first position where they differ.
         from: usize,
     },
-    /// The candidate's one pass is longer than the reference's prefill, and no tokens are named.
+    /// The candidate's single pass is longer than the reference's prefill, and no tokens are recorded.
     BeyondThePrefill {
         /// Its token positions.
         held: usize,
@@ -336,40 +336,40 @@ pub enum Misaligned {
         /// Those of the reference's later steps.
         decoded: usize,
     },
-    /// The prefills are of other lengths, and no tokens are named.
+    /// The prefills have different lengths, and no tokens are recorded.
     OtherPrefills {
         /// Token positions of the reference's.
         reference: usize,
         /// And of the candidate's.
         candidate: usize,
     },
-    /// A dump says of its tokens what its tensors contradict.
+    /// A dump's tensors contradict what it declares about its tokens.
     Contradicted {
         /// Which of the two.
         side: Side,
-        /// In what.
+        /// The contradiction.
         what: Contradiction,
     },
 }
 
-/// What a dump says of its tokens that its tensors contradict.
+/// What a dump declares about its tokens that its tensors contradict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contradiction {
     /// It holds a step beyond the last token.
     Step {
-        /// The tokens that it names.
+        /// The tokens that it records.
         tokens: usize,
         /// The step.
         step: usize,
     },
-    /// Its tensors have fewer token positions than it names tokens.
+    /// Its tensors have fewer token positions than it records tokens.
     Positions {
-        /// The tokens that it names.
+        /// The tokens that it records.
         tokens: usize,
         /// The positions of its tensors.
         positions: usize,
     },
-    /// Its tokens cannot be shared out to its steps.
+    /// Its tokens cannot be divided among its steps.
     Steps {
         /// The tokens of the prompt.
         tokens: usize,
@@ -415,17 +415,17 @@ impl fmt::Display for Misaligned {
     }
 }
 
-/// Why it cannot be said that two runs of which nothing agrees are of the same positions.
+/// Why it is unknown whether two runs in which nothing agrees hold the same positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwitnessed {
-    /// They have other numbers of positions, and not both say of which tokens.
+    /// Their numbers of positions differ, and not both record their tokens.
     Counts {
         /// The reference's.
         reference: usize,
         /// The candidate's.
         candidate: usize,
     },
-    /// The candidate's tensors have another number of positions than it names tokens.
+    /// The number of positions of the candidate's tensors is not its recorded number of tokens.
     NotItsTokens,
 }
 

@@ -8,11 +8,11 @@ use crate::metrics::Metrics;
 use crate::run::embeddings::{Prompt, is_made_of_taps, rows_of, token};
 use crate::tolerance::run::{MOST_PAIRS, OTHER_TOKEN};
 
-/// Whether either side has a token there, and the positions, of a token that is not there that of the next; with the ids.
+/// Whether each side has the token, and its position on each side (where it is missing, that of the next token); an edit also has the ids.
 type Change = ([bool; 2], [usize; 2]);
 pub(crate) type Edit = ([bool; 2], [usize; 2], [Option<i64>; 2]);
 
-/// How the tokens of a candidate became others than the reference's.
+/// How the candidate's tokens differ from the reference's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEdits {
     pub(crate) edits: Vec<Edit>,
@@ -21,27 +21,27 @@ pub struct TokenEdits {
     pub counts: [usize; 2],
     /// The candidate's ids, where all are known.
     pub ids: Option<Vec<i64>>,
-    /// The largest NMSE between two rows that were taken for one token's; 0 where the ids say it.
+    /// The largest NMSE between two rows taken for the same token's; 0 where ids decide it.
     pub apart: f64,
-    /// Whether it can be nothing else: not padding, nor a wrong row of the right token.
+    /// Whether nothing else explains it: neither padding, nor a wrong row of the right token.
     pub is_certain: bool,
-    /// Whether it is that, or exchanged rows between tokens that are alike: nothing there is padding.
+    /// Whether it is that, or an exchange of rows between similar tokens: nothing there is padding.
     pub is_clear: bool,
 }
 
 impl TokenEdits {
-    /// Whether one side has more at its front, and nothing else is changed: it may be padded there.
+    /// Whether one side has more tokens at its front, and nothing else is changed: that may be padding.
     pub fn are_in_front(&self) -> bool {
         self.edits.iter().all(|(_, at, _)| at.contains(&0)) && self.alike == self.counts[0].min(self.counts[1])
     }
 
-    /// The changes between two lists of ids, where most are alike and more than their ends differ.
+    /// The changes between two lists of ids, where most are equal and not only their ends differ.
     pub fn of_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
         let apart = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
         TokenEdits::laid([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &apart)
     }
 
-    /// Lays two sequences together. `apart` says how far a token of the one is off one of the other where they are the same.
+    /// Aligns two sequences. `apart` gives the distance of a token of one from a token of the other where they are the same.
     fn laid(
         [n, m]: [usize; 2],
         ids: [Option<&[i64]>; 2],
@@ -51,7 +51,7 @@ impl TokenEdits {
         let (first, last) = pairs.first().zip(pairs.last())?;
         (2 * pairs.len() >= n.min(m).max(4)).then_some(())?;
         let id_of = |side: usize, at: usize| ids[side].and_then(|ids| ids.get(at).copied());
-        // What the candidate says of its tokens counts where it says the same of those that are the reference's.
+        // The ids that the candidate declares count only if they agree for the tokens that are the reference's.
         let is_told = pairs.iter().all(|&[a, b]| id_of(0, a).is_none_or(|id| id_of(1, b) == Some(id)));
         let known = |at: usize| {
             let pair = pairs.iter().find(|pair| pair[1] == at).map(|pair| pair[0]);
@@ -63,7 +63,7 @@ impl TokenEdits {
         };
         let edits: Vec<Edit> = changes.into_iter().map(edit).collect();
         let ids: Option<Vec<i64>> = (0..m).map(known).collect();
-        // At either end, or beside its like there, it may be padding, or the rest of the same text.
+        // At either end, or beside an equal token there, it may be padding, or more of the same text.
         let is_like_ends = |has: &[bool; 2], [a, b]: [usize; 2]| match has {
             [false, _] => (0..=b).all(|b| apart(0, b).is_some()) || (b..m).all(|b| apart(n - 1, b).is_some()),
             [_, false] => (0..=a).all(|a| apart(a, 0).is_some()) || (a..n).all(|a| apart(a, m - 1).is_some()),
@@ -79,8 +79,8 @@ impl TokenEdits {
     }
 }
 
-/// What a candidate was fed otherwise in its prompt than the reference, as their rows of h0 show, or else the ids that both name; nothing where that is most
-/// of it, or where one goes on alone.
+/// How the candidate's prompt differs from the reference's, by their rows of h0 or else by the ids that both record; `None` where most of it differs, or
+/// where one only continues.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -103,7 +103,7 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     let counts = [ours.len(), theirs.len()];
     let ids = [0, 1].map(|side| ids[side].filter(|ids| ids.len() == counts[side]));
     let Some(mut edits) = TokenEdits::laid(counts, ids, &apart) else { return Ok(None) };
-    // One more at the front is no padding where what follows saw it.
+    // One more token at the front is not padding if later positions saw it.
     if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.apart <= OTHER_TOKEN / 100.0 {
         edits.is_certain = (counts[0] > counts[1] || apart(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
         edits.is_clear = edits.is_certain;
@@ -111,8 +111,8 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     Ok(Some(edits))
 }
 
-/// Whether all that is recorded of what attention gives is otherwise in the one behind what the other has not at its front, by more than what the first
-/// position, which sees itself alone, is off.
+/// Whether every recorded result of attention differs behind the tokens that the other side lacks at its front, by more than the first position, which sees
+/// only itself.
 fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<bool, DumpError> {
     let mixes = [Site::Context, Site::AttnOut, Site::HAttn, Site::H, Site::FinalNorm, Site::Logits];
     let mut some = false;
@@ -134,8 +134,8 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
     Ok(some)
 }
 
-/// Pairs of positions that are the same, and the changes between, of the shortest way from one sequence to the other; nothing where one is the other's beginning,
-/// or they are too long to be aligned.
+/// The matching pairs of positions, and the changes between them, by the fewest changes from one sequence to the other; `None` where one is the beginning of
+/// the other, or they are too long to be aligned.
 fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<Change>)> {
     (0..n.min(m)).any(|at| !same(at, at)).then_some(())?;
     let back = (1..=n.min(m)).take_while(|&at| same(n - at, m - at)).count();
@@ -144,7 +144,7 @@ fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(V
     ((rows + 1).saturating_mul(columns + 1) <= MOST_PAIRS).then_some(())?;
     let at = |a: usize, b: usize| a * (columns + 1) + b;
     let is_pair = |a: usize, b: usize| a < rows && b < columns && same(front + a, front + b);
-    // How many changes the rest takes from each pair of positions on.
+    // How many changes the rest takes, from each pair of positions on.
     let mut cost = vec![0u32; (rows + 1) * (columns + 1)];
     for (a, b) in (0..=rows).rev().flat_map(|a| (0..=columns).rev().map(move |b| (a, b))) {
         cost[at(a, b)] = match (a == rows, b == columns) {

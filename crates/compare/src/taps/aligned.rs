@@ -1,4 +1,4 @@
-//! How do the two sides of a tap stand against each other? By what the dumps say of them: no value is read.
+//! Finds the two sides of a tap, or why they cannot be compared, by metadata alone: no value is read.
 
 use firstdiff_trace::{Dump, Entry, Partial};
 
@@ -13,13 +13,13 @@ pub(crate) enum AlignedTap<'a> {
     Settled(Judged),
     /// Both are whole.
     Whole { left: Entry, right: Entry },
-    /// Both are flat, of nobody knows how many positions.
+    /// Both are flat, with an unknown number of positions.
     Flat { left: Entry, right: Entry },
     /// The one on `side` is known in part.
     OnePart { whole: Entry, part: &'a Partial, side: Side },
     /// Both are known in part.
     TwoParts { left: &'a Partial, right: &'a Partial },
-    /// The vocabulary does not have it.
+    /// It is outside the vocabulary.
     Open { left: Entry, right: Entry },
 }
 
@@ -58,7 +58,7 @@ impl Run<'_> {
         }
     }
 
-    /// The two sides of a place of which a side is known in part; nothing where both are whole.
+    /// The two sides of a place where one side is known in part; `None` where both are whole.
     fn aligned_parts(&self, place: Place) -> Option<AlignedTap<'_>> {
         let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
         if parts.iter().all(Option::is_none) {
@@ -81,7 +81,7 @@ impl Run<'_> {
         Some(misaligned.unwrap_or(aligned))
     }
 
-    /// The two sides of a tap that the vocabulary does not have. What nobody declares to be a tap is never blamed.
+    /// The two sides of a tap outside the vocabulary. A tensor that no dump declares as a tap is never blamed.
     fn aligned_open(&self, place: Place) -> AlignedTap<'_> {
         if let Some(reason) = self.unaligned(place) {
             return AlignedTap::Settled(Judged::Unchecked(reason));
@@ -105,7 +105,7 @@ impl Run<'_> {
         }
     }
 
-    /// Why what a side has by the name of a place cannot be read, where its dump lists it.
+    /// Why a side's tensor under the name of a place cannot be read, where its dump lists it.
     fn unreadable(&self, place: Place) -> Option<Reason> {
         let why = |dump: &Dump| dump.unreadable(place.tap, place.step).map(Reason::Other);
         [self.candidate, self.reference].into_iter().filter(|_| self.plan.open.is_listed(place.tap)).find_map(why)
@@ -121,14 +121,14 @@ impl Run<'_> {
         self.plan.misaligned.is_some().then_some(Reason::OtherTokens)
     }
 
-    /// Why nothing can be said of a place where a second right run is itself far off.
+    /// Why a place is not judged where a second right run is itself far off.
     fn drowned(&self, place: Place) -> Option<Reason> {
         let noise = self.noise(place).filter(|noise| noise.is_drowned())?;
         Some(Reason::Drowned { nmse: noise.nmse })
     }
 }
 
-/// What is to be said of a tap that one side at most recorded.
+/// The judgement of a tap that at most one side recorded.
 fn recorded_once(reference: bool, candidate: bool) -> Judged {
     match (reference, candidate) {
         (true, _) => Judged::Unchecked(Reason::NotIn(Side::Candidate)),

@@ -1,5 +1,5 @@
-//! In which order stand the places of a choice? The experts of a token are a set: where the two sides hold them in another order, what stands by these places,
-//! as the weights do, is judged in that order.
+//! Judges taps by place of a router's choice, such as its weights, in the reference's order of places. The experts chosen for a token are a set, which the
+//! two sides may hold in different orders.
 
 use firstdiff_trace::{DumpError, Entry, Tap, Values};
 
@@ -9,7 +9,7 @@ use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
 use crate::taps::context::{Judged, Run};
 
 impl Run<'_> {
-    /// A tap by the places of a choice, judged in the reference's order; nothing where it is none, or the two have one order.
+    /// A tap by place of a choice, judged in the reference's order; `None` where it is not such a tap, or both have the same order.
     pub(crate) fn judge_by_place(&self, place: Place, here: &Judged) -> Result<Option<Judged>, DumpError> {
         if !here.is_compared() {
             return Ok(None);
@@ -21,11 +21,11 @@ impl Run<'_> {
         let (reference, candidate) = (reference.values(), candidate.values());
         let allowed = self.allowance(place, self.allowed(place, &left, &right));
         let judged = self.tap_judge(&left, &reference, &right, &candidate).with_candidate(&moved).judge(&allowed);
-        // Nobody says of others than the weights that they stand by places: they may do so, and agree then.
+        // It is not known that other taps than the weights are ordered by place: the order counts only if it makes them agree.
         Ok((are_weights(place.tap) || judged.agrees() && !here.agrees()).then_some(judged))
     }
 
-    /// The candidate's weights of a choice in the order in which the reference has its places, where that is another one.
+    /// The candidate's weights of a choice in the reference's order of places, where that is another one.
     pub(crate) fn weights_by_place(&self, place: Place) -> Result<Option<Values<'static>>, DumpError> {
         if are_weights(place.tap) { self.by_place(place) } else { Ok(None) }
     }
@@ -61,13 +61,13 @@ impl Run<'_> {
     }
 }
 
-/// Whether a tap holds the weights of the chosen.
+/// Whether a tap holds the weights of the chosen experts.
 fn are_weights(tap: Tap) -> bool {
     tap.is_open() && tap.last_name() == WEIGHTS
 }
 
-/// For each place of the reference's choice, token by token, where the candidate's stands that chooses the same; `None` where they all stand alike. The places
-/// of a token that goes elsewhere stay as they are.
+/// For each place of the reference's choice, token by token, the candidate's place with the same choice; `None` where all orders are the same. The places of
+/// a token that goes elsewhere stay unchanged.
 fn order_of_places<'a>(rows: impl Iterator<Item = (&'a [f64], &'a [f64])>) -> Option<Vec<usize>> {
     let mut order: Vec<usize> = Vec::new();
     for (ours, theirs) in rows {

@@ -1,4 +1,4 @@
-//! What is allowed of a tap that is kept in the K/V cache, or comes after one? And what does reading it back cost attention?
+//! Computes the tolerance of taps that are stored in the K/V cache or come after it, and the error that reading it adds to attention.
 
 use firstdiff_trace::{Cache, Site, Tap};
 
@@ -10,7 +10,7 @@ use crate::tolerance::cache_nmse;
 use crate::tolerance::judge::growth;
 
 impl Run<'_> {
-    /// What is allowed of a place that is kept in the cache, or comes after one: `own` of it for rounding alone.
+    /// The tolerance of a place that is stored in the cache, or comes after one; `own` is the part for rounding alone.
     pub(crate) fn allowance(&self, place: Place, own: f64) -> Tolerance {
         let cache = beyond_the_profile(self.options.profile, self.options.cache);
         let noise = self.noise(place);
@@ -24,7 +24,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a tap is what the cache holds: values, and keys after all that is done to them.
+    /// Whether the cache holds this tap: values, and keys after all operations on them.
     fn is_kept(&self, tap: Tap) -> bool {
         let has = |site| self.reference.entries().iter().any(|entry| entry.tap == Tap { site, ..tap });
         match tap.site {
@@ -35,10 +35,10 @@ impl Run<'_> {
         }
     }
 
-    /// NMSE that reading keys and values from the cache costs place `index` as a rule, where `between` lie on the way and were not compared.
+    /// NMSE that reading keys and values from the cache usually adds at place `index`, where `between` lie on the way and were not compared.
     pub(crate) fn cost_of_the_cache(&self, index: usize, between: &[usize]) -> f64 {
         let stored = cache_nmse(beyond_the_profile(self.options.profile, self.options.cache));
-        // e^x makes of an error in a score one relative to 1.
+        // e^x turns an error in a score into one relative to 1.
         let sharpened = if self.graph.places()[index].tap.site == Site::Probs { 10.0 } else { 1.0 };
         sharpened * self.attention_on_the_way(index, between).map(|site| growth(site) * stored).sum::<f64>()
     }

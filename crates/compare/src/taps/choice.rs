@@ -1,5 +1,5 @@
-//! Does a router send tokens to other experts, and is that a fault? Its choice is right where it takes the best of the candidate's own scores; where these
-//! agree with the reference's, another choice is rounding. Where the candidate's choice was not recorded: which tokens may rounding have sent elsewhere?
+//! Judges a router's choice of experts: it is right where it takes the best of the candidate's own scores; where these agree with the reference's, another
+//! choice is rounding. Where the candidate's choice was not recorded, finds the tokens that rounding may have sent elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,10 @@ use crate::tolerance::storage_nmse;
 /// The name of the tap in a layer.
 pub const CHOICE: &str = "router_topk";
 
-/// Beside it: by what the outputs of the chosen are multiplied.
+/// Beside it: the weights by which the outputs of the chosen experts are multiplied.
 pub const WEIGHTS: &str = "router_weights";
 
-/// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
+/// The numbers of a tap, row by row, with an error of `unit` times the largest of the row.
 pub(crate) struct Grid {
     pub(crate) values: Vec<f64>,
     width: usize,
@@ -36,7 +36,7 @@ impl Grid {
         Ok(Grid::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
     }
 
-    /// Nothing where the values are no rows of that shape.
+    /// `None` where the values are not rows of that shape.
     fn new(values: Vec<f64>, entry: &Entry, shape: &[usize]) -> Option<Grid> {
         let width = *shape.last().filter(|width| **width > 0)?;
         let unit = storage_nmse(entry.dtype).sqrt();
@@ -47,12 +47,12 @@ impl Grid {
         self.values.chunks_exact(self.width)
     }
 
-    /// Whether none that was not chosen is larger than one that was. NaN is no score.
+    /// Whether no score that was not chosen exceeds one that was. A NaN is no score.
     fn is_best(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
         self.margin(row, chosen).is_some_and(|margin| margin >= -2.0 * self.unit)
     }
 
-    /// Whether no rounding makes another choice.
+    /// Whether rounding cannot change the choice.
     fn is_clear(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
         self.margin(row, chosen).is_some_and(|margin| margin > 2.0 * self.unit)
     }
@@ -62,7 +62,7 @@ impl Grid {
     }
 }
 
-/// What a choice is made of.
+/// The scores from which a choice is made.
 struct Scores {
     at: usize,
     entry: Entry,
@@ -75,14 +75,14 @@ struct Scores {
 /// The experts that each token is sent to.
 type Chosen = Vec<BTreeSet<usize>>;
 
-/// What the scores say of another choice.
+/// Why the choice differs, by the scores.
 enum Cause {
     Rounding,
     Fault,
     Unknown,
 }
 
-/// The first token that rounding sent elsewhere: of which step, and in which row of it.
+/// The first token that rounding sent elsewhere: its step, and its row in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token {
     pub(crate) step: u32,
@@ -90,7 +90,7 @@ pub(crate) struct Token {
 }
 
 impl Run<'_> {
-    /// A router's choice, by the scores that it was made of.
+    /// Judges a router's choice by the scores it was made from.
     pub(crate) fn judge_choice(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
         let place = self.graph.places()[index];
         let Judged::Compared(judged) = &here else { return Ok(here) };
@@ -100,7 +100,7 @@ impl Run<'_> {
             let is_same = judged.judgement.outcome == Outcome::Exact;
             return if is_same { Ok(here) } else { self.in_another_order(place, judged) };
         }
-        // Tokens behind one that went elsewhere read what it became.
+        // Tokens behind one that went elsewhere read its result.
         let first = self.flips(found).min_by_key(|(token, _)| *token);
         let is_before = |row: &usize| first.is_none_or(|(first, _)| Token { step: place.step, row: *row } < first);
         let rows: Vec<usize> = other.into_iter().filter(is_before).collect();
@@ -119,7 +119,7 @@ impl Run<'_> {
         Ok(Judged::Unchecked(Reason::OtherExperts { tokens, choice }))
     }
 
-    /// The choices that the candidate did not record, and of which rounding decides, each as it is judged where what follows does not agree.
+    /// Choices that the candidate did not record and that depend on rounding, each with the judgement it gets where later taps do not agree.
     pub(crate) fn undecided(&self, found: &[Judged]) -> Result<Vec<(usize, Judged)>, DumpError> {
         let mut undecided = Vec::new();
         for (index, &place) in self.graph.places().iter().enumerate() {
@@ -130,7 +130,7 @@ impl Run<'_> {
             let Some(entry) = self.reference.entry(place.tap, place.step) else { continue };
             let Some(ours) = chosen(self.reference, &entry)? else { continue };
             let Some(scores) = self.scores(index, &ours)? else { continue };
-            // Of scores that are made of what is wrong already, another choice follows.
+            // Another choice follows from scores that are computed from wrong taps.
             let (before, _) = self.graph.nearest_before(scores.at, |i| found[i].is_compared());
             if before.iter().any(|&i| !found[i].agrees()) {
                 continue;
@@ -141,7 +141,7 @@ impl Run<'_> {
                     let grid = self.with_noise(found, scores, 1.0);
                     asked.filter(|&row| !grid.is_clear(row, &ours[row])).collect()
                 }
-                // The choice is made of more than these scores: nobody knows which tokens are meant.
+                // The choice depends on more than these scores: which tokens may go elsewhere is unknown.
                 false if self.flips_by_rounding(&scores) * ours.len() as f64 >= 1.0 => asked.collect(),
                 false => Vec::new(),
             };
@@ -154,7 +154,7 @@ impl Run<'_> {
         Ok(undecided)
     }
 
-    /// The rows of so many that are compared.
+    /// The rows to compare, of `count`.
     fn asked(&self, count: usize) -> impl Iterator<Item = usize> {
         let is_asked = move |row: &usize| match &self.options.rows {
             Some(Rows::List(rows)) => rows.contains(row),
@@ -164,7 +164,7 @@ impl Run<'_> {
         (0..count).filter(is_asked)
     }
 
-    /// The same choice in another order: it differs in nothing.
+    /// The same choice in another order, which is no difference.
     fn in_another_order(&self, place: Place, judged: &Compared) -> Result<Judged, DumpError> {
         let held = self.reference.entry(place.tap, place.step);
         let values =
@@ -175,7 +175,7 @@ impl Run<'_> {
         Ok(Judged::from(Compared { judgement, ..judged.clone() }))
     }
 
-    /// The first tokens of each place that were sent elsewhere, and nothing is to blame for.
+    /// The first tokens of each place that were sent elsewhere, with no operation to blame.
     pub(crate) fn flips(&self, found: &[Judged]) -> impl Iterator<Item = (Token, usize)> {
         found.iter().enumerate().filter_map(|(at, here)| match here {
             Judged::Unchecked(Reason::OtherExperts { tokens, .. }) => {
@@ -186,7 +186,7 @@ impl Run<'_> {
         })
     }
 
-    /// The experts that both sides choose, token by token; nothing where the two cannot be laid together.
+    /// The experts that both sides choose, token by token; `None` where the two cannot be paired.
     fn chosen(&self, index: usize) -> Result<Option<(Chosen, Chosen)>, DumpError> {
         let place = self.graph.places()[index];
         let (Some(left), Some(right)) =
@@ -200,7 +200,7 @@ impl Run<'_> {
         Ok(chosen(self.reference, &left)?.zip(chosen(self.candidate, &right)?))
     }
 
-    /// Why the candidate chooses otherwise in these rows.
+    /// Why the candidate chooses differently in these rows.
     fn cause(
         &self,
         taps: &[Judged],
@@ -215,7 +215,7 @@ impl Run<'_> {
         let Some(scores) = self.scores(index, ours)? else { return Ok(Cause::Unknown) };
         let fault_unless = |may_be, cause| if may_be { cause } else { Cause::Fault };
         if !scores.are_ranked {
-            // What else the choice is made of was not recorded: do as many tokens go elsewhere as rounding sends there?
+            // Other inputs of the choice were not recorded: compare the number of tokens that go elsewhere with what rounding causes.
             let most = self.flips_by_rounding(&scores) * ours.len() as f64;
             return Ok(fault_unless(rows.len() as f64 <= most, Cause::Unknown));
         }
@@ -234,8 +234,8 @@ impl Run<'_> {
         Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), Cause::Unknown))
     }
 
-    /// The reference's scores in the place of the candidate's, which were not recorded: off by so many times what is allowed of them, or by what they were
-    /// made of.
+    /// The reference's scores in place of the candidate's, which were not recorded: with an error of `room` times their tolerance, or with that of what they
+    /// were computed from.
     fn with_noise(&self, taps: &[Judged], scores: Scores, room: f64) -> Grid {
         let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
         let off = |&i: &usize| if let Judged::Compared(read) = &taps[i] { read.judgement.size() } else { None };
@@ -252,7 +252,7 @@ impl Run<'_> {
         self.allowed(self.graph.places()[scores.at], &scores.entry, &scores.entry)
     }
 
-    /// What the reference's choice is made of: the nearest tap of so many rows before it of which it takes the best, else the nearest.
+    /// The scores of the reference's choice: the nearest earlier tap with this many rows of which it takes the best, else the nearest.
     fn scores(&self, index: usize, chosen: &Chosen) -> Result<Option<Scores>, DumpError> {
         let place = |index: usize| self.graph.places()[index];
         let held = |place: Place| self.reference.entry(place.tap, place.step);
@@ -291,7 +291,7 @@ pub(crate) fn is_choice(tap: Tap) -> bool {
     tap.is_open() && tap.layer.is_some() && tap.last_name() == CHOICE
 }
 
-/// The experts that a run sends each token to; nothing where these are no numbers of experts.
+/// The experts that a run sends each token to; `None` where the values are no expert numbers.
 fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<Chosen>, DumpError> {
     let is_expert = |value: f64| value >= 0.0 && value.fract() == 0.0;
     let grid = Grid::of(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));

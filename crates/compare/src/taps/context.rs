@@ -1,4 +1,4 @@
-//! What does the judge of a tap know beside its two tensors? The two runs, the graph, and what was found before.
+//! Holds what is needed to judge a tap beside its two tensors: the two runs, the graph, and earlier judgements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,31 +19,31 @@ use crate::taps::share::JudgedBefore;
 use crate::tolerance::context::NOISE_ROOM;
 use crate::tolerance::{Profile, allowed_nmse, storage_nmse};
 
-/// What a comparison is told beside the two dumps.
+/// The options of a comparison.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// In what arithmetic a right candidate works.
+    /// The arithmetic of a right candidate.
     pub profile: Profile,
     /// Token positions to compare; all where `None`.
     pub rows: Option<Rows>,
     /// The NMSE allowed at a place where it was measured; elsewhere the profile's table.
     pub allowed: BTreeMap<Place, f64>,
-    /// The places to look at; all where `None`. The others are as if nobody had recorded them.
+    /// The places to compare; all where `None`. Others count as not recorded.
     pub only: Option<BTreeSet<Place>>,
-    /// How the two were aligned by token position, where they took the tokens in other chunks.
+    /// How the two were aligned by token position, where their chunks differ.
     pub alignment: Option<Arc<ChunkAlignment>>,
     /// The type in which either side keeps keys and values, the coarser of the two.
     pub cache: Cache,
-    /// How far a second right run is from the reference, where there is one: what a tap is allowed then.
+    /// The distance of a second right run from the reference, where there is one: it sets the tolerance of a tap.
     pub noise: Option<Noise>,
-    /// The taps of experts of which nothing shows whose their rows are.
+    /// The taps of experts whose rows could not be assigned.
     pub open_rows: BTreeSet<Place>,
-    /// Taps that were judged by themselves before, by [`judge_share`](crate::judge_share) with these very options.
+    /// Taps that were judged by themselves before, by [`judge_share`](crate::judge_share) with the same options.
     pub judged: Option<Arc<JudgedBefore>>,
 }
 
 impl Options {
-    /// All rows, and the table of `profile`.
+    /// All rows, and the tolerances of `profile`.
     pub fn new(profile: Profile) -> Options {
         let (cache, allowed) = (Cache::F32, BTreeMap::new());
         let open_rows = BTreeSet::new();
@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// How a tap was judged. Nothing changes it afterwards: a rule that says better makes another.
+/// The judgement of a tap. It is never changed: a rule that knows more makes another one.
 #[derive(Clone)]
 pub(crate) enum Judged {
     /// Neither side recorded it.
@@ -69,9 +69,9 @@ pub(crate) enum Judged {
     Unchecked(Reason),
     /// Both recorded it, and their shapes do not fit as they stand.
     ShapeMismatch(ShapeMismatch),
-    /// Both recorded it, and not of the same: not compared in any layout.
+    /// Both recorded it, but not the same values: not compared in any layout.
     NotComparable(Reason),
-    /// Both recorded it, and this NMSE may be what its operation passed on, or not.
+    /// Both recorded it, and its operation may have passed on this NMSE or not.
     Inconclusive(f64),
     Compared(Arc<Compared>),
 }
@@ -83,13 +83,13 @@ pub(crate) struct Compared {
     pub(crate) shape: Vec<usize>,
     pub(crate) positions: Option<Vec<usize>>,
     pub(crate) layout: Layout,
-    /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
+    /// The judgement if nothing confirms the layout; `None` where the layout needs no confirmation.
     pub(crate) plain: Option<AsStored>,
     /// What was compared of it, where not all.
     pub(crate) part: Option<KnownPart>,
 }
 
-/// How a tap stands as it is.
+/// The judgement of a tap as it stands.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum AsStored {
     Compared(Box<Judgement>),
@@ -104,7 +104,7 @@ impl From<Compared> for Judged {
 }
 
 impl Judged {
-    /// Of a tap whose two sides share no token position: what was asked for need not be there, and else it should have been compared.
+    /// A tap whose two sides share no token position: requested rows may be missing, but otherwise it should have been compared.
     pub(crate) fn without_rows(asked: bool) -> Judged {
         match asked {
             true => Judged::Unchecked(Reason::NoneOfTheRowsAsked),
@@ -112,7 +112,7 @@ impl Judged {
         }
     }
 
-    /// Why it differs, why nothing is said of it, or in which other layout it agrees.
+    /// Why it differs, why it is unchecked, or in which other layout it agrees.
     pub(crate) fn reason(&self) -> Option<Reason> {
         let judged = match self {
             Judged::NotRecorded => return None,
@@ -131,7 +131,7 @@ impl Judged {
         }
     }
 
-    /// How it stands; `None` of what neither side recorded.
+    /// Its standing; `None` where neither side recorded it.
     pub(crate) fn standing(&self) -> Option<Standing> {
         Some(match self {
             Judged::NotRecorded => return None,
@@ -146,7 +146,7 @@ impl Judged {
         })
     }
 
-    /// What is to be logged of it after a stage, if that is not what was logged `before`.
+    /// Its log entry after a stage, if that differs from the entry `before`.
     pub(crate) fn news(&self, stage: Stage, before: Option<&LogEntry>) -> Option<LogEntry> {
         let (nmse, allowed) = match self {
             Judged::Inconclusive(nmse) => (Some(*nmse), None),
@@ -161,7 +161,7 @@ impl Judged {
         matches!(self.standing(), Some(Standing::Exact | Standing::Rounding))
     }
 
-    /// Whether it is off by more than rounding, and what it reads may explain that, or not.
+    /// Whether it is off by more than rounding, and errors of its inputs may explain that or not.
     pub(crate) fn is_unclear(&self) -> bool {
         self.standing() == Some(Standing::Inconclusive)
     }
@@ -174,7 +174,7 @@ impl Judged {
         matches!(self, Judged::Compared(_))
     }
 
-    /// Agrees only under a layout that something else has to confirm.
+    /// The layout in which it agrees, where that still has to be confirmed.
     pub(crate) fn provisional(&self) -> Option<&Layout> {
         match self {
             Judged::Compared(judged) if judged.plain.is_some() => Some(&judged.layout),
@@ -232,7 +232,7 @@ impl Run<'_> {
         before: &[usize],
         between: &[usize],
     ) -> bool {
-        // A query, a product or a probability of a position stands for that position alone.
+        // A query, a product or a probability belongs to its own position only.
         let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
         let partial = |i: &usize| {
             let some = matches!(&found[*i], Judged::Compared(judged) if judged.positions.is_some());

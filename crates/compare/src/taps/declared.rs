@@ -1,4 +1,4 @@
-//! What do the dumps themselves say of a tap, beside its values?
+//! Applies what the dumps declare about a tap beside its values.
 
 use firstdiff_trace::QkRows;
 
@@ -6,7 +6,7 @@ use crate::graph::Place;
 use crate::taps::context::{Judged, Run};
 
 impl Run<'_> {
-    /// What agrees, or could not be compared with the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
+    /// Doubts a tap that agrees, or could not be compared, where the dump itself doubts it; and one that differs where it may be a rank's summand.
     pub(crate) fn doubted(&self, place: Place, here: Judged) -> Judged {
         let step = match self.alignment() {
             Some(alignment) => {

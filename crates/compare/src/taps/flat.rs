@@ -1,4 +1,4 @@
-//! How are flat tensors compared whose number of positions is not stated?
+//! Compares flat tensors whose number of token positions is not stated.
 
 use firstdiff_trace::{DumpError, Entry};
 
@@ -17,7 +17,7 @@ impl Run<'_> {
         }
     }
 
-    /// Both sides of a place, a flat reference with its axis of positions, where the number of them or the candidate's shape tells it.
+    /// Both sides of a place, with the position axis added to a flat reference where their number or the candidate's shape shows it.
     pub(crate) fn with_axes(
         &self,
         mut left: Option<Entry>,
@@ -51,12 +51,12 @@ impl Run<'_> {
         left.shape.len() == 1 && are_all(&left.rows) && are_all(&right.rows) && are_all(&self.options.rows)
     }
 
-    /// Whether both sides hold a flat tensor of all positions, of nobody knows how many.
+    /// Whether both sides hold a flat tensor of all positions, whose number is unknown.
     pub(crate) fn are_flat(&self, left: &Entry, right: &Entry) -> bool {
         self.is_flat(left, right) && left.shape.iter().product::<usize>() == right.shape.iter().product::<usize>()
     }
 
-    /// What can be said of flat tensors of nobody knows how many positions: whether they are the same, bit for bit.
+    /// The judgement of flat tensors with an unknown number of positions: only whether they are equal bit for bit.
     pub(crate) fn judge_flat(&self, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());

@@ -1,4 +1,4 @@
-//! Does a tap hold the same in an order that is free? The rows of an expert, and the weights of the chosen in the order of their numbers.
+//! Detects taps that hold the same values in an order that is free: the rows of an expert, and the weights of the chosen experts by their numbers.
 
 use firstdiff_trace::{Dump, DumpError, Tap};
 
@@ -10,7 +10,7 @@ use crate::report::reason::Reason;
 use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
 use crate::taps::context::{Judged, Run};
 
-/// What both sides hold at a place, and the NMSE that is allowed there.
+/// What both sides hold at a place, and the NMSE allowed there.
 struct Both {
     reference: Grid,
     candidate: Grid,
@@ -39,7 +39,7 @@ impl Run<'_> {
             Some(layer) => {
                 self.are_same_weights(place, Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place })?
             }
-            // Rows of an expert alone have no order: nothing else is searched through.
+            // Only the rows of an expert have no fixed order: nothing else is searched.
             None if is_of_expert(place.tap) => match self.other_order(place)? {
                 Some(order) => self.options.open_rows.contains(&place) || !self.is_held_by_another(place, &order)?,
                 None => false,
@@ -64,7 +64,7 @@ impl Run<'_> {
 
     /// The order in which the candidate's rows are the reference's, where that is another one.
     fn other_order(&self, place: Place) -> Result<Option<Vec<usize>>, DumpError> {
-        // A number by itself tells no row.
+        // A single number does not identify a row.
         let Some(both) = self.both_grids(place)?.filter(|both| both.shape[1] > 1) else { return Ok(None) };
         let order = row_order(&both.candidate.values, &both.reference.values, both.shape[1]);
         let is_moved = |order: &Vec<usize>| order.iter().enumerate().any(|(to, &from)| to != from);
@@ -72,7 +72,7 @@ impl Run<'_> {
     }
 
     /// Whether another tap of the same expert and step holds the reference's rows as they stand, and not in that order: an expert's rows have one order, so
-    /// that those which stand otherwise are other tokens'.
+    /// that rows in another one belong to other tokens.
     fn is_held_by_another(&self, place: Place, order: &[usize]) -> Result<bool, DumpError> {
         let as_stored: Vec<usize> = (0..order.len()).collect();
         let others = self.graph.places().iter().filter(|&&other| other != place && other.step == place.step);
@@ -85,8 +85,7 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// Whether both sides choose the same with the same weights, in the order of the numbers that they chose; where one does not say what it chose, in the order
-    /// of the weights themselves.
+    /// Whether both sides choose the same experts with the same weights, sorted by expert number; where a side did not record its choice, sorted by weight.
     fn are_same_weights(&self, weights: Place, choice: Place) -> Result<bool, DumpError> {
         let Some(weights) = self.both_grids(weights)? else { return Ok(false) };
         let is_told = [self.reference, self.candidate].iter().all(|dump| dump.entry(choice.tap, choice.step).is_some());
@@ -103,7 +102,7 @@ impl Run<'_> {
     }
 }
 
-/// The numbers of a row and their weights, each row in the order of its numbers.
+/// The expert numbers of a row and their weights, each row sorted by number.
 fn by_number(weights: &Grid, numbers: &Grid) -> Vec<(f64, f64)> {
     let sorted = |(weights, numbers): (&[f64], &[f64])| {
         let mut pairs: Vec<(f64, f64)> = numbers.iter().copied().zip(weights.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! Of which token position is a single row of a tap?
+//! Finds the token position of a single row of a tap.
 
 use firstdiff_trace::{Dump, Entry, NamedRows, Rows};
 
@@ -10,8 +10,8 @@ use crate::run::steps::is_without_tokens;
 use crate::taps::context::Run;
 
 impl Run<'_> {
-    /// Both sides of a place with the positions of their rows, where these are known: the last of so many, and a single row of a step that has more on the same
-    /// side, which is its last.
+    /// Both sides of a place with the positions of their rows, where these are known: the last of a known number, and a single row of a step that has more on
+    /// the same side, which is its last.
     pub(crate) fn with_last_rows(
         &self,
         mut left: Option<Entry>,
@@ -26,7 +26,7 @@ impl Run<'_> {
         let own = self.plan.lengths.each_ref().map(|lengths| lengths.get(&step).copied());
         let known = own[0].or(own[1]);
         let singles = [is_single(ours, theirs), is_single(theirs, ours)];
-        // More rows than the step has tokens: which of them is the last nobody says.
+        // More rows than the step has tokens: which of them is the last is unknown.
         if let (Some(length), true) = (own[0].into_iter().chain(own[1]).min(), singles[0] != singles[1]) {
             let several = if singles[0] { &*theirs } else { &*ours };
             let shape = squeezed(several.tap.site, &several.shape);
@@ -49,7 +49,7 @@ impl Run<'_> {
         (left, right)
     }
 
-    /// What is to be said of rows that were taken for the last ones, though nobody says so.
+    /// A note on rows that were assumed to be the last ones without a declaration.
     pub(crate) fn taken_for_last(&self) -> Option<String> {
         let undeclared = |place| {
             let before = self.candidate.find(place, 0)?;
@@ -62,7 +62,7 @@ impl Run<'_> {
         Some(format!("{which} one row of several token positions: taken for the last one"))
     }
 
-    /// Whether nobody knows of which token position a single row of a place is: of a run that is recorded in one step, of nobody knows how many tokens.
+    /// Whether the token position of a place's single row is unknown: in a run recorded in one step, with an unknown number of tokens.
     pub(crate) fn is_of_unknown_position(&self, place: Place) -> bool {
         let dumps = [self.reference, self.candidate];
         let known = self.plan.lengths.iter().any(|lengths| lengths.contains_key(&place.step));
@@ -75,7 +75,7 @@ impl Run<'_> {
         self.alignment().is_none() && !asked && !dumps.into_iter().any(|dump| later(dump) || named(dump))
     }
 
-    /// Whether somebody says that the single rows of the first step are the last ones.
+    /// Whether a dump declares that the single rows of the first step are the last ones.
     pub(crate) fn last_is_declared(&self) -> bool {
         let last = |rows: &Option<Rows>| *rows == Some(Rows::Named(NamedRows::Last));
         let dumps = [self.reference, self.candidate];

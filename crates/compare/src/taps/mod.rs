@@ -1,4 +1,4 @@
-//! Every tap judged, in forward order: as recorded, in the layout that fits, against what its operation may have passed on.
+//! Judges every tap in forward order: as recorded, in the layout that fits, and with the errors that its operation may have passed on.
 
 pub(crate) mod aligned;
 mod by_place;
@@ -26,10 +26,10 @@ use crate::taps::aligned::AlignedTap;
 use crate::taps::choice::is_choice;
 use crate::taps::context::{Judged, Run};
 
-/// Taps that are read at once: enough for all threads to have some to the end, with few mapped at a time.
+/// How many taps are read at once: enough to keep all threads busy, and few enough to map.
 const SIDE_BY_SIDE: usize = 32;
 
-/// Each of `places` by its two tensors, side by side: while one is computed another is read, and small ones keep all threads busy.
+/// Judges each of `places` by its two tensors, in parallel: while one is computed another is read, and small ones keep all threads busy.
 pub(crate) fn by_themselves<'r>(
     run: &'r Run<'_>,
     places: &'r [Place],
@@ -40,7 +40,7 @@ pub(crate) fn by_themselves<'r>(
     portions(run, places).flat_map(judged)
 }
 
-/// `places` cut after every so many that the reference holds: a graph may have many more.
+/// `places` in portions, each with a fixed number that the reference holds: a graph may have many more.
 fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
     let mut rest = places;
     std::iter::from_fn(move || {
@@ -53,7 +53,7 @@ fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &
     })
 }
 
-/// Every tap by itself, in the order of the graph, with a log of what was said of each.
+/// Every tap judged by itself, in the order of the graph, with a log of each.
 pub(crate) struct JudgedTaps {
     pub(crate) taps: Vec<Judged>,
     pub(crate) log: Vec<Vec<LogEntry>>,
@@ -70,7 +70,7 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
         log.extend(by_itself.news(Stage::Tensors, log.last()));
         let in_doubt = run.doubted(place, by_itself);
         log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
-        // Numbers of experts are not off by a little.
+        // Expert numbers cannot be off by a little.
         let here = if is_choice(place.tap) {
             let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
             log.extend(chosen.news(Stage::Choice, log.last()));
@@ -92,7 +92,7 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
 }
 
 impl Run<'_> {
-    /// One tap by its two tensors, as it was judged before or is now.
+    /// One tap judged by its two tensors, earlier or now.
     fn judged_by_itself(&self, place: Place) -> Result<Judged, DumpError> {
         let before = self.options.judged.as_ref().map(|before| before.judged(self, place)).transpose()?.flatten();
         before.map_or_else(|| self.judge(place, self.aligned(place)), Ok)

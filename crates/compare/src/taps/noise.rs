@@ -1,4 +1,4 @@
-//! Is a tap further off than a second right run allows?
+//! Compares a tap's error with the distance of a second right run.
 
 use crate::graph::Place;
 use crate::report::noise::TapNoise;
@@ -6,8 +6,8 @@ use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::NOISE_PASSED_ON;
 
 impl Run<'_> {
-    /// What is further off than the second run allows, though no further than what it reads is beside its own noise, may only pass that on: nobody can
-    /// tell. `before` are the places that it reads.
+    /// Whether a tap beyond the second run's distance may only pass on errors: relative to that distance it is hardly further off than its inputs are,
+    /// so that it is undecided. `before` are its inputs.
     pub(crate) fn passes_on_noise(&self, found: &[Judged], before: &[usize], here: &Compared, noise: TapNoise) -> bool {
         let ratio = |judged: &Compared, noise: TapNoise| judged.judgement.size().unwrap_or(0.0) / noise.nmse;
         let read = before.iter().filter_map(|&i| match &found[i] {

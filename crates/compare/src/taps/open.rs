@@ -1,4 +1,4 @@
-//! Taps outside the vocabulary: compared as they stand, as nobody knows what their axes are.
+//! Judges taps outside the vocabulary: compared as they stand, as their axes are unknown.
 
 use firstdiff_trace::{Dump, Entry, Site, Tap};
 
@@ -7,12 +7,12 @@ use crate::layout::shapes::match_shapes;
 use crate::report::reason::Reason;
 use crate::taps::context::{Judged, Run};
 
-/// Fewer values than this in a row are no row to be judged by itself.
+/// A row with fewer values than this is not judged by itself.
 const LEAST_ROW: usize = 8;
 
-/// As which site of the vocabulary a tap is judged: attention of another stack, and attention to one, has the same axes and the same masks as the decoder's own.
+/// The site of the vocabulary by which a tap is judged: attention of another stack, and attention to one, has the same axes and masks as the decoder's own.
 pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
-    // A batch of one stands before the heads.
+    // A batch of one is in front of the heads.
     let axes = shape.len() - usize::from(shape.len() == 4 && shape[0] == 1);
     if !tap.is_open() || tap.layer.is_none() || axes != 3 {
         return tap.site;
@@ -24,7 +24,7 @@ pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
 }
 
 impl Run<'_> {
-    /// A tap that the vocabulary does not have, as it was judged. What nobody declares to be a tap is never blamed.
+    /// The judgement of a tap outside the vocabulary. A tensor that no dump declares as a tap is never blamed.
     pub(crate) fn as_declared(&self, place: Place, judged: Judged) -> Judged {
         match judged {
             judged if self.plan.open.is_declared(place.tap) || judged.agrees() => judged,
@@ -33,8 +33,8 @@ impl Run<'_> {
         }
     }
 
-    /// Both sides of a tap that the vocabulary does not have, where their shapes fit: by token where the first axis of both is the step's tokens, else as
-    /// one row, as nobody knows what a row of it is.
+    /// Both sides of a tap outside the vocabulary, where their shapes fit: by token where the first axis of both has the step's number of tokens, else as one
+    /// row, as its rows are unknown.
     pub(crate) fn both_open(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
         let held = |dump: &Dump| dump.entry(place.tap, place.step);
         let (Some(mut left), Some(mut right)) = (held(self.reference), held(self.candidate)) else {
@@ -49,14 +49,14 @@ impl Run<'_> {
         (Some(left), Some(right))
     }
 
-    /// The reference's own shape of a tap outside the vocabulary, where it was compared as one row, and has more axes than one.
+    /// The reference's own shape of a tap outside the vocabulary that was compared as one row and has more than one axis.
     pub(crate) fn own_shape(&self, place: Place, compared: &[usize]) -> Option<Vec<usize>> {
         let shape = self.reference.entry(place.tap, place.step).filter(|_| place.tap.is_open())?.shape;
         let several = shape.iter().filter(|extent| **extent > 1).count() > 1;
         (several && matches!(compared, [1, all] if *all == shape.iter().product::<usize>())).then_some(shape)
     }
 
-    /// Whether the first axis of a tensor is that of its step's tokens, as far as its extent tells.
+    /// Whether the first axis of a tensor is that of its step's tokens, by its extent.
     pub(crate) fn is_by_token(&self, place: Place, entry: &Entry) -> bool {
         let tokens = self.plan.lengths.iter().find_map(|lengths| lengths.get(&place.step)).copied();
         let row: usize = entry.shape.iter().skip(1).product();

@@ -1,4 +1,4 @@
-//! How far do two runs agree where one of them is known in part: the corners of a log, the first values, a few decimals?
+//! Judges taps of which one run is known only in part: the corners of a printed tensor, the first values, a few decimals.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -33,13 +33,13 @@ impl Sharpness {
         self.blur += half_unit * half_unit;
     }
 
-    /// Whether the values are hardly larger than what was not printed of them.
+    /// Whether the values are hardly larger than the digits that were not printed.
     fn is_lost(&self) -> bool {
         self.energy < DIGITS_SHOW * self.blur
     }
 }
 
-/// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
+/// Elements known on both sides: their index and value on the whole side, and their number on the other.
 struct Placement {
     layout: Layout,
     picks: Vec<(usize, f64, usize)>,
@@ -84,7 +84,7 @@ impl Run<'_> {
         }
         Ok(match judged {
             None => Judged::NotComparable(Reason::NothingKnown),
-            // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
+            // A list may hold any heads, queries and keys; that it is the beginning of the whole is a guess.
             Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
                 Judged::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
             }
@@ -92,7 +92,7 @@ impl Run<'_> {
         })
     }
 
-    /// Judges both sides where they are known in part: the elements that both have.
+    /// Judges a place where both sides are known in part, by the elements that both have.
     pub(crate) fn judge_two_parts(&self, place: Place, left: &Partial, right: &Partial) -> Judged {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
             return Judged::Unchecked(Reason::OtherPart);
@@ -139,7 +139,7 @@ impl Run<'_> {
         }
         let elements = reading.picks.iter().map(|(at, ..)| *at).collect();
         let part = Some(KnownPart::of(elements, total, side.part));
-        // The readings take the whole side for the reference.
+        // The readings treat the whole side as the reference.
         let layout = match (&reading.layout, side.part_is_candidate) {
             (Layout::Rows { rows, axes }, false) => Layout::Rows { rows: rows.other(), axes: axes.clone() },
             (layout, _) => layout.clone(),
@@ -148,10 +148,10 @@ impl Run<'_> {
         Ok(Compared { judgement, shape, positions: None, layout, plain: None, part })
     }
 
-    /// The verdict over lists of values, of so many in all, in which no rows, heads or channels can be seen.
+    /// The judgement of lists of values, out of `total`, in which no rows, heads or channels can be seen.
     fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
         let site = place.tap.site;
-        // A few values scatter as those of a row do, and are too few to tell a factor from chance.
+        // A few values scatter like those of one row, and are too few to distinguish a factor from chance.
         let few = FEW_OF_A_TAP * reference.len() < total;
         let own = if few { ROW_ROOM * own } else { own };
         let mut shape = vec![1; site.axes().len()];
@@ -185,7 +185,7 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// The sums over all elements, where one was printed and the other is another. Sums are taken in f32 by those who print them.
+    /// The difference of the sums over all elements, where one was printed. Programs that print sums compute them in f32.
     fn sums_differ(&self) -> Option<Difference> {
         let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };
         let whole = are_all(&self.part.rows) && are_all(&self.whole.rows);
@@ -211,7 +211,7 @@ impl Sides<'_> {
     }
 }
 
-/// The ways to lay the part's elements into the whole: as they stand, and with rows of Q and K in the other order.
+/// The ways to place the part's elements in the whole: as they stand, and with rows of Q and K in the other order.
 fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Placement>, Misfit> {
     let site = whole.tap.site;
     let shape = part.part.shape.clone().unwrap_or_else(|| {
@@ -229,7 +229,7 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     if part.part.elements.iter().any(|&at| at >= total) {
         return Err(Misfit::Shapes(ShapeMismatch::TooManyValues { values: part.part.elements.len(), of: total }));
     }
-    // Each element of the part's tensor is its own number: what stands where in the pair is then known for every layout.
+    // Each element of the part's tensor gets its own number: that shows its place in the pair under every layout.
     let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());
     let left = TensorRef { values, shape: &whole.shape, rows: whole.rows.as_ref() };
     let right = TensorRef { values: &numbers, shape: &shape, rows: part.rows.as_ref() };

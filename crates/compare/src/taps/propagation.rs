@@ -1,10 +1,10 @@
-//! How much of a tap's error did its operation only pass on? What is read with an error is written with one.
+//! Bounds the part of a tap's error that its operation only passed on from its inputs.
 //!
-//! Rounding grows through a model at the model's own pace: some spread it hardly at all over 28 layers, in others (sharp attention, a few
-//! channels of great size) right runs in f32 are 1e-8 apart after 12. No table knows that pace, but the taps that an operation reads show it.
-//! The bounds here are from 105 pairs of right runs (PyTorch in f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and
-//! our own forward; five models of 5 to 28 layers, 11 to 200 tokens), of which `scripts/suites/test_rounding.py` makes most again: up to 1.5 times the
-//! most that was seen an error is inherited, beyond 6 times it is the operation's own, and between the two nobody can tell.
+//! Rounding grows at each model's own pace: some amplify it hardly at all over 28 layers; in others (sharp attention, a few large channels) right runs in f32
+//! are 1e-8 apart after 12. No table knows that pace, but the inputs of an operation show it. The bounds here are from 105 pairs of right runs (PyTorch in
+//! f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and our own forward; five models of 5 to 28 layers, 11 to 200 tokens), most of
+//! which `scripts/suites/test_rounding.py` makes again: up to 1.5 times the largest seen an error is inherited, beyond 6 times it is the operation's own, and
+//! in between it is inconclusive.
 
 use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
@@ -25,17 +25,17 @@ use crate::tolerance::judge::{
 };
 use crate::words::number;
 
-/// A tap that an operation reads, judged and found to agree; of keys and values the worst of all steps.
+/// A tap that an operation reads, which was judged and agrees; for keys and values, the worst of all steps.
 #[derive(Clone, Debug)]
 struct Read {
     tap: Tap,
     metrics: Metrics,
-    /// Each position; of keys and values in all steps, one after the other.
+    /// Metrics of each position; for keys and values, of those in all steps, one after the other.
     positions: Vec<Metrics>,
 }
 
 impl Read {
-    /// NMSE as a whole, the balanced one included; infinite where it is not finite.
+    /// NMSE as a whole, including the balanced one; infinite where it is not finite.
     fn nmse(&self) -> f64 {
         self.metrics.nmse().map_or(f64::INFINITY, |nmse| size(nmse, balanced_nmse(&self.positions)))
     }
@@ -61,13 +61,12 @@ fn of_position(metrics: &Metrics) -> f64 {
 }
 
 impl Run<'_> {
-    /// What differs, or is far from what it reads, is judged once more: against what its operation may have passed on of errors that are none
-    /// of its own.
+    /// Judges a tap again that differs, or is far from its inputs: against the errors that its operation may have passed on from them.
     pub(crate) fn with_input_error(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
         self.inheriting(found, index, here, false)
     }
 
-    /// The same of what is known to be in the layout in which it was judged.
+    /// The same for a tap whose layout is already known.
     pub(crate) fn with_input_error_as_stored(
         &self,
         found: &[Judged],
@@ -78,7 +77,7 @@ impl Run<'_> {
     }
 
     fn inheriting(&self, found: &[Judged], index: usize, here: Judged, as_stored: bool) -> Result<Judged, DumpError> {
-        // What fits as it stands in no order of axes may do so in another, once the error that it only passed on is allowed.
+        // A tap that agrees in no order of axes may do so in one, once the error that it only passed on is allowed.
         let first = match &here {
             Judged::Compared(first) => Some(first),
             Judged::ShapeMismatch(_) => None,
@@ -89,7 +88,7 @@ impl Run<'_> {
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
         }
-        // A second right run has passed on what there is to pass on.
+        // A second right run has already passed on such errors.
         if let Some(noise) = self.noise(self.graph.places()[index]) {
             let passed_on = first.filter(|first| self.passes_on_noise(found, &before, first, noise));
             return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
@@ -105,7 +104,7 @@ impl Run<'_> {
             return Ok(here);
         }
         let reads = self.reads(found, &before)?;
-        // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
+        // A difference behind an inconclusive tap is inconclusive too, unless it has structure, or is far larger than that tap would explain.
         let nmse = |&i: &usize| if let Some(Judged::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
         let moved = self.weights_by_place(place)?;
@@ -114,7 +113,7 @@ impl Run<'_> {
             let alignment = by_place.as_ref().unwrap_or(as_recorded);
             let in_its_layout = || alignment.under(first.map_or(&Layout::Same, |first| &first.layout));
             let pair = if as_stored { in_its_layout() } else { alignment.under(&Layout::Same).or_else(in_its_layout) };
-            // In whatever order: what is inherited depends on what is due alone.
+            // In any order: inherited error depends only on the expected values.
             let Some(pair) = &pair.or_else(|| alignment.others().into_iter().next()) else { return Ok(None) };
             let mut inherited = match direct {
                 true => inherited(pair, &reads),
@@ -144,7 +143,7 @@ impl Run<'_> {
                 unclear(&judged.judgement)
             }
             Some(found) => found,
-            // Known in part: all that can be asked is how far off it is.
+            // Known in part: only the size of its error can be judged.
             None => {
                 let limit = range_growth(profile) * unclear_before;
                 let explained = first.filter(|first| first.judgement.is_far_by_no_more(limit));
@@ -153,18 +152,18 @@ impl Run<'_> {
         })
     }
 
-    /// Whether a tap that the table lets pass is far from what it reads.
+    /// Whether a tap that the table lets pass is far from its inputs.
     fn leaps(&self, found: &[Judged], before: &[usize], judged: &Compared, least: f64) -> bool {
         let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
         let read = before.iter().map(|&i| if let Judged::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
         !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
     }
 
-    /// The taps at `places`, of each the metrics of the step that is furthest off.
+    /// The taps at `places`, each with the metrics of the step that is furthest off.
     fn reads(&self, found: &[Judged], places: &[usize]) -> Result<Vec<Read>, DumpError> {
         let mut reads: Vec<Read> = Vec::new();
         for &i in places {
-            // The numbers of experts are no values of which an error is passed on.
+            // Expert numbers are not values that pass on an error.
             let Judged::Compared(judged) = &found[i] else { continue };
             if is_choice(self.graph.places()[i].tap) {
                 continue;
@@ -185,7 +184,7 @@ impl Run<'_> {
         Ok(reads)
     }
 
-    /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
+    /// Describes where rounding has grown beyond the profile's own: smaller faults cannot show there.
     pub(crate) fn amplified(&self, found: &[Judged]) -> Option<String> {
         let inherited = |(i, here): (usize, &Judged)| match here {
             Judged::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
@@ -211,7 +210,7 @@ fn unclear(judgement: &Judgement) -> Judged {
     Judged::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
 }
 
-/// What the operation that makes `out` may pass on of its `reads`.
+/// The error that the operation which makes `out` may pass on from its `reads`.
 fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
     let total: f64 = reads.iter().map(Read::nmse).sum();
     if reads.is_empty() || !total.is_finite() {
@@ -222,14 +221,14 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
     let rows = positions.len();
     let energy = mean_square(&Metrics::over(&positions));
     let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
-    // The same at each position, where a read tap has it.
+    // The same at each position, where an input has it.
     let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
     let room = INHERITED_MOST * POSITION_ROOM;
     let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::worst)).sum::<f64>();
     let growth = growth(site);
     let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
     let mut inherited = match site {
-        // e^x makes of an error in x one relative to 1.
+        // e^x turns an error in x into one relative to 1.
         Site::Probs | Site::RouterProbs => Inherited::of(total, growth * squares, vec![room * growth * squares; rows]),
         // Errors add, though the sum may be smaller than its parts.
         Site::H | Site::HAttn if energy > 0.0 => {
@@ -254,7 +253,7 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
     inherited
 }
 
-/// What each key's own error, and the worst of the queries, may become in the products with it.
+/// What each key's own error, and that of the worst query, may become in the products with it.
 fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
     let Some(keys) = reads.iter().find(|r| r.tap.site.is_attended()) else { return Vec::new() };
     let others = reads.iter().filter(|r| !r.tap.site.is_attended());
@@ -262,7 +261,7 @@ fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
     keys.positions.iter().map(|key| growth * (of_position(key) + worst)).collect()
 }
 
-/// What several operations, unchecked themselves, may add and pass on of `reads` on the way to `out`.
+/// The error that several unchecked operations may add and pass on from `reads`, on the way to `out`.
 fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> Inherited {
     let read: f64 = reads.iter().map(Read::nmse).sum();
     if !read.is_finite() {
@@ -271,9 +270,9 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> I
     let worst: f64 = reads.iter().map(Read::worst).sum();
     let most = RANGE_OWN * own + range_growth(profile) * read;
     let positions = vec![most + range_growth(profile) * worst; out.rows().0];
-    // Structure could come from any of the operations on the way: of what they may pass on, none stands out.
+    // Structure could come from any operation on the way: none stands out against what they may pass on.
     let usual = RANGE_USUAL * read;
-    // A leap below the table's limit is no pass either.
+    // A leap below the table's limit does not pass either.
     let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
     let usual = own + usual;
     Inherited { read: range_growth(profile) * read, usual, most, within, positions, ..Inherited::default() }
@@ -284,14 +283,14 @@ fn crosses(read: Site, site: Site) -> bool {
     read.is_attended() && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context)
 }
 
-/// The NMSE at which a read tap enters row `row`: its own there, or that of `all` positions, where these are read.
+/// The NMSE with which an input enters row `row`: its own there, or that of `all` positions, where these are read.
 fn at(read: &Read, site: Site, rows: usize, row: usize, all: fn(&Read) -> f64) -> f64 {
     let here = read.at(row).filter(|_| read.positions.len() == rows && !crosses(read.tap.site, site));
     here.unwrap_or_else(|| all(read))
 }
 
-/// The NMSE of a norm's output, whole and by position, if it only passes on the error of `x`: channel by channel the output's
-/// gain is that of the reference. A norm that shrinks a channel of great size lays bare the error of all others.
+/// The NMSE of a norm's output, whole and by position, if it only passes on the error of `x`: channel by channel the output has the reference's gain. A norm
+/// that shrinks a large channel exposes the error of all others.
 fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     let (rows, row) = y.rows();
     if x.shape() != y.shape() || y.site().position_axis() != 0 || row == 0 {
@@ -314,7 +313,7 @@ fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     passed_on(&sums.iter().map(off).collect::<Vec<_>>())
 }
 
-/// The NMSE of what a mask leaves of products, whole and by position: the first positions see few keys, whose products may be small beside those that are hidden.
+/// The NMSE of the products that a mask leaves, whole and by position: the first positions see few keys, whose products may be small beside the masked ones.
 fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     let (rows, keys) = scores.rows();
     if products.shape() != scores.shape() || keys == 0 {

@@ -1,4 +1,4 @@
-//! Which rank is off, where a dump was joined of several ranks' dumps?
+//! Measures each rank's error, where a dump was joined from several ranks' dumps.
 
 use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Site, Tensor};
 
@@ -27,7 +27,7 @@ pub(crate) fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor
     Ok(ranks.in_order(place.tap, place.step, read.collect::<Result<_, DumpError>>()?))
 }
 
-/// The replicas that are not what was compared, bit for bit, and their NMSE from it.
+/// The replicas that differ bit for bit from the compared one, and their NMSE against it.
 pub(crate) fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(String, Tensor, f64)>, DumpError> {
     let Some(entry) = joined.find(place.tap, place.step) else { return Ok(Vec::new()) };
     let chosen = joined.read(entry)?;
@@ -43,7 +43,7 @@ pub(crate) fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(
         .collect())
 }
 
-/// The error of each rank's piece of a tap that was cut.
+/// The error of each rank's piece of a divided tap.
 fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<RankError> {
     let shape = &joined.shape;
     let (inner, extent) = (shape[joined.axis + 1..].iter().product::<usize>(), shape[joined.axis]);
@@ -80,7 +80,7 @@ fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<
 }
 
 impl Run<'_> {
-    /// What both dumps hold at a place: recorded, or joined of ranks where the other side's shape leaves one way to.
+    /// What both dumps hold at a place: recorded, or joined from ranks where the other side's shape allows only one way.
     pub(crate) fn both(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
         let Place { step, tap } = place;
         if tap.is_open() {
@@ -94,7 +94,7 @@ impl Run<'_> {
         self.with_last_rows(left, right)
     }
 
-    /// Why a place cannot be judged for want of a rank's dump: its pieces fall short of the reference's extent, or it is a sum and others' pieces do.
+    /// Why a place cannot be judged without a missing rank's dump: its pieces do not cover the reference's extent, or it is a sum and other pieces do not.
     pub(crate) fn lacks_a_rank(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let short = |place: Place| {
@@ -111,7 +111,7 @@ impl Run<'_> {
         Some(missing(Missing::Summand(by)))
     }
 
-    /// Why what differs in the dump of one rank alone is no difference: it may be that rank's summand.
+    /// Why a difference in the dump of a single rank does not count: it may be that rank's summand.
     pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let [one] = ranks.names() else { return None };
@@ -126,7 +126,7 @@ impl Run<'_> {
         apart(self.candidate).or_else(|| apart(self.reference))
     }
 
-    /// The error of a place by rank, where it was joined of ranks.
+    /// The error of a place by rank, where it was joined from ranks.
     pub(crate) fn by_rank(&self, place: Place, layout: &Layout) -> Result<Vec<RankError>, DumpError> {
         let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
         let shape = self.reference.find(place.tap, place.step).map(|e| e.shape.clone()).unwrap_or_default();
@@ -158,7 +158,7 @@ impl Run<'_> {
         Ok(errors)
     }
 
-    /// The summand, if any, that is the error but for a factor.
+    /// The summand, if any, that equals the error except for a factor.
     fn summands(&self, place: Place, layout: &Layout, ranks: &Ranks) -> Result<Vec<RankError>, DumpError> {
         for (name, tensor) in tensors(ranks, place)? {
             let values = tensor.values();

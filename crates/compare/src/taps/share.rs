@@ -1,7 +1,7 @@
-//! One comparison in parts: what takes long, every tap judged by itself, may be done by several processes, of which each does a share.
+//! Divides one comparison among several processes: each judges a share of the taps, every tap by itself, which takes most of the time.
 //!
-//! A share holds how taps were judged by their two tensors, as the stage `taps` hands it on; what all taps together say is asked
-//! once, of all shares. What no share holds is judged then: the result is that of one run, to the bit.
+//! A share holds the judgements of taps by their two tensors, as the stage `taps` gives them; rules over all taps run once, on all shares. A tap that is in
+//! no share is judged then: the result is that of one run, to the bit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::layout::types::Layout;
 use crate::taps::by_themselves;
 use crate::taps::context::{AsStored, Compared, Judged, Options, Run};
 
-/// Which share of a comparison.
+/// The share of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// From 1 on.
+    /// Its number, from 1 on.
     pub number: usize,
-    /// Of how many.
+    /// How many shares there are.
     pub of: usize,
 }
 
@@ -42,24 +42,24 @@ struct Kept {
     positions: Option<Vec<usize>>,
     layout: Layout,
     plain: Option<AsStored>,
-    /// What was seen of either side: see [`sample`].
+    /// A checksum of each side: see [`sample`].
     seen: [Option<u32>; 2],
 }
 
-/// Bytes are no share of a comparison.
+/// The bytes are not a share of a comparison.
 #[derive(Debug, thiserror::Error)]
 #[error("not what `compare --part` writes: {0}")]
 pub struct ShareError(#[from] postcard::Error);
 
 impl Share {
-    /// The places of the share: each has about as many bytes.
+    /// The places of the share; all shares have about the same number of bytes.
     fn places<'p>(&self, run: &Run<'_>, places: &'p [Place]) -> &'p [Place] {
         let size = |place: &Place| -> u64 {
             let bytes = |dump: &Dump| {
                 let entry = dump.find(place.tap, place.step);
                 entry.map_or(0, |entry| entry.shape.iter().product::<usize>() as u64)
             };
-            // What only one side has costs next to nothing, and not nothing.
+            // A tap that only one side has takes almost no time, but some.
             1 + bytes(run.reference) + bytes(run.candidate)
         };
         let mut ends: Vec<u64> = Vec::with_capacity(places.len());
@@ -72,13 +72,13 @@ impl Share {
     }
 }
 
-/// Judges the taps of a share by themselves. `progress` is told how many of how many are done.
+/// Judges the taps of a share by themselves. `progress` gets the number of taps done, and of all.
 ///
 /// # Errors
 /// When a file cannot be read.
 ///
 /// # Panics
-/// When the share is none: numbers are from 1 to `of`.
+/// When the share's number is not from 1 to `of`.
 pub fn judge_share(
     reference: &Dump,
     candidate: &Dump,
@@ -101,7 +101,7 @@ pub fn judge_share(
 }
 
 impl Kept {
-    /// `None` of what is as soon judged again: a part of a tensor, or a tap whose name does not say which it is.
+    /// `None` for what is judged again as quickly: a part of a tensor, or a tap whose name does not identify it.
     fn of(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<Kept> {
         let Compared { judgement, shape, positions, layout, plain, part } = compared.clone();
         let tap = place.tap.to_string();
@@ -124,18 +124,18 @@ impl Kept {
 }
 
 impl JudgedShare {
-    /// As bytes.
+    /// The share as bytes.
     ///
     /// # Errors
-    /// When memory does not suffice.
+    /// When there is not enough memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>, ShareError> {
         Ok(postcard::to_allocvec(self)?)
     }
 
-    /// Of bytes.
+    /// Reads a share from bytes.
     ///
     /// # Errors
-    /// When they are none of [`to_bytes`](JudgedShare::to_bytes).
+    /// When they were not made by [`to_bytes`](JudgedShare::to_bytes).
     pub fn from_bytes(bytes: &[u8]) -> Result<JudgedShare, ShareError> {
         Ok(postcard::from_bytes(bytes)?)
     }
@@ -152,7 +152,7 @@ impl JudgedBefore {
     /// How a tap was judged by itself, where a share holds it.
     ///
     /// # Errors
-    /// When a side of it is not what it was then, or cannot be read.
+    /// When a side of it has changed since then, or cannot be read.
     pub(crate) fn judged(&self, run: &Run<'_>, place: Place) -> Result<Option<Judged>, DumpError> {
         let Some(kept) = self.0.get(&place) else { return Ok(None) };
         let sides = [run.reference, run.candidate].into_iter().zip(run.seen(place)?).zip(kept.seen);
@@ -166,7 +166,7 @@ impl JudgedBefore {
 }
 
 impl Run<'_> {
-    /// What is seen of both sides of a place, as they are now. Nothing of what a server would have to send whole.
+    /// The checksums of both sides of a place, as they are now; `None` for what a server would have to send whole.
     fn seen(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
         let (left, right) = self.both(place);
         let of = |dump: &Dump, entry: Option<Entry>| {
@@ -177,8 +177,8 @@ impl Run<'_> {
     }
 }
 
-/// A checksum of a tensor's type, its extents and some of its bytes, the first and the last among them: another run's values are others everywhere, and a
-/// part of one run is not to be joined with those of another.
+/// A checksum of a tensor's type, its extents and some of its bytes, including the first and the last: another run differs everywhere, and shares of
+/// different runs must not be joined.
 fn sample(tensor: &Tensor) -> u32 {
     const PIECES: usize = 16;
     const PIECE: usize = 512;

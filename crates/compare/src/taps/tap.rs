@@ -1,4 +1,4 @@
-//! How do the two sides of a place lie together, and how do they stand then? As the shapes say, else as the content says.
+//! Pairs the two sides of a tap and judges them: as the shapes say, else in a layout that the content shows.
 
 use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
 
@@ -19,24 +19,24 @@ use crate::tolerance::layout::SAMPLE_ROOM;
 pub(crate) struct TapJudge<'a> {
     sides: LayoutCandidates<'a>,
     profile: Profile,
-    /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
+    /// The candidate's order of the rows of Q and K, where both sides declare theirs and they differ.
     declared: Option<QkRows>,
-    /// Whether token positions were asked for.
+    /// Whether token positions were requested.
     asked: bool,
 }
 
 impl<'a> TapJudge<'a> {
-    /// The pair under `layout`, where there is one.
+    /// The pair under `layout`, where it is possible.
     pub(crate) fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
         self.sides.under(layout)
     }
 
-    /// What is wrong beyond the reference's part in a layout.
+    /// What is wrong beyond the reference's part, in a layout.
     pub(crate) fn padding_error(&self, layout: &Layout) -> Option<String> {
         self.sides.under(layout).and_then(|pair| self.sides.padding_error(&pair))
     }
 
-    /// The same with another candidate's elements under the same shape.
+    /// The same for another candidate's elements of the same shape.
     pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> TapJudge<'b>
     where
         'a: 'b,
@@ -50,7 +50,7 @@ impl<'a> TapJudge<'a> {
         self.sides.others()
     }
 
-    /// Judges the two sides as they stand and, where they differ so, in every other layout.
+    /// Judges the two sides as they stand and, where they differ, in every other layout.
     pub(crate) fn judge(&self, allowed: &Tolerance) -> Judged {
         let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return Judged::ShapeMismatch(ShapeMismatch::Empty),
@@ -79,19 +79,19 @@ impl<'a> TapJudge<'a> {
                     nearest = Some(((is_full, off), other.clone()));
                 }
             }
-            // Written so that a NaN is no agreement.
+            // Written so that a NaN does not agree.
             let near = off <= SAMPLE_ROOM * allowed.whole(self.profile);
             if near && let Some(found) = self.agreeing(&other, allowed, &plain) {
                 return found;
             }
         }
         match (plain, self.sides.as_it_stands(), nearest) {
-            // What differs is measured in the order that the two sides say themselves: else the error could not be read.
+            // A difference is measured in the order that both sides declare: otherwise the error could not be interpreted.
             (AsStored::Compared(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
                 Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
                 None => self.found(pair, *judgement, None),
             },
-            // The shape leaves this one layout, and the values are others.
+            // The shape allows only this layout, and the values differ.
             (AsStored::ShapeMismatch(_), _, Some((_, pair))) => {
                 self.found(&pair, judge(&pair, self.profile, allowed), None)
             }
@@ -100,19 +100,19 @@ impl<'a> TapJudge<'a> {
         }
     }
 
-    /// The pair with the rows of Q and K in the reference's order, where both sides say that they are not.
+    /// The pair with the rows of Q and K in the reference's order, where both sides declare different ones.
     fn in_declared_rows(&self, pair: &Pair<'a>) -> Option<Pair<'a>> {
         let declared = self.declared?;
         pair.other_row_orders().into_iter().find(|other| other.layout().rows() == Some(declared))
     }
 
-    /// Whether the rows of Q and K of a pair that agrees are in one order, where both sides say that they are not.
+    /// Whether the rows of Q and K of a pair that agrees are in one order, where both sides declare different ones.
     fn contradicts_declared(&self, pair: &Pair<'a>, allowed: &Tolerance) -> bool {
         let other = self.in_declared_rows(pair);
         other.is_some_and(|other| !judge(&other, self.profile, allowed).outcome.agrees())
     }
 
-    /// How it stands in another layout, if it agrees there, or may.
+    /// The judgement in another layout, if it agrees there, or may.
     fn agreeing(&self, pair: &Pair<'_>, allowed: &Tolerance, plain: &AsStored) -> Option<Judged> {
         let mut other = judge(pair, self.profile, allowed);
         let was = match plain {
@@ -132,7 +132,7 @@ impl<'a> TapJudge<'a> {
         }
         let needs = pair.layout().needs_confirming();
         if let Some(what) = self.sides.padding_error(pair) {
-            // Copies and padding that its shape does not show may not be any.
+            // Copies and padding that its shape does not show may not be real.
             if !pair.layout().is_of_its_shape() {
                 return None;
             }
@@ -146,7 +146,7 @@ impl<'a> TapJudge<'a> {
         Some(self.found(pair, other, needs.then_some(plain)))
     }
 
-    /// How it stands in the nearest of the layouts for which `is` holds, where that is nearer than `off`.
+    /// The judgement in the nearest layout for which `is` holds, where that is nearer than `off`.
     pub(crate) fn nearest(
         &self,
         off: Option<f64>,
@@ -166,7 +166,7 @@ impl<'a> TapJudge<'a> {
     }
 }
 
-/// Axes in the order that the shape alone shows: if nothing confirms it, that is the finding.
+/// Axes in the order that only the shape shows: if nothing confirms it, that is the finding.
 fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<AsStored> {
     let Layout::Permuted(_) = pair.layout() else { return None };
     let outcome = Outcome::Differs(Difference::Layout { what: pair.layout().to_string() });
@@ -194,7 +194,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads both sides of `place` and hands them on with what the table allows.
+    /// Reads both sides of `place` and passes them on with the table's tolerance.
     pub(crate) fn with_tap_judge<X>(
         &self,
         place: Place,
@@ -208,7 +208,7 @@ impl Run<'_> {
         Ok(Some(then(&tap, self.allowed(place, &left, &right))))
     }
 
-    /// The same under a layout that was found.
+    /// The same under a known layout.
     pub(crate) fn with_pair<X>(
         &self,
         place: Place,

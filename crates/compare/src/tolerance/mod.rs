@@ -1,4 +1,4 @@
-//! How large may honest rounding be? The one table of tolerances, by arithmetic and depth.
+//! Holds the only table of tolerances for rounding, by arithmetic and depth.
 
 pub(crate) mod context;
 pub(crate) mod experts;
@@ -42,7 +42,7 @@ impl Profile {
         }
     }
 
-    /// NMSE of one operation's honest rounding, with room for an unlucky order of summation.
+    /// NMSE of one operation's rounding, with room for an unfavourable order of summation.
     ///
     /// mistakes.md of the design measured, for dot products of 4096: f32 summed in sequence 1.3e-12, f16 in and out 1.3e-7,
     /// bf16 in and out 8.0e-6, Q8_0 activations 2.6e-5 to 1.4e-4, Q8_K up to 1.1e-3 with outliers. Inside a model each operation also passes on
@@ -57,7 +57,7 @@ impl Profile {
         }
     }
 
-    /// A constant factor nearer to 1 than this is no finding: rounding of a norm's scale, of a softmax's sum, of a RoPE factor.
+    /// A constant factor nearer to 1 than this is no finding: it may be rounding of a norm's scale, a softmax's sum, or a RoPE factor.
     pub(crate) fn factor_floor(self) -> f64 {
         match self {
             Profile::Exact => 1e-12,
@@ -86,7 +86,7 @@ impl FromStr for Profile {
     }
 }
 
-/// NMSE that storing values in a type costs by itself: relative steps of 2^-11 (f16) and 2^-8 (bf16), rounded to nearest.
+/// NMSE that storing values in a type adds: relative steps of 2^-11 (f16) and 2^-8 (bf16), rounded to nearest.
 pub fn storage_nmse(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 0.0,
@@ -96,7 +96,7 @@ pub fn storage_nmse(dtype: DType) -> f64 {
     }
 }
 
-/// NMSE that storing keys and values in a type costs by itself, at most: of Q8_0 where one element of each block is all of its energy.
+/// NMSE that storing keys and values in a type adds at most: for Q8_0 where one element of each block has all of its energy.
 pub fn cache_nmse(cache: Cache) -> f64 {
     match cache {
         Cache::F32 => 0.0,
@@ -108,7 +108,7 @@ pub fn cache_nmse(cache: Cache) -> f64 {
     }
 }
 
-/// How large a run is, as far as rounding grows with it.
+/// The size of a run, as far as rounding grows with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Number of layers.
@@ -117,19 +117,19 @@ pub struct Extent {
     pub positions: usize,
 }
 
-/// The NMSE that `profile` allows a tap, by its depth: errors of the layers before it add up.
+/// The NMSE that `profile` allows a tap at its depth: errors of the layers before it add up.
 pub fn allowed_nmse(profile: Profile, tap: Tap, extent: Extent, stored: [DType; 2]) -> f64 {
     let depth = match (tap.layer, tap.site) {
         (Some(layer), _) => f64::from(layer) + 1.0,
         (None, Site::H0) => 0.0,
         (None, _) => f64::from(extent.layers) + 1.0,
     };
-    // Looking a row up in a table rounds once at the most; in the coarse profiles that is all the error there is.
+    // A table look-up rounds at most once; in the coarse profiles that is all the error there is.
     let share = match tap.site {
         Site::H0 if profile <= Profile::F32 => 0.1,
         // e^x turns an error in x, which is relative to x, into one relative to 1: PyTorch in bf16 is up to 1.5e-3 off after 400 tokens.
         Site::Probs | Site::RouterProbs => 10.0,
-        // What reads the probabilities inherits some of it.
+        // Taps that read the probabilities inherit some of it.
         Site::Context | Site::AttnOut => 4.0,
         _ => 1.0,
     };
@@ -146,8 +146,8 @@ fn turned(tap: Tap) -> bool {
     }
 }
 
-/// NMSE that angles in f32 cost at the last position: PyTorch rounds frequency and angle to f32, llama.cpp multiplies its way from pair to
-/// pair, others compute in f64. A frequency is off by some 6e-8 of itself, and the angle by that many times the position.
+/// NMSE that angles in f32 add at the last position: PyTorch rounds frequency and angle to f32, llama.cpp multiplies from pair to pair, others compute in
+/// f64. A frequency is off by about 6e-8 of itself, and the angle by that times the position.
 fn angle_error(positions: usize) -> f64 {
     1e-15 * (positions as f64).powi(2)
 }

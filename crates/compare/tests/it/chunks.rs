@@ -1,6 +1,6 @@
-//! Are two runs of the same tokens the same whatever chunks they took them in, and is a fault found at the position it lies at?
+//! Checks that runs of the same tokens in different chunks compare as equal, and that a fault is found at its token position.
 //!
-//! Synthetic runs, held in memory: each tap of all positions is made once, and cut into the steps of a run by code of its own.
+//! Synthetic runs, held in memory: each tap of all positions is computed once, and cut into a run's steps by code that is independent of the crate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 /// How a run writes its taps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
-    /// As the vocabulary has them.
+    /// In the vocabulary's layout.
     AsStored,
     /// Heads first.
     HeadsFirst,
@@ -105,7 +105,7 @@ fn judged_in(cells: CellsOf, reference: Dump, candidate: Dump, rows: Option<Rows
     compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()
 }
 
-/// Noise that honest rounding makes.
+/// The noise of right rounding.
 fn noisy(run: &crate::synthetic::Run) -> crate::synthetic::Run {
     crate::synthetic::noisy(run, 1e-13)
 }
@@ -157,7 +157,7 @@ fn the_candidates_steps_are_joined_into_the_references() {
                 let report = joined(ours, theirs, form, &candidate);
                 let open = report.taps.iter().filter(|tap| !tap.status.agrees());
                 let open: Vec<_> = open.map(|tap| (tap.place, tap.reason.clone())).collect();
-                // Raw products with the keys that a later step alone has are nowhere.
+                // Raw products with keys that only a later step has are recorded nowhere.
                 let others: Vec<_> = open.iter().filter(|(place, _)| place.tap.site != Site::Qk).collect();
                 assert_eq!((&report.verdict, others), (&Verdict::Parity, vec![]), "{form:?} {ours:?} {theirs:?}");
                 assert_eq!(report.alignment.as_ref().map(|alignment| alignment.cells.len()), Some(length));
@@ -250,7 +250,7 @@ fn a_missing_mask_is_not_cut_away() {
         let open = run().remove(&tap(name)).unwrap();
         wrong.insert(tap(name), open);
     }
-    // Either of the two alone has to tell as well.
+    // Each of the two alone must be enough.
     for (left_out, first) in [("", "layers.0.scores"), ("layers.0.scores", "layers.0.probs")] {
         let (mut right, mut wrong) = (right.clone(), wrong.clone());
         if !left_out.is_empty() {
@@ -285,16 +285,16 @@ fn what_is_not_in_both_is_unchecked() {
             assert_eq!(tap.status.agrees(), inside, "{ours:?} {theirs:?} {}", tap.place);
         }
     }
-    // No ids, but attention of the first step sees its own keys alone.
+    // No ids, but attention of the first step sees only its own keys.
     let report = judged(dump(&right, &[T], Form::AsStored, true), dump(&right, &[1; 7], Form::AsStored, false));
     assert_eq!((report.verdict, report.alignment.unwrap().together()), (Verdict::Parity, 7));
-    // The logits of each step's last token, and nobody says so.
+    // The logits of each step's last token, undeclared.
     let mut logits = right.clone();
     logits.retain(|tap, _| tap.layer.is_none());
     let report =
         judged(dump(&right, &[8, 1, 1, 1], Form::AsStored, true), dump(&logits, &[1; 4], Form::AsStored, false));
     assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
-    // Nobody says whether seven rows are the first or the last of eleven.
+    // It is unknown whether seven rows are the first or the last of eleven.
     let report = judged(dump(&right, &[T], Form::AsStored, true), dump(&logits, &[7], Form::AsStored, false));
     assert!(matches!(report.verdict, Verdict::Incomparable(_)));
 }
@@ -353,7 +353,7 @@ fn other_tokens_are_not_compared_where_rows_are_in_another_order() {
             let alignment = report.alignment.clone().unwrap();
             let before = |t: &firstdiff_compare::TapReport| alignment.cells[t.place.step as usize].end <= AT;
             assert!(report.taps.iter().all(|t| t.status.agrees() == before(t)), "{chunks:?}");
-            // Fed the same tokens these are wrong, and there.
+            // Fed the same tokens, these are wrong from here on.
             let report = judged(dump(&right, chunks, Form::AsStored, true), run(&candidate, ids(T)));
             assert_eq!(report.verdict, Verdict::Diverged, "{chunks:?}");
         }
@@ -478,7 +478,7 @@ fn chunking() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// A wrong row is found in the cell it lies in and in no other; what agrees is left in peace.
+    /// A wrong row is found in its cell and in no other; taps that agree are not blamed.
     #[test]
     fn a_fault_is_found_where_it_lies(
         ours in chunking(), theirs in chunking(), which in 0usize..1000, position in 0usize..T, seed in 1u64..1000,
@@ -522,7 +522,7 @@ fn lists(run: &crate::synthetic::Run, chunks: &[usize], named: bool) -> Dump {
 #[test]
 fn lists_in_chunks_are_laid_at_their_own_positions() {
     let (right, candidate) = (causal(), noisy(&causal()));
-    // Of the tokens of all steps, a position has an equal part; without them the smallest step may be of one.
+    // With the tokens of all steps, each position has an equal part; without them, the smallest step may have one position.
     for (chunks, named) in [(&[7, 2, 2][..], true), (&[9, 2], true), (&[8, 1, 1, 1], true), (&[8, 1, 1, 1], false)] {
         let report = judged(dump(&right, &[T], Form::AsStored, true), lists(&candidate, chunks, named));
         let wrong = report.taps.iter().find(|t| t.status.differs()).map(|t| (t.place, t.reason.clone()));

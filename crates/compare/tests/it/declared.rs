@@ -1,4 +1,4 @@
-//! Where both runs say in which order the rows of Q and K are, is the error of what differs measured in that order?
+//! Checks that an error in Q or K is measured in the row order that both runs declare.
 
 use std::path::Path;
 use std::sync::Arc;

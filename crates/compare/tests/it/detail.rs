@@ -1,4 +1,4 @@
-//! One tap in detail: where its error stands, its worst elements, their spread and maps.
+//! Checks the detail of one tap: where its error is, its worst elements, its histogram and maps.
 
 use std::borrow::Cow;
 
@@ -46,7 +46,7 @@ fn many_positions_stand_together() {
     candidate[999] = 2.0;
     let detail = detail(Site::H0, &[1000, 1], &vec![1.0; 1000], &candidate);
     assert_eq!((detail.positions.each, detail.positions.nmse.len(), detail.tokens[1]), (16, 63, [16, 31]));
-    // The last group holds the eight positions that are left.
+    // The last group holds the remaining eight positions.
     assert_eq!(detail.tokens[62], [992, 999]);
     assert_eq!(detail.positions.nmse[62], 1.0 / 8.0);
 }

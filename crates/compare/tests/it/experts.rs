@@ -1,4 +1,4 @@
-//! Are rows of experts found where the choice of experts says that they are, in every form, and nowhere else?
+//! Checks that rows of experts are found by the choice of experts, in every form, and nowhere else.
 
 use std::collections::BTreeMap;
 
@@ -64,18 +64,18 @@ const FORMS: [Form; 11] = [
 struct Otherwise {
     /// A matrix of expert 2 of layer 1 is another.
     spoils: bool,
-    /// Two rows of layer 0 stand in each other's place.
+    /// Two rows of layer 0 are exchanged.
     moves: bool,
     hides_choice: bool,
-    /// Nothing of the experts is right.
+    /// Everything of the experts is wrong.
     is_garbage: bool,
     /// An expert's module has a tap as well.
     has_module: bool,
-    /// The first two rows of expert 1 of layer 0 stand in each other's place: of `ffn_gate`, and of the module.
+    /// The first two rows of expert 1 of layer 0 are exchanged: in `ffn_gate`, and in the module.
     exchanges: [bool; 2],
 }
 
-/// What an expert makes of a token.
+/// What an expert computes for a token.
 fn row(layer: usize, expert: usize, token: usize, how: Otherwise) -> Vec<f64> {
     let (mut expert_of, mut token_of) = (expert, token);
     if how.moves && layer == 0 {
@@ -199,7 +199,7 @@ fn first(report: &Report) -> Option<String> {
     Some(report.taps[report.first.as_ref()?.index].place.to_string())
 }
 
-/// How references have the rows of their experts.
+/// The forms in which references hold the rows of their experts.
 const REFERENCES: [Form; 3] = [Form::Own { by_place: false }, Form::Own { by_place: true }, Form::OwnOfAll];
 
 #[test]

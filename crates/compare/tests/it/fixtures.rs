@@ -1,7 +1,7 @@
-//! Is the first divergence right on dumps of real engines? Every faulty fixture, and no false alarm on any right one.
+//! Checks the first divergence on dumps of real engines: right for every faulty fixture, and no false alarm on any right one.
 //!
-//! The references are PyTorch's; the faulty candidates are of a NumPy engine that shares no code with the crates, and index.json, written
-//! beside them by scripts/goldens/make_fixtures.py, says where each mistake must show.
+//! The references are PyTorch's; the faulty candidates come from a NumPy engine that shares no code with the crates. index.json, written beside them by
+//! scripts/goldens/make_fixtures.py, says where each mistake must show.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Whose error is it? What an operation only passes on blames it not; what it adds does; and between the two it is unclear.
+//! Checks who is blamed for an error: not an operation that only passes it on, but the one that adds it; in between it is inconclusive.
 
 use crate::synthetic::{Run, judged_as, judged_in_memory, noise, noisy, run, tap};
 use firstdiff_compare::{Graph, Place, Profile, Status, Verdict};
@@ -22,7 +22,7 @@ fn an_error_that_is_passed_on_blames_nobody() {
         "{:?}",
         report.warnings
     );
-    // A leap is a fault, there as anywhere; and what is wrong passes nothing on.
+    // A leap is a fault there as elsewhere, and a wrong tap passes on no tolerance.
     for (at, next) in [("layers.2.v", "layers.2.context"), ("layers.2.ffn_gate", "layers.2.ffn_act")] {
         let mut faulty = candidate.clone();
         for (name, nmse) in [(at, 1e-6), (next, 1e-6)] {
@@ -48,7 +48,7 @@ fn noisy_at(base: f64, noises: &[(&str, f64)]) -> Run {
 
 #[test]
 fn between_inherited_and_wrong_it_is_unclear() {
-    // Five times what the head was ever seen to pass on, at the end: no pass, and no blame.
+    // Five times the most that the head was seen to pass on, at the end: neither a pass nor a blame.
     let candidate = noisy_at(1e-13, &[("final_norm", 4e-11), ("logits", 2.4e-10)]);
     let report = judged_as(Profile::F32, &run(), &candidate);
     assert!(
@@ -56,18 +56,18 @@ fn between_inherited_and_wrong_it_is_unclear() {
         "{:?}",
         report.verdict
     );
-    // All there is: no pass, no blame, and not nothing in common.
+    // The only tap: neither a pass nor a blame, and not "nothing in common".
     let only = |run: Run| -> Run { run.into_iter().filter(|(at, _)| at.site == Site::Logits).collect() };
     let report = judged_as(Profile::F32, &only(run()), &only(noisy_at(6e-11, &[])));
     assert!(
         matches!(&report.verdict, Verdict::Incomparable(why) if why.starts_with("logits: inconclusive: beyond rounding"))
     );
-    // In the middle, with all behind it in order: unchecked.
+    // In the middle, with all later taps in order: unchecked.
     let candidate = noisy_at(1e-13, &[("layers.2.ffn_norm", 3e-11), ("layers.2.ffn_gate", 4e-10)]);
     let report = judged_as(Profile::F32, &run(), &candidate);
     assert_eq!(report.verdict, Verdict::Parity);
     assert_eq!(report.tap(tap("layers.2.ffn_gate"), 0).unwrap().status, Status::Unchecked);
-    // Two of them, of which one reads the other: that is more than chance, and nobody can tell.
+    // Two of them, of which one reads the other: more than chance, but undecidable.
     let both = [("layers.2.ffn_norm", 3e-11), ("layers.2.ffn_gate", 4e-10), ("layers.2.ffn_act", 6e-10)];
     let report = judged_as(Profile::F32, &run(), &noisy_at(1e-13, &both));
     let said =
@@ -81,7 +81,7 @@ fn between_inherited_and_wrong_it_is_unclear() {
 
 #[test]
 fn a_leap_is_seen_below_what_depth_would_allow() {
-    // bf16 may be 8e-4 off in layer 2; not where what it reads is 8e-6 off.
+    // bf16 may be 8e-4 off in layer 2, but not where its input is only 8e-6 off.
     let candidate = noisy_at(8e-6, &[("layers.2.ffn_gate", 6e-4)]);
     let report = judged_as(Profile::Bf16, &run(), &candidate);
     assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.2.ffn_gate"));
@@ -101,7 +101,7 @@ fn one_key_is_not_lost_in_the_noise() {
     assert!(found.why().is_some_and(|why| why.contains("key 41")), "{:?}", found.reason);
 }
 
-/// What is multiplied by a factor.
+/// The part that is multiplied by a factor.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Whole,
@@ -110,7 +110,7 @@ enum Part {
     Channel,
 }
 
-/// Factors ever further from 1, on one side of it.
+/// Factors increasingly far from 1, on one side of it.
 const UP: [f64; 11] = [1.001, 1.003, 1.01, 1.02, 1.04, 1.05, 1.06, 1.08, 1.15, 1.4, 4.0];
 const DOWN: [f64; 6] = [0.995, 0.97, 0.95, 0.93, 0.8, 0.25];
 
@@ -128,8 +128,8 @@ fn belongs(site: Site, shape: &[usize], part: Part, at: usize) -> bool {
     }
 }
 
-/// Multiplies a part of each tap in turn, further and further: once that is found, more of it is found as well. The taps that a tap reads
-/// and those that read it have the noise of `profile` too.
+/// Multiplies a part of each tap in turn by growing factors: once one is found, every larger one must be found too. The taps that a tap reads and those that
+/// read it have the noise of `profile` too.
 fn more_is_never_less(profile: Profile, nmse: f64) {
     let reference = run();
     let candidate = noisy(&reference, nmse);
@@ -205,7 +205,7 @@ fn a_larger_factor_is_never_passed_where_a_smaller_one_is_found_in_ggml() {
 
 #[test]
 fn scores_inherit_from_the_products_that_the_mask_leaves() {
-    // A first position that sees one small product, beside large ones that are hidden: rounding of all of them is large beside the one.
+    // A first position that sees one small product beside large masked ones: the rounding of all of them is large beside that one.
     let (rows, keys) = (crate::synthetic::T, crate::synthetic::T);
     let (mut reference, qk, scores) = (run(), tap("layers.1.qk"), tap("layers.1.scores"));
     let (shape, mut products) = reference[&qk].clone();
@@ -223,7 +223,7 @@ fn scores_inherit_from_the_products_that_the_mask_leaves() {
     }
     let report = judged_in_memory(Profile::F16, &reference, &candidate);
     assert_eq!(report.verdict, Verdict::Parity, "{:?}", report.taps.iter().find(|t| t.status.differs()));
-    // The same error in the scores alone is theirs.
+    // The same error in the scores alone is blamed on them.
     let mut faulty = candidate.clone();
     faulty.insert(qk, (shape, products));
     let report = judged_in_memory(Profile::F16, &reference, &faulty);
@@ -263,7 +263,7 @@ fn a_first_token_of_great_size_hides_no_other() {
 
 #[test]
 fn a_position_that_attends_to_what_is_off_is_no_outlier() {
-    // Values of one position are 100 times as far off as the others', and the context of the position that attends to it.
+    // Values of one position are 100 times as far off as the others', and so is the context of the position that attends to it.
     let reference = run();
     let off = |run: &mut Run, name: &str, position: usize| {
         let far = noisy(&reference, 4e-2)[&tap(name)].clone();
@@ -275,7 +275,7 @@ fn a_position_that_attends_to_what_is_off_is_no_outlier() {
     let mut right = noisy(&reference, 2e-5);
     off(&mut right, "layers.1.v", 4);
     off(&mut right, "layers.1.context", 4);
-    // What is itself unclear or wrong is not asked here: only who is blamed for the context.
+    // Taps that are inconclusive or wrong themselves are not checked here: only who is blamed for the context.
     let report = judged_in_memory(Profile::Bf16, &reference, &right);
     assert_ne!(report.tap(tap("layers.1.context"), 0).unwrap().status, Status::Diverged);
     let mut faulty = noisy(&reference, 2e-5);

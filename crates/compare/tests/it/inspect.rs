@@ -1,4 +1,4 @@
-//! Does a dump by itself show what it can, and no right one anything? Planted faults for every check, and all fixtures.
+//! Checks that `inspect` finds a planted fault of every kind, and none in right runs: all fixtures.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn found(name: &str, findings: &[Finding], (sure, what, tap): (Sureness, &str, &
     assert!(findings.iter().any(|f| is(&f)), "{name}: no {sure:?} {what} at {tap} in:\n{}", all.join("\n"));
 }
 
-/// Taps by step and name, each with its shape and values, and what dump.json says.
+/// Taps by step and name, each with its shape and values, and the metadata of dump.json.
 #[derive(Clone)]
 struct Run {
     taps: BTreeMap<(u32, Tap), (Vec<usize>, Vec<f32>)>,
@@ -115,7 +115,7 @@ impl Run {
         }
     }
 
-    /// Writes the run and inspects it, as a folder without dump.json where nothing is to be known of it.
+    /// Writes the run and inspects it; without dump.json where nothing is to be known about it.
     fn inspect(&self, told: bool, rows: Option<Rows>) -> Inspection {
         let folder = tempfile::tempdir().unwrap();
         let recorder = Recorder::create(folder.path()).unwrap();
@@ -136,7 +136,7 @@ impl Run {
     }
 }
 
-/// Plants a fault in a right run, and asks that it is found.
+/// Plants a fault in a right run, and checks that it is found.
 #[track_caller]
 fn check(sure: Sureness, what: &str, tap: &str, plant: impl FnOnce(&mut Run)) {
     let mut run = Run::right();
@@ -179,7 +179,7 @@ fn numbers_that_no_computation_leaves() {
     check(Certain, "not-finite", "layers.1.scores", |r| r.at("layers.1.scores")[0] = f32::INFINITY);
     check(Certain, "not-finite", "layers.0.h", |r| r.at("layers.0.h")[3] = f32::NEG_INFINITY);
     check(Note, "not-finite", "logits", |r| r.at("logits")[3] = f32::NEG_INFINITY);
-    // Behind the query nobody reads: engines that skip masked keys leave there what was in the buffer.
+    // Nothing reads what is behind the query: engines that skip masked keys leave the buffer's old content there.
     for unread in [f32::NAN, f32::INFINITY] {
         check(Note, "not-finite", "layers.1.qk", |r| r.at("layers.1.qk")[1] = unread);
     }
@@ -204,7 +204,7 @@ fn zeros_and_constants() {
         let len = k.len();
         k[len - 9..].fill(0.0);
     });
-    // A vocabulary of which the end is missing, however little that is of it.
+    // A vocabulary whose end is missing, however small that part is.
     for missing in [12, 60] {
         check(Note, "zero-tail", "logits", |r| {
             let logits: Vec<f32> = r.at("logits").iter().copied().cycle().take(11 * 512).collect();
@@ -254,7 +254,7 @@ fn attention_that_is_none() {
     });
 }
 
-/// What is said of a tap.
+/// The finding about a tap.
 fn said(run: &Run, what: &str, step: u32, tap: &str) -> Finding {
     let at = |f: &Finding| f.what == what && f.place.step == step && f.place.tap == tap.parse().unwrap();
     run.inspect(true, None).findings.into_iter().find(at).unwrap_or_else(|| panic!("no {what} at {tap}"))
@@ -263,7 +263,7 @@ fn said(run: &Run, what: &str, step: u32, tap: &str) -> Finding {
 #[test]
 fn a_mask_that_is_too_weak_is_no_mask_left_out() {
     let right = Run::right();
-    // Scores behind the query as they would be, and what `mask` makes of them; the probabilities of all of them.
+    // Scores behind the query as computed, and after `mask`; the probabilities of all of them.
     let planted = |mask: &dyn Fn(f32) -> f32| {
         let mut run = right.clone();
         let products = run.at("layers.0.qk").clone();
@@ -320,7 +320,7 @@ fn decoded_tokens_at_position_0_are_those_of_the_steps_that_show_it() {
 #[test]
 fn a_part_of_a_tap_that_no_right_run_has() {
     let probs = "layers.1.probs";
-    // One head of six sees every key alike, though the scores are masked; one head has no mask.
+    // One head of six sees every key equally, though the scores are masked; one head has no mask.
     let finding = {
         let mut run = Run::right();
         run.at(probs)[2 * 121..3 * 121].fill(1.0 / 11.0);
@@ -449,7 +449,7 @@ fn streams_and_positions() {
         r.at("layers.0.attn_out").iter_mut().for_each(|x| *x *= 1e-9);
     });
     check(Certain, "residual-sum", "layers.1.h", |r| r.copy("layers.1.h_attn", "layers.1.h"));
-    // The sum is right, and the stream before it was recorded once it was overwritten: that one is wrong.
+    // The sum is right, but the stream before it was recorded after it was overwritten: that one is wrong.
     check(Certain, "residual-sum", "layers.1.h_attn", |r| r.copy("layers.1.h", "layers.1.h_attn"));
     check(Certain, "residual-sum", "layers.0.h", |r| r.copy("layers.1.h_attn", "layers.0.h"));
     let none_of_h = |plant: &dyn Fn(&mut Run)| {
@@ -462,7 +462,7 @@ fn streams_and_positions() {
         );
     };
     none_of_h(&|r| r.copy("layers.1.h", "layers.1.h_attn"));
-    // Nothing else is recorded that says which of the two is right.
+    // Nothing else that was recorded shows which of the two is right.
     check(Likely, "residual-sum", "layers.0.h_attn", |r| r.copy("layers.0.h_attn", "h0"));
     check(Likely, "residual-sum", "layers.1.h", |r| {
         r.taps.remove(&(0, "layers.1.attn_out".parse().unwrap()));

@@ -1,4 +1,4 @@
-//! Is a right operation blamed for the layout its dump has, or a mistake in the layout taken for the dump's own?
+//! Checks that a right operation is not blamed for its dump's layout, and that a mistake in the layout is not taken for the dump's own.
 //!
 //! Synthetic runs in which Q and K are really rotated; every layout of fixtures/faulty is in scripts/suites/test_puzzles.py.
 
@@ -8,7 +8,7 @@ use firstdiff_compare::{Profile, Report, Status};
 const HEADS: usize = 6;
 const WIDTH: usize = 16;
 
-/// \[T,H,d\] with the halves of each head turned.
+/// \[T,H,d\] with the halves of each head rotated.
 fn turned(values: &[f32], heads: usize, base: f64) -> Vec<f32> {
     let mut out = values.to_vec();
     for (row, head) in out.chunks_mut(WIDTH).enumerate() {
@@ -22,7 +22,7 @@ fn turned(values: &[f32], heads: usize, base: f64) -> Vec<f32> {
     out
 }
 
-/// A run whose Q and K after RoPE are what RoPE makes of them.
+/// A run whose Q and K after RoPE are really rotated.
 fn rotated() -> Run {
     let mut run = run();
     for layer in 0..LAYERS {
@@ -84,7 +84,7 @@ fn a_wrong_rotation_in_a_ggufs_rows_is_the_rotations_fault() {
     let report = judged_as(Profile::F32, &reference, &candidate);
     blamed(&report, "layers.0.q_rope");
     assert!(report.tap(tap("layers.0.q"), 0).unwrap().status.agrees());
-    // Turned in the reference's pairs, either may be the mistake.
+    // Rotated in the reference's pairs, either may be the mistake.
     for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
         let values = turned(&get(&candidate, &format!("layers.0.{from}")), heads, 1e4);
         set(&mut candidate, &format!("layers.0.{to}"), &[T, heads, WIDTH], values);
@@ -173,7 +173,7 @@ fn lanes_that_a_shape_shows_behind_a_heads_own_are_padding_and_what_stands_befor
     assert!(right.first.is_none(), "{:?}", right.warnings);
     assert!(right.tap(tap("layers.0.k"), 0).unwrap().status.agrees());
     blamed(&padded(3e4, 0.0), "layers.0.q_rope");
-    // A kernel that reads all lanes adds them up.
+    // A kernel that reads the padding lanes adds them up.
     assert!(!padded(1e4, 7.0).tap(tap("layers.0.k"), 0).unwrap().status.agrees());
 }
 
@@ -215,7 +215,7 @@ fn heads_merged_in_a_batch_of_one_are_no_last_row() {
 
 #[test]
 fn copies_of_heads_that_no_shape_shows_are_none() {
-    // A list of twice the values: repeated heads that are not equal, or a cache with room; nobody can say which.
+    // A list of twice the values: repeated heads that are not equal, or a cache with free room; undecidable.
     let (reference, mut candidate) = (rotated(), rotated());
     let k = get(&candidate, "layers.0.k");
     let mut next = crate::synthetic::noise(3);
@@ -259,7 +259,7 @@ fn padding_before_the_positions_and_room_for_keys_behind_them() {
 
 #[test]
 fn what_is_far_off_in_another_shape_is_no_fault_where_all_that_follows_agrees() {
-    // Heads of which the reference does not say how many there are, and an order that neither shape shows.
+    // The reference does not show its number of heads, and neither shape shows the order.
     let (reference, mut candidate) = (rotated(), noisy(&rotated(), 1e-14));
     let context = get(&candidate, "layers.1.context");
     let shuffled: Vec<f32> = (0..context.len()).map(|i| context[i * 7 % context.len()]).collect();
@@ -267,11 +267,11 @@ fn what_is_far_off_in_another_shape_is_no_fault_where_all_that_follows_agrees() 
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert!(report.first.is_none(), "{:?}", report.first);
     assert_eq!(report.tap(tap("layers.1.context"), 0).unwrap().status, Status::Unchecked);
-    // In the reference's own shape there is no doubt; nor where what reads it is off as well.
+    // In the reference's own shape there is no doubt; nor where its reader is off as well.
     let mut wrong = candidate.clone();
     set(&mut wrong, "layers.1.context", &[T, 96], shuffled);
     blamed(&judged_as(Profile::F32, &reference, &wrong), "layers.1.context");
-    // Other numbers are the reference's in no order.
+    // Other numbers are not the reference's in any order.
     let mut next = crate::synthetic::noise(5);
     let others: Vec<f32> = (0..2 * context.len()).map(|_| next() as f32).collect();
     let mut wrong = candidate.clone();
@@ -292,7 +292,7 @@ fn a_mask_that_leaks_is_found_beside_padding_whatever_follows() {
         };
         (0..values.len()).filter(|&i| future(i)).for_each(|i| values[i] = fill);
     }
-    // As many positions of padding behind the prompt, in rows and keys; a fill of -18 leaves probabilities of 1e-8.
+    // The same number of padding positions behind the prompt, in rows and keys; a fill of -18 leaves probabilities of 1e-8.
     const PADDED: usize = T + 2;
     let mut candidate = noisy(&reference, 1e-14);
     for (at, (shape, values)) in &mut candidate {

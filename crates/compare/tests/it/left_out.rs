@@ -1,5 +1,4 @@
-//! Is anything that two dumps hold left out of a comparison without a word? Folders of ranks and of steps, names outside the vocabulary, lists that are not
-//! true.
+//! Checks that nothing in two dumps is left out of a comparison without a report: folders of ranks and of steps, names outside the vocabulary, wrong lists.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +8,7 @@ use firstdiff_trace::{Dump, DumpError, Recorder, Tap};
 
 const SCAN: &str = "layers.0.scan";
 
-/// A dump of a few taps, one of them of a name of its own; each value is `off` beside the right one where `wrong` names the tap.
+/// A dump of a few taps, one with a name of its own; every value is `off` from the right one where `wrong` names the tap.
 fn written(folder: &Path, wrong: &[&str], cut: Option<usize>) {
     let recorder = Recorder::create(folder).unwrap();
     recorder.tokens(&[1, 2, 3, 4]);
@@ -80,7 +79,7 @@ fn names_of_a_run_are_compared_in_folders_of_ranks_and_of_steps() {
         let report = judged(&right, &wrong);
         assert_eq!((status(&report, SCAN), report.verdict), (Status::Diverged, Verdict::Diverged), "{folders}");
         assert_eq!(judged(&right, &right).verdict, Verdict::Parity, "{folders}");
-        // One of several by itself.
+        // One of several, alone.
         let report = judged(&right.join(format!("{folders}0")), &wrong.join(format!("{folders}0")));
         assert_eq!(status(&report, SCAN), Status::Diverged, "{folders}");
     }
@@ -159,7 +158,7 @@ fn a_dump_json_that_was_cut_off_is_refused_beside_steps_and_a_pattern() {
     assert!(Dump::open(&pattern).is_ok());
     fs::write(step.join("dump.json"), r#"{"format": 1, "complete": false"#).unwrap();
     assert!(matches!(Dump::open(&pattern), Err(DumpError::Meta { .. })));
-    // Another program's own file of that name is none of ours.
+    // Another program's file of that name is not a dump.json.
     fs::write(step.join("dump.json"), r#"["something", "else"]"#).unwrap();
     assert!(Dump::open(&pattern).unwrap().notes().iter().any(|note| note.contains("dump.json: not read")));
 }

@@ -1,4 +1,4 @@
-//! What `compare` and `inspect` judge, right and wrong. One binary: each links the whole crate anew.
+//! Checks what `compare` and `inspect` report on right and wrong runs. One binary, as each one links the whole crate anew.
 
 mod chunks;
 mod declared;

@@ -1,4 +1,4 @@
-//! Does a mask that leaks, or hides too much, stand out of any rounding? And are right engines left in peace, however they mask?
+//! Checks that a mask which leaks, or hides too much, is found at any size, and that right engines pass however they mask.
 
 use firstdiff_compare::{Profile, Report, Status, Verdict};
 use firstdiff_trace::Site;
@@ -8,10 +8,10 @@ use crate::synthetic::{LAYERS, Run, T, judged_in_memory as judged_as, noise, noi
 
 const HEADS: usize = 6;
 
-/// What a query makes of the score of a key.
+/// How a mask changes the score of a query and a key.
 type Masking = fn(query: usize, key: usize, score: f64) -> f64;
 
-/// -inf behind the query, as PyTorch has it.
+/// -inf behind the query, as in PyTorch.
 fn causal(query: usize, key: usize, score: f64) -> f64 {
     if key > query { f64::NEG_INFINITY } else { score }
 }
@@ -61,7 +61,7 @@ fn rounded(run: &Run, profile: Profile) -> Run {
         Profile::Ggml => 3e-4,
     };
     let mut run = noisy(run, nmse);
-    // What a softmax gives adds up to 1, however far its scores are off.
+    // The result of a softmax adds up to 1, however far its scores are off.
     for (_, (_, values)) in run.iter_mut().filter(|(tap, _)| tap.site == Site::Probs) {
         for row in values.chunks_mut(T) {
             let sum: f32 = row.iter().sum();
@@ -108,7 +108,7 @@ fn a_fill_that_leaves_some_leaks_in_every_profile() {
         assert!(why.contains("gives probability where the reference gives none"), "{profile} {fill}: {why}");
         let report = judged_as(profile, &reference, &candidate);
         assert_eq!(report.tap(tap("layers.0.probs"), 0).unwrap().status, Status::Downstream, "{profile} {fill}");
-        // Each of the two by itself.
+        // Each of the two alone.
         let scores = [Site::Scores];
         let (at, why) =
             first(&judged_as(profile, &without(reference.clone(), &scores), &without(candidate.clone(), &scores)));
@@ -158,7 +158,7 @@ fn what_nobody_reads_is_the_buffers_own() {
             }
             let candidate = rounded(&candidate, profile);
             is_right(profile, &reference, &candidate, what);
-            // Where no probabilities were recorded, what they make shows that they are right.
+            // Where no probabilities were recorded, their readers show that they are right.
             let probs = [Site::Probs];
             let (left, right) = (without(reference.clone(), &probs), without(candidate.clone(), &probs));
             is_right(profile, &left, &right, what);
@@ -178,14 +178,14 @@ fn a_window_that_is_too_wide_leaks() {
     for profile in ALL {
         let report = judged_as(profile, &reference, &rounded(&attention(3.0, window(5)), profile));
         assert_eq!(first(&report).0, "layers.0.scores", "{profile}");
-        // However little it gives: of the scores nothing is known.
+        // However little it leaks: the scores are unknown.
         let little = with_probs(reference.clone(), |i, p| if i % T + 4 == i / T % T { 1e-5 } else { p });
         let (reference, candidate) =
             (without(reference.clone(), &[Site::Scores]), without(rounded(&little, profile), &[Site::Scores]));
         let (at, why) = first(&judged_as(profile, &reference, &candidate));
         assert_eq!(at, "layers.0.probs", "{profile}");
         assert!(why.contains("gives probability"), "{profile}: {why}");
-        // And the other way round: it hides what the other sees.
+        // And the reverse: it hides what the other sees.
         let (at, why) = first(&judged_as(profile, &candidate, &reference));
         assert_eq!(at, "layers.0.probs", "{profile}");
         assert!(why.contains("gives no probability"), "{profile}: {why}");
@@ -194,7 +194,7 @@ fn a_window_that_is_too_wide_leaks() {
 
 #[test]
 fn underflow_is_no_mask() {
-    // Scores so far apart that many of the visible keys have less than f16 holds; as f16 stores them, and where it has no subnormal numbers.
+    // Scores so far apart that many visible keys have less than f16 holds; as f16 stores them, and where it has no subnormal numbers.
     let whole = attention(12.0, causal);
     let stored = with_probs(whole.clone(), |_, p| f16::from_f32(p).to_f32());
     let normal = f16::MIN_POSITIVE.to_f32();
@@ -205,13 +205,13 @@ fn underflow_is_no_mask() {
         is_right(Profile::F16, short, &whole, what);
         is_right(Profile::F16, &whole, short, what);
         is_right(Profile::Bf16, short, &with_probs(whole.clone(), |_, p| bf16::from_f32(p).to_f32()), what);
-        // Behind the query it is a leak all the same.
+        // Behind the query it still is a leak.
         let leaking = with_probs(whole.clone(), |i, p| if i % T > i / T % T { 1e-7 } else { p });
         let (at, why) = first(&judged_as(Profile::F16, short, &leaking));
         assert_eq!(at, "layers.0.probs", "{what}");
         assert!(why.contains("gives probability"), "{what}: {why}");
     }
-    // Keys that e^x in f32 makes nothing of, and f64 a little.
+    // Keys for which e^x is 0 in f32, and small in f64.
     let sharp = attention(60.0, causal);
     let in_f32 = with_probs(sharp.clone(), |_, p| if p < 2e-38 { 0.0 } else { p });
     is_right(Profile::F32, &in_f32, &sharp, "f32");
@@ -241,7 +241,7 @@ fn padding_on_the_left_is_masked_as_well() {
 
 #[test]
 fn what_the_scores_mask_leaks_wherever_it_is() {
-    // Two documents in one sequence: such a mask does not show in the places of the zeros, but in the scores.
+    // Two documents in one sequence: such a mask shows not in the places of the zeros, but in the scores.
     let documents = |fill: f64| {
         move |q: usize, k: usize, s: f64| match (k > q, (k < 5) == (q < 5)) {
             (true, _) => f64::NEG_INFINITY,
@@ -289,12 +289,12 @@ fn other_experts_may_be_chosen_but_not_more() {
 
 #[test]
 fn probabilities_that_do_not_add_up_to_one_are_wrong_at_any_size() {
-    // Rows from position 6 on 0.96 times: an NMSE that f16 may inherit from scores, and that no scores make.
+    // Rows from position 6 on times 0.96: an NMSE that f16 may inherit from scores, but that no scores cause.
     let right = attention(4.0, causal);
     let off = with_probs(rounded(&right, Profile::F16), |i, p| if i / T % T >= 6 { 0.96 * p } else { p });
     let report = judged_as(Profile::F16, &right, &off);
     assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.0.probs"));
-    // Each rounded by itself is right.
+    // Each rounded by itself: right.
     for (profile, round) in [
         (Profile::F16, (|p| f16::from_f32(p).to_f32()) as fn(f32) -> f32),
         (Profile::Bf16, |p| bf16::from_f32(p).to_f32()),
@@ -304,7 +304,7 @@ fn probabilities_that_do_not_add_up_to_one_are_wrong_at_any_size() {
     }
 }
 
-/// Whatever number stands for a masked key, it is in no norm: what is left are the scores.
+/// Whatever number stands for a masked key, it enters no norm: only the other scores count.
 #[test]
 fn masked_cells_are_in_no_norm() {
     for fill in [f64::NEG_INFINITY, f64::from(f32::MIN), -1e9] {

@@ -1,10 +1,10 @@
-//! Do the streaming metrics say what the plain formulas say, and can anything that is not a number slip past them?
+//! Checks the streaming metrics against the plain formulas, and that no value that is not finite passes unnoticed.
 
 use firstdiff_compare::metrics::{Metrics, Tally, Values};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// The formulas as textbooks write them, in two passes.
+/// The textbook formulas, in two passes.
 struct Naive {
     nmse: f64,
     rmse: f64,
@@ -80,7 +80,7 @@ fn pairs(len: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = V
     prop::collection::vec((-100f32..100.0, -100f32..100.0), len)
 }
 
-/// Any bit pattern: NaNs, infinities, subnormals and zeros of both signs, often.
+/// Any bit pattern, often a NaN, an infinity, a subnormal number or a zero of either sign.
 fn any_pairs() -> impl Strategy<Value = Vec<(f32, f32)>> {
     let value = prop_oneof![
         4 => -10f32..10.0,
@@ -213,11 +213,11 @@ fn a_large_common_offset_leaves_the_correlation_right() {
     let expected = co as f64 / ((vx as f64).sqrt() * (vm as f64).sqrt());
     let correlation = Metrics::of_f32(&values(&x), &values(&mixed)).correlation().unwrap();
     assert!((correlation - expected).abs() < 1e-9, "{correlation} {expected}");
-    // The chunk's first value is the worst of shifts: an outlier there.
+    // The chunk's first value is the worst possible shift: an outlier there.
     let mut with_outlier = noise(7, len);
     with_outlier[0] = 1e8;
     let c = noise(8, len);
-    // The plain sums meet it last: behind 1e16 they would lose what follows.
+    // The plain sums meet it last: behind 1e16 they would lose the rest.
     let reversed = |values: &[f32]| -> Vec<f64> { widen(values).into_iter().rev().collect() };
     let expected = naive(&reversed(&with_outlier), &reversed(&c));
     let metrics = Metrics::of_f32(&with_outlier, &c);
@@ -357,7 +357,7 @@ fn the_best_factor_is_found_and_divided_out() {
         let best = Metrics::of_f64(&widen(&r), &c).best_factor().unwrap();
         assert_near("factor", best.factor, factor.into(), 1e-12);
         assert!(best.remaining_nmse < 1e-13, "{factor}: {}", best.remaining_nmse);
-        // With noise on top: what remains is what dividing out leaves.
+        // With noise on top: after dividing the factor out, the noise remains.
         let noisy: Vec<f64> = c.iter().zip(&other).map(|(c, &o)| c * (1.0 + 0.01 * f64::from(o))).collect();
         let best = Metrics::of_f64(&widen(&r), &noisy).best_factor().unwrap();
         let divided: Vec<f64> = noisy.iter().map(|c| c / best.factor).collect();

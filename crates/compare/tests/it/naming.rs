@@ -1,4 +1,4 @@
-//! Does a proposal find its tap in a batch, behind padded keys and in a tensor for each token, and never another?
+//! Checks that a proposal finds its tap in a batch, behind padded keys and in one tensor per token, and never another tap.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use firstdiff_trace::{Dump, Recorder};
 
 const TOKENS: usize = 8;
 const LAYERS: usize = 3;
-/// Name of the engine's own, tap, extents behind the positions', and whether heads stand first.
+/// The engine's own name, the tap, the extents behind the positions', and whether heads come first.
 const TAPS: [(&str, &str, [usize; 2], bool); 4] = [
     ("x", "h", [1, 24], false),
     ("qr", "q_rope", [4, 6], false),
@@ -54,7 +54,7 @@ fn reference(folder: &Path) -> Dump {
     Dump::open(folder).unwrap()
 }
 
-/// The names proposed for taps, of what `held` makes of each tap's values: the endings of names, and what is under them.
+/// The names proposed for taps, where `held` gives the endings of names and the values under them, for each tap's values.
 fn proposed(
     sequence: usize,
     held: impl Fn(usize, Vec<f32>) -> Vec<(String, Vec<f32>)>,
@@ -110,7 +110,7 @@ fn a_tensor_for_each_token() {
         };
         (0..TOKENS).map(|t| (format!("tok{t:02}_"), row(t))).collect()
     });
-    // Scores of four heads are too few numbers in the first rows.
+    // Scores of four heads have too few numbers in the first rows.
     let all: Vec<_> = due("tok{S}_")
         .into_iter()
         .filter(|(name, _)| !name.contains("aw") || names.iter().any(|(n, _)| n == name))

@@ -1,4 +1,4 @@
-//! Are taps that the vocabulary does not have compared where the two runs took the tokens in other chunks, and is the rest counted as not checked?
+//! Checks that taps outside the vocabulary are compared where the two runs have different chunks, and that the rest counts as not checked.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tempfile::tempdir;
 const T: usize = 9;
 const D: usize = 12;
 
-/// What a run has of a token: shape and values of a row.
+/// The shape and values of a token's row.
 type Rows = dyn Fn(usize) -> Vec<f32>;
 
 fn value(seed: usize, at: usize) -> f32 {
@@ -39,7 +39,7 @@ fn record(recorder: &Recorder, tokens: std::ops::Range<usize>, wrong: &str, at: 
     let values: Vec<f32> = heads.map(|(t, at)| fault("layers.0.turned", t, rows(t)[at])).collect();
     recorder.record("layers.0.turned", &[3, n, 4], &values).unwrap();
     recorder.record("layers.0.state", &[D], &row(4)(tokens.end - 1)).unwrap();
-    // An expert takes each second token.
+    // An expert takes every second token.
     let sent: Vec<usize> = tokens.clone().filter(|t| t % 2 == 0).collect();
     if !sent.is_empty() {
         let values: Vec<f32> = sent.iter().flat_map(|&t| row(5)(t)).collect();

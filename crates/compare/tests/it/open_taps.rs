@@ -1,4 +1,4 @@
-//! Are taps that the vocabulary does not have compared, blamed where their inputs agree, and only there?
+//! Checks that taps outside the vocabulary are compared, and blamed exactly where their inputs agree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ fn noise(seed: usize, at: usize) -> f64 {
     (x >> 11) as f64 / (1u64 << 52) as f64 - 1.0
 }
 
-/// A model of running means: nothing of it but the stream and the logits is in the vocabulary. `decay` is that of each layer.
+/// A model of running means: only its stream and its logits are in the vocabulary. `decay` is that of each layer.
 fn run(stack: &str, decay: [f64; LAYERS], rounding: f64) -> Run {
     let mut run = Run::new();
     let mut note = |name: String, x: &[f64]| {
@@ -69,11 +69,11 @@ fn graph() -> Vec<GraphNode> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Told {
-    /// Files alone.
+    /// Only files.
     Nothing,
     /// dump.json lists the taps as recorded.
     Order,
-    /// And what reads what.
+    /// It also has the graph.
     Graph,
 }
 
@@ -364,12 +364,12 @@ fn masked_scores_with_a_batch_of_one_in_front_are_masked() {
         let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| ()).unwrap();
         report.taps.iter().find(|tap| tap.place.tap == name).unwrap().status.agrees()
     };
-    // Another fill is no other mask; and beside the least number of f32 what is wrong is seen all the same.
+    // Another fill value is the same mask; beside the least number of f32 a fault is found all the same.
     assert!(agrees(of("filled otherwise", -1e9, 1.0)));
     assert!(!agrees(of("scaled", f32::MIN, 1.01)));
 }
 
-/// The end of a run under a name that nobody knows, where the reference's own end was not compared.
+/// The end of a run under an unknown name, where the reference's own end was not compared.
 #[test]
 fn an_end_that_only_its_size_tells_is_not_passed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Is the judge to be trusted? Planted faults of every kind, each to be caught at the right tap and at no other.
+//! Checks the judge with planted faults of every kind: each must be caught at the right tap and at no other.
 //!
 //! The dumps are synthetic; faults of real engines are in the fixtures.
 
@@ -6,7 +6,7 @@ use crate::synthetic::{LAYERS, Run, T, judged_as, judged_with, noise, noisy, run
 use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, graph_of};
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Site, Tap};
 
-/// Plants a fault at `at` in a candidate with f32 noise, and asks that it is found there, and all else left in peace.
+/// Plants a fault at `at` in a candidate with f32 noise, and checks that it is found there and nowhere else.
 #[track_caller]
 fn check(at: &str, plant: impl FnOnce(&mut Vec<usize>, &mut Vec<f32>)) -> Report {
     check_in(Profile::F32, 1e-13, at, plant)
@@ -94,7 +94,7 @@ fn zero_reference_and_zero_candidate() {
     assert!(undone(&report)[0].to_string().contains("key 7"));
 }
 
-/// The memory of \[H,T,d\] under the shape \[T,H,d\].
+/// Stores \[H,T,d\] under the shape \[T,H,d\].
 fn heads_first(values: &mut [f32]) {
     let old = values.to_vec();
     for (i, x) in values.iter_mut().enumerate() {
@@ -108,16 +108,16 @@ fn transposed_axis() {
     let reference = run();
     let mut candidate = noisy(&reference, 1e-13);
     heads_first(&mut candidate.get_mut(&tap("layers.1.q")).unwrap().1);
-    // What reads it is right: only the dump's layout differs, and that is said.
+    // Its reader is right: only the dump's layout differs, and a note says so.
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.verdict, Verdict::Parity);
     assert!(report.warnings.iter().any(|w| w.to_string().contains("[H,T,d]")), "{:?}", report.warnings);
-    // What reads it is wrong: it is the mistake.
+    // Its reader is wrong: it is the mistake.
     candidate.get_mut(&tap("layers.1.q_rope")).unwrap().1[3] = 9.0;
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.1.q"));
     assert_eq!(undone(&report), [&Change::AxesPermuted(vec![1, 0, 2])]);
-    // The last tap: nothing behind it can vouch for another layout.
+    // The last tap: no later tap can confirm another layout.
     check("logits", |shape, v| {
         let old = v.clone();
         shape.reverse();
@@ -141,7 +141,8 @@ fn padding_is_left_out_and_looked_at() {
         "{:?}",
         report.warnings
     );
-    // A score of a key that does not exist is no rounding, unless its probability shows that nobody read it. A probability of one is none, whoever reads it.
+    // A score of a key that does not exist is not rounding, unless its probability shows that nothing read it. A probability of such a key never is, whoever
+    // reads it.
     for (site, reader) in [("scores", Some("probs")), ("probs", None)] {
         let mut mistaken = candidate.clone();
         mistaken.get_mut(&tap(&format!("layers.1.{site}"))).unwrap().1[2 * 16 + 13] = 0.01;
@@ -157,7 +158,7 @@ fn padding_is_left_out_and_looked_at() {
         assert_eq!(first.place.tap, tap(&format!("layers.1.{site}")));
         assert!(first.why().unwrap().contains("key 13"), "{:?}", first.reason);
     }
-    // What is wrong where the reference has values is found as ever.
+    // A fault where the reference has values is found as always.
     candidate.get_mut(&tap("layers.1.probs")).unwrap().1[3] = 9.0;
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.probs"));
@@ -201,14 +202,14 @@ fn an_axis_order_that_the_shape_shows_is_undone_where_what_follows_agrees() {
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.verdict, Verdict::Parity);
     assert!(report.warnings.iter().any(|w| w.to_string().contains("permuted")), "{:?}", report.warnings);
-    // What follows is wrong for another reason: that is the finding, and the layout is not.
+    // The next tap is wrong for another reason: that is the finding, not the layout.
     let mut elsewhere = candidate.clone();
     for at in ["layers.1.probs", "layers.1.context"] {
         elsewhere.get_mut(&tap(at)).unwrap().1[3] = 9.0;
     }
     let report = judged_as(Profile::F32, &reference, &elsewhere);
     assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.probs"));
-    // The same, and what follows is wrong: its own shape says how it lies, so it is not blamed, and nothing confirms it.
+    // The same with a wrong reader: its own shape shows the order, so it is not blamed, and nothing confirms it.
     candidate.get_mut(&tap("layers.1.context")).unwrap().1[3] = 9.0;
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.tap(tap("layers.1.v"), 0).unwrap().status, Status::Unchecked);
@@ -228,7 +229,7 @@ fn an_axis_order_at_several_sites_is_the_dumps_own() {
         let from = |i: usize| (i / 16 % T) * heads * 16 + i / (T * 16) * 16 + i % 16;
         (0..old.len()).for_each(|i| values[i] = old[from(i)]);
     }
-    // Nothing that reads them agrees, and they are right all the same.
+    // No reader of theirs agrees, and yet they are right.
     candidate.remove(&tap("layers.0.qk"));
     candidate.get_mut(&tap("layers.0.scores")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
     let report = judged_as(Profile::F32, &reference, &candidate);
@@ -246,7 +247,7 @@ fn keys_that_were_not_compared_clear_no_operation_of_attention() {
     assert_eq!((report.taps[first.index].place.tap, first.keys_not_compared), (tap("layers.1.qk"), true));
     assert_eq!(report.taps[first.index].max_at().unwrap()[1], T - 1);
     assert!(!judged_as(Profile::F32, &reference, &candidate).first.unwrap().keys_not_compared);
-    // An operation that reads its own token position only is blamed as ever.
+    // An operation that reads only its own token position is blamed as always.
     let mut candidate = run();
     candidate.get_mut(&tap("layers.1.ffn_up")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
     assert!(!judged_with(&last, &reference, &candidate).first.unwrap().keys_not_compared);
@@ -309,7 +310,7 @@ fn missing_and_extra_taps_are_unchecked() {
         assert!(missing.why().unwrap().contains(word));
         assert_eq!(report.count(|s| s == Status::Unchecked), 1);
     }
-    // A fault behind the missing tap is a range, and what is missing is not blamed.
+    // A fault behind the missing tap is a range, and the missing tap is not blamed.
     less.get_mut(&tap("layers.1.q_rope")).unwrap().1[4] = 3.0;
     let report = judged_as(Profile::F32, &full, &less);
     let first = report.first.as_ref().unwrap();
@@ -345,7 +346,7 @@ fn structure_below_the_noise() {
     for (profile, nmse) in [(Profile::F32, 1e-13), (Profile::Bf16, 8e-6)] {
         check_in(profile, nmse, "layers.1.ffn_norm", |_, v| v.chunks_mut(48).for_each(|row| row[17] *= 1.15));
     }
-    // One head at 1 %, where heads have an axis and where they are merged; products, which read two noises, at 3 %.
+    // One head at 1 %, where heads have an axis and where they are merged; products, with the noise of two inputs, at 3 %.
     for at in ["layers.0.q", "layers.1.context", "layers.1.qk"] {
         let report = check_in(Profile::Bf16, 8e-6, at, |_, v| {
             let (heads, width) = if at.ends_with("qk") { (1, T * T) } else { (6, 16) };
@@ -355,7 +356,7 @@ fn structure_below_the_noise() {
         });
         assert!(report.tap(tap(at), 0).unwrap().why().unwrap().contains("head 2"), "{at}");
     }
-    // One position wholly wrong beside one of a thousand times its size.
+    // One position is entirely wrong beside one of a thousand times its size.
     let mut reference = run();
     reference.get_mut(&tap("layers.1.h")).unwrap().1[..48].iter_mut().for_each(|x| *x *= 3e4);
     let mut candidate = noisy(&reference, 8e-6);
@@ -372,7 +373,7 @@ fn other_shapes_are_never_a_pass() {
     values.truncate(T * 150);
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("logits")), "{:?}", report.verdict);
-    // In the middle of a run whose end agrees it is unchecked, and said.
+    // In the middle of a run whose end agrees it is unchecked, and reported.
     let mut candidate = run();
     let (shape, values) = candidate.get_mut(&tap("layers.0.q")).unwrap();
     *shape = vec![5];
@@ -391,11 +392,11 @@ fn nothing_in_common_or_only_trifles_is_incomparable() {
         let report = judged_as(Profile::F32, &only(left), &only(right));
         assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{left:?} {right:?}");
     }
-    // The same, but different: that can be told.
+    // The same with a difference: that can be decided.
     let mut wrong = only(&["h0"]);
     wrong.get_mut(&tap("h0")).unwrap().1[9] = 2.0;
     assert_eq!(judged_as(Profile::F32, &only(&["h0"]), &wrong).verdict, Verdict::Diverged);
-    // Constant tensors agree and tell nothing.
+    // Constant tensors agree, but show nothing.
     let mut flat = only(&["layers.0.probs"]);
     flat.get_mut(&tap("layers.0.probs")).unwrap().1.fill(1.0);
     assert!(matches!(judged_as(Profile::F32, &flat, &flat).verdict, Verdict::Incomparable(_)));
@@ -428,13 +429,13 @@ fn the_row_order_of_a_gguf_is_undone_where_it_is_consistent() {
         "{:?}",
         report.warnings
     );
-    // The other way round.
+    // The reverse.
     assert_eq!(judged_as(Profile::F32, &candidate, &reference).verdict, Verdict::Parity);
-    // A kernel that is wrong behind it is blamed itself.
+    // A wrong kernel behind it is blamed itself.
     candidate.get_mut(&tap("layers.1.qk")).unwrap().1[40] = 5.0;
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.qk"));
-    // Rows permuted before RoPE and not after it: not a layout, but qk-row-order.
+    // Rows permuted before RoPE but not after it: not a layout, but qk-row-order.
     let mut mistaken = noisy(&reference, 1e-13);
     reorder(&mut mistaken, &["q"]);
     let report = judged_as(Profile::F32, &reference, &mistaken);
@@ -461,7 +462,7 @@ fn different_tokens_and_short_prompts_are_said() {
 
 #[test]
 fn layers_that_nobody_recorded_lie_in_between() {
-    // What two runs that recorded these taps leave open before the divergence: the last layer before a gap, and the first behind it.
+    // The unrecorded layers before the divergence in two runs with these taps: the last layer before a gap, and the first behind it.
     let gaps = |kept: &[&str], spoilt: &str| -> Vec<(Option<u32>, Option<u32>)> {
         let mut reference = run();
         reference.retain(|tap, _| kept.iter().any(|pattern| tap.matches(pattern)));
@@ -481,7 +482,7 @@ fn layers_that_nobody_recorded_lie_in_between() {
     assert_eq!(gaps(&["*"], "logits"), []);
 }
 
-/// Under quantised activations everything is off by some 3e-4: a matrix that is 1.1 times as large is none of that.
+/// With quantised activations everything is off by about 3e-4: a matrix that is 1.1 times as large exceeds that.
 #[test]
 #[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn a_factor_is_found_in_the_noise_of_quantised_products() {

@@ -1,6 +1,6 @@
-//! Is a verdict only given where it is known which values are of which token position, and is it then the right one?
+//! Checks that a verdict is given only where the token positions of the values are known, and that it is then right.
 //!
-//! Synthetic runs in the forms that engines write: flat, one position without its axis, padded, first values only, a rank that is missing.
+//! Synthetic runs in the forms that engines write: flat, one position without its axis, padded, first values only, a missing rank.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -124,7 +124,7 @@ fn in_steps(run: &Run) -> Dump {
     dump(prefill.chain(steps).collect(), None)
 }
 
-/// The first so many positions of a run, those that it has not as the last one.
+/// The first `positions` positions of a run; those that it lacks repeat its last one.
 fn of_length(run: &Run, positions: usize) -> Run {
     let mut run = run.clone();
     for (shape, values) in run.values_mut() {
@@ -139,7 +139,7 @@ fn of_length(run: &Run, positions: usize) -> Run {
     run
 }
 
-/// Rows appended to one flat file a tap, of nobody knows which positions, against a prefill of 8 and steps.
+/// Rows appended to one flat file a tap, at unknown positions, against a prefill of 8 and steps.
 #[test]
 fn rows_beyond_the_prefill_are_not_taken_for_padding() {
     let mut right = without_keys(run());
@@ -158,14 +158,14 @@ fn rows_beyond_the_prefill_are_not_taken_for_padding() {
             assert!(undecided && report.first.is_none(), "{positions} {shaped}: {:?}", report.verdict);
         }
     }
-    // Told the prompt alone, the rest is still not known to be padding.
+    // With only the prompt known, the rest is still not known to be padding.
     let report = judged(in_steps(&right), flat(&of_length(&candidate, T + 5), Some(8)));
     assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("--tokens")), "{:?}", report.verdict);
     let prefill = judged(in_steps(&right), flat(&of_length(&candidate, 8), Some(8)));
     assert_eq!(prefill.verdict, Verdict::Parity, "the prompt alone, and nothing of the steps");
 }
 
-/// A prompt of 8 that was padded to all positions, against one of 8 and steps: padding is no decode step.
+/// A prompt of 8 padded to all positions, against one of 8 and steps: padding is not a decode step.
 #[test]
 fn padding_is_not_taken_for_decode_steps() {
     let right = without_keys(run());
@@ -195,7 +195,7 @@ fn what_is_right_at_position_0_alone_does_not_clear_a_rotation() {
         let (shape, values) = &right[&tap(name)];
         let mut first = values[..16].to_vec();
         if name == "layers.0.scores" {
-            // Of the second position, whose query was turned otherwise.
+            // At the second position, whose query was rotated differently.
             first[T] += 0.05;
         }
         writeln!(lines, r#"{{"name": "{name}", "shape": {shape:?}, "values": {first:?}}}"#).unwrap();
@@ -209,7 +209,7 @@ fn what_is_right_at_position_0_alone_does_not_clear_a_rotation() {
     assert!(between.contains(&tap("layers.0.q_rope")) && between.contains(&tap("layers.0.k_rope")), "{between:?}");
 }
 
-/// JSON lines without a shape: of each step, of each tap the first so many values of its position.
+/// JSON lines without a shape: for each step and tap, the first `longest` values of its position.
 fn lines(run: &Run, steps: usize, longest: usize) -> Dump {
     let mut lines = String::new();
     for t in 0..steps {
@@ -253,7 +253,7 @@ fn position_0_alone_is_no_parity_where_the_reference_has_more() {
     }
 }
 
-/// Tensor parallel over three ranks, of which only some dumps are there.
+/// Tensor parallel over three ranks, with only some of their dumps.
 #[test]
 fn a_rank_that_is_missing_is_no_fault() {
     let right = without_keys(run());
@@ -288,7 +288,7 @@ fn a_rank_that_is_missing_is_no_fault() {
     }
 }
 
-/// The first position of every tap, of the forms in which an engine may have written it.
+/// The first position of every tap, in the forms in which an engine may write it.
 fn first_positions(run: &Run) -> Vec<(&'static str, Dump)> {
     let first = |width: usize, values: &[f32]| values[..width].to_vec();
     let of = |rows: Option<Rows>, axis: bool, ids: Option<usize>| {
@@ -323,12 +323,12 @@ fn whole_tensors_of_position_0_alone_are_no_parity() {
             );
         }
     }
-    // Against a reference of that one position there is nothing more to see.
+    // With a reference of that one position there is nothing more to compare.
     let one = of_length(&right, 1);
     assert_eq!(judged(whole(&one, Some(1)), whole(&noisy(&one, 1e-13), Some(1))).verdict, Verdict::Parity);
 }
 
-/// Embeddings of all positions, and all that attention goes into of the first alone.
+/// Embeddings of all positions, and every tap behind attention of the first position only.
 #[test]
 fn embeddings_of_all_positions_do_not_clear_what_is_known_of_position_0_alone() {
     let right = without_keys(run());
@@ -353,8 +353,8 @@ fn embeddings_of_all_positions_do_not_clear_what_is_known_of_position_0_alone() 
     assert_eq!(judged(whole(&right, Some(T)), dump(entries(5), None)).verdict, Verdict::Parity, "of another position");
 }
 
-/// The run as a prefill of 8 and steps, its keys and values as the whole cache so far in so many slots, along the first axis or the last. `wrong`: a step in
-/// which a slot of layer 0's values holds its neighbour's.
+/// The run as a prefill of 8 and steps, with the whole cache so far as its keys and values, in `slots` slots along the first axis or the last. `wrong`: a
+/// step in which a slot of layer 0's values holds its neighbour's.
 fn cached(run: &Run, slots: Option<usize>, slots_last: bool, wrong: Option<(usize, usize)>) -> Dump {
     let mut dump = in_steps(run);
     for (&tap, (shape, values)) in run.iter().filter(|(tap, _)| matches!(tap.site, Site::KRope | Site::V)) {
@@ -388,7 +388,7 @@ fn earlier_rows_of_a_cache_are_held_against_what_was_written() {
         let report = judged(in_steps(&right), cached(&candidate, slots, last, Some((1, 2))));
         let said = matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("layers.0.v") && why.contains("position 2"));
         assert!(said && report.first.is_none(), "{slots:?} {last}: {:?}", report.verdict);
-        // Its own row is found as before.
+        // A fault in its own row is found as before.
         let wrong = with_fault(&candidate, "layers.1.v", 9);
         let report = judged(in_steps(&right), cached(&wrong, slots, last, None));
         let first = report.taps[report.first.as_ref().unwrap().index].place;
@@ -396,7 +396,7 @@ fn earlier_rows_of_a_cache_are_held_against_what_was_written() {
     }
 }
 
-/// A token that is fed twice has the same keys and values in layer 0, and a head may have more channels than the run has positions.
+/// A token fed twice has the same keys and values in layer 0, and a head may have more channels than the run has positions.
 #[test]
 fn equal_rows_of_two_steps_are_no_cache() {
     let mut right = run();
@@ -434,7 +434,7 @@ fn more_rows_than_a_steps_own_are_not_taken_for_padding() {
     );
 }
 
-/// The summand of the only rank that is there, of which nothing says what it is.
+/// The summand of the only rank that is there, undeclared.
 #[test]
 fn what_may_be_one_ranks_summand_is_not_blamed() {
     let right = without_keys(run());
@@ -451,7 +451,7 @@ fn what_may_be_one_ranks_summand_is_not_blamed() {
     assert!(report.first.is_none());
 }
 
-/// The prompt of 8 with so many other rows before it, or behind.
+/// The prompt of 8 with `before` other rows before it, or `behind` behind it.
 fn padded_with(run: &Run, before: usize, behind: usize) -> Run {
     let mut next = crate::synthetic::noise(5);
     let mut run = run.clone();
@@ -477,7 +477,7 @@ fn a_padded_prompt_is_no_fault() {
             assert!(report.first.is_none(), "{before} {behind} against {number}");
         }
     }
-    // An embedding that is wrong in a run of the same length is.
+    // A wrong embedding in a run of the same length is.
     let mut wrong = noisy(&right, 1e-13);
     wrong.get_mut(&tap("h0")).unwrap().1.iter_mut().for_each(|x| *x = -*x);
     let report = judged(whole(&right, None), whole(&wrong, None));

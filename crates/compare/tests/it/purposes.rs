@@ -1,4 +1,4 @@
-//! What one architecture must never do is another's purpose: right runs of public architectures, none of which is certainly wrong.
+//! Checks that `inspect` reports nothing as certain in right runs of public architectures, which do on purpose what is a mistake in others.
 
 use firstdiff_compare::{Inspection, Sureness, inspect};
 use firstdiff_trace::{Dump, Meta, Recorder};
@@ -12,7 +12,7 @@ const LAYERS: usize = 2;
 
 type Matrix = Vec<Vec<f64>>;
 
-/// How the scores of a row become what values are weighted with.
+/// How the scores of a row become the weights of values.
 #[derive(Clone, Copy, PartialEq)]
 enum Weigh {
     Softmax,
@@ -25,7 +25,7 @@ enum Weigh {
     Mixed,
 }
 
-/// A plain decoder, and what an architecture does otherwise.
+/// A plain decoder, and what an architecture does differently.
 #[derive(Clone)]
 struct Architecture {
     rope: bool,
@@ -67,7 +67,7 @@ impl Default for Architecture {
     }
 }
 
-/// Numbers without a pattern, the same in each run.
+/// Numbers without a pattern, the same in every run.
 fn random(seed: u64, rows: usize, columns: usize, size: f64) -> Matrix {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -119,7 +119,7 @@ impl Writer {
 }
 
 impl Architecture {
-    /// Runs it, and inspects what it dumped under the name of this architecture.
+    /// Runs it, and inspects its dump under the name of this architecture.
     fn inspect(&self, named: Option<&str>) -> Inspection {
         let folder = tempfile::tempdir().unwrap();
         let write = Writer(Recorder::create(folder.path()).unwrap());
@@ -221,7 +221,7 @@ impl Architecture {
     }
 }
 
-/// A right run of another architecture: nothing is certain, though `what` was looked at, which in a plain decoder is.
+/// A right run of another architecture: no finding is certain, though `what`, which is certain in a plain decoder, was checked.
 #[track_caller]
 fn check(what: Option<&str>, change: impl FnOnce(&mut Architecture)) {
     let mut architecture = Architecture::default();

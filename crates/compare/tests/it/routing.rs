@@ -1,4 +1,4 @@
-//! Is a router's choice judged by its scores: never blamed where rounding made it, and never passed where it did not?
+//! Checks that a router's choice is judged by its scores: never blamed where rounding caused it, and never passed where it did not.
 
 use firstdiff_compare::{Options, Profile, Report, Status, Verdict, compare, graph_of};
 use firstdiff_trace::{Dump, GraphNode, Recorder};
@@ -7,7 +7,7 @@ const T: usize = 12;
 const D: usize = 16;
 const E: usize = 6;
 const LAYERS: usize = 2;
-/// The token whose second and third best experts are all but equal, in layer 0.
+/// The token whose second and third best experts are almost equal, in layer 0.
 const EDGE: usize = 7;
 
 fn noise(seed: usize, at: usize) -> f64 {
@@ -16,18 +16,18 @@ fn noise(seed: usize, at: usize) -> f64 {
     (x >> 11) as f64 / (1u64 << 52) as f64 - 1.0
 }
 
-/// What a candidate does otherwise than the reference.
+/// What a candidate does differently from the reference.
 #[derive(Clone, Copy, Default)]
 struct Otherwise {
-    /// Of every value, relative.
+    /// Relative rounding of every value.
     rounding: f64,
-    /// The scores on the edge fall to the other side.
+    /// The scores on the edge are rounded to the other side.
     flips: bool,
-    /// A token that is sent to the worst expert instead of its second best, whatever the scores say.
+    /// A token that is sent to the worst expert instead of its second best, against the scores.
     misroutes: Option<usize>,
     /// The chosen experts in the other order.
     reorders: bool,
-    /// The experts' sum of a token of layer 1 is twice as large.
+    /// The experts' sum for one token of layer 1 is doubled.
     doubles: Option<usize>,
     /// The choice of layer 0 is not a number.
     is_nan: bool,
@@ -42,7 +42,7 @@ fn product(x: &[f64], width: usize, seed: usize) -> Vec<f64> {
     (0..T * width).map(|at| (0..D).map(|i| x[at / width * D + i] * weight(i, at % width)).sum()).collect()
 }
 
-/// Each token goes through the best two of six experts; each then reads the mean of what it and those before it got.
+/// Each token goes through the best two of six experts; each token then reads the mean of the results up to its own.
 fn run(how: Otherwise) -> Vec<(String, Vec<usize>, Vec<f32>)> {
     let mut taps = Vec::new();
     let mut note = |name: String, shape: &[usize], x: &[f64]| {
@@ -102,7 +102,7 @@ fn run(how: Otherwise) -> Vec<(String, Vec<usize>, Vec<f32>)> {
         note(name("h"), &[T, D], &h);
     }
     note("logits".into(), &[T, D], &product(&h, D, 99));
-    // Numbers of experts are never rounded.
+    // Expert numbers are never rounded.
     let choices = taps.iter_mut().filter(|(name, ..)| name.ends_with("router_topk"));
     choices.for_each(|(_, _, values)| values.iter_mut().for_each(|x| *x = x.round()));
     taps
@@ -181,7 +181,7 @@ fn a_choice_that_rounding_made_otherwise_is_neither_blamed_nor_passed() {
     let Verdict::Incomparable(reason) = &report.verdict else { panic!("{:?}", report.verdict) };
     assert!(reason.contains("layers.0.router_topk") && reason.contains("token 7"), "{reason}");
     assert_eq!(status(&report, "layers.0.router_topk"), Status::Unchecked);
-    // What follows agrees at the tokens before it, and these are all that is said of it.
+    // Later taps agree at the tokens before it, and only these are reported.
     let out = report.taps.iter().find(|tap| tap.place.to_string() == "layers.1.h").unwrap();
     assert_eq!((out.status, out.positions.as_deref()), (Status::Rounding, Some(&[0, 1, 2, 3, 4, 5, 6][..])));
 }
@@ -222,18 +222,18 @@ fn without_scores_a_choice_on_the_edge_cannot_be_told() {
     assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
 }
 
-/// A right engine of 16 bits may send a token elsewhere, and say nothing of it.
+/// A right engine of 16 bits may send a token elsewhere without recording it.
 #[test]
 fn a_choice_on_the_edge_that_was_not_recorded_is_neither_blamed_nor_passed() {
     for hides_scores in [false, true] {
         let how = Otherwise { hides_choice: true, hides_scores, ..HONEST };
-        // What agrees shows that the choice is the same.
+        // Taps that agree show that the choice is the same.
         assert_eq!(report(Profile::Bf16, how).verdict, Verdict::Parity);
         let flipped = report(Profile::Bf16, Otherwise { flips: true, ..how });
         assert_eq!(first(&flipped), None);
         let Verdict::Incomparable(reason) = &flipped.verdict else { panic!("{:?}", flipped.verdict) };
         assert!(reason.contains("which experts was not recorded"), "{reason}");
-        // No rounding of f32 sends it there, and a fault at a token before it is none of rounding.
+        // No rounding of f32 sends it there, and a fault at an earlier token is not caused by rounding.
         let misrouted = report(Profile::F32, Otherwise { rounding: 0.0, misroutes: Some(2), ..how });
         assert_eq!(first(&misrouted).as_deref(), Some("layers.0.ffn_out"));
         let faulty = report(Profile::Bf16, Otherwise { flips: true, doubles: Some(1), ..how });
@@ -253,7 +253,7 @@ fn what_is_no_number_of_an_expert_never_passes() {
     assert_eq!(first(&report).as_deref(), Some("layers.0.router_topk"));
 }
 
-/// An expert's rows, one of them perhaps twice as large, and the numbers and weights of the two that each token chose, each perhaps in the other order of places.
+/// An expert's rows, one of them perhaps doubled, and the numbers and weights of the two experts of each token, each perhaps in the other order of places.
 fn of_experts(
     rows: &[usize],
     [is_swapped, swaps_weights]: [bool; 2],
@@ -296,7 +296,7 @@ fn what_stands_in_a_free_order_is_not_blamed_and_a_fault_in_it_is() {
         let is_right = doubled.is_none();
         let found = status(&report, "layers.0.experts.3.up");
         assert_eq!((found == Status::Unchecked, found.differs()), (is_right, !is_right), "{found:?}");
-        // What stands by places is judged in the order of these.
+        // Taps by place are judged in the order of the places.
         for tap in ["layers.0.router_weights", "layers.0.experts.gate"] {
             let found = status(&report, tap);
             assert_eq!((found.agrees(), found.differs()), (is_right, !is_right), "{tap} {found:?}");

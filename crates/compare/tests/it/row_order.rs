@@ -1,4 +1,4 @@
-//! Rows that stand in another order are found by their values.
+//! Checks that permuted rows are found by their values.
 
 use firstdiff_compare::row_order;
 

@@ -1,4 +1,4 @@
-//! What do synthetic runs look like? Every tap of three layers, filled with numbers that look random; a judge of numbers needs no model.
+//! Makes synthetic runs: every tap of three layers, filled with numbers that look random. Judging numbers needs no model.
 
 #![allow(dead_code)] // each test file uses some of it
 

@@ -1,4 +1,4 @@
-//! How is a comparison said of two runs that took the tokens in other chunks? By token position, prefill and decode apart.
+//! Shows a comparison of two runs with different chunks: by token position, with prefill and decode apart.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
 use crate::render::table::{Shown, differing, fold_line, kind, step_lines};
 use crate::report::Alignment;
 
-/// How the two took the tokens, and how many positions stand against each other.
+/// The chunks of the two, and how many positions are compared.
 pub fn heading(alignment: &Alignment) -> String {
     let Alignment { reference, candidate, together, .. } = alignment;
     let [ours, theirs] = [reference, candidate].map(|run| run.steps.iter().sum::<usize>());
@@ -22,7 +22,7 @@ pub fn heading(alignment: &Alignment) -> String {
     format!("candidate {}, reference {}; {together} positions compared{beyond}", candidate.how, reference.how)
 }
 
-/// Neighbouring cells of which one line tells enough: of one phase, and of one kind.
+/// Neighbouring cells that one line describes: of one phase, and of one kind.
 struct Group<'a> {
     cells: Range<u32>,
     taps: &'a [TapReport],
@@ -46,7 +46,7 @@ pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, sh
     }
 }
 
-/// The cells from the first on that go together.
+/// The cells from the first on that form a group.
 fn next_group<'a>(
     taps: &'a [TapReport],
     alignment: &ChunkAlignment,
@@ -69,7 +69,7 @@ fn next_group<'a>(
     Some(Group { cells, taps: &taps[..count] })
 }
 
-/// A line of cells in which something differs.
+/// A line for cells in which something differs.
 pub fn mixed(name: &str, taps: &[TapReport]) -> String {
     let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
     let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
@@ -93,7 +93,7 @@ pub fn places(alignment: &ChunkAlignment, places: &[Place]) -> Vec<String> {
     runs.into_iter().map(|(tap, cells)| format!("{tap} at {}", alignment.positions(cells))).collect()
 }
 
-/// What the candidate alone can tell, where what a step finds in the cache is in doubt.
+/// What the candidate alone can show, where it is in doubt what a step reads from the cache.
 pub fn without_reference(alignment: &ChunkAlignment, report: &Report, cell: u32) -> Option<&'static str> {
     let start = alignment.cells.get(cell as usize)?.start;
     let one_pass = alignment.candidate.lengths.len() == 1;

@@ -1,4 +1,4 @@
-//! What is said of a first divergence? A headline, and a line for each thing that is known of it.
+//! Describes the first divergence: a headline, and a line for each known fact.
 
 use std::fmt::Write;
 
@@ -9,23 +9,23 @@ use crate::session::Judged;
 use crate::session::is_recorded;
 use crate::words::{between, places, safe, shorten};
 
-/// The name of the line that says the cause.
+/// The name of the line with the cause.
 pub const CAUSE: &str = "cause";
 
 /// A first divergence in words.
 pub struct Divergence {
-    /// Where it is, and after what.
+    /// Where it is, and behind which tap.
     pub headline: String,
     /// The part of the headline that names the tap.
     pub place: String,
-    /// What stands against blaming that operation alone.
+    /// Reasons not to blame that operation alone.
     pub notes: Vec<String>,
-    /// What is known, by name; without one it belongs to the line before.
+    /// The known facts, by name; one without a name belongs to the line before.
     pub lines: Vec<(&'static str, String)>,
 }
 
 impl Divergence {
-    /// Of a comparison that found one.
+    /// The first divergence of a comparison, if there is one.
     pub fn of(judged: &Judged, told: &Compare) -> Option<Divergence> {
         let report = &judged.report;
         let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
@@ -49,7 +49,7 @@ impl Divergence {
                 let between = between(first, tap.place.step);
                 let (shown, any) = (shorten(&between, 6), if between.len() == 1 { "it" } else { "any of these" });
                 let fault = match is_recorded(judged.session.recorded()[0].path()) {
-                    // Between two taps of a recorded program may stand more operations.
+                    // There may be more operations between two taps of a recorded program.
                     true => format!("the fault is in any operation from what was compared up to {}", said.op),
                     false => format!("the fault is in {any} or in {}", said.op),
                 };
@@ -85,7 +85,7 @@ impl Divergence {
         if let Some((factor, account)) = first.anatomy.by_chance {
             line("how", format!("a factor of {factor:.6} gives it, and so would chance: {account}"));
         }
-        // One factor for all is a factor for each position and channel too: that need not be said again.
+        // One common factor is also a factor of each position and channel: that is not repeated.
         let one = first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
         let again = |change: &Change| one && matches!(change, Change::FactorByPosition | Change::FactorByChannel);
         for undone in first.anatomy.explained_by.iter().filter(|u| !again(&u.change)).take(3) {
@@ -128,7 +128,7 @@ fn how_far(report: &Report, tap: &TapReport) -> Option<String> {
             let _ = write!(text, "{name} {}, ", number(value));
         }
     };
-    // Known in part, it begins with how much is.
+    // For a tap known in part, the text begins with the known part.
     let said = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
     part("NMSE", metrics.nmse().filter(|_| !said));
     part("RMSE", metrics.rmse());

@@ -1,4 +1,4 @@
-//! What does a person read? One screen: where, which operation, how far off, where in the tensor, and what was not checked.
+//! Renders the screen of a comparison: where, which operation, how far off, where in the tensor, and what was not checked.
 
 use anstyle::{AnsiColor, Style};
 use firstdiff_compare::{Verdict, number};
@@ -14,13 +14,13 @@ use crate::words::{safe, taps_in_words};
 /// How much of the taps is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Layers folded to a line while all is alike; the first wrong layer unfolded.
+    /// Layers folded to a line while they are alike; the first wrong layer unfolded.
     Folded,
     /// Every tap on a line of its own.
     Every,
 }
 
-/// Text with colours, which [`Screen::to_plain`] takes out again.
+/// Text with colours, which [`Screen::to_plain`] removes.
 #[derive(Clone, Debug, Default)]
 pub struct Screen(String);
 
@@ -41,12 +41,12 @@ impl Screen {
         crate::words::without_colours(&self.0)
     }
 
-    /// What another screen holds, below.
+    /// Appends the lines of another screen.
     pub fn append(&mut self, other: &Screen) {
         self.0.push_str(&other.0);
     }
 
-    /// A line. What is foreign in it can neither end it nor tell the terminal anything: of control characters only colours are left.
+    /// Appends a line. Foreign text in it can neither end it nor control the terminal: of control characters only colours are kept.
     pub fn line(&mut self, text: &str) {
         let text = crate::words::without_controls(text.trim_end());
         self.0.push_str(&crate::render::wrap::wrapped(&text, crate::render::wrap::width()));
@@ -88,7 +88,7 @@ pub fn described(dump: &Provenance) -> String {
     if what.is_empty() { path } else { format!("{path}  {}", paint(DIM, &what)) }
 }
 
-/// What a dump says of itself, in brackets; nothing where it says nothing.
+/// A dump's metadata, in brackets; empty where it has none.
 pub fn about(dump: &Provenance) -> String {
     let mut parts = Vec::new();
     parts.extend(dump.producer.as_deref().map(safe));
@@ -105,7 +105,7 @@ pub fn about(dump: &Provenance) -> String {
     if parts.is_empty() { String::new() } else { format!("({})", parts.join(", ")) }
 }
 
-/// How large the error is beside that of a second right run: the median of the taps, and the worst.
+/// The error relative to that of a second right run: the median of the taps, and the worst.
 pub fn beside_noise(noise: &NoiseRun) -> String {
     let path = safe(&noise.path);
     match &noise.error_over_noise {
@@ -146,7 +146,7 @@ fn conclusion(screen: &mut Screen, judged: &Judged, told: &Compare) {
     }
 }
 
-/// How many taps agree, and on what conditions.
+/// How many taps agree, and under which conditions.
 pub fn agreement(judged: &Judged, told: &Compare) -> String {
     let (agree, all) = (told.counts.agree(), told.counts.all());
     let exact = told.counts.exact;
@@ -156,7 +156,7 @@ pub fn agreement(judged: &Judged, told: &Compare) -> String {
     format!("{of} agree, {exact} of them bit for bit{rest}")
 }
 
-/// The first divergence, and what comes at its end: what was looked at, and what is to be done about it.
+/// The first divergence; `ending` are its last lines: what was examined, and what to do about it.
 pub fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: &[(&'static str, String)]) {
     let Some(Divergence { headline, place, notes, lines }) = Divergence::of(judged, told) else { return };
     let headline = headline.replacen(&place, &paint(BOLD, &place), 1);

@@ -1,4 +1,4 @@
-//! What does a report say of its taps? A line each, in order, neighbours of one kind folded to one.
+//! Renders the table of taps: a line each, in order, with similar neighbours folded into one.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,21 @@ use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
 use crate::report::reasons;
 use crate::words::{safe, taps_in_words};
 
-/// Lines that a table may have: with all that stands above and below it, a screen.
+/// The most lines of a table: with the lines above and below it, a screen.
 const LINES: usize = 28;
 
-/// How far taps are folded that need not be seen one by one.
+/// How far taps are folded that need not be shown one by one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fold {
-    /// Neighbours that say the same.
+    /// Neighbours with the same result.
     Runs,
-    /// Layers in which the same holds, and steps; of the first wrong layer what agrees and is not read by what is wrong.
+    /// Layers with the same results, and steps; in the first wrong layer, the taps that agree and that the wrong one does not read.
     Layers,
-    /// All before what is unfolded, and all behind it.
+    /// All before the unfolded part, and all behind it.
     Whole,
 }
 
-/// What of a table stands on a line of its own.
+/// Which taps of a table have a line of their own.
 pub struct Shown<'a> {
     report: &'a Report,
     detail: Detail,
@@ -31,7 +31,7 @@ pub struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// Whether a tap is of the first wrong layer, or all are to be seen.
+    /// Whether a tap is in the first wrong layer, or all taps are shown.
     pub fn unfolds(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
         let of_first =
@@ -39,14 +39,14 @@ impl Shown<'_> {
         self.detail == Detail::Every || first.is_some_and(of_first)
     }
 
-    /// Of a long table, what agrees in the first wrong layer, but for what the wrong operation reads.
+    /// Whether, in a long table, a tap of the first wrong layer may be folded: it agrees, and the wrong operation does not read it.
     fn may_be_folded(&self, tap: &TapReport) -> bool {
         let read = self.report.first.as_ref().is_some_and(|first| first.reads.contains(&tap.place));
         self.fold > Fold::Runs && tap.status.agrees() && !read
     }
 }
 
-/// The taps in order, folded as far as is needed for a screen to hold them.
+/// The taps in order, folded as far as is needed to fit a screen.
 pub fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let table = |fold: Fold| {
         let mut table = Screen::default();
@@ -64,7 +64,7 @@ pub fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     legend(screen, report);
 }
 
-/// What the marks mean, where a tap differs behind another.
+/// Explains the marks, where a tap differs behind another.
 fn legend(screen: &mut Screen, report: &Report) {
     let any = |status: Status| report.taps.iter().any(|tap| tap.status == status);
     if any(Status::Downstream) {
@@ -74,7 +74,7 @@ fn legend(screen: &mut Screen, report: &Report) {
     }
 }
 
-/// The steps of a run, neighbours that say the same on one line.
+/// The steps of a run, neighbours with the same result on one line.
 fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
     let mut rest = &report.taps[..];
     while let Some(tap) = rest.first() {
@@ -95,10 +95,10 @@ fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
     }
 }
 
-/// How many taps, of whole steps from the first on, one line tells of; none where the first step needs more.
+/// How many taps, of whole steps from the first on, one line describes; 0 where the first step needs more.
 fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
     let step_of = |taps: &[TapReport]| taps.iter().take_while(|t| t.place.step == taps[0].place.step).count();
-    // What a step says: whether anything was checked, and whether anything differs.
+    // The result of a step: whether anything was checked, and whether anything differs.
     let says = |step: &[TapReport]| {
         let kinds = |kind_of: u8| step.iter().any(|t| kind(t.status) == kind_of);
         (kinds(0) || kinds(2), kinds(2))
@@ -152,13 +152,13 @@ fn name_of(run: &[TapReport]) -> String {
     }
 }
 
-/// A line of taps that all agree, or all differ, or of both.
+/// A line for taps that all agree, or all differ, or both.
 fn group_line(name: &str, taps: &[TapReport]) -> String {
     let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
     if any(0) && any(2) { crate::render::alignment::mixed(name, taps) } else { fold_line(name, taps) }
 }
 
-/// How many taps from the first on are of layers in which the same holds: which sites differ, and which agree.
+/// How many taps from the first on are in layers with the same results: which sites differ, and which agree.
 fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
     let layer_of = |taps: &[TapReport]| {
         let block = taps[0].place.tap.block();
@@ -178,7 +178,7 @@ fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> us
     count
 }
 
-/// How many taps from the first on say the same. What is unchecked between them goes with them, and is counted.
+/// How many taps from the first on have the same result. Unchecked taps between them are folded with them, and counted.
 fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
     let run = taps.iter().take_while(|t| !unfold(t));
     let Some(said) = run.clone().find(|t| t.status != Status::Unchecked).map(|t| kind(t.status)) else {
@@ -187,7 +187,7 @@ fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize
     run.take_while(|t| t.status == Status::Unchecked || kind(t.status) == said).count()
 }
 
-/// What is folded together.
+/// The kind of a status: taps of one kind are folded together.
 pub fn kind(status: Status) -> u8 {
     match status {
         Status::Exact | Status::Rounding => 0,
@@ -205,7 +205,7 @@ fn mark(status: Status) -> String {
     }
 }
 
-/// How large an error is beside that of a second right run.
+/// The error relative to that of a second right run.
 fn over_noise(tap: &TapReport) -> Option<String> {
     tap.over_noise().map(|ratio| match (0.1..1e3).contains(&ratio) {
         true => format!("{ratio:.1} x noise"),
@@ -221,7 +221,7 @@ fn tap_line(tap: &TapReport) -> String {
         (_, Some(metrics)) => {
             let part = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {}", number(v)));
             let nmse = part("NMSE", metrics.nmse()).or_else(|| tap.why());
-            // Beside a second run, how many times its error this one is says more.
+            // Where there is a second run, the ratio to its error shows more.
             let correlation = metrics.correlation().filter(|_| tap.status.differs() && tap.noise.is_none());
             let max = metrics.max_abs_diff().filter(|_| tap.status.differs()).map(|p| p.abs_diff);
             [nmse, over_noise(tap), part("corr", correlation), part("max", max)]
@@ -272,7 +272,7 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
     format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
 }
 
-/// How many differ, and how many of them with no compared input that does.
+/// How many differ, and of how many of them all compared inputs agree.
 pub fn differing(differ: usize, diverged: usize) -> String {
     match diverged {
         0 => format!("{differ} differ"),

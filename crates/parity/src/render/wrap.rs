@@ -1,16 +1,16 @@
-//! How wide is a line? As wide as the terminal, but no wider than is easily read; what is longer goes on below, indented, broken between words.
+//! Wraps lines at the width of the terminal, but no wider than is easily read; the rest is indented below, broken between words.
 
 use std::sync::LazyLock;
 
 use crate::words::without_colours;
 
-/// Where no terminal says how wide it is.
+/// The width where no terminal gives one.
 const USUAL: usize = 80;
 /// Longer lines are hard to read, however wide the terminal.
 const WIDEST: usize = 100;
-/// Less holds no table of taps.
+/// A narrower screen cannot hold a table of taps.
 const NARROWEST: usize = 40;
-/// A line that goes on stands below the text it began with, if that begins no further right than this.
+/// A wrapped line continues below its own text, if that begins no further right than this.
 const DEEPEST: usize = 26;
 
 /// The width of lines: that of COLUMNS, else of the terminal, else 80.
@@ -63,7 +63,7 @@ fn words(line: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Where a line goes on: below its text, which stands behind a label and two spaces or more; else a little further in than it began.
+/// The column at which a wrapped line continues: below its text, which follows a label and two or more spaces; else a little further in than it began.
 fn indent(plain: &str) -> usize {
     let start = plain.len() - plain.trim_start().len();
     let label = plain[start..].find("  ").map(|gap| start + gap);

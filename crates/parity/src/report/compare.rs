@@ -1,4 +1,4 @@
-//! Where do two runs part? What `compare` says; `gate` and `bisect` say the same and more.
+//! Defines the report of `compare`, which those of `gate` and `bisect` contain.
 
 use firstdiff_compare::{ChunkAlignment, Report, Status, TapReport, UnrecordedLayers, Warning};
 use serde::Serialize;
@@ -20,10 +20,10 @@ pub struct Compare {
     /// What is concluded.
     #[serde(flatten)]
     pub conclusion: Conclusion,
-    /// In whose arithmetic it was judged.
+    /// The arithmetic in which it was judged.
     #[serde(flatten)]
     pub judged_in: JudgedIn,
-    /// Of a cache that is assumed, the side that shows it.
+    /// The side that shows the type of a cache, where that is assumed.
     pub cache_shown_by: Option<&'static str>,
     /// The second right run.
     pub noise: Option<NoiseRun>,
@@ -31,15 +31,15 @@ pub struct Compare {
     pub reference: Provenance,
     /// The candidate.
     pub candidate: Provenance,
-    /// The first tap that differs though all it reads agrees.
+    /// The first tap that differs though all its inputs agree.
     pub first_divergence: Option<FirstDivergence>,
-    /// All taps that differ though all they read agrees.
+    /// All taps that differ though all their inputs agree.
     pub diverged: Vec<String>,
-    /// How the taps stand.
+    /// How many taps have which status.
     pub counts: Counts,
     /// Every tap of either side, in the order they are produced.
     pub taps: Vec<TapEntry>,
-    /// Names of tensors of one dump that a dump.json says are taps, and of which the other dump has nothing there.
+    /// Names of tensors that a dump.json lists as taps in one dump, and that the other dump lacks there.
     pub one_sided: Vec<String>,
     /// Names in either dump that are no taps.
     pub unmapped: Vec<String>,
@@ -49,9 +49,9 @@ pub struct Compare {
     pub not_checked: Vec<String>,
     /// What to do next about the first divergence.
     pub next: Option<String>,
-    /// What this run could not have shown, and what else should be known.
+    /// What this run could not have shown, and other notes.
     pub warnings: Vec<String>,
-    /// How the two were aligned by token position, where they took the tokens in other chunks.
+    /// How the two were aligned by token position, where their chunks differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alignment: Option<Alignment>,
     /// Taps that had to be compared (`--require`) and were not.
@@ -67,20 +67,20 @@ pub struct Compare {
 pub struct RequiredUnchecked {
     /// Its name.
     pub tap: String,
-    /// 0 is the prefill; of an alignment the number of its cell.
+    /// 0 is the prefill; in an alignment, the number of its cell.
     pub step: u32,
     /// The tap and where in the run it is, in words.
     pub place: String,
-    /// Why it was not.
+    /// Why it was not compared.
     pub reason: Option<String>,
 }
 
-/// The first tap that differs though all it reads agrees.
+/// The first tap that differs though all its inputs agree.
 #[derive(Clone, Debug, Serialize)]
 pub struct FirstDivergence {
     /// Its name.
     pub tap: String,
-    /// 0 is the prefill; of an alignment the number of its cell.
+    /// 0 is the prefill; in an alignment, the number of its cell.
     pub step: u32,
     /// Its layer.
     pub layer: Option<u32>,
@@ -97,7 +97,7 @@ pub struct FirstDivergence {
     pub after: Option<String>,
     /// What its operation reads in the same step.
     pub reads: Vec<String>,
-    /// Whether anybody says what it reads: nobody may of a tap outside the vocabulary.
+    /// Whether its inputs are known; for a tap outside the vocabulary they may not be.
     pub inputs_known: bool,
     /// Layers in between of which neither dump holds a tap.
     pub unrecorded_layers: Vec<Missing>,
@@ -107,20 +107,20 @@ pub struct FirstDivergence {
     pub recovers_at: Option<String>,
     /// Keys and values of token positions that were not compared are read on the way.
     pub keys_not_compared: bool,
-    /// Why it differs, where its size alone does not tell.
+    /// Why it differs, where its size alone does not show that.
     pub reason: Option<String>,
     /// Where in the tensor the error is, in words.
     #[serde(rename = "where")]
     pub regions: Vec<Region>,
-    /// The error looked at closely.
+    /// The error in detail.
     pub anatomy: Anatomy,
-    /// Of an alignment, the first token position of its cell.
+    /// In an alignment, the first token position of its cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
     /// The cause, where a model was given and a known mistake gives the candidate's numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Diagnosis>,
-    /// Whether by the model the candidate's is what comes out of what it read: the reference may be the wrong side.
+    /// Whether, by the model, the candidate's result is right for its inputs: the reference may be the wrong side.
     pub candidate_is_right: bool,
 }
 
@@ -133,7 +133,7 @@ pub struct Region {
     pub text: String,
 }
 
-/// Layers of which nothing was recorded.
+/// Layers of which no tap was recorded.
 #[derive(Clone, Debug, Serialize)]
 pub struct Missing {
     /// The last layer before them.
@@ -149,13 +149,13 @@ pub struct Anatomy {
     pub positions: Vec<f64>,
     /// NMSE of each head.
     pub heads: Vec<f64>,
-    /// Share of the whole error in each channel; of scores, each key.
+    /// Share of the whole error in each channel; for scores, in each key.
     pub channels: Vec<f64>,
     /// The best constant factor.
     pub factor: Option<Factor>,
     /// The error of each rank's part.
     pub ranks: Vec<Rank>,
-    /// Simple changes that leave no more than rounding, the least first.
+    /// Simple changes that leave no more than rounding, those with the fewest free numbers first.
     pub explained_by: Vec<Explains>,
 }
 
@@ -173,7 +173,7 @@ pub struct Factor {
 pub struct Rank {
     /// The rank's folder.
     pub rank: String,
-    /// What of the tap it holds.
+    /// The part of the tap that it holds.
     pub part: String,
     /// NMSE of that part.
     pub nmse: f64,
@@ -193,17 +193,17 @@ pub struct Explains {
 /// Two runs aligned by token position.
 #[derive(Clone, Debug, Serialize)]
 pub struct Alignment {
-    /// How the reference took the tokens.
+    /// The chunks in which the reference took the tokens.
     pub reference: Chunks,
-    /// How the candidate did.
+    /// The chunks in which the candidate took them.
     pub candidate: Chunks,
-    /// How many positions stand against each other.
+    /// How many positions are compared.
     pub together: usize,
     /// From which position on the two were fed different tokens.
     pub tokens_differ_at: Option<usize>,
-    /// Runs of positions that both sides took in one step; a tap's `step` is the number of its cell.
+    /// Ranges of positions that both sides took in one step; a tap's `step` is the number of its cell.
     pub cells: Vec<Cell>,
-    /// How the taps stand, prefill and decode apart, where a side has both.
+    /// The counts of taps, prefill and decode apart, where a side has both.
     pub phases: Option<Phases>,
 }
 
@@ -219,7 +219,7 @@ pub struct Chunks {
 /// Positions that both sides took in one step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// From, and up to but without.
+    /// The first, and one past the last.
     pub positions: [usize; 2],
     /// The reference's step.
     pub reference_step: Option<u32>,
@@ -227,7 +227,7 @@ pub struct Cell {
     pub candidate_step: Option<u32>,
 }
 
-/// How the taps stand in each phase.
+/// The counts of taps in each phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phases {
     /// In the prefill.
@@ -248,7 +248,7 @@ pub struct Phase {
 }
 
 impl Compare {
-    /// The report of a comparison, for the command that made it.
+    /// The report of a comparison, for `command`.
     pub fn of(command: &'static str, judged: &Judged) -> Compare {
         let Judged { session, report, .. } = judged;
         let diverged = report.taps.iter().filter(|t| t.status == Status::Diverged);
@@ -285,7 +285,7 @@ impl Compare {
 }
 
 impl RequiredUnchecked {
-    /// Of a tap of a comparison.
+    /// The entry of a tap of a comparison.
     pub fn of(report: &Report, tap: &TapReport) -> RequiredUnchecked {
         RequiredUnchecked {
             tap: tap.place.tap.to_string(),

@@ -1,4 +1,4 @@
-//! What a comparison found, as data: JSON is these types serialised, and every other writer reads the same.
+//! Defines what a comparison found, as data: JSON is these types serialised, and every other writer reads the same.
 
 mod compare;
 mod next;
@@ -26,7 +26,7 @@ pub use why::{StageEntry, Why};
 /// The version of the JSON.
 pub const SCHEMA: u32 = 2;
 
-/// What every command's report begins with.
+/// The first fields of every command's report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Header {
     /// [`SCHEMA`].
@@ -36,7 +36,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Of a command.
+    /// The header of a command's report.
     pub fn of(command: &'static str) -> Header {
         Header { schema: SCHEMA, command }
     }
@@ -46,25 +46,25 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// All that was compared agrees, and it was enough to tell.
+    /// All that was compared agrees, and that was enough to decide.
     Parity,
     /// Something differs.
     Diverged,
-    /// Nothing can be concluded; the reason stands beside it.
+    /// Nothing can be concluded; the reason is given beside it.
     Incomparable,
 }
 
-/// A verdict, and why nothing can be concluded where that is so.
+/// A verdict, and why nothing can be concluded, where that is so.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conclusion {
     /// What is concluded.
     pub verdict: Verdict,
-    /// Of `incomparable` the reason.
+    /// The reason for `incomparable`.
     pub reason: Option<String>,
 }
 
 impl Conclusion {
-    /// Of a comparison's verdict.
+    /// The conclusion for a comparison's verdict.
     pub fn of(found: &Found) -> Conclusion {
         let (verdict, reason) = match found {
             Found::Parity => (Verdict::Parity, None),

@@ -1,4 +1,4 @@
-//! What is to be done about a first divergence? From what is known, and nothing more.
+//! Suggests the next step after a first divergence, from what is known and nothing more.
 
 use firstdiff_compare::{Change, FirstDivergence, Place, Report, Status, TapReport};
 use firstdiff_trace::{Dump, Site, Tap};
@@ -33,7 +33,7 @@ pub fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> S
     if let Some(next) = rounded.or_else(|| recorded_otherwise(first, tap)) {
         return next;
     }
-    // Where a tap before it agrees, both were fed the same.
+    // Where an earlier tap agrees, both were fed the same.
     if is_embedding && first.after.is_none() {
         return first_embedding(judged, tap.place.step).into();
     }
@@ -68,7 +68,7 @@ pub fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> S
         if judged.session.model.is_none() { "; `firstdiff explain MODEL CAND` tries known mistakes" } else { "" };
     let (op, name) = (&tap.op, tap.place.tap);
     match is_recorded(judged.session.recorded()[0].path()) {
-        // A recorder names the last of all that make a tap.
+        // A recorder names only the last of the operations that make a tap.
         true => format!("look at the operations that make {name} from {inputs}, up to '{op}'{order}{model}"),
         false => format!("look at the operation '{op}' that makes {name} from {inputs}{order}{model}"),
     }
@@ -79,7 +79,7 @@ fn is_in_other_rows(first: &FirstDivergence) -> bool {
     first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::RowOrder(_)))
 }
 
-/// What is to be done where the tap rather than its operation may be wrong: what is made of it agrees again, or it is another tap of the reference.
+/// The next step where the tap rather than its operation may be wrong: later taps agree again, or it is another tap of the reference.
 fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
     let (name, op) = (tap.place.tap, &tap.op);
     let other = first.anatomy.explained_by.iter().find_map(|u| match &u.change {
@@ -106,15 +106,14 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
     }
 }
 
-/// The runs of which something holds, in words.
+/// The sides for which something holds, in words.
 fn runs_where(judged: &Judged, holds: impl Fn(&Dump) -> bool) -> Option<&'static str> {
     let [reference, candidate] = judged.session.recorded().map(holds);
     let one = if reference { "the reference" } else { "the candidate" };
     (reference || candidate).then_some(if reference && candidate { "both runs" } else { one })
 }
 
-/// What is to be done about taps on the way to `tap` that were not checked: those that are missing are recorded, of which the reference's own recording does
-/// not say that there are none.
+/// The next step for unchecked taps on the way to `tap`: record the missing ones, unless the reference's own recording shows that they do not exist.
 fn what_lies_between(judged: &Judged, between: &[Place], tap: &TapReport) -> String {
     let lacks = |dump: &Dump, tap: Tap| !dump.all_entries().iter().any(|entry| entry.tap == tap);
     let either = |tap: &Tap| judged.session.recorded().iter().any(|dump| lacks(dump, *tap));
@@ -138,7 +137,7 @@ fn what_lies_between(judged: &Judged, between: &[Place], tap: &TapReport) -> Str
     }
 }
 
-/// Whether all that differs though its inputs agree are products with weights, of several kinds, as far off as each other, and by no one factor.
+/// Whether all taps that differ though their inputs agree are products with weights, of several kinds, with similar errors, and with no common factor.
 fn products_are_off_alike(report: &Report) -> bool {
     const KINDS: usize = 3;
     const ALIKE: f64 = 30.0;

@@ -1,4 +1,4 @@
-//! What was not checked, and why?
+//! Lists what was not checked, and why.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use firstdiff_compare::{Report, Status, TapReport};
 use crate::session::Judged;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
-/// What was not checked of a report, and of what `candidate` holds beside it, in lines.
+/// What was not checked of a report, and of the other tensors of `candidate`, as lines.
 pub fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
     if !run.is_empty() {
-        // Of a step of which nothing was checked, the step says enough.
+        // Where nothing of a step was checked, it is enough to name the step.
         let empty = |step: u32| report.taps.iter().all(|t| t.place.step != step || t.status == Status::Unchecked);
         let (whole, single): (Vec<&TapReport>, Vec<&TapReport>) =
             run.iter().copied().partition(|t| t.place.step > 0 && empty(t.place.step));
@@ -48,7 +48,7 @@ pub fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
     lines
 }
 
-/// The reasons of some taps, each once; of many the first.
+/// The reasons of some taps, each once; only the first of many.
 pub fn reasons(run: &[&TapReport]) -> String {
     let mut reasons: Vec<String> = run.iter().filter_map(|t| t.why().as_deref().map(safe)).collect();
     reasons.sort();

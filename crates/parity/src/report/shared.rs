@@ -1,4 +1,4 @@
-//! What do several reports say? Where a dump comes from, how far a tap is off, and in which arithmetic that was judged.
+//! Defines what several reports share: where a dump comes from, how far a tap is off, and in which arithmetic that was judged.
 
 use firstdiff_compare::{NOISE_ROOM, Place, Profile, Report, Status, TapReport};
 use firstdiff_trace::Dump;
@@ -30,7 +30,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Of a dump.
+    /// The provenance of a dump.
     pub fn of(dump: &Dump) -> Provenance {
         let meta = dump.meta();
         Provenance {
@@ -51,7 +51,7 @@ impl Provenance {
 pub struct Measures {
     /// Σ(c−r)²/Σr².
     pub nmse: Option<f64>,
-    /// The same, where no position counts for more than the median one.
+    /// The same, with no position counting for more than the median one.
     pub balanced_nmse: Option<f64>,
     /// Root of the mean squared difference.
     pub rmse: Option<f64>,
@@ -73,12 +73,12 @@ pub struct Measures {
     pub allowed_nmse: Option<f64>,
     /// NMSE of a second right run (`--noise`).
     pub noise_nmse: Option<f64>,
-    /// How many times that the error is.
+    /// The error as a multiple of that.
     pub error_over_noise: Option<f64>,
 }
 
 impl Measures {
-    /// Of a tap.
+    /// The measures of a tap.
     pub fn of(tap: &TapReport) -> Measures {
         let metrics = tap.metrics;
         let peak = metrics.and_then(|m| m.max_abs_diff());
@@ -105,13 +105,13 @@ impl Measures {
 pub struct TapEntry {
     /// Its name.
     pub tap: String,
-    /// 0 is the prefill, n the n-th decode step; of an alignment the number of its cell.
+    /// 0 is the prefill, n the n-th decode step; in an alignment, the number of its cell.
     pub step: u32,
     /// The operation that makes it.
     pub op: String,
-    /// What is said of it.
+    /// Its status.
     pub status: Status,
-    /// Why it differs, why it is unchecked, or which layout was undone.
+    /// Why it differs, why it is unchecked, or in which other layout it was read.
     pub reason: Option<String>,
     /// How far off it is.
     #[serde(flatten)]
@@ -122,7 +122,7 @@ pub struct TapEntry {
 }
 
 impl TapEntry {
-    /// Of a tap.
+    /// The entry of a tap.
     pub fn of(tap: &TapReport) -> TapEntry {
         TapEntry {
             tap: tap.place.tap.to_string(),
@@ -143,16 +143,16 @@ pub struct Counts {
     pub exact: usize,
     /// Within what is allowed.
     pub rounding: usize,
-    /// Differ, though no compared input does.
+    /// Differ, though all their compared inputs agree.
     pub diverged: usize,
-    /// Differ, and so does something they read.
+    /// Differ, and so does one of their inputs.
     pub downstream: usize,
     /// Not compared.
     pub unchecked: usize,
 }
 
 impl Counts {
-    /// Of some taps.
+    /// The counts of some taps.
     pub fn of<'a>(taps: impl IntoIterator<Item = &'a TapReport>) -> Counts {
         let mut counts = Counts::default();
         for tap in taps {
@@ -183,36 +183,36 @@ impl Counts {
     }
 }
 
-/// In whose arithmetic a run was judged.
+/// The arithmetic in which a run was judged.
 #[derive(Clone, Debug, Serialize)]
 pub struct JudgedIn {
     /// The profile.
     pub profile: &'static str,
-    /// Who says so.
+    /// Where the profile comes from.
     pub profile_reason: String,
-    /// Where only the candidate's own word asks for one so coarse.
+    /// Set where only the candidate's own metadata asks for one so coarse.
     pub profile_loosened: Option<Loosened>,
-    /// The type in which keys and values were taken to be kept.
+    /// The type in which keys and values were assumed to be cached.
     pub cache: &'static str,
-    /// Whether nobody says so, and what was recorded shows it.
+    /// Whether it is not declared, but shown by what was recorded.
     pub cache_is_assumed: bool,
 }
 
-/// A coarser arithmetic than anything but the candidate's own word asks for.
+/// A coarser arithmetic, which only the candidate's own metadata asks for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loosened {
-    /// What its dump.json says.
+    /// What its dump.json declares.
     pub profile: &'static str,
     /// What its tensors show.
     pub tensors: &'static str,
-    /// What the reference says or shows.
+    /// What the reference declares or shows.
     pub reference: Option<&'static str>,
-    /// What it would be judged in otherwise.
+    /// The profile that it would be judged in otherwise.
     pub without: &'static str,
 }
 
 impl Loosened {
-    /// Of what a session found.
+    /// From what a session found.
     pub fn of(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
         loosened.map(|l| Loosened {
             profile: l.asked.name(),
@@ -223,7 +223,7 @@ impl Loosened {
     }
 }
 
-/// A second right run (`--noise`), and where it says nothing.
+/// A second right run (`--noise`), and where it shows nothing.
 #[derive(Clone, Debug, Serialize)]
 pub struct NoiseRun {
     /// Where it was read.
@@ -232,25 +232,25 @@ pub struct NoiseRun {
     pub room: f64,
     /// Taps that it lacks.
     pub lacking: Vec<String>,
-    /// Taps at which it is the reference.
+    /// Taps at which it equals the reference.
     pub equal: Vec<String>,
-    /// How large the error is beside it; none where nothing was measured by it.
+    /// The error relative to it; `None` where it measured nothing.
     pub error_over_noise: Option<Ratios>,
 }
 
-/// Error over noise.
+/// Ratios of the error to the noise.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratios {
-    /// In the middle.
+    /// The median.
     pub median: f64,
     /// The largest.
     pub worst: f64,
-    /// Where that is.
+    /// Where the largest is.
     pub worst_at: String,
 }
 
 impl NoiseRun {
-    /// Of a second run and the comparison that it allows for.
+    /// From a second run and the comparison that it sets the tolerance of.
     pub fn of(second: &Second, report: &Report) -> NoiseRun {
         NoiseRun {
             path: second.path.clone(),

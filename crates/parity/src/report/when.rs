@@ -1,11 +1,11 @@
-//! From which token position on does a candidate differ?
+//! Describes from which step or token position on a candidate differs.
 
 use firstdiff_compare::{ChunkAlignment, Chunks, Place, Report, TapReport};
 use firstdiff_trace::Site;
 
 use crate::words::taps_in_words;
 
-/// Which steps or positions are right, and which is the first wrong one; nothing where it is the prefill.
+/// Which steps or positions are right, and which is the first wrong one; `None` where that is the prefill.
 pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String> {
     let step = place.step;
     match &report.alignment {
@@ -17,8 +17,8 @@ pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String
     }
 }
 
-/// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
-/// `chosen`: of taps that were chosen, which tell of no others.
+/// Which positions are right, and which is the first wrong one, in terms of prefill and decode where there are both. `chosen`: only some taps were requested,
+/// which show nothing about others.
 fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen: bool) -> String {
     let cell = place.step;
     let here = alignment.label(cell..cell + 1);
@@ -43,9 +43,9 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
     let cached = if cached { format!(", the first that {},", taken_up(report, place)) } else { String::new() };
     let what = match alignment.phased().and_then(is_end) {
-        // What was not checked is not right.
+        // A tap that was not checked does not count as right.
         _ if agree < before.len() => format!("what was checked of {} agrees", alignment.label(0..cell)),
-        // A decode step of several tokens is one step, and of one that is cut only a part is right.
+        // A decode step of several tokens is one step; where it is cut, only a part of it is right.
         Some(0) => {
             let phase = alignment.phase(0..cell).unwrap_or_default();
             format!("the {} is right", phase.trim_start_matches("the "))
@@ -57,7 +57,7 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen
     format!("{what} {right}; {here}{cached} is the first wrong one")
 }
 
-/// What the first pass behind another goes on from: as the recorded taps of the layer show, or of all layers behind them.
+/// What a later step continues from, by the recorded taps of the layer; by those of all layers for a tap without one.
 fn taken_up(report: &Report, place: Place) -> &'static str {
     use Site::{Context, Probs, QNorm, QRope, Qk, Scores};
     let near =

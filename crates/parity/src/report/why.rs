@@ -1,4 +1,4 @@
-//! Why does a tap have its status? What each stage of the comparison said of it.
+//! Defines the log of one tap: what each stage of the comparison decided about it.
 
 use firstdiff_compare::LogEntry;
 use serde::Serialize;
@@ -14,18 +14,18 @@ pub struct Why {
     pub step: u32,
     /// Its status at the end.
     pub status: Status,
-    /// What each stage said, in order.
+    /// What each stage decided, in order.
     pub stages: Vec<StageEntry>,
-    /// The nearest taps it depends on that were compared.
+    /// The nearest compared taps that it depends on.
     pub inputs: Vec<String>,
 }
 
-/// What one stage said.
+/// What one stage decided.
 #[derive(Clone, Debug, Serialize)]
 pub struct StageEntry {
     /// The stage.
     pub stage: &'static str,
-    /// How the tap stands after it.
+    /// The state of the tap after it.
     pub status: &'static str,
     /// Why.
     pub reason: Option<String>,
@@ -36,7 +36,7 @@ pub struct StageEntry {
 }
 
 impl StageEntry {
-    /// Of an entry of the log.
+    /// From an entry of the log.
     pub fn of(entry: &LogEntry) -> StageEntry {
         StageEntry {
             stage: entry.stage.name(),

@@ -1,18 +1,18 @@
-//! In which arithmetic is a run judged, who says so, and do its tensors bear it out?
+//! Chooses the arithmetic in which a run is judged, with the reason, and checks it against the run's tensors.
 
 use anyhow::Result;
 use firstdiff_compare::{Profile, SIXTEEN_BITS_DIGITS, SIXTEEN_BITS_NUMBERS, SIXTEEN_BITS_TAPS, SIXTEEN_BITS_VALUES};
 use firstdiff_trace::{Dump, Entry, Site, to_bf16, to_f16};
 use half::{bf16, f16};
 
-/// A coarser arithmetic than anything but the candidate's own word asks for.
+/// A coarser arithmetic, which only the candidate's own metadata asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loosened {
-    /// What its dump.json says.
+    /// What its dump.json declares.
     pub asked: Profile,
     /// What its tensors show.
     pub tensors: Profile,
-    /// What the reference says or shows; `None` where the reference is a model.
+    /// What the reference declares or shows; `None` where the reference is a model.
     pub reference: Option<Profile>,
 }
 
@@ -26,12 +26,12 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The user's own.
+    /// The profile that the user asks for.
     pub fn asked(profile: Profile) -> Choice {
         Choice { profile, reason: "as asked".into(), loosened: None }
     }
 
-    /// That of a run of which no dump.json says.
+    /// The profile of a run for which no dump.json declares one.
     pub fn undeclared(candidate: &Dump) -> Choice {
         let (profile, why) = match shown(candidate) {
             Profile::F32 => (Profile::F32, "the default; no dump.json says"),
@@ -40,7 +40,7 @@ impl Choice {
         Choice { reason: why.into(), ..Choice::asked(profile) }
     }
 
-    /// What the candidate's dump.json says, where `reference` is what the other side says or shows.
+    /// The profile that the candidate's dump.json declares; `reference` is what the other side declares or shows.
     pub fn candidates(profile: Profile, candidate: &Dump, reference: Option<Profile>) -> Choice {
         let tensors = shown(candidate);
         let without = [Some(tensors), reference].into_iter().flatten().fold(Profile::F32, Profile::max);
@@ -52,7 +52,7 @@ impl Choice {
         Choice { profile, reason, loosened }
     }
 
-    /// What is to be said of a 16-bit arithmetic that the values of neither run show.
+    /// A note on a 16-bit arithmetic that the values of neither run show.
     pub fn unshown(&self, runs: [&Dump; 2]) -> Option<String> {
         let Choice { profile, reason, .. } = self;
         let tells = |dump: &Dump| computed(dump).next().is_some();
@@ -65,7 +65,7 @@ impl Choice {
 }
 
 impl Loosened {
-    /// The finest profile that nothing but the candidate's word speaks against.
+    /// The finest profile that only the candidate's own metadata contradicts.
     pub fn without(self) -> Profile {
         self.reference.unwrap_or(Profile::F32).max(self.tensors).max(Profile::F32)
     }
@@ -87,12 +87,12 @@ impl Loosened {
     }
 }
 
-/// ` in bf16, as the candidate's dump.json asks`, for the line with the verdict; nothing where more than the candidate asks for it.
+/// ` in bf16, as the candidate's dump.json asks`, for the line with the verdict; empty where not only the candidate asks for it.
 pub fn as_it_asks(loosened: Option<Loosened>) -> String {
     loosened.map_or(String::new(), |l| format!(" in {}, as the candidate's dump.json asks", l.asked))
 }
 
-/// `parity:`, and in what, where only the candidate says so.
+/// `parity:`, with the arithmetic where only the candidate declares it.
 pub fn parity(loosened: Option<Loosened>) -> String {
     format!("parity{}:", as_it_asks(loosened))
 }
@@ -113,7 +113,7 @@ pub fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Choice> {
     })
 }
 
-/// What `dump` says of its arithmetic.
+/// The arithmetic that `dump` declares.
 pub fn precision(dump: &Dump) -> Result<Option<Profile>> {
     let Some(precision) = &dump.meta().precision else { return Ok(None) };
     let profile = match precision.to_ascii_lowercase().as_str() {
@@ -133,19 +133,19 @@ pub fn precision(dump: &Dump) -> Result<Option<Profile>> {
     Ok(Some(profile))
 }
 
-/// What the numbers of a tap show of bf16, and of f16.
+/// How well the numbers of a tap fit bf16, and f16.
 #[derive(Default)]
 struct Sixteen {
-    /// Numbers that are none of the type.
+    /// Numbers that are not of the type.
     others: [usize; 2],
-    /// Numbers that take its last digit: half of a 16-bit engine's do, and neither whole numbers nor what is printed with few digits.
+    /// Numbers that use its last digit: half of a 16-bit engine's do, but neither whole numbers nor those printed with few digits.
     last_digit: [usize; 2],
     /// Numbers that are not 0.
     numbers: usize,
 }
 
 impl Sixteen {
-    /// Looks at numbers, each with how far off it may be as it was printed.
+    /// Examines numbers, each given with how far off it may be as printed.
     fn look(values: impl Iterator<Item = (f64, f64)>) -> Sixteen {
         let mut seen = Sixteen::default();
         for (x, unsure) in values.filter(|(x, _)| x.is_finite() && *x != 0.0) {
@@ -170,8 +170,8 @@ fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
     dump.entries().iter().filter(|e| e.tap.site != Site::H0)
 }
 
-/// The arithmetic that a dump's tensors show: that of a 16-bit type where at least half of them hold such numbers alone, and take its last digit. An engine
-/// of 16 bits keeps some in f32: scores and probabilities, which are not asked, a state, a sum.
+/// The arithmetic that a dump's tensors show: a 16-bit type where at least half of the tensors hold only numbers of that type, and use its last digit. A
+/// 16-bit engine keeps some in f32: scores and probabilities, which are not examined, a state, a sum.
 fn shown(dump: &Dump) -> Profile {
     let computed = computed(dump).filter(|e| !matches!(e.tap.site, Site::Qk | Site::Scores | Site::Probs));
     let tensors = computed.filter_map(|entry| {

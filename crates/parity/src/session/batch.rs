@@ -1,5 +1,4 @@
-//! Takes one sequence out of runs of several, and says which sequences of a batch are of the one prompt that the other side has: their token ids tell, or their
-//! embeddings.
+//! Takes one sequence out of runs of several, and finds which sequences of a batch have the other side's prompt, by their token ids or their embeddings.
 
 use anyhow::{Result, bail};
 use firstdiff_compare::{
@@ -19,14 +18,14 @@ pub struct OneSequence {
     pub padding: Vec<SeenPadding>,
     /// Whether padding was cut off it.
     pub is_padded: bool,
-    /// Of how many sequences this is one.
+    /// How many sequences were run at once, of which this is one.
     pub batch: usize,
-    /// Whether the reference, and the candidate, are of so many.
+    /// Whether the reference, and the candidate, are such batches.
     pub are_batches: [bool; 2],
 }
 
 impl OneSequence {
-    /// The sequence that is asked for, where either run is a batch, else the first.
+    /// The requested sequence, where either run is a batch, else the first.
     ///
     /// # Errors
     /// When there is no such sequence, or a tensor cannot be read.
@@ -35,7 +34,7 @@ impl OneSequence {
             None => grids(reference, candidate),
             Some(_) => [reference, candidate],
         };
-        // A recorder of operations records one sequence: as much of another run is one too, whatever axes it has.
+        // A recorder of operations records one sequence: another run of the same size is one sequence too, whatever its axes.
         let size = |entry: &Entry| entry.shape.iter().product::<usize>();
         let like = |one: &Entry| candidate.find(one.tap, one.step).is_none_or(|other| size(one) == size(other));
         let is_recorded = is_recorded(reference.path());
@@ -76,9 +75,10 @@ impl OneSequence {
     }
 }
 
-/// Judges every sequence of a batch of `count` against the one prompt of the other side: `first` is the first, `judge` gives another. Each that is not shown to
-/// be of another prompt counts. The first that is of that prompt and is not at parity is the answer. Where nothing tells the prompts apart, one that differs may
-/// be of another prompt: undecided; but of a batch of references (`of_references`) the one that the candidate agrees with is its own.
+/// Judges every sequence of a batch of `count` against the one prompt of the other side: `first` is the first judgement, `judge` gives the others. A sequence
+/// counts unless it is shown to have another prompt. The answer is the first that has that prompt and is not at parity. Where nothing distinguishes the
+/// prompts, one that differs may have another prompt: undecided; but in a batch of references (`of_references`), the one that the candidate agrees with is
+/// its own.
 pub fn of_one_prompt(
     first: Judged,
     count: usize,
@@ -157,7 +157,7 @@ pub fn of_one_prompt(
     })
 }
 
-/// How many tokens both sides of a sequence name, and how many positions they hold, where that is more: which of them are padding nobody says.
+/// How many tokens both sides of a sequence record, and how many positions they hold, where that is more: which of them are padding is unknown.
 pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
     let of = |dump: &Dump| {
         let tokens = dump.meta().tokens.as_ref()?.len();
@@ -171,7 +171,7 @@ pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
     of(reference).filter(|padded| of(candidate) == Some(*padded))
 }
 
-/// What is neither passed nor blamed.
+/// The judgement turned into neither a pass nor a blame.
 pub fn undecided(mut judged: Judged, reason: String) -> Judged {
     (judged.report.verdict, judged.report.first, judged.why) = (Verdict::Incomparable(reason), None, None);
     judged

@@ -1,4 +1,4 @@
-//! What is looked at before an embedding is suspected? The file's type, and the tokens.
+//! Checks the file's type and the tokens before an embedding is suspected.
 
 use firstdiff_compare::Place;
 use firstdiff_trace::{Dump, to_bf16, to_f16};
@@ -17,7 +17,7 @@ pub fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
     ))
 }
 
-/// Before the embedding is suspected, the tokens are.
+/// The tokens are to be checked before the embedding.
 pub fn first_embedding(judged: &Judged, step: u32) -> &'static str {
     let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
     let (ours, theirs) = match (judged.session.alignment(), step) {
@@ -25,7 +25,7 @@ pub fn first_embedding(judged: &Judged, step: u32) -> &'static str {
         (None, 0) => (&reference.tokens, &candidate.tokens),
         _ => (&reference.decode_tokens, &candidate.decode_tokens),
     };
-    // ChunkAlignment together, what both were fed is the same, as far as both go.
+    // Where the two are aligned, both were fed the same tokens, as far as both go.
     match (ours, theirs) {
         (Some(ours), Some(theirs)) if ours == theirs || judged.session.alignment().is_some() => {
             "look at the operation 'embedding': both say they were fed the same tokens"

@@ -1,4 +1,4 @@
-//! What may be concluded from a recording that was not finished? That something diverged; parity only of what is there, and where that was asked for.
+//! Limits the verdict on recordings that were not finished: they may have diverged, but are at parity only in what is there, and only if that was requested.
 
 use firstdiff_compare::Verdict;
 use firstdiff_trace::Dump;
@@ -10,7 +10,7 @@ use crate::words::safe;
 pub struct Incomplete(Vec<String>);
 
 impl Incomplete {
-    /// Of these dumps, each called by what it is (`the candidate`), where `all` is how many taps a complete one would have, if that is known.
+    /// The unfinished ones of these dumps, each given with its name (`the candidate`); `all` is how many taps a complete one would have, if that is known.
     pub fn of(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
         let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
         Incomplete(torn.map(|(who, dump)| said(who, dump, all)).collect())
@@ -21,12 +21,12 @@ impl Incomplete {
         self.0.is_empty()
     }
 
-    /// What they are and hold, each in a sentence.
+    /// A sentence for each: what it is, and what it holds.
     pub fn notes(&self) -> impl Iterator<Item = &String> {
         self.0.iter()
     }
 
-    /// The verdict that is left of one on what is there. `partial`: parity of what is there was asked for.
+    /// The verdict that remains of one on what is there. `partial`: parity of what is there was requested.
     pub fn verdict(&self, found: Verdict, partial: bool) -> Verdict {
         match found {
             Verdict::Parity if !self.is_empty() && !partial => Verdict::Incomparable(self.refusal()),
@@ -34,7 +34,7 @@ impl Incomplete {
         }
     }
 
-    /// Why what is there is not called parity.
+    /// Why agreement of what is there is not called parity.
     pub fn refusal(&self) -> String {
         format!(
             "{}; nothing wrong was found in what is there: record it again, or judge that alone by --partial",
@@ -42,7 +42,7 @@ impl Incomplete {
         )
     }
 
-    /// What a line that says parity must end with.
+    /// The end of a line that reports parity.
     pub fn suffix(dumps: &[(&str, &Dump)]) -> String {
         let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
         torn.map(|(who, _)| format!("; {who}'s recording is not complete")).collect()

@@ -1,4 +1,4 @@
-//! Opens two dumps, decides in whose arithmetic and in which cells they are compared, and compares them.
+//! Opens two dumps, chooses the arithmetic and the cells in which they are compared, and compares them.
 
 pub mod arithmetic;
 pub mod batch;
@@ -36,21 +36,21 @@ pub struct Session {
     pub reference: Dump,
     /// The candidate, or its cells.
     pub candidate: Dump,
-    /// Who reads whom.
+    /// The order of taps, and what each reads.
     pub graph: Graph,
     /// Profile, rows, tolerances.
     pub options: Options,
     /// Why this profile.
     pub profile_reason: String,
-    /// Whether only the candidate's own word asks for a profile as coarse as this.
+    /// Whether only the candidate's own metadata asks for a profile as coarse as this.
     pub loosened: Option<Loosened>,
-    /// What should be said beside the report's own warnings.
+    /// Notes beside the report's own warnings.
     pub warnings: Vec<String>,
     /// The model of both, where one is given.
     pub model: Option<PathBuf>,
     /// How many sequences were run at once, of which this is one.
     pub batch: usize,
-    /// Whether the reference, and the candidate, are of so many.
+    /// Whether the reference, and the candidate, are such batches.
     pub are_batches: [bool; 2],
     /// Probabilities of keys of padding in the candidate.
     pub padding: Vec<SeenPadding>,
@@ -62,22 +62,22 @@ pub struct Session {
     pub cache_said: CacheSaid,
     /// The second right run, where there is one.
     pub noise: Option<Second>,
-    /// In which forms the rows of the candidate's experts may stand.
+    /// The forms in which the rows of the candidate's experts may be stored.
     pub experts: ExpertRows,
 }
 
 /// How the type of the K/V cache is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSaid {
-    /// Nobody says, and nothing shows one: keys and values are as they are.
+    /// Neither declared nor shown: keys and values are taken as they are.
     Nobody,
     /// By --cache.
     Asked,
     /// By the reference's dump.json, or by both.
     Declared,
-    /// By the candidate's dump.json alone.
+    /// Only by the candidate's dump.json.
     ByCandidate,
-    /// Nobody says, and the candidate (or the reference) shows it.
+    /// Not declared, but shown by the candidate (or the reference).
     Assumed(&'static str),
 }
 
@@ -86,35 +86,35 @@ pub enum CacheSaid {
 pub struct Judged {
     /// What was compared.
     pub session: Session,
-    /// What came out.
+    /// The result.
     pub report: Report,
-    /// What the model says of the first difference.
+    /// What the model shows about the first difference.
     pub why: Option<ByModel>,
     /// All taps that the reference's recorder gives in one step, where that is known.
     pub recorder_gives: Option<Vec<Tap>>,
 }
 
-/// What a model says of the first difference between two dumps.
+/// What a model shows about the first difference between two dumps.
 #[derive(Debug)]
 pub enum ByModel {
     /// The candidate's operation is wrong in itself, and this is the cause, with what to change.
     Cause(Box<Diagnosis>),
-    /// The candidate's operation gives what it should from what it read.
+    /// The candidate's operation is right for its inputs.
     Right,
 }
 
 impl Session {
-    /// Opens two dumps. The profile is the one given, else the coarser of what the dumps say, else f32.
+    /// Opens two dumps. The profile is the one given, else the coarser of those that the dumps declare, else f32.
     ///
     /// # Errors
-    /// When a dump cannot be read, or names a precision that is none.
+    /// When a dump cannot be read, or declares an unknown precision.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
         let (reading, told) = (ReadingArgs::default(), TokenArgs::default());
         Session::open_with(reference, candidate, profile, rows, &reading, &told, CellsOf::Both)
     }
 
-    /// The same, told what the files do not say, and in which cells two that took the tokens in other chunks are compared. Of a batch one sequence is
-    /// compared: the one asked for, else the first.
+    /// The same, with what the files do not declare, and with the cells in which two runs of different chunks are compared. Of a batch one sequence is
+    /// compared: the requested one, else the first.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -158,7 +158,7 @@ impl Session {
         warnings.extend(notes);
         warnings.extend(experts.notes().iter().cloned());
         warnings.extend(choice.loosened.map(Loosened::note).or_else(|| choice.unshown([&reference, &candidate])));
-        // ChunkAlignment together, they hold no other rows than those asked for.
+        // Once aligned, they hold only the requested rows.
         let rows = rows.filter(|_| alignment.is_none());
         let declared = [&reference, &candidate].map(|dump| {
             declared_cache(dump).unwrap_or_else(|warning| {
@@ -210,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Told the type of the K/V cache, where it is.
+    /// The session with the type of the K/V cache, where it is given.
     pub fn with_cache(mut self, cache: Option<Cache>) -> Session {
         if let Some(cache) = cache {
             (self.options.cache, self.cache_said) = (cache, CacheSaid::Asked);
@@ -218,12 +218,12 @@ impl Session {
         self
     }
 
-    /// The type of the K/V cache, where anybody says or shows it.
+    /// The type of the K/V cache, where it is declared or shown.
     pub fn known_cache(&self) -> Option<Cache> {
         (self.cache_said != CacheSaid::Nobody).then_some(self.options.cache)
     }
 
-    /// Of a cache that nobody named, the side that shows it.
+    /// The side that shows the type of a cache that is not declared.
     pub fn cache_shown_by(&self) -> Option<&'static str> {
         if let CacheSaid::Assumed(side) = self.cache_said { Some(side) } else { None }
     }
@@ -241,7 +241,7 @@ impl Session {
         }
     }
 
-    /// What a verdict must say of a cache that nobody named.
+    /// What a verdict must mention about a cache that is not declared.
     pub fn assumed_cache(&self) -> String {
         let cache = self.options.cache;
         match self.cache_said {
@@ -255,8 +255,8 @@ impl Session {
         }
     }
 
-    /// What is to be said of a cache that somebody names, and nothing recorded shows. Where products of keys and values were recorded that are those of
-    /// none, one that is only told, by --cache or by the candidate, excuses nothing.
+    /// A note on a declared cache that nothing recorded shows. Where recorded products of keys and values show no cache, one that only --cache or the
+    /// candidate declares excuses nothing.
     fn check_cache(&mut self) -> Result<Option<String>> {
         let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
         let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared | CacheSaid::ByCandidate);
@@ -280,7 +280,7 @@ impl Session {
         Ok(Some(format!("a K/V cache in {cache} is {how}: nothing recorded shows one: {why}")))
     }
 
-    /// Where nobody says the type of the K/V cache, and the two part: takes the one that a side shows, if the two then part no earlier.
+    /// Where the type of the K/V cache is not declared and the two differ: takes the type that a side shows, if the two then differ no earlier.
     fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
         let (CacheSaid::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
         let [reference, candidate] = self.recorded();
@@ -303,7 +303,7 @@ impl Session {
         Ok(())
     }
 
-    /// How the two were aligned by token position, where they took the tokens in other chunks.
+    /// How the two were aligned by token position, where their chunks differ.
     pub fn alignment(&self) -> Option<&ChunkAlignment> {
         self.options.alignment.as_deref()
     }
@@ -324,7 +324,7 @@ impl Session {
         self.run_with(&mut |_, _| {}, |_, _, _| None)
     }
 
-    /// Compares. `progress` is called before each tap; `why` is asked for the cause of a first difference, which may be that of other tokens.
+    /// Compares. `progress` is called before each tap; `why` gives the cause of a first difference, which may be other tokens.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -354,7 +354,7 @@ impl Session {
 }
 
 impl Session {
-    /// Compares, and calls nothing parity that may lack taps.
+    /// Compares, and never reports parity where taps may be missing.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -369,14 +369,14 @@ impl Session {
         Ok(report)
     }
 
-    /// Both dumps as they were recorded, and what each is called.
+    /// Both dumps as they were recorded, with their names.
     pub fn sides(&self) -> [(&'static str, &Dump); 2] {
         let [reference, candidate] = self.recorded();
         [("the reference", reference), ("the candidate", candidate)]
     }
 }
 
-/// What had to be assumed to read dumps, each thing once.
+/// What had to be assumed to read the dumps, each assumption once.
 pub fn notes(dumps: &[&Dump]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for note in dumps.iter().flat_map(|dump| dump.notes()) {
@@ -387,7 +387,7 @@ pub fn notes(dumps: &[&Dump]) -> Vec<String> {
     said
 }
 
-/// How many taps of a run that was cut anew are known in part, and were not cut.
+/// How many taps of a run that was cut into cells are known in part, and were not cut.
 fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
     let entries = now.entries().iter().map(|entry| entry.tap);
     let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
@@ -398,7 +398,7 @@ pub fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
     tokens.iter().map(|&t| u32::try_from(t).with_context(|| format!("token id {t} is none"))).collect()
 }
 
-/// The type of K/V cache that `dump` names; or what is to be said of a name that is none.
+/// The type of K/V cache that `dump` declares; or a message about an unknown name.
 pub fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
     let Some(told) = &dump.meta().cache else { return Ok(None) };
     let unknown =
@@ -406,7 +406,7 @@ pub fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
     told.parse().map(Some).map_err(unknown)
 }
 
-/// Whether a path is a dump with the program that was recorded.
+/// Whether a path is a dump with its recorded program.
 pub fn is_recorded(path: &Path) -> bool {
     path.join("program.json").is_file()
 }

@@ -1,4 +1,4 @@
-//! Is the error no larger than that of a second right run? What `--noise REF2` measures, and what is said of it.
+//! Measures the distance of a second right run (`--noise REF2`) from the reference, and judges the candidate's error by it.
 
 use std::path::Path;
 
@@ -9,23 +9,23 @@ use firstdiff_trace::Dump;
 use crate::session::Session;
 use crate::words::{shorten, taps_in_words};
 
-/// Two tensors further apart than this are none in two arithmetics: that may be another layout.
+/// Two tensors further apart than this do not differ by their arithmetic only: one may be in another layout.
 const LIKE: f64 = 0.25;
 
 /// A second right run, as far as it was used.
 #[derive(Clone, Debug)]
 pub struct Second {
     pub path: String,
-    /// Taps of the reference and the candidate at which it says nothing: it lacks them, or equals the reference.
+    /// Taps of the reference and the candidate about which it shows nothing: it lacks them, or equals the reference.
     pub lacking: Vec<Place>,
     pub equal: Vec<Place>,
 }
 
 impl Session {
-    /// Takes from a second right run, opened as the candidate is, how far a tap may be from the reference.
+    /// Sets from a second right run, opened like the candidate, how far a tap may be from the reference.
     ///
     /// # Errors
-    /// When it cannot be compared with the reference, or is no right run.
+    /// When it cannot be compared with the reference, or is not a right run.
     pub fn with_noise(mut self, path: &Path, second: Session) -> Result<Session> {
         let cells = |session: &Session| session.alignment().map(|alignment| alignment.cells.clone());
         if cells(&self) != cells(&second) {
@@ -34,7 +34,7 @@ impl Session {
                 path.display()
             );
         }
-        // What is measured here is a distance, whatever it is, in the layout that brings the two nearest.
+        // The distance is measured, however large, in the layout that brings the two nearest.
         let allowed = second.graph.places().iter().map(|place| (*place, LIKE)).collect();
         let options = Options { profile: Profile::F32, allowed, ..second.options.clone() };
         let measured =
@@ -50,7 +50,7 @@ impl Session {
         let recorded = |dump: &Dump, place: Place| dump.find(place.tap, place.step).is_some();
         let mut noise =
             Noise::of(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
-        // Held against its own distance, what differs does so by structure alone.
+        // Compared within its own distance, a tap differs by structure only.
         let own = Options { profile: self.options.profile, noise: Some(noise.clone()), ..second.options.clone() };
         noise.has_structure_in(&measured(&own)?);
         let measured: Vec<_> = noise.places().collect();

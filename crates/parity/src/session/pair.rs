@@ -1,4 +1,4 @@
-//! Which two dumps are compared, and how? The arguments that `compare`, `gate` and `bisect` share.
+//! Defines the arguments that `compare`, `gate` and `bisect` share: two dumps and how to judge them. Opens and compares the two.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::session::{Judged, Session};
 
-/// What the command has beside this crate: models, and causes.
+/// What the command adds to this crate: models, and causes.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
     /// Takes order, dependencies and tolerances from a model.
@@ -19,7 +19,7 @@ pub struct Tools<'a> {
 }
 
 impl Tools<'static> {
-    /// None: no model is read, and no cause is looked for.
+    /// Without models and causes: none is read or searched.
     pub const NONE: Tools<'static> = Tools {
         with_model: |_, model| bail!("{}: models are read by the command firstdiff alone", model.display()),
         run: &Session::run,
@@ -83,14 +83,14 @@ impl PairArgs {
         }
     }
 
-    /// Opens both dumps and compares them; of a batch every sequence, and the first that is not at parity is the answer.
+    /// Opens both dumps and compares them; of a batch every sequence, and the answer is the first that is not at parity.
     ///
     /// # Errors
     /// When something cannot be read.
     pub fn judged(&self, tools: &Tools<'_>) -> Result<Judged> {
         let run = |session: Session, sequence| {
             let judged = (tools.run)(session)?;
-            // What could not be compared may be the last row of the other side's.
+            // A row that could not be compared may be the last of several on the other side.
             if self.rows.is_some() || !may_be_last_rows(&judged) {
                 return Ok(judged);
             }
@@ -142,13 +142,14 @@ impl PairArgs {
 pub const LAST_ROWS: &str =
     "one side holds one row where the other has several: compared as the last token position (--rows last)";
 
-/// Whether single rows were not compared, or with nothing that agrees, which may be the last ones of the other side's several.
+/// Whether nothing was concluded and one side has single rows, which may be the last of the other side's several.
 pub fn may_be_last_rows(judged: &Judged) -> bool {
     let [reference, candidate] = judged.session.recorded();
     matches!(judged.report.verdict, Verdict::Incomparable(_)) && one_row_of_several(reference, candidate)
 }
 
-/// Whether single rows are the last ones, as what they agree with shows: rows that nothing has come into from other positions are alike wherever a token stands twice.
+/// Whether taps that agree show that single rows are the last ones. Rows that depend on no other position do not count: they are equal wherever a token
+/// occurs twice.
 pub fn are_last_rows(judged: &Judged) -> bool {
     let by_position = |tap: Tap| tap.site == Site::H0 || (tap.layer == Some(0) && tap.site <= Site::KNorm);
     judged.report.taps.iter().any(|tap| tap.status.agrees() && !by_position(tap.place.tap))

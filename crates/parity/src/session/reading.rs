@@ -1,4 +1,5 @@
-//! How are dumps read that do not say everything themselves? Tables of names, element types, and which sequence of a batch.
+//! Defines the arguments for reading dumps that do not fully describe themselves: tables of names, element types, the sequence of a batch. Opens dumps by
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -36,7 +37,7 @@ impl ReadingArgs {
         self.open_as(path, None, false)
     }
 
-    /// Opens a candidate's dump: what it calls as the reference does is the same.
+    /// Opens a candidate's dump: a name that the reference uses too means the same tap.
     ///
     /// # Errors
     /// When it, or the table of names, cannot be read, or that table names taps that the reference does not have.
@@ -44,7 +45,7 @@ impl ReadingArgs {
         self.open_as(path, Some(reference), false)
     }
 
-    /// Opens two dumps. Of two that hold one tensor each, of which one or both have the name of no tap, the tensors are compared whatever they are called.
+    /// Opens two dumps. Of two that hold one tensor each, of which at least one has the name of no tap, the tensors are compared whatever their names are.
     ///
     /// # Errors
     /// As [`ReadingArgs::open_beside`].
@@ -54,7 +55,7 @@ impl ReadingArgs {
         let is_open = |tap: Option<Tap>| tap.is_some_and(|tap| tap.is_open());
         let (one, other) = match [&ours, &theirs].map(Dump::only_tensor) {
             [Some(one), Some(other)] => (one, other),
-            // A file of one tensor must say which of several it is.
+            // A file of one tensor must tell which of several it is.
             [one, None] if is_open(one) => return Ok([self.open(reference)?, theirs]),
             [None, other] if is_open(other) => {
                 let theirs = self.open_beside(ours.names_read(), candidate)?;
@@ -79,7 +80,7 @@ impl ReadingArgs {
         let is_address = remote::is_address(path);
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
-            // Beside what lies elsewhere its own table alone counts.
+            // For files that are elsewhere, only their own table counts.
             None if is_address || own_table(path).is_some() => None,
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
@@ -96,10 +97,10 @@ impl ReadingArgs {
 }
 
 impl ReadingArgs {
-    /// The sequence that was asked for; the dump as it is where none was.
+    /// The requested sequence; the dump unchanged where none was requested.
     ///
     /// # Errors
-    /// When the dump has no such sequence, or is of no batch.
+    /// When the dump has no such sequence, or is not a batch.
     pub fn asked_sequence(&self, dump: Dump) -> Result<Dump> {
         let Some(index) = self.sequence else { return Ok(dump) };
         match Batch::of(&dump, &|_, _| None) {
@@ -130,7 +131,7 @@ pub fn refuse_rows(rows: Option<&Rows>, dumps: &[&Dump]) -> Result<()> {
     }
 }
 
-/// How many token positions the run has: as it says, or as the shapes of a prefill of several show. At least so many, where it is unclear.
+/// How many token positions the run has: as declared, or as the shapes of a prefill of several show. Where that is unclear, a number that is not too small.
 fn positions(dump: &Dump) -> Option<usize> {
     let meta = dump.meta();
     let later = meta.decode_tokens.as_ref().map_or(0, Vec::len);
@@ -138,7 +139,7 @@ fn positions(dump: &Dump) -> Option<usize> {
         return Some(tokens.len() + later);
     }
     let entries = dump.entries().iter();
-    // A tensor in another layout may have any axis there: the longest of all is not too short.
+    // In another layout any axis may be that of positions: the longest of all is not too short.
     let longest = entries.clone().filter_map(|e| e.shape.iter().max()).max().copied();
     let in_shape = entries.clone().any(|e| e.shape.len() >= e.tap.site.axes().len() && e.rows.is_none());
     let steps = entries.map(|e| e.step as usize).max().unwrap_or(0).max(later);
@@ -158,10 +159,10 @@ pub struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// The dump, told which tokens it was fed if it does not say so itself.
+    /// The dump with the ids of the tokens it was fed, if it does not declare them itself.
     ///
     /// # Errors
-    /// When it says others.
+    /// When it declares others.
     pub fn tell(&self, dump: Dump) -> Result<Dump> {
         let Some(tokens) = &self.tokens else { return Ok(dump) };
         let path = dump.path().display().to_string();
@@ -171,13 +172,13 @@ impl TokenArgs {
     }
 }
 
-/// What the tensor of a file is called that is compared with that of another, where neither has the name of a tap.
+/// The name under which the only tensor of a file is compared with that of another, where neither has the name of a tap.
 const TENSOR: &str = "tensor";
 
-/// The table of names that is read unasked.
+/// The table of names that is read by default.
 pub const FILE: &str = "firstdiff.toml";
 
-/// The run of one sequence of `dump`, which is a batch; and what is left unchecked.
+/// The run of one sequence of `dump`, which is a batch; and notes on what is left unchecked.
 pub fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {
     let (index, count) = (asked.unwrap_or(0), batch.count());
     let path = dump.path().display().to_string();

@@ -1,14 +1,14 @@
-//! Where is a dump that an address names? In S3, in Google Cloud Storage, or on a web server: ranges of its files are read, no file is copied.
+//! Reads dumps at an address: in S3, in Google Cloud Storage, or on a web server. Reads ranges of their files, and copies no file.
 
 use std::path::Path;
 
 use anyhow::Result;
 use firstdiff_trace::{Dump, OpenOptions};
 
-/// How an address begins.
+/// The beginnings of addresses.
 const SCHEMES: [&str; 4] = ["s3://", "gs://", "http://", "https://"];
 
-/// Whether it is an address, and no path of this machine.
+/// Whether it is an address, not a path on this machine.
 pub fn is_address(path: &Path) -> bool {
     path.to_str().is_some_and(|text| SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
 }
@@ -16,7 +16,7 @@ pub fn is_address(path: &Path) -> bool {
 /// Opens the dump at an address.
 ///
 /// # Errors
-/// Where this command cannot reach stores: they are a feature of its build.
+/// When this command was built without the feature that reads from stores.
 #[cfg(not(feature = "remote"))]
 pub fn open(address: &Path, _: &OpenOptions) -> Result<Dump> {
     anyhow::bail!(
@@ -49,9 +49,9 @@ mod objects {
 
     use super::{Dump, OpenOptions, Path, Result};
 
-    /// How many bytes one request asks for: large files are read in several at a time.
+    /// How many bytes one request asks for: large files are read by several requests at a time.
     const REQUEST: u64 = 8 << 20;
-    /// How many requests are under way at a time.
+    /// How many requests run at a time.
     const AT_A_TIME: usize = 16;
     /// How often a request that failed is sent again.
     const RETRIES: usize = 3;
@@ -60,7 +60,7 @@ mod objects {
     struct Objects {
         store: Arc<dyn ObjectStore>,
         folder: Key,
-        /// Whether it is a web server, which need not tell its files nor know ranges.
+        /// Whether it is a web server, which may neither list its files nor support ranges.
         is_web: bool,
         runtime: Runtime,
     }
@@ -71,8 +71,8 @@ mod objects {
         }
     }
 
-    /// Opens the dump at an address: a folder, or a .npz, a .safetensors or a .npy. Who may read is told in the environment, as object_store reads
-    /// it (AWS_*, GOOGLE_*).
+    /// Opens the dump at an address: a folder, or a .npz, a .safetensors or a .npy. Credentials come from the environment, as object_store reads it (AWS_*,
+    /// GOOGLE_*).
     ///
     /// # Errors
     /// When it is no address, the store refuses or cannot be reached, or there is no dump.
@@ -133,7 +133,7 @@ mod objects {
     }
 
     impl Objects {
-        /// The first request tells how many there are; the others run side by side, of the same file where the store can say so.
+        /// The first request gives the number of bytes; the others run in parallel, on the same version of the file where the store can ensure that.
         async fn piece(&self, name: String, range: Range<u64>) -> io::Result<Piece> {
             let key = Key::parse(match self.folder.as_ref() {
                 "" => name,
@@ -168,7 +168,7 @@ mod objects {
             self.store.get_opts(key, options).await
         }
 
-        /// From a server that sends whole files only, which is left when enough has come.
+        /// Reads from a server that sends whole files only; stops once enough has arrived.
         async fn without_ranges(&self, key: &Key, range: Range<u64>) -> Result<Piece, Error> {
             let got = self.store.get(key).await?;
             let size = got.meta.size;

@@ -1,14 +1,14 @@
-//! What is the last `hidden_states.N` of transformers: the output of the last layer, or what the final norm made of it? The other run tells, or the model.
+//! Decides by the other run, or the model, whether the last `hidden_states.N` of transformers is the output of the last layer or of the final norm.
 
 use anyhow::Result;
 use firstdiff_compare::metrics::Squares;
 use firstdiff_trace::{Dump, Site, Tap};
 
-/// Nearer than this share of the energy is the same tap, and the other one is so many times further.
+/// Nearer than this share of the energy is the same tap, if the other tap is at least the second number times as far.
 const NEAR: f64 = 0.01;
 const FURTHER: f64 = 100.0;
 
-/// Both dumps, told what their last `hidden_states.N` is, where the other shows it: by its values, else by how many layers it has.
+/// Both dumps with the meaning of their last `hidden_states.N`, where the other run shows it: by its values, else by its number of layers.
 ///
 /// # Errors
 /// When a tensor cannot be read.
@@ -18,7 +18,7 @@ pub fn told(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
     Ok((settled(reference, ours)?, settled(candidate, theirs)?))
 }
 
-/// The dump of a model of so many layers.
+/// The dump with the same, by the number of layers of its model.
 ///
 /// # Errors
 /// As [`told`].

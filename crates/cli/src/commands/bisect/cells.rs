@@ -1,5 +1,5 @@
-//! What is to be asked of an engine that takes the tokens in other chunks than the reference? Cells of token positions, each within one step
-//! of either, and the steps and rows of the engine that they are.
+//! Translates questions to an engine with other chunks than the reference: from cells of token positions, each within one step of either, to the engine's own
+//! steps and rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use firstdiff_trace::{Entry, NamedRows, Rows, Tap};
 use crate::driver::engine::Question;
 use crate::driver::evidence::Evidence;
 
-/// How an engine's steps lie against the reference's.
+/// How an engine's steps are aligned with the reference's.
 pub(crate) struct Cells {
     pub(crate) alignment: Arc<ChunkAlignment>,
     /// The engine's step of each cell, and the rows of that step.
@@ -29,7 +29,7 @@ impl Cells {
         Cells { alignment, list }
     }
 
-    /// The last cell that both sides have and were fed the same for, if there is one.
+    /// The last cell that both sides have and for which both were fed the same tokens, if there is one.
     pub(crate) fn last(&self) -> Option<u32> {
         let together = self.alignment.together();
         let count = self.alignment.cells.iter().take(self.list.len()).take_while(|cell| cell.end <= together).count();
@@ -82,7 +82,7 @@ impl Cells {
         rows.all(|row| evidence.holds(Place { step: *step, tap }, Some(row)))
     }
 
-    /// Whether one of these rows of a cell was seen twice; any row where none is named.
+    /// Whether one of these rows of a cell was seen twice; any row where none is given.
     pub(crate) fn repeated(&self, evidence: &Evidence, cell: u32, tap: Tap, rows: &[usize]) -> bool {
         let Some((step, own)) = self.list.get(cell as usize) else { return false };
         let named: Vec<usize> = rows.iter().map(|row| own.start + row).collect();

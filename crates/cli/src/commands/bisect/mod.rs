@@ -1,4 +1,4 @@
-//! `firstdiff bisect REF --run 'ENGINE'`: where does an engine part, asked for a few taps at a time? Arguments, and the runs one by one.
+//! `firstdiff bisect REF --run 'ENGINE'`: finds where an engine diverges by asking it for a few taps at a time. Arguments, and the loop over runs.
 
 mod cells;
 mod question;
@@ -52,7 +52,7 @@ first, and where it is not the same bit for bit, all are made again.
 
 Exit code 0: parity. 1: diverged. 2: the engine failed, hung, wrote nothing or wavers; or nothing could be compared.";
 
-/// What `bisect` is asked.
+/// The arguments of `bisect`.
 #[derive(Debug, Args)]
 pub(crate) struct BisectArgs {
     /// A reference's dump, or a model: a Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
@@ -95,7 +95,7 @@ impl BisectArgs {
 
 /// How a bisection ended.
 pub(crate) enum Outcome {
-    /// With a report on all that was seen.
+    /// A report on all that was seen.
     Answer(Box<Judged>),
     /// Two runs were not the same.
     Wavers(Wavering),
@@ -103,10 +103,10 @@ pub(crate) enum Outcome {
     Failed(Failure),
 }
 
-/// Bisects, prints, and gives the exit code.
+/// Bisects, prints, and returns the exit code.
 ///
 /// # Errors
-/// When something cannot be read, the engine does not do its part, or nothing can be compared.
+/// When something cannot be read, the engine does not do what it should, or nothing can be compared.
 pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     let asking = args.asking();
     asking.check()?;
@@ -143,7 +143,7 @@ pub(crate) struct Bisection {
     /// Token positions of the first step, and the last step that is compared.
     tokens: usize,
     last_step: u32,
-    /// The same of the engine's own steps, where it takes the tokens in other chunks than the reference.
+    /// The same for the engine's own steps, where its chunks differ from the reference's.
     own: (usize, u32),
     cells: Option<Cells>,
     /// Bytes of a full dump of the same run.
@@ -151,7 +151,7 @@ pub(crate) struct Bisection {
     choice: Choice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
-    /// What was asked for only to be seen twice.
+    /// What was requested only to be seen twice.
     asked_again: BTreeSet<Place>,
     warnings: Vec<String>,
 }
@@ -182,7 +182,7 @@ impl Bisection {
         self.driver.say(text)
     }
 
-    /// Searches; where runs of an earlier start turn out to be of another engine, without them.
+    /// Searches; if runs of an earlier start turn out to be of another engine, once more without them.
     fn drive(&mut self) -> Result<Outcome> {
         match self.driver.try_kept()? {
             Earlier::None => {}
@@ -199,7 +199,7 @@ impl Bisection {
         self.search()
     }
 
-    /// Begins anew without the runs of an earlier start, and says why.
+    /// Starts again without the runs of an earlier start, and says why.
     fn discard(&mut self, why: Trust) -> Result<()> {
         self.driver.discard(why)?;
         self.reference.as_recorded();
@@ -218,7 +218,7 @@ impl Bisection {
             let put = self.cells.as_ref().map_or_else(|| question.clone(), |cells| cells.question(&question));
             let run = match self.driver.engine.ask(&put, turn)? {
                 Ok(run) => run,
-                // What else the engine has it may not know how to write: its other runs still tell something.
+                // The engine may not be able to write its other taps: its other runs still show something.
                 Err(Failure::Others(..) | Failure::Silent(..)) if asked.len() > 1 => {
                     absent.extend(&question.taps);
                     asked.push(question.clone());
@@ -251,7 +251,7 @@ impl Bisection {
         }
     }
 
-    /// Judges all that was seen, tells of the last run, and decides what to ask.
+    /// Judges all that was seen, reports the last run, and decides the next question.
     fn next(
         &mut self,
         asked: &mut [Question],
@@ -340,14 +340,14 @@ impl Bisection {
         Ok((session, report))
     }
 
-    /// The answer. `once` is what is wrong, where one run alone wrote it: no cause is stated of that.
+    /// The answer. `once` is the wrong place, where only one run wrote it: then no cause is stated.
     fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Judged {
         report.warnings.retain(|warning| !matches!(warning, Warning::SomePositions { .. }));
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.is_bracketed();
             let cause = crate::session::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
-            // That the model is right about what it gave itself says nothing.
+            // A model that judges its own values shows nothing.
             why = cause.filter(|cause| once.is_none() && matches!(cause, ByModel::Cause(_)));
             session.model = Some(model.to_owned());
         }
@@ -376,7 +376,7 @@ impl Bisection {
         Extent { layers: self.layers, positions: self.tokens + self.last_step as usize }
     }
 
-    /// What a run brought, of what is compared.
+    /// The compared places that a run wrote.
     fn came(&self, run: &Run) -> BTreeSet<Place> {
         let places = |entry: &Entry| match &self.cells {
             Some(cells) => cells.came(entry),
@@ -385,7 +385,7 @@ impl Bisection {
         run.entries.iter().flat_map(places).filter(|p| p.step <= self.last_step).collect()
     }
 
-    /// The same question once more: where two runs begin to be different.
+    /// Asks the same question again, to find where two runs begin to differ.
     fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
         let noise = noise(self.choice.profile, self.size());
         let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(found) };

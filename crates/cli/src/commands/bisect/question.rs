@@ -1,4 +1,4 @@
-//! What should the engine be asked next? The fewest taps and rows that tell more, from what is known.
+//! Chooses the next question to the engine: the fewest taps and rows that show more than is known.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,16 +10,16 @@ use crate::commands::bisect::reference::Reference;
 use crate::driver::engine::{ANY_STEP, Question};
 use crate::driver::evidence::Evidence;
 
-/// Runs that are asked for at most: halving the layers takes its logarithm, and three are for the ends.
+/// The most runs: halving the layers takes its logarithm, and three are for the ends.
 pub(crate) fn most_runs(layers: u32) -> usize {
     (layers.max(1).next_power_of_two().ilog2() as usize + 3).max(6)
 }
 
-/// Of a full dump's bytes, what one run of a search and all of them together should stay below, in a model of 22 layers or more. A run
-/// costs as much in a model of few layers, of which a full dump is small.
+/// The shares of a full dump's bytes that one run of a search, and all runs together, should stay below, in a model of 22 layers or more. In a model of few
+/// layers a run costs as much, while a full dump is small.
 const ONE_RUN: f64 = 0.0035;
 const ALL_RUNS: f64 = 0.0095;
-/// The same of a run that looks into one decode step, on the way to the prefill.
+/// The same for a run that checks one decode step, on the way to the prefill.
 const ONE_STEP: f64 = 0.001;
 const MANY_LAYERS: f64 = 22.0;
 
@@ -29,13 +29,13 @@ pub(crate) struct Known<'a> {
     pub(crate) evidence: &'a Evidence,
     pub(crate) graph: &'a Graph,
     pub(crate) report: &'a Report,
-    /// Taps that were asked for and did not come.
+    /// Taps that were requested and not written.
     pub(crate) absent: &'a BTreeSet<Tap>,
-    /// Taps whose surroundings were looked at in all rows.
+    /// Taps whose neighbours were checked in all rows.
     pub(crate) confirmed: &'a mut BTreeSet<Place>,
     pub(crate) layers: u32,
     pub(crate) tokens: usize,
-    /// What a step is, where the engine takes the tokens in other chunks than the reference.
+    /// The cells that steps stand for, where the engine's chunks differ from the reference's.
     pub(crate) cells: Option<&'a Cells>,
     pub(crate) last_step: u32,
     /// Bytes of a full dump.
@@ -54,29 +54,29 @@ pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) 
         taps.push(Tap { layer: None, site: Site::Logits });
     }
     taps.sort();
-    // Of a model nobody knows yet how many steps the engine makes.
+    // For a model it is not yet known how many steps the engine makes.
     Question { taps, steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
 }
 
-/// What the head reads, and what that is made of.
+/// The input of the head, and what that is computed from.
 fn ends(layers: u32) -> [Tap; 2] {
     [Tap { layer: None, site: Site::FinalNorm }, Tap::layer(layers.saturating_sub(1), Site::H)]
 }
 
 impl Known<'_> {
-    /// The next question, and what it is for; nothing where all is said.
+    /// The next question, and its purpose; `None` where nothing is left to ask.
     pub(crate) fn next(&mut self) -> Option<(Question, &'static str)> {
         let (question, why) = match self.suspect() {
             Some(suspect) => self.by_decode_step(suspect).or_else(|| self.toward(suspect)),
             None => self.toward_parity(),
         }?;
-        // Which axis of another tap is that of the tokens only the engine knows: of such a tap all is asked for.
+        // Only the engine knows which axis of another tap is that of the tokens: such a tap is requested whole.
         let is_open = question.taps.iter().any(Tap::is_open);
         let rows = if is_open { ALL } else { question.rows };
         Some((Question { rows, ..question }, why))
     }
 
-    /// The place that differs once more, where it was seen in one run alone: before that is said, it must be the same twice.
+    /// The place that differs, requested again, where only one run wrote it: before it is reported, it must be the same twice.
     pub(crate) fn repetition(&self) -> Option<(Place, Question)> {
         let wrong = self.first_wrong()?;
         if self.repeated(wrong) {
@@ -88,13 +88,13 @@ impl Known<'_> {
         Some((wrong, Question { taps, steps, rows }))
     }
 
-    /// Whether what is wrong first can be asked for again at a small cost.
+    /// Whether the first wrong tap can be requested again at low cost.
     pub(crate) fn repeats_cheaply(&self, question: &Question) -> bool {
         let cost = |tap: &Tap| self.cost(Place { step: question.steps.0, tap: *tap }, &question.rows);
         question.taps.iter().map(cost).sum::<f64>() <= ALL_RUNS * self.measure()
     }
 
-    /// With an engine that writes all rows, a decode step in which the same tap is wrong too stands for the prefill.
+    /// With an engine that writes all rows, a decode step in which the same tap is wrong too is used instead of the prefill.
     fn stand_in(&self, place: Place) -> Option<Place> {
         if place.step > 0 || !self.evidence.rows_ignored || self.cells.is_some() {
             return None;
@@ -108,7 +108,7 @@ impl Known<'_> {
         self.report.first.as_ref().map(|first| self.report.taps[first.index].place)
     }
 
-    /// Whether two runs wrote of a place what is wrong there, or of a stream that it has gone into: that would waver with it.
+    /// Whether two runs wrote the wrong part of a place, or of a stream computed from it, which would vary with it.
     fn repeated(&self, place: Place) -> bool {
         let rows = if place.step == 0 || self.cells.is_some() { self.wrong_rows(place) } else { Vec::new() };
         let twice = |place: Place, rows: &[usize]| match self.cells {
@@ -126,12 +126,12 @@ impl Known<'_> {
                 .any(|p| twice(*p, &[]))
     }
 
-    /// Where a place stands in the order in which they are made.
+    /// The index of a place in the order of production.
     fn index(&self, place: Place) -> Option<usize> {
         self.graph.places().iter().position(|p| *p == place)
     }
 
-    /// The first place that differs, else the first of which nobody can tell.
+    /// The first place that differs, else the first that is undecided.
     fn suspect(&self) -> Option<usize> {
         if let Some(first) = self.first_wrong() {
             return self.index(first);
@@ -157,11 +157,11 @@ impl Known<'_> {
         let ends: Vec<Tap> = ends(self.layers).into_iter().filter(|&tap| can(tap)).collect();
         let logits = Tap { layer: None, site: Site::Logits };
         let first = Place { step: 0, tap: logits };
-        // Parity is claimed of what was seen: the head reads every position by itself, so that all of its output is looked at.
+        // Parity is claimed for what was seen: the head reads every position by itself, so that all of its output is checked.
         let mut taps = [ends, vec![logits].into_iter().filter(|&tap| can(tap)).collect()].concat();
         taps.sort();
         if can(logits) && !self.holds(first, self.any_row(first)) {
-            // Wide as they are, of one step first.
+            // They are wide: only one step at first.
             let steps = if self.cells.is_some() { steps } else { (0, 0) };
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
@@ -171,12 +171,12 @@ impl Known<'_> {
         None
     }
 
-    /// Closes in on the place that differs, and then looks at all of it.
+    /// Narrows down the place that differs, and then checks all of it.
     fn toward(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
         self.search(suspect).or_else(|| self.confirmation(suspect))
     }
 
-    /// What lies before the place that differs and is not known yet.
+    /// The unknown taps before the place that differs.
     fn search(&self, suspect: usize) -> Option<(Question, &'static str)> {
         let place = self.graph.places()[suspect];
         let status: HashMap<Place, Status> = self.report.taps.iter().map(|t| (t.place, t.status)).collect();
@@ -192,7 +192,7 @@ impl Known<'_> {
         let missing = |place: Place| !self.covers(place, &rows);
         let open: Vec<Place> =
             passed.iter().filter(|i| within(i)).map(|&i| at(i)).filter(|p| askable(p) && missing(*p)).collect();
-        // What agrees in other rows says nothing of these.
+        // Agreement in other rows shows nothing about these.
         let elsewhere: Vec<Place> = before.iter().map(|&i| at(i)).filter(|p| askable(p) && missing(*p)).collect();
         let streams: Vec<Place> = open.iter().copied().filter(|p| p.tap.site == Site::H).collect();
         let (mut taps, why) = if !streams.is_empty() {
@@ -200,7 +200,7 @@ impl Known<'_> {
         } else if !open.is_empty() {
             (self.inside(&open, &rows), "where in between")
         } else if !elsewhere.is_empty() {
-            // Keys and values of a position: all that they are made of there.
+            // For keys and values of a position: all that they are computed from there.
             let stream = self.stream_before(place).filter(|_| place.tap.site.is_attended());
             let since = stream.and_then(|stream| self.index(stream)).map_or(suspect..suspect, |at| at..suspect);
             let made_of = self.graph.places()[since].iter().filter(|p| askable(p) && missing(**p));
@@ -209,7 +209,7 @@ impl Known<'_> {
             return None;
         };
         taps.extend(elsewhere.iter().map(|p| p.tap));
-        // The same once more, in the rows of the search: an engine that wavers must not be bisected.
+        // The same again, in the rows of the search: an engine whose results vary must not be bisected.
         if !self.evidence.repeats() || missing(place) {
             taps.push(place.tap);
         }
@@ -244,11 +244,11 @@ impl Known<'_> {
 
     /// Whether the engine may be asked for a place.
     fn can(&self, place: Place) -> bool {
-        // In which order an engine keeps the rows of an expert is not known before it wrote the choice of experts too.
+        // In which order an engine stores the rows of an expert is unknown until it has written the choice of experts too.
         self.reference.has(place) && !self.absent.contains(&place.tap) && !is_of_expert(place.tap)
     }
 
-    /// The rows in which the difference is followed: one that differs; where layers are searched, at first the middle one and the last.
+    /// The rows in which the difference is followed: one that differs; while layers are searched, first the middle one and the last.
     fn rows(&self, place: Place, search: bool) -> Rows {
         if place.step > 0 || self.tokens < 3 || self.evidence.rows_ignored {
             return ALL;
@@ -261,7 +261,7 @@ impl Known<'_> {
         Rows::List(vec![wrong[(wrong.len() - 1) / 2]])
     }
 
-    /// The rows that are wrong, of what differs first.
+    /// The wrong rows of the first tap that differs.
     fn wrong_rows(&self, place: Place) -> Vec<usize> {
         let first = self.report.first.as_ref().filter(|first| self.report.taps[first.index].place == place);
         let Some(first) = first else { return Vec::new() };
@@ -272,7 +272,7 @@ impl Known<'_> {
         wrong.map(|row| tap.position(row)).collect()
     }
 
-    /// Whether anything was looked at in the middle yet: the last position alone hides what only earlier ones show.
+    /// Whether any tap was checked in the middle yet: the last position alone hides errors that only earlier ones show.
     fn seen_in_the_middle(&self, middle: usize) -> bool {
         self.graph.places().iter().any(|&place| place.step == 0 && self.holds(place, Some(middle)))
     }
@@ -284,7 +284,7 @@ impl Known<'_> {
         }
     }
 
-    /// With an engine that writes all rows, values stand for the stream they are made of: nothing before the last that agree is looked at.
+    /// With an engine that writes all rows, values stand for the stream they are computed from: nothing before the last values that agree is checked.
     fn mark(&self, before: &[usize], place: Place) -> Option<usize> {
         let at = |i: usize| self.graph.places()[i];
         let last = before.iter().rev().map(|&i| at(i)).find(|p| p.step == place.step && p.tap.site == Site::V)?;
@@ -295,7 +295,7 @@ impl Known<'_> {
         self.graph.places().iter().position(|p| *p == Place { tap: stream, ..last })
     }
 
-    /// The bytes of which shares are taken.
+    /// The number of bytes of which shares are taken.
     fn measure(&self) -> f64 {
         self.full * (MANY_LAYERS / f64::from(self.layers.max(1))).max(1.0)
     }
@@ -308,7 +308,7 @@ impl Known<'_> {
         }
     }
 
-    /// Some of the streams, evenly spread; as many as few bytes allow, and as the runs that are left demand.
+    /// Some of the streams, evenly spaced: as many as few bytes allow, and as the remaining runs require.
     fn probes(&self, streams: &[Place], suspect: Place, rows: &Rows) -> Vec<Tap> {
         let stand_in = |stream: &Place| {
             let values = Place { tap: Tap::layer(stream.tap.layer.unwrap_or(0) + 1, Site::V), ..*stream };
@@ -328,7 +328,7 @@ impl Known<'_> {
         (1..=count).map(|n| from[(n * (from.len() + 1) / (count + 1)).clamp(1, from.len()) - 1].tap).collect()
     }
 
-    /// The taps of a layer: the narrow ones first, the wide ones where only they are left.
+    /// The taps of a layer: the narrow ones first, the wide ones only where no others are left.
     fn inside(&self, open: &[Place], rows: &Rows) -> Vec<Tap> {
         let width = |p: &Place| self.reference.elements(*p, self.tokens);
         let stream = Place { tap: Tap::layer(0, Site::H), ..open[0] };
@@ -337,7 +337,7 @@ impl Known<'_> {
         if !self.evidence.rows_ignored {
             return from.iter().map(|p| p.tap).collect();
         }
-        // The stream after attention parts the layer in two; then what costs least.
+        // The stream after attention divides the layer in two; then the cheapest taps.
         from.sort_by_key(|p| (p.tap.site != Site::HAttn, width(p)));
         let (mut taps, mut bytes) = (Vec::new(), 0.0);
         for place in from {
@@ -351,7 +351,7 @@ impl Known<'_> {
         taps
     }
 
-    /// All rows of what lies around the first wrong tap: one row agreeing is not all of them.
+    /// All rows of the taps around the first wrong one: agreement in one row is not agreement in all.
     fn confirmation(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
         let place = self.graph.places()[suspect];
         if self.confirmed.contains(&place) {
@@ -359,11 +359,11 @@ impl Known<'_> {
         }
         let at = |i: usize| self.graph.places()[i];
         let mut list = Vec::new();
-        // Where it reads what the engine does not write, what that is made of.
+        // Where it reads taps that the engine does not write: what those are computed from.
         let written = |i: usize| self.can(at(i));
         let reads: Vec<Place> = self.graph.nearest_before(suspect, written).0.into_iter().map(at).collect();
         list.extend(reads.iter().copied().filter(|p| p.tap.site.is_attended() && p.tap != place.tap));
-        // Keys and values of other positions are narrow, and where they are wrong the rest need not be seen.
+        // Keys and values of other positions are narrow, and where they are wrong the rest need not be checked.
         let unseen: Vec<Tap> =
             list.iter().filter(|p| p.step == place.step && !self.holds(**p, None)).map(|p| p.tap).collect();
         if place.step == 0 && self.cells.is_none() && !unseen.is_empty() && self.runs_left > 2 {
@@ -376,19 +376,19 @@ impl Known<'_> {
             return None;
         }
         list.extend(self.stream_before(place));
-        // A state that it reads of an earlier step.
+        // A state that it reads from an earlier step.
         list.extend(reads.iter().copied().filter(|p| p.step < place.step && !p.tap.site.is_attended()));
-        // Of other chunks the first question saw no more than the last position of each.
+        // With other chunks, the first question saw only the last position of each.
         let few = self.cells.is_some() && place.step > 0;
         let vital = if few { usize::MAX } else { list.len() };
         list.extend(reads.iter().copied().filter(|p| !p.tap.site.is_attended()));
         list.push(place);
-        // The steps before must agree; one more tells causes apart that give the same in the first.
+        // The steps before must agree; one more step distinguishes causes that give the same result in the first.
         let steps = if place.step > 0 { 0..=(place.step + 1).min(self.last_step) } else { 0..=0 };
         let open = |tap: Tap| steps.clone().any(|step| !self.holds(Place { step, tap }, None));
-        // What is wrong is to be seen twice: along with the rest that costs no run.
+        // A wrong tap must be seen twice: asked for together with others, that costs no extra run.
         let again = |tap: Tap| tap == place.tap && !self.repeated(place);
-        // What a run costs that only asks again is set aside.
+        // The cost of a run that only repeats is reserved.
         let repetition = if self.repeated(place) { 0.0 } else { self.cost(place, &self.rows(place, false)) };
         let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64 + repetition);
         for (at, p) in list.into_iter().enumerate() {
@@ -412,7 +412,7 @@ impl Known<'_> {
         ))
     }
 
-    /// The residual stream that all before `place` has gone into.
+    /// The residual stream that all before `place` was added to.
     fn stream_before(&self, place: Place) -> Option<Place> {
         let is_stream = |p: &&Place| p.step == place.step && matches!(p.tap.site, Site::H0 | Site::H | Site::HAttn);
         let known = |p: &&Place| self.reference.has(**p) && !self.absent.contains(&p.tap);

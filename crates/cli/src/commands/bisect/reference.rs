@@ -1,4 +1,4 @@
-//! What should the engine have written? A dump that is there, or our own forward of a model, run for the taps that are asked for.
+//! Provides the reference of a bisection: a recorded dump, or our own forward pass of a model, run for the requested taps.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::session::incomplete::Incomplete;
 
 /// The reference of a bisection.
 pub(crate) enum Reference {
-    /// A recorded run; and the same cut into cells, where the engine takes the tokens in other chunks.
+    /// A recorded run; and the same cut into cells, where the engine's chunks differ.
     Recorded(Box<Dump>, Option<Box<Dump>>),
     /// A model.
     Computed(Box<Computed>),
 }
 
-/// A model, and what was computed of it so far.
+/// A model, and what was computed by it so far.
 pub(crate) struct Computed {
     path: PathBuf,
     pub(crate) model: Model,
@@ -50,7 +50,7 @@ impl Reference {
         };
         let model = match firstdiff_model::load(path) {
             Ok(model) => model,
-            // A folder with neither config.json nor weights was meant for a dump.
+            // A folder with neither config.json nor weights was meant to be a dump.
             Err(_) if path.is_dir() && !path.join("config.json").exists() => return Err(dump.into()),
             Err(error) => return Err(error.into()),
         };
@@ -66,7 +66,7 @@ impl Reference {
         })))
     }
 
-    /// Settles what the model is fed and in which arithmetic.
+    /// Sets the tokens that the model is fed, and its arithmetic.
     pub(crate) fn feed(&mut self, tokens: Vec<u32>, decode_tokens: Vec<u32>, profile: Profile, cache: Cache) {
         if let Reference::Computed(computed) = self {
             (computed.tokens, computed.decode_tokens) = (tokens, decode_tokens);
@@ -77,7 +77,7 @@ impl Reference {
     /// The reference with at least these taps in it.
     ///
     /// # Errors
-    /// When the model cannot be run, or the dump has gone.
+    /// When the model cannot be run, or the dump no longer exists.
     pub(crate) fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
         match self {
             Reference::Recorded(dump, _) => Ok(Dump::open(dump.path())?),
@@ -99,10 +99,10 @@ impl Reference {
         }
     }
 
-    /// Who reads whom, in steps 0 to `last_step`.
+    /// The graph of steps 0 to `last_step`.
     pub(crate) fn graph(&self, last_step: u32) -> Graph {
         match self {
-            // All that it holds can be asked for.
+            // All that it holds can be requested.
             Reference::Recorded(dump, cells) => {
                 let reference = cells.as_ref().unwrap_or(dump);
                 graph_of(reference, reference)
@@ -130,28 +130,28 @@ impl Reference {
         }
     }
 
-    /// The last step that can be compared, however the engine takes the tokens: as a dump shows that holds so many positions.
+    /// The last step that can be compared, whatever the engine's chunks: by the number of positions that a dump holds.
     pub(crate) fn farthest(&self) -> Option<u32> {
         let Reference::Recorded(dump, _) = self else { return None };
         let positions = Chunks::of(dump).and_then(|chunks| u32::try_from(chunks.total().saturating_sub(1)).ok());
         positions.or(self.extent().1)
     }
 
-    /// From here on a dump is taken as cut into cells.
+    /// From here on the dump cut into cells is used.
     pub(crate) fn lay(&mut self, cut: Dump) {
         if let Reference::Recorded(_, cells) = self {
             *cells = Some(Box::new(cut));
         }
     }
 
-    /// From here on a dump is taken as it was recorded.
+    /// From here on the dump is used as it was recorded.
     pub(crate) fn as_recorded(&mut self) {
         if let Reference::Recorded(_, cells) = self {
             *cells = None;
         }
     }
 
-    /// Token positions of the prompt, where a dump shows or says them.
+    /// Token positions of the prompt, where a dump shows or declares them.
     pub(crate) fn positions(&self) -> Option<usize> {
         let Reference::Recorded(dump, _) = self else { return None };
         let rows = |site: Site| {

@@ -1,4 +1,4 @@
-//! What is an engine fed, in which chunks, and how is it judged? Settled by its first run.
+//! Decides by an engine's first run which tokens it is fed, in which chunks, and how it is judged.
 
 use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, CellsOf, align};
@@ -12,7 +12,7 @@ use crate::session::arithmetic::{Choice, Loosened, declared_profile};
 use crate::session::ids;
 
 impl Bisection {
-    /// Takes from the first run what the engine is fed and how it counts.
+    /// Takes from the first run which tokens the engine is fed, and its arithmetic.
     pub(super) fn settle(&mut self, run: &Run) -> Result<()> {
         let own = run.dump.meta();
         let due = self.reference.meta().cloned().unwrap_or_default();
@@ -20,7 +20,7 @@ impl Bisection {
         let given = fed(&own.decode_tokens)?;
         let decoded = self.args.decode_tokens.clone().or(given).unwrap_or_default();
         let told = fed(&own.tokens)?;
-        // --tokens may name those of all steps.
+        // --tokens may give those of all steps.
         let all = told.as_ref().map(|told| [told, &decoded[..]].concat());
         let asked = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
         if let (Some(told), Some(asked)) = (&told, &asked)
@@ -95,7 +95,7 @@ impl Bisection {
         Ok(())
     }
 
-    /// Leaves out the steps from the first on before which another token was decoded than the reference did.
+    /// Leaves out all steps from the first one before which the engine decoded another token than the reference.
     fn common_steps(&mut self, due: Option<&[u32]>, decoded: &[u32]) {
         let parted = due.and_then(|due| due.iter().zip(decoded).position(|(a, b)| a != b));
         if let Some(at) = parted {
@@ -107,7 +107,7 @@ impl Bisection {
         }
     }
 
-    /// Lays the engine's steps against a recorded reference by token position; whether they are other chunks of the same tokens.
+    /// Aligns the engine's steps with a recorded reference by token position; returns whether they are other chunks of the same tokens.
     fn lay(&mut self, run: &Run, tokens: Option<&[u32]>) -> Result<bool> {
         let mut look = Evidence::of(self.driver.evidence.meta.clone());
         look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
@@ -115,7 +115,7 @@ impl Bisection {
         let Aligned { reference, alignment, .. } = align(CellsOf::Both, self.reference.with(&[])?, candidate, None)?;
         let Some(alignment) = alignment else { return Ok(false) };
         let cells = Cells::new(alignment);
-        // Nothing in common is said as other tokens.
+        // Without common tokens, it is reported as other tokens.
         let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
             return Ok(false);
         };

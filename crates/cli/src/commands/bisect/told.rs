@@ -1,4 +1,4 @@
-//! What is said of a bisection? The answer as `compare` words it, and what it cost.
+//! Describes a bisection: the answer in the words of `compare`, and its cost.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(crate) fn unclear(report: &Report) -> bool {
     report.taps.iter().any(|t| t.reason == Some(Reason::Inconclusive))
 }
 
-/// The answer, and what it cost.
+/// The answer, and its cost.
 pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     let mut screen = Screen::default();
     let Outcome::Answer(judged) = outcome else {
@@ -58,7 +58,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     screen
 }
 
-/// Which taps up to the answer were seen at all positions of all steps, and which at some; the last of them, which tell most.
+/// Which taps up to the answer were seen at all positions of all steps, and which at some; the last of them, which show most.
 fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
     const MOST: usize = 6;
     let report = &judged.report;
@@ -83,7 +83,7 @@ fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
     parts
 }
 
-/// What stands before the answer in its layer and was not looked at: it does not lie on the way to it, and may be wrong as well.
+/// The taps before the answer in its layer that were not checked: they are not on the way to it, and may be wrong as well.
 fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
     let first = judged.report.first.as_ref()?;
     let place = judged.report.taps[first.index].place;
@@ -96,7 +96,7 @@ fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
     (!names.is_empty()).then(|| shorten(&names, 6))
 }
 
-/// The comparison of all that was seen, with what to do next about an engine.
+/// The comparison of all that was seen, with the next step for an engine.
 fn compared(bisection: &Bisection, judged: &Judged) -> Compare {
     let first = judged.report.first.as_ref();
     let next = first.map(|first| next(bisection, judged, first, &judged.report.taps[first.index]));

@@ -1,4 +1,4 @@
-//! The dump of a recorded program: its operations carried out on the tokens that it was recorded with.
+//! Dumps a recorded program: executes its operations on the tokens that it was recorded with.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ use crate::session::arithmetic::precision;
 use crate::session::source::program_weights;
 use crate::words::taps_in_words;
 
-/// Carries the program out and writes the dump, whole or not at all. Gives the number of taps.
+/// Executes the program and writes the dump, completely or not at all. Returns the number of taps.
 pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
     let golden = args.model.as_path();
     let said = || golden.display().to_string();
@@ -56,7 +56,7 @@ pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
     })
 }
 
-/// Another prompt would take other shapes, masks and paths through the reference's code.
+/// Another prompt would lead to other shapes and masks, and to other branches in the reference's code.
 fn refuse_other_tokens(args: &DumpArgs, meta: &Meta) -> Result<()> {
     for (option, asked, recorded) in
         [("tokens", &args.tokens, &meta.tokens), ("decode-tokens", &args.decode_tokens, &meta.decode_tokens)]
@@ -73,7 +73,7 @@ fn refuse_other_tokens(args: &DumpArgs, meta: &Meta) -> Result<()> {
     Ok(())
 }
 
-/// Writes the value of each tap that is known.
+/// Writes the value of each known tap.
 fn carry_out(program: &Program, mut evaluator: Evaluator<'_>, profile: Profile, recorder: Recorder) -> Result<usize> {
     let (mut count, mut at, mut unknown) = (0, 0, 0);
     while let Some(number) = evaluator.next_tap() {
@@ -121,7 +121,7 @@ fn record(recorder: &Recorder, tap: &str, value: &Tensor<'_>, profile: Profile) 
     Ok(())
 }
 
-/// The tokens as the reference's dump.json has them: of a batch they are lists, which no recorder writes.
+/// The tokens as in the reference's dump.json: for a batch they are lists, which no recorder writes.
 fn copy_tokens(golden: &Path, folder: &Path) -> Result<()> {
     let read = |folder: &Path| -> Result<Value> { Ok(serde_json::from_slice(&fs::read(folder.join("dump.json"))?)?) };
     let (reference, mut own) = (read(golden)?, read(folder)?);

@@ -1,4 +1,4 @@
-//! What does `explain --run` ask an engine for? Layer by layer what parts a wrong stretch, until single operations are wrong or nothing more can be asked.
+//! Asks an engine for more taps (`explain --run`): layer by layer what divides a wrong span, until single operations are wrong or nothing more can be asked.
 
 use std::path::Path;
 
@@ -21,10 +21,10 @@ use crate::session::replay::ReplaySession;
 use crate::session::source::taps_of;
 use crate::session::wanted::{Wanted, next, outline};
 
-/// Runs that are asked for at most: the ends, the layers, one layer, the others of its kind, and the same of a second mistake and a third.
+/// The most runs: the ends, the layers, one layer, the other layers of its kind, and the same for a second mistake and a third.
 const MOST_RUNS: usize = 10;
 
-/// An engine that was asked, and the dump of all that it wrote.
+/// An engine that was asked for taps, and the dump of all that it wrote.
 pub(crate) struct Asked {
     driver: Driver,
     notes: Vec<String>,
@@ -32,10 +32,10 @@ pub(crate) struct Asked {
     pub(crate) of: CandidateArgs,
 }
 
-/// Asks until single operations are wrong, all is right, or nothing more can be asked.
+/// Asks until single operations are wrong, everything is right, or nothing more can be asked.
 ///
 /// # Errors
-/// When the engine fails, does not give the same twice, or what it wrote cannot be judged.
+/// When the engine fails, does not give the same result twice, or wrote something that cannot be judged.
 pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<Asked> {
     asking.check()?;
     if of.reading.sequence.is_some() {
@@ -64,7 +64,7 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<As
     driver.say(&heading("model", &of.model, &driver))?;
     let evidence = asking.work.join("evidence");
     let mut asked = Asked { driver, notes: Vec::new(), of: CandidateArgs { candidate: Some(evidence), ..of.clone() } };
-    // The names of what the engine writes are taps, and so are those of all that is collected.
+    // The names that the engine writes are taps, and so are those in the collected dump.
     asked.of.reading = ReadingArgs { partial: of.reading.partial, ..ReadingArgs::default() };
     match asked.driver.try_kept()? {
         Earlier::None => {}
@@ -84,7 +84,7 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<As
     Ok(asked)
 }
 
-/// That an engine does not give what a dump of it holds.
+/// The message that an engine does not give what a dump of it holds.
 fn other_run(candidate: &Path, wavering: &Wavering) -> String {
     format!(
         "the engine does not write what {} holds of {} (NMSE {}, max |d| {}): another build, other tokens, or an engine that is not deterministic; leave the \
@@ -102,13 +102,13 @@ impl Asked {
         self.driver.say(&kept(&self.driver))
     }
 
-    /// Asks run by run; the place where two runs are not the same, if there is one.
+    /// Asks run by run; returns the place where two runs differ, if there is one.
     fn search(&mut self, given: Option<&Run>, begin: Option<&Wanted>) -> Result<Option<Wavering>> {
         (self.driver.absent, self.notes) = Default::default();
         if let Some(run) = given {
             let (own, bytes) = (self.own(run), self.driver.evidence.bytes);
             self.driver.evidence.absorb(run, own, |_, _| 0.0)?;
-            // It is not the engine's, of this start.
+            // The engine did not write it in this start.
             self.driver.evidence.bytes = bytes;
         }
         let mut wanted = begin.cloned();
@@ -121,7 +121,7 @@ impl Asked {
             let question = whole(taps);
             let run = match self.driver.engine.ask(&question, 0)? {
                 Ok(run) => run,
-                // What else the engine has it may not know how to write: its other runs still tell something.
+                // The engine may not be able to write its other taps: its other runs still show something.
                 Err(Failure::Others(..) | Failure::Silent(..)) if !self.driver.runs.is_empty() || given.is_some() => {
                     self.driver.absent.extend(&question.taps);
                     continue;
@@ -155,7 +155,7 @@ impl Asked {
         }
     }
 
-    /// What is to be asked next.
+    /// The taps to ask for next.
     fn wanted(&mut self, session: &ReplaySession) -> Option<Wanted> {
         let wanted = next(&session.replay, &session.given.dump, &self.driver.absent)?;
         if self.driver.runs.len() >= MOST_RUNS {
@@ -177,7 +177,7 @@ impl Asked {
         (told.or_else(asked).or_else(shown).unwrap_or(1), ANY_STEP)
     }
 
-    /// All that was written, each operation on its own inputs.
+    /// Judges all that was written, each operation on its own inputs.
     fn judged(&self) -> Result<ReplaySession> {
         self.driver.evidence.write(&self.driver.work.join("evidence"))?;
         let given = self.of.clone().open().with_context(|| "what the engine wrote")?;
@@ -194,7 +194,7 @@ impl Asked {
         self.driver.finish()
     }
 
-    /// What was asked, for programs.
+    /// What was asked, as data.
     pub(crate) fn report(&self) -> report::Asked {
         report::Asked {
             engine: self.driver.engine.command.clone(),
@@ -208,7 +208,7 @@ impl Asked {
     }
 }
 
-/// What is asked for first: what each layer gives, and where its router sends the tokens, without which nothing of experts can be read.
+/// The first taps: the output of each layer, and the choice of its router, without which no row of an expert can be read.
 fn first(all: &[Tap]) -> Vec<Tap> {
     let choices = all.iter().copied().filter(|tap| tap.is_open() && tap.last_name() == CHOICE);
     outline(all).into_iter().chain(choices).collect()

@@ -1,4 +1,4 @@
-//! `firstdiff explain MODEL CAND`: why is it wrong? Arguments, screen and JSON.
+//! `firstdiff explain MODEL CAND`: finds the cause of wrong taps. Arguments, screen and JSON.
 
 mod asked;
 
@@ -40,7 +40,7 @@ of the first wrong layer, then the same operations of the other layers that are 
 asked; mostly three runs. It is told by FIRSTDIFF_DIR, FIRSTDIFF_TAPS and FIRSTDIFF_TOKENS what to write and where, as `bisect --help` says. It
 must feed the same tokens each time. All that it wrote is left as a dump in the folder `evidence` of --work.";
 
-/// What `explain` is asked.
+/// The arguments of `explain`.
 #[derive(Debug, Args)]
 #[command(mut_arg("candidate", |arg| arg.required(false).required_unless_present("run")))]
 pub(crate) struct ExplainArgs {
@@ -81,7 +81,7 @@ pub(crate) struct ExplainArgs {
     html: Option<PathBuf>,
 }
 
-/// Explains, prints, and gives the exit code.
+/// Explains, prints, and returns the exit code.
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
@@ -125,7 +125,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
 }
 
 impl ExplainArgs {
-    /// The engine to be asked, if there is one.
+    /// The engine to ask, if there is one.
     fn asking(&self) -> Option<Asking> {
         let (work, fresh) = (self.work.clone(), self.fresh);
         self.run.clone().map(|command| Asking { command, timeout: self.timeout, work, fresh })
@@ -149,7 +149,7 @@ pub(crate) fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement>
     Ok(Judgement { session: ReplaySession { given, replay, findings }, not_testable })
 }
 
-/// The reference, explained in its own right.
+/// The reference, explained like a candidate.
 fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
     let candidate = Some(path.to_owned());
     explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..of.clone() }, effort)
@@ -243,7 +243,7 @@ impl Kind {
     }
 }
 
-/// What, the proof, what to change.
+/// The cause, its proof, and what to change.
 fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
     let (place, cause) = (paint(BOLD, &found.place), &found.diagnosis);
     match (&cause.summary, &cause.arithmetic) {
@@ -292,7 +292,7 @@ fn next(screen: &mut Screen, found: &Explained) {
     }
 }
 
-/// A fault without a cause: what came nearest, and what it is not.
+/// A fault without a cause: the nearest mistake, and what is ruled out.
 fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
     let what = match found.span.len() {
         0 => found.op.clone(),
@@ -314,16 +314,16 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
     }
     if found.diagnosis.matched == Match::Closest {
         let near: Vec<String> = found.diagnosis.also.iter().map(|near| near.words.clone()).collect();
-        // What gives these numbers, and is no cause for another reason.
+        // It gives these numbers, but is not stated as the cause for another reason.
         let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
         screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&found.diagnosis)));
     }
     let words = tried(found, verbose);
     if !words.is_empty() {
         let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
-        // Between several operations another fault may stand beside it, that hides it.
+        // Between several operations, another fault may hide it.
         let how = if found.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
-        // A variant that was not tried may be the truth.
+        // A variant that was not tried may be the cause.
         screen.line(&format!("    {how}, in the forms tried here: {text}"));
     }
     if found.untried > 0 {
@@ -339,7 +339,7 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
     next(screen, found);
 }
 
-/// What is said of a reference.
+/// The result for a reference.
 fn beside(screen: &mut Screen, judged: &Judged, reference: &OfReference) {
     let path = safe(&reference.candidate.path);
     let text = match reference.conclusion.verdict {
@@ -354,7 +354,7 @@ fn beside(screen: &mut Screen, judged: &Judged, reference: &OfReference) {
     reference.findings.iter().for_each(|found| finding(screen, judged, found, false));
 }
 
-/// What the nearest mistake leaves: where least of the error is left, and where most.
+/// The error that the nearest mistake leaves: where it leaves least, and where most.
 fn what_is_left(cause: &Diagnosis) -> String {
     let by_rest = |a: &&Residual, b: &&Residual| a.residual_nmse.total_cmp(&b.residual_nmse);
     let (least, most) = (cause.residuals.iter().min_by(by_rest), cause.residuals.iter().max_by(by_rest));
@@ -368,11 +368,11 @@ fn what_is_left(cause: &Diagnosis) -> String {
     }
 }
 
-/// The ids that were tried, the nearest first, and what each leaves where that is asked.
+/// The ids that were tried, the nearest first, with what each leaves if `verbose`.
 fn tried(found: &Explained, verbose: bool) -> Vec<String> {
     let mut tried: Vec<&Tried> = found.tried.iter().collect();
     if found.diagnosis.cause.is_none() {
-        // Not those that come nearest: they are said.
+        // Without the nearest ones, which are printed anyway.
         tried.retain(|other| found.diagnosis.also.iter().all(|near| near.cause != other.cause));
     }
     tried.sort_by(|a, b| a.residual_nmse.total_cmp(&b.residual_nmse));

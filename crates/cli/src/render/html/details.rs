@@ -1,4 +1,4 @@
-//! What is told of a tap that is asked for? Its measures, and, where both sides were read, where in it the error is. As JSON within the page.
+//! Collects the details of the taps that a page shows, as JSON within the page: their measures and, where both sides were read, where the error is.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::render::html::grid::Place;
 use crate::report::TapEntry;
 
-/// Taps of which it is told where in them the error is: a page stays small.
+/// The most taps with details about where the error is: that keeps a page small.
 const MOST: usize = 2000;
 
-/// The taps that a page shows, by their places in the report, in the order in which they came up.
+/// The taps that a page shows, by their indices in the report, in the order of first use.
 #[derive(Default)]
 pub(crate) struct Shown(Vec<usize>);
 
@@ -24,10 +24,10 @@ impl Shown {
     }
 }
 
-/// What is told of the taps of a page.
+/// The details of a page's taps.
 pub(crate) struct Details {
     taps: Vec<Told>,
-    /// How many taps were compared, and it is not told where in them the error is.
+    /// How many compared taps have no details about where the error is.
     pub(crate) left_out: usize,
 }
 
@@ -37,21 +37,21 @@ struct Told {
     tap: String,
     when: String,
     status: &'static str,
-    /// What stands beside the picture: a name, and the words or the number as every screen has it.
+    /// The facts beside the picture: a name, and the words or the number that every screen shows.
     facts: Vec<(&'static str, String)>,
     is_measured: bool,
-    /// For the line in the picture.
+    /// For the line of the tolerance in the picture.
     allowed: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Drawn>,
 }
 
-/// What is drawn of one tap.
+/// The picture of one tap.
 #[derive(Serialize)]
 struct Drawn {
     positions: Levels,
     tokens: Vec<[usize; 2]>,
-    /// What stands along the last axis.
+    /// The meaning of the last axis.
     last: &'static str,
     heads: Levels,
     channels: Levels,
@@ -63,11 +63,11 @@ struct Drawn {
     maps: Option<Drawing>,
 }
 
-/// NMSE in tenths of decades: of 0 null, of what is not finite 9999.
+/// NMSE in tenths of decades: null for 0, 9999 for values that are not finite.
 #[derive(Serialize)]
 struct Levels {
     each: usize,
-    /// How many stand in all groups.
+    /// How many are in all groups together.
     count: usize,
     tenths: Vec<Option<i32>>,
     /// The group that is furthest off, and its NMSE; null where that is not finite.
@@ -82,19 +82,19 @@ struct Drawing {
     size: [usize; 2],
     each: [usize; 2],
     tokens: Vec<usize>,
-    /// Null of what is not finite.
+    /// Null where not finite.
     reference: Vec<Option<i32>>,
     candidate: Vec<Option<i32>>,
 }
 
 impl Details {
-    /// Of taps of which only the measures are known.
+    /// The details of taps of which only the measures are known.
     pub(crate) fn without_tensors(listed: &[Place<'_>], shown: &Shown) -> Details {
         let told = shown.0.iter().map(|&at| Told::of(&listed[at], None));
         Details { taps: told.collect(), left_out: 0 }
     }
 
-    /// Of taps that are read again: those that differ before those that agree.
+    /// The details of taps that are read again: those that differ before those that agree.
     pub(crate) fn read(
         order: &InReferenceOrder<'_>,
         report: &Report,
@@ -115,7 +115,7 @@ impl Details {
         Ok(Details { taps: told.collect(), left_out })
     }
 
-    /// All of it as JSON that may stand within a page.
+    /// All details as JSON that can be embedded in a page.
     pub(crate) fn json(&self) -> Result<String> {
         Ok(serde_json::to_string(&self.taps)?.replace('<', "\\u003c"))
     }
@@ -173,7 +173,7 @@ impl Drawn {
     }
 }
 
-/// What stands for an error that is not finite.
+/// The number for an error that is not finite.
 const NOT_FINITE: i32 = 9999;
 
 impl Levels {
@@ -198,7 +198,7 @@ impl Drawing {
     }
 }
 
-/// A value as it is shown beside another: with digits enough to see them apart.
+/// A value to be shown beside another, with enough digits to distinguish them.
 fn digits(value: f64) -> String {
     match value.abs() {
         a if a == 0.0 || (1e-3..1e5).contains(&a) => format!("{value:.6}"),

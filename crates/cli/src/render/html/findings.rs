@@ -1,4 +1,4 @@
-//! What is said of each fault? Its cause or law with the proof, what to change, and a picture where something was measured.
+//! Renders a card for each fault: its cause or law with the proof, what to change, and a picture where something was measured.
 
 use firstdiff_compare::number;
 
@@ -13,15 +13,15 @@ pub(crate) struct Card {
     /// `cause proved`, `law measured` ..
     pub(crate) sure: &'static str,
     pub(crate) title: String,
-    /// What is known, by name.
+    /// The known facts, by name.
     pub(crate) lines: Vec<(&'static str, String)>,
     pub(crate) picture: Option<Picture>,
 }
 
-/// Names that are listed.
+/// The most names in a list.
 const MOST: usize = 12;
 
-/// The faults that a page tells of: those that were explained, else those of the operations that were replayed, else that of the comparison.
+/// The faults on a page: those that were explained, else those of the replayed operations, else that of the comparison.
 pub(crate) fn cards(page: &Page<'_>) -> Vec<Card> {
     if let Some(told) = page.explained {
         return told.findings.iter().map(Card::of_explained).collect();
@@ -35,7 +35,7 @@ pub(crate) fn cards(page: &Page<'_>) -> Vec<Card> {
 }
 
 impl Card {
-    /// Whether a line of it says this.
+    /// Whether one of its lines has this text.
     pub(crate) fn says(&self, text: &str) -> bool {
         self.lines.iter().any(|(_, line)| line == text)
     }

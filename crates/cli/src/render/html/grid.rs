@@ -1,4 +1,4 @@
-//! How do all taps stand at one glance? A map of layers by taps, each cell the worst of what it stands for, prefill and decode apart.
+//! Renders the map of all taps, layers by taps, for prefill and decode apart. Each cell shows the worst of its taps.
 
 use firstdiff_compare::{ChunkAlignment, Status, number};
 use firstdiff_trace::Tap;
@@ -16,13 +16,13 @@ pub(crate) enum Phase {
     Decode,
 }
 
-/// A tap and where in the run it stands.
+/// A tap and where in the run it is.
 pub(crate) struct Place<'a> {
     pub(crate) entry: &'a TapEntry,
     /// What its name says.
     pub(crate) tap: Tap,
     pub(crate) phase: Phase,
-    /// Where in the run, in words; nothing for the prefill.
+    /// Where in the run, in words; empty for the prefill.
     pub(crate) when: String,
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Option<Cell>>,
 }
 
-/// What is shown of a tap, or of the worst of several.
+/// The cell of a tap, or of the worst of several.
 pub(crate) struct Cell {
-    /// Its number among those whose details are told.
+    /// Its number among the taps with details.
     pub(crate) at: usize,
     pub(crate) class: &'static str,
     pub(crate) text: String,
@@ -69,7 +69,7 @@ struct Slot<'a> {
     count: usize,
 }
 
-/// The maps of all taps, and of what would be a map of nothing but unchecked taps a line. What a cell shows is noted in `shown`.
+/// The maps of all taps; what would be a map of only unchecked taps becomes a line. What a cell shows is recorded in `shown`.
 pub(crate) fn grids(
     listed: &[Place<'_>],
     first: Option<&(String, u32)>,
@@ -87,7 +87,7 @@ pub(crate) fn grids(
                 stacks.push(stack(&place.tap));
             }
         }
-        // Layers first, what stands outside of them last.
+        // Layers first, taps outside of them last.
         stacks.sort_by_key(Option::is_none);
         for of in stacks {
             let taps = || of_phase.iter().filter(|(_, place)| stack(&place.tap) == of);
@@ -155,14 +155,14 @@ fn title(stack: Option<&str>, phase: Phase, decodes: bool) -> String {
     }
 }
 
-/// The name of a tap without its layer; those of single experts together.
+/// The name of a tap without its layer; taps of single experts share one.
 fn column(tap: &Tap) -> String {
     let numbered = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let parts: Vec<&str> = tap.site.name().split('.').map(|part| if numbered(part) { "*" } else { part }).collect();
     parts.join(".")
 }
 
-/// The order of cells that stand for several taps: what is most to be seen is greatest.
+/// The order among taps of one cell: the most important is greatest.
 fn rank(entry: &TapEntry) -> (u8, f64) {
     let status = match entry.status {
         Status::Exact => 0,
@@ -175,7 +175,7 @@ fn rank(entry: &TapEntry) -> (u8, f64) {
     (status, decades(entry).unwrap_or(f64::INFINITY))
 }
 
-/// How far the error is above what is allowed, in powers of ten; below it is negative. `None` where there is no such number.
+/// How far the error is above the tolerance, in powers of ten; negative below it. `None` where there is no such number.
 pub(crate) fn decades(entry: &TapEntry) -> Option<f64> {
     let (nmse, allowed) = (entry.measures.nmse?, entry.measures.allowed_nmse?);
     let decades = (nmse / allowed).log10();
@@ -191,7 +191,7 @@ fn cell(place: &Place<'_>, count: usize, at: usize, is_first: bool) -> Cell {
         (Status::Rounding, Some(above)) if above <= 0.0 => {
             (if above > -1.0 { "near" } else { "under" }, format!("\u{2212}{:.0}", -above))
         }
-        // Zeros of either sign.
+        // Zeros that differ in sign.
         (Status::Rounding, _) => ("under", "=".to_owned()),
         // It differs by its structure, not by its size.
         (_, Some(above)) if above <= 0.0 => ("over1", "\u{2260}".to_owned()),

@@ -1,4 +1,5 @@
-//! How does the error grow along the residual stream? Of every stack a chart of its layers: the error of prefill and decode, what is allowed, and the noise.
+//! Draws how the error grows along the residual stream: for every stack a chart over its layers, with the errors of prefill and decode, the tolerance, and
+//! the noise.
 
 use firstdiff_compare::number;
 use firstdiff_trace::{Site, Tap};
@@ -6,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use crate::render::html::grid::{Phase, Place};
 use crate::render::html::plot::{Plot, Series};
 
-/// An NMSE as small as this, or 0, stands at the lower edge.
+/// An NMSE below this, or 0, is drawn at the lower edge.
 const LEAST: f64 = 1e-18;
 
 /// The charts.
@@ -21,7 +22,7 @@ pub(crate) fn plots(listed: &[Place<'_>]) -> Vec<Plot> {
     stacks.into_iter().filter_map(|stack| plot(listed, stack)).collect()
 }
 
-/// Where along the stream a tap stands: layer n ends at n + 1.
+/// The place of a tap along the stream: layer n ends at n + 1.
 fn along(tap: &Tap) -> Option<f64> {
     match (tap.role(), tap.layer) {
         (Site::H0, _) => Some(0.0),
@@ -39,7 +40,7 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
             let (Some(x), Some(y)) = (along(tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
             let of = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
             let y = if y.is_nan() { f64::INFINITY } else { y };
-            // Of several steps the worst.
+            // The worst of several steps.
             match points.iter_mut().find(|(known, ..)| *known == x) {
                 Some(known) if known.1 < y.max(LEAST).log10() => *known = of(y),
                 Some(_) => {}
@@ -49,7 +50,7 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
-    // What differs and has no such number is not finite.
+    // A tap that differs without such a number is not finite.
     let error = |place: &Place<'_>| {
         let differs = place.entry.status.differs();
         place.entry.measures.nmse.or(differs.then_some(f64::INFINITY))

@@ -1,5 +1,5 @@
-//! How is a report written as a page? One file that needs nothing else: what is concluded, why, and what was not checked on its first screen; then a
-//! map of all taps, the growth of the error, and, of any tap that is asked for, where in it the error is.
+//! Writes a report as one self-contained page: first what is concluded, why, and what was not checked; then a map of all taps, the growth of the error, and,
+//! for a selected tap, where in it the error is.
 
 mod details;
 mod findings;
@@ -26,27 +26,27 @@ use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::words::safe;
 
-/// What a page is made of: reports of one candidate.
+/// The contents of a page: reports of one candidate.
 #[derive(Default)]
 pub(crate) struct Page<'a> {
-    /// Where it parts from a reference.
+    /// Where it diverges from a reference.
     pub(crate) compared: Option<(&'a Judged, &'a Compare)>,
-    /// Which of its operations are wrong in themselves.
+    /// Which of its operations are wrong by themselves.
     pub(crate) replayed: Option<&'a Replay>,
     /// Why.
     pub(crate) explained: Option<&'a Explain>,
-    /// Of a gate, whether it is passed.
+    /// For a gate, whether it passes.
     pub(crate) passed: Option<bool>,
     /// Why the command fails beside the verdict, or what a baseline allows.
     pub(crate) failed: Vec<String>,
 }
 
-/// The page as its template has it.
+/// The values of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Filled {
     title: String,
-    /// What stands in the mark, and how that looks.
+    /// The word in the verdict's mark, and its style.
     verdict: String,
     class: &'static str,
     failed: Vec<String>,
@@ -59,7 +59,7 @@ struct Filled {
     next: Option<String>,
     not_checked: Vec<String>,
     warnings: Vec<String>,
-    /// What a cell of the maps is measured against, and what the marked one is.
+    /// What the cells of the maps are measured against, and the meaning of the marked one.
     measured_against: &'static str,
     first_is: &'static str,
     has_details: bool,
@@ -73,7 +73,7 @@ struct Filled {
     version: &'static str,
 }
 
-/// A name and what is said under it.
+/// A name and its text.
 struct Line {
     name: String,
     text: String,
@@ -86,7 +86,7 @@ impl Line {
 }
 
 impl Page<'_> {
-    /// Writes the page to a file, where there is to be one, that is none of `inputs`, or to standard output for `-`.
+    /// Writes the page to a file, if one is requested, that must not be one of `inputs`; or to standard output for `-`.
     ///
     /// # Errors
     /// When a dump cannot be read again, or the file not written.
@@ -107,7 +107,7 @@ impl Page<'_> {
             Some(Divergence { headline, notes, lines, .. }) => (headline, notes, lines),
             None => (reason.clone().map_or_else(|| self.in_short(), |reason| safe(&reason)), Vec::new(), Vec::new()),
         };
-        // A cause that the model gave stands among the findings.
+        // A cause that the model gave is among the findings.
         let without_cause = lines.into_iter().take_while(|(name, _)| *name != CAUSE);
         let cards = findings::cards(self);
         let verdict_word = match verdict {
@@ -154,7 +154,7 @@ impl Page<'_> {
         Ok(filled.render()?)
     }
 
-    /// Every tap, with where in the run it stands.
+    /// Every tap, with where in the run it is.
     fn listed(&self) -> Vec<Place<'_>> {
         let alignment = self.compared.and_then(|(judged, _)| judged.report.alignment.as_deref());
         match self.compared {
@@ -166,12 +166,12 @@ impl Page<'_> {
         }
     }
 
-    /// What explain judged, or replay.
+    /// What explain judged, else what replay did.
     fn judged(&self) -> Option<&Replayed> {
         self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged))
     }
 
-    /// The tap that is to be looked at first, and its step.
+    /// The tap to look at first, and its step.
     fn first(&self, listed: &[Place<'_>]) -> Option<(String, u32)> {
         if let Some((_, told)) = self.compared {
             return told.first_divergence.as_ref().map(|first| (first.tap.clone(), first.step));
@@ -235,12 +235,12 @@ impl Page<'_> {
         facts
     }
 
-    /// That only the candidate's own word asks for so coarse a profile.
+    /// A note that only the candidate's own metadata asks for so coarse a profile.
     fn loosened(&self) -> String {
         self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.loosened))
     }
 
-    /// What is concluded, where there is no first divergence to tell of.
+    /// The conclusion, where there is no first divergence.
     fn in_short(&self) -> String {
         if let Some((judged, told)) = self.compared
             && told.conclusion.verdict == Verdict::Parity

@@ -1,4 +1,4 @@
-//! What does a measured law look like? Its angles, its curve, its mask or its gain, beside those of the model.
+//! Draws a measured law: its angles, its curve, its mask or its gain, beside those of the model.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use firstdiff_compare::number;
 
 use crate::render::html::plot::{Plot, Series};
 
-/// Queries and keys of a mask that are drawn.
+/// The most queries and keys of a mask that are drawn.
 const MASK: usize = 48;
 
 /// A picture of a law.
@@ -24,7 +24,7 @@ pub(crate) struct Mask {
 }
 
 impl Picture {
-    /// Of what a law says is to be drawn; `None` of what nobody draws.
+    /// The picture of a law's data; `None` where there is no picture for it.
     pub(crate) fn of(data: &Value) -> Option<Picture> {
         let numbers =
             |key: &str| -> Option<Vec<f64>> { data.get(key)?.as_array()?.iter().map(Value::as_f64).collect() };
@@ -55,7 +55,7 @@ impl Picture {
     }
 }
 
-/// Measured numbers over the model's: a ratio of 1 is right. Where they are spread far, by their logarithm.
+/// Measured numbers divided by the model's: a ratio of 1 is right. Widely spread ratios are drawn by their logarithm.
 fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>) -> Option<Picture> {
     let of_both = || right.iter().zip(&measured);
     let ratios: Vec<f64> = of_both().map(|(right, measured)| measured / right).collect();

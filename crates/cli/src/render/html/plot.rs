@@ -1,19 +1,19 @@
-//! What is a chart? Lines and points in a frame with a few ticks, and the same in words.
+//! Lays out a chart: lines and points in a frame with a few ticks, and the same in words.
 
 use std::fmt::Write;
 
-/// Width and height of the frame, and the room left and below for ticks.
+/// Width and height of the frame, and the room for ticks to the left and below.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 200.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 10.0;
-/// Ticks along an axis at most.
+/// The most ticks along an axis.
 const TICKS: usize = 8;
 
-/// A chart as its template draws it.
+/// The values of a chart's template.
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// What can be seen in it, in words.
+    /// What the chart shows, in words.
     pub(crate) summary: String,
     pub(crate) along: &'static str,
     pub(crate) curves: Vec<Curve>,
@@ -24,14 +24,14 @@ pub(crate) struct Plot {
 /// A line of a chart.
 pub(crate) struct Curve {
     pub(crate) name: &'static str,
-    /// How it is drawn: a class of the style sheet.
+    /// Its style: a class of the style sheet.
     pub(crate) class: &'static str,
     /// The path of an SVG.
     pub(crate) path: String,
     pub(crate) points: Vec<Point>,
 }
 
-/// A point that says what it is.
+/// A point with a label.
 pub(crate) struct Point {
     pub(crate) x: String,
     pub(crate) y: String,
@@ -48,12 +48,12 @@ pub(crate) struct Tick {
 pub(crate) struct Series {
     pub(crate) name: &'static str,
     pub(crate) class: &'static str,
-    /// x, y and what is said of the point.
+    /// x, y and the label of the point.
     pub(crate) points: Vec<(f64, f64, String)>,
 }
 
 impl Plot {
-    /// A chart; `None` where nothing in it is finite. What is infinite stands at the upper edge, a NaN is left out. `y_text` and `x_text` say a tick's number.
+    /// A chart; `None` where nothing in it is finite. Infinite values are at the upper edge, NaNs are left out. `y_text` and `x_text` format a tick's number.
     pub(crate) fn of(
         title: String,
         summary: String,
