@@ -1,6 +1,6 @@
 //! Sums of a stream and a branch.
 
-use firstdiff_program::At;
+use firstdiff_program::{At, View};
 use firstdiff_trace::Site;
 use serde_json::json;
 
@@ -20,10 +20,20 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !sums || acts || super::rotation::is_rotation(context, op) {
         return Vec::new();
     }
-    // The stream is what was there before, in the first layer and step as in all.
+    // In the first layer and step as in all.
     let first = context.first_of(op);
-    let made = |at: usize| context.tensor(first, at).and_then(|view| context.maker(first, view)).unwrap_or(0);
-    let (stream, branch) = if made(0) <= made(1) { (a, b) } else { (b, a) };
+    let carries = |at: usize| context.tensor(first, at).is_some_and(|view| carries_stream(context, first, view, SUMS));
+    let (stream, branch) = match [carries(0), carries(1)] {
+        [true, false] => (a, b),
+        [false, true] => (b, a),
+        // Two branches of a parallel block: neither is the stream.
+        [false, false] if [a, b].iter().all(|view| context.is_projected(op, view)) => return Vec::new(),
+        // The stream is what was there before.
+        _ => {
+            let made = |at: usize| context.tensor(first, at).and_then(|view| context.maker(first, view)).unwrap_or(0);
+            if made(0) <= made(1) { (a, b) } else { (b, a) }
+        }
+    };
     let source = |sum: &str| vec![("sum", json!(sum))];
     let weighed = |a: f64, b: f64| computed(&[stream, branch], move |x| both(&x[0], &x[1], |x, y| a * x + b * y));
     let mut forms = vec![Form::one(&RESIDUAL_SCALE, vec![("factor", json!(-1.0))], op, weighed(1.0, -1.0))];
@@ -45,10 +55,29 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms
 }
 
+/// Sums of one layer that a stream passes, at the most: of attention, of the feed-forward part, of experts.
+const SUMS: usize = 3;
+
+fn in_stream(context: &Context<'_>, tap: usize) -> bool {
+    matches!(context.site(tap), Site::H | Site::HAttn | Site::H0)
+}
+
+/// Whether what `op` reads is the residual stream, or the stream with something added to it.
+fn carries_stream(context: &Context<'_>, op: usize, view: &View, sums: usize) -> bool {
+    let Some(made) = context.origin(op, view) else { return false };
+    let taps = context.program.taps();
+    if (0..taps.len()).any(|tap| taps[tap].op == made && in_stream(context, tap)) {
+        return true;
+    }
+    sums > 0
+        && context.base(made) == "add"
+        && context.tensors(made).iter().any(|(_, view)| carries_stream(context, made, view, sums - 1))
+}
+
 /// Whether a sum is one of a residual stream: as wide as one, and nothing that the rules have another name for (experts beside a shared one).
 fn is_stream(context: &Context<'_>, op: usize) -> bool {
     let taps = context.program.taps();
-    let in_stream = |tap: &usize| matches!(context.site(*tap), Site::H | Site::HAttn | Site::H0);
+    let in_stream = |tap: &usize| in_stream(context, *tap);
     let width = |tap: usize| taps[tap].view.shape.last();
     let own = context.out(op).and_then(|out| out.shape.last());
     let mut streams = (0..taps.len()).filter(in_stream).map(width).peekable();
