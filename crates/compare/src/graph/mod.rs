@@ -108,7 +108,10 @@ impl Graph {
         let nodes =
             |(&step, layers)| (step, open.among(open.completing(vocabulary::decoder(layers, &sites, is_other)), step));
         let mut graph = Graph::of_steps(steps.iter().map(nodes));
-        graph.unrecorded = steps.iter().flat_map(|(&step, layers)| unrecorded(step, layers)).collect();
+        // The layers of named stacks are those of the model, where no others occur.
+        let are_layers = |layers: &BTreeSet<u32>| !layers.is_empty() || !open.has_named_stacks();
+        let steps = steps.iter().filter(|(_, layers)| are_layers(layers));
+        graph.unrecorded = steps.flat_map(|(&step, layers)| unrecorded(step, layers)).collect();
         graph
     }
 

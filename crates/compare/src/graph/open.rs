@@ -67,6 +67,11 @@ impl OpenTaps {
         self.shared.values().flatten().any(|tap| tap.stack().is_empty() && tap.layer == Some(layer))
     }
 
+    /// Whether layers of a named stack have taps, as those of an encoder and a decoder.
+    pub(super) fn has_named_stacks(&self) -> bool {
+        self.shared.values().flatten().any(|tap| tap.block().is_some_and(|(stack, _)| !stack.is_empty()))
+    }
+
     /// Whether it is known when a tap is produced: by the vocabulary or a dump.json. Else it is placed by its name.
     pub(crate) fn says_order(&self, tap: Tap) -> bool {
         !tap.is_open() || self.in_graph.contains_key(&tap) || self.recorded.contains_key(&tap)
