@@ -387,7 +387,8 @@ fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
     let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();
     let absent = session.replay.taps.len() - listed.taps.len() - coarse;
     if absent > 0 {
-        lines.push(format!("{} of the model were not recorded", taps_in_words(absent)));
+        let were = if absent == 1 { "was" } else { "were" };
+        lines.push(format!("{} of the model {were} not recorded", taps_in_words(absent)));
     }
     if coarse > 0 {
         lines.push(format!("{} are in the file, {COARSE}", taps_in_words(coarse)));

@@ -323,13 +323,13 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
 
 /// The nearest tap behind an operation that is made of what it gives, up to the tap `last`; the nearest in order where none is.
 fn made_of(program: &Program, op: usize, last: usize) -> Option<usize> {
-    let (step, end) = (program.taps()[last].step, program.taps()[last].op);
+    let end = program.taps()[last].op;
     let (mut open, mut behind) = (vec![op], BTreeSet::from([op]));
     while let Some(at) = open.pop() {
         let readers = program.readers(at).iter().copied().filter(|&reader| reader <= end);
         open.extend(readers.filter(|&reader| behind.insert(reader)));
     }
-    let taps = || program.taps().iter().enumerate().filter(|(_, t)| t.step == step && t.op >= op);
+    let taps = || program.taps().iter().enumerate().filter(|(_, t)| (op..=end).contains(&t.op));
     let nearest = taps().filter(|(_, t)| behind.contains(&t.op)).min_by_key(|(_, t)| t.op);
     nearest.or_else(|| taps().min_by_key(|(_, t)| t.op)).map(|(number, _)| number)
 }

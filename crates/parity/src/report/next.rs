@@ -99,9 +99,15 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
                 shorten(&names, 4)
             ))
         }
-        (_, Some(other)) => Some(format!(
-            "look at what the candidate records under {name}: it is the reference's {other}: if the engine goes on with it, the two are exchanged, or '{op}' is left out"
-        )),
+        (_, Some(other)) => {
+            let what = match first.reads.iter().any(|read| read.tap.to_string() == *other) {
+                true => format!("'{op}' is left out"),
+                false => "it takes the one for the other".to_owned(),
+            };
+            Some(format!(
+                "look at what the candidate records under {name}: it is the reference's {other}: if the engine goes on with it, {what}"
+            ))
+        }
         _ => None,
     }
 }

@@ -55,7 +55,11 @@ pub fn reasons(run: &[&TapReport]) -> String {
     reasons.dedup();
     let more = reasons.len().saturating_sub(2);
     reasons.truncate(2);
-    let more = if more > 0 { format!("; {more} other reasons") } else { String::new() };
+    let more = match more {
+        0 => String::new(),
+        1 => "; 1 other reason".to_owned(),
+        more => format!("; {more} other reasons"),
+    };
     format!("{}{more}", reasons.join("; "))
 }
 

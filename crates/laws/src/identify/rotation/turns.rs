@@ -1,5 +1,6 @@
 //! Which dimensions are rotated together, and by what.
 
+use std::collections::BTreeSet;
 use std::f64::consts::PI;
 
 use ndarray::{Array2, Array3};
@@ -51,6 +52,24 @@ pub(super) struct Turns {
 }
 
 impl Pairing {
+    /// In words, where these of its pairs are turned: those of a part of a head are named as the part's.
+    pub(super) fn said(&self, is_turned: impl Fn(usize) -> bool) -> String {
+        let pairs = |pairing: &Pairing, from: usize| -> BTreeSet<(usize, usize)> {
+            pairing.first.iter().zip(&pairing.second).map(|(a, b)| (a + from, b + from)).collect()
+        };
+        let turned: BTreeSet<(usize, usize)> =
+            (0..self.first.len()).filter(|&pair| is_turned(pair)).map(|pair| (self.first[pair], self.second[pair])).collect();
+        let Some(&(from, to)) = turned.first().filter(|_| turned.len() < self.first.len()) else {
+            return self.words.to_owned();
+        };
+        let d = 2 * turned.len();
+        match pairings(d).into_iter().find(|part| pairs(part, from) == turned) {
+            _ if d == 2 => format!("{from} and {to} alone"),
+            Some(part) => format!("{} of dimensions {from} to {} alone, d = {d}", part.words, from + d - 1),
+            None => format!("{}, {} of these pairs alone,", self.words, turned.len()),
+        }
+    }
+
     fn complex(&self, x: &Array3<f64>, at: (usize, usize), pair: usize) -> Complex<f64> {
         let (t, h) = at;
         let second = x[[t, h, self.second[pair]]];
