@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use firstdiff_compare::Place;
 use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Operand, Program, Scalar, Slice};
 use firstdiff_trace::Tap;
@@ -18,6 +19,7 @@ use crate::program::Recording;
 use crate::program::explain::{Explained, Reproduced, rounded_to};
 use crate::program::forms::Form;
 use crate::program::held::Held;
+use crate::replay::{Replay, Replayed};
 use crate::tolerance::search::{AS_NEAR, PLAINLY_THE_SAME};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
@@ -139,6 +141,10 @@ fn digits(form: &Form) -> i32 {
     let numbers = form.params.iter().filter_map(|(_, value)| value.as_f64());
     numbers.map(|value| of(value).unwrap_or(PLAIN_DIGITS)).max().unwrap_or(0)
 }
+
+/// What is said of a cause that others stand before.
+const UNTRIED: &str =
+    "others that may give the same, and are made more often, were not tried for want of time (--seconds)";
 
 /// A number with as many digits is none that anybody wrote.
 const PLAIN_DIGITS: i32 = 6;
@@ -262,6 +268,9 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
         alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
         tried: of_it[0].tried.clone(),
+        note: Some(UNTRIED.to_owned()).filter(|_| {
+            form.mistake.stands_behind != StandsBehind::None && of_it.iter().any(|e| !e.untried.is_empty())
+        }),
         ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };
     one.forms().map(|form| (*first, finding(form))).collect()
@@ -369,6 +378,7 @@ fn unexplained(
         note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))).or(supposed),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
+        untried: first.untried.len(),
         // What moves a choice was tried without that.
         tried: if first.supposed.is_none() { first.tried.clone() } else { BTreeMap::new() },
         ..shown
@@ -395,6 +405,23 @@ pub(super) fn say_stretches(recording: &Recording<'_>, held: &Held, findings: &m
         let Some(&place) = finding.shown_at.first() else { continue };
         let Some(tap) = (0..program.taps().len()).find(|&tap| held.place(tap) == place) else { continue };
         finding.note = stretch(program, &Slice::of(program, tap, |other| held.readable(other).is_some()));
+    }
+}
+
+/// Says of an operation that is left out up to a tap where nothing that reads it shows that it is not done behind.
+pub(super) fn say_seen_alone(replay: &Replay, findings: &mut [Finding]) {
+    let is_omitted = |finding: &&mut Finding| finding.cause.as_ref().is_some_and(|c| c.id == OPERATION_OMITTED.id);
+    for finding in findings.iter_mut().filter(is_omitted).filter(|finding| finding.note.is_none()) {
+        let reads = |t: &&Replayed, place: &Place| t.report.place.step == place.step && t.from.contains(&place.tap);
+        let shown_at = || finding.shown_at.iter();
+        let is_right = |t: &&Replayed| t.report.status.agrees() && shown_at().any(|place| reads(t, place));
+        let ends = replay.taps.last().map(|t| t.report.place.tap);
+        if !replay.taps.iter().any(|t| is_right(&t)) && shown_at().all(|place| Some(place.tap) != ends) {
+            let tap = shown_at().next().map_or_else(String::new, |place| place.tap.to_string());
+            finding.note = Some(format!(
+                "seen at {tap} alone: nothing that was recorded and reads it is right, so that it may be done behind"
+            ));
+        }
     }
 }
 

@@ -55,7 +55,11 @@ impl Divergence {
                         tap.place.tap
                     ),
                     false => {
-                        format!("the fault is in {} or in {}", if between.len() == 1 { "it" } else { "any of these" }, said.op)
+                        format!(
+                            "the fault is in {} or in {}",
+                            if between.len() == 1 { "it" } else { "any of these" },
+                            said.op
+                        )
                     }
                 };
                 notes.push(format!("not checked in between: {shown}; {fault}"));

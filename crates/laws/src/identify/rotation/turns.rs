@@ -57,8 +57,10 @@ impl Pairing {
         let pairs = |pairing: &Pairing, from: usize| -> BTreeSet<(usize, usize)> {
             pairing.first.iter().zip(&pairing.second).map(|(a, b)| (a + from, b + from)).collect()
         };
-        let turned: BTreeSet<(usize, usize)> =
-            (0..self.first.len()).filter(|&pair| is_turned(pair)).map(|pair| (self.first[pair], self.second[pair])).collect();
+        let turned: BTreeSet<(usize, usize)> = (0..self.first.len())
+            .filter(|&pair| is_turned(pair))
+            .map(|pair| (self.first[pair], self.second[pair]))
+            .collect();
         let Some(&(from, to)) = turned.first().filter(|_| turned.len() < self.first.len()) else {
             return self.words.to_owned();
         };
