@@ -22,7 +22,7 @@ use crate::mistakes::precision::PRECISION;
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
-use crate::program::findings::{findings, same_operation, say_seen_alone, say_stretches};
+use crate::program::findings::{findings, same_operation, say_where};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
@@ -103,8 +103,7 @@ pub fn explain(
         crate::program::laws::measure((recording, candidate, held), &replays.replay, effort, &mut findings, progress);
         join_named(&mut findings, order);
     }
-    say_stretches(recording, held, &mut findings);
-    say_seen_alone(&judged.replays.replay, &mut findings);
+    say_where(&judged.replays.replay, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
     Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
 }

@@ -398,29 +398,20 @@ fn shown(held: &Held, matched: Match, taps: impl Iterator<Item = (usize, f64, f6
     }
 }
 
-/// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it.
-pub(super) fn say_stretches(recording: &Recording<'_>, held: &Held, findings: &mut [Finding]) {
-    let program = recording.program;
-    for finding in findings.iter_mut().filter(|finding| finding.is_open() && finding.note.is_none()) {
-        let Some(&place) = finding.shown_at.first() else { continue };
-        let Some(tap) = (0..program.taps().len()).find(|&tap| held.place(tap) == place) else { continue };
-        finding.note = stretch(program, &Slice::of(program, tap, |other| held.readable(other).is_some()));
-    }
-}
-
-/// Says of an operation that is left out up to a tap where nothing that reads it shows that it is not done behind.
-pub(super) fn say_seen_alone(replay: &Replay, findings: &mut [Finding]) {
-    let is_omitted = |finding: &&mut Finding| finding.cause.as_ref().is_some_and(|c| c.id == OPERATION_OMITTED.id);
-    for finding in findings.iter_mut().filter(is_omitted).filter(|finding| finding.note.is_none()) {
-        let reads = |t: &&Replayed, place: &Place| t.report.place.step == place.step && t.from.contains(&place.tap);
-        let shown_at = || finding.shown_at.iter();
-        let is_right = |t: &&Replayed| t.report.status.agrees() && shown_at().any(|place| reads(t, place));
-        let ends = replay.taps.last().map(|t| t.report.place.tap);
-        if !replay.taps.iter().any(|t| is_right(&t)) && shown_at().all(|place| Some(place.tap) != ends) {
-            let tap = shown_at().next().map_or_else(String::new, |place| place.tap.to_string());
-            finding.note = Some(format!(
-                "seen at {tap} alone: nothing that was recorded and reads it is right, so that it may be done behind"
-            ));
+/// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it. Of an operation that is left out up to a
+/// tap, where nothing that reads the tap shows that it is not done behind.
+pub(super) fn say_where(replay: &Replay, findings: &mut [Finding]) {
+    let end = replay.taps.last().map(|t| t.report.place.tap);
+    for finding in findings.iter_mut().filter(|finding| finding.note.is_none()) {
+        let is_omitted = finding.cause.as_ref().is_some_and(|cause| cause.id == OPERATION_OMITTED.id);
+        let reads = |t: &Replayed, at: &Place| t.report.place.step == at.step && t.from.contains(&at.tap);
+        let shows = |t: &Replayed| t.report.status.agrees() && finding.shown_at.iter().any(|at| reads(t, at));
+        let Some(first) = finding.shown_at.first() else { continue };
+        if finding.is_open() {
+            finding.note = replay.taps.iter().find(|t| t.report.place == *first).and_then(|t| t.stretch.clone());
+        } else if is_omitted && Some(first.tap) != end && !replay.taps.iter().any(shows) {
+            let seen = format!("seen at {} alone: nothing that was recorded and reads it is right", first.tap);
+            finding.note = Some(format!("{seen}, so that it may be done behind"));
         }
     }
 }

@@ -100,10 +100,9 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
             ))
         }
         (_, Some(other)) => {
-            let what = match first.reads.iter().any(|read| read.tap.to_string() == *other) {
-                true => format!("'{op}' is left out"),
-                false => "it takes the one for the other".to_owned(),
-            };
+            let is_read = first.reads.iter().any(|read| read.tap.to_string() == *other);
+            let what =
+                if is_read { format!("'{op}' is left out") } else { "it takes the one for the other".to_owned() };
             Some(format!(
                 "look at what the candidate records under {name}: it is the reference's {other}: if the engine goes on with it, {what}"
             ))

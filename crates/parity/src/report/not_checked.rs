@@ -55,11 +55,7 @@ pub fn reasons(run: &[&TapReport]) -> String {
     reasons.dedup();
     let more = reasons.len().saturating_sub(2);
     reasons.truncate(2);
-    let more = match more {
-        0 => String::new(),
-        1 => "; 1 other reason".to_owned(),
-        more => format!("; {more} other reasons"),
-    };
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!("{}{more}", reasons.join("; "))
 }
 

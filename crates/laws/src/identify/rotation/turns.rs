@@ -54,21 +54,16 @@ pub(super) struct Turns {
 impl Pairing {
     /// In words, where these of its pairs are turned: those of a part of a head are named as the part's.
     pub(super) fn said(&self, is_turned: impl Fn(usize) -> bool) -> String {
-        let pairs = |pairing: &Pairing, from: usize| -> BTreeSet<(usize, usize)> {
-            pairing.first.iter().zip(&pairing.second).map(|(a, b)| (a + from, b + from)).collect()
+        let pairs = |of: &Pairing, from: usize, is: &dyn Fn(usize) -> bool| -> BTreeSet<(usize, usize)> {
+            (0..of.first.len()).filter(|&at| is(at)).map(|at| (of.first[at] + from, of.second[at] + from)).collect()
         };
-        let turned: BTreeSet<(usize, usize)> = (0..self.first.len())
-            .filter(|&pair| is_turned(pair))
-            .map(|pair| (self.first[pair], self.second[pair]))
-            .collect();
-        let Some(&(from, to)) = turned.first().filter(|_| turned.len() < self.first.len()) else {
-            return self.words.to_owned();
-        };
+        let (turned, words) = (pairs(self, 0, &is_turned), self.words);
+        let Some(&(from, to)) = turned.first().filter(|_| turned.len() < self.first.len()) else { return words.into() };
         let d = 2 * turned.len();
-        match pairings(d).into_iter().find(|part| pairs(part, from) == turned) {
+        match pairings(d).into_iter().find(|part| pairs(part, from, &|_| true) == turned) {
             _ if d == 2 => format!("{from} and {to} alone"),
             Some(part) => format!("{} of dimensions {from} to {} alone, d = {d}", part.words, from + d - 1),
-            None => format!("{}, {} of these pairs alone,", self.words, turned.len()),
+            None => format!("{words}, {} of these pairs alone,", turned.len()),
         }
     }
 

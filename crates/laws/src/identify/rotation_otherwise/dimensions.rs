@@ -1,7 +1,5 @@
 //! The two factors of each dimension by itself, and loops over pairs that turn what they have turned already.
 
-use std::collections::BTreeSet;
-
 use ndarray::{Array3, ArrayD};
 
 use super::ROOM;
@@ -79,11 +77,7 @@ pub(super) fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'
                 cosine.words, sine.words
             ),
         };
-        let is_still = |pair: &usize| right.frequencies[*pair].may_be(0.0);
-        let still: BTreeSet<usize> = all.iter().flat_map(|t| [t.cosine, t.sine]).filter(is_still).collect();
-        let still: Vec<String> = still.iter().map(ToString::to_string).collect();
-        let still = if still.is_empty() { String::new() } else { format!("; not turned: pair {}", still.join(", ")) };
-        let words = format!("dimensions {} are rotated together, dimension i {whose}{still}", pairing.words);
+        let words = format!("dimensions {} are rotated together, dimension i {whose}", pairing.words);
         let bits = 8.0 + pairing.bits + cosine.bits + if is_one { 0.0 } else { sine.bits + 2.0 };
         offers.offer(Form::RotationMatrix, words, bits, move |case, at| {
             let place = &case.places[at];
