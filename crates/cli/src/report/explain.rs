@@ -267,7 +267,9 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
     let is_read = |t: &&Replayed| {
         own().any(|own| own.report.place.step == t.report.place.step && own.from.contains(&t.report.place.tap))
     };
-    let (code, what) = ("look at this code", "it is wrong by what");
+    let is_stretch = own().any(|tap| tap.stretch.is_some());
+    let code = if is_stretch { "look at the code of all these operations" } else { "look at this code" };
+    let what = "it is wrong by what";
     let mut text = match own().find_map(|t| t.takes_up) {
         None => format!("{code} and its weights alone: {what} it reads itself"),
         Some(state) => {

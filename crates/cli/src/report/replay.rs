@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Place, Report, Status, Verdict, number};
-use firstdiff_explain::replay::{Reason, Replayed, Routing};
+use firstdiff_explain::replay::{Reason, Replayed, Rerouted, Routing};
 use serde::Serialize;
 
 use crate::report::{
@@ -77,19 +77,6 @@ pub struct Routed {
     pub words: String,
 }
 
-/// A token that goes to other experts.
-#[derive(Clone, Debug, Serialize)]
-pub struct Rerouted {
-    /// The token.
-    pub token: usize,
-    /// Experts that the candidate chose and the reference did not.
-    pub taken: Vec<usize>,
-    /// Experts that the reference chose and the candidate did not.
-    pub left: Vec<usize>,
-    /// By how much the candidate's scores of the taken experts exceed those of the left ones, as a share of the largest.
-    pub margin: Option<f64>,
-}
-
 /// Why tokens go to other experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -116,17 +103,11 @@ impl Routed {
             _ => Because::Unknown,
         };
         let Routing { place, rows, tokens, .. } = routing;
-        let rerouted = tokens.iter().map(|token| Rerouted {
-            token: token.row,
-            taken: token.taken.clone(),
-            left: token.left.clone(),
-            margin: token.margin,
-        });
         Routed {
             tap: place.tap.to_string(),
             step: place.step,
             tokens: *rows,
-            rerouted: rerouted.collect(),
+            rerouted: tokens.clone(),
             because,
             words: format!("{place}: {}", in_words(routing, because)),
         }
@@ -387,7 +368,8 @@ fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
     let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();
     let absent = session.replay.taps.len() - listed.taps.len() - coarse;
     if absent > 0 {
-        lines.push(format!("{} of the model were not recorded", taps_in_words(absent)));
+        let were = if absent == 1 { "was" } else { "were" };
+        lines.push(format!("{} of the model {were} not recorded", taps_in_words(absent)));
     }
     if coarse > 0 {
         lines.push(format!("{} are in the file, {COARSE}", taps_in_words(coarse)));

@@ -360,3 +360,39 @@ fn a_cache_has_the_slots_that_it_has_in_each_step() {
     says(&text, "parity: all");
     says(&text, "hold a K/V cache of 11 to 14 slots in every step:");
 }
+
+/// A tap that is another one of the reference: its operation is left out where that is what it reads, and nothing is where two are exchanged.
+#[test]
+fn a_tap_that_holds_another_is_left_out_only_where_it_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let taps = "layers.0.ffn_norm,layers.0.ffn_gate,layers.0.ffn_up,layers.0.q,layers.0.q_rope";
+    let right = run(folder.path(), "right", Some(taps), true);
+    for (tap, other, words, not) in [
+        ("ffn_gate", "ffn_up", "if the engine goes on with it, it takes the one for the other", "is left out"),
+        ("q_rope", "q", "if the engine goes on with it, 'rope' is left out", "the one for the other"),
+    ] {
+        let out = run(folder.path(), tap, Some(taps), true);
+        let file = |folder: &Path, tap: &str| folder.join(format!("layers.0.{tap}.npy"));
+        fs::copy(file(&right, other), file(&out, tap)).unwrap();
+        let text = said("compare", &right, &out);
+        says(&text, words);
+        assert!(!text.contains(not), "{text}");
+    }
+}
+
+/// A position of little energy among others is off by its own energy, as the line of positions says.
+#[test]
+fn a_position_is_off_by_its_own_energy() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = run(folder.path(), "right", Some("layers.0.q,layers.0.attn_norm"), true);
+    let out = run(folder.path(), "own", Some("layers.0.q,layers.0.attn_norm"), true);
+    // Position 3 of both is small: a thousandth, and of the candidate twice that.
+    let row = |at: usize| at / 64 == 3;
+    change(&right.join("layers.0.q.npy"), |at, x| if row(at) { 1e-3 * x } else { x });
+    change(&out.join("layers.0.q.npy"), |at, x| if row(at) { 2e-3 * x } else { x });
+    let text = said("compare", &right, &out);
+    if text.contains("position 3 is off by NMSE") {
+        says(&text, "position 3 is off by NMSE 1.0000 of its own energy");
+    }
+    says(&text, "3 wrong: NMSE 1.0000");
+}

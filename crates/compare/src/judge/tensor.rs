@@ -154,6 +154,10 @@ pub enum Difference {
     Overflow,
 }
 
+fn of_its_own(axis: &str, place: usize, nmse: f64) -> String {
+    format!("{axis} {place} is off by NMSE {} of its own energy", number(nmse))
+}
+
 impl Difference {
     /// In words; `witness` is the name of the other side: "the reference".
     pub fn words(&self, witness: &str) -> String {
@@ -184,15 +188,9 @@ impl Difference {
             Difference::Head { head, factor } => {
                 format!("head {head} is {factor:.6} times {witness}'s: a constant factor, though as small as rounding")
             }
-            Difference::Row { position, nmse } => {
-                format!("position {position} is off by NMSE {} of its own energy", number(*nmse))
-            }
-            Difference::Channel { channel, nmse } => {
-                format!("channel {channel} is off by NMSE {} of its own energy", number(*nmse))
-            }
-            Difference::Key { key, nmse } => {
-                format!("key {key} is off by NMSE {} of its own energy", number(*nmse))
-            }
+            Difference::Row { position: place, nmse } => of_its_own("position", *place, *nmse),
+            Difference::Channel { channel: place, nmse } => of_its_own("channel", *place, *nmse),
+            Difference::Key { key: place, nmse } => of_its_own("key", *place, *nmse),
             Difference::Layout { what } => format!("{witness}'s values in other places: {what}"),
             Difference::Sum { reference, candidate } => format!(
                 "the values that are known agree, but the sum of all is {candidate:.6} where {witness}'s is {reference:.6}"
@@ -629,12 +627,12 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
         .max_by(|a, b| a.1.total_cmp(&b.1));
     // e^x turns an error of a score into a relative one: a position of large scores is further off.
     let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
-    let (position, nmse) = worst.or_else(|| {
+    let (position, _) = worst.or_else(|| {
         // A position of little energy (a sum of both signs) must not stand out by that alone.
         let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
         allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
     })?;
-    Some(Difference::Row { position: pair.token_position(position), nmse })
+    Some(Difference::Row { position: pair.token_position(position), nmse: beside(&by_position[position], 0.0) })
 }
 
 /// Only where noise could hide it.
@@ -678,5 +676,5 @@ fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)
     let median = median(nmse.iter().copied())?;
     let far = |&place: &usize| nmse[place] > limit(place) && nmse[place] > CHANNEL_OUTLIER * median;
     let worst = (0..places).filter(far).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
-    Some((worst, nmse[worst]))
+    Some((worst, error[worst] / energy[worst]))
 }

@@ -22,7 +22,7 @@ use crate::mistakes::precision::PRECISION;
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
-use crate::program::findings::{findings, same_operation, say_stretches};
+use crate::program::findings::{findings, same_operation, say_where};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
@@ -103,7 +103,7 @@ pub fn explain(
         crate::program::laws::measure((recording, candidate, held), &replays.replay, effort, &mut findings, progress);
         join_named(&mut findings, order);
     }
-    say_stretches(recording, held, &mut findings);
+    say_where(&judged.replays.replay, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
     Ok(Explanation { replay: judged.replays.replay, findings, not_testable })
 }
@@ -115,6 +115,8 @@ pub(super) struct Explained {
     pub(super) through: Vec<Tap>,
     pub(super) reproduced: Vec<Reproduced>,
     pub(super) tried: BTreeMap<&'static str, f64>,
+    /// Mistakes of which some form was not tried for want of time.
+    pub(super) untried: BTreeSet<&'static str>,
     /// How many forms there were to try.
     pub(super) forms: usize,
     /// What came nearest.
@@ -253,6 +255,7 @@ impl<'a> Search<'a> {
             through: replayed.through.clone(),
             reproduced: Vec::new(),
             tried: BTreeMap::new(),
+            untried: BTreeSet::new(),
             forms: 0,
             nearest: None,
             supposed: None,
@@ -320,22 +323,24 @@ impl<'a> Search<'a> {
         }
         let mut measured: Vec<(f64, &Form)> = Vec::new();
         for form in all.iter().filter(|form| form.tune.is_none()) {
+            if self.is_late(&target) {
+                found.untried.insert(form.mistake.id);
+                continue;
+            }
             let residual = self.attempt(&target, form, &mut found);
             measured.extend(residual.map(|residual| (residual, form)));
-            if self.is_late(&target) {
-                break;
-            }
         }
         if found.reproduced.is_empty() && is_new && !self.effort.quick {
             for form in all.iter().filter(|form| form.tune.is_some()) {
                 if self.is_late(&target) {
-                    break;
-                }
-                if let Some(best) = self.tuned(&target, form, &[]) {
+                    found.untried.insert(form.mistake.id);
+                } else if let Some(best) = self.tuned(&target, form, &[]) {
                     self.attempt(&target, &best, &mut found);
                 }
             }
         }
+        // Another form of it, or another number, may be the mistake.
+        found.tried.retain(|id, _| !found.untried.contains(id));
         if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
             measured.retain(|(residual, _)| *residual < NEARER * target.base);
             measured.sort_by(|a, b| a.0.total_cmp(&b.0));

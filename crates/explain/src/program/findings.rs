@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use firstdiff_compare::Place;
 use firstdiff_evidence::{Account, Evidence};
 use firstdiff_program::{At, Operand, Program, Scalar, Slice};
 use firstdiff_trace::Tap;
@@ -18,6 +19,7 @@ use crate::program::Recording;
 use crate::program::explain::{Explained, Reproduced, rounded_to};
 use crate::program::forms::Form;
 use crate::program::held::Held;
+use crate::replay::{Replay, Replayed};
 use crate::tolerance::search::{AS_NEAR, PLAINLY_THE_SAME};
 
 /// Each cause once, with all taps that it explains: first the one that explains most.
@@ -139,6 +141,10 @@ fn digits(form: &Form) -> i32 {
     let numbers = form.params.iter().filter_map(|(_, value)| value.as_f64());
     numbers.map(|value| of(value).unwrap_or(PLAIN_DIGITS)).max().unwrap_or(0)
 }
+
+/// What is said of a cause that others stand before.
+const UNTRIED: &str =
+    "others that may give the same, and are made more often, were not tried for want of time (--seconds)";
 
 /// A number with as many digits is none that anybody wrote.
 const PLAIN_DIGITS: i32 = 6;
@@ -262,6 +268,9 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
         alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
         tried: of_it[0].tried.clone(),
+        note: Some(UNTRIED.to_owned()).filter(|_| {
+            form.mistake.stands_behind != StandsBehind::None && of_it.iter().any(|e| !e.untried.is_empty())
+        }),
         ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };
     one.forms().map(|form| (*first, finding(form))).collect()
@@ -323,13 +332,13 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
 
 /// The nearest tap behind an operation that is made of what it gives, up to the tap `last`; the nearest in order where none is.
 fn made_of(program: &Program, op: usize, last: usize) -> Option<usize> {
-    let (step, end) = (program.taps()[last].step, program.taps()[last].op);
+    let end = program.taps()[last].op;
     let (mut open, mut behind) = (vec![op], BTreeSet::from([op]));
     while let Some(at) = open.pop() {
         let readers = program.readers(at).iter().copied().filter(|&reader| reader <= end);
         open.extend(readers.filter(|&reader| behind.insert(reader)));
     }
-    let taps = || program.taps().iter().enumerate().filter(|(_, t)| t.step == step && t.op >= op);
+    let taps = || program.taps().iter().enumerate().filter(|(_, t)| (op..=end).contains(&t.op));
     let nearest = taps().filter(|(_, t)| behind.contains(&t.op)).min_by_key(|(_, t)| t.op);
     nearest.or_else(|| taps().min_by_key(|(_, t)| t.op)).map(|(number, _)| number)
 }
@@ -369,6 +378,7 @@ fn unexplained(
         note: account.map(|(_, account)| paid::unpaid(*account, others.saturating_sub(1))).or(supposed),
         unpaid: account.map(|(_, account)| *account),
         through: first.through.clone(),
+        untried: first.untried.len(),
         // What moves a choice was tried without that.
         tried: if first.supposed.is_none() { first.tried.clone() } else { BTreeMap::new() },
         ..shown
@@ -388,13 +398,21 @@ fn shown(held: &Held, matched: Match, taps: impl Iterator<Item = (usize, f64, f6
     }
 }
 
-/// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it.
-pub(super) fn say_stretches(recording: &Recording<'_>, held: &Held, findings: &mut [Finding]) {
-    let program = recording.program;
-    for finding in findings.iter_mut().filter(|finding| finding.is_open() && finding.note.is_none()) {
-        let Some(&place) = finding.shown_at.first() else { continue };
-        let Some(tap) = (0..program.taps().len()).find(|&tap| held.place(tap) == place) else { continue };
-        finding.note = stretch(program, &Slice::of(program, tap, |other| held.readable(other).is_some()));
+/// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it. Of an operation that is left out up to a
+/// tap, where nothing that reads the tap shows that it is not done behind.
+pub(super) fn say_where(replay: &Replay, findings: &mut [Finding]) {
+    let end = replay.taps.last().map(|t| t.report.place.tap);
+    for finding in findings.iter_mut().filter(|finding| finding.note.is_none()) {
+        let is_omitted = finding.cause.as_ref().is_some_and(|cause| cause.id == OPERATION_OMITTED.id);
+        let reads = |t: &Replayed, at: &Place| t.report.place.step == at.step && t.from.contains(&at.tap);
+        let shows = |t: &Replayed| t.report.status.agrees() && finding.shown_at.iter().any(|at| reads(t, at));
+        let Some(first) = finding.shown_at.first() else { continue };
+        if finding.is_open() {
+            finding.note = replay.taps.iter().find(|t| t.report.place == *first).and_then(|t| t.stretch.clone());
+        } else if is_omitted && Some(first.tap) != end && !replay.taps.iter().any(shows) {
+            let seen = format!("seen at {} alone: nothing that was recorded and reads it is right", first.tap);
+            finding.note = Some(format!("{seen}, so that it may be done behind"));
+        }
     }
 }
 

@@ -94,7 +94,10 @@ impl Operation<'_> {
         let few_rows = matches!(profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
         let before = if span || few_rows { self.noise_before } else { 0.0 };
         let rounding = distance(site, exact, right);
-        let noise = self.noise.unwrap_or(rounding).max(before);
+        // The same of a sum that nearly cancels: it may be off by what rounding makes of its terms.
+        let is_seen_to_cancel = few_rows && self.condition > 1.0;
+        let of_terms = if is_seen_to_cancel { self.condition * recorded_unit(profile, false).powi(2) } else { 0.0 };
+        let noise = self.noise.unwrap_or(rounding).max(before).max(of_terms);
         let stored = self.stored;
         let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
         let of_order = self.condition * tolerance(profile, 0.0);

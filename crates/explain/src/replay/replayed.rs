@@ -1,13 +1,13 @@
 //! What is a replay told, and what does it say of each tap?
 
-use firstdiff_compare::{Chunks, Place, Status, TapReport};
+use firstdiff_compare::{Chunks, Place, SeenPadding, Status, TapReport};
 use firstdiff_model::{Cache, ModelError, Profile, Step};
 use firstdiff_program::EvaluateError;
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
+use serde::Serialize;
 
 use crate::replay::reason::Reason;
 use crate::replay::residual::Fit;
-use firstdiff_compare::SeenPadding;
 
 /// How to judge.
 #[derive(Clone, Debug)]
@@ -170,9 +170,10 @@ pub struct Routing {
 }
 
 /// A token that goes to other experts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rerouted {
     /// The token.
+    #[serde(rename = "token")]
     pub row: usize,
     /// The experts that the candidate chose and the reference did not.
     pub taken: Vec<usize>,

@@ -245,7 +245,7 @@ impl How<'_> {
     fn holds(&self, z: &Array2<Complex<f64>>) -> bool {
         let off = |(at, z): ((usize, usize), &Complex<f64>)| {
             let own = self.turns.z[at];
-            !own.re.is_finite() || wrap(own.arg() - z.arg()).abs() <= 2.0 * SURE * self.turns.error[at] + 1e-7
+            !own.re.is_finite() || !is_turned((&(own * z.conj()), &self.turns.error[at]))
         };
         z.dim() == self.turns.z.dim() && z.indexed_iter().all(off)
     }
@@ -254,10 +254,14 @@ impl How<'_> {
     fn law(&self, form: Form, words: String, bits: f64, made: Made) -> Law {
         let same = *self.pairing == self.right.pairing;
         let reflected = if self.pairing.is_reflected { ", the second with the other sign" } else { "" };
-        let pairs = format!("dimensions {}{reflected} are rotated together", self.pairing.words);
+        let turned = |pair: usize| self.turns.z.column(pair).iter().zip(self.turns.error.column(pair)).any(is_turned);
+        let pairs = format!("dimensions {}{reflected} are rotated together", self.pairing.said(turned));
         let words = match (same, words.is_empty()) {
             (true, _) => words,
-            (false, _) => format!("{pairs} (right: {}); {words}", self.right.pairing.words),
+            (false, _) => {
+                let right = self.right.pairing.said(|pair| !self.right.frequencies[pair].may_be(0.0));
+                format!("{pairs} (right: {right}); {words}")
+            }
         };
         let form = if same { form } else { Form::RotationPairing };
         let mut support = Support::default();
@@ -321,6 +325,11 @@ impl How<'_> {
         });
         Some((Some(values), Some(format!("lengths are {} times the right ones", table.words)), table.bits + 4.0))
     }
+}
+
+/// Whether a measured turn is surely one.
+fn is_turned((z, error): (&Complex<f64>, &f64)) -> bool {
+    z.arg().abs() > 2.0 * SURE * error + 1e-7
 }
 
 fn predicted(place: &Place, pairing: &Pairing, heads: &[bool], z: &Array2<Complex<f64>>) -> Option<ArrayD<f64>> {

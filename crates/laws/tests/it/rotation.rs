@@ -93,3 +93,23 @@ fn rounded_numbers_say_no_more_than_they_know() {
     let law = law(|_, x| rotated(&x[0], halves, |t, _, j| 1.1 * t as f64 * frequency(10000.0, j)), Rounded::Bf16);
     assert!(law.starts_with("angles are 1.1 times the right ones"), "{law}");
 }
+
+/// Of a part of a head that is turned the part is named: of one pair, of halves, of neighbours; and of all where all are.
+#[test]
+fn of_a_part_of_a_head_the_part_is_named() {
+    type Rotation = fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>;
+    fn part(x: &ArrayD<f64>, pairs: usize, pair: fn(usize, usize) -> (usize, usize)) -> ArrayD<f64> {
+        let at = |j: usize| if j < pairs { pair(j, pairs) } else { (2 * j, 2 * j + 1) };
+        rotated(x, at, |t, _, j| if j < pairs { t as f64 * 10000f64.powf(-(j as f64) / pairs as f64) } else { 0.0 })
+    }
+    let cases: [(Rotation, &str); 3] = [
+        (|_, x| part(&x[0], 1, |j, n| (j, j + n)), "0 and 1 alone"),
+        (|_, x| part(&x[0], 4, |j, n| (j, j + n)), "i and i + d/2 of dimensions 0 to 7 alone, d = 8"),
+        (|_, x| part(&x[0], 4, |j, _| (2 * j, 2 * j + 1)), "2i and 2i + 1 of dimensions 0 to 7 alone, d = 8"),
+    ];
+    for (right, words) in cases {
+        let said = said(&law_of(Kind::Rotation, &AXES, &[&SHAPE], right, self::right, Rounded::F32));
+        let due = format!("dimensions i and i + d/2 are rotated together (right: {words}); ");
+        assert!(said.starts_with(&due), "{said}");
+    }
+}

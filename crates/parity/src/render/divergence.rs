@@ -47,11 +47,20 @@ impl Divergence {
             true => format!("{place}, after {after}"),
             false => {
                 let between = between(first, tap.place.step);
-                let (shown, any) = (shorten(&between, 6), if between.len() == 1 { "it" } else { "any of these" });
+                let shown = shorten(&between, 6);
                 let fault = match is_recorded(judged.session.recorded()[0].path()) {
-                    // There may be more operations between two taps of a recorded program.
-                    true => format!("the fault is in any operation from what was compared up to {}", said.op),
-                    false => format!("the fault is in {any} or in {}", said.op),
+                    // A recorded program has operations that no tap shows, and some that read weights alone.
+                    true => format!(
+                        "the fault may be there, or in any other operation that makes {} of what was compared and of weights",
+                        tap.place.tap
+                    ),
+                    false => {
+                        format!(
+                            "the fault is in {} or in {}",
+                            if between.len() == 1 { "it" } else { "any of these" },
+                            said.op
+                        )
+                    }
                 };
                 notes.push(format!("not checked in between: {shown}; {fault}"));
                 format!("between {after}, and {place}")

@@ -99,9 +99,14 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
                 shorten(&names, 4)
             ))
         }
-        (_, Some(other)) => Some(format!(
-            "look at what the candidate records under {name}: it is the reference's {other}: if the engine goes on with it, the two are exchanged, or '{op}' is left out"
-        )),
+        (_, Some(other)) => {
+            let is_read = first.reads.iter().any(|read| read.tap.to_string() == *other);
+            let what =
+                if is_read { format!("'{op}' is left out") } else { "it takes the one for the other".to_owned() };
+            Some(format!(
+                "look at what the candidate records under {name}: it is the reference's {other}: if the engine goes on with it, {what}"
+            ))
+        }
         _ => None,
     }
 }

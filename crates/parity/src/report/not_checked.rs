@@ -55,7 +55,7 @@ pub fn reasons(run: &[&TapReport]) -> String {
     reasons.dedup();
     let more = reasons.len().saturating_sub(2);
     reasons.truncate(2);
-    let more = if more > 0 { format!("; {more} other reasons") } else { String::new() };
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!("{}{more}", reasons.join("; "))
 }
 

@@ -323,8 +323,9 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
         let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
         // Between several operations, another fault may hide it.
         let how = if found.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
-        // A variant that was not tried may be the cause.
-        screen.line(&format!("    {how}, in the forms tried here: {text}"));
+        // A variant that was not tried, or another place, may be the cause.
+        let places = if found.span.is_empty() { "forms" } else { "forms and places" };
+        screen.line(&format!("    {how}, in the {places} tried here: {text}"));
     }
     if found.untried > 0 {
         let text = format!("{} mistakes and sets of them were not tried for want of time (--seconds)", found.untried);

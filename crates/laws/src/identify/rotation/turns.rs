@@ -1,5 +1,6 @@
 //! Which dimensions are rotated together, and by what.
 
+use std::collections::BTreeSet;
 use std::f64::consts::PI;
 
 use ndarray::{Array2, Array3};
@@ -51,6 +52,21 @@ pub(super) struct Turns {
 }
 
 impl Pairing {
+    /// In words, where these of its pairs are turned: those of a part of a head are named as the part's.
+    pub(super) fn said(&self, is_turned: impl Fn(usize) -> bool) -> String {
+        let pairs = |of: &Pairing, from: usize, is: &dyn Fn(usize) -> bool| -> BTreeSet<(usize, usize)> {
+            (0..of.first.len()).filter(|&at| is(at)).map(|at| (of.first[at] + from, of.second[at] + from)).collect()
+        };
+        let (turned, words) = (pairs(self, 0, &is_turned), self.words);
+        let Some(&(from, to)) = turned.first().filter(|_| turned.len() < self.first.len()) else { return words.into() };
+        let d = 2 * turned.len();
+        match pairings(d).into_iter().find(|part| pairs(part, from, &|_| true) == turned) {
+            _ if d == 2 => format!("{from} and {to} alone"),
+            Some(part) => format!("{} of dimensions {from} to {} alone, d = {d}", part.words, from + d - 1),
+            None => format!("{words}, {} of these pairs alone,", turned.len()),
+        }
+    }
+
     fn complex(&self, x: &Array3<f64>, at: (usize, usize), pair: usize) -> Complex<f64> {
         let (t, h) = at;
         let second = x[[t, h, self.second[pair]]];
