@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use firstdiff_compare::{Status, Verdict};
 use firstdiff_explain::explain::{Finding, Match};
 use firstdiff_explain::replay::{Replay, Replayed};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{Dump, Site, Tap};
 use serde::Serialize;
 
 use crate::report::{Compare, Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance, Run, names};
@@ -209,8 +209,8 @@ impl Explained {
                 .map(|(id, _)| *id)
                 .collect(),
             note: finding.note.clone(),
-            next: next(finding, &session.replay),
-            record_next: names(record_next(finding, &session.replay)),
+            next: next(finding, &session.replay, &session.given.dump),
+            record_next: names(record_next(finding, &session.replay, &session.given.dump)),
             positions_in_words: wrong.as_ref().map(|wrong| positions_in_words(wrong) + &own),
             wrong_positions: wrong.map(|(wrong, _)| wrong),
         }
@@ -221,9 +221,15 @@ impl Explained {
 const NEXT_TO_NOTHING: f64 = 1e-2;
 
 /// The taps that would show which operation it is, where that is unknown.
-fn record_next(finding: &Finding, replay: &Replay) -> Vec<Tap> {
+fn record_next(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
     let is_open = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
-    if is_open { narrowing(replay, &finding.through) } else { Vec::new() }
+    if is_open { not_recorded(finding, replay, candidate) } else { Vec::new() }
+}
+
+/// The taps that divide the span of a fault, and are not in the candidate's dump.
+fn not_recorded(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
+    let is_recorded = |tap: &Tap| candidate.all_entries().iter().any(|entry| entry.tap == *tap);
+    narrowing(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
 }
 
 /// `wrong at positions 5 to 13, right before`.
@@ -239,7 +245,7 @@ fn positions_in_words((wrong, right_before): &(Vec<usize>, bool)) -> String {
 const MOST_NAMES: usize = 24;
 
 /// The next step for a fault without a cause.
-fn next(finding: &Finding, replay: &Replay) -> Option<String> {
+fn next(finding: &Finding, replay: &Replay, candidate: &Dump) -> Option<String> {
     match (finding.matched, finding.through.as_slice()) {
         _ if let Some(other) = &finding.arithmetic => Some(beside_another_arithmetic(other)),
         (Match::Reproduced, _) => None,
@@ -250,7 +256,12 @@ fn next(finding: &Finding, replay: &Replay) -> Option<String> {
         }
         (_, []) => Some(this_code(finding, replay)),
         _ => {
-            let taps = narrowing(replay, &finding.through);
+            let taps = not_recorded(finding, replay, candidate);
+            if taps.is_empty() {
+                return Some(
+                    "the taps in between were recorded, and could not be judged: see what was not checked".into(),
+                );
+            }
             let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
             let tells = if layers.len() > 1 { "in which layer it is" } else { "between which of them it is" };
             Some(format!(
