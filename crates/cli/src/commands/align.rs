@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Alias, Evidence, Guess, Naming, Profile, Proposal, number, propose, unnamed};
+use firstdiff_compare::{Alias, Evidence, Naming, Profile, Proposal, number, propose, unnamed};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             let count = |is: fn(&Evidence) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
             let sure = count(|e| matches!(e, Evidence::Content { .. }));
             let by_size = count(|e| matches!(e, Evidence::Size { .. }));
-            let guessed = count(|e| matches!(e, Evidence::Guess(_)));
+            let guessed = count(|e| matches!(e, Evidence::Words | Evidence::Order));
             let seen_once = naming.proposals.iter().filter(|p| departs(p)).count();
             let mut lines = vec![
                 format!("{sure} names found by content, written to {}", path.display()),
@@ -128,7 +128,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
 
 /// Whether tensors of a proposed name hold other values than its taps.
 fn departs(proposal: &Proposal) -> bool {
-    matches!(proposal.evidence, Evidence::Content { matched: (matched, all), .. } if matched < all && !proposal.name.contains("{S}"))
+    matches!(proposal.evidence, Evidence::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
 }
 
 /// The table as TOML, each line with its evidence.
@@ -143,14 +143,16 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
     for Proposal { name, tap, evidence } in &naming.proposals {
         let line = format!("{} = {}", key(name), key(tap));
         text += &match evidence {
-            Evidence::Content { nmse, next, matched: (matched, all) } => {
-                let next = next.map_or(String::new(), |(tap, nmse)| format!(", next {tap} {}", number(nmse)));
-                format!("{line}  # the same values: NMSE {}{next}; {matched} of {all} of this name\n", number(*nmse))
+            Evidence::Content { nmse, next, matched, of } => {
+                let next = next.as_ref().map(|next| format!(", next {} {}", next.tap, number(next.nmse)));
+                let (nmse, next) = (number(*nmse), next.unwrap_or_default());
+                format!("{line}  # the same values: NMSE {nmse}{next}; {matched} of {of} of this name\n")
             }
             Evidence::Size { elements } => {
                 format!("# {line}  # by size alone ({elements} elements); the values differ\n")
             }
-            Evidence::Guess(by) => format!("# {line}  # a guess by {}; the values differ\n", guess_in_words(*by)),
+            Evidence::Words => format!("# {line}  # a guess by its words and size; the values differ\n"),
+            Evidence::Order => format!("# {line}  # a guess by the order of writing and size; the values differ\n"),
         };
     }
     for Alias { name, same_as } in &naming.aliases {
@@ -160,13 +162,6 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
         text += &format!("# {} = \"?\"\n", key(name));
     }
     text
-}
-
-fn guess_in_words(by: Guess) -> &'static str {
-    match by {
-        Guess::Words => "its words and size",
-        Guess::Order => "the order of writing and size",
-    }
 }
 
 /// Text as a TOML key.

@@ -14,7 +14,7 @@ mod show;
 mod weights;
 mod written;
 
-pub use align::{Aliased, Align, Named, NextTap, Proposed};
+pub use align::Align;
 pub use bisect::{Bisect, Judgement, KeptRuns, NoAnswer, Run, SeenWhole, Unrepeated};
 pub(crate) use explain::where_of;
 pub use explain::{Asked, CompareAndExplain, Explain, Explained, OfReference, Tried};

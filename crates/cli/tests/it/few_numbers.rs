@@ -182,3 +182,30 @@ fn a_factor_is_stated_of_numbers_that_pay_for_it() {
     assert!((anatomy["factor"]["factor"].as_f64().unwrap() - 1.3).abs() < 1e-6, "{anatomy:#}");
     assert!(screen.contains("1.300000 times the reference"), "{screen}");
 }
+
+/// Values 1.5 times too large: a norm of another width gives layer 1 as well, as a norm of the heads behind it takes a factor off again, and not layer 0.
+#[test]
+fn what_fails_in_another_layer_is_no_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let [model, out] = ["model", "out"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&model).unwrap();
+    let right = fixtures().join("models/qwen3");
+    std::fs::copy(right.join("config.json"), model.join("config.json")).unwrap();
+    let mut file = std::fs::read(right.join("model.safetensors")).unwrap();
+    let begin = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let head: Value = serde_json::from_slice(&file[8..begin]).unwrap();
+    for (_, tensor) in head.as_object().unwrap().iter().filter(|(name, _)| name.ends_with("v_proj.weight")) {
+        let [from, to] = [0, 1].map(|at| begin + tensor["data_offsets"][at].as_u64().unwrap() as usize);
+        for x in file[from..to].chunks_exact_mut(4) {
+            let other = 1.5 * f32::from_le_bytes((&*x).try_into().unwrap());
+            x.copy_from_slice(&other.to_le_bytes());
+        }
+    }
+    std::fs::write(model.join("model.safetensors"), file).unwrap();
+    let [model, out] = [model, out].map(|path| path.to_string_lossy().into_owned());
+    let taps = ["--taps", "h0,layers.*.attn_out", "--tokens", "1,17,42,99,3,150,77,18,128,64,5"];
+    assert_eq!(firstdiff(&[&["dump", &model, "-o", &out], &taps[..]].concat()).status.code(), Some(0));
+    let report = json(&["explain", "models/qwen3", &out, "--seconds", "2", "--faults", "1"]);
+    let findings = report["findings"].as_array().expect("findings");
+    assert!(!findings.is_empty() && findings.iter().all(|finding| finding["cause"].is_null()), "{findings:#?}");
+}

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Site, Tap};
 
+use crate::propose::names::Evidence;
+
 /// Common words for a site, found between other words; the longest match counts.
 const WORDS: [(Site, &str); 27] = [
     (Site::H0, "embed emb embd embedding embeddings wte tok_emb token_embd embed_tokens"),
@@ -57,15 +59,6 @@ pub(crate) struct Family {
     members: BTreeMap<Option<u32>, usize>,
     /// The index of its first tensor in the order of writing.
     first: usize,
-}
-
-/// What a guess is based on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guess {
-    /// The words in the name, its layer's number and its size.
-    Words,
-    /// The order in which tensors of that size were written, and that in which a run produces such taps.
-    Order,
 }
 
 /// Groups names, in the order of writing, into families over `layers` layers. A name without a family is a family of its own.
@@ -138,7 +131,7 @@ pub(crate) fn guesses<'a>(
     families: &'a [Family],
     open: &BTreeMap<Tap, usize>,
     in_order: bool,
-) -> Vec<(&'a Family, Site, Guess)> {
+) -> Vec<(&'a Family, Site, Evidence)> {
     let sites: BTreeSet<Site> = open.keys().map(|tap| tap.site).collect();
     let fits = |family: &Family, site: Site| {
         family.members.iter().all(|(&layer, &size)| open.get(&Tap { layer, site }) == Some(&size))
@@ -165,7 +158,7 @@ pub(crate) fn guesses<'a>(
     for (_, family, site) in scored {
         if taken.insert(site) {
             named.insert(&family.template);
-            found.push((family, site, Guess::Words));
+            found.push((family, site, Evidence::Words));
         }
     }
     if in_order {
@@ -180,7 +173,7 @@ pub(crate) fn guesses<'a>(
                 .collect();
             if fitting.len() == alike.len() && done.insert(&family.template) {
                 let at = alike.iter().position(|other| other.template == family.template);
-                found.extend(at.map(|at| (*family, fitting[at], Guess::Order)));
+                found.extend(at.map(|at| (*family, fitting[at], Evidence::Order)));
             }
         }
     }

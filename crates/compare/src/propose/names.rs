@@ -5,47 +5,63 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Names, Site, Tap, Tensor, split_stored_name, stored_name};
+use serde::Serialize;
 
 use crate::graph::Place;
 use crate::propose::fingerprints::{Form, Prints, sorted_values};
-use crate::propose::guess::{Guess, families, guesses, score};
+use crate::propose::guess::{Family, families, guesses, score};
 use crate::tolerance::layout::{NAME_CLEARER, SORTED_EXACT, SORTED_ROOM};
 use crate::tolerance::{Extent, Profile, allowed_nmse};
 
 /// The tap proposed for a name.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proposal {
     /// The name, with `{N}` for the layer where it fits all of them.
     pub name: String,
     /// The tap, with `{N}` in the same way.
     pub tap: String,
     /// Why.
+    #[serde(flatten)]
     pub evidence: Evidence,
 }
 
 /// Why a name is proposed for a tap.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "by", rename_all = "lowercase")]
 pub enum Evidence {
     /// The same values, in any order.
     Content {
         /// NMSE between the sorted values: the worst of the matched tensors.
         nmse: f64,
-        /// The same for the second-best tap, and its name.
-        next: Option<(Place, f64)>,
-        /// How many tensors of this name matched, and how many there are.
-        matched: (usize, usize),
+        /// The second-best tap.
+        next: Option<NextTap>,
+        /// How many tensors of this name matched.
+        matched: usize,
+        /// How many there are.
+        of: usize,
     },
     /// The only tensor and the only tap with this number of elements. Their values differ.
     Size {
         /// Elements.
         elements: usize,
     },
-    /// A guess: its values match no tap.
-    Guess(Guess),
+    /// A guess by the words in the name, its layer's number and its size; its values match no tap.
+    Words,
+    /// A guess by the order in which tensors of that size were written, and that in which a run produces such taps.
+    Order,
+}
+
+/// The second-best tap.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NextTap {
+    /// Its name.
+    pub tap: String,
+    /// NMSE between the sorted values.
+    pub nmse: f64,
 }
 
 /// A name whose tensor holds the same values as another's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Alias {
     /// The name.
     pub name: String,
@@ -241,12 +257,12 @@ fn guessed(
     let names: Vec<(String, usize)> = names.into_iter().filter(of_prefill).filter_map(sized).collect();
     let families = families(&names, layers);
     let guesses = guesses(&families, &open, in_order);
-    let proposal = |template: &str, site: Site, by: Guess| Proposal {
-        name: template.to_owned(),
+    let proposal = |(family, site, evidence): (&Family, Site, Evidence)| Proposal {
+        name: family.template.clone(),
         tap: Tap { layer: site.in_layer().then_some(0), site }.in_layers("{N}"),
-        evidence: Evidence::Guess(by),
+        evidence,
     };
-    guesses.into_iter().map(|(family, site, by)| proposal(&family.template, site, by)).collect()
+    guesses.into_iter().map(proposal).collect()
 }
 
 /// The names without a rule, with their sizes; apart from them, those whose values another name holds: one with a rule, else the most informative one.
@@ -385,7 +401,8 @@ fn with_step(name: &str, step: u32) -> Vec<String> {
 fn proposal(name: String, tap: String, matches: &[&Match], bearers: usize) -> Proposal {
     let worst = matches.iter().map(|m| m.nmse).fold(0.0, f64::max);
     let next = matches.iter().filter_map(|m| m.next).min_by(|a, b| a.1.total_cmp(&b.1));
-    Proposal { name, tap, evidence: Evidence::Content { nmse: worst, next, matched: (matches.len(), bearers) } }
+    let next = next.map(|(place, nmse)| NextTap { tap: place.to_string(), nmse });
+    Proposal { name, tap, evidence: Evidence::Content { nmse: worst, next, matched: matches.len(), of: bearers } }
 }
 
 /// The name with one of its numbers replaced by the layer: the last number first, counted from 0 before counted from 1.

@@ -204,3 +204,21 @@ fn the_factor_of_one_row_proves_no_number() {
     assert!(!explanation.findings.is_empty());
     assert_eq!(causes(&explanation), [], "{:?}", explanation.findings);
 }
+
+/// A factor on the way to a sum, of which nothing was recorded, is one of the taps before it as well: values times 1.5 are no factor of the sum's own.
+#[test]
+fn a_factor_says_the_taps_at_which_it_is_the_same() {
+    let explanation = changed("llama", TORCH, &|dump, tap, step, x| match (tap.site, tap.layer) {
+        _ if step > 0 => None,
+        (Site::HAttn, Some(0)) => {
+            let out = values(dump, Tap::layer(0, Site::AttnOut), 0);
+            let h = values(dump, Tap { layer: None, site: Site::H0 }, 0);
+            Some(h.iter().zip(out).map(|(h, o)| h + 1.5 * o).collect())
+        }
+        (Site::H0, _) => Some(x),
+        _ => None,
+    });
+    assert_eq!(causes(&explanation), [("residual-scale", 0)], "{:?}", explanation.findings);
+    let sites: Vec<Site> = explanation.findings[0].through.iter().map(|tap| tap.site).collect();
+    assert_eq!(sites, [Site::V, Site::Probs, Site::Context, Site::AttnOut]);
+}
