@@ -1,6 +1,6 @@
 //! Runs a step in a numeric profile: f64, f32, f16 or bf16 as PyTorch, or quantised as llama.cpp.
 
-use firstdiff_core::{self as core, Activations, RopePairing, quantise, whole_numbers};
+use firstdiff_core::{self as core, ActivationType, RopePairing, quantise, quantise_to_ints};
 use firstdiff_trace::Cache;
 use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Zip};
 use rayon::prelude::*;
@@ -136,15 +136,15 @@ fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
 }
 
 /// The activation type for the product with a weight of this type; `None`: activations stay f32.
-fn asked(storage: Storage) -> Option<Activations> {
+fn asked(storage: Storage) -> Option<ActivationType> {
     use ggml::Type;
     match storage {
-        Storage::F16 => Some(Activations::F16),
-        Storage::BF16 => Some(Activations::BF16),
+        Storage::F16 => Some(ActivationType::F16),
+        Storage::BF16 => Some(ActivationType::BF16),
         Storage::Block(kind) => Some(match kind {
-            Type::Q4_1 | Type::Q5_1 | Type::Q8_1 => Activations::Q8_1,
-            _ if kind.block_len() == 256 => Activations::Q8K,
-            _ => Activations::Q8_0,
+            Type::Q4_1 | Type::Q5_1 | Type::Q8_1 => ActivationType::Q8_1,
+            _ if kind.block_len() == 256 => ActivationType::Q8K,
+            _ => ActivationType::Q8_0,
         }),
         _ => None,
     }
@@ -163,7 +163,7 @@ fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f
     let (matrix, rows, columns) = step.weight_matrix()?;
     let Some(kind) = asked(matrix.storage()) else { return step.linear(x, heads) };
     if let Some(blocks) = whole_blocks(&matrix) {
-        let x = whole_numbers(x, kind).map_err(|e| step.error(e))?;
+        let x = quantise_to_ints(x, kind).map_err(|e| step.error(e))?;
         return step.linear_by(x.quants.nrows(), heads, |w, columns, out| whole_product(&x, blocks, w, columns, out));
     }
     let rounded = quantise(x, kind).map_err(|e| step.error(e))?;

@@ -41,7 +41,7 @@ fn round<E: Real>(cache: Cache, heads: &mut [E], width: usize) {
     if let (Some(half), true, Ok(heads)) = (half, E::STORAGE == Storage::F32, bytemuck::try_cast_slice_mut(heads)) {
         return half.round_all(heads);
     }
-    let mut values: Vec<f64> = heads.iter().map(|x| x.wide()).collect();
+    let mut values: Vec<f64> = heads.iter().map(|x| x.as_f64()).collect();
     cache.round(&mut values, width);
-    heads.iter_mut().zip(values).for_each(|(x, value)| *x = E::of(value));
+    heads.iter_mut().zip(values).for_each(|(x, value)| *x = E::from_f64(value));
 }

@@ -63,7 +63,7 @@ impl<E: Real> Evaluation<'_, E> {
                 self.done(core::gated(self.input(0)?.view(), self.input(1)?.view(), *activation))
             }
             Op::Residual { multiplier } => {
-                self.done(core::residual(self.input(0)?.view(), self.input(1)?.view(), E::of(*multiplier)))
+                self.done(core::residual(self.input(0)?.view(), self.input(1)?.view(), E::from_f64(*multiplier)))
             }
         }
     }
@@ -87,7 +87,7 @@ impl<E: Real> Evaluation<'_, E> {
 
     fn scores(&self, scores: &Scores) -> Out<ArrayD<E>> {
         let mask = Mask { causal: scores.causal, window: scores.window, padding: None };
-        self.done(core::scores(self.cube(0)?, E::of(scores.scale), scores.softcap.map(E::of), mask))
+        self.done(core::scores(self.cube(0)?, E::from_f64(scores.scale), scores.softcap.map(E::from_f64), mask))
     }
 
     /// Embedding rows, one for each token.
@@ -102,7 +102,7 @@ impl<E: Real> Evaluation<'_, E> {
             row.assign(&matrix.rows::<E>(at..at + 1).row(0));
         }
         if scale != 1.0 {
-            out.mapv_inplace(|x| x * E::of(scale));
+            out.mapv_inplace(|x| x * E::from_f64(scale));
         }
         Ok(out.into_dyn())
     }
@@ -113,7 +113,7 @@ impl<E: Real> Evaluation<'_, E> {
         let width = x.shape().last().copied().unwrap_or(1);
         let rows = x.len() / width.max(1);
         let flat = x.view().into_shape_with_order((rows, width)).map_err(|e| self.error(e))?;
-        let out = core::rms_norm(flat, gain.view(), E::of(eps)).map_err(|e| self.error(e))?;
+        let out = core::rms_norm(flat, gain.view(), E::from_f64(eps)).map_err(|e| self.error(e))?;
         out.into_shape_with_order(x.raw_dim()).map_err(|e| self.error(e))
     }
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use bytemuck::{cast_slice_mut, try_cast_slice};
-use firstdiff_core::{OpError, Packed, Rows, WholeNumbers, linear_rows};
+use firstdiff_core::{OpError, Packed, QuantisedBlocks, Rows, linear_rows};
 #[cfg(target_arch = "x86_64")]
 use firstdiff_simd::Level;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
@@ -55,7 +55,7 @@ pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
 
 /// The same with a matrix of such blocks and quantised rows of x, in f32 as llama.cpp does.
 pub(crate) fn whole_product(
-    x: &WholeNumbers,
+    x: &QuantisedBlocks,
     blocks: ggml::Type,
     w: &WeightView<'_>,
     columns: usize,
@@ -134,7 +134,7 @@ fn in_place<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize
     let stride = w.storage().row_bytes(columns)?;
     let bytes = &w.bytes()[range.start * stride..range.end * stride];
     match w.storage() {
-        own if own == E::STORAGE => try_cast_slice(bytes).ok().map(Rows::Own),
+        own if own == E::STORAGE => try_cast_slice(bytes).ok().map(Rows::Native),
         Storage::F16 => try_cast_slice(bytes).ok().map(Rows::F16),
         Storage::BF16 => try_cast_slice(bytes).ok().map(Rows::BF16),
         _ => None,
@@ -155,5 +155,5 @@ fn widened<'a, E: Real>(
     }
     let buffer = &mut cast_slice_mut(&mut buffer[..words])[..count];
     w.read_rows(range, buffer);
-    Rows::Own(buffer)
+    Rows::Native(buffer)
 }

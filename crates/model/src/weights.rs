@@ -284,7 +284,7 @@ impl<'a> WeightView<'a> {
     fn read<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
         self.decode(range, out);
         if let Some(half) = self.half {
-            out.iter_mut().for_each(|x| *x = E::of(half.round(x.wide() as f32).into()));
+            out.iter_mut().for_each(|x| *x = E::from_f64(half.round(x.as_f64() as f32).into()));
         }
     }
 
@@ -294,7 +294,7 @@ impl<'a> WeightView<'a> {
             let (levels, scales) = self.bytes.split_at(self.len());
             let scale = |at: usize| f32::from_le_bytes(scales.as_chunks::<4>().0[at / group]);
             for (at, out) in range.zip(out) {
-                *out = E::of(f64::from(f32::from(levels[at] as i8) * scale(at)));
+                *out = E::from_f64(f64::from(f32::from(levels[at] as i8) * scale(at)));
             }
             return;
         }

@@ -45,7 +45,7 @@ fn some<const R: usize>(level: Level, kind: Type, rows: [&[u8]; R], x: &[f32], o
             _ => avx2::lanes(kind, rows, x),
         }
     };
-    *out = lanes.map(firstdiff_core::tree);
+    *out = lanes.map(firstdiff_core::tree_sum);
 }
 
 /// The value of four bits q: scale · (q - zero) - minimum.

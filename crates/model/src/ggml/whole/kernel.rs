@@ -139,7 +139,7 @@ impl Strips {
     pub(super) fn new(level: Level, x: &[Row<'_>]) -> Option<Strips> {
         let micro = micro(level)?;
         let size = x.first().map_or((0, 0), |row| (row.values.len() / 2, row.scales.len()));
-        let rows: Vec<_> = firstdiff_core::parts(x.len(), micro.passes.len()).collect();
+        let rows: Vec<_> = firstdiff_core::balanced_ranges(x.len(), micro.passes.len()).collect();
         let (mut words, mut scales) = (vec![0; x.len() * size.0], vec![0.0; x.len() * size.1]);
         let (mut rest_words, mut rest_scales) = (&mut words[..], &mut scales[..]);
         let mut strips = Vec::with_capacity(rows.len());
@@ -205,7 +205,7 @@ pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], out: &mut 
         for (number, (rows, scales)) in blocks {
             for (part, rows) in rows.chunks(16 * words).enumerate() {
                 let rows: Vec<&[f32]> = rows.chunks_exact(words).map(bytemuck::cast_slice).collect();
-                firstdiff_core::side_by_side(x.level, &rows, &mut side[16 * part..], columns);
+                firstdiff_core::interleave_rows(x.level, &rows, &mut side[16 * part..], columns);
             }
             for (row, from) in scales.chunks_exact(count).enumerate() {
                 side_scales.iter_mut().skip(row).step_by(columns).zip(from).for_each(|(to, from)| *to = *from);

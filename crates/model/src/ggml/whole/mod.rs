@@ -9,7 +9,7 @@ mod unpack;
 
 use std::cell::RefCell;
 
-use firstdiff_core::WholeNumbers;
+use firstdiff_core::QuantisedBlocks;
 use firstdiff_simd::Level;
 use ndarray::{ArrayView1, ArrayViewMut2, Axis};
 use rayon::prelude::*;
@@ -76,11 +76,11 @@ thread_local! {
 ///
 /// # Panics
 /// When the type is not supported, the bytes are not N rows of n elements, or a row of `out` is not contiguous.
-pub(crate) fn products(kind: Type, bytes: &[u8], x: &WholeNumbers, out: ArrayViewMut2<'_, f32>) {
+pub(crate) fn products(kind: Type, bytes: &[u8], x: &QuantisedBlocks, out: ArrayViewMut2<'_, f32>) {
     products_at(Level::best(), kind, bytes, x, out);
 }
 
-fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out: ArrayViewMut2<'_, f32>) {
+fn products_at(level: Level, kind: Type, bytes: &[u8], x: &QuantisedBlocks, mut out: ArrayViewMut2<'_, f32>) {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     let (runs, unpack) = unpack::runs(kind)
         .zip(unpack::unpack(level, kind))
@@ -128,7 +128,7 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &WholeNumbers, mut out
 }
 
 /// The rows of x in runs: their integers, and the scales.
-fn input(runs: Runs, x: &WholeNumbers) -> (Vec<i16>, Vec<f32>) {
+fn input(runs: Runs, x: &QuantisedBlocks) -> (Vec<i16>, Vec<f32>) {
     let (length, count) = runs.size(x.quants.ncols());
     let (mut values, mut scales) = (vec![0; x.quants.nrows() * length], vec![0.0; x.quants.nrows() * count]);
     let to = values.par_chunks_exact_mut(length).zip(scales.par_chunks_exact_mut(count)).enumerate();
@@ -149,7 +149,7 @@ fn fill(runs: Runs, quants: ArrayView1<'_, i8>, of: ArrayView1<'_, f32>, values:
 
 #[cfg(test)]
 mod tests {
-    use firstdiff_core::{Activations, quantise, whole_numbers};
+    use firstdiff_core::{ActivationType, quantise, quantise_to_ints};
     use ndarray::Array2;
 
     use super::*;
@@ -181,8 +181,8 @@ mod tests {
         }
     }
 
-    fn asked(kind: Type) -> Activations {
-        if kind.block_len() == 256 { Activations::Q8K } else { Activations::Q8_0 }
+    fn asked(kind: Type) -> ActivationType {
+        if kind.block_len() == 256 { ActivationType::Q8K } else { ActivationType::Q8_0 }
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
                 let columns = blocks * kind.block_len();
                 let bytes = random.blocks(kind, rows * blocks);
                 let x = random.activations(tokens, columns);
-                let whole = whole_numbers(x.view(), asked(kind)).unwrap();
+                let whole = quantise_to_ints(x.view(), asked(kind)).unwrap();
                 let mut out = Array2::zeros((tokens, rows));
                 products(kind, &bytes, &whole, out.view_mut());
                 let mut w = vec![0f32; rows * columns];
@@ -218,7 +218,7 @@ mod tests {
                 let columns = blocks * kind.block_len();
                 let bytes = random.blocks(kind, rows * blocks);
                 for tokens in (1..=17).chain([20, 29, 43]) {
-                    let x = whole_numbers(random.activations(tokens, columns).view(), asked(kind)).unwrap();
+                    let x = quantise_to_ints(random.activations(tokens, columns).view(), asked(kind)).unwrap();
                     let of = |level: Level| {
                         let mut out = Array2::from_elem((tokens, rows), f32::NAN);
                         products_at(level, kind, &bytes, &x, out.view_mut());
@@ -245,7 +245,7 @@ mod tests {
                 let mut w = vec![0f32; kind.block_len()];
                 kind.dequantise(&bytes, &mut w);
                 let x = Array2::from_shape_fn((1, w.len()), |(_, i)| 127f32.copysign(w[i]));
-                let whole = whole_numbers(x.view(), asked(kind)).unwrap();
+                let whole = quantise_to_ints(x.view(), asked(kind)).unwrap();
                 let exact: f64 = x.iter().zip(&w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
                 let mut out = Array2::zeros((1, 1));
                 products(kind, &bytes, &whole, out.view_mut());
@@ -264,7 +264,7 @@ mod tests {
                 let mut x = random.activations(2, kind.block_len());
                 x[[1, 3]] = bad;
                 let mut out = Array2::zeros((2, 1));
-                products(kind, &bytes, &whole_numbers(x.view(), asked(kind)).unwrap(), out.view_mut());
+                products(kind, &bytes, &quantise_to_ints(x.view(), asked(kind)).unwrap(), out.view_mut());
                 assert!(out[[0, 0]].is_finite() && out[[1, 0]].is_nan(), "{} {bad}", kind.name());
             }
         }
