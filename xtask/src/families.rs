@@ -25,7 +25,7 @@ Written by `cargo xtask families`.
 ";
 
 /// A family in one format, with files of it in fixtures/.
-struct Source {
+struct ModelFiles {
     what: &'static str,
     families: &'static str,
     model: &'static str,
@@ -34,7 +34,7 @@ struct Source {
     /// Two dumps of it; the second is the candidate. If there are none, the output of `dump` is used for both.
     dumps: [&'static str; 2],
     /// Additional arguments.
-    beside: &'static [&'static str],
+    arguments: &'static [&'static str],
     tokens: &'static str,
 }
 
@@ -42,16 +42,21 @@ const PROMPT: &str = "1,17,42,99,3,150,77,17,128,64,5";
 const FORGETTING: &[&str] = &["--weights", "programs/forgetting/model.safetensors"];
 
 /// A family as a Hugging Face folder.
-const fn folder(families: &'static str, model: &'static str, other: &'static str, dumps: [&'static str; 2]) -> Source {
-    Source { what: "Hugging Face folder", families, model, other, dumps, beside: &[], tokens: PROMPT }
+const fn folder(
+    families: &'static str,
+    model: &'static str,
+    other: &'static str,
+    dumps: [&'static str; 2],
+) -> ModelFiles {
+    ModelFiles { what: "Hugging Face folder", families, model, other, dumps, arguments: &[], tokens: PROMPT }
 }
 
 /// The same in another format.
-const fn form(what: &'static str, of: Source) -> Source {
-    Source { what, ..of }
+const fn in_format(format: &'static str, source: ModelFiles) -> ModelFiles {
+    ModelFiles { what: format, ..source }
 }
 
-const SOURCES: [Source; 12] = [
+const SOURCES: [ModelFiles; 12] = [
     folder("llama", "models/llama", "gguf/llama-f16.gguf", ["golden/llama-torch", "faulty/llama-rope-pairing"]),
     folder("mistral", "models/mistral", "models/mistral", ["golden/mistral-torch.npz", "faulty/mistral-mask-fill.npz"]),
     folder("qwen2", "models/qwen2", "gguf/qwen2-f32.gguf", ["golden/qwen2-torch.npz", "faulty/qwen2-bias-omitted.npz"]),
@@ -67,7 +72,7 @@ const SOURCES: [Source; 12] = [
         "models/minimind",
         ["golden/minimind-torch.npz", "faulty/minimind-norm-eps-outside.npz"],
     ),
-    form(
+    in_format(
         "Hugging Face folder in bf16",
         folder(
             "llama",
@@ -76,11 +81,11 @@ const SOURCES: [Source; 12] = [
             ["golden/llama-bf16-torch.npz", "golden/llama-bf16-torch.npz"],
         ),
     ),
-    form(
+    in_format(
         "GGUF, f16",
         folder("llama", "gguf/llama-f16.gguf", "models/llama", ["golden/llama-torch", "faulty/llama-rope-pairing"]),
     ),
-    form(
+    in_format(
         "GGUF, f32",
         folder(
             "qwen2",
@@ -89,34 +94,34 @@ const SOURCES: [Source; 12] = [
             ["golden/qwen2-torch.npz", "faulty/qwen2-bias-omitted.npz"],
         ),
     ),
-    Source {
+    ModelFiles {
         what: "GGUF, quantised",
         families: "llama",
         model: "field/rustorch.gguf",
         other: "field/rustorch.gguf",
         dumps: ["", ""],
-        beside: &[],
+        arguments: &[],
         tokens: "1,403,407,261,378",
     },
-    Source {
+    ModelFiles {
         what: "MiniMind `.json`",
         families: "minimind",
         model: "field/celer_infer.json",
         other: "field/celer_infer.json",
         dumps: ["", "field/celer_infer.npz"],
-        beside: &[],
+        arguments: &[],
         tokens: "126,109,126,66,92",
     },
-    Source {
+    ModelFiles {
         what: "recorded program",
         families: "any architecture",
         model: "programs/forgetting/golden",
         other: "programs/forgetting/model.safetensors",
         dumps: ["programs/forgetting/golden", "programs/forgetting/wrong.npz"],
-        beside: FORGETTING,
+        arguments: FORGETTING,
         tokens: "",
     },
-    form(
+    in_format(
         "dump without a program",
         folder(
             "any architecture",
@@ -142,26 +147,26 @@ pub(crate) fn run(check: bool) -> Result<u8> {
     Ok(0)
 }
 
-fn row(source: &Source, root: &Path, command: &Path) -> Result<String> {
+fn row(source: &ModelFiles, root: &Path, command: &Path) -> Result<String> {
     let out = tempfile::tempdir()?;
     let at = |name: &str| out.path().join(name).display().to_string();
     let (made, page) = (at("dump"), at("page.html"));
-    let Source { model, other, beside, .. } = *source;
+    let ModelFiles { model, other, arguments, .. } = *source;
     let [reference, candidate] = source.dumps.map(|dump| if dump.is_empty() { made.as_str() } else { dump });
     let tokens: &[&str] = if source.tokens.is_empty() { &[] } else { &["--tokens", source.tokens] };
-    let from: &[&str] = if model == reference { beside } else { &["--model", model] };
-    let weights = if beside.is_empty() {
+    let from: &[&str] = if model == reference { arguments } else { &["--model", model] };
+    let weights = if arguments.is_empty() {
         vec!["weights", model, other]
     } else {
         vec!["weights", other, other, "--program", model]
     };
     // The order of runs is that of their dependencies, not that of the table.
     let runs = [
-        [&["dump", model, "-o", &made][..], tokens, beside].concat(),
+        [&["dump", model, "-o", &made][..], tokens, arguments].concat(),
         weights,
-        [&["compare", reference, candidate][..], if beside.is_empty() { from } else { &[] }].concat(),
-        [&["replay", model, candidate][..], beside].concat(),
-        [&["explain", model, candidate][..], beside].concat(),
+        [&["compare", reference, candidate][..], if arguments.is_empty() { from } else { &[] }].concat(),
+        [&["replay", model, candidate][..], arguments].concat(),
+        [&["explain", model, candidate][..], arguments].concat(),
         [&["report", reference, candidate, "-o", &page][..], from].concat(),
     ];
     let mut cells = Vec::new();

@@ -14,7 +14,7 @@ const END: &str = "<!-- end of terminal run -->";
 const PROMPT: &str = "```console\n$ firstdiff ";
 
 /// A terminal run in a document.
-struct Run<'a> {
+struct TerminalRun<'a> {
     command: &'a str,
     /// The output below the command now.
     shown: &'a str,
@@ -28,9 +28,9 @@ pub(crate) fn run(check: bool, slow: bool) -> Result<u8> {
     let texts: Vec<(PathBuf, String)> =
         documents.into_iter().filter(|(_, text)| text.contains(BEGIN) || text.contains(BEGIN_SLOW)).collect();
     let command = build(&root)?;
-    let screen = |run: &Run<'_>| match run.is_slow && !slow {
+    let screen = |run: &TerminalRun<'_>| match run.is_slow && !slow {
         true => Ok(run.shown.to_owned()),
-        false => screen(&root, &command, run.command),
+        false => command_output(&root, &command, run.command),
     };
     let write = |(path, text): &(PathBuf, String)| -> Result<Option<String>> {
         let name = path.display();
@@ -57,7 +57,7 @@ pub(crate) fn unfilled(command: &str) -> String {
 }
 
 /// A document with the outputs that an earlier version of it has for the same commands.
-pub(crate) fn carried(text: &str, earlier: &str) -> Result<String> {
+pub(crate) fn keep_outputs(text: &str, earlier: &str) -> Result<String> {
     let mut known = BTreeMap::new();
     rewritten(earlier, |run| {
         known.insert(run.command.to_owned(), run.shown.to_owned());
@@ -67,7 +67,7 @@ pub(crate) fn carried(text: &str, earlier: &str) -> Result<String> {
 }
 
 /// Replaces the output below each command.
-fn rewritten(text: &str, mut screen: impl FnMut(&Run<'_>) -> Result<String>) -> Result<String> {
+fn rewritten(text: &str, mut screen: impl FnMut(&TerminalRun<'_>) -> Result<String>) -> Result<String> {
     let mut written = String::new();
     let mut rest = text;
     while let Some((at, mark)) = [BEGIN, BEGIN_SLOW].iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min() {
@@ -76,7 +76,7 @@ fn rewritten(text: &str, mut screen: impl FnMut(&Run<'_>) -> Result<String>) -> 
         let run =
             old.strip_prefix(PROMPT).and_then(|run| run.strip_suffix("```\n")).and_then(|run| run.split_once('\n'));
         let (command, shown) = run.context("a terminal run that does not begin with its command")?;
-        let shown = screen(&Run { command, shown, is_slow: mark == BEGIN_SLOW })?;
+        let shown = screen(&TerminalRun { command, shown, is_slow: mark == BEGIN_SLOW })?;
         written += &format!("{before}{mark}{PROMPT}{command}\n{shown}```\n{END}");
         rest = after;
     }
@@ -92,7 +92,7 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
 }
 
 /// Runs the command and returns its output.
-fn screen(root: &Path, command: &Path, arguments: &str) -> Result<String> {
+fn command_output(root: &Path, command: &Path, arguments: &str) -> Result<String> {
     let output = Command::new(command)
         .args(arguments.split_whitespace())
         .env_remove("COLUMNS")
@@ -115,9 +115,9 @@ mod tests {
         let earlier =
             format!("old {BEGIN}{PROMPT}why a\nshown\n```\n{END} {BEGIN_SLOW}{PROMPT}why b\nlong\n```\n{END}");
         let text = format!("new {} and {}", unfilled("why c"), unfilled("why a"));
-        let written = carried(&text, &earlier).unwrap();
+        let written = keep_outputs(&text, &earlier).unwrap();
         assert_eq!(written, text.replace("why a\n", "why a\nshown\n"));
         assert_eq!(rewritten(&earlier, |run| Ok(run.shown.to_owned())).unwrap(), earlier);
-        assert!(carried(&format!("{BEGIN}no command"), "").is_err());
+        assert!(keep_outputs(&format!("{BEGIN}no command"), "").is_err());
     }
 }

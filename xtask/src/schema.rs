@@ -53,18 +53,18 @@ fn pages(schema: &Value) -> Result<[String; 2]> {
     }
     let mut parts = PARTS.to_owned();
     for (name, part) in definitions.iter().filter(|(name, _)| !commands.contains(&name.as_str())) {
-        let (what, made) = (part["description"].as_str().map(str::to_owned), made_of(part));
+        let (what, made) = (part["description"].as_str().map(str::to_owned), composition(part));
         let about: Vec<String> = what.into_iter().chain(made).collect();
         let about = if about.is_empty() { String::new() } else { format!("{}\n\n", about.join(" ")) };
         parts += &format!("\n## {name}\n\n{about}{}", keys(part));
     }
     // Links to the report of another command go to the page of commands.
-    let of_command = |page: String| {
+    let link_commands = |page: String| {
         commands
             .iter()
             .fold(page, |page, name| page.replace(&format!("schema-parts.md#{name})"), &format!("schema.md#{name})")))
     };
-    Ok([text, parts].map(of_command))
+    Ok([text, parts].map(link_commands))
 }
 
 /// The name of the definition that a schema refers to.
@@ -74,12 +74,12 @@ fn referred(schema: &Value) -> Option<&str> {
 
 fn section(name: &str, schema: &Value) -> String {
     let what = schema["description"].as_str().unwrap_or_default();
-    let made = made_of(schema).map(|made| format!("\n{made}\n")).unwrap_or_default();
+    let made = composition(schema).map(|made| format!("\n{made}\n")).unwrap_or_default();
     format!("\n## {name}\n\n`{what}`\n{made}\n{}", keys(schema))
 }
 
 /// The allowed values of a definition, or the definitions whose keys it includes.
-fn made_of(schema: &Value) -> Option<String> {
+fn composition(schema: &Value) -> Option<String> {
     if let Some(words) = schema["enum"].as_array() {
         let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
         return Some(format!("One of {}.", words.join(", ")));

@@ -24,7 +24,7 @@ pub(crate) fn run(check: bool) -> Result<u8> {
     let mut wrong: Vec<String> = stale.map(|(path, _)| format!("{}: no such name", path.display())).collect();
     for (path, text) in &pages {
         let earlier = fs::read_to_string(root.join(path)).unwrap_or_default();
-        let text = crate::readme::carried(text, &earlier)?;
+        let text = crate::readme::keep_outputs(text, &earlier)?;
         if text != earlier && check {
             wrong.push(path.display().to_string());
         } else if text != earlier {
@@ -65,8 +65,8 @@ fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
         (INDEX.into(), index(&causes, &forms)),
         (SUMMARY.into(), format!("{before}{ABOVE}{items}{after}")),
     ]);
-    let of_name = |page: Page| (PathBuf::from(format!("{FOLDER}/{}.md", page.name)), page.text);
-    pages.extend(causes.into_iter().chain(forms).map(of_name));
+    let path_and_text = |page: Page| (PathBuf::from(format!("{FOLDER}/{}.md", page.name)), page.text);
+    pages.extend(causes.into_iter().chain(forms).map(path_and_text));
     Ok(pages)
 }
 

@@ -20,7 +20,7 @@ const SECONDS: f64 = 20.0;
 
 /// The result for one planted mistake.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Fate {
+enum Outcome {
     /// It is named.
     Named,
     /// Another id is named, with this one among its alternatives.
@@ -34,9 +34,9 @@ enum Fate {
 }
 
 /// The result for one candidate.
-struct Judged {
+struct CandidateResult {
     row: Value,
-    fates: Vec<Fate>,
+    fates: Vec<Outcome>,
     /// Causes that were stated although they were not planted.
     wrong: Vec<String>,
     /// Whether the first wrong tap is reported as the first.
@@ -65,7 +65,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     let index: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("index.json"))?)?;
     let models = crate::root()?.join("fixtures/models");
     let (done, total) = (AtomicUsize::new(0), index.len());
-    let judged: Vec<Judged> = index
+    let judged: Vec<CandidateResult> = index
         .into_par_iter()
         .map(|row| {
             let judged = judge(&folder, &models, row);
@@ -93,7 +93,7 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     Ok(u8::from(judged.iter().any(|case| !case.wrong.is_empty())))
 }
 
-fn judge(folder: &Path, models: &Path, row: Value) -> Result<Judged> {
+fn judge(folder: &Path, models: &Path, row: Value) -> Result<CandidateResult> {
     let word = |key: &str| row[key].as_str().context("index.json").map(str::to_owned);
     let model = load(models.join(word("model")?))?;
     let dump = Dump::open(folder.join(word("file")?))?;
@@ -114,7 +114,7 @@ fn judge(folder: &Path, models: &Path, row: Value) -> Result<Judged> {
         .collect();
     let first = word("kind")? != "full" || first_is(&explanation, &word("first")?);
     drop(proved);
-    Ok(Judged { fates, wrong, first, seconds, row })
+    Ok(CandidateResult { fates, wrong, first, seconds, row })
 }
 
 /// Whether `tap` is replay's first wrong operation.
@@ -123,30 +123,30 @@ fn first_is(explanation: &Explanation, tap: &str) -> bool {
     wrong.is_some_and(|t| t.report.place.tap.to_string() == tap)
 }
 
-fn fate(planted: &Value, proved: &[&Finding], open: bool) -> Fate {
+fn fate(planted: &Value, proved: &[&Finding], open: bool) -> Outcome {
     if proved.iter().any(|f| names(f, planted)) {
-        Fate::Named
+        Outcome::Named
     } else if proved.iter().any(|f| among(f, planted)) {
-        Fate::Among
+        Outcome::Among
     } else if planted["shows"] == false {
-        Fate::Invisible
+        Outcome::Invisible
     } else if open || proved.is_empty() {
-        Fate::Unknown
+        Outcome::Unknown
     } else {
-        Fate::Missed
+        Outcome::Missed
     }
 }
 
 fn names(finding: &Finding, planted: &Value) -> bool {
-    finding.cause.as_ref().is_some_and(|cause| is(finding, cause, planted))
+    finding.cause.as_ref().is_some_and(|cause| is_planted_cause(finding, cause, planted))
 }
 
 fn among(finding: &Finding, planted: &Value) -> bool {
-    finding.alternatives.iter().any(|cause| is(finding, cause, planted))
+    finding.alternatives.iter().any(|cause| is_planted_cause(finding, cause, planted))
 }
 
 /// Whether the id is the same, and every number that both give under the same name.
-fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
+fn is_planted_cause(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
     // Scores depend only on differences of positions: if neither queries nor keys were recorded, a shift of the queries equals the opposite shift of the
     // keys.
     let sites: BTreeSet<&str> = finding.taps.iter().map(|tap| tap.site.name()).collect();
@@ -162,7 +162,7 @@ fn is(finding: &Finding, cause: &Cause, planted: &Value) -> bool {
     planted["id"] == cause.id && cause.params.iter().all(agrees)
 }
 
-fn table(judged: &[Judged], every: usize) -> String {
+fn table(judged: &[CandidateResult], every: usize) -> String {
     let mut text = "# Planted mistakes\n\nHow often does `firstdiff explain` name a mistake that was planted? A NumPy engine that shares no code with firstdiff makes the \
                     candidates (scripts/planted/zoo.py). It makes every mistake of scripts/engines/engine_mistakes.py with several parameters and in several places, in \
                     all layers and in one, on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints.\n\n*planted*: one mistake (single), two \
@@ -174,8 +174,8 @@ fn table(judged: &[Judged], every: usize) -> String {
                     mistake.\n\nWritten by `cargo xtask zooEVERY`.\n\n| planted | recorded | candidates | first tap | mistakes | named | among | \
                     unknown | missed | invisible | wrong | median s | worst s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
         .replace("EVERY", &if every > 1 { format!(" --every {every}") } else { String::new() });
-    let word = |j: &Judged, key: &str| j.row[key].as_str().unwrap_or_default().to_owned();
-    let mut groups: BTreeMap<(String, usize), Vec<&Judged>> = BTreeMap::new();
+    let word = |j: &CandidateResult, key: &str| j.row[key].as_str().unwrap_or_default().to_owned();
+    let mut groups: BTreeMap<(String, usize), Vec<&CandidateResult>> = BTreeMap::new();
     const KINDS: [&str; 5] = ["full", "streams", "last", "logits", "last-logits"];
     for case in judged {
         let kind = KINDS.iter().position(|k| *k == word(case, "kind")).unwrap_or(0);
@@ -200,10 +200,10 @@ fn table(judged: &[Judged], every: usize) -> String {
                 word(j, "group") == "single"
                     && word(j, "kind") == kind
                     && j.row["planted"][0]["id"] == id.as_str()
-                    && j.fates[0] != Fate::Invisible
+                    && j.fates[0] != Outcome::Invisible
             });
-            let fates: Vec<Fate> = of.map(|j| j.fates[0]).collect();
-            (fates.iter().filter(|f| matches!(f, Fate::Named | Fate::Among)).count(), fates.len())
+            let fates: Vec<Outcome> = of.map(|j| j.fates[0]).collect();
+            (fates.iter().filter(|f| matches!(f, Outcome::Named | Outcome::Among)).count(), fates.len())
         });
         let all: usize = found.iter().map(|(_, all)| all).sum();
         if found.iter().all(|(hit, all)| hit == all) && all > 0 {
@@ -224,11 +224,11 @@ fn table(judged: &[Judged], every: usize) -> String {
 }
 
 /// The mistakes that stay unknown, and why.
-fn unknown(judged: &[Judged]) -> String {
+fn unknown(judged: &[CandidateResult]) -> String {
     let mut counts: BTreeMap<(String, String, String), usize> = BTreeMap::new();
     for case in judged {
         let planted = case.row["planted"].as_array().into_iter().flatten();
-        for (planted, _) in planted.zip(&case.fates).filter(|(_, f)| matches!(f, Fate::Unknown | Fate::Missed)) {
+        for (planted, _) in planted.zip(&case.fates).filter(|(_, f)| matches!(f, Outcome::Unknown | Outcome::Missed)) {
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let what = (word(&planted["id"]), word(&case.row["group"]), word(&case.row["kind"]));
             *counts.entry(what).or_default() += 1;
@@ -260,9 +260,9 @@ const WHY: &[(&str, &str)] = &[
 const OTHERWISE: &str =
     "beside other mistakes it alone explains too little for the search to go on from it, or time ran out";
 
-fn line(group: &str, kind: &str, cases: &[&Judged]) -> String {
-    let fates: Vec<Fate> = cases.iter().flat_map(|j| j.fates.iter().copied()).collect();
-    let count = |fate: Fate| fates.iter().filter(|f| **f == fate).count();
+fn line(group: &str, kind: &str, cases: &[&CandidateResult]) -> String {
+    let fates: Vec<Outcome> = cases.iter().flat_map(|j| j.fates.iter().copied()).collect();
+    let count = |fate: Outcome| fates.iter().filter(|f| **f == fate).count();
     let mut seconds: Vec<f64> = cases.iter().map(|j| j.seconds).collect();
     seconds.sort_by(f64::total_cmp);
     let first = if kind == "full" {
@@ -270,16 +270,16 @@ fn line(group: &str, kind: &str, cases: &[&Judged]) -> String {
     } else {
         "-".into()
     };
-    let visible = fates.len() - count(Fate::Invisible);
+    let visible = fates.len() - count(Outcome::Invisible);
     format!(
         "| {group} | {kind} | {} | {first} | {} | {} % | {} % | {} | {} | {} | {} | {:.2} | {:.1} |\n",
         cases.len(),
         fates.len(),
-        percent(count(Fate::Named), visible),
-        percent(count(Fate::Among), visible),
-        count(Fate::Unknown),
-        count(Fate::Missed),
-        count(Fate::Invisible),
+        percent(count(Outcome::Named), visible),
+        percent(count(Outcome::Among), visible),
+        count(Outcome::Unknown),
+        count(Outcome::Missed),
+        count(Outcome::Invisible),
         cases.iter().filter(|j| !j.wrong.is_empty()).count(),
         seconds[seconds.len() / 2],
         seconds.last().copied().unwrap_or(0.0),

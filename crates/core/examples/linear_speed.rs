@@ -16,7 +16,7 @@ fn main() {
 }
 
 fn measure<F: Float>(name: &str, tokens: usize, width: usize, out: usize) {
-    let noise = |i: usize, j: usize| F::of((((i * 7919 + j * 104_729) % 2003) as f64 - 1001.0) / 1001.0);
+    let noise = |i: usize, j: usize| F::from_f64((((i * 7919 + j * 104_729) % 2003) as f64 - 1001.0) / 1001.0);
     let x = Array2::from_shape_fn((tokens, width), |(i, j)| noise(i, j));
     let w = Array2::from_shape_fn((out, width), |(i, j)| noise(i + 5, j));
     print!("{name} {tokens:>4} x {width} x {out}:");

@@ -21,17 +21,17 @@ const TILE: usize = 64;
 const THREADS: usize = 2;
 
 /// Gives rows of a matrix in their storage type.
-type Stored<'a> = Box<dyn Fn(usize, usize) -> Rows<'a, f32> + Sync + 'a>;
+type RowReader<'a> = Box<dyn Fn(usize, usize) -> Rows<'a, f32> + Sync + 'a>;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let level = Level::asked()?.unwrap_or(Level::best());
+    let level = Level::from_env()?.unwrap_or(Level::best());
     let sizes = std::env::args().skip(1).map(|size| size.parse()).collect::<Result<Vec<usize>, _>>()?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build()?;
     let w: Vec<f32> = (0..ROWS * COLUMNS).map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5).collect();
     let half: Vec<f16> = w.iter().map(|&w| f16::from_f32(w)).collect();
     let brain: Vec<bf16> = w.iter().map(|&w| bf16::from_f32(w)).collect();
-    let types: [(&str, Stored<'_>); 3] = [
-        ("f32", Box::new(|from, to| Rows::Own(&w[from..to]))),
+    let types: [(&str, RowReader<'_>); 3] = [
+        ("f32", Box::new(|from, to| Rows::Native(&w[from..to]))),
         ("f16", Box::new(|from, to| Rows::F16(&half[from..to]))),
         ("bf16", Box::new(|from, to| Rows::BF16(&brain[from..to]))),
     ];

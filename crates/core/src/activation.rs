@@ -39,14 +39,14 @@ pub fn silu<F: Float>(x: F) -> F {
 
 /// x · (1 + erf(x/√2)) / 2. Source: Hendrycks and Gimpel, 2016; PyTorch, torch.nn.functional.gelu.
 pub fn gelu_erf<F: Float>(x: F) -> F {
-    let half = F::of(0.5);
-    x * half * (F::one() + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
+    let half = F::from_f64(0.5);
+    x * half * (F::one() + (x * F::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
 }
 
 /// x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))). Source: PyTorch, torch.nn.functional.gelu with approximate='tanh'.
 pub fn gelu_tanh<F: Float>(x: F) -> F {
-    let inner = F::of((2.0 / std::f64::consts::PI).sqrt()) * (x + F::of(0.044_715) * x * x * x);
-    F::of(0.5) * x * (F::one() + inner.tanh())
+    let inner = F::from_f64((2.0 / std::f64::consts::PI).sqrt()) * (x + F::from_f64(0.044_715) * x * x * x);
+    F::from_f64(0.5) * x * (F::one() + inner.tanh())
 }
 
 /// max(x, 0); NaN stays NaN. Source: PyTorch, torch.nn.functional.relu.

@@ -5,7 +5,7 @@ use ndarray::{Array2, Array3, ArrayView3, Axis};
 
 use crate::error::{OpError, ensure};
 use crate::kernel::float::Float;
-use crate::kernel::{each, product};
+use crate::kernel::{par_each, product};
 use crate::mask::Mask;
 
 /// qk\[h,t,s\] = Σᵢ q\[t,h,i\] · k\[s,⌊h/(H/K)⌋,i\], neither scaled nor masked.
@@ -24,7 +24,7 @@ pub fn qk<F: Float>(q: ArrayView3<'_, F>, k: ArrayView3<'_, F>) -> Result<Array3
     let group = heads / kv_heads;
     let mut out = Array3::zeros((heads, tokens, keys));
     let heads = out.axis_iter_mut(Axis(0)).enumerate().collect();
-    each(heads, q.len().saturating_mul(keys), |(h, products)| {
+    par_each(heads, q.len().saturating_mul(keys), |(h, products)| {
         product(q.index_axis(Axis(1), h), k.index_axis(Axis(1), h / group), &[], products);
     });
     Ok(out)
@@ -54,10 +54,10 @@ pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: M
     }
     let mut out = Array3::zeros(qk.dim());
     let heads: Vec<_> = qk.outer_iter().zip(out.outer_iter_mut()).collect();
-    each(heads, qk.len(), |(qk, mut head)| {
+    par_each(heads, qk.len(), |(qk, mut head)| {
         for (t, (qk, mut row)) in qk.rows().into_iter().zip(head.rows_mut()).enumerate() {
             let Some(row) = row.as_slice_mut() else { continue };
-            let reach = mask.reach(keys - tokens + t);
+            let reach = mask.visible_range(keys - tokens + t);
             let (first, last) = (reach.start.min(keys), reach.end.min(keys));
             row[..first].fill(F::neg_infinity());
             row[last..].fill(F::neg_infinity());
@@ -91,7 +91,7 @@ pub fn context<F: Float>(probs: ArrayView3<'_, F>, v: ArrayView3<'_, F>) -> Resu
     let group = heads / kv_heads;
     let mut out = Array2::zeros((tokens, heads * width));
     let heads = out.axis_chunks_iter_mut(Axis(1), width.max(1)).enumerate().collect();
-    each(heads, probs.len().saturating_mul(width), |(h, context)| {
+    par_each(heads, probs.len().saturating_mul(width), |(h, context)| {
         product(probs.index_axis(Axis(0), h), v.index_axis(Axis(1), h / group).reversed_axes(), &[], context);
     });
     Ok(out)

@@ -38,17 +38,17 @@ pub use activation::{Activation, gated, gelu_erf, gelu_tanh, relu, silu};
 pub use attention::{context, qk, scores, softcap};
 pub use embedding::embedding;
 pub use error::OpError;
-pub use kernel::dot::{dot, sum, tree};
+pub use kernel::dot::{dot, sum, tree_sum};
 pub use kernel::float::Float;
 pub use kernel::packed::Packed;
 #[doc(hidden)]
-pub use kernel::panel::{parts, side_by_side};
+pub use kernel::panel::{balanced_ranges, interleave_rows};
 #[doc(hidden)]
 pub use kernel::peak::multiply_adds;
 pub use linear::{Rows, head, linear, linear_rows};
 pub use mask::Mask;
 pub use norm::{layer_norm, rms_norm};
-pub use quantise::{Activations, Quantised, WholeNumbers, quantise, whole_numbers};
+pub use quantise::{ActivationType, Quantised, QuantisedBlocks, quantise, quantise_to_ints};
 pub use residual::residual;
 pub use rope::{RopePairing, rope};
 pub use scaling::{RopeScaling, rope_inv_freq};

@@ -43,7 +43,7 @@ pub fn linear<F: Float>(
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'a, F> {
     /// In the float type of the product.
-    Own(&'a [F]),
+    Native(&'a [F]),
     /// IEEE half.
     F16(&'a [f16]),
     /// bfloat16.
@@ -59,7 +59,7 @@ pub enum Rows<'a, F> {
 pub fn linear_rows<F: Float>(x: &Packed<'_, F>, w: Rows<'_, F>, out: ArrayViewMut2<'_, F>) -> Result<(), OpError> {
     let (width, count) = (x.width(), out.ncols());
     let stored = match w {
-        Rows::Own(w) => w.len(),
+        Rows::Native(w) => w.len(),
         Rows::F16(w) => w.len(),
         Rows::BF16(w) => w.len(),
     };
@@ -75,7 +75,7 @@ pub fn linear_rows<F: Float>(x: &Packed<'_, F>, w: Rows<'_, F>, out: ArrayViewMu
         return Ok(());
     }
     match w {
-        Rows::Own(w) => F::products(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
+        Rows::Native(w) => F::products(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
         Rows::F16(w) => F::products_f16(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
         Rows::BF16(w) => F::products_bf16(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
     }

@@ -26,11 +26,11 @@ impl Mask<'_> {
     /// ```
     pub fn visible(&self, query: usize, key: usize) -> bool {
         let token = self.padding.is_none_or(|padding| padding.get(key).is_some_and(|&real| real != 0));
-        token && self.reach(query).contains(&key)
+        token && self.visible_range(query).contains(&key)
     }
 
     /// The keys that the query at position `query` sees where nothing is padding.
-    pub(crate) fn reach(&self, query: usize) -> Range<usize> {
+    pub(crate) fn visible_range(&self, query: usize) -> Range<usize> {
         // As transformers' sliding_window_overlay: key > query - window.
         let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
         first..if self.causal { query + 1 } else { usize::MAX }

@@ -4,8 +4,8 @@ use ndarray::{Array1, Array2, ArrayView1, ArrayView2};
 
 use crate::error::{OpError, ensure};
 use crate::kernel::dot::{dot, sum};
-use crate::kernel::each;
 use crate::kernel::float::Float;
+use crate::kernel::par_each;
 
 /// yᵢ = wᵢ · xᵢ / √(mean(x²) + eps), for each row.
 ///
@@ -21,9 +21,9 @@ pub fn rms_norm<F: Float>(x: ArrayView2<'_, F>, weight: ArrayView1<'_, F>, eps: 
     let (x, weight) = (x.as_standard_layout(), weight.to_vec());
     let mut out = Array2::zeros(x.dim());
     let rows: Vec<_> = x.rows().into_iter().zip(out.rows_mut()).collect();
-    each(rows, x.len(), |(row, mut to)| {
+    par_each(rows, x.len(), |(row, mut to)| {
         let Some(row) = row.to_slice() else { return };
-        let scale = (dot(row, row) / F::of(row.len() as f64) + eps).sqrt().recip();
+        let scale = (dot(row, row) / F::from_f64(row.len() as f64) + eps).sqrt().recip();
         to.iter_mut().zip(row).zip(&weight).for_each(|((y, &x), &w)| *y = w * (x * scale));
     });
     Ok(out)
@@ -47,7 +47,7 @@ pub fn layer_norm<F: Float>(
     if let Some(bias) = &bias {
         ensure(x.ncols() == bias.len(), "layer_norm", x.shape(), bias.shape(), "x is [T,D], bias [D]")?;
     }
-    let n = F::of(x.ncols() as f64);
+    let n = F::from_f64(x.ncols() as f64);
     let mut out = Array2::zeros(x.dim());
     for (row, mut to) in x.rows().into_iter().zip(out.rows_mut()) {
         let row = row.to_vec();

@@ -3,8 +3,8 @@
 use ndarray::{Array3, ArrayView3};
 
 use crate::error::{OpError, ensure};
-use crate::kernel::each;
 use crate::kernel::float::Float;
+use crate::kernel::par_each;
 
 /// Which elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +39,11 @@ pub fn rope<F: Float>(
     ensure(2 * half <= width, "rope", x.shape(), &[half], "x is [T,H,d], frequencies at most [d/2]")?;
     let mut out = Array3::zeros(x.dim());
     let rows = positions.iter().zip(x.outer_iter()).zip(out.outer_iter_mut()).collect();
-    each(rows, x.len(), |((&position, x), mut out)| {
+    par_each(rows, x.len(), |((&position, x), mut out)| {
         out.assign(&x);
         let turn = |&w: &F| {
-            let (sin, cos) = (F::of(f64::from(position)) * w).wide().sin_cos();
-            (F::of(cos) * F::of(factor), F::of(sin) * F::of(factor))
+            let (sin, cos) = (F::from_f64(f64::from(position)) * w).as_f64().sin_cos();
+            (F::from_f64(cos) * F::from_f64(factor), F::from_f64(sin) * F::from_f64(factor))
         };
         let turns: Vec<(F, F)> = inv_freq.iter().map(turn).collect();
         for mut head in out.outer_iter_mut() {

@@ -63,18 +63,19 @@ pub enum RopeScaling {
 /// ```
 pub fn rope_inv_freq<F: Float>(rotary_dim: usize, theta: f64, scaling: &RopeScaling) -> (Vec<F>, f64) {
     let dim = rotary_dim as f64;
-    let power = |i: usize| F::of(theta.powf((F::of((2 * i) as f64) / F::of(dim)).wide()));
+    let power = |i: usize| F::from_f64(theta.powf((F::from_f64((2 * i) as f64) / F::from_f64(dim)).as_f64()));
     let powers = (0..rotary_dim / 2).map(power);
     let plain = powers.clone().map(F::recip);
     match *scaling {
         RopeScaling::Divided { ref divisors } => {
-            let divided = plain.zip(divisors).map(|(w, &by)| w / F::of(by));
+            let divided = plain.zip(divisors).map(|(w, &by)| w / F::from_f64(by));
             (divided.collect(), 1.0)
         }
         RopeScaling::None => (plain.collect(), 1.0),
-        RopeScaling::Linear { factor } => (plain.map(|w| w / F::of(factor)).collect(), 1.0),
+        RopeScaling::Linear { factor } => (plain.map(|w| w / F::from_f64(factor)).collect(), 1.0),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
-            let band = Band { factor, low: low_freq_factor, high: high_freq_factor, context: original_max_position };
+            let band =
+                Llama3Band { factor, low: low_freq_factor, high: high_freq_factor, context: original_max_position };
             (plain.map(|w| band.scaled(w)).collect(), 1.0)
         }
         RopeScaling::Yarn {
@@ -93,8 +94,8 @@ pub fn rope_inv_freq<F: Float>(rotary_dim: usize, theta: f64, scaling: &RopeScal
             let (first, last) = if truncate { (first.floor(), last.ceil()) } else { (first, last) };
             let ramp = Ramp { first: first.max(0.0), last: last.min(dim - 1.0) };
             let blend = |(i, power): (usize, F)| {
-                let kept = F::one() - ramp.at(i);
-                (F::of(factor) * power).recip() * (F::one() - kept) + power.recip() * kept
+                let kept = F::one() - ramp.weight_at(i);
+                (F::from_f64(factor) * power).recip() * (F::one() - kept) + power.recip() * kept
             };
             let size = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
             let derived = match (mscale, mscale_all_dim) {
@@ -107,22 +108,22 @@ pub fn rope_inv_freq<F: Float>(rotary_dim: usize, theta: f64, scaling: &RopeScal
 }
 
 /// Llama 3's bands: short, medium and long wavelengths.
-struct Band {
+struct Llama3Band {
     factor: f64,
     low: f64,
     high: f64,
     context: f64,
 }
 
-impl Band {
+impl Llama3Band {
     /// Keeps w where its wavelength is short, divides it where it is long, blends in between.
     fn scaled<F: Float>(&self, w: F) -> F {
-        let [factor, low, span, context] = [self.factor, self.low, self.high - self.low, self.context].map(F::of);
-        let wavelength = w.recip() * F::of(std::f64::consts::TAU);
-        if wavelength < F::of(self.context / self.high) {
+        let [factor, low, span, context] = [self.factor, self.low, self.high - self.low, self.context].map(F::from_f64);
+        let wavelength = w.recip() * F::from_f64(std::f64::consts::TAU);
+        if wavelength < F::from_f64(self.context / self.high) {
             return w;
         }
-        if wavelength > F::of(self.context / self.low) {
+        if wavelength > F::from_f64(self.context / self.low) {
             return w / factor;
         }
         let smooth = (wavelength.recip() * context - low) / span;
@@ -138,9 +139,9 @@ struct Ramp {
 
 impl Ramp {
     /// The weight of the divided frequency for pair i, 0 to 1.
-    fn at<F: Float>(&self, i: usize) -> F {
+    fn weight_at<F: Float>(&self, i: usize) -> F {
         // As transformers: not zero, which would divide by zero.
         let length = if self.first == self.last { 0.001 } else { self.last - self.first };
-        ((F::of(i as f64) - F::of(self.first)) / F::of(length)).max(F::zero()).min(F::one())
+        ((F::from_f64(i as f64) - F::from_f64(self.first)) / F::from_f64(length)).max(F::zero()).min(F::one())
     }
 }

@@ -3,8 +3,8 @@
 use ndarray::{ArrayD, ArrayViewD};
 
 use crate::kernel::dot::sum;
-use crate::kernel::each;
 use crate::kernel::float::Float;
+use crate::kernel::par_each;
 
 /// pᵢ = e^(xᵢ - max x) / Σⱼ e^(xⱼ - max x), over the last axis; of any shape.
 ///
@@ -19,7 +19,7 @@ pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
     let width = x.shape().last().copied().unwrap_or(1).max(1);
     let (Some(from), Some(to)) = (x.as_slice(), out.as_slice_mut()) else { return out };
     let rows: Vec<_> = from.chunks(width).zip(to.chunks_mut(width)).collect();
-    each(rows, x.len().saturating_mul(EXPONENTIAL), |(from, to)| {
+    par_each(rows, x.len().saturating_mul(EXPONENTIAL), |(from, to)| {
         let top = from.iter().copied().fold(F::neg_infinity(), F::max);
         // Masked keys are at the ends, and stay 0.
         let seen = |x: &F| *x != F::neg_infinity();

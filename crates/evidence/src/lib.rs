@@ -15,13 +15,13 @@ pub const F16: f64 = 1.0 / (1u64 << 11) as f64;
 pub const BF16: f64 = 1.0 / (1u64 << 8) as f64;
 
 /// Bits that a claim must explain beyond its cost: chance reproduces numbers this well once in a million.
-const BEYOND: f64 = 20.0;
+const SIGNIFICANCE_BITS: f64 = 20.0;
 /// The cost of a number's sign and power of ten.
 const SIGN_AND_POWER: f64 = 4.0;
 /// The relative change of a right value when it is computed again in f32, in another order.
 const COMPUTED_AGAIN: f64 = 4.0 * F32;
 /// How many numbers are sampled at most: more would add almost nothing.
-const ENOUGH: usize = 1 << 18;
+const MAX_SAMPLES: usize = 1 << 18;
 
 /// The information in recorded numbers that supports a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -37,16 +37,16 @@ impl Evidence {
     /// only if the other is the same.
     pub fn of(numbers: impl Iterator<Item = [f64; 3]>, unit: f64) -> Evidence {
         let most = -unit.log2();
-        let every = numbers.size_hint().1.unwrap_or(0) / ENOUGH + 1;
+        let every = numbers.size_hint().1.unwrap_or(0) / MAX_SAMPLES + 1;
         // Not every n-th number: they could all be from one column.
         let is_taken =
             |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 <= u64::from(u32::MAX) / every as u64;
         let mut off: Vec<([u64; 2], f64, bool)> = Vec::new();
         for (_, [own, right, claimed]) in numbers.enumerate().filter(|(at, _)| is_taken(*at)) {
             let least = unit * own.abs().max(right.abs()).max(claimed.abs());
-            let apart =
+            let distance =
                 |other: f64| if own == other || own.is_nan() && other.is_nan() { 0.0 } else { (own - other).abs() };
-            let (before, left) = (apart(right), apart(claimed));
+            let (before, left) = (distance(right), distance(claimed));
             let (bits, is_off) = match (before.is_finite(), left.is_finite()) {
                 (true, true) if before <= least && left <= least => continue,
                 (true, true) => ((before.max(least) / left.max(least)).log2().clamp(-most, most), before > least),
@@ -59,17 +59,17 @@ impl Evidence {
         let right = |one: &([u64; 2], f64, bool)| f64::from_bits(one.0[1]);
         off.sort_unstable_by(|a, b| a.0[0].cmp(&b.0[0]).then(right(a).total_cmp(&right(b))).then(a.1.total_cmp(&b.1)));
         // An infinite or NaN value is evidence at each place where it occurs: there a mask should be, or should not be.
-        let of_each = |again: &[u64; 2]| again.iter().any(|bits| !f64::from_bits(*bits).is_finite());
+        let is_not_finite = |again: &[u64; 2]| again.iter().any(|bits| !f64::from_bits(*bits).is_finite());
         off.dedup_by(|again, first| {
             let [was, is] = [first, &*again].map(|one| f64::from_bits(one.0[1]));
             let is_again = again.0 == first.0
                 || again.0[0] == first.0[0] && (is - was).abs() <= COMPUTED_AGAIN * is.abs().max(was.abs());
-            first.1 += f64::from(u8::from(is_again && first.1 > 0.0 && of_each(&again.0)));
+            first.1 += f64::from(u8::from(is_again && first.1 > 0.0 && is_not_finite(&again.0)));
             is_again
         });
         let numbers = off.iter().filter(|(.., is_off)| *is_off).count();
         let bits: f64 = off.iter().map(|(_, bits, _)| bits).sum();
-        let is_one = off.windows(2).all(|two| two[0].0[0] == two[1].0[0] && !two.iter().any(|one| of_each(&one.0)));
+        let is_one = off.windows(2).all(|two| two[0].0[0] == two[1].0[0] && !two.iter().any(|x| is_not_finite(&x.0)));
         match is_one && off.len() > 1 {
             // One value at many places counts as one number; a tensor of zeros counts one bit for each place.
             true if off[0].0[0] == 0 => Evidence { numbers, bits: bits.min(most.max(numbers as f64)) },
@@ -96,7 +96,7 @@ impl Evidence {
 
     /// Compares this evidence with the cost of a claim.
     pub fn against(self, price: f64) -> Account {
-        Account { evidence: self, needed: price + BEYOND }
+        Account { evidence: self, needed: price + SIGNIFICANCE_BITS }
     }
 }
 

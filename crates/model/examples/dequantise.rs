@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use firstdiff_core::{Activations, quantise};
+use firstdiff_core::{ActivationType, quantise};
 use firstdiff_model::ggml::Type;
 use ndarray::Array2;
 
@@ -28,11 +28,11 @@ fn main() -> ExitCode {
 /// Rounds rows of 256 f32; for Q8_1 writes the excess of each block's sum after them.
 fn activations(name: &str, input: &str, output: &str) -> ExitCode {
     let kind = match name {
-        "Q8_0" => Activations::Q8_0,
-        "Q8_1" => Activations::Q8_1,
-        "Q8_K" => Activations::Q8K,
-        "F16" => Activations::F16,
-        "BF16" => Activations::BF16,
+        "Q8_0" => ActivationType::Q8_0,
+        "Q8_1" => ActivationType::Q8_1,
+        "Q8_K" => ActivationType::Q8K,
+        "F16" => ActivationType::F16,
+        "BF16" => ActivationType::BF16,
         _ => return refuse("no such type of activations"),
     };
     let Ok(bytes) = std::fs::read(input) else { return refuse("the input cannot be read") };

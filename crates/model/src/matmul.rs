@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use bytemuck::{cast_slice_mut, try_cast_slice};
-use firstdiff_core::{OpError, Packed, Rows, WholeNumbers, linear_rows};
+use firstdiff_core::{OpError, Packed, QuantisedBlocks, Rows, linear_rows};
 #[cfg(target_arch = "x86_64")]
 use firstdiff_simd::Level;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
-use crate::ggml::{self, whole};
+use crate::ggml::{self, int_dot};
 use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
@@ -48,14 +48,14 @@ pub(crate) fn product<E: Real>(
 /// The type of the matrix's blocks, if [`whole_product`] supports it.
 pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
     match w.storage() {
-        Storage::Block(kind) if w.is_plain() && whole::suits(kind) => Some(kind),
+        Storage::Block(kind) if w.is_plain() && int_dot::is_supported(kind) => Some(kind),
         _ => None,
     }
 }
 
 /// The same with a matrix of such blocks and quantised rows of x, in f32 as llama.cpp does.
 pub(crate) fn whole_product(
-    x: &WholeNumbers,
+    x: &QuantisedBlocks,
     blocks: ggml::Type,
     w: &WeightView<'_>,
     columns: usize,
@@ -65,7 +65,7 @@ pub(crate) fn whole_product(
         let (left, right) = (x.quants.shape().to_vec(), w.shape().to_vec());
         return Err(OpError::Shape { op: "product", left, right, rule: "x is [T,in], the weight [out,in]" });
     }
-    whole::products(blocks, w.bytes(), x, out);
+    int_dot::products(blocks, w.bytes(), x, out);
     Ok(())
 }
 
@@ -99,7 +99,7 @@ thread_local! {
 fn fused(rows: usize, w: &WeightView<'_>, product: Storage) -> Option<ggml::Type> {
     #[cfg(target_arch = "x86_64")]
     if let (1, Storage::Block(kind), true) = (rows, w.storage(), product == Storage::F32 && w.is_plain()) {
-        return Some(kind).filter(|&kind| ggml::fused::suits(Level::best(), kind));
+        return Some(kind).filter(|&kind| ggml::fused::is_supported(Level::best(), kind));
     }
     let _ = (rows, w, product);
     None
@@ -134,7 +134,7 @@ fn in_place<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize
     let stride = w.storage().row_bytes(columns)?;
     let bytes = &w.bytes()[range.start * stride..range.end * stride];
     match w.storage() {
-        own if own == E::STORAGE => try_cast_slice(bytes).ok().map(Rows::Own),
+        own if own == E::STORAGE => try_cast_slice(bytes).ok().map(Rows::Native),
         Storage::F16 => try_cast_slice(bytes).ok().map(Rows::F16),
         Storage::BF16 => try_cast_slice(bytes).ok().map(Rows::BF16),
         _ => None,
@@ -155,5 +155,5 @@ fn widened<'a, E: Real>(
     }
     let buffer = &mut cast_slice_mut(&mut buffer[..words])[..count];
     w.read_rows(range, buffer);
-    Rows::Own(buffer)
+    Rows::Native(buffer)
 }

@@ -127,7 +127,7 @@ impl Weights {
     pub fn check(&self, weight: WeightRef, expected: &[usize]) -> Result<(), ModelError> {
         let (tensor, expected) = (self.name(weight), expected.to_vec());
         let Some(entry) = self.table.get(&tensor) else {
-            return Err(ModelError::Missing { file: self.whereabouts(), tensor, expected });
+            return Err(ModelError::Missing { file: self.path(), tensor, expected });
         };
         if entry.shape != expected {
             let (file, actual) = (self.files[entry.file].0.clone(), entry.shape.clone());
@@ -144,7 +144,7 @@ impl Weights {
         let name = self.name(weight);
         match self.tensor(&name)? {
             Some(view) => Ok(view),
-            None => Err(ModelError::Tensor { file: self.whereabouts(), tensor: name, reason: "is absent".into() }),
+            None => Err(ModelError::Tensor { file: self.path(), tensor: name, reason: "is absent".into() }),
         }
     }
 
@@ -168,7 +168,7 @@ impl Weights {
     }
 
     /// The path of the only file, or the folder of several.
-    fn whereabouts(&self) -> PathBuf {
+    fn path(&self) -> PathBuf {
         match &self.files[..] {
             [(file, _)] => file.clone(),
             [(file, _), ..] => file.parent().map(Path::to_path_buf).unwrap_or_default(),
@@ -284,7 +284,7 @@ impl<'a> WeightView<'a> {
     fn read<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
         self.decode(range, out);
         if let Some(half) = self.half {
-            out.iter_mut().for_each(|x| *x = E::of(half.round(x.wide() as f32).into()));
+            out.iter_mut().for_each(|x| *x = E::from_f64(half.round(x.as_f64() as f32).into()));
         }
     }
 
@@ -294,7 +294,7 @@ impl<'a> WeightView<'a> {
             let (levels, scales) = self.bytes.split_at(self.len());
             let scale = |at: usize| f32::from_le_bytes(scales.as_chunks::<4>().0[at / group]);
             for (at, out) in range.zip(out) {
-                *out = E::of(f64::from(f32::from(levels[at] as i8) * scale(at)));
+                *out = E::from_f64(f64::from(f32::from(levels[at] as i8) * scale(at)));
             }
             return;
         }

@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         program = program.with_choices(&choices(&program, &Dump::open(other)?)).ok_or("it chooses the same")?;
     }
     let dump = other.unwrap_or(dump);
-    for (name, count) in program.opaque() {
+    for (name, count) in program.unsupported() {
         println!("no kernel for {name} ({count})");
     }
     let dump = Dump::open(dump)?;

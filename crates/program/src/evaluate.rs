@@ -36,7 +36,7 @@ pub struct Evaluator<'a> {
     /// The operations that could not be evaluated, and why.
     gaps: Vec<EvaluateError>,
     /// The module in which the reference took another path, until evaluation leaves it.
-    astray: Option<String>,
+    astray_in: Option<String>,
     kernels: Vec<Option<Kernel>>,
     /// For each operation, the buffers that nothing reads after it.
     releases: Vec<Vec<usize>>,
@@ -77,7 +77,7 @@ impl<'a> Evaluator<'a> {
             values: Workspace::new(program, arithmetic, weights),
             unknown: vec![None; program.buffers.len()],
             gaps: Vec::new(),
-            astray: None,
+            astray_in: None,
             kernels: program.ops.iter().map(kernel).collect(),
             releases: check::releases(program),
             next_use: next_use(program),
@@ -161,7 +161,7 @@ impl<'a> Evaluator<'a> {
         self.values.load(&found.view)?;
         let fail = |error| EvaluateError::Tap { tap: found.tap.clone(), error };
         self.values.write(&found.view, value).map_err(fail)?;
-        self.is_written(&found.view);
+        self.mark_written(&found.view);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl<'a> Evaluator<'a> {
                 self.release(done);
             }
             if let Err(gap) = self.evaluate(self.next_op) {
-                self.leave_unknown(self.next_op, gap);
+                self.record_gap(self.next_op, gap);
             }
             (self.next_op, self.reached) = (self.next_op + 1, 0);
         }
@@ -196,47 +196,47 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Records why an operation was not evaluated, and marks its outputs as unknown.
-    fn leave_unknown(&mut self, op: usize, why: EvaluateError) {
+    fn record_gap(&mut self, op: usize, why: EvaluateError) {
         if let EvaluateError::OtherPath { .. } = why {
             let scope = self.program.ops[op].scope.map(|scope| self.program.scopes[scope].module.as_str());
-            self.astray = scope.map(|module| module.rsplit_once('.').map_or("", |(outer, _)| outer).to_owned());
+            self.astray_in = scope.map(|module| module.rsplit_once('.').map_or("", |(outer, _)| outer).to_owned());
         }
         self.gaps.push(why);
-        self.spread(op, self.gaps.len() - 1);
+        self.mark_unknown(op, self.gaps.len() - 1);
     }
 
     /// Marks the outputs of an operation as unknown.
-    fn spread(&mut self, op: usize, gap: usize) {
+    fn mark_unknown(&mut self, op: usize, gap: usize) {
         for view in self.program.ops[op].outputs.iter().flatten() {
             self.unknown[view.buffer] = Some(Unknown { gap, open: Default::default() });
         }
     }
 
     /// The gap that prevents an operation: it reads an unknown value, or lies on a path that the reference would not take for these values.
-    fn behind(&mut self, op: &Operation) -> Option<usize> {
-        let of = |scope: usize| self.program.scopes[scope].module.as_str();
-        let inside = |outer: &str| op.scope.is_some_and(|scope| is_inside(of(scope), outer));
-        if self.astray.as_deref().is_some_and(|outer| !inside(outer)) {
-            self.astray = None;
+    fn blocking_gap(&mut self, op: &Operation) -> Option<usize> {
+        let module = |scope: usize| self.program.scopes[scope].module.as_str();
+        let inside = |outer: &str| op.scope.is_some_and(|scope| is_inside(module(scope), outer));
+        if self.astray_in.as_deref().is_some_and(|outer| !inside(outer)) {
+            self.astray_in = None;
         }
-        let last = || self.astray.as_ref().map(|_| self.gaps.len() - 1);
+        let last = || self.astray_in.as_ref().map(|_| self.gaps.len() - 1);
         check::operands(op).find_map(|view| self.unknown[view.buffer].as_ref()).map(|unknown| unknown.gap).or_else(last)
     }
 
     fn evaluate(&mut self, number: usize) -> Result<(), EvaluateError> {
         let program = self.program;
         let op = &program.ops[number];
-        if let Some(gap) = self.behind(op) {
-            self.spread(number, gap);
+        if let Some(gap) = self.blocking_gap(op) {
+            self.mark_unknown(number, gap);
             return Ok(());
         }
-        self.values.carry_out(number, op, self.kernels[number])?;
-        op.outputs.iter().flatten().for_each(|view| self.is_written(view));
+        self.values.execute(number, op, self.kernels[number])?;
+        op.outputs.iter().flatten().for_each(|view| self.mark_written(view));
         Ok(())
     }
 
     /// Marks the numbers of a view as known; a buffer is known again once every number of it was written.
-    fn is_written(&mut self, view: &View) {
+    fn mark_written(&mut self, view: &View) {
         let (unknown, size) = (&mut self.unknown[view.buffer], self.program.sizes[view.buffer]);
         if unknown.as_mut().is_some_and(|unknown| unknown.is_all_known_with(view, size)) {
             *unknown = None;

@@ -28,11 +28,11 @@
 
 mod evaluate;
 mod experts;
+mod in_place;
 mod kernels;
 mod memory;
 mod program;
 mod slice;
-mod streamed;
 mod value;
 mod weights;
 mod workspace;
@@ -43,7 +43,7 @@ pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
 pub use slice::{At, Bench, Change, Edit, Instead, Slice, apply};
 pub use value::arithmetic::{Arithmetic, Half};
 pub use value::dtype::{DType, Kind};
-pub use value::error::{EvaluateError, Fault, KernelError, Misfit, Place, ProgramError, WeightError};
+pub use value::error::{EvaluateError, Fault, JsonPlace, KernelError, Misfit, ProgramError, WeightError};
 pub use value::operand::{Operand, Scalar};
 pub use value::tensor::{Tensor, Values};
 pub use value::view::View;

@@ -158,7 +158,7 @@ fn gather<T: Copy>(memory: &[T], view: &View) -> Vec<T> {
 fn store<T: Copy>(memory: &mut [T], view: &View, values: Vec<T>, strides: &[usize]) {
     // The rows of source and destination differ, so the values are broadcast first.
     let broadcast = strides != contiguous_strides(&view.shape) && !values.is_empty();
-    let values = if broadcast { spread(&values, &view.shape, strides) } else { values };
+    let values = if broadcast { broadcast_strided(&values, &view.shape, strides) } else { values };
     let mut values = values.into_iter();
     for_each_row(&view.shape, &view.strides, view.offset, |start, stride, count| {
         for (i, value) in (0..count).zip(&mut values) {
@@ -168,7 +168,7 @@ fn store<T: Copy>(memory: &mut [T], view: &View, values: Vec<T>, strides: &[usiz
 }
 
 /// Broadcasts values to a larger shape; `strides` are those of the smaller shape in it.
-pub(crate) fn spread<T: Copy>(values: &[T], shape: &[usize], strides: &[usize]) -> Vec<T> {
+pub(crate) fn broadcast_strided<T: Copy>(values: &[T], shape: &[usize], strides: &[usize]) -> Vec<T> {
     let mut out = Vec::with_capacity(shape.iter().product());
     for_each_row(shape, strides, 0, |start, stride, count| out.extend((0..count).map(|i| values[start + i * stride])));
     out

@@ -29,7 +29,7 @@ enum Event {
     /// Carries out an operation.
     Op(usize),
     /// Sets a tap to its known value.
-    Hold(usize),
+    SetTap(usize),
 }
 
 /// A change to what is computed.
@@ -85,7 +85,7 @@ impl<'a> Slice<'a> {
                 let is_above = above && tap != target;
                 if is_above && needed.has(&program.taps[tap].view) && is_known(tap) {
                     needed.remove(&program.taps[tap].view);
-                    events.push(Event::Hold(tap));
+                    events.push(Event::SetTap(tap));
                 }
             }
             if needed.is_empty() {
@@ -108,14 +108,14 @@ impl<'a> Slice<'a> {
     pub fn ops(&self) -> impl Iterator<Item = usize> {
         self.events.iter().filter_map(|event| match event {
             Event::Op(op) => Some(*op),
-            Event::Hold(_) => None,
+            Event::SetTap(_) => None,
         })
     }
 
     /// The taps whose known values it uses.
     pub fn known(&self) -> impl Iterator<Item = usize> {
         self.events.iter().filter_map(|event| match event {
-            Event::Hold(tap) => Some(*tap),
+            Event::SetTap(tap) => Some(*tap),
             Event::Op(_) => None,
         })
     }
@@ -135,17 +135,17 @@ impl<'a> Slice<'a> {
         let edited: Vec<usize> = edits.iter().filter_map(|edit| edit.at.tap()).collect();
         for event in &self.events {
             match *event {
-                Event::Hold(tap) => {
+                Event::SetTap(tap) => {
                     let value = value(tap).ok_or(KernelError::Absent("its value"));
-                    self.put(&mut values, tap, value)?;
+                    self.set_tap(&mut values, tap, value)?;
                 }
                 Event::Op(number) => {
                     let op = &self.program.ops[number];
                     match change(At::Op(number)) {
-                        None => values.carry_out(number, op, kernel(op))?,
-                        Some(Change::Operation(other)) => values.carry_out(number, other, kernel(other))?,
+                        None => values.execute(number, op, kernel(op))?,
+                        Some(Change::Operation(other)) => values.execute(number, other, kernel(other))?,
                         Some(Change::Values(views, instead)) => {
-                            let results = given(&mut values, views, instead)?;
+                            let results = applied(&mut values, views, instead)?;
                             values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
                         }
                     }
@@ -155,11 +155,11 @@ impl<'a> Slice<'a> {
             let mut others = Vec::new();
             for &tap in edited.iter().filter(|&&tap| self.is_there(tap, *event)) {
                 if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
-                    let results = given(&mut values, views, instead)?.and_then(|results| results.into_iter().next());
+                    let results = applied(&mut values, views, instead)?.and_then(|results| results.into_iter().next());
                     others.push((tap, results.ok_or(KernelError::Absent("its value"))));
                 }
             }
-            others.into_iter().try_for_each(|(tap, value)| self.put(&mut values, tap, value))?;
+            others.into_iter().try_for_each(|(tap, value)| self.set_tap(&mut values, tap, value))?;
         }
         let view = &self.program.taps[self.target].view;
         values.load(view)?;
@@ -169,12 +169,12 @@ impl<'a> Slice<'a> {
     /// Whether an event completes the value of a tap.
     fn is_there(&self, tap: usize, event: Event) -> bool {
         match event {
-            Event::Hold(held) => held == tap,
+            Event::SetTap(held) => held == tap,
             Event::Op(op) => op == self.program.taps[tap].op && self.known().all(|known| known != tap),
         }
     }
 
-    fn put(
+    fn set_tap(
         &self,
         values: &mut Workspace<'_>,
         tap: usize,
@@ -206,7 +206,7 @@ impl At {
 }
 
 /// Applies a function to the values of some views.
-fn given(
+fn applied(
     values: &mut Workspace<'_>,
     views: &[View],
     instead: &Instead,
@@ -250,7 +250,7 @@ impl<'a> Bench<'a> {
         reads().filter(|read| !program.flow.is_written(read.buffer)).try_for_each(|read| values.load(read)).ok()?;
         let carried_out = ops.iter().rev().try_for_each(|&at| {
             let record = &program.ops[at];
-            values.carry_out(at, record, kernel(record))
+            values.execute(at, record, kernel(record))
         });
         carried_out.and_then(|()| values.load(view)).ok()?;
         Some(values.read(view).into_owned())

@@ -44,7 +44,7 @@ impl<'a> Workspace<'a> {
     ///
     /// # Errors
     /// When it has no kernel, does not fit its operands, or gives Python another value than in the reference.
-    pub(crate) fn carry_out(
+    pub(crate) fn execute(
         &mut self,
         number: usize,
         op: &Operation,
@@ -56,7 +56,7 @@ impl<'a> Workspace<'a> {
         let Some(kernel) = kernel else {
             return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
         };
-        if let Some(result) = self.streamed(op)? {
+        if let Some(result) = self.in_place(op)? {
             return self.store(number, op, vec![result]);
         }
         for view in check::operands(op) {
@@ -69,7 +69,7 @@ impl<'a> Workspace<'a> {
         }
         let results = kernel(&call).map_err(refuse)?;
         if let Some(recorded) = &op.scalar {
-            return same(number, recorded, &results);
+            return check_scalars(number, recorded, &results);
         }
         self.store(number, op, results)
     }
@@ -119,7 +119,7 @@ impl<'a> Workspace<'a> {
         for (view, result) in op.outputs.iter().zip(results) {
             let Some(view) = view else { continue };
             // One place is not broadcast to several.
-            if op.gives_places() && result.shape() != view.shape {
+            if op.has_open_shape() && result.shape() != view.shape {
                 let (left, right) = (result.shape().to_vec(), view.shape.clone());
                 return Err(refused(
                     number,
@@ -139,7 +139,7 @@ impl<'a> Workspace<'a> {
     /// # Errors
     /// When they cannot be broadcast to it.
     pub(crate) fn write(&mut self, view: &View, values: Tensor<'_>) -> Result<(), KernelError> {
-        let arithmetic = self.arithmetic_of(view.buffer);
+        let arithmetic = self.buffer_arithmetic(view.buffer);
         let (dtype, size) = (self.program.buffers[view.buffer].dtype, self.program.sizes[view.buffer]);
         let memory = self.memory[view.buffer].get_or_insert_with(|| Arc::new(Memory::zeros(dtype, size)));
         Arc::make_mut(memory).write(view, values, arithmetic)
@@ -171,7 +171,7 @@ impl<'a> Workspace<'a> {
             return Err(mismatch());
         }
         let mut memory = Memory::zeros(canonical.dtype, self.program.sizes[buffer]);
-        memory.write(canonical, tensor, self.arithmetic_of(buffer)).map_err(|_| mismatch())?;
+        memory.write(canonical, tensor, self.buffer_arithmetic(buffer)).map_err(|_| mismatch())?;
         self.memory[buffer] = Some(Arc::new(memory));
         Ok(())
     }
@@ -202,9 +202,9 @@ impl<'a> Workspace<'a> {
     }
 
     /// The arithmetic of a buffer: in a 16-bit run, weights and activations have 16 bits, but positions, masks and row statistics do not.
-    pub(crate) fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
+    pub(crate) fn buffer_arithmetic(&self, buffer: usize) -> Arithmetic {
         match self.arithmetic {
-            Arithmetic::Half(_) if !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
+            Arithmetic::Half(_) if !self.program.flow.has_16_bits(buffer) => Arithmetic::F32,
             own => own,
         }
     }
@@ -241,7 +241,7 @@ fn refused(number: usize, op: &Operation, error: KernelError) -> EvaluateError {
 }
 
 /// Checks that the values given to Python are the recorded ones.
-fn same(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), EvaluateError> {
+fn check_scalars(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), EvaluateError> {
     let found: Vec<Scalar> = match results.first().map(Tensor::values) {
         Some(Values::Int(x)) => x.iter().map(|&x| Scalar::Int(x)).collect(),
         Some(Values::Float(x)) => x.iter().map(|&x| Scalar::Float(x)).collect(),
@@ -251,25 +251,25 @@ fn same(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), Ev
     for i in 0..recorded.len().max(found.len()) {
         let (recorded, found) =
             (recorded.get(i).cloned().unwrap_or_else(none), found.get(i).cloned().unwrap_or_else(none));
-        if !agree(&recorded, &found) {
+        if !scalars_match(&recorded, &found) {
             return Err(EvaluateError::OtherPath { op, recorded, found });
         }
     }
     Ok(())
 }
 
-fn agree(recorded: &Scalar, found: &Scalar) -> bool {
+fn scalars_match(recorded: &Scalar, found: &Scalar) -> bool {
     match (recorded, found) {
         (Scalar::Bool(x), Scalar::Int(y)) => *x == (*y != 0),
         (Scalar::Bool(x), Scalar::Float(y)) => *x == (*y != 0.0),
         (Scalar::Int(x), Scalar::Int(y)) => x == y,
-        (Scalar::Int(x), Scalar::Float(y)) => near(*x as f64, *y),
-        (Scalar::Float(x), Scalar::Float(y)) => near(*x, *y),
+        (Scalar::Int(x), Scalar::Float(y)) => floats_match(*x as f64, *y),
+        (Scalar::Float(x), Scalar::Float(y)) => floats_match(*x, *y),
         (Scalar::Float(x), Scalar::Int(y)) => *x == *y as f64,
         _ => false,
     }
 }
 
-fn near(x: f64, y: f64) -> bool {
+fn floats_match(x: f64, y: f64) -> bool {
     x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= SAME_FLOAT * x.abs().max(y.abs())
 }

@@ -4,7 +4,7 @@
 //! disables everything above a level, so that each can be tested and timed on one machine.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T0 as FIRST, _MM_HINT_T1 as SECOND};
+use std::arch::x86_64::{_MM_HINT_T0 as L1, _MM_HINT_T1 as L2};
 use std::sync::OnceLock;
 
 /// The environment variable that limits the level.
@@ -27,10 +27,10 @@ pub enum Level {
 
 /// The environment names a level that this processor lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{VARIABLE}={asked}: this processor has {}", names(.available))]
+#[error("{VARIABLE}={requested}: this processor has {}", names(.available))]
 pub struct LevelError {
     /// The level in the environment.
-    pub asked: String,
+    pub requested: String,
     /// The levels of this processor.
     pub available: Vec<Level>,
 }
@@ -80,10 +80,10 @@ impl Level {
         Level::ALL.into_iter().filter(|level| level.is_available()).collect()
     }
 
-    /// The level that kernels use: the highest available, or the one that the environment names. An unavailable name is ignored here; see [`Level::asked`].
+    /// The level that kernels use: the highest available, or the one that the environment names. An unavailable name is ignored here; see [`Level::from_env`].
     pub fn best() -> Level {
         static BEST: OnceLock<Level> = OnceLock::new();
-        *BEST.get_or_init(|| match Level::asked() {
+        *BEST.get_or_init(|| match Level::from_env() {
             Ok(Some(level)) => level,
             _ => Level::available().into_iter().max().unwrap_or(Level::Scalar),
         })
@@ -93,13 +93,13 @@ impl Level {
     ///
     /// # Errors
     /// When that level is unknown, or the processor lacks it.
-    pub fn asked() -> Result<Option<Level>, LevelError> {
-        let Some(asked) = std::env::var_os(VARIABLE).filter(|asked| !asked.is_empty()) else { return Ok(None) };
-        let asked = asked.to_string_lossy().into_owned();
+    pub fn from_env() -> Result<Option<Level>, LevelError> {
+        let Some(requested) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else { return Ok(None) };
+        let requested = requested.to_string_lossy().into_owned();
         let available = Level::available();
-        match available.iter().find(|level| level.name() == asked) {
+        match available.iter().find(|level| level.name() == requested) {
             Some(level) => Ok(Some(*level)),
-            None => Err(LevelError { asked, available }),
+            None => Err(LevelError { requested, available }),
         }
     }
 }
@@ -107,22 +107,22 @@ impl Level {
 /// Prefetches the cache line at an address that is read soon; an invalid address does no harm. The hardware prefetches within a page only.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
-    ask::<FIRST, T>(at);
+    prefetch_hint::<L1, T>(at);
 }
 
 /// The same for what is read later: into the second-level cache, so that nothing is evicted from the first.
 #[inline(always)]
 pub fn prefetch_for_later<T>(at: *const T) {
-    ask::<SECOND, T>(at);
+    prefetch_hint::<L2, T>(at);
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-const FIRST: i32 = 0;
+const L1: i32 = 0;
 #[cfg(not(target_arch = "x86_64"))]
-const SECOND: i32 = 1;
+const L2: i32 = 1;
 
 #[inline(always)]
-fn ask<const LEVEL: i32, T>(at: *const T) {
+fn prefetch_hint<const LEVEL: i32, T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, which reads nothing and faults at no address.
     unsafe {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_error_names_what_there_is() {
-        let error = LevelError { asked: "sse9".into(), available: vec![Level::Scalar, Level::Avx2] };
+        let error = LevelError { requested: "sse9".into(), available: vec![Level::Scalar, Level::Avx2] };
         assert_eq!(error.to_string(), "FIRSTDIFF_SIMD=sse9: this processor has scalar, avx2");
     }
 }

@@ -45,9 +45,9 @@ pub(super) fn run() -> Result<String> {
         let dumps = Dumps::write(taps)?;
         let [one, two] = [1, THREADS].map(|threads| output(&mut dumps.command(threads)?, &[0]));
         ensure!(one?.stdout == two?.stdout, "one thread and two give other reports");
-        let warm = Seconds::of(RUNS, || output(&mut dumps.command(THREADS)?, &[0]));
+        let warm = Seconds::measure(RUNS, || output(&mut dumps.command(THREADS)?, &[0]));
         let page = dumps.page.display().to_string();
-        let with_page = Seconds::of(RUNS, || output(dumps.command(THREADS)?.args(["--html", &page]), &[0]));
+        let with_page = Seconds::measure(RUNS, || output(dumps.command(THREADS)?.args(["--html", &page]), &[0]));
         let memory = watched(&mut dumps.command(THREADS)?, &[0])?.memory;
         let numpy = dumps.numpy()?;
         let cold = dumps.cold(|| dumps.command(THREADS))?;
@@ -130,7 +130,7 @@ impl Dumps {
                 }
             }
             let mut command = command()?;
-            let taken = Seconds::of(1, || output(&mut command, &[0]).map(|_| ()));
+            let taken = Seconds::measure(1, || output(&mut command, &[0]).map(|_| ()));
             seconds.push(taken.best());
         }
         Ok(Seconds(seconds).sorted())

@@ -64,14 +64,14 @@ fn explained(model: &Path, dump: &Path) -> Result<(f64, String)> {
     let found = output(&mut command, &[0, 1])?;
     let seconds = start.elapsed().as_secs_f64();
     let report: Value = serde_json::from_slice(&found.stdout)?;
-    let said = |finding: &Value| -> String {
+    let describe = |finding: &Value| -> String {
         let measured = &finding["measured"];
         let law =
             measured["form"].as_str().map(|form| format!("{form}: {}", measured["words"].as_str().unwrap_or_default()));
         let cause = finding["cause"].as_str().map(str::to_owned);
         cause.or(law).unwrap_or_else(|| "unknown".to_owned()).replace('|', "/")
     };
-    let mut all: Vec<String> = report["findings"].as_array().into_iter().flatten().map(said).collect();
+    let mut all: Vec<String> = report["findings"].as_array().into_iter().flatten().map(describe).collect();
     all.dedup();
     Ok((seconds, if all.is_empty() { "nothing".to_owned() } else { all.join("; ") }))
 }

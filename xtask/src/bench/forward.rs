@@ -44,10 +44,10 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
     for (file, profiles) in FILES {
         let path = folder.join(format!("{file}.gguf"));
         let mut all =
-            profiles.iter().map(|profile| Program::ours(&path, profile, Level::best())).collect::<Result<Vec<_>>>()?;
-        all.push(Program::peer(&["llama.cpp".as_ref(), path.as_os_str()])?);
+            profiles.iter().map(|profile| Peer::ours(&path, profile, Level::best())).collect::<Result<Vec<_>>>()?;
+        all.push(Peer::peer(&["llama.cpp".as_ref(), path.as_os_str()])?);
         if file == "f32" {
-            all.push(Program::peer(&["torch".as_ref()])?);
+            all.push(Peer::peer(&["torch".as_ref()])?);
         }
         for (size, runs) in SIZES {
             let seconds = in_turns(&mut all, size, runs)?;
@@ -73,39 +73,39 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
 }
 
 /// A program that does one run for each number of tokens on its standard input, and prints the time.
-pub(super) struct Program {
+pub(super) struct Peer {
     child: Child,
-    asked: ChildStdin,
-    told: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
-impl Program {
-    fn ours(model: &Path, profile: &str, level: Level) -> Result<Program> {
+impl Peer {
+    fn ours(model: &Path, profile: &str, level: Level) -> Result<Peer> {
         let mut command = Command::new(binary("examples/forward")?);
         command.arg(model).arg(profile).env(VARIABLE, level.name());
-        Program::start(command)
+        Peer::start(command)
     }
 
     /// PyTorch or llama.cpp, as scripts/measure/bench_forward.py runs them.
-    pub(super) fn peer(args: &[&std::ffi::OsStr]) -> Result<Program> {
-        Program::start(script_command(args)?)
+    pub(super) fn peer(args: &[&std::ffi::OsStr]) -> Result<Peer> {
+        Peer::start(script_command(args)?)
     }
 
-    fn start(mut command: Command) -> Result<Program> {
+    fn start(mut command: Command) -> Result<Peer> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (asked, told) = child.stdin.take().zip(child.stdout.take()).context("no pipes")?;
-        Ok(Program { child, asked, told: BufReader::new(told) })
+        let (input, output) = child.stdin.take().zip(child.stdout.take()).context("no pipes")?;
+        Ok(Peer { child, input, output: BufReader::new(output) })
     }
 
     pub(super) fn seconds(&mut self, size: usize) -> Result<f64> {
-        writeln!(self.asked, "{size}")?;
+        writeln!(self.input, "{size}")?;
         let mut line = String::new();
-        self.told.read_line(&mut line)?;
+        self.output.read_line(&mut line)?;
         line.trim().parse().with_context(|| format!("no seconds for {size} tokens: '{}'", line.trim()))
     }
 }
 
-impl Drop for Program {
+impl Drop for Peer {
     fn drop(&mut self) {
         // It waits for another number.
         let _ = self.child.kill();
@@ -114,7 +114,7 @@ impl Drop for Program {
 }
 
 /// The seconds of each program's runs of `size` tokens, alternating; the first run of each, which reads the files, does not count.
-fn in_turns(programs: &mut [Program], size: usize, runs: usize) -> Result<Vec<Vec<f64>>> {
+fn in_turns(programs: &mut [Peer], size: usize, runs: usize) -> Result<Vec<Vec<f64>>> {
     let mut seconds = vec![Vec::new(); programs.len()];
     for run in 0..=runs {
         for (program, seconds) in programs.iter_mut().zip(&mut seconds) {
@@ -179,7 +179,7 @@ fn levels(folder: &Path) -> Result<String> {
     );
     for (file, profile) in [("f16", "f32"), ("q4_k_m", "ggml"), ("q8_0", "ggml")] {
         let path = folder.join(format!("{file}.gguf"));
-        let mut all = levels.iter().map(|&level| Program::ours(&path, profile, level)).collect::<Result<Vec<_>>>()?;
+        let mut all = levels.iter().map(|&level| Peer::ours(&path, profile, level)).collect::<Result<Vec<_>>>()?;
         let mut cells = vec![String::new(); levels.len()];
         for &(size, runs) in sizes {
             for (seconds, cells) in in_turns(&mut all, size, runs)?.into_iter().zip(&mut cells) {

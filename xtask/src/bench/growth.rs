@@ -49,7 +49,7 @@ pub(super) fn run() -> Result<String> {
         for value in values {
             let mut size = USUAL;
             set(&mut size, value);
-            let made = Made::of(folder.path(), size)?;
+            let made = Fixture::build(folder.path(), size)?;
             for (costs, command) in costs.iter_mut().zip(COMMANDS) {
                 costs.push(measured(made.command(command)?)?);
             }
@@ -68,16 +68,16 @@ pub(super) fn run() -> Result<String> {
 }
 
 /// A model, a right dump of it, and one of the same weights with another RoPE theta.
-struct Made {
+struct Fixture {
     folder: PathBuf,
     tokens: String,
 }
 
-impl Made {
-    fn of(folder: &Path, size: Size) -> Result<Made> {
+impl Fixture {
+    fn build(folder: &Path, size: Size) -> Result<Fixture> {
         let folder = folder.join(format!("{}-{}-{}", size.layers, size.width, size.tokens));
         let tokens = (1..=size.tokens).map(|id| (id * 37 % 1024).to_string()).collect::<Vec<_>>().join(",");
-        let made = Made { folder, tokens };
+        let made = Fixture { folder, tokens };
         for (name, theta) in [("model", "10000"), ("other", "20000")] {
             let mut script = Command::new(crate::python());
             script

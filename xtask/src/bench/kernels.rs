@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use firstdiff_simd::{Level, VARIABLE};
 use serde_json::Value;
 
-use super::forward::{Program, median};
+use super::forward::{Peer, median};
 use super::{THREADS, binary, build, load, output};
 
 const SIZES: [&str; 4] = ["1", "14", "128", "512"];
@@ -27,7 +27,7 @@ pub(super) fn run() -> Result<String> {
          | level | peak | weights | T = 1 | T = 14 | T = 128 | T = 512 |\n|---|---|---|---|---|---|---|\n"
     );
     let [rows, columns] = MATRIX;
-    let mut torch = Program::peer(&["product", rows, columns].map(OsStr::new))?;
+    let mut torch = Peer::peer(&["product", rows, columns].map(OsStr::new))?;
     let mut seconds = SIZES.map(|_| Vec::new());
     let mut most = 0f64;
     // The scalar level takes minutes where the others take a second, and its speed does not matter. VNNI is for integers; floats are multiplied as with

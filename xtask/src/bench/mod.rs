@@ -138,7 +138,7 @@ fn watched(command: &mut Command, codes: &[i32]) -> Result<Cost> {
 struct Seconds(Vec<f64>);
 
 impl Seconds {
-    fn of<T>(runs: usize, mut work: impl FnMut() -> T) -> Self {
+    fn measure<T>(runs: usize, mut work: impl FnMut() -> T) -> Self {
         let once = |_| {
             let start = Instant::now();
             black_box(work());

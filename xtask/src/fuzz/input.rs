@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// A piece of a file.
 #[derive(Clone, Debug)]
-pub(super) enum Piece {
+pub(super) enum Fragment {
     /// Bytes that no length field counts.
     Bytes(Vec<u8>),
     /// Text.
@@ -21,27 +21,27 @@ pub(super) enum Piece {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) name: String,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<Fragment>,
     pub(super) packed: bool,
 }
 
 /// The content of a file.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
-    Plain(Vec<Piece>),
+pub(super) enum FileContent {
+    Plain(Vec<Fragment>),
     Zip(Vec<Member>),
 }
 
 /// A file of an input.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct InputFile {
     pub(super) name: String,
-    pub(super) body: Body,
+    pub(super) body: FileContent,
 }
 
 /// The reader that opens an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum Target {
     /// A dump, without options.
     Dump,
     /// Weights, and the plan built from them and their config.
@@ -63,20 +63,20 @@ pub(super) enum Reader {
 pub(super) struct Input {
     /// The name of the file format.
     pub(super) form: &'static str,
-    pub(super) parts: Vec<Part>,
-    pub(super) reader: Reader,
+    pub(super) parts: Vec<InputFile>,
+    pub(super) reader: Target,
     /// The file to open; empty for the whole folder.
     pub(super) opened: &'static str,
 }
 
-pub(super) fn render(pieces: &[Piece]) -> Vec<u8> {
+pub(super) fn render(pieces: &[Fragment]) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::Bytes(bytes) => out.extend_from_slice(bytes),
-            Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Piece::Json(document) => out.extend_from_slice(document.to_string().as_bytes()),
-            Piece::Counted(width, text) => {
+            Fragment::Bytes(bytes) => out.extend_from_slice(bytes),
+            Fragment::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Fragment::Json(document) => out.extend_from_slice(document.to_string().as_bytes()),
+            Fragment::Counted(width, text) => {
                 out.extend_from_slice(&(text.len() as u64).to_le_bytes()[..*width]);
                 out.extend_from_slice(text.as_bytes());
             }
@@ -85,11 +85,11 @@ pub(super) fn render(pieces: &[Piece]) -> Vec<u8> {
     out
 }
 
-impl Body {
+impl FileContent {
     pub(super) fn render(&self) -> Vec<u8> {
         match self {
-            Body::Plain(pieces) => render(pieces),
-            Body::Zip(members) => zip(members),
+            FileContent::Plain(pieces) => render(pieces),
+            FileContent::Zip(members) => zip(members),
         }
     }
 }

@@ -26,7 +26,7 @@ use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, Evaluator, Half, Limits, ModelFolder, Program};
 use firstdiff_trace::{Batch, Dump, Names, memory_limit};
 
-use input::{Body, Input, Reader};
+use input::{FileContent, Input, Target};
 use random::Random;
 
 /// How many inputs, and where.
@@ -57,7 +57,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// One input in this many repeats one of its pieces many times.
 const INFLATED: usize = 20_000;
 /// One zip in this many is changed without correcting its checksums; other files half as often.
-const RAW: usize = 8;
+const RAW_CHANGE_ODDS: usize = 8;
 
 /// Statistics for one format.
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
     if all.is_empty() {
         bail!("--form {}: no such form", args.form);
     }
-    let order: Vec<usize> = (0..all.len()).flat_map(|i| std::iter::repeat_n(i, often(all[i].form))).collect();
+    let order: Vec<usize> = (0..all.len()).flat_map(|i| std::iter::repeat_n(i, repeats(all[i].form))).collect();
     let shared = Path::new("/dev/shm");
     let base =
         args.folder.clone().unwrap_or_else(|| if shared.is_dir() { shared.into() } else { std::env::temp_dir() });
@@ -115,7 +115,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
     let right = RightWeights::open(work.path())?;
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map_or(String::new(), |l| format!("{}:{}", l.file(), l.line()));
-        PANIC.with_borrow_mut(|panic| *panic = format!("panic at {place}: {}", said(info.payload())));
+        PANIC.with_borrow_mut(|panic| *panic = format!("panic at {place}: {}", panic_message(info.payload())));
     }));
     let (mut tallies, mut failures) = (BTreeMap::<&'static str, Tally>::new(), Failures::default());
     let began = Instant::now();
@@ -138,7 +138,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
         let tally = tallies.entry(input.form).or_default();
         tally.inputs += 1;
         let folder = work.path().join("in");
-        if let Some(failure) = one(&input, &files, &folder, &right, tally) {
+        if let Some(failure) = read_one(&input, &files, &folder, &right, tally) {
             let kind = format!("{}: {failure}", input.form);
             let count = failures.kinds.entry(kind).or_default();
             *count += 1;
@@ -163,7 +163,7 @@ fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f6
 }
 
 /// How often a format is read in each round: those of a single small file cost a fifth of the others.
-fn often(form: &str) -> usize {
+fn repeats(form: &str) -> usize {
     match form {
         "npy" | "gguf" | "llama2.c" | "raw floats" | "names toml" | "baseline" | "safetensors" => 6,
         "weights compared" => 1,
@@ -171,7 +171,7 @@ fn often(form: &str) -> usize {
     }
 }
 
-fn said(payload: &dyn Any) -> String {
+fn panic_message(payload: &dyn Any) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     let text: String = text.unwrap_or("?").chars().take(100).collect();
     // Messages that differ in numbers only are the same failure.
@@ -180,10 +180,10 @@ fn said(payload: &dyn Any) -> String {
 
 /// The files of an input; in some, bytes are changed without adjusting lengths and checksums.
 fn rendered(input: &Input, changed: bool, random: &mut Random) -> Vec<(String, Vec<u8>)> {
-    let mut render = |part: &input::Part| {
+    let mut render = |part: &input::InputFile| {
         let mut bytes = part.body.render();
-        let zip = matches!(part.body, Body::Zip(_));
-        if changed && random.one_in(if zip { RAW } else { 2 * RAW }) {
+        let zip = matches!(part.body, FileContent::Zip(_));
+        if changed && random.one_in(if zip { RAW_CHANGE_ODDS } else { 2 * RAW_CHANGE_ODDS }) {
             mutate::change_bytes(&mut bytes, random);
         }
         (part.name.clone(), bytes)
@@ -203,7 +203,7 @@ fn write(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
 }
 
 /// Reads one input; returns what it did wrong, if anything.
-fn one(
+fn read_one(
     input: &Input,
     files: &[(String, Vec<u8>)],
     folder: &Path,
@@ -267,10 +267,10 @@ impl RightWeights {
 }
 
 /// Reads everything in an input; returns whether it could be opened.
-fn read(reader: Reader, path: &Path, right: &RightWeights) -> bool {
+fn read(reader: Target, path: &Path, right: &RightWeights) -> bool {
     match reader {
-        Reader::Dump => read_dump(path),
-        Reader::Weights => {
+        Target::Dump => read_dump(path),
+        Target::Weights => {
             let _ = firstdiff_model::load(path);
             let Ok(opened) = firstdiff_model::open_weights(path) else { return false };
             for name in opened.weights.names() {
@@ -281,34 +281,34 @@ fn read(reader: Reader, path: &Path, right: &RightWeights) -> bool {
             }
             true
         }
-        Reader::Compare => {
+        Target::Compare => {
             let Ok(side) = Side::open(path) else { return false };
             let options = weights::Options::default();
             let _ = weights::compare(&right.0, &side, options, &mut |_, _| {});
             let _ = weights::compare(&side, &right.0, options, &mut |_, _| {});
             true
         }
-        Reader::Names => {
+        Target::Names => {
             let Ok(names) = Names::open(path) else { return false };
             for name in ["h1_attn_l7", "layer1_out_t3", "last_q", "my.4294967295.k", "x", "layer4294967296_out_t1"] {
                 let _ = names.find(name);
             }
             true
         }
-        Reader::Baseline => Baseline::read(path).is_ok(),
-        Reader::Program => carried_out(path),
-        Reader::Recording => carried_out(path) && explained(path).is_ok(),
+        Target::Baseline => Baseline::read(path).is_ok(),
+        Target::Program => evaluate(path),
+        Target::Recording => evaluate(path) && explained(path).is_ok(),
     }
 }
 
 /// Limits for programs here: by default a program may ask for 4 billion numbers, which is not a fault of the reader.
-const SMALL: Limits = Limits { elements: 1 << 16 };
+const LIMITS: Limits = Limits { elements: 1 << 16 };
 
 /// Evaluates a program in every arithmetic; returns whether it could be read.
-fn carried_out(folder: &Path) -> bool {
+fn evaluate(folder: &Path) -> bool {
     let Ok(program) = Program::open(folder) else { return false };
-    let _ = (program.opaque().len(), (0..program.ops().len()).map(|op| program.said(op).len()).sum::<usize>());
-    let Ok(program) = Program::open_within(folder, SMALL) else { return true };
+    let _ = (program.unsupported().len(), (0..program.ops().len()).map(|op| program.said(op).len()).sum::<usize>());
+    let Ok(program) = Program::open_within(folder, LIMITS) else { return true };
     let Ok(weights) = ModelFolder::open(folder).or_else(|_| ModelFolder::open(&folder.join("program.safetensors")))
     else {
         return true;
@@ -324,7 +324,7 @@ fn carried_out(folder: &Path) -> bool {
 
 /// Replays and explains a program's dump against the candidate beside it.
 fn explained(folder: &Path) -> Result<()> {
-    let program = Program::open_within(folder, SMALL)?;
+    let program = Program::open_within(folder, LIMITS)?;
     let weights = ModelFolder::open(folder)?;
     let Judged { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
     let Session { reference, candidate, graph, options, experts, .. } = &session;
@@ -361,7 +361,7 @@ fn read_dump(path: &Path) -> bool {
         let _ = dump.unmapped_size(name);
         let _ = dump.read_unmapped(name).map(|tensor| tensor.values().len());
     }
-    let _ = (Batch::of(&dump, &|_, _| None).map(|batch| batch.count()), dump.notes().len());
+    let _ = (Batch::detect(&dump, &|_, _| None).map(|batch| batch.count()), dump.notes().len());
     true
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::input::{Body, Input, Member, Piece};
+use super::input::{FileContent, Fragment, Input, Member};
 use super::random::Random;
 
 /// Numbers that readers often get wrong.
@@ -95,23 +95,23 @@ pub(super) fn mutate(input: &mut Input, others: &[Input], random: &mut Random) {
             continue;
         }
         let piece = match &mut input.parts[part].body {
-            Body::Zip(members) if members.is_empty() => continue,
-            Body::Zip(members) if random.one_in(5) => {
+            FileContent::Zip(members) if members.is_empty() => continue,
+            FileContent::Zip(members) if random.one_in(5) => {
                 change_members(members, random);
                 continue;
             }
-            Body::Zip(members) => {
+            FileContent::Zip(members) => {
                 let member = random.below(members.len());
                 &mut members[member].pieces
             }
-            Body::Plain(pieces) => pieces,
+            FileContent::Plain(pieces) => pieces,
         };
         change_pieces(piece, others, random);
     }
 }
 
-fn is_document(body: &Body) -> bool {
-    matches!(body, Body::Plain(pieces) if matches!(pieces[..], [Piece::Json(_)]))
+fn is_document(body: &FileContent) -> bool {
+    matches!(body, FileContent::Plain(pieces) if matches!(pieces[..], [Fragment::Json(_)]))
 }
 
 fn change_parts(input: &mut Input, random: &mut Random) {
@@ -152,7 +152,7 @@ fn change_members(members: &mut Vec<Member>, random: &mut Random) {
     }
 }
 
-fn change_pieces(pieces: &mut Vec<Piece>, others: &[Input], random: &mut Random) {
+fn change_pieces(pieces: &mut Vec<Fragment>, others: &[Input], random: &mut Random) {
     if pieces.is_empty() {
         return;
     }
@@ -169,27 +169,27 @@ fn change_pieces(pieces: &mut Vec<Piece>, others: &[Input], random: &mut Random)
         }
         3 => {
             // A length that does not match the text after it.
-            if let Piece::Counted(width, text) = &pieces[at] {
+            if let Fragment::Counted(width, text) = &pieces[at] {
                 let wrong = random.pick(&INTEGERS).to_le_bytes()[..*width].to_vec();
-                pieces[at] = Piece::Bytes([wrong, text.clone().into_bytes()].concat());
+                pieces[at] = Fragment::Bytes([wrong, text.clone().into_bytes()].concat());
             }
         }
         4 => {
             let other = random.pick(others);
             let body = &other.parts[random.below(other.parts.len())].body;
-            if let Body::Plain(foreign) = body {
+            if let FileContent::Plain(foreign) = body {
                 pieces[at] = random.pick(foreign).clone();
             }
         }
         _ => match &mut pieces[at] {
-            Piece::Bytes(bytes) => change_bytes(bytes, random),
-            Piece::Text(text) | Piece::Counted(_, text) => change_text(text, random),
-            Piece::Json(document) if random.one_in(20) => {
+            Fragment::Bytes(bytes) => change_bytes(bytes, random),
+            Fragment::Text(text) | Fragment::Counted(_, text) => change_text(text, random),
+            Fragment::Json(document) if random.one_in(20) => {
                 let mut text = document.to_string();
                 change_text(&mut text, random);
-                pieces[at] = Piece::Text(text);
+                pieces[at] = Fragment::Text(text);
             }
-            Piece::Json(document) => change_document(document, random),
+            Fragment::Json(document) => change_document(document, random),
         },
     }
 }
@@ -355,8 +355,8 @@ pub(super) fn inflate(input: &mut Input, random: &mut Random) {
     const LARGE: usize = 2 << 20;
     let part = random.below(input.parts.len());
     let pieces = match &mut input.parts[part].body {
-        Body::Plain(pieces) => pieces,
-        Body::Zip(members) => {
+        FileContent::Plain(pieces) => pieces,
+        FileContent::Zip(members) => {
             let member = random.below(members.len());
             &mut members[member].pieces
         }
@@ -366,7 +366,7 @@ pub(super) fn inflate(input: &mut Input, random: &mut Random) {
     }
     let at = random.below(pieces.len());
     match &mut pieces[at] {
-        Piece::Text(text) | Piece::Counted(_, text) => {
+        Fragment::Text(text) | Fragment::Counted(_, text) => {
             let tokens = tokens(text);
             if tokens.is_empty() {
                 return;
@@ -375,12 +375,12 @@ pub(super) fn inflate(input: &mut Input, random: &mut Random) {
             let slice = text[one.start.min(other.start)..one.end.max(other.end)].to_owned();
             text.insert_str(one.start, &slice.repeat(LARGE / slice.len()));
         }
-        Piece::Bytes(bytes) if !bytes.is_empty() => {
+        Fragment::Bytes(bytes) if !bytes.is_empty() => {
             let whole = range(bytes.len(), 64, random);
             let slice = if whole.is_empty() { bytes.clone() } else { bytes[whole.clone()].to_vec() };
             bytes.splice(whole.start..whole.start, slice.repeat(LARGE / slice.len()));
         }
-        Piece::Json(document) => {
+        Fragment::Json(document) => {
             let count = values_in(document);
             let slice = nth(document, &mut random.below(count)).cloned().unwrap_or_default();
             if let Some(Value::Array(list)) = nth(document, &mut random.below(count)) {
@@ -388,6 +388,6 @@ pub(super) fn inflate(input: &mut Input, random: &mut Random) {
                 list.extend(std::iter::repeat_n(slice, LARGE / size));
             }
         }
-        Piece::Bytes(_) => {}
+        Fragment::Bytes(_) => {}
     }
 }

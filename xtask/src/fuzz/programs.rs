@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::input::{Input, Part, Piece, Reader};
-use super::seeds::{bytes, floats, folder, npy, plain, text};
+use super::input::{Fragment, Input, InputFile, Target};
+use super::seeds::{bytes, floats, folder, npy, plain_file, text};
 
 /// Goldens of PyTorch and ggml, one operation a case.
 const GOLDENS: [&str; 14] = [
@@ -34,13 +34,13 @@ pub(super) fn all() -> Vec<Input> {
         .flat_map(|file| serde_json::from_str::<Vec<Value>>(file).unwrap_or_default())
         .filter(|case| seen.insert(case["o"].to_string()))
         .collect();
-    let mut out: Vec<Input> = cases.chunks(OPERATIONS).map(of_operations).collect();
-    out.push(of_model());
+    let mut out: Vec<Input> = cases.chunks(OPERATIONS).map(operations_program).collect();
+    out.push(model_program());
     out
 }
 
 /// A .safetensors of tensors in f32, f64 and i64: name, type, shape, bytes.
-fn stored(tensors: Vec<(String, &str, Vec<usize>, Vec<u8>)>) -> Vec<Piece> {
+fn stored(tensors: Vec<(String, &str, Vec<usize>, Vec<u8>)>) -> Vec<Fragment> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let end = data.len() + bytes.len();
@@ -48,11 +48,11 @@ fn stored(tensors: Vec<(String, &str, Vec<usize>, Vec<u8>)>) -> Vec<Piece> {
             .push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{},{end}]}}"#, data.len()));
         data.extend(bytes);
     }
-    vec![Piece::Counted(8, format!("{{{}}}", entries.join(","))), bytes(data)]
+    vec![Fragment::Counted(8, format!("{{{}}}", entries.join(","))), bytes(data)]
 }
 
 /// A program with the operations of several goldens in order, each with its own constants.
-fn of_operations(cases: &[Value]) -> Input {
+fn operations_program(cases: &[Value]) -> Input {
     let (mut values, mut constants, mut ops, mut taps, mut data) = (vec![], vec![], vec![], vec![], vec![]);
     for (number, case) in cases.iter().enumerate() {
         let from = values.len();
@@ -90,8 +90,11 @@ fn of_operations(cases: &[Value]) -> Input {
     }
     let program = json!({"version": 1, "source": "goldens", "model": "m", "values": values, "constants": constants, "files": ["a.py"],
         "scopes": [["m", ["f"], 0]], "ops": ops, "steps": [{"ops": [0, cases.len()], "tokens": 3}], "taps": taps});
-    let parts = vec![plain("program.json", vec![Piece::Json(program)]), plain("program.safetensors", stored(data))];
-    folder("program of operations", Reader::Program, parts)
+    let parts = vec![
+        plain_file("program.json", vec![Fragment::Json(program)]),
+        plain_file("program.safetensors", stored(data)),
+    ];
+    folder("program of operations", Target::Program, parts)
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -134,7 +137,7 @@ fn constant(buffer: usize, value: &Value, data: &Value) -> (String, &'static str
 }
 
 /// Attention in one layer, over three tokens and then one more; with a candidate whose numbers all differ.
-fn of_model() -> Input {
+fn model_program() -> Input {
     let program = json!({"version": 1, "source": "s", "model": "m", "folder": "/nowhere",
         "weights": {"1": "embed", "2": "norm", "3": "q", "4": "k", "5": "v", "6": "o", "7": "head"},
         "constants": [8], "inputs": {"0": "input_ids", "9": "input_ids@1"},
@@ -188,12 +191,15 @@ fn of_model() -> Input {
     let square = ["q", "k", "v", "o"].map(|name| weight(name, &[4, 4]));
     let weights = [weight("embed", &[5, 4]), weight("norm", &[4]), weight("head", &[5, 4])].into_iter().chain(square);
     let dump = r#"{"format": 1, "producer": {"name": "x", "version": "1"}, "tokens": [1, 2, 4], "decode_tokens": [3], "precision": "f32"}"#;
-    let run = |folder: &str, by: usize| -> Vec<Part> {
+    let run = |folder: &str, by: usize| -> Vec<InputFile> {
         let part = |name: &str, shape: &str, count: usize| {
-            plain(&format!("{folder}{name}.npy"), npy(1, "<f4", "False", shape, floats(count + by)[4 * by..].to_vec()))
+            plain_file(
+                &format!("{folder}{name}.npy"),
+                npy(1, "<f4", "False", shape, floats(count + by)[4 * by..].to_vec()),
+            )
         };
         vec![
-            plain(&format!("{folder}dump.json"), vec![text(dump)]),
+            plain_file(&format!("{folder}dump.json"), vec![text(dump)]),
             part("h0", "(3, 4)", 12),
             part("layers.0.attn_norm", "(3, 4)", 12),
             part("layers.0.q", "(3, 2, 2)", 12),
@@ -205,10 +211,10 @@ fn of_model() -> Input {
         ]
     };
     let own = [
-        plain("program.json", vec![Piece::Json(program)]),
-        plain("program.safetensors", stored(values)),
-        plain("model.safetensors", stored(weights.collect())),
+        plain_file("program.json", vec![Fragment::Json(program)]),
+        plain_file("program.safetensors", stored(values)),
+        plain_file("model.safetensors", stored(weights.collect())),
     ];
     let parts = own.into_iter().chain(run("", 0)).chain(run("candidate/", 3)).collect();
-    folder("program", Reader::Recording, parts)
+    folder("program", Target::Recording, parts)
 }

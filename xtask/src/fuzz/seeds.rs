@@ -1,17 +1,17 @@
 //! Provides valid inputs for the fuzzer: small files of every supported format, with tap names so that they are read completely.
 
-use super::input::{Body, Input, Member, Part, Piece, Reader};
+use super::input::{FileContent, Fragment, Input, InputFile, Member, Target};
 
 const TOKENS: &str = "[1, 17, 42]";
 /// The format whose first input is the right side when weights are compared.
 pub(super) const WEIGHTS: &str = "safetensors of weights";
 
-pub(super) fn bytes(bytes: impl Into<Vec<u8>>) -> Piece {
-    Piece::Bytes(bytes.into())
+pub(super) fn bytes(bytes: impl Into<Vec<u8>>) -> Fragment {
+    Fragment::Bytes(bytes.into())
 }
 
-pub(super) fn text(text: impl Into<String>) -> Piece {
-    Piece::Text(text.into())
+pub(super) fn text(text: impl Into<String>) -> Fragment {
+    Fragment::Text(text.into())
 }
 
 pub(super) fn floats(count: usize) -> Vec<u8> {
@@ -23,30 +23,30 @@ fn halves(count: usize) -> Vec<u8> {
 }
 
 /// A .npy whose header length is counted.
-pub(super) fn npy(version: u8, descr: &str, fortran: &str, shape: &str, data: Vec<u8>) -> Vec<Piece> {
+pub(super) fn npy(version: u8, descr: &str, fortran: &str, shape: &str, data: Vec<u8>) -> Vec<Fragment> {
     let start = [b"\x93NUMPY".as_slice(), &[version, 0]].concat();
     let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
-    vec![bytes(start), Piece::Counted(if version == 1 { 2 } else { 4 }, header), bytes(data)]
+    vec![bytes(start), Fragment::Counted(if version == 1 { 2 } else { 4 }, header), bytes(data)]
 }
 
-pub(super) fn plain(name: &str, pieces: Vec<Piece>) -> Part {
-    Part { name: name.into(), body: Body::Plain(pieces) }
+pub(super) fn plain_file(name: &str, pieces: Vec<Fragment>) -> InputFile {
+    InputFile { name: name.into(), body: FileContent::Plain(pieces) }
 }
 
-fn one(form: &'static str, reader: Reader, name: &'static str, pieces: Vec<Piece>) -> Input {
-    Input { form, parts: vec![plain(name, pieces)], reader, opened: name }
+fn single_file(form: &'static str, reader: Target, name: &'static str, pieces: Vec<Fragment>) -> Input {
+    Input { form, parts: vec![plain_file(name, pieces)], reader, opened: name }
 }
 
-pub(super) fn folder(form: &'static str, reader: Reader, parts: Vec<Part>) -> Input {
+pub(super) fn folder(form: &'static str, reader: Target, parts: Vec<InputFile>) -> Input {
     Input { form, parts, reader, opened: "" }
 }
 
-fn archive(form: &'static str, name: &'static str, packed: bool, members: Vec<(&str, Vec<Piece>)>) -> Input {
+fn archive(form: &'static str, name: &'static str, packed: bool, members: Vec<(&str, Vec<Fragment>)>) -> Input {
     let members = members.into_iter().map(|(name, pieces)| Member { name: name.into(), pieces, packed }).collect();
     Input {
         form,
-        parts: vec![Part { name: name.into(), body: Body::Zip(members) }],
-        reader: Reader::Dump,
+        parts: vec![InputFile { name: name.into(), body: FileContent::Zip(members) }],
+        reader: Target::Dump,
         opened: name,
     }
 }
@@ -70,11 +70,11 @@ fn dump_json() -> String {
     )
 }
 
-fn safetensors() -> Vec<Piece> {
+fn safetensors() -> Vec<Fragment> {
     let header = format!(
         r#"{{"__metadata__":{{"dump":"{{\"tokens\": {TOKENS}}}"}},"h0":{{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]}},"layers.0.q":{{"dtype":"BF16","shape":[3,2,2],"data_offsets":[48,72]}},"weight":{{"dtype":"I32","shape":[2],"data_offsets":[72,80]}}}}"#
     );
-    vec![Piece::Counted(8, header), bytes(floats(20))]
+    vec![Fragment::Counted(8, header), bytes(floats(20))]
 }
 
 fn dumps() -> Vec<Input> {
@@ -83,15 +83,15 @@ fn dumps() -> Vec<Input> {
     let later = || npy(1, "<f4", "False", "(1, 4)", floats(4));
     let parts = || {
         vec![
-            plain("dump.json", vec![text(dump_json())]),
-            plain("h0.npy", h0()),
-            plain("layers.0.q.npy", q()),
-            plain("h0.step1.npy", later()),
+            plain_file("dump.json", vec![text(dump_json())]),
+            plain_file("h0.npy", h0()),
+            plain_file("layers.0.q.npy", q()),
+            plain_file("h0.step1.npy", later()),
         ]
     };
-    let ranked = |rank: usize| -> Vec<Part> {
+    let ranked = |rank: usize| -> Vec<InputFile> {
         let json = r#"{"tokens": [1, 2, 3], "dims": {"h0": "T D[tp]", "logits": "T V partial"}}"#;
-        let in_rank = |name: &str, pieces| plain(&format!("rank{rank}/{name}"), pieces);
+        let in_rank = |name: &str, pieces| plain_file(&format!("rank{rank}/{name}"), pieces);
         vec![
             in_rank("dump.json", vec![text(json)]),
             in_rank("h0.npy", h0()),
@@ -100,22 +100,22 @@ fn dumps() -> Vec<Input> {
     };
     let step = |n: usize| {
         vec![
-            plain(&format!("step{n}/dump.json"), vec![text(r#"{"tokens": [4]}"#)]),
-            plain(&format!("step{n}/h0.npy"), later()),
+            plain_file(&format!("step{n}/dump.json"), vec![text(r#"{"tokens": [4]}"#)]),
+            plain_file(&format!("step{n}/h0.npy"), later()),
         ]
     };
     vec![
-        one("npy", Reader::Dump, "h0.npy", h0()),
-        one("npy", Reader::Dump, "layers.0.q.npy", npy(1, ">f8", "True", "(2, 3)", floats(12))),
-        one("npy", Reader::Dump, "logits.npy", npy(3, "<f2", "True", "(3, 2, 2)", halves(12))),
-        folder("dump folder", Reader::Dump, parts()),
+        single_file("npy", Target::Dump, "h0.npy", h0()),
+        single_file("npy", Target::Dump, "layers.0.q.npy", npy(1, ">f8", "True", "(2, 3)", floats(12))),
+        single_file("npy", Target::Dump, "logits.npy", npy(3, "<f2", "True", "(3, 2, 2)", halves(12))),
+        folder("dump folder", Target::Dump, parts()),
         folder(
             "dump folder",
-            Reader::Dump,
-            parts().into_iter().chain([plain("firstdiff.toml", vec![text(names_toml())])]).collect(),
+            Target::Dump,
+            parts().into_iter().chain([plain_file("firstdiff.toml", vec![text(names_toml())])]).collect(),
         ),
-        folder("rank folders", Reader::Dump, [ranked(0), ranked(1)].concat()),
-        folder("step folders", Reader::Dump, [step(0), step(1), step(2)].concat()),
+        folder("rank folders", Target::Dump, [ranked(0), ranked(1)].concat()),
+        folder("step folders", Target::Dump, [step(0), step(1), step(2)].concat()),
         archive(
             "npz",
             "a.npz",
@@ -138,7 +138,7 @@ fn dumps() -> Vec<Input> {
                 ("model.layers.1.npy", npy(1, "<f8", "True", "(3, 2)", floats(12))),
             ],
         ),
-        one("safetensors", Reader::Dump, "a.safetensors", safetensors()),
+        single_file("safetensors", Target::Dump, "a.safetensors", safetensors()),
     ]
 }
 
@@ -168,17 +168,17 @@ ggml_debug:  embd = (f32)  GET_ROWS(token_embd.weight{8, 32, 1, 1}, inp{1, 1, 1,
 ";
 
 /// A pickle as torch.save writes it: a dictionary with a plain tensor, a view, a list and a number.
-fn pickle() -> Vec<Piece> {
+fn pickle() -> Vec<Fragment> {
     let tensor = |offset: u8, shape: [u8; 2], strides: [u8; 2]| {
         let [rows, columns] = shape;
         let [down, across] = strides;
         vec![
             bytes(b"h\x00((X".to_vec()),
-            Piece::Counted(4, "storage".into()),
+            Fragment::Counted(4, "storage".into()),
             bytes(b"h\x02X".to_vec()),
-            Piece::Counted(4, "0".into()),
+            Fragment::Counted(4, "0".into()),
             bytes(b"X".to_vec()),
-            Piece::Counted(4, "cpu".into()),
+            Fragment::Counted(4, "cpu".into()),
             bytes(
                 [
                     b"K\x0ctQ".as_slice(),
@@ -189,7 +189,7 @@ fn pickle() -> Vec<Piece> {
             bytes(b"ccollections\nOrderedDict\n)RtR".to_vec()),
         ]
     };
-    let key = |key: &str| vec![bytes(b"X".to_vec()), Piece::Counted(4, key.into())];
+    let key = |key: &str| vec![bytes(b"X".to_vec()), Fragment::Counted(4, key.into())];
     let start = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x000ctorch\nFloatStorage\nq\x020}q\x03(".to_vec();
     let mut code = vec![bytes(start)];
     code.extend(key("h0"));
@@ -205,7 +205,7 @@ fn pickle() -> Vec<Piece> {
 }
 
 fn foreign() -> Vec<Input> {
-    let dump = Reader::Dump;
+    let dump = Target::Dump;
     let numbers = |count: usize| (0..count).map(|i| format!("{:.5}\n", f64::from(i as u32).sin())).collect::<String>();
     let indexed = (0..20).map(|i| format!("[{i}] = {:.4}\n", f64::from(i).cos())).collect::<String>();
     let base64 =
@@ -222,39 +222,39 @@ fn foreign() -> Vec<Input> {
     let lines = "{\"name\": \"h\", \"layer\": 0, \"token_idx\": 1, \"shape\": [4, 9], \"values\": [1.5, 2.5, 1e308]}\n{\"name\": \"h\", \"layer\": 1, \"pos\": 2, \"count\": 2, \"first\": [0.5, null]}\n{\"tap\": \"logits\", \"data\": [[1, 2], [3, 4]]}\n";
     let headed = "begin\nlayer 0 q [2, 2]: 1 2 3 4\nlogits (2, 9) = tensor([[1.5, ..., 2.5],\n [3, ..., 4]])\n[step 1] h0: 0.5 0.25 ..\nlayer 1:\nk shape=(1, 2) 0.5 0.75\nv\n0.5\n0.25\n";
     vec![
-        one("raw floats", dump, "h0.f32", vec![bytes(floats(24))]),
-        one("raw floats", dump, "h0.bin", vec![bytes(floats(24))]),
-        one("raw floats", dump, "h0.npy", vec![bytes(halves(30))]),
-        one("raw floats", dump, "layers.0.q.bf16", vec![bytes(halves(24))]),
-        one("text", dump, "h0.txt", vec![text(numbers(20))]),
-        one("text", dump, "h0.txt", vec![text(indexed)]),
-        one("text", dump, "h0.csv", vec![text("3 4\n1 2 3 4\n5 6 7 8\n9, 1e-3, inf, -nan\n")]),
-        one(
+        single_file("raw floats", dump, "h0.f32", vec![bytes(floats(24))]),
+        single_file("raw floats", dump, "h0.bin", vec![bytes(floats(24))]),
+        single_file("raw floats", dump, "h0.npy", vec![bytes(halves(30))]),
+        single_file("raw floats", dump, "layers.0.q.bf16", vec![bytes(halves(24))]),
+        single_file("text", dump, "h0.txt", vec![text(numbers(20))]),
+        single_file("text", dump, "h0.txt", vec![text(indexed)]),
+        single_file("text", dump, "h0.csv", vec![text("3 4\n1 2 3 4\n5 6 7 8\n9, 1e-3, inf, -nan\n")]),
+        single_file(
             "text",
             dump,
             "logits.txt",
             vec![text("tensor([[ 0.1, -0.2, ..., 1e3],\n        [0.5, nan, ..., -inf]], dtype=torch.float16)\n")],
         ),
-        one("text", dump, "run.txt", vec![text(headed)]),
-        one("log", dump, "run.log", vec![text(LOG)]),
-        one("json", dump, "x.json", vec![text(json)]),
-        one("json", dump, "x.json", vec![text(ids)]),
+        single_file("text", dump, "run.txt", vec![text(headed)]),
+        single_file("log", dump, "run.log", vec![text(LOG)]),
+        single_file("json", dump, "x.json", vec![text(json)]),
+        single_file("json", dump, "x.json", vec![text(ids)]),
         Input {
             form: "json manifest",
-            parts: vec![plain("m.json", vec![text(manifest)]), plain("h0.bin", vec![bytes(floats(12))])],
+            parts: vec![plain_file("m.json", vec![text(manifest)]), plain_file("h0.bin", vec![bytes(floats(12))])],
             reader: dump,
             opened: "",
         },
         Input {
             form: "json tree",
             parts: vec![
-                plain("t.json", vec![text(tree)]),
-                plain("t.safetensors", vec![Piece::Counted(8, inner.into()), bytes(floats(12))]),
+                plain_file("t.json", vec![text(tree)]),
+                plain_file("t.safetensors", vec![Fragment::Counted(8, inner.into()), bytes(floats(12))]),
             ],
             reader: dump,
             opened: "t.json",
         },
-        one("json lines", dump, "x.jsonl", vec![text(lines)]),
+        single_file("json lines", dump, "x.jsonl", vec![text(lines)]),
         archive(
             "pickle",
             "x.pt",
@@ -295,21 +295,21 @@ fn tensors() -> Vec<(&'static str, Vec<usize>)> {
     ]
 }
 
-/// The tensors `of` as a .safetensors.
-fn stored(of: &[(&str, Vec<usize>)]) -> Vec<Piece> {
+/// The tensors as a .safetensors.
+fn safetensors_of(tensors: &[(&str, Vec<usize>)]) -> Vec<Fragment> {
     let (mut entries, mut at) = (Vec::new(), 0);
-    for (name, shape) in of {
+    for (name, shape) in tensors {
         let size = shape.iter().product::<usize>() * 4;
         entries.push(format!(r#""{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{at},{}]}}"#, at + size));
         at += size;
     }
-    vec![Piece::Counted(8, format!("{{{}}}", entries.join(","))), bytes(floats(at / 4))]
+    vec![Fragment::Counted(8, format!("{{{}}}", entries.join(","))), bytes(floats(at / 4))]
 }
 
-fn gguf() -> Vec<Piece> {
+fn gguf() -> Vec<Fragment> {
     let number = |n: u64| bytes(n.to_le_bytes());
     let small = |n: u32| bytes(n.to_le_bytes());
-    let string = |s: &str| Piece::Counted(8, s.into());
+    let string = |s: &str| Fragment::Counted(8, s.into());
     let tensors: Vec<(&str, &[usize], u32)> = vec![
         ("token_embd.weight", &[32, 10], 0),
         ("output_norm.weight", &[32], 0),
@@ -320,7 +320,7 @@ fn gguf() -> Vec<Piece> {
         ("blk.0.attn_v.weight", &[32, 16], 30),
         ("rope_freqs.weight", &[8], 0),
     ];
-    let keys: [(&str, u32, Vec<Piece>); 9] = [
+    let keys: [(&str, u32, Vec<Fragment>); 9] = [
         ("general.architecture", 8, vec![string("llama")]),
         ("llama.embedding_length", 4, vec![small(32)]),
         ("llama.attention.head_count", 4, vec![small(2)]),
@@ -356,9 +356,9 @@ fn gguf() -> Vec<Piece> {
     out
 }
 
-fn llama2c(version: i32, hidden: usize) -> Vec<Piece> {
+fn llama2c(version: i32, hidden: usize) -> Vec<Fragment> {
     let sizes = [hidden as i32, F as i32, 1, 2, 1, V as i32, 4];
-    let sizes = |out: &mut Vec<Piece>| out.extend(sizes.map(|n| bytes(n.to_le_bytes())));
+    let sizes = |out: &mut Vec<Fragment>| out.extend(sizes.map(|n| bytes(n.to_le_bytes())));
     let matrices = V * hidden + 2 * hidden * hidden + 2 * (hidden / 2) * hidden + 3 * F * hidden;
     let norms = 3 * hidden;
     let mut out = Vec::new();
@@ -408,7 +408,7 @@ fn minimind() -> String {
 }
 
 fn weights() -> Vec<Input> {
-    let model = Reader::Weights;
+    let model = Target::Weights;
     let all = tensors();
     let (first, second) = all.split_at(6);
     let shard = |n: usize| format!("model-0000{n}-of-00002.safetensors");
@@ -420,42 +420,42 @@ fn weights() -> Vec<Input> {
         })
         .collect();
     let index = format!(r#"{{"metadata": {{"total_size": 1}}, "weight_map": {{{}}}}}"#, map.join(", "));
-    let config = || plain("config.json", vec![text(CONFIG)]);
+    let config = || plain_file("config.json", vec![text(CONFIG)]);
     let mut out = vec![
-        one("gguf", model, "m.gguf", gguf()),
-        one("llama2.c", model, "m.bin", llama2c(0, D)),
-        one("llama2.c", model, "m.bin", llama2c(1, D)),
-        one("llama2.c", model, "m.bin", llama2c(2, D)),
-        one("MiniMind json", model, "m.json", vec![text(minimind())]),
-        one(WEIGHTS, model, "w.safetensors", stored(&all)),
-        folder("Hugging Face folder", model, vec![config(), plain("model.safetensors", stored(&all))]),
+        single_file("gguf", model, "m.gguf", gguf()),
+        single_file("llama2.c", model, "m.bin", llama2c(0, D)),
+        single_file("llama2.c", model, "m.bin", llama2c(1, D)),
+        single_file("llama2.c", model, "m.bin", llama2c(2, D)),
+        single_file("MiniMind json", model, "m.json", vec![text(minimind())]),
+        single_file(WEIGHTS, model, "w.safetensors", safetensors_of(&all)),
+        folder("Hugging Face folder", model, vec![config(), plain_file("model.safetensors", safetensors_of(&all))]),
         folder(
             "Hugging Face folder",
             model,
             vec![
                 config(),
-                plain("model.safetensors.index.json", vec![text(index)]),
-                plain(&shard(1), stored(first)),
-                plain(&shard(2), stored(second)),
+                plain_file("model.safetensors.index.json", vec![text(index)]),
+                plain_file(&shard(1), safetensors_of(first)),
+                plain_file(&shard(2), safetensors_of(second)),
             ],
         ),
         folder(
             "dumped weights",
             model,
             vec![
-                plain("weights.blk.0.attn_q.npy", npy(1, "<f4", "False", "(8, 8)", floats(64))),
-                plain("w_wq0.f32", vec![bytes(floats(64))]),
-                plain("w.txt", vec![text("0 0.5\n1 0.25\n2 1e-3\n")]),
+                plain_file("weights.blk.0.attn_q.npy", npy(1, "<f4", "False", "(8, 8)", floats(64))),
+                plain_file("w_wq0.f32", vec![bytes(floats(64))]),
+                plain_file("w.txt", vec![text("0 0.5\n1 0.25\n2 1e-3\n")]),
             ],
         ),
     ];
     // The same for comparing weights: another size, another format.
     for input in [
-        one("weights compared", Reader::Compare, "m.bin", llama2c(1, D)),
-        one("weights compared", Reader::Compare, "m.bin", llama2c(2, 16)),
-        one("weights compared", Reader::Compare, "m.gguf", gguf()),
-        one("weights compared", Reader::Compare, "m.json", vec![text(minimind())]),
-        one("weights compared", Reader::Compare, "w.safetensors", stored(&all)),
+        single_file("weights compared", Target::Compare, "m.bin", llama2c(1, D)),
+        single_file("weights compared", Target::Compare, "m.bin", llama2c(2, 16)),
+        single_file("weights compared", Target::Compare, "m.gguf", gguf()),
+        single_file("weights compared", Target::Compare, "m.json", vec![text(minimind())]),
+        single_file("weights compared", Target::Compare, "w.safetensors", safetensors_of(&all)),
     ] {
         out.push(input);
     }
@@ -469,7 +469,7 @@ fn names_toml() -> String {
 fn tables() -> Vec<Input> {
     let baseline = "# firstdiff baseline 1: NMSE of every tap\n# reference: x, model y\nprofile f32\ncells 3,1,1\nh0 0.0e0\nlayers.0.q 1.5e-14 part\nlayers.0.q.step2 1.5e-14\nlogits 2.5e-13\n";
     vec![
-        one("names toml", Reader::Names, "firstdiff.toml", vec![text(names_toml())]),
-        one("baseline", Reader::Baseline, "parity.baseline", vec![text(baseline)]),
+        single_file("names toml", Target::Names, "firstdiff.toml", vec![text(names_toml())]),
+        single_file("baseline", Target::Baseline, "parity.baseline", vec![text(baseline)]),
     ]
 }

@@ -122,7 +122,7 @@ pub fn main() -> u8 {
 /// Runs one command.
 fn run(command: Command) -> Result<u8> {
     // A setting that the kernels would ignore is reported before they run.
-    Level::asked()?;
+    Level::from_env()?;
     match command {
         Command::Compare(args) => run_compare(args),
         Command::Join(args) => crate::commands::join::run(args),

@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_trace::{
-    Dump, DumpError, Entry, Meta, NamedRows, Part, Partial, Rows, Site, Tap, TapMeta, Tensor, split_stored_name,
+    Dump, DumpError, Entry, KnownElements, Meta, NamedRows, Partial, Rows, Site, Tap, TapMeta, Tensor,
+    split_stored_name,
 };
 
 use crate::align::extents::slowest_first;
@@ -329,7 +330,7 @@ impl<'a> Side<'a> {
             }
         }
         let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
-        dump.put_open(made_open, &[]);
+        dump.set_open_tensors(made_open, &[]);
         Ok(dump)
     }
 
@@ -348,10 +349,10 @@ impl<'a> Side<'a> {
             Err(error) => {
                 unchecked.entry(Place { step: number, tap }).or_insert(Unaligned::NotCut(error));
                 let whole = move || read.tensor(tap, step);
-                return Some(Entry::made(tap, number, entry.shape.clone(), entry.dtype, entry.rows.clone(), whole));
+                return Some(Entry::computed(tap, number, entry.shape.clone(), entry.dtype, entry.rows.clone(), whole));
             }
         };
-        Some(Entry::made(tap, number, shape, entry.dtype, rows, move || {
+        Some(Entry::computed(tap, number, shape, entry.dtype, rows, move || {
             let of = |(step, cut): &(u32, Cut)| cut.of(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
             let parts = cuts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             Tensor::concatenated(parts, axis).ok_or_else(|| read.changed())
@@ -421,7 +422,7 @@ fn named(tap: &str) -> TapMeta {
 fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
     let Some(of_cell) = cut.of(tensor) else { return };
     part.values = of_cell.values().to_f64().into();
-    part.part = Part { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
+    part.part = KnownElements { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
     part.rows = cut.rows.clone();
 }
 

@@ -27,7 +27,7 @@ pub fn dot<F: Float>(a: &[F], b: &[F]) -> F {
 }
 
 /// [`dot`] in plain Rust: what the kernels must equal.
-pub(crate) fn plain<F: Float>(a: &[F], b: &[F]) -> F {
+pub(crate) fn scalar<F: Float>(a: &[F], b: &[F]) -> F {
     let mut lanes = [F::zero(); LANES];
     let (a, b) = (&a[..a.len().min(b.len())], &b[..a.len().min(b.len())]);
     let ((blocks_a, rest_a), (blocks_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -45,7 +45,7 @@ pub(crate) fn finish<F: Float>(mut lanes: [F; LANES], rest_a: &[F], rest_b: &[F]
     for ((lane, &x), &y) in lanes.iter_mut().zip(rest_a).zip(rest_b) {
         *lane = x.mul_add(y, *lane);
     }
-    tree(lanes)
+    tree_sum(lanes)
 }
 
 /// Σ f(aᵢ), each added to its lane in the order of [`dot`].
@@ -60,12 +60,12 @@ pub fn sum<F: Float>(a: &[F], f: impl Fn(F) -> F) -> F {
     for (lane, &x) in lanes.iter_mut().zip(rest) {
         *lane += f(x);
     }
-    tree(lanes)
+    tree_sum(lanes)
 }
 
 /// The lanes of a [`dot`] added pairwise: l with l + 8, l + 4, l + 2, l + 1.
 #[inline(always)]
-pub fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
+pub fn tree_sum<F: Float>(mut lanes: [F; LANES]) -> F {
     let mut half = LANES / 2;
     while half > 0 {
         for l in 0..half {
@@ -79,15 +79,15 @@ pub fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
 
 /// The sums of several sets of lanes.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) fn trees<F: Float, const C: usize>(sums: &[[F; LANES]; C]) -> [F; C] {
-    sums.map(tree)
+pub(crate) fn tree_sums<F: Float, const C: usize>(sums: &[[F; LANES]; C]) -> [F; C] {
+    sums.map(tree_sum)
 }
 
 /// The same for f32, four at a time in the same order of additions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(crate) fn trees_avx2<const C: usize>(sums: &[[f32; LANES]; C]) -> [f32; C] {
+pub(crate) fn tree_sums_avx2<const C: usize>(sums: &[[f32; LANES]; C]) -> [f32; C] {
     use std::arch::x86_64::*;
     let (fours, rest) = sums.as_chunks::<4>();
     let mut out = [0.0; C];
@@ -106,6 +106,6 @@ pub(crate) fn trees_avx2<const C: usize>(sums: &[[f32; LANES]; C]) -> [f32; C] {
         unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
     }
     let from = C - rest.len();
-    out[from..].iter_mut().zip(rest).for_each(|(out, lanes)| *out = tree(*lanes));
+    out[from..].iter_mut().zip(rest).for_each(|(out, lanes)| *out = tree_sum(*lanes));
     out
 }

@@ -13,10 +13,10 @@ pub trait Float:
     num_traits::Float + num_traits::NumAssign + ndarray::ScalarOperand + Send + Sync + std::fmt::Debug + 'static
 {
     /// The nearest value to `x`.
-    fn of(x: f64) -> Self;
+    fn from_f64(x: f64) -> Self;
 
     /// The same value in f64.
-    fn wide(self) -> f64;
+    fn as_f64(self) -> f64;
 
     /// The Gauss error function, 2/√π ∫₀ˣ e^(-t²) dt.
     fn erf(self) -> Self;
@@ -47,11 +47,11 @@ pub trait Float:
 }
 
 impl Float for f32 {
-    fn of(x: f64) -> f32 {
+    fn from_f64(x: f64) -> f32 {
         x as f32
     }
 
-    fn wide(self) -> f64 {
+    fn as_f64(self) -> f64 {
         f64::from(self)
     }
 
@@ -77,11 +77,11 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
-    fn of(x: f64) -> f64 {
+    fn from_f64(x: f64) -> f64 {
         x
     }
 
-    fn wide(self) -> f64 {
+    fn as_f64(self) -> f64 {
         self
     }
 

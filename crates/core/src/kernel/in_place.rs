@@ -12,7 +12,7 @@ pub(crate) const COLUMNS: usize = 4;
 /// Defines `products` for one float type, one weight type and one set of instructions.
 macro_rules! kernel {
     ($name:ident: $float:ty, $weight:ty, $arch:ident $features:literal, $rows:literal x $columns:literal,
-     $width:literal lanes, $zero:path, $load:path, $fma:path, $store:path, $widen_all:expr, $widen:expr, $trees:path) => {
+     $width:literal lanes, $zero:path, $load:path, $fma:path, $store:path, $widen_all:expr, $widen:expr, $tree_sums:path) => {
         pub(crate) mod $name {
             use std::arch::$arch::*;
 
@@ -69,7 +69,7 @@ macro_rules! kernel {
                         // SAFETY: rows of w are as long as those of x (products), which have `whole` elements and more.
                         unsafe { block(&lines[start..end], at, pointers, start * LANES, ahead, sums) };
                         if end == lines.len() {
-                            done(&x[at..], w, whole, sums, j * C, out);
+                            store_sums(&x[at..], w, whole, sums, j * C, out);
                         }
                     }
                 }
@@ -77,13 +77,12 @@ macro_rules! kernel {
                     let mut sums: Sums<R, 1> = [[[0.0; LANES]; 1]; R];
                     // SAFETY: as above.
                     unsafe { block(lines, at, [w.as_ptr()], 0, 0, &mut sums) };
-                    done(&x[at..], &[*w], whole, &sums, many.len() * C + j, out);
+                    store_sums(&x[at..], &[*w], whole, &sums, many.len() * C + j, out);
                 }
                 R
             }
 
-            /// Adds the products of R rows of x, from row `from` of the strip on, with C rows of w, from element `start` on, to `sums`. All lanes are in
-            /// registers meanwhile.
+            /// Adds the products of R rows of x, from row `from` of the strip on, with C rows of w, from element `start` on, to `sums`. Lanes stay in registers.
             ///
             /// # Safety
             /// Each of `w` has LANES elements from `start` on for every line of x.
@@ -140,7 +139,7 @@ macro_rules! kernel {
             /// Writes the sums, with the products of the elements from `whole` on added, to columns `at..` of `out`.
             #[target_feature(enable = $features)]
             #[inline]
-            fn done<const R: usize, const C: usize>(
+            fn store_sums<const R: usize, const C: usize>(
                 x: &[&[$float]],
                 w: &[&[$weight]; C],
                 whole: usize,
@@ -151,7 +150,7 @@ macro_rules! kernel {
                 for ((sums, x), out) in sums.iter().zip(x).zip(out) {
                     let out = &mut out[at..at + C];
                     if x.len() == whole {
-                        out.copy_from_slice(&$trees(sums));
+                        out.copy_from_slice(&$tree_sums(sums));
                         continue;
                     }
                     for ((lanes, w), out) in sums.iter().zip(w).zip(out) {
@@ -169,18 +168,18 @@ macro_rules! kernel {
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86 {
     ($($avx512:ident $avx2:ident $weight:ident $widen:expr;)*) => {
-        use crate::kernel::dot::trees_avx2;
+        use crate::kernel::dot::tree_sums_avx2;
         use crate::kernel::widen::x86::Weight;
         $(
             kernel!($avx512: f32, $weight, x86_64 "avx512f,avx512bw,avx512vl,avx2,fma,f16c", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps,
-                    _mm512_fmadd_ps, _mm512_storeu_ps, <$weight as super::Weight>::load_16, $widen, super::trees_avx2);
+                    _mm512_fmadd_ps, _mm512_storeu_ps, <$weight as super::Weight>::load_16, $widen, super::tree_sums_avx2);
             kernel!($avx2: f32, $weight, x86_64 "avx2,fma,f16c", 3 x 2, 8 lanes, _mm256_setzero_ps, _mm256_loadu_ps,
-                    _mm256_fmadd_ps, _mm256_storeu_ps, <$weight as super::Weight>::load_8, $widen, super::trees_avx2);
+                    _mm256_fmadd_ps, _mm256_storeu_ps, <$weight as super::Weight>::load_8, $widen, super::tree_sums_avx2);
         )*
         kernel!(f64_avx512: f64, f64, x86_64 "avx512f,avx512bw,avx512vl,avx2,fma,f16c", 3 x 4, 8 lanes, _mm512_setzero_pd, _mm512_loadu_pd,
-                _mm512_fmadd_pd, _mm512_storeu_pd, _mm512_loadu_pd, |x: f64| x, crate::kernel::dot::trees);
+                _mm512_fmadd_pd, _mm512_storeu_pd, _mm512_loadu_pd, |x: f64| x, crate::kernel::dot::tree_sums);
         kernel!(f64_avx2: f64, f64, x86_64 "avx2,fma,f16c", 3 x 1, 4 lanes, _mm256_setzero_pd, _mm256_loadu_pd,
-                _mm256_fmadd_pd, _mm256_storeu_pd, _mm256_loadu_pd, |x: f64| x, crate::kernel::dot::trees);
+                _mm256_fmadd_pd, _mm256_storeu_pd, _mm256_loadu_pd, |x: f64| x, crate::kernel::dot::tree_sums);
     };
 }
 
@@ -198,10 +197,10 @@ macro_rules! aarch64 {
         use crate::kernel::widen::neon::{Weight, fma_f32, fma_f64, zero_f32, zero_f64};
         $(
             kernel!($neon: f32, $weight, aarch64 "neon", 3 x 2, 4 lanes, super::zero_f32, vld1q_f32,
-                    super::fma_f32, vst1q_f32, <$weight as super::Weight>::load_4, $widen, crate::kernel::dot::trees);
+                    super::fma_f32, vst1q_f32, <$weight as super::Weight>::load_4, $widen, crate::kernel::dot::tree_sums);
         )*
         kernel!(f64_neon: f64, f64, aarch64 "neon", 3 x 1, 2 lanes, super::zero_f64, vld1q_f64,
-                super::fma_f64, vst1q_f64, vld1q_f64, |x: f64| x, crate::kernel::dot::trees);
+                super::fma_f64, vst1q_f64, vld1q_f64, |x: f64| x, crate::kernel::dot::tree_sums);
     };
 }
 

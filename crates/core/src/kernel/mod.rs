@@ -24,7 +24,7 @@ const TILE: usize = 64;
 /// Elements of a thread's share, for operations on single elements.
 const PART: usize = 4096;
 /// Multiply-adds below which one thread is faster than several.
-const ALONE: usize = 1 << 18;
+const PARALLEL_THRESHOLD: usize = 1 << 18;
 
 /// out\[i,j\] = x\[i\] · w\[j\] + bias\[j\]. `x` \[T,n\], `w` \[N,n\], `bias` N values or none, `out` \[T,N\].
 pub(crate) fn product<F: Float>(x: ArrayView2<'_, F>, w: ArrayView2<'_, F>, bias: &[F], mut out: ArrayViewMut2<'_, F>) {
@@ -32,7 +32,7 @@ pub(crate) fn product<F: Float>(x: ArrayView2<'_, F>, w: ArrayView2<'_, F>, bias
     let work = x.nrows().saturating_mul(w.len());
     let (x, w) = (Packed::new(rows(x.view())), rows(w.view()));
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), TILE).zip(w.chunks(TILE)).enumerate().collect();
-    each(tiles, work, |(number, (mut tile, w))| {
+    par_each(tiles, work, |(number, (mut tile, w))| {
         F::products(&x, w, tile.view_mut());
         for (mut column, &b) in tile.columns_mut().into_iter().zip(bias.iter().skip(number * TILE)) {
             column.mapv_inplace(|y| y + b);
@@ -41,8 +41,8 @@ pub(crate) fn product<F: Float>(x: ArrayView2<'_, F>, w: ArrayView2<'_, F>, bias
 }
 
 /// Runs `f` on every item, on several threads if `work` multiply-adds are worth it.
-pub(crate) fn each<T: Send>(items: Vec<T>, work: usize, f: impl Fn(T) + Sync + Send) {
-    if work < ALONE { items.into_iter().for_each(f) } else { items.into_par_iter().for_each(f) }
+pub(crate) fn par_each<T: Send>(items: Vec<T>, work: usize, f: impl Fn(T) + Sync + Send) {
+    if work < PARALLEL_THRESHOLD { items.into_iter().for_each(f) } else { items.into_par_iter().for_each(f) }
 }
 
 /// f(aᵢ, bᵢ) for arrays of one shape, each pair worth `work` multiply-adds.
@@ -56,7 +56,7 @@ pub(crate) fn pairwise<F: Float>(
     let mut out = ArrayD::zeros(a.raw_dim());
     let (Some(left), Some(right), Some(to)) = (a.as_slice(), b.as_slice(), out.as_slice_mut()) else { return out };
     let parts: Vec<_> = to.chunks_mut(PART).zip(left.chunks(PART)).zip(right.chunks(PART)).collect();
-    each(parts, a.len().saturating_mul(work), |((to, left), right)| {
+    par_each(parts, a.len().saturating_mul(work), |((to, left), right)| {
         to.iter_mut().zip(left).zip(right).for_each(|((to, &a), &b)| *to = f(a, b));
     });
     out
@@ -79,7 +79,7 @@ pub(crate) struct Kernels<F, W> {
 }
 
 /// A type that weights are stored in, for products in F.
-pub(crate) trait Stored<F: Float>: Copy {
+pub(crate) trait WeightType<F: Float>: Copy {
     /// The kernels of a level; `None` where there are none, and rows are widened first.
     fn kernels(level: Level) -> Option<Kernels<F, Self>>;
 
@@ -89,7 +89,7 @@ pub(crate) trait Stored<F: Float>: Copy {
 
 macro_rules! stored {
     ($($weight:ty, $float:ty, $widen:expr, $avx512:expr, $avx2:expr, $neon:expr;)*) => {$(
-        impl Stored<$float> for $weight {
+        impl WeightType<$float> for $weight {
             fn kernels(level: Level) -> Option<Kernels<$float, Self>> {
                 match level {
                     #[cfg(target_arch = "x86_64")]
@@ -129,25 +129,25 @@ stored! {
 }
 
 /// out\[i,j\] = dot(x\[i\], w\[j\]) with w widened, by the instructions that x is packed for.
-pub(crate) fn products<F: Float + Stored<F>, W: Stored<F>>(
+pub(crate) fn products<F: Float + WeightType<F>, W: WeightType<F>>(
     x: &Packed<'_, F>,
     w: &[&[W]],
     mut out: ArrayViewMut2<'_, F>,
 ) {
     let level = x.level();
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
-    if runs(W::kernels(level), x, w, &mut out) {
+    if run_kernels(W::kernels(level), x, w, &mut out) {
         return;
     }
     let wide: Vec<Vec<F>> = w.iter().map(|row| row.iter().map(|w| w.widen()).collect()).collect();
     let wide: Vec<&[F]> = wide.iter().map(Vec::as_slice).collect();
-    if !runs(F::kernels(level), x, &wide, &mut out) {
-        plain(x, &wide, out);
+    if !run_kernels(F::kernels(level), x, &wide, &mut out) {
+        scalar(x, &wide, out);
     }
 }
 
 /// Runs the kernels of a level that the processor has. Returns false if there are none, or rows of `out` are not contiguous.
-fn runs<F: Float, W>(
+fn run_kernels<F: Float, W>(
     kernels: Option<Kernels<F, W>>,
     x: &Packed<'_, F>,
     w: &[&[W]],
@@ -165,9 +165,9 @@ fn runs<F: Float, W>(
 }
 
 /// The same in plain Rust, one product after the other: what every kernel must equal.
-fn plain<F: Float>(x: &Packed<'_, F>, w: &[&[F]], mut out: ArrayViewMut2<'_, F>) {
+fn scalar<F: Float>(x: &Packed<'_, F>, w: &[&[F]], mut out: ArrayViewMut2<'_, F>) {
     for ((i, j), y) in out.indexed_iter_mut() {
-        *y = dot::plain(x.rows()[i], w[j]);
+        *y = dot::scalar(x.rows()[i], w[j]);
     }
 }
 
@@ -191,21 +191,21 @@ mod tests {
     }
 
     /// Compares every available level with plain Rust, bit for bit, for every remainder of rows, columns and length.
-    fn check<F: Float + Stored<F> + Debug, W: Stored<F>>(stored: fn(f64) -> W, bits: fn(F) -> u64) {
+    fn check<F: Float + WeightType<F> + Debug, W: WeightType<F>>(stored: fn(f64) -> W, bits: fn(F) -> u64) {
         for len in (0..50).chain([255, 1024, 1040, 1600, 2049]) {
             for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8), (25, 6), (31, 7), (43, 70)] {
-                let x: Vec<F> = values(height * len, 1 + len as u64).into_iter().map(F::of).collect();
+                let x: Vec<F> = values(height * len, 1 + len as u64).into_iter().map(F::from_f64).collect();
                 let w: Vec<W> = values(width * len, 77 + len as u64).into_iter().map(stored).collect();
                 let w: Vec<&[W]> = (0..width).map(|j| &w[j * len..(j + 1) * len]).collect();
-                let of = |level| {
-                    let x = Packed::at(level, (0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
+                let at_level = |level| {
+                    let x = Packed::for_level(level, (0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
                     let mut out = Array2::from_elem((height, width), F::nan());
                     products(&x, &w, out.view_mut());
                     out.mapv(bits)
                 };
-                let expected = of(Level::Scalar);
+                let expected = at_level(Level::Scalar);
                 for level in Level::available() {
-                    assert_eq!(expected, of(level), "{level:?}: {height} x {width}, {len} long");
+                    assert_eq!(expected, at_level(level), "{level:?}: {height} x {width}, {len} long");
                 }
             }
         }

@@ -54,11 +54,11 @@ pub(crate) fn flat_mut<F>(lines: &mut [CacheLine<F>]) -> &mut [F] {
 impl<'a, F: Float> Packed<'a, F> {
     /// Packs `rows`, cut to the length of the shortest.
     pub fn new(rows: Vec<&'a [F]>) -> Packed<'a, F> {
-        Packed::at(Level::best(), rows)
+        Packed::for_level(Level::best(), rows)
     }
 
     /// The same for a given level.
-    pub(crate) fn at(level: Level, mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
+    pub(crate) fn for_level(level: Level, mut rows: Vec<&'a [F]>) -> Packed<'a, F> {
         let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         rows.iter_mut().for_each(|row| *row = &row[..len]);
         Packed { by_lane: F::strips(level, &rows), rows, lines: OnceLock::new(), len, level }

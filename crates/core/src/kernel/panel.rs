@@ -2,7 +2,7 @@
 //!
 //! Lane l of a [`dot`](super::dot::dot) reads every 16th column. So for one lane alone all pairs of rows form a matrix product, of every 16th column of x
 //! and of w. Both are packed lane by lane; a register holds the sums of one row of x with several rows of w. The lanes come in the order in which they are
-//! added (0 and 8, then 4 and 12, then both pairs), so that five sums a pair are kept, not 16. Sums are in f32, bit for bit those of `dot`. [`Micro`] holds
+//! added (0 and 8, then 4 and 12, then both pairs), so that five sums a pair are kept, not 16. Sums are in f32, bit for bit those of `dot`. [`PanelKernel`] holds
 //! what differs between sets of instructions.
 
 use std::cell::RefCell;
@@ -11,8 +11,8 @@ use std::ops::Range;
 use firstdiff_simd::{Level, prefetch_for_later};
 
 use crate::kernel::dot::LANES;
-use crate::kernel::each;
 use crate::kernel::packed::{CacheLine, flat, flat_mut};
+use crate::kernel::par_each;
 
 /// Sums that are kept for a pair: of 1, 2, 4, 8 and 16 lanes.
 const SUMS: usize = LANES.ilog2() as usize + 1;
@@ -24,21 +24,21 @@ const GROUP: usize = 168;
 pub(crate) const COLUMNS: usize = 32;
 
 /// Rows of x from which on packing w saves more time than it takes.
-const MANY: usize = 28;
+const PACK_THRESHOLD: usize = 28;
 
 /// Cost of packing an element, in multiply-adds.
-const PACKING: usize = 8;
+const PACK_COST: usize = 8;
 
 /// Lines of packed rows that a thread keeps for reuse, at most: 16 MiB.
-const SPARED: usize = 1 << 18;
+const MAX_SPARE_LINES: usize = 1 << 18;
 
 /// The code for one set of instructions and one weight type.
-struct Micro<W> {
+struct PanelKernel<W> {
     /// Rows of w in a block: their sums with one row of x are side by side in registers.
     columns: usize,
     pack: Pack<W>,
     /// One for each number of rows of x in a strip, from 1 on, up to what the registers have room for.
-    passes: &'static [Pass],
+    passes: &'static [PassFn],
 }
 
 /// Packs at most 16 rows of equal length: element k of row r goes to `to[k % 16 · lane + k / 16 · across + r]`.
@@ -46,7 +46,7 @@ type Pack<W> = unsafe fn(rows: &[&[W]], to: &mut [f32], lane: usize, across: usi
 
 /// Multiplies one lane of a strip of x with that of a block of w, and adds the result to the sums of the lanes before. `number`, the lane's place in the
 /// order of additions, determines which sums are complete. `next` is the address of what the next pass reads of x.
-type Pass = unsafe fn(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], next: *const f32);
+type PassFn = unsafe fn(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], next: *const f32);
 
 thread_local! {
     /// Memory in which rows of x were packed before: new memory takes as long as packing.
@@ -57,13 +57,13 @@ thread_local! {
 
 /// The layout of packed rows: by lane, then by element, then by row.
 #[derive(Clone, Copy)]
-struct Layout {
+struct PanelLayout {
     rows: usize,
     /// Elements of a row.
     width: usize,
 }
 
-impl Layout {
+impl PanelLayout {
     /// Elements from one lane to the next: one line more than needed, so that lanes are no power of two apart in the cache.
     fn stride(self) -> usize {
         (self.rows * self.width.div_ceil(LANES)).next_multiple_of(LANES) + LANES
@@ -93,45 +93,45 @@ impl Strips {
     pub(crate) fn new(level: Level, rows: &[&[f32]]) -> Option<Strips> {
         let (most, pack) = packing(level)?;
         let width = rows.first()?.len();
-        if rows.len() < MANY || width < LANES {
+        if rows.len() < PACK_THRESHOLD || width < LANES {
             return None;
         }
         let mut size = 0;
-        let heights: Vec<_> = parts(rows.len(), most)
+        let heights: Vec<_> = balanced_ranges(rows.len(), most)
             .map(|rows| {
                 let start = size;
-                size += Layout { rows: rows.len(), width }.size();
+                size += PanelLayout { rows: rows.len(), width }.size();
                 (rows, start)
             })
             .collect();
         let mut values = SPARE.take();
-        let mut rest = grown(&mut values, size);
+        let mut rest = resized(&mut values, size);
         let mut strips = Vec::with_capacity(heights.len());
         for (strip, _) in &heights {
-            let layout = Layout { rows: strip.len(), width };
+            let layout = PanelLayout { rows: strip.len(), width };
             let to;
             (to, rest) = rest.split_at_mut(layout.size());
             strips.push((&rows[strip.clone()], to, layout));
         }
-        let pack = |(rows, to, layout): (&[&[f32]], &mut [f32], Layout)| {
+        let pack = |(rows, to, layout): (&[&[f32]], &mut [f32], PanelLayout)| {
             // SAFETY: the processor has the instructions of the level.
             unsafe { pack(rows, to, layout.stride(), layout.rows) };
         };
         assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
-        each(strips, rows.len() * width * PACKING, pack);
+        par_each(strips, rows.len() * width * PACK_COST, pack);
         Some(Strips { values, each: heights, width })
     }
 
     /// One lane of strip `number`.
     fn lane(&self, number: usize, lane: usize) -> &[f32] {
         let (rows, start) = &self.each[number];
-        Layout { rows: rows.len(), width: self.width }.lane(lane, &flat(&self.values)[*start..])
+        PanelLayout { rows: rows.len(), width: self.width }.lane(lane, &flat(&self.values)[*start..])
     }
 }
 
 impl Drop for Strips {
     fn drop(&mut self) {
-        if self.values.len() <= SPARED {
+        if self.values.len() <= MAX_SPARE_LINES {
             SPARE.set(std::mem::take(&mut self.values));
         }
     }
@@ -152,7 +152,7 @@ fn packing(level: Level) -> Option<(usize, Pack<f32>)> {
 
 /// Splits `count` items into as few parts of at most `most` as possible, of nearly equal size.
 #[doc(hidden)]
-pub fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+pub fn balanced_ranges(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let parts = count.div_ceil(most);
     (0..parts).map(move |part| part * count / parts..(part + 1) * count / parts)
 }
@@ -160,27 +160,27 @@ pub fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
 /// out\[i,j\] = dot(x\[i\], w\[j\]); `out` \[x, w\].
 ///
 /// # Safety
-/// The processor has the instructions of `micro`.
+/// The processor has the instructions of `kernel`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-    let columns = micro.columns;
+unsafe fn products<W>(kernel: &PanelKernel<W>, x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
+    let columns = kernel.columns;
     assert!(w.iter().all(|row| row.len() >= x.width) && out.iter().all(|row| row.len() == w.len()));
-    let layout = Layout { rows: columns, width: x.width };
+    let layout = PanelLayout { rows: columns, width: x.width };
     TILE.with_borrow_mut(|[tile, sums]| {
-        let tile = grown(tile, w.len().div_ceil(columns) * layout.size());
+        let tile = resized(tile, w.len().div_ceil(columns) * layout.size());
         for (w, to) in w.chunks(columns).zip(tile.chunks_exact_mut(layout.size())) {
             for (number, rows) in w.chunks(LANES).enumerate() {
                 let rows: Vec<&[W]> = rows.iter().map(|row| &row[..x.width]).collect();
                 // SAFETY: guaranteed by the caller.
-                unsafe { (micro.pack)(&rows, &mut to[number * LANES..], layout.stride(), columns) };
+                unsafe { (kernel.pack)(&rows, &mut to[number * LANES..], layout.stride(), columns) };
             }
         }
-        for strips in parts(x.each.len(), GROUP / micro.passes.len()) {
+        for strips in balanced_ranges(x.each.len(), GROUP / kernel.passes.len()) {
             let rows = x.each[strips.clone()].iter().map(|(rows, _)| rows.len()).sum::<usize>();
-            let sums = grown(sums, w.len().div_ceil(columns) * SUMS * rows * columns);
+            let sums = resized(sums, w.len().div_ceil(columns) * SUMS * rows * columns);
             for number in 0..LANES {
                 // SAFETY: guaranteed by the caller.
-                unsafe { one_lane(micro, number, x, strips.clone(), layout, tile, sums) };
+                unsafe { one_lane(kernel, number, x, strips.clone(), layout, tile, sums) };
             }
             let mut sums = &*sums;
             for block in (0..w.len()).step_by(columns) {
@@ -198,18 +198,17 @@ unsafe fn products<W>(micro: &Micro<W>, x: &Strips, w: &[&[W]], out: &mut [&mut 
     });
 }
 
-/// Multiplies one lane, number `number` in the order of additions, of some strips with all blocks of a tile: first block with each strip, then the next
-/// block.
+/// Multiplies one lane, number `number` in the order of additions, of some strips with all blocks of a tile: block after block with each strip.
 ///
 /// # Safety
-/// The processor has the instructions of `micro`.
+/// The processor has the instructions of `kernel`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 unsafe fn one_lane<W>(
-    micro: &Micro<W>,
+    kernel: &PanelKernel<W>,
     number: usize,
     x: &Strips,
     strips: Range<usize>,
-    layout: Layout,
+    layout: PanelLayout,
     tile: &[f32],
     mut sums: &mut [f32],
 ) {
@@ -219,17 +218,17 @@ unsafe fn one_lane<W>(
         for strip in strips.clone() {
             let rows = x.each[strip].0.len();
             let own;
-            (own, sums) = sums.split_at_mut(SUMS * rows * micro.columns);
+            (own, sums) = sums.split_at_mut(SUMS * rows * kernel.columns);
             let next = if strip + 1 < strips.end { strip + 1 } else { strips.start };
             let next = x.lane(next, lane).as_ptr();
             // SAFETY: guaranteed by the caller.
-            unsafe { (micro.passes[rows - 1])(x.lane(strip, lane), w, number, own, next) };
+            unsafe { (kernel.passes[rows - 1])(x.lane(strip, lane), w, number, own, next) };
         }
     }
 }
 
 /// Gives the buffer room for `count` elements.
-fn grown(buffer: &mut Vec<CacheLine<f32>>, count: usize) -> &mut [f32] {
+fn resized(buffer: &mut Vec<CacheLine<f32>>, count: usize) -> &mut [f32] {
     let lines = count.div_ceil(LANES);
     if buffer.len() < lines {
         buffer.resize(lines, CacheLine([0.0; LANES]));
@@ -270,7 +269,7 @@ fn lines<W: Copy + Default>(rows: &[&[W]], mut each: impl FnMut(usize, [*const W
 /// # Panics
 /// When the processor lacks the level, the lengths differ, or `to` is too short.
 #[doc(hidden)]
-pub fn side_by_side(level: Level, rows: &[&[f32]], to: &mut [f32], across: usize) {
+pub fn interleave_rows(level: Level, rows: &[&[f32]], to: &mut [f32], across: usize) {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     assert!(rows.len() <= LANES.min(across) && rows.iter().all(|row| row.len() == rows[0].len()));
     match packing(level) {
@@ -304,7 +303,7 @@ fn put<const N: usize>(count: usize, to: &mut [f32], store: impl Fn(&mut [f32; N
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! passes {
     ($name:ident by $($rows:literal)*: $(#[$attribute:meta])?, $vectors:literal x $width:literal, $zero:path, $load:path, $splat:path, $fma:path, $add:path, $store:path) => {
-        pub(super) const $name: &[super::Pass] = {
+        pub(super) const $name: &[super::PassFn] = {
             #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
             $(#[$attribute])?
             fn pass<const R: usize>(x: &[f32], w: &[f32], number: usize, sums: &mut [f32], mut next: *const f32) {
@@ -355,7 +354,7 @@ macro_rules! passes {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{COLUMNS, Micro, Strips, lines, products, put};
+    use super::{COLUMNS, PanelKernel, Strips, lines, products, put};
     use crate::kernel::dot::LANES;
     use crate::kernel::widen::x86::Weight;
 
@@ -364,9 +363,9 @@ pub(crate) mod x86 {
     /// # Safety
     /// The processor has AVX-512.
     pub(crate) unsafe fn avx512<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: COLUMNS, pack: pack_avx512::<W>, passes: AVX512 };
+        let kernel = PanelKernel { columns: COLUMNS, pack: pack_avx512::<W>, passes: AVX512 };
         // SAFETY: guaranteed by the caller.
-        unsafe { products(&micro, x, w, out) }
+        unsafe { products(&kernel, x, w, out) }
     }
 
     /// The products with AVX2, FMA and F16C.
@@ -374,9 +373,9 @@ pub(crate) mod x86 {
     /// # Safety
     /// The processor has these instructions.
     pub(crate) unsafe fn avx2<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: COLUMNS / 2, pack: pack_avx2::<W>, passes: AVX2 };
+        let kernel = PanelKernel { columns: COLUMNS / 2, pack: pack_avx2::<W>, passes: AVX2 };
         // SAFETY: guaranteed by the caller.
-        unsafe { products(&micro, x, w, out) }
+        unsafe { products(&kernel, x, w, out) }
     }
 
     passes!(AVX512 by 1 2 3 4 5 6 7 8 9 10 11 12 13 14: #[target_feature(enable = "avx512f")], 2 x 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, _mm512_storeu_ps);
@@ -455,7 +454,7 @@ pub(crate) mod x86 {
 pub(crate) mod neon {
     use std::arch::aarch64::*;
 
-    use super::{COLUMNS, Micro, Strips, lines, products, put};
+    use super::{COLUMNS, PanelKernel, Strips, lines, products, put};
     use crate::kernel::dot::LANES;
     use crate::kernel::widen::neon::{Weight, add_f32, fma_f32, splat_f32, zero_f32};
 
@@ -464,9 +463,9 @@ pub(crate) mod neon {
     /// # Safety
     /// Nothing is required; the signature is that of the other kernels.
     pub(crate) unsafe fn neon<W: Weight>(x: &Strips, w: &[&[W]], out: &mut [&mut [f32]]) {
-        let micro = Micro { columns: COLUMNS / 2, pack: pack::<W>, passes: NEON };
+        let kernel = PanelKernel { columns: COLUMNS / 2, pack: pack::<W>, passes: NEON };
         // SAFETY: the processor has the instructions.
-        unsafe { products(&micro, x, w, out) }
+        unsafe { products(&kernel, x, w, out) }
     }
 
     passes!(NEON by 1 2 3 4 5 6: , 4 x 4, zero_f32, vld1q_f32, splat_f32, fma_f32, add_f32, vst1q_f32);

@@ -5,8 +5,7 @@ use firstdiff_simd::Level;
 /// Registers that are added to in turn: enough to hide the latency of an addition on every processor, few enough for 16 registers.
 const SUMS: usize = 12;
 
-/// Adds the product of two numbers to 12 registers, `rounds` times, without touching memory. Returns the number of multiply-adds, and the sum of one
-/// element.
+/// Adds the product of two numbers to 12 registers, `rounds` times, without touching memory. Returns how many multiply-adds, and one sum.
 pub fn multiply_adds(level: Level, rounds: usize) -> (usize, f32) {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     let (width, sum) = match level {

@@ -51,7 +51,7 @@ impl Case {
     /// An input, stored as f32, widened to F.
     fn get<F: Float, D: Dimension>(&self, name: &str) -> Array<F, D> {
         let values: ArrayD<f32> = self.read(&format!("{name}.npy"));
-        values.mapv(|x| F::of(f64::from(x))).into_dimensionality().unwrap()
+        values.mapv(|x| F::from_f64(f64::from(x))).into_dimensionality().unwrap()
     }
 
     fn one<F: Float>(&self, name: &str) -> Array1<F> {
@@ -96,7 +96,7 @@ fn assert_each<F: Golden>(case: &Case, actual: &ArrayD<F>) {
     let expected: ArrayD<F> = case.read(F::OUT);
     assert_eq!(actual.shape(), expected.shape(), "{}", case.0);
     for (i, (&e, &a)) in expected.iter().zip(actual).enumerate() {
-        let off = (a.wide() / e.wide() - 1.0).abs() / F::epsilon().wide();
+        let off = (a.as_f64() / e.as_f64() - 1.0).abs() / F::epsilon().as_f64();
         assert!(off <= 4.0, "{} {} [{i}]: {off:.1} epsilon", case.0, F::OUT);
     }
 }
@@ -105,7 +105,7 @@ fn assert_each<F: Golden>(case: &Case, actual: &ArrayD<F>) {
 fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
     let case = Case(name);
     let scores = |scale: f64, cap: Option<f64>, mask: Mask<'_>| {
-        core::scores(case.three::<F>("x").view(), F::of(scale), cap.map(F::of), mask).map(Array::into_dyn)
+        core::scores(case.three::<F>("x").view(), F::from_f64(scale), cap.map(F::from_f64), mask).map(Array::into_dyn)
     };
     let causal = Mask { causal: true, ..Mask::default() };
     let of = |activation: Activation| Ok(case.two::<F>("x").mapv(|x| activation.of(x)).into_dyn());
@@ -113,21 +113,22 @@ fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
         "embedding" => core::embedding(case.two("table").view(), &case.ids("tokens")).map(Array::into_dyn),
         "rms_norm" | "rms_norm_small" => {
             let eps = if name == "rms_norm" { 1e-5 } else { 1e-6 };
-            core::rms_norm(case.two("x").view(), case.one("weight").view(), F::of(eps)).map(Array::into_dyn)
+            core::rms_norm(case.two("x").view(), case.one("weight").view(), F::from_f64(eps)).map(Array::into_dyn)
         }
         "rms_norm_heads" => {
             let x = case.three::<F>("x");
             let (shape, width) = (x.raw_dim(), x.dim().2);
             let rows = x.into_shape_with_order((11 * 6, width)).unwrap();
-            let out = core::rms_norm(rows.view(), case.one("weight").view(), F::of(1e-6));
+            let out = core::rms_norm(rows.view(), case.one("weight").view(), F::from_f64(1e-6));
             out.map(|y| y.into_shape_with_order(shape).unwrap().into_dyn())
         }
         "layer_norm" => {
             let (x, weight, bias) = (case.two("x"), case.one("weight"), case.one("bias"));
-            core::layer_norm(x.view(), weight.view(), Some(bias.view()), F::of(1e-5)).map(Array::into_dyn)
+            core::layer_norm(x.view(), weight.view(), Some(bias.view()), F::from_f64(1e-5)).map(Array::into_dyn)
         }
         "layer_norm_no_bias" => {
-            core::layer_norm(case.two("x").view(), case.one("weight").view(), None, F::of(1e-5)).map(Array::into_dyn)
+            core::layer_norm(case.two("x").view(), case.one("weight").view(), None, F::from_f64(1e-5))
+                .map(Array::into_dyn)
         }
         "linear" => core::linear(case.two("x").view(), case.two("weight").view(), None).map(Array::into_dyn),
         "linear_bias" => {
@@ -143,7 +144,7 @@ fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
             scores(0.25, None, Mask { padding: Some(&padding), ..causal })
         }
         "scores_softcap" => scores(0.5, Some(3.0), causal),
-        "softcap" => Ok(case.two::<F>("x").mapv(|x| core::softcap(x, F::of(30.0))).into_dyn()),
+        "softcap" => Ok(case.two::<F>("x").mapv(|x| core::softcap(x, F::from_f64(30.0))).into_dyn()),
         "softmax" => scores(1.0, None, causal).map(|x| core::softmax(x.view())),
         "context" => core::context(case.three("probs").view(), case.three("v").view()).map(Array::into_dyn),
         "silu" => of(Activation::Silu),
@@ -152,7 +153,7 @@ fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
         "relu" => of(Activation::Relu),
         "gated" => core::gated(case.two("gate").into_dyn().view(), case.two("up").into_dyn().view(), Activation::Silu),
         "residual" => {
-            core::residual(case.two("x").into_dyn().view(), case.two("branch").into_dyn().view(), F::of(0.22))
+            core::residual(case.two("x").into_dyn().view(), case.two("branch").into_dyn().view(), F::from_f64(0.22))
         }
         _ => return rope(&case).or_else(|| frequencies(&case).map(Ok)),
     })
@@ -212,7 +213,7 @@ fn frequencies<F: Golden>(case: &Case) -> Option<ArrayD<F>> {
         _ => return None,
     };
     let (mut all, factor) = core::rope_inv_freq(dim, theta, &scaling);
-    all.push(F::of(factor));
+    all.push(F::from_f64(factor));
     Some(Array1::from(all).into_dyn())
 }
 
@@ -249,10 +250,19 @@ fn every_operation_in_f64() {
 fn every_public_operation_has_a_golden() {
     // The names that lib.rs exports; helpers that are no operations are listed by name.
     let source = include_str!("../../src/lib.rs");
-    // Covered elsewhere: `quantise` by llama.cpp's values (tests/quantise.rs), also as `whole_numbers` widened; `linear_rows` is `linear` on rows in place;
+    // Covered elsewhere: `quantise` by llama.cpp's values (tests/quantise.rs), also as `quantise_to_ints` widened; `linear_rows` is `linear` on rows in place;
     // `multiply_adds` measures speed (the kernels' own tests).
-    let helpers =
-        ["dot", "sum", "tree", "quantise", "whole_numbers", "linear_rows", "multiply_adds", "parts", "side_by_side"];
+    let helpers = [
+        "dot",
+        "sum",
+        "tree_sum",
+        "quantise",
+        "quantise_to_ints",
+        "linear_rows",
+        "multiply_adds",
+        "balanced_ranges",
+        "interleave_rows",
+    ];
     let exported = source.lines().filter_map(|l| l.strip_prefix("pub use ")).flat_map(|l| {
         let list = l.rsplit_once("::").map_or(l, |(_, list)| list).trim_matches(['{', '}', ';']);
         list.split(", ").map(|name| name.trim_matches(['{', '}', ';']).to_owned()).collect::<Vec<_>>()

@@ -16,7 +16,7 @@ fn product() -> impl Strategy<Value = (Array2<f64>, Array2<f64>)> {
 }
 
 fn row_alone<F: Float>(x: &Array2<f64>, w: &Array2<f64>) {
-    let (x, w) = (x.mapv(F::of), w.mapv(F::of));
+    let (x, w) = (x.mapv(F::from_f64), w.mapv(F::from_f64));
     let all = core::linear(x.view(), w.view(), None).unwrap();
     for (t, expected) in all.rows().into_iter().enumerate() {
         let one = core::linear(x.slice(s![t..t + 1, ..]), w.view(), None).unwrap();

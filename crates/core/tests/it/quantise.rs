@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use firstdiff_core::{Activations, quantise};
+use firstdiff_core::{ActivationType, quantise};
 use ndarray::Array2;
 
 fn fixture(name: &str) -> Vec<f32> {
@@ -19,11 +19,11 @@ fn every_kind_to_the_bit() {
     let x = Array2::from_shape_vec((x.len() / 256, 256), x).unwrap();
     let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
     for (name, kind) in [
-        ("Q8_0", Activations::Q8_0),
-        ("Q8_1", Activations::Q8_1),
-        ("Q8_K", Activations::Q8K),
-        ("F16", Activations::F16),
-        ("BF16", Activations::BF16),
+        ("Q8_0", ActivationType::Q8_0),
+        ("Q8_1", ActivationType::Q8_1),
+        ("Q8_K", ActivationType::Q8K),
+        ("F16", ActivationType::F16),
+        ("BF16", ActivationType::BF16),
     ] {
         let rounded = quantise(x.view(), kind).unwrap();
         assert!(bits(rounded.values.into_raw_vec_and_offset().0) == bits(fixture(name)), "{name}");

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, parts};
-use crate::experts::part::Part;
+use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, split_numbers};
+use crate::experts::part::Resized;
 use crate::experts::pieces::{Piece, Pieces};
 use crate::kernels::base_and_overload;
 use crate::kernels::{self, Arg, Call};
 use crate::memory::Memory;
-use crate::program::flow::Flow;
+use crate::program::flow::DataFlow;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, check};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::Kind;
@@ -25,28 +25,28 @@ impl Program {
         if chosen.is_empty() {
             return None;
         }
-        let loops = Loops::of(self);
-        let pieces = Pieces::of(self);
-        let mut following = Following::new(self, chosen, &loops, &pieces);
+        let loops = Loops::find(self);
+        let pieces = Pieces::find(self);
+        let mut rewriter = Rewriter::new(self, chosen, &loops, &pieces);
         let mut op = 0;
         while op < self.ops.len() {
             match loops.by_start.get(&op) {
                 Some(found) => {
-                    following.turns(found);
+                    rewriter.turns(found);
                     op = found.end;
                 }
                 None => {
-                    following.plain(op..op + 1);
+                    rewriter.copy_operations(op..op + 1);
                     op += 1;
                 }
             }
         }
-        following.program()
+        rewriter.program()
     }
 }
 
 /// The state of the rewriting: the old program, and the new one so far.
-struct Following<'a> {
+struct Rewriter<'a> {
     old: &'a Program,
     chosen: &'a HashMap<usize, Tensor<'static>>,
     loops: &'a Loops,
@@ -65,7 +65,7 @@ struct Following<'a> {
     /// For each recorded operation, how many new operations come before it.
     begins: Vec<usize>,
     /// For each changed buffer, the results that it holds.
-    parts: HashMap<usize, Vec<Part>>,
+    parts: HashMap<usize, Vec<Resized>>,
     /// The values that can be computed from the choices and from constants.
     known: HashMap<usize, Memory>,
     is_other: bool,
@@ -77,11 +77,11 @@ struct Frame<'f> {
     /// The new buffer for each recorded one.
     buffers: HashMap<usize, usize>,
     /// The loop turn that it belongs to.
-    of: Option<InTurn<'f>>,
+    turn: Option<TurnCopy<'f>>,
 }
 
 /// A turn for one expert, copied from the turn of another.
-struct InTurn<'f> {
+struct TurnCopy<'f> {
     from: &'f Turn,
     body: &'f Body,
     expert: usize,
@@ -89,7 +89,7 @@ struct InTurn<'f> {
 }
 
 /// The results of an operation.
-enum Given {
+enum Results {
     /// Computed values.
     Known(Vec<Tensor<'static>>),
     /// Only the extents of the results.
@@ -98,13 +98,13 @@ enum Given {
     AsBefore,
 }
 
-impl<'a> Following<'a> {
+impl<'a> Rewriter<'a> {
     fn new(
         old: &'a Program,
         chosen: &'a HashMap<usize, Tensor<'static>>,
         loops: &'a Loops,
         pieces: &'a Pieces,
-    ) -> Following<'a> {
+    ) -> Rewriter<'a> {
         let mut known = HashMap::new();
         for (&buffer, tensor) in &old.given {
             let mut memory = Memory::zeros(old.buffers[buffer].dtype, old.sizes[buffer]);
@@ -114,7 +114,7 @@ impl<'a> Following<'a> {
                 known.insert(buffer, memory);
             }
         }
-        Following {
+        Rewriter {
             old,
             chosen,
             loops,
@@ -150,7 +150,7 @@ impl<'a> Following<'a> {
         let sizes = check::sizes(&self.buffers, &self.ops, &steps, &self.taps);
         let mut program = Program {
             taps_after: check::taps_after(&self.taps, self.ops.len()),
-            flow: Flow::of(&self.buffers, &self.ops, &self.scopes, &old.weights, &old.inputs),
+            flow: DataFlow::analyse(&self.buffers, &self.ops, &self.scopes, &old.weights, &old.inputs),
             buffers: self.buffers,
             sizes,
             ops: self.ops,
@@ -165,7 +165,7 @@ impl<'a> Following<'a> {
     }
 
     /// Copies operations outside of loops, with new extents.
-    fn plain(&mut self, ops: Range<usize>) {
+    fn copy_operations(&mut self, ops: Range<usize>) {
         let mut frame = Frame::default();
         for op in ops {
             self.begins.push(self.ops.len());
@@ -182,9 +182,9 @@ impl<'a> Following<'a> {
         let all = found.turns[0].ops.start..found.end;
         let experts = match body.list {
             None => Some(found.turns.iter().map(|turn| turn.expert).collect()),
-            Some(place) => self.hit(found, place),
+            Some(place) => self.experts_hit(found, place),
         };
-        let Some(experts) = experts else { return self.plain(all) };
+        let Some(experts) = experts else { return self.copy_operations(all) };
         let most = found.turns.iter().filter(|turn| turn.is_whole).max_by_key(|turn| turn.rows);
         let recorded: Vec<usize> = found.turns.iter().map(|turn| turn.expert).collect();
         self.is_other |= recorded != experts;
@@ -195,13 +195,13 @@ impl<'a> Following<'a> {
             let is_clear =
                 |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
             let Some(from) = own.filter(is_clear).or(most).or(own) else { continue };
-            let rows = self.turn(InTurn { from, body, expert, turn });
+            let rows = self.rewrite_turn(TurnCopy { from, body, expert, turn });
             self.is_other |= own.is_none_or(|own| own.rows != rows);
         }
         // Buffers that all turns write into are complete after the last turn.
         let number = self.ops.len().saturating_sub(1);
         let old = self.old;
-        let made: HashSet<usize> = all.clone().flat_map(|op| old.ops[op].made()).collect();
+        let made: HashSet<usize> = all.clone().flat_map(|op| old.ops[op].created_buffers()).collect();
         let taps = all.clone().flat_map(|op| &old.taps_after[op]).map(|&tap| &old.taps[tap]);
         let of_all = taps.filter(|tap| !made.contains(&tap.view.buffer));
         self.taps.extend(of_all.map(|tap| ProgramTap { op: number, ..tap.clone() }));
@@ -209,22 +209,22 @@ impl<'a> Following<'a> {
     }
 
     /// The experts that are hit; `None` if the list cannot be computed.
-    fn hit(&self, found: &Loop, (op, slot): (usize, usize)) -> Option<Vec<usize>> {
+    fn experts_hit(&self, found: &Loop, (op, slot): (usize, usize)) -> Option<Vec<usize>> {
         let first = &found.turns[0];
         let view = check::operands(&self.old.ops[first.ops.start + op]).nth(slot)?;
-        let list = self.parts.get(&view.buffer)?.first()?.now();
+        let list = self.parts.get(&view.buffer)?.first()?.new_view();
         let experts = self.known.get(&view.buffer)?.read(list).to_ints().into_owned();
         experts.into_iter().map(|expert| usize::try_from(expert).ok()).collect()
     }
 
     /// Rewrites one turn. Returns how many rows it takes.
-    fn turn(&mut self, of: InTurn<'_>) -> usize {
-        let ops = of.from.ops.clone();
-        let mut frame = Frame { of: Some(of), ..Frame::default() };
+    fn rewrite_turn(&mut self, copy: TurnCopy<'_>) -> usize {
+        let ops = copy.from.ops.clone();
+        let mut frame = Frame { turn: Some(copy), ..Frame::default() };
         let mut rows = None;
         for op in ops {
             let gave = self.operation(op, &mut frame);
-            if self.old.ops[op].gives_places() {
+            if self.old.ops[op].has_open_shape() {
                 rows = rows.or(gave);
                 // No row is routed to this expert: the rest of the turn has no effect.
                 if gave == Some(0) {
@@ -237,7 +237,7 @@ impl<'a> Following<'a> {
 
     /// Rewrites an operation and its taps. Returns how many rows it gives.
     fn operation(&mut self, op: usize, frame: &mut Frame<'_>) -> Option<usize> {
-        let made = self.made(op, frame).unwrap_or_else(|misfit| {
+        let made = self.rewrite_operation(op, frame).unwrap_or_else(|misfit| {
             self.is_other = true;
             self.misfits.insert(self.ops.len(), misfit);
             self.as_before(op, frame)
@@ -247,11 +247,11 @@ impl<'a> Following<'a> {
         self.ops.push(made);
         for (at, &tap) in self.old.taps_after[op].iter().enumerate() {
             let found = &self.old.taps[tap];
-            if frame.of.is_some() && !frame.buffers.contains_key(&found.view.buffer) {
+            if frame.turn.is_some() && !frame.buffers.contains_key(&found.view.buffer) {
                 continue;
             }
             if let Some(chosen) = self.chosen.get(&tap) {
-                self.take(&found.view, chosen);
+                self.set_choice(&found.view, chosen);
             }
             let view = self.piece(&found.view, self.pieces.taps.get(&tap), None, frame);
             let misfit = view.as_ref().err().cloned();
@@ -263,10 +263,10 @@ impl<'a> Following<'a> {
             if let Some(misfit) = misfit {
                 self.misfits.entry(number).or_insert(misfit);
             }
-            let name = match &frame.of {
+            let name = match &frame.turn {
                 // A name with a counter of calls changes when other experts are hit.
-                Some(of) if !of.has_number(Name::Tap(op - of.from.ops.start, at)) => None,
-                Some(of) => of.named(&found.tap, |op| Name::Tap(op, at), op),
+                Some(copy) if !copy.has_number(Name::Tap(op - copy.from.ops.start, at)) => None,
+                Some(copy) => copy.expert_name(&found.tap, |op| Name::Tap(op, at), op),
                 None => Some(found.tap.clone()),
             };
             self.taps.extend(name.map(|tap| ProgramTap { tap, step: found.step, op: number, view }));
@@ -275,7 +275,7 @@ impl<'a> Following<'a> {
     }
 
     /// Replaces the recorded choice.
-    fn take(&mut self, view: &View, chosen: &Tensor<'_>) {
+    fn set_choice(&mut self, view: &View, chosen: &Tensor<'_>) {
         if view.distinct() < self.old.sizes[view.buffer] {
             return;
         }
@@ -290,7 +290,7 @@ impl<'a> Following<'a> {
         let record = &self.old.ops[op];
         if record.written.is_empty() {
             for view in record.outputs.iter().flatten() {
-                self.fresh(view, frame);
+                self.new_buffer(view, frame);
                 let own = self.renamed(view, frame).buffer;
                 self.parts.remove(&own);
                 self.buffers[own] = View { buffer: own, ..self.old.buffers[view.buffer].clone() };
@@ -309,8 +309,8 @@ impl<'a> Following<'a> {
     }
 
     /// Creates a new buffer for what this turn writes.
-    fn fresh(&mut self, view: &View, frame: &mut Frame<'_>) {
-        if frame.of.is_some() && !frame.buffers.contains_key(&view.buffer) {
+    fn new_buffer(&mut self, view: &View, frame: &mut Frame<'_>) {
+        if frame.turn.is_some() && !frame.buffers.contains_key(&view.buffer) {
             frame.buffers.insert(view.buffer, self.buffers.len());
             let canonical = &self.old.buffers[view.buffer];
             self.buffers.push(View { buffer: self.buffers.len(), ..canonical.clone() });
@@ -328,17 +328,17 @@ impl<'a> Following<'a> {
         }
         let same;
         let part = match parts {
-            Some(parts) => parts.iter().find(|part| part.holds(view)).ok_or(Misfit::Window)?,
+            Some(parts) => parts.iter().find(|part| part.contains(view)).ok_or(Misfit::Window)?,
             None => {
-                same = Part::same(&self.old.buffers[view.buffer])?;
+                same = Resized::unchanged(&self.old.buffers[view.buffer])?;
                 &same
             }
         };
         let mut begins = part.begins(view).ok_or(Misfit::Window)?;
         for (at, index) in begins.iter_mut().zip(indices) {
-            match (index, &frame.of) {
-                (Index::Expert(times), Some(of)) => *at = times * of.expert,
-                (Index::Turn, Some(of)) => *at = of.turn,
+            match (index, &frame.turn) {
+                (Index::Expert(times), Some(copy)) => *at = times * copy.expert,
+                (Index::Turn, Some(copy)) => *at = copy.turn,
                 _ => {}
             }
         }
@@ -356,30 +356,30 @@ impl<'a> Following<'a> {
     ) -> Result<View, Misfit> {
         let cut = piece.and_then(|piece| Some((piece, self.lengths.get(&piece.list)?)));
         match cut {
-            Some(_) if frame.of.is_some() || self.parts.contains_key(&view.buffer) => Err(Misfit::Window),
-            Some((piece, lengths)) => Ok(piece.cut(self.old, view, lengths)),
+            Some(_) if frame.turn.is_some() || self.parts.contains_key(&view.buffer) => Err(Misfit::Window),
+            Some((piece, lengths)) => Ok(piece.with_lengths(self.old, view, lengths)),
             None => self.view(view, indices, frame),
         }
     }
 
     /// The operation after the rewriting.
-    fn made(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<Operation, Misfit> {
+    fn rewrite_operation(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<Operation, Misfit> {
         let record = &self.old.ops[op];
         self.take_weights(op, frame)?;
         let mut made = record.clone();
         made.scope = self.scope(op, frame);
         let (mut slot, mut extents) = (0, Vec::new());
         for view in made.operands_mut() {
-            let indices = frame.of.as_ref().and_then(|of| of.body.begins.get(&(op - of.from.ops.start, slot)));
+            let indices = frame.turn.as_ref().and_then(|copy| copy.body.begins.get(&(op - copy.from.ops.start, slot)));
             let own = self.piece(view, self.pieces.views.get(&(op, slot)), indices.map(Vec::as_slice), frame)?;
             extents.extend(view.shape.iter().copied().zip(own.shape.iter().copied()).filter(|(old, new)| old != new));
             (*view, slot) = (own, slot + 1);
         }
-        let given = self.given(&made, &extents)?;
-        if let (Some(recorded), Given::Known(results)) = (&record.scalar, &given) {
-            made.scalar = Some(match self.cut(op, recorded, results) {
+        let given = self.compute_results(&made, &extents)?;
+        if let (Some(recorded), Results::Known(results)) = (&record.scalar, &given) {
+            made.scalar = Some(match self.new_lengths(op, recorded, results) {
                 Some(lengths) => lengths,
-                None => told(recorded, results, frame),
+                None => value_for_python(recorded, results, frame),
             });
             return Ok(made);
         }
@@ -397,12 +397,12 @@ impl<'a> Following<'a> {
     }
 
     /// The new lengths of pieces as given to Python, if it is known where the program splits by them.
-    fn cut(&mut self, op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Option<Vec<Scalar>> {
+    fn new_lengths(&mut self, op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Option<Vec<Scalar>> {
         let found = results.first()?.to_ints().into_owned();
         let lengths: Vec<usize> = found.iter().map(|&x| usize::try_from(x).ok()).collect::<Option<_>>()?;
         let was = |x: &Scalar| if let Scalar::Int(x) = x { *x } else { 0 };
         let is_same_whole = recorded.iter().map(was).sum::<i64>() == found.iter().sum::<i64>();
-        if !self.pieces.are_of(op) || recorded.len() != found.len() || !is_same_whole {
+        if !self.pieces.is_split(op) || recorded.len() != found.len() || !is_same_whole {
             return None;
         }
         self.is_other |= !recorded.iter().map(was).eq(found.iter().copied());
@@ -412,10 +412,11 @@ impl<'a> Following<'a> {
 
     /// Replaces the weights of the copied turn's expert by those of the turn's own expert.
     fn take_weights(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<(), Misfit> {
-        let Some(of) = &frame.of else { return Ok(()) };
+        let Some(copy) = &frame.turn else { return Ok(()) };
         for (slot, view) in check::operands(&self.old.ops[op]).enumerate() {
             let Some(name) = self.old.weights.get(&view.buffer) else { continue };
-            let other = of.named(name, |op| Name::Weight(op, slot), op).ok_or_else(|| Misfit::Weight(name.clone()))?;
+            let other =
+                copy.expert_name(name, |op| Name::Weight(op, slot), op).ok_or_else(|| Misfit::Weight(name.clone()))?;
             let buffer = self.weights.get(other.as_str()).copied();
             let fits = |buffer: &usize| self.old.buffers[*buffer].shape == self.old.buffers[view.buffer].shape;
             frame.buffers.insert(view.buffer, buffer.filter(fits).ok_or(Misfit::Weight(other))?);
@@ -427,23 +428,23 @@ impl<'a> Following<'a> {
     fn scope(&mut self, op: usize, frame: &Frame<'_>) -> Option<usize> {
         let number = self.old.ops[op].scope?;
         let scope = &self.old.scopes[number];
-        let module = frame.of.as_ref().and_then(|of| of.named(&scope.module, Name::Module, op));
+        let module = frame.turn.as_ref().and_then(|copy| copy.expert_name(&scope.module, Name::Module, op));
         let Some(module) = module.filter(|module| *module != scope.module) else { return Some(number) };
         self.scopes.push(Scope { module, ..scope.clone() });
         Some(self.scopes.len() - 1)
     }
 
     /// Computes the results of an operation from its new operands; `extents` are the pairs of recorded and new extents that differ.
-    fn given(&self, op: &Operation, extents: &[(usize, usize)]) -> Result<Given, Misfit> {
+    fn compute_results(&self, op: &Operation, extents: &[(usize, usize)]) -> Result<Results, Misfit> {
         let is_of_numbers = |view: &View| view.dtype.kind() == Kind::Int;
         let is_known = check::operands(op).all(|view| self.known.contains_key(&view.buffer));
         let has_numbers = check::operands(op).all(|view| !is_of_numbers(view) || self.known.contains_key(&view.buffer));
-        let is_chosen = op.gives_places() && has_numbers && check::operands(op).any(is_of_numbers);
+        let is_chosen = op.has_open_shape() && has_numbers && check::operands(op).any(is_of_numbers);
         if !is_known && !is_chosen && extents.is_empty() {
-            return Ok(Given::AsBefore);
+            return Ok(Results::AsBefore);
         }
         let Some(kernel) = kernels::find(&op.name) else {
-            return if extents.is_empty() { Ok(Given::AsBefore) } else { Err(Misfit::Opaque) };
+            return if extents.is_empty() { Ok(Results::AsBefore) } else { Err(Misfit::Opaque) };
         };
         if !has_numbers {
             return Err(Misfit::Value);
@@ -454,11 +455,11 @@ impl<'a> Following<'a> {
             overload,
             args: op.operands.iter().map(|operand| self.argument(operand)).collect(),
             named: op.keywords.iter().map(|(key, operand)| (key.as_str(), self.argument(operand))).collect(),
-            outputs: if op.gives_places() { Vec::new() } else { op.outputs.iter().map(Option::as_ref).collect() },
+            outputs: if op.has_open_shape() { Vec::new() } else { op.outputs.iter().map(Option::as_ref).collect() },
         };
         let results = match kernel(&call) {
             Ok(results) if results.len() >= op.outputs.len() => results,
-            _ if extents.is_empty() => return Ok(Given::AsBefore),
+            _ if extents.is_empty() => return Ok(Results::AsBefore),
             _ => return Err(Misfit::Extents),
         };
         let follows = |(view, result): (&Option<View>, &Tensor<'_>)| {
@@ -474,8 +475,8 @@ impl<'a> Following<'a> {
             return Err(Misfit::Extents);
         }
         match is_known {
-            true => Ok(Given::Known(results)),
-            false => Ok(Given::Extents(results.iter().map(|result| result.shape().to_vec()).collect())),
+            true => Ok(Results::Known(results)),
+            false => Ok(Results::Extents(results.iter().map(|result| result.shape().to_vec()).collect())),
         }
     }
 
@@ -497,35 +498,35 @@ impl<'a> Following<'a> {
         &mut self,
         record: &Operation,
         made: &mut Operation,
-        given: &Given,
+        given: &Results,
         is_moved: bool,
         frame: &mut Frame<'_>,
     ) -> Result<(), Misfit> {
         let shape = |number: usize, view: &View| -> Vec<usize> {
             match given {
-                Given::Extents(shapes) => shapes[number].clone(),
+                Results::Extents(shapes) => shapes[number].clone(),
                 // A result of unchanged size may be stored broadcast.
-                Given::Known(results) if record.gives_places() || is_moved => results[number].shape().to_vec(),
+                Results::Known(results) if record.has_open_shape() || is_moved => results[number].shape().to_vec(),
                 _ => view.shape.clone(),
             }
         };
         let mut ends: HashMap<usize, usize> = HashMap::new();
         for (number, view) in record.outputs.iter().enumerate() {
             let Some(view) = view else { continue };
-            self.fresh(view, frame);
+            self.new_buffer(view, frame);
             let shape = shape(number, view);
             let own = self.renamed(view, frame);
-            if shape == view.shape && !record.gives_places() {
+            if shape == view.shape && !record.has_open_shape() {
                 made.outputs[number] = Some(own);
                 continue;
             }
             // Inside a turn, the number of its rows decides this.
-            self.is_other |= shape != view.shape && frame.of.is_none();
-            let open = (0..shape.len()).map(|axis| axis == 0 && record.gives_places()).collect();
+            self.is_other |= shape != view.shape && frame.turn.is_none();
+            let open = (0..shape.len()).map(|axis| axis == 0 && record.has_open_shape()).collect();
             let begin = *ends.get(&own.buffer).unwrap_or(&0);
-            let part = Part::new(view, &shape, begin, open)?;
+            let part = Resized::new(view, &shape, begin, open)?;
             ends.insert(own.buffer, begin + shape.iter().product::<usize>());
-            let now = View { buffer: own.buffer, ..part.now().clone() };
+            let now = View { buffer: own.buffer, ..part.new_view().clone() };
             if begin == 0 && number == 0 {
                 self.buffers[own.buffer] = now.clone();
                 self.parts.remove(&own.buffer);
@@ -537,14 +538,14 @@ impl<'a> Following<'a> {
     }
 
     /// Stores the computed values of results.
-    fn remember(&mut self, made: &Operation, given: Given) {
+    fn remember(&mut self, made: &Operation, given: Results) {
         let mut results = match given {
-            Given::Known(results) => results.into_iter(),
+            Results::Known(results) => results.into_iter(),
             _ => Vec::new().into_iter(),
         };
         for view in made.outputs.iter().flatten() {
-            let reach = |view: &View| view.reach(u64::MAX).unwrap_or(0);
-            let parts = self.parts.get(&view.buffer).into_iter().flatten().map(|part| reach(part.now())).max();
+            let reach = |view: &View| view.span(u64::MAX).unwrap_or(0);
+            let parts = self.parts.get(&view.buffer).into_iter().flatten().map(|part| reach(part.new_view())).max();
             let size = parts.unwrap_or(self.sizes[view.buffer]);
             let size = size.max(reach(view)).max(reach(&self.buffers[view.buffer]));
             let dtype = self.buffers[view.buffer].dtype;
@@ -558,19 +559,19 @@ impl<'a> Following<'a> {
     }
 }
 
-impl InTurn<'_> {
+impl TurnCopy<'_> {
     /// Whether a name contains the expert's number.
     fn has_number(&self, name: Name) -> bool {
         self.body.names.get(&name).is_some_and(|numbers| numbers.contains(&true))
     }
 
     /// The name with this expert's number; `None` if it is not known which number in the name that is.
-    fn named(&self, name: &str, what: impl Fn(usize) -> Name, op: usize) -> Option<String> {
+    fn expert_name(&self, name: &str, what: impl Fn(usize) -> Name, op: usize) -> Option<String> {
         if self.expert == self.from.expert {
             return Some(name.to_owned());
         }
         let is_own = self.body.names.get(&what(op - self.from.ops.start))?;
-        let (texts, numbers) = parts(name);
+        let (texts, numbers) = split_numbers(name);
         let number = |(&number, &is_own): (&usize, &bool)| if is_own { self.expert } else { number };
         let numbers = numbers.iter().zip(is_own).map(|pair| number(pair).to_string()).chain([String::new()]);
         Some(texts.iter().zip(numbers).flat_map(|(text, number)| [(*text).to_owned(), number]).collect())
@@ -578,10 +579,12 @@ impl InTurn<'_> {
 }
 
 /// The value that an operation gives to Python: this expert's number in place of that of the copied turn.
-fn told(recorded: &[Scalar], results: &[Tensor<'_>], frame: &Frame<'_>) -> Vec<Scalar> {
+fn value_for_python(recorded: &[Scalar], results: &[Tensor<'_>], frame: &Frame<'_>) -> Vec<Scalar> {
     let found = results.first().filter(|found| found.kind() == Kind::Int).map(Tensor::to_ints);
-    match (recorded, found.as_deref(), &frame.of) {
-        (&[Scalar::Int(was)], Some(&[is]), Some(of)) if was == of.from.expert as i64 && is == of.expert as i64 => {
+    match (recorded, found.as_deref(), &frame.turn) {
+        (&[Scalar::Int(was)], Some(&[is]), Some(copy))
+            if was == copy.from.expert as i64 && is == copy.expert as i64 =>
+        {
             vec![Scalar::Int(is)]
         }
         // Any other value means another path; evaluation will stop there.

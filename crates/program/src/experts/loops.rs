@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use crate::experts::part::Part;
+use crate::experts::part::Resized;
 use crate::program::{Operation, Program, check};
 use crate::value::dtype::Kind;
 use crate::value::view::View;
@@ -70,10 +70,10 @@ pub(crate) struct Loops {
 }
 
 /// A line of code, the same in every layer.
-type Line<'a> = (String, &'a [String], Option<usize>, &'a str);
+type CodeLine<'a> = (String, &'a [String], Option<usize>, &'a str);
 
 /// A loop whose operations repeat, before its experts are known.
-struct Stretch {
+struct LoopCandidate {
     turns: Vec<Range<usize>>,
     /// Number of operations in a whole turn.
     length: usize,
@@ -81,23 +81,24 @@ struct Stretch {
 
 impl Loops {
     /// Finds the loops after each choice of experts.
-    pub(crate) fn of(program: &Program) -> Loops {
-        let lines: Vec<Line<'_>> = program.ops.iter().map(|op| line(program, op)).collect();
+    pub(crate) fn find(program: &Program) -> Loops {
+        let lines: Vec<CodeLine<'_>> = program.ops.iter().map(|op| line(program, op)).collect();
         let ranges = behind_choices(program);
-        let mut stretches: Vec<Stretch> =
+        let mut stretches: Vec<LoopCandidate> =
             ranges.iter().filter_map(|range| recurring(program, &lines, range.clone())).collect();
         // A loop with a single turn does not repeat: its lines are known from loops with several turns.
-        let whole: HashMap<&Line<'_>, Range<usize>> =
+        let whole: HashMap<&CodeLine<'_>, Range<usize>> =
             stretches.iter().map(|found| (&lines[found.turns[0].start], found.longest())).collect();
         let single = |range: &Range<usize>| {
             let (at, whole) = range.clone().find_map(|at| Some((at, whole.get(&lines[at])?)))?;
             let turn = at..at + whole.len();
-            same_lines(&lines, turn.clone(), whole.clone()).then(|| Stretch { length: turn.len(), turns: vec![turn] })
+            same_lines(&lines, turn.clone(), whole.clone())
+                .then(|| LoopCandidate { length: turn.len(), turns: vec![turn] })
         };
         let is_new = |range: &&Range<usize>| !stretches.iter().any(|found| range.contains(&found.turns[0].start));
-        let single: Vec<Stretch> = ranges.iter().filter(is_new).filter_map(single).collect();
+        let single: Vec<LoopCandidate> = ranges.iter().filter(is_new).filter_map(single).collect();
         stretches.extend(single);
-        let mut groups: Vec<(Line<'_>, usize, Vec<Stretch>)> = Vec::new();
+        let mut groups: Vec<(CodeLine<'_>, usize, Vec<LoopCandidate>)> = Vec::new();
         for found in stretches {
             let (first, length) = (&lines[found.turns[0].start], found.length);
             match groups.iter_mut().find(|(line, own, _)| line == first && *own == length) {
@@ -112,7 +113,7 @@ impl Loops {
         loops
     }
 
-    fn add(&mut self, program: &Program, length: usize, group: &[Stretch]) {
+    fn add(&mut self, program: &Program, length: usize, group: &[LoopCandidate]) {
         let Some(experts) = experts(program, length, group) else { return };
         let whole: Vec<(usize, usize, usize)> = experts
             .iter()
@@ -121,7 +122,7 @@ impl Loops {
             .filter(|&(number, turn, _)| group[number].turns[turn].len() == length)
             .map(|(number, turn, expert)| (group[number].turns[turn].start, turn, expert))
             .collect();
-        let Some(body) = body(program, length, &whole) else { return };
+        let Some(body) = common_body(program, length, &whole) else { return };
         for (found, experts) in group.iter().zip(&experts) {
             let turns = found.turns.iter().zip(experts);
             let turns: Vec<Turn> = turns
@@ -143,15 +144,15 @@ impl Loops {
     }
 }
 
-impl Stretch {
+impl LoopCandidate {
     fn longest(&self) -> Range<usize> {
         self.turns.iter().find(|turn| turn.len() == self.length).cloned().unwrap_or_default()
     }
 }
 
-fn line<'a>(program: &'a Program, op: &'a Operation) -> Line<'a> {
+fn line<'a>(program: &'a Program, op: &'a Operation) -> CodeLine<'a> {
     let scope = op.scope.map(|scope| &program.scopes[scope]);
-    let module = scope.map_or_else(String::new, |scope| parts(&scope.module).0.join("*"));
+    let module = scope.map_or_else(String::new, |scope| split_numbers(&scope.module).0.join("*"));
     (module, scope.map_or(&[], |scope| scope.functions.as_slice()), op.line, &op.name)
 }
 
@@ -166,7 +167,7 @@ fn behind_choices(program: &Program) -> Vec<Range<usize>> {
 }
 
 /// Finds the first operation that one line of code executes several times in a range, with the same operations in between each time.
-fn recurring(program: &Program, lines: &[Line<'_>], range: Range<usize>) -> Option<Stretch> {
+fn recurring(program: &Program, lines: &[CodeLine<'_>], range: Range<usize>) -> Option<LoopCandidate> {
     type Called<'a> = (Option<usize>, Option<usize>, &'a str);
     let mut places: HashMap<Called<'_>, Vec<usize>> = HashMap::new();
     let key = |at: usize| (program.ops[at].scope, program.ops[at].line, program.ops[at].name.as_str());
@@ -184,11 +185,11 @@ fn recurring(program: &Program, lines: &[Line<'_>], range: Range<usize>) -> Opti
             let short = whole.start..whole.start + turn.len();
             same_lines(lines, turn.clone(), short) && (turn.len() == whole.len() || gives_nothing(program, turn))
         };
-        (reads_weights && turns.iter().all(fits)).then_some(Stretch { turns, length: whole.len() })
+        (reads_weights && turns.iter().all(fits)).then_some(LoopCandidate { turns, length: whole.len() })
     })
 }
 
-fn same_lines(lines: &[Line<'_>], a: Range<usize>, b: Range<usize>) -> bool {
+fn same_lines(lines: &[CodeLine<'_>], a: Range<usize>, b: Range<usize>) -> bool {
     a.end <= lines.len() && b.end <= lines.len() && lines[a] == lines[b]
 }
 
@@ -200,7 +201,7 @@ fn gives_nothing(program: &Program, turn: &Range<usize>) -> bool {
 
 /// Number of rows of the first operation in a turn whose row count depends on values.
 fn rows(program: &Program, mut turn: Range<usize>) -> Option<usize> {
-    let op = turn.find(|&op| program.ops[op].gives_places())?;
+    let op = turn.find(|&op| program.ops[op].has_open_shape())?;
     program.ops[op].outputs.first()?.as_ref()?.shape.first().copied()
 }
 
@@ -209,12 +210,11 @@ fn weights(program: &Program, op: usize) -> impl Iterator<Item = (usize, &View)>
     check::operands(&program.ops[op]).enumerate().filter(|(_, view)| program.weights.contains_key(&view.buffer))
 }
 
-/// The numbers in a weight's name, and the index of the slice that a view shows: along the first axis if there are more than two, else in blocks as large
-/// as the view.
-fn numbers_of(program: &Program, view: &View) -> Vec<usize> {
-    let mut numbers = parts(&program.weights[&view.buffer]).1;
+/// The numbers in a weight's name, and the index of the slice that a view shows: along the first axis if there are more than two, else in blocks of its size.
+fn name_numbers(program: &Program, view: &View) -> Vec<usize> {
+    let mut numbers = split_numbers(&program.weights[&view.buffer]).1;
     let whole = &program.buffers[view.buffer];
-    let begins = Part::same(whole).ok().and_then(|part| part.begins(view));
+    let begins = Resized::unchanged(whole).ok().and_then(|part| part.begins(view));
     let slice = match whole.shape.len() {
         0..=2 => view.offset.checked_div(view.elements()),
         _ => begins.and_then(|begins| begins.first().copied()),
@@ -224,12 +224,12 @@ fn numbers_of(program: &Program, view: &View) -> Vec<usize> {
 }
 
 /// The expert of each turn: the only number that differs between turns, in the names of the weights or their slices.
-fn experts(program: &Program, length: usize, group: &[Stretch]) -> Option<Vec<Vec<usize>>> {
-    let whole = |found: &Stretch| -> Vec<usize> {
+fn experts(program: &Program, length: usize, group: &[LoopCandidate]) -> Option<Vec<Vec<usize>>> {
+    let whole = |found: &LoopCandidate| -> Vec<usize> {
         found.turns.iter().filter(|turn| turn.len() == length).map(|turn| turn.start).collect()
     };
     let numbers = |start: usize| -> Vec<Vec<usize>> {
-        (0..length).flat_map(|op| weights(program, start + op)).map(|(_, view)| numbers_of(program, view)).collect()
+        (0..length).flat_map(|op| weights(program, start + op)).map(|(_, view)| name_numbers(program, view)).collect()
     };
     let all: Vec<Vec<Vec<Vec<usize>>>> =
         group.iter().map(|found| whole(found).into_iter().map(numbers).collect()).collect();
@@ -251,17 +251,17 @@ fn experts(program: &Program, length: usize, group: &[Stretch]) -> Option<Vec<Ve
     if !all.iter().flatten().all(agrees) || !all.iter().all(differ) {
         return None;
     }
-    let of = |(found, turns): (&Stretch, &Vec<Vec<Vec<usize>>>)| {
+    let experts_of_loop = |(found, turns): (&LoopCandidate, &Vec<Vec<Vec<usize>>>)| {
         let mut known = turns.iter().map(number);
         let own = found.turns.iter().enumerate();
         own.map(|(at, turn)| if turn.len() == length { known.next().unwrap_or(at) } else { at }).collect()
     };
-    Some(group.iter().zip(&all).map(of).collect())
+    Some(group.iter().zip(&all).map(experts_of_loop).collect())
 }
 
 /// What all whole turns have in common; `None` if a turn reads what another writes, or something differs that is neither expert nor turn. `whole` has the
 /// first operation, the turn and the expert of each.
-fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Option<Body> {
+fn common_body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Option<Body> {
     let mut body = Body::default();
     let &(first, ..) = whole.first()?;
     if whole.iter().any(|&(start, ..)| !is_closed(program, start..start + length)) {
@@ -269,23 +269,23 @@ fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Op
     }
     for op in 0..length {
         let (own, views) = (&program.ops[first + op], check::operands(&program.ops[first + op]).count());
-        let alike = |&(start, ..): &(usize, usize, usize)| has_form(own, &program.ops[start + op]);
+        let alike = |&(start, ..): &(usize, usize, usize)| is_same_operation(own, &program.ops[start + op]);
         if !whole.iter().all(alike) {
             return None;
         }
-        body.name(program, whole, op, views);
+        body.find_expert_numbers(program, whole, op, views);
         for slot in 0..views {
             let view = |start: usize| check::operands(&program.ops[start + op]).nth(slot);
-            let made = |start: usize| -> Option<Option<usize>> {
+            let writer_in_turn = |start: usize| -> Option<Option<usize>> {
                 let buffer = view(start)?.buffer;
                 let maker = program
                     .writer(start + op, buffer)
-                    .filter(|maker| program.ops[*maker].made().any(|made| made == buffer));
+                    .filter(|maker| program.ops[*maker].created_buffers().any(|made| made == buffer));
                 Some(maker.and_then(|maker| maker.checked_sub(start)))
             };
             // What a turn computes itself follows from what it reads.
-            let inside = made(first)?;
-            if !whole.iter().all(|&(start, ..)| made(start) == Some(inside)) {
+            let inside = writer_in_turn(first)?;
+            if !whole.iter().all(|&(start, ..)| writer_in_turn(start) == Some(inside)) {
                 return None;
             }
             if inside.is_some() {
@@ -306,11 +306,11 @@ fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Op
 
 impl Body {
     /// Finds which numbers in the names of an operation are the expert's number.
-    fn name(&mut self, program: &Program, whole: &[(usize, usize, usize)], op: usize, views: usize) {
+    fn find_expert_numbers(&mut self, program: &Program, whole: &[(usize, usize, usize)], op: usize, views: usize) {
         // A turn without rows may have no tap.
-        let mut add = |name: Name, of: &dyn Fn(usize) -> Option<String>| {
+        let mut add = |name: Name, name_of: &dyn Fn(usize) -> Option<String>| {
             let all: Vec<(String, usize)> =
-                whole.iter().filter_map(|&(start, _, expert)| Some((of(start + op)?, expert))).collect();
+                whole.iter().filter_map(|&(start, _, expert)| Some((name_of(start + op)?, expert))).collect();
             self.names.extend(expert_numbers(&all).map(|numbers| (name, numbers)));
         };
         for slot in 0..views {
@@ -332,7 +332,7 @@ impl Body {
 
 /// Which numbers in the names are the expert's number, if the names of several experts differ in numbers only.
 fn expert_numbers(names: &[(String, usize)]) -> Option<Vec<bool>> {
-    let all: Vec<(Vec<&str>, Vec<usize>)> = names.iter().map(|(name, _)| parts(name)).collect();
+    let all: Vec<(Vec<&str>, Vec<usize>)> = names.iter().map(|(name, _)| split_numbers(name)).collect();
     let (texts, first) = all.first()?;
     names.iter().any(|(_, expert)| *expert != names[0].1).then_some(())?;
     let is_own = |at: usize| all.iter().zip(names).all(|((_, numbers), (_, expert))| numbers[at] == *expert);
@@ -347,11 +347,11 @@ fn is_closed(program: &Program, turn: Range<usize>) -> bool {
 
 /// Whether a view reads the list of experts that are hit.
 fn is_list(program: &Program, op: usize, view: &View) -> bool {
-    program.writer(op, view.buffer).is_some_and(|maker| program.ops[maker].gives_places())
+    program.writer(op, view.buffer).is_some_and(|maker| program.ops[maker].has_open_shape())
 }
 
 /// Whether two operations are equal except for the buffers that they access.
-fn has_form(a: &Operation, b: &Operation) -> bool {
+fn is_same_operation(a: &Operation, b: &Operation) -> bool {
     let bare = |op: &Operation| {
         let operands = op.operands.iter().map(crate::value::operand::Operand::without_views).collect::<Vec<_>>();
         let keywords = op.keywords.iter().map(|(key, x)| (key.clone(), x.without_views())).collect::<Vec<_>>();
@@ -369,7 +369,7 @@ fn indices<'p>(
 ) -> Option<Vec<Index>> {
     let begins = |start: usize| {
         let view = view(start)?;
-        Part::same(&program.buffers[view.buffer]).ok()?.begins(view)
+        Resized::unchanged(&program.buffers[view.buffer]).ok()?.begins(view)
     };
     let first = view(whole.first()?.0)?;
     if whole.iter().all(|&(start, ..)| view(start).is_some_and(|other| other.offset == first.offset)) && !is_list {
@@ -396,7 +396,7 @@ fn indices<'p>(
 }
 
 /// Splits a name into its numbers and the texts between them.
-pub(crate) fn parts(name: &str) -> (Vec<&str>, Vec<usize>) {
+pub(crate) fn split_numbers(name: &str) -> (Vec<&str>, Vec<usize>) {
     let (mut texts, mut numbers) = (Vec::new(), Vec::new());
     let mut rest = name;
     while let Some(begin) = rest.find(|c: char| c.is_ascii_digit()) {

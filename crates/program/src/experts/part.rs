@@ -5,7 +5,7 @@ use crate::value::view::View;
 
 /// The result of an operation, as recorded and as it is now.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct Resized {
     old: View,
     new: View,
     /// Axes whose extent depends on values.
@@ -14,9 +14,9 @@ pub(crate) struct Part {
     order: Vec<usize>,
 }
 
-impl Part {
+impl Resized {
     /// `old` in another shape, from `offset` on: its axes keep their order in memory.
-    pub(crate) fn new(old: &View, shape: &[usize], offset: usize, mut open: Vec<bool>) -> Result<Part, Misfit> {
+    pub(crate) fn new(old: &View, shape: &[usize], offset: usize, mut open: Vec<bool>) -> Result<Resized, Misfit> {
         if old.shape.len() != shape.len() {
             return Err(Misfit::Axes);
         }
@@ -35,27 +35,27 @@ impl Part {
         open.iter_mut().enumerate().for_each(|(axis, open)| *open |= old.shape[axis] != shape[axis]);
         let order = all.into_iter().filter(|&axis| old.shape[axis] > 1 || open[axis]).collect();
         let new = View { shape: shape.to_vec(), strides, offset, ..old.clone() };
-        Ok(Part { old: old.clone(), new, open, order })
+        Ok(Resized { old: old.clone(), new, open, order })
     }
 
     /// An unchanged result.
-    pub(crate) fn same(view: &View) -> Result<Part, Misfit> {
-        Part::new(view, &view.shape, view.offset, vec![false; view.shape.len()])
+    pub(crate) fn unchanged(view: &View) -> Result<Resized, Misfit> {
+        Resized::new(view, &view.shape, view.offset, vec![false; view.shape.len()])
     }
 
-    pub(crate) fn now(&self) -> &View {
+    pub(crate) fn new_view(&self) -> &View {
         &self.new
     }
 
     /// Whether a view begins in this result.
-    pub(crate) fn holds(&self, view: &View) -> bool {
+    pub(crate) fn contains(&self, view: &View) -> bool {
         let inside = view.offset >= self.old.offset && view.offset < self.old.offset + self.old.elements().max(1);
         inside && view.dtype == self.old.dtype
     }
 
     /// The index along each axis at which a view begins.
     pub(crate) fn begins(&self, view: &View) -> Option<Vec<usize>> {
-        let mut rest = view.offset.checked_sub(self.old.offset).filter(|_| self.holds(view))?;
+        let mut rest = view.offset.checked_sub(self.old.offset).filter(|_| self.contains(view))?;
         let mut begins = vec![0; self.old.shape.len()];
         for &axis in &self.order {
             let stride = self.old.strides[axis].max(1);
@@ -104,7 +104,7 @@ impl Part {
             }
             moved.offset += at * self.new.strides[axis];
         }
-        let reach = |view: &View| view.reach(u64::MAX).unwrap_or(usize::MAX);
+        let reach = |view: &View| view.span(u64::MAX).unwrap_or(usize::MAX);
         if reach(&moved) > reach(&self.new) { Err(Misfit::Window) } else { Ok(moved) }
     }
 
@@ -166,12 +166,12 @@ mod tests {
         View { buffer: 0, dtype: DType::F32, shape: shape.into(), strides: strides.into(), offset }
     }
 
-    fn moved(part: &Part, of: &View) -> Result<View, Misfit> {
-        part.moved(of, &part.begins(of).unwrap(), |_| false)
+    fn moved(part: &Resized, view: &View) -> Result<View, Misfit> {
+        part.moved(view, &part.begins(view).unwrap(), |_| false)
     }
 
-    fn part(old: &[usize], strides: &[usize], new: &[usize]) -> Part {
-        Part::new(&view(old, strides, 0), new, 0, vec![false; old.len()]).unwrap()
+    fn part(old: &[usize], strides: &[usize], new: &[usize]) -> Resized {
+        Resized::new(&view(old, strides, 0), new, 0, vec![false; old.len()]).unwrap()
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Finds, after each list of lengths, a line of code that runs once for each length, on one piece after the other.
-    pub(crate) fn of(program: &Program) -> Pieces {
+    pub(crate) fn find(program: &Program) -> Pieces {
         let mut pieces = Pieces::default();
         let lists: Vec<(usize, Vec<usize>)> = program.ops.iter().enumerate().filter_map(lengths).collect();
         for (at, (list, lengths)) in lists.iter().enumerate() {
@@ -35,7 +35,7 @@ impl Pieces {
             for first in range.clone() {
                 pieces.add(program, *list, lengths, first, end);
             }
-            if !pieces.are_of(*list) {
+            if !pieces.is_split(*list) {
                 continue;
             }
             for tap in range.flat_map(|op| &program.taps_after[op]) {
@@ -50,7 +50,7 @@ impl Pieces {
     }
 
     /// Whether it is known what a list of lengths splits.
-    pub(crate) fn are_of(&self, list: usize) -> bool {
+    pub(crate) fn is_split(&self, list: usize) -> bool {
         self.views.values().any(|piece| piece.list == list)
     }
 
@@ -76,7 +76,7 @@ impl Pieces {
 
 impl Piece {
     /// The view after the pieces have changed to `lengths`.
-    pub(crate) fn cut(&self, program: &Program, view: &View, lengths: &[usize]) -> View {
+    pub(crate) fn with_lengths(&self, program: &Program, view: &View, lengths: &[usize]) -> View {
         let whole = &program.buffers[view.buffer];
         let begin: usize = lengths[..self.number].iter().sum();
         let mut cut = view.clone();

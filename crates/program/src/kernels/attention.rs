@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::call::{Call, Results, ensure, spread};
+use super::call::{Call, Results, ensure, expanded};
 use super::matmul::rows_by_rows;
 use super::reduce::log_sum_exp;
 use super::rows::permute;
@@ -112,5 +112,5 @@ fn added(mask: &Tensor<'_>, rows: &[usize], s: usize) -> Result<Vec<f64>, Kernel
         DType::Bool => mask.to_bools().iter().map(|&seen| if seen { 0.0 } else { f64::NEG_INFINITY }).collect(),
         _ => mask.to_floats().into_owned(),
     };
-    Ok(spread(&values, &mask.shape, &shape)?.into_owned())
+    Ok(expanded(&values, &mask.shape, &shape)?.into_owned())
 }

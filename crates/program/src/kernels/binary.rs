@@ -1,6 +1,6 @@
 //! Computes functions of two or three numbers, broadcast. Two integers give an integer, a complex operand makes all complex, else all are floats.
 
-use super::call::{Call, Results, spread};
+use super::call::{Call, Results, expanded};
 use super::special;
 use crate::memory::broadcast_strides;
 use crate::value::dtype::Kind;
@@ -318,8 +318,8 @@ pub(super) fn polar(call: &Call<'_>) -> Results {
     let (r, angle) = (call.operand(0, "abs")?, call.operand(1, "angle")?);
     let shape = call.broadcast(&r.shape, &angle.shape)?;
     let (r, angle) = (
-        spread(&r.to_floats(), &r.shape, &shape)?.into_owned(),
-        spread(&angle.to_floats(), &angle.shape, &shape)?.into_owned(),
+        expanded(&r.to_floats(), &r.shape, &shape)?.into_owned(),
+        expanded(&angle.to_floats(), &angle.shape, &shape)?.into_owned(),
     );
     let values: Vec<_> = r.iter().zip(&angle).map(|(r, t)| [r * t.cos(), r * t.sin()]).collect();
     Ok(vec![Tensor::of(shape, values)])

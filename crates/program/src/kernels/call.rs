@@ -192,8 +192,7 @@ impl<'a> Call<'a> {
         Ok(shape)
     }
 
-    /// The broadcast shape of two shapes: an axis of 1 takes the other's extent. Refused if that is far larger than the operation's outputs and operands,
-    /// because no result is.
+    /// The broadcast shape of two shapes: an axis of 1 takes the other's extent. Refused if that is far larger than the operation's outputs and operands: no result is.
     pub(crate) fn broadcast(&self, left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
         let shape = broadcast(left, right)?;
         self.room("broadcast", &shape)?;
@@ -254,12 +253,12 @@ fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError>
 }
 
 /// Broadcasts values to a shape.
-pub(crate) fn spread<'a, T: Copy>(values: &'a [T], from: &[usize], to: &[usize]) -> Result<Cow<'a, [T]>, KernelError> {
+pub(crate) fn expanded<'a, T: Copy>(x: &'a [T], from: &[usize], to: &[usize]) -> Result<Cow<'a, [T]>, KernelError> {
     if from == to {
-        return Ok(Cow::Borrowed(values));
+        return Ok(Cow::Borrowed(x));
     }
     let strides = crate::memory::broadcast_strides(from, to);
     let strides =
         strides.ok_or_else(|| KernelError::Shape { what: "broadcast", left: from.into(), right: to.into() })?;
-    Ok(Cow::Owned(crate::memory::spread(values, to, &strides)))
+    Ok(Cow::Owned(crate::memory::broadcast_strided(x, to, &strides)))
 }

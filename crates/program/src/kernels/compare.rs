@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use super::binary::zip;
-use super::call::{Call, Results, spread};
+use super::call::{Call, Results, expanded};
 use super::index;
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
@@ -156,14 +156,14 @@ pub(super) fn masked_fill(call: &Call<'_>) -> Results {
 
 fn choose(call: &Call<'_>, condition: &Tensor<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
     let shape = call.broadcast(&condition.shape, &call.broadcast(&a.shape, &b.shape)?)?;
-    let condition = spread(&condition.to_bools(), &condition.shape, &shape)?.into_owned();
+    let condition = expanded(&condition.to_bools(), &condition.shape, &shape)?.into_owned();
     fn pick<T: Copy>(
         condition: &[bool],
         (a, a_shape): (&[T], &[usize]),
         (b, b_shape): (&[T], &[usize]),
         shape: &[usize],
     ) -> Result<Vec<T>, KernelError> {
-        let (a, b) = (spread(a, a_shape, shape)?, spread(b, b_shape, shape)?);
+        let (a, b) = (expanded(a, a_shape, shape)?, expanded(b, b_shape, shape)?);
         Ok(condition.iter().zip(a.iter().zip(b.iter())).map(|(&first, (&a, &b))| if first { a } else { b }).collect())
     }
     let values: Values<'static> = match a.kind().max(b.kind()) {

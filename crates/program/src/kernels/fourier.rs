@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use super::call::{Call, Results, axis, ensure, size};
-use super::rows::{Rows, back, one_axis};
+use super::rows::{AxisRows, one_axis, restore_axis};
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 
@@ -27,7 +27,7 @@ fn transform(call: &Call<'_>, at: usize, forward: bool, n: usize) -> Result<Tran
 }
 
 /// y\[k\] = factor · Σⱼ x\[j\] · e^(± 2πi jk / n) for the first `kept` k.
-fn of_row(x: &[[f64; 2]], n: usize, kept: usize, how: Transform) -> Vec<[f64; 2]> {
+fn transform_row(x: &[[f64; 2]], n: usize, kept: usize, how: Transform) -> Vec<[f64; 2]> {
     let term = |k: usize| {
         let angles = (0..n).map(move |j| TAU * ((j * k) % n) as f64 / n as f64);
         let sum = x.iter().zip(angles).fold([0.0, 0.0], |sum, (x, angle)| {
@@ -56,9 +56,9 @@ fn along(
     let x = call.tensor(0, "self")?;
     let (mut extents, at) = one_axis(call, x, 2, -1)?;
     let values = x.to_complex();
-    let rows: Vec<[f64; 2]> = Rows::new(&values, &extents, &[at]).iter().flat_map(f).collect();
+    let rows: Vec<[f64; 2]> = AxisRows::new(&values, &extents, &[at]).iter().flat_map(f).collect();
     extents[at] = kept;
-    let values = back(rows, &extents, at);
+    let values = restore_axis(rows, &extents, at);
     Ok((call.claim("a Fourier transform and its output", extents)?, values))
 }
 
@@ -80,7 +80,7 @@ pub(super) fn ifft(call: &Call<'_>) -> Results {
 fn one_way(call: &Call<'_>, forward: bool) -> Results {
     let n = points(call, extent(call)?)?;
     let how = transform(call, 3, forward, n)?;
-    let (shape, values) = along(call, n, |row| of_row(row, n, n, how))?;
+    let (shape, values) = along(call, n, |row| transform_row(row, n, n, how))?;
     Ok(vec![Tensor::of(shape, Values::from(values))])
 }
 
@@ -88,7 +88,7 @@ fn one_way(call: &Call<'_>, forward: bool) -> Results {
 pub(super) fn rfft(call: &Call<'_>) -> Results {
     let n = points(call, extent(call)?)?;
     let how = transform(call, 3, true, n)?;
-    let (shape, values) = along(call, n / 2 + 1, |row| of_row(row, n, n / 2 + 1, how))?;
+    let (shape, values) = along(call, n / 2 + 1, |row| transform_row(row, n, n / 2 + 1, how))?;
     Ok(vec![Tensor::of(shape, Values::from(values))])
 }
 
@@ -111,7 +111,7 @@ pub(super) fn irfft(call: &Call<'_>) -> Results {
                 [near[0], imaginary]
             })
             .collect();
-        of_row(&whole, n, n, how)
+        transform_row(&whole, n, n, how)
     })?;
     Ok(vec![Tensor::of(shape, values.iter().map(|x| x[0]).collect::<Vec<_>>())])
 }
@@ -133,8 +133,8 @@ pub(super) fn fftn(call: &Call<'_>) -> Results {
         call.room("a Fourier transform", &[n, n])?;
         let how = transform(call, 3, true, n)?;
         let rows: Vec<[f64; 2]> =
-            Rows::new(&values, &shape, &[at]).iter().flat_map(|row| of_row(row, n, n, how)).collect();
-        values = back(rows, &shape, at);
+            AxisRows::new(&values, &shape, &[at]).iter().flat_map(|row| transform_row(row, n, n, how)).collect();
+        values = restore_axis(rows, &shape, at);
     }
     Ok(vec![Tensor::of(shape, Values::from(values))])
 }

@@ -1,6 +1,6 @@
 //! Reads and writes elements by lists of indices, None and masks: `x[i, :, mask]`.
 
-use super::call::{Arg, Call, Results, ensure, index as position, spread};
+use super::call::{Arg, Call, Results, ensure, expanded, index as position};
 use crate::value::dtype::{DType, Kind};
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values, each_kind};
@@ -32,13 +32,13 @@ pub(super) fn nonzero(call: &Call<'_>) -> Results {
 }
 
 /// The elements that a list of indices selects, in the order of the result.
-struct Places {
+struct Offsets {
     shape: Vec<usize>,
     offsets: Vec<usize>,
 }
 
 /// A mask counts as the indices at which it is true. If the indexed axes are adjacent, the axes of the indices replace them, else they come first.
-fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
+fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Offsets, KernelError> {
     // The indices of each axis, if it has any.
     let mut by_axis: Vec<Option<Tensor<'static>>> = Vec::new();
     for arg in list {
@@ -67,7 +67,7 @@ fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Place
     let mut chosen = vec![0; shape.iter().product()];
     for &axis in &indexed {
         let Some(indices) = &by_axis[axis] else { continue };
-        let indices = spread(&indices.to_ints(), &indices.shape, &shape)?.into_owned();
+        let indices = expanded(&indices.to_ints(), &indices.shape, &shape)?.into_owned();
         for (at, &i) in chosen.iter_mut().zip(&indices) {
             *at += position(i, extents[axis])? * strides[axis];
         }
@@ -86,7 +86,7 @@ fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Place
             all.extend(inner.iter().map(|c| a + b + c));
         }
     }
-    Ok(Places { shape: [before.0, shape, after.0].concat(), offsets: all })
+    Ok(Offsets { shape: [before.0, shape, after.0].concat(), offsets: all })
 }
 
 /// The elements at the indices.
@@ -103,7 +103,7 @@ pub(super) fn index_put(call: &Call<'_>) -> Results {
     let places = resolve(call, &x.shape, call.list(1, "indices")?)?;
     let new = call.operand(2, "values")?;
     let accumulate = call.flag(3, "accumulate", false)?;
-    fn put<T: Copy>(x: &[T], at: &[usize], new: &[T], add: impl Fn(T, T) -> T) -> Vec<T> {
+    fn write_at<T: Copy>(x: &[T], at: &[usize], new: &[T], add: impl Fn(T, T) -> T) -> Vec<T> {
         let mut out = x.to_vec();
         at.iter().zip(new).for_each(|(&at, &new)| out[at] = add(out[at], new));
         out
@@ -112,17 +112,17 @@ pub(super) fn index_put(call: &Call<'_>) -> Results {
     let values: Values<'static> = match x.kind() {
         Kind::Int => {
             let new = new.to_ints();
-            let new = spread(&new, &call.operand(2, "values")?.shape, shape)?.into_owned();
-            put(&x.to_ints(), &places.offsets, &new, |a, b| if accumulate { a.wrapping_add(b) } else { b }).into()
+            let new = expanded(&new, &call.operand(2, "values")?.shape, shape)?.into_owned();
+            write_at(&x.to_ints(), &places.offsets, &new, |a, b| if accumulate { a.wrapping_add(b) } else { b }).into()
         }
         Kind::Float => {
-            let new = spread(&new.to_floats(), &new.shape, shape)?.into_owned();
-            put(&x.to_floats(), &places.offsets, &new, |a, b| if accumulate { a + b } else { b }).into()
+            let new = expanded(&new.to_floats(), &new.shape, shape)?.into_owned();
+            write_at(&x.to_floats(), &places.offsets, &new, |a, b| if accumulate { a + b } else { b }).into()
         }
         Kind::Complex => {
-            let new = spread(&new.to_complex(), &new.shape, shape)?.into_owned();
+            let new = expanded(&new.to_complex(), &new.shape, shape)?.into_owned();
             let add = |a: [f64; 2], b: [f64; 2]| if accumulate { [a[0] + b[0], a[1] + b[1]] } else { b };
-            put(&x.to_complex(), &places.offsets, &new, add).into()
+            write_at(&x.to_complex(), &places.offsets, &new, add).into()
         }
     };
     Ok(vec![Tensor::of(x.shape.clone(), values)])
@@ -132,7 +132,7 @@ pub(super) fn index_put(call: &Call<'_>) -> Results {
 pub(super) fn masked_scatter(call: &Call<'_>) -> Results {
     let (x, mask, source) = (call.tensor(0, "self")?, call.tensor(1, "mask")?, call.tensor(2, "source")?);
     let shape = call.broadcast(&x.shape, &mask.shape)?;
-    let mask = spread(&mask.to_bools(), &mask.shape, &shape)?.into_owned();
+    let mask = expanded(&mask.to_bools(), &mask.shape, &shape)?.into_owned();
     let count = mask.iter().filter(|truth| **truth).count();
     ensure(source.len() >= count, "the source and the mask", &source.shape, &[count])?;
     fn fill<T: Copy>(x: &[T], mask: &[bool], source: &[T]) -> Vec<T> {
@@ -140,9 +140,9 @@ pub(super) fn masked_scatter(call: &Call<'_>) -> Results {
         x.iter().zip(mask).map(|(&x, &take)| if take { next.next().copied().unwrap_or(x) } else { x }).collect()
     }
     let values: Values<'static> = match x.kind().max(source.kind()) {
-        Kind::Int => fill(&spread(&x.to_ints(), &x.shape, &shape)?, &mask, &source.to_ints()).into(),
-        Kind::Float => fill(&spread(&x.to_floats(), &x.shape, &shape)?, &mask, &source.to_floats()).into(),
-        Kind::Complex => fill(&spread(&x.to_complex(), &x.shape, &shape)?, &mask, &source.to_complex()).into(),
+        Kind::Int => fill(&expanded(&x.to_ints(), &x.shape, &shape)?, &mask, &source.to_ints()).into(),
+        Kind::Float => fill(&expanded(&x.to_floats(), &x.shape, &shape)?, &mask, &source.to_floats()).into(),
+        Kind::Complex => fill(&expanded(&x.to_complex(), &x.shape, &shape)?, &mask, &source.to_complex()).into(),
     };
     Ok(vec![Tensor::of(shape, values)])
 }

@@ -25,17 +25,17 @@ pub(super) fn rows_by_rows(a: &[f64], b: &[f64], (m, n, k): (usize, usize, usize
 }
 
 /// The same of integers and of complex numbers.
-fn plain<T: Copy>(a: &[T], b: &[T], (m, n, k): (usize, usize, usize), zero: T, add: impl Fn(T, T, T) -> T) -> Vec<T> {
+fn naive<T: Copy>(a: &[T], b: &[T], (m, n, k): (usize, usize, usize), zero: T, add: impl Fn(T, T, T) -> T) -> Vec<T> {
     let dot = |i: usize, j: usize| (0..k).fold(zero, |sum, l| add(sum, a[i * k + l], b[j * k + l]));
     (0..m * n).map(|at| dot(at / n, at % n)).collect()
 }
 
 fn ints(a: &[i64], b: &[i64], size: (usize, usize, usize)) -> Vec<i64> {
-    plain(a, b, size, 0, |sum, x, y| sum.wrapping_add(x.wrapping_mul(y)))
+    naive(a, b, size, 0, |sum, x, y| sum.wrapping_add(x.wrapping_mul(y)))
 }
 
 fn complex(a: &[[f64; 2]], b: &[[f64; 2]], size: (usize, usize, usize)) -> Vec<[f64; 2]> {
-    plain(a, b, size, [0.0; 2], |sum, x, y| [sum[0] + x[0] * y[0] - x[1] * y[1], sum[1] + x[0] * y[1] + x[1] * y[0]])
+    naive(a, b, size, [0.0; 2], |sum, x, y| [sum[0] + x[0] * y[0] - x[1] * y[1], sum[1] + x[0] * y[1] + x[1] * y[0]])
 }
 
 /// y\[..,o\] = Σᵢ x\[..,i\] · w\[o,i\] + b\[o\].
@@ -143,24 +143,24 @@ fn product(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'st
     let values: Values<'static> = match a.kind().max(b.kind()) {
         Kind::Float => {
             let b = b.to_floats();
-            each(&pairs, &a.to_floats(), &transposed(&b, &right, &order), size, rows_by_rows)?.into()
+            multiply_batches(&pairs, &a.to_floats(), &transposed(&b, &right, &order), size, rows_by_rows)?.into()
         }
         Kind::Int => {
             let b = b.to_ints();
             let ints = |a: &[i64], b: &[i64], size| Ok(ints(a, b, size));
-            each(&pairs, &a.to_ints(), &transposed(&b, &right, &order), size, ints)?.into()
+            multiply_batches(&pairs, &a.to_ints(), &transposed(&b, &right, &order), size, ints)?.into()
         }
         Kind::Complex => {
             let b = b.to_complex();
             let complex = |a: &[[f64; 2]], b: &[[f64; 2]], size| Ok(complex(a, b, size));
-            each(&pairs, &a.to_complex(), &transposed(&b, &right, &order), size, complex)?.into()
+            multiply_batches(&pairs, &a.to_complex(), &transposed(&b, &right, &order), size, complex)?.into()
         }
     };
     Ok(Tensor::of(shape, values))
 }
 
 /// The product of each pair of matrices, which begin at these offsets.
-fn each<T>(
+fn multiply_batches<T>(
     pairs: &[(usize, usize)],
     a: &[T],
     b: &[T],

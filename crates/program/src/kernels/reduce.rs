@@ -1,7 +1,7 @@
 //! Reduces axes to one value for each row: sums, means, variances, extremes. Sums of floats are in f64, in the order of [`firstdiff_core::sum`].
 
 use super::call::{Arg, Call, Results};
-use super::rows::{Rows, axes, reduced};
+use super::rows::{AxisRows, axes, reduced};
 use super::{binary, rows};
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
@@ -9,31 +9,31 @@ use crate::value::operand::Scalar;
 use crate::value::tensor::{Tensor, Values};
 
 /// The axes to reduce, and whether they stay with extent 1.
-struct Over {
+struct ReducedAxes {
     axes: Vec<usize>,
     shape: Vec<usize>,
 }
 
 /// Reads the axes from position 1 and `keepdim` from position `keep`.
-fn over(call: &Call<'_>, x: &Tensor<'_>, keep: usize) -> Result<Over, KernelError> {
+fn reduced_axes(call: &Call<'_>, x: &Tensor<'_>, keep: usize) -> Result<ReducedAxes, KernelError> {
     let axes = axes(call.ints(1, "dim")?, x.shape.len())?;
     let shape = reduced(&x.shape, &axes, call.flag(keep, "keepdim", false)?);
-    Ok(Over { axes, shape })
+    Ok(ReducedAxes { axes, shape })
 }
 
 /// f of every row, as floats.
-fn floats(x: &Tensor<'_>, over: Over, f: impl Fn(&[f64]) -> f64) -> Results {
+fn floats(x: &Tensor<'_>, over: ReducedAxes, f: impl Fn(&[f64]) -> f64) -> Results {
     if x.kind() == Kind::Complex {
         return Err(KernelError::Kind { what: "this reduction", kind: Kind::Complex });
     }
     let values = x.to_floats();
-    let rows = Rows::new(&values, &x.shape, &over.axes);
+    let rows = AxisRows::new(&values, &x.shape, &over.axes);
     Ok(vec![Tensor::of(over.shape, rows.iter().map(f).collect::<Vec<_>>())])
 }
 
-fn ints(x: &Tensor<'_>, over: Over, f: impl Fn(&[i64]) -> i64) -> Results {
+fn ints(x: &Tensor<'_>, over: ReducedAxes, f: impl Fn(&[i64]) -> i64) -> Results {
     let values = x.to_ints();
-    let rows = Rows::new(&values, &x.shape, &over.axes);
+    let rows = AxisRows::new(&values, &x.shape, &over.axes);
     Ok(vec![Tensor::of(over.shape, rows.iter().map(f).collect::<Vec<_>>())])
 }
 
@@ -45,12 +45,12 @@ pub(super) fn total(row: &[f64]) -> f64 {
 /// Σ x. Integers are summed exactly.
 pub(super) fn sum(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let over = over(call, x, 2)?;
+    let over = reduced_axes(call, x, 2)?;
     match &x.values {
         Values::Int(_) => ints(x, over, |row| row.iter().fold(0, |sum, &x| sum.wrapping_add(x))),
         Values::Float(_) => floats(x, over, total),
         Values::Complex(values) => {
-            let rows = Rows::new(values, &x.shape, &over.axes);
+            let rows = AxisRows::new(values, &x.shape, &over.axes);
             let add = |sum: [f64; 2], x: &[f64; 2]| [sum[0] + x[0], sum[1] + x[1]];
             Ok(vec![Tensor::of(over.shape, rows.iter().map(|row| row.iter().fold([0.0; 2], add)).collect::<Vec<_>>())])
         }
@@ -60,13 +60,13 @@ pub(super) fn sum(call: &Call<'_>) -> Results {
 /// Σ x / n.
 pub(super) fn mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    floats(x, over(call, x, 2)?, |row| total(row) / row.len() as f64)
+    floats(x, reduced_axes(call, x, 2)?, |row| total(row) / row.len() as f64)
 }
 
 /// Π x.
 pub(super) fn prod(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let over = over(call, x, 2)?;
+    let over = reduced_axes(call, x, 2)?;
     match x.kind() {
         Kind::Int => ints(x, over, |row| row.iter().fold(1, |product, &x| product.wrapping_mul(x))),
         _ => floats(x, over, |row| row.iter().product()),
@@ -74,19 +74,19 @@ pub(super) fn prod(call: &Call<'_>) -> Results {
 }
 
 /// Reads what is subtracted from n in the denominator of a variance (`unbiased` or `correction`), and the axes.
-fn spread(call: &Call<'_>, x: &Tensor<'_>) -> Result<(f64, Over), KernelError> {
+fn variance_args(call: &Call<'_>, x: &Tensor<'_>) -> Result<(f64, ReducedAxes), KernelError> {
     // Without axes: var(self, unbiased).
     let whole = matches!(call.args.get(1), Some(Arg::Scalar(Scalar::Bool(_))));
     if call.overload == "correction" {
-        return Ok((call.float(usize::MAX, "correction")?.unwrap_or(1.0), over(call, x, usize::MAX)?));
+        return Ok((call.float(usize::MAX, "correction")?.unwrap_or(1.0), reduced_axes(call, x, usize::MAX)?));
     }
     if whole || call.overload.is_empty() {
         let unbiased = call.flag(1, "unbiased", true)?;
         let axes = axes(None, x.shape.len())?;
-        return Ok((f64::from(u8::from(unbiased)), Over { axes, shape: Vec::new() }));
+        return Ok((f64::from(u8::from(unbiased)), ReducedAxes { axes, shape: Vec::new() }));
     }
     let unbiased = call.flag(2, "unbiased", true)?;
-    Ok((f64::from(u8::from(unbiased)), over(call, x, 3)?))
+    Ok((f64::from(u8::from(unbiased)), reduced_axes(call, x, 3)?))
 }
 
 /// Σ (x - mean)² / max(n - correction, 0).
@@ -98,32 +98,32 @@ fn variance(row: &[f64], correction: f64) -> f64 {
 /// The variance; see [`variance`].
 pub(super) fn var(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let (correction, over) = spread(call, x)?;
+    let (correction, over) = variance_args(call, x)?;
     floats(x, over, |row| variance(row, correction))
 }
 
 /// The standard deviation.
 pub(super) fn std(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let (correction, over) = spread(call, x)?;
+    let (correction, over) = variance_args(call, x)?;
     floats(x, over, |row| variance(row, correction).sqrt())
 }
 
 /// The variance, and the mean.
 pub(super) fn var_mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    with_mean(call, x, var(call)?)
+    append_mean(call, x, var(call)?)
 }
 
 /// The standard deviation, and the mean.
 pub(super) fn std_mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    with_mean(call, x, std(call)?)
+    append_mean(call, x, std(call)?)
 }
 
 /// Adds the mean over the same axes to the results.
-fn with_mean(call: &Call<'_>, x: &Tensor<'_>, mut found: Vec<Tensor<'static>>) -> Results {
-    found.extend(floats(x, spread(call, x)?.1, |row| total(row) / row.len() as f64)?);
+fn append_mean(call: &Call<'_>, x: &Tensor<'_>, mut found: Vec<Tensor<'static>>) -> Results {
+    found.extend(floats(x, variance_args(call, x)?.1, |row| total(row) / row.len() as f64)?);
     Ok(found)
 }
 
@@ -138,22 +138,22 @@ fn extreme<T: Copy + PartialOrd>(row: &[T], is_max: bool) -> usize {
 }
 
 /// The extreme of each row, and its index.
-fn extremes(x: &Tensor<'_>, over: Over, is_max: bool) -> Results {
+fn extremes(x: &Tensor<'_>, over: ReducedAxes, is_max: bool) -> Results {
     let (values, places): (Values<'static>, Vec<i64>) = match &x.values {
         Values::Complex(_) => return Err(KernelError::Kind { what: "an order", kind: Kind::Complex }),
         Values::Int(values) => {
-            let (values, places) = extremes_of(&Rows::new(values, &x.shape, &over.axes), is_max)?;
+            let (values, places) = row_extremes(&AxisRows::new(values, &x.shape, &over.axes), is_max)?;
             (values.into(), places)
         }
         Values::Float(values) => {
-            let (values, places) = extremes_of(&Rows::new(values, &x.shape, &over.axes), is_max)?;
+            let (values, places) = row_extremes(&AxisRows::new(values, &x.shape, &over.axes), is_max)?;
             (values.into(), places)
         }
     };
     Ok(vec![Tensor::of(over.shape.clone(), values), Tensor::of(over.shape, places)])
 }
 
-fn extremes_of<T: Copy + PartialOrd>(rows: &Rows<'_, T>, is_max: bool) -> Result<(Vec<T>, Vec<i64>), KernelError> {
+fn row_extremes<T: Copy + PartialOrd>(rows: &AxisRows<'_, T>, is_max: bool) -> Result<(Vec<T>, Vec<i64>), KernelError> {
     nonempty(rows.count, rows.width)?;
     let places: Vec<usize> = rows.iter().map(|row| extreme(row, is_max)).collect();
     let values = rows.iter().zip(&places).map(|(row, &at)| row[at]).collect();
@@ -170,13 +170,13 @@ fn nonempty(count: usize, width: usize) -> Result<(), KernelError> {
 /// The largest of each row.
 pub(super) fn amax(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    extremes(x, over(call, x, 2)?, true)
+    extremes(x, reduced_axes(call, x, 2)?, true)
 }
 
 /// The smallest of each row.
 pub(super) fn amin(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    extremes(x, over(call, x, 2)?, false)
+    extremes(x, reduced_axes(call, x, 2)?, false)
 }
 
 /// The larger of two tensors, or the largest of each row with its index, or of all.
@@ -192,19 +192,19 @@ pub(super) fn min(call: &Call<'_>) -> Results {
 /// The index of the first largest value in each row, or in the flattened tensor.
 pub(super) fn argmax(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    Ok(extremes(x, over(call, x, 2)?, true)?.split_off(1))
+    Ok(extremes(x, reduced_axes(call, x, 2)?, true)?.split_off(1))
 }
 
 /// The index of the first smallest value in each row, or in the flattened tensor.
 pub(super) fn argmin(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    Ok(extremes(x, over(call, x, 2)?, false)?.split_off(1))
+    Ok(extremes(x, reduced_axes(call, x, 2)?, false)?.split_off(1))
 }
 
 fn truths(call: &Call<'_>, f: impl Fn(&[bool]) -> bool) -> Results {
     let x = call.tensor(0, "self")?;
-    let (over, values) = (over(call, x, 2)?, x.to_bools());
-    let rows = Rows::new(&values, &x.shape, &over.axes);
+    let (over, values) = (reduced_axes(call, x, 2)?, x.to_bools());
+    let rows = AxisRows::new(&values, &x.shape, &over.axes);
     Ok(vec![Tensor::of(over.shape, rows.iter().map(|row| i64::from(f(row))).collect::<Vec<_>>())])
 }
 
@@ -221,7 +221,7 @@ pub(super) fn all(call: &Call<'_>) -> Results {
 /// m + ln Σ e^(x - m), where m is the largest, or 0 if that is infinite.
 pub(super) fn logsumexp(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    floats(x, over(call, x, 2)?, log_sum_exp)
+    floats(x, reduced_axes(call, x, 2)?, log_sum_exp)
 }
 
 /// See [`logsumexp`].
@@ -237,7 +237,7 @@ pub(super) fn vector_norm(call: &Call<'_>) -> Results {
     let p = call.float(1, if call.name == "norm" { "p" } else { "ord" })?.unwrap_or(2.0);
     let axes = rows::axes(call.ints(2, "dim")?, x.shape.len())?;
     let shape = reduced(&x.shape, &axes, call.flag(3, "keepdim", false)?);
-    let over = Over { axes, shape };
+    let over = ReducedAxes { axes, shape };
     floats(x, over, |row| match p {
         2.0 => firstdiff_core::sum(row, |x| x * x).sqrt(),
         1.0 => firstdiff_core::sum(row, f64::abs),

@@ -6,7 +6,7 @@ use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
 /// The input positions for one output position along an axis, each with its weight.
-type Taps = Vec<(usize, f64)>;
+type Sources = Vec<(usize, f64)>;
 
 /// Maps output positions to input positions.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub(super) fn bicubic(call: &Call<'_>) -> Results {
 }
 
 /// Each output over the last two axes is the weighted sum of both axes' sources. `corners`: the position of `align_corners`.
-fn resize(call: &Call<'_>, corners: Option<usize>, taps: impl Fn(Scale, usize) -> Taps) -> Results {
+fn resize(call: &Call<'_>, corners: Option<usize>, taps: impl Fn(Scale, usize) -> Sources) -> Results {
     let x = call.tensor(0, "input")?;
     let [lead @ .., height, width] = x.shape.as_slice() else {
         return Err(KernelError::Shape { what: "two axes", left: x.shape.clone(), right: vec![] });
@@ -86,7 +86,7 @@ fn resize(call: &Call<'_>, corners: Option<usize>, taps: impl Fn(Scale, usize) -
     };
     ensure(sizes.len() == 2, "output_size", &sizes, &[2])?;
     let shape = call.claim("an image and its output", [lead, &sizes].concat())?;
-    let axis = |extent: usize, count: usize, factor: Option<f64>| -> Vec<Taps> {
+    let axis = |extent: usize, count: usize, factor: Option<f64>| -> Vec<Sources> {
         let step = match (align_corners, factor) {
             (true, _) => (extent - 1) as f64 / count.saturating_sub(1).max(1) as f64,
             (false, Some(factor)) if factor > 0.0 => factor.recip(),

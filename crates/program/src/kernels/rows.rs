@@ -9,7 +9,7 @@ use crate::value::view::{contiguous_strides, for_each_row};
 
 /// A tensor whose reduced axes were moved to the end.
 #[derive(Debug)]
-pub(super) struct Rows<'a, T: Copy> {
+pub(super) struct AxisRows<'a, T: Copy> {
     /// The rows, one after the other.
     pub(super) values: Cow<'a, [T]>,
     /// Elements of a row.
@@ -18,15 +18,15 @@ pub(super) struct Rows<'a, T: Copy> {
     pub(super) count: usize,
 }
 
-impl<'a, T: Copy> Rows<'a, T> {
+impl<'a, T: Copy> AxisRows<'a, T> {
     /// The rows along `axes`, which must be sorted and distinct.
-    pub(super) fn new(values: &'a [T], shape: &[usize], axes: &[usize]) -> Rows<'a, T> {
+    pub(super) fn new(values: &'a [T], shape: &[usize], axes: &[usize]) -> AxisRows<'a, T> {
         let kept: Vec<usize> = (0..shape.len()).filter(|axis| !axes.contains(axis)).collect();
         let extents = |axes: &[usize]| axes.iter().map(|&axis| shape[axis]).collect::<Vec<_>>();
         let width = extents(axes).iter().product();
         let count = extents(&kept).iter().product();
         let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
-        Rows { values: permute(values, shape, &order), width, count }
+        AxisRows { values: permute(values, shape, &order), width, count }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &[T]> {
@@ -50,7 +50,7 @@ pub(super) fn permute<'a, T: Copy>(values: &'a [T], shape: &[usize], order: &[us
 }
 
 /// Moves the axis of rows back to its position; `shape` is that of the result.
-pub(super) fn back<T: Copy>(values: Vec<T>, shape: &[usize], axis: usize) -> Vec<T> {
+pub(super) fn restore_axis<T: Copy>(values: Vec<T>, shape: &[usize], axis: usize) -> Vec<T> {
     if axis + 1 >= shape.len() {
         return values;
     }

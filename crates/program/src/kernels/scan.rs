@@ -2,7 +2,7 @@
 
 use super::call::{Call, Results, axis};
 use super::reduce::log_sum_exp;
-use super::rows::{Rows, back, one_axis};
+use super::rows::{AxisRows, one_axis, restore_axis};
 use super::{binary, shape, special};
 use crate::memory::{round, wrap};
 use crate::value::dtype::Kind;
@@ -16,13 +16,13 @@ fn each_row(call: &Call<'_>, x: &Tensor<'_>, f: impl Fn(&mut [f64])) -> Results 
     }
     let (extents, at) = one_axis(call, x, 1, -1)?;
     let values = x.to_floats();
-    let rows = Rows::new(&values, &extents, &[at]);
+    let rows = AxisRows::new(&values, &extents, &[at]);
     let width = rows.width;
     let mut out = rows.values.into_owned();
     if width > 0 {
         out.chunks_exact_mut(width).for_each(f);
     }
-    Ok(vec![Tensor::of(x.shape.clone(), back(out, &extents, at))])
+    Ok(vec![Tensor::of(x.shape.clone(), restore_axis(out, &extents, at))])
 }
 
 /// The input in the type that `dtype` asks for.
@@ -70,13 +70,13 @@ fn running(call: &Call<'_>, f: impl Fn(f64, f64) -> f64, g: impl Fn(i64, i64) ->
         });
     };
     let (extents, at) = one_axis(call, x, 1, -1)?;
-    let rows = Rows::new(values, &extents, &[at]);
+    let rows = AxisRows::new(values, &extents, &[at]);
     let width = rows.width.max(1);
     let mut out = rows.values.into_owned();
     for row in out.chunks_exact_mut(width) {
         (1..row.len()).for_each(|i| row[i] = g(row[i - 1], row[i]));
     }
-    Ok(vec![Tensor::of(x.shape.clone(), back(out, &extents, at))])
+    Ok(vec![Tensor::of(x.shape.clone(), restore_axis(out, &extents, at))])
 }
 
 /// yᵢ = Σ x up to i, in order.

@@ -26,30 +26,30 @@ fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Resu
             right: vec![places.len()],
         });
     }
-    fn put<T: Copy>(x: &[T], places: &[usize], new: &[T], f: impl Fn(T, T) -> T) -> Vec<T> {
+    fn write_at<T: Copy>(x: &[T], places: &[usize], new: &[T], f: impl Fn(T, T) -> T) -> Vec<T> {
         let mut out = x.to_vec();
         places.iter().zip(new.iter().cycle()).for_each(|(&at, &new)| out[at] = f(out[at], new));
         out
     }
     let values: Values<'static> = match (x.kind(), how) {
-        (Kind::Int, How::Put) => put(&x.to_ints(), places, &new.to_ints(), |_, b| b).into(),
-        (Kind::Int, How::Add) => put(&x.to_ints(), places, &new.to_ints(), i64::wrapping_add).into(),
-        (Kind::Int, How::Multiply) => put(&x.to_ints(), places, &new.to_ints(), i64::wrapping_mul).into(),
-        (Kind::Float, How::Put) => put(&x.to_floats(), places, &new.to_floats(), |_, b| b).into(),
-        (Kind::Float, How::Add) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a + b).into(),
-        (Kind::Float, How::Multiply) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a * b).into(),
-        (Kind::Int, How::Most) => put(&x.to_ints(), places, &new.to_ints(), i64::max).into(),
-        (Kind::Int, How::Least) => put(&x.to_ints(), places, &new.to_ints(), i64::min).into(),
+        (Kind::Int, How::Put) => write_at(&x.to_ints(), places, &new.to_ints(), |_, b| b).into(),
+        (Kind::Int, How::Add) => write_at(&x.to_ints(), places, &new.to_ints(), i64::wrapping_add).into(),
+        (Kind::Int, How::Multiply) => write_at(&x.to_ints(), places, &new.to_ints(), i64::wrapping_mul).into(),
+        (Kind::Float, How::Put) => write_at(&x.to_floats(), places, &new.to_floats(), |_, b| b).into(),
+        (Kind::Float, How::Add) => write_at(&x.to_floats(), places, &new.to_floats(), |a, b| a + b).into(),
+        (Kind::Float, How::Multiply) => write_at(&x.to_floats(), places, &new.to_floats(), |a, b| a * b).into(),
+        (Kind::Int, How::Most) => write_at(&x.to_ints(), places, &new.to_ints(), i64::max).into(),
+        (Kind::Int, How::Least) => write_at(&x.to_ints(), places, &new.to_ints(), i64::min).into(),
         // NaN is kept.
         (Kind::Float, How::Most) => {
-            put(&x.to_floats(), places, &new.to_floats(), |a, b| if a >= b || a.is_nan() { a } else { b }).into()
+            write_at(&x.to_floats(), places, &new.to_floats(), |a, b| if a >= b || a.is_nan() { a } else { b }).into()
         }
         (Kind::Float, How::Least) => {
-            put(&x.to_floats(), places, &new.to_floats(), |a, b| if a <= b || a.is_nan() { a } else { b }).into()
+            write_at(&x.to_floats(), places, &new.to_floats(), |a, b| if a <= b || a.is_nan() { a } else { b }).into()
         }
-        (Kind::Complex, How::Put) => put(&x.to_complex(), places, &new.to_complex(), |_, b| b).into(),
+        (Kind::Complex, How::Put) => write_at(&x.to_complex(), places, &new.to_complex(), |_, b| b).into(),
         (Kind::Complex, How::Add) => {
-            put(&x.to_complex(), places, &new.to_complex(), |a, b| [a[0] + b[0], a[1] + b[1]]).into()
+            write_at(&x.to_complex(), places, &new.to_complex(), |a, b| [a[0] + b[0], a[1] + b[1]]).into()
         }
         (Kind::Complex, How::Multiply | How::Most | How::Least) => {
             return Err(KernelError::Kind { what: "this scatter", kind: Kind::Complex });

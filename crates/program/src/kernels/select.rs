@@ -3,9 +3,8 @@
 
 /// The indices of the first `k` values of a row in PyTorch's order; `before(a, b)` says whether a comes before b.
 ///
-/// As torch 2.9 with libstdc++ 4.6 to 15, if k · 64 is more than the length of the row; otherwise, and on other platforms, equal values may be ordered
-/// differently.
-pub(super) fn first_places<T: Copy>(row: &[T], k: usize, is_sorted: bool, before: impl Fn(T, T) -> bool) -> Vec<usize> {
+/// As torch 2.9 with libstdc++ 4.6 to 15, if k · 64 is more than the length of the row; otherwise, and on other platforms, equals may be ordered otherwise.
+pub(super) fn top_indices<T: Copy>(row: &[T], k: usize, is_sorted: bool, before: impl Fn(T, T) -> bool) -> Vec<usize> {
     let mut queue: Vec<usize> = (0..row.len()).collect();
     let less = |a: usize, b: usize| before(row[a], row[b]);
     if k == 0 {

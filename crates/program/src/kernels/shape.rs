@@ -1,13 +1,13 @@
 //! Copies, joins, pads, repeats and rearranges values.
 
-use super::call::{Arg, Call, Results, axis, ensure, size, spread};
+use super::call::{Arg, Call, Results, axis, ensure, expanded, size};
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values, each_kind};
 use crate::value::view::contiguous_strides;
 
 /// The tensor itself; it is rounded to the output's type when it is stored.
-pub(super) fn same(call: &Call<'_>) -> Results {
+pub(super) fn unchanged(call: &Call<'_>) -> Results {
     Ok(vec![call.tensor(0, "self")?.clone().into_owned()])
 }
 
@@ -15,14 +15,14 @@ pub(super) fn same(call: &Call<'_>) -> Results {
 pub(super) fn dropout(call: &Call<'_>) -> Results {
     match call.flag(2, "train", true)? {
         true => Err(KernelError::Value { name: "train", value: "true".into() }),
-        false => same(call),
+        false => unchanged(call),
     }
 }
 
 /// The second tensor, broadcast to the first.
 pub(super) fn copy(call: &Call<'_>) -> Results {
     let (to, from) = (call.tensor(0, "self")?, call.operand(1, "src")?);
-    let values = each_kind!(&from.values, x => spread(x, &from.shape, &to.shape)?.into_owned());
+    let values = each_kind!(&from.values, x => expanded(x, &from.shape, &to.shape)?.into_owned());
     Ok(vec![Tensor::of(to.shape.clone(), values)])
 }
 
@@ -35,7 +35,7 @@ pub(super) fn reshape(call: &Call<'_>) -> Results {
 
 /// The tensor itself; it is broadcast when it is stored.
 pub(super) fn expand(call: &Call<'_>) -> Results {
-    same(call)
+    unchanged(call)
 }
 
 /// Whether the single value is not 0.

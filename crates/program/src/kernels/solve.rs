@@ -1,6 +1,6 @@
 //! Solves systems of linear equations with triangular matrices.
 
-use super::call::{Call, Results, ensure, spread};
+use super::call::{Call, Results, ensure, expanded};
 use super::rows::permute;
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
@@ -24,8 +24,8 @@ pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
     let batch = call.broadcast(batch, others)?;
     let count: usize = batch.iter().product();
     let (values, sides) = (a.to_floats(), b.to_floats());
-    let matrices = spread(&values, &a.shape, &[batch.as_slice(), &[n, n]].concat())?;
-    let sides = spread(&sides, &b.shape, &[batch.as_slice(), &[rows, columns]].concat())?;
+    let matrices = expanded(&values, &a.shape, &[batch.as_slice(), &[n, n]].concat())?;
+    let sides = expanded(&sides, &b.shape, &[batch.as_slice(), &[rows, columns]].concat())?;
     let mut out = Vec::with_capacity(count * rows * columns);
     for number in 0..count {
         let matrix = &matrices[number * n * n..(number + 1) * n * n];

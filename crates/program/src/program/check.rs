@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::program::read::at;
+use crate::program::read::at_place;
 use crate::program::{Operation, Program, ProgramTap, Step};
-use crate::value::error::{Fault, Place, ProgramError};
+use crate::value::error::{Fault, JsonPlace, ProgramError};
 use crate::value::operand::Operand;
 use crate::value::view::View;
 
@@ -22,22 +22,22 @@ pub(crate) fn order(
             output(step, &steps[step], &written)?;
             step += 1;
         }
-        let place = |part: String| Place::Op(number, op.name.clone(), part);
+        let place = |part: String| JsonPlace::Op(number, op.name.clone(), part);
         for (i, operand) in op.operands.iter().enumerate() {
             if let Some(buffer) = unwritten(operand, &written) {
-                return Err(at(place(format!("operand {i}")))(Fault::Unwritten(buffer)));
+                return Err(at_place(place(format!("operand {i}")))(Fault::Unwritten(buffer)));
             }
         }
         for (key, operand) in &op.keywords {
             if let Some(buffer) = unwritten(operand, &written) {
-                return Err(at(place(format!("keyword {key}")))(Fault::Unwritten(buffer)));
+                return Err(at_place(place(format!("keyword {key}")))(Fault::Unwritten(buffer)));
             }
         }
         written.extend(op.outputs.iter().flatten().map(|view| view.buffer));
         for &tap in &by_op[number] {
             let buffer = taps[tap].view.buffer;
             if !written.contains(&buffer) {
-                return Err(at(Place::Tap(tap))(Fault::Unwritten(buffer)));
+                return Err(at_place(JsonPlace::Tap(tap))(Fault::Unwritten(buffer)));
             }
         }
     }
@@ -56,7 +56,9 @@ pub(crate) fn taps_after(taps: &[ProgramTap], ops: usize) -> Vec<Vec<usize>> {
 
 fn output(number: usize, step: &Step, written: &HashSet<usize>) -> Result<(), ProgramError> {
     match &step.output {
-        Some(view) if !written.contains(&view.buffer) => Err(at(Place::Step(number))(Fault::Unwritten(view.buffer))),
+        Some(view) if !written.contains(&view.buffer) => {
+            Err(at_place(JsonPlace::Step(number))(Fault::Unwritten(view.buffer)))
+        }
         _ => Ok(()),
     }
 }
@@ -70,7 +72,7 @@ pub(crate) fn sizes(buffers: &[View], ops: &[Operation], steps: &[Step], taps: &
     let mut sizes = vec![0; buffers.len()];
     let mut reach = |view: &View| {
         let size = &mut sizes[view.buffer];
-        *size = view.reach(u64::MAX).unwrap_or(0).max(*size);
+        *size = view.span(u64::MAX).unwrap_or(0).max(*size);
     };
     buffers.iter().for_each(&mut reach);
     for op in ops {
@@ -107,8 +109,7 @@ pub(crate) fn releases(program: &Program) -> Vec<Vec<usize>> {
     out
 }
 
-/// The peak of numbers in memory: the live buffers, and copies of views that are not contiguous. The elements of a weight itself do not count, because its
-/// file holds them.
+/// The peak of numbers in memory: the live buffers, and copies of views that are not contiguous. The elements of a weight itself do not count: its file holds them.
 pub(crate) fn memory(program: &Program) -> u64 {
     let size = |buffer: usize| {
         let own = if program.weights.contains_key(&buffer) { program.buffers[buffer].distinct() } else { 0 };
@@ -140,10 +141,10 @@ pub(crate) fn memory(program: &Program) -> u64 {
 
 /// Refuses more memory than the limit.
 pub(crate) fn within(needed: u64, limit: u64) -> Result<(), ProgramError> {
-    if needed > limit { Err(at(Place::Whole)(Fault::Elements { needed, limit })) } else { Ok(()) }
+    if needed > limit { Err(at_place(JsonPlace::Whole)(Fault::Elements { needed, limit })) } else { Ok(()) }
 }
 
 /// Refuses more work than the limit.
 pub(crate) fn within_work(needed: u64, limit: u64) -> Result<(), ProgramError> {
-    if needed > limit { Err(at(Place::Ops)(Fault::Work { needed, limit })) } else { Ok(()) }
+    if needed > limit { Err(at_place(JsonPlace::Ops)(Fault::Work { needed, limit })) } else { Ok(()) }
 }

@@ -1,5 +1,4 @@
-//! Analyses the data flow of a program: which values depend on the model's input, which operation reads what another wrote, and which operations are the
-//! same in other layers.
+//! Analyses the data flow of a program: which values depend on the model's input, which operation reads what another wrote, and which operations are alike in other layers.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +9,7 @@ use crate::value::view::View;
 
 /// What is known about the values of a program without computing them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flow {
+pub(crate) struct DataFlow {
     /// Buffers that hold activations: they depend on both weights and the model's input.
     activations: Vec<bool>,
     /// Buffers that are weights.
@@ -46,17 +45,17 @@ const REDUCTIONS: [&str; 15] = [
     "ggml.MEAN",
 ];
 
-impl Flow {
+impl DataFlow {
     /// Analyses the operations in their order.
-    pub(crate) fn of(
+    pub(crate) fn analyse(
         buffers: &[View],
         ops: &[Operation],
         scopes: &[Scope],
         weights: &BTreeMap<usize, String>,
         inputs: &BTreeMap<usize, String>,
-    ) -> Flow {
+    ) -> DataFlow {
         let (count, is_weight) = (buffers.len(), |buffer: usize| weights.contains_key(&buffer));
-        let mut flow = Flow {
+        let mut flow = DataFlow {
             activations: vec![false; count],
             weights: (0..count).map(is_weight).collect(),
             statistics: vec![false; count],
@@ -79,7 +78,7 @@ impl Flow {
                     sources.push((view.buffer, last[view.buffer]));
                 }
             }
-            let any = |of: &[bool]| sources.iter().any(|(buffer, _)| of[*buffer]);
+            let any = |flags: &[bool]| sources.iter().any(|(buffer, _)| flags[*buffer]);
             let reads_input = any(&from_input);
             let activates = any(&flow.activations) || reads_input && any(&flow.weights);
             for writer in sources.iter().filter_map(|(_, writer)| *writer) {
@@ -99,7 +98,7 @@ impl Flow {
     }
 
     /// Whether a 16-bit run stores this buffer in 16 bits.
-    pub(crate) fn is_narrow(&self, buffer: usize) -> bool {
+    pub(crate) fn has_16_bits(&self, buffer: usize) -> bool {
         (self.activations[buffer] || self.weights[buffer]) && !self.statistics[buffer]
     }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::kernels::{self, base_and_overload};
-use crate::program::flow::Flow;
+use crate::program::flow::DataFlow;
 use crate::value::dtype::DType;
 use crate::value::error::{Misfit, ProgramError};
 use crate::value::operand::{Operand, Scalar};
@@ -61,7 +61,7 @@ impl Operation {
     }
 
     /// Whether the extents of its results depend on values, such as the indices where a condition holds.
-    pub(crate) fn gives_places(&self) -> bool {
+    pub(crate) fn has_open_shape(&self) -> bool {
         let is_mask = |operand: &Operand| operand.views().iter().any(|view| view.dtype == DType::Bool);
         match self.base() {
             "nonzero" => true,
@@ -72,7 +72,7 @@ impl Operation {
     }
 
     /// The buffers that it creates; buffers that it only writes into are left out.
-    pub(crate) fn made(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn created_buffers(&self) -> impl Iterator<Item = usize> {
         let outputs = self.outputs.iter().flatten().map(|view| view.buffer);
         outputs.filter(|_| self.written.is_empty())
     }
@@ -147,7 +147,7 @@ pub struct Program {
     pub(crate) taps_after: Vec<Vec<usize>>,
     pub(crate) files: Vec<String>,
     pub(crate) scopes: Vec<Scope>,
-    pub(crate) flow: Flow,
+    pub(crate) flow: DataFlow,
     /// The operations that could not be rewritten for other choices of experts, and why.
     pub(crate) misfits: BTreeMap<usize, Misfit>,
     /// The peak of numbers in memory, without weights.
@@ -157,13 +157,13 @@ pub struct Program {
 }
 
 /// How many numbers any program may hold at a time: 2 GiB.
-const FEW: u64 = 1 << 28;
+const BASE_LIMIT: u64 = 1 << 28;
 
 /// How many more for each element of a weight. For a model of 270 M, logits of 4096 tokens take four numbers an element, and are copied once.
-const FOR_A_WEIGHT: u64 = 8;
+const PER_WEIGHT_ELEMENT: u64 = 8;
 
 /// How many more for each byte of the recording.
-const FOR_A_BYTE: u64 = 2;
+const PER_BYTE: u64 = 2;
 
 /// Names of inputs that hold positions, in PyTorch and llama.cpp.
 const POSITION_INPUTS: [&str; 3] = ["position_ids", "cache_position", "inp_pos"];
@@ -178,9 +178,9 @@ impl Program {
         let names: BTreeSet<&String> = self.weights.values().collect();
         let elements =
             |name: &&String| weights.view(name).map_or(0, |view| view.shape().iter().product::<usize>() as u64);
-        let of_weights = names.iter().map(elements).fold(0, u64::saturating_add).saturating_mul(FOR_A_WEIGHT);
-        let of_files = self.recorded.saturating_mul(FOR_A_BYTE);
-        check::within(self.needed, FEW.saturating_add(of_weights).saturating_add(of_files))
+        let of_weights = names.iter().map(elements).fold(0, u64::saturating_add).saturating_mul(PER_WEIGHT_ELEMENT);
+        let of_files = self.recorded.saturating_mul(PER_BYTE);
+        check::within(self.needed, BASE_LIMIT.saturating_add(of_weights).saturating_add(of_files))
     }
 
     /// The software that recorded it.
@@ -291,7 +291,7 @@ impl Program {
     }
 
     /// Names of the operations without a kernel, and how often each occurs.
-    pub fn opaque(&self) -> BTreeMap<&str, usize> {
+    pub fn unsupported(&self) -> BTreeMap<&str, usize> {
         let mut names = BTreeMap::new();
         for op in self.ops.iter().filter(|op| kernels::find(&op.name).is_none()) {
             *names.entry(op.name.as_str()).or_insert(0) += 1;

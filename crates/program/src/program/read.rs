@@ -8,12 +8,12 @@ use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use serde_json::Value;
 
 use crate::program::check;
-use crate::program::flow::Flow;
+use crate::program::flow::DataFlow;
 use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
 use crate::program::stored;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};
 use crate::value::dtype::DType;
-use crate::value::error::{Fault, Place, ProgramError};
+use crate::value::error::{Fault, JsonPlace, ProgramError};
 use crate::value::operand::{Operand, Scalar};
 use crate::value::view::{View, contiguous_strides};
 
@@ -47,8 +47,8 @@ impl Program {
         {
             return Err(json("holds far more operands than any program".into()));
         }
-        let reader = Reader::new(&document.values, limits)?;
-        let mut program = reader.program(document)?;
+        let checker = Checker::new(&document.values, limits)?;
+        let mut program = checker.program(document)?;
         program.needed = check::memory(&program);
         check::within(program.needed, limits.elements)?;
         program.recorded = bytes_in(folder);
@@ -73,40 +73,40 @@ fn operands_in(value: &Value) -> usize {
 }
 
 /// An error at a place.
-pub(crate) fn at(place: Place) -> impl FnOnce(Fault) -> ProgramError {
+pub(crate) fn at_place(place: JsonPlace) -> impl FnOnce(Fault) -> ProgramError {
     move |fault| ProgramError::At { place, fault }
 }
 
 /// The buffers and limits against which operands are checked.
-struct Reader {
+struct Checker {
     limits: Limits,
     buffers: Vec<View>,
 }
 
-impl Reader {
-    fn new(values: &[Vec<Value>], limits: Limits) -> Result<Reader, ProgramError> {
+impl Checker {
+    fn new(values: &[Vec<Value>], limits: Limits) -> Result<Checker, ProgramError> {
         let mut buffers = Vec::with_capacity(values.len());
         for (number, value) in values.iter().enumerate() {
-            let view = canonical(number, value).map_err(at(Place::Value(number)))?;
-            view.reach(limits.elements).map_err(at(Place::Value(number)))?;
+            let view = canonical(number, value).map_err(at_place(JsonPlace::Value(number)))?;
+            view.span(limits.elements).map_err(at_place(JsonPlace::Value(number)))?;
             buffers.push(view);
         }
-        Ok(Reader { limits, buffers })
+        Ok(Checker { limits, buffers })
     }
 
     fn program(&self, document: Document) -> Result<Program, ProgramError> {
         let (scopes, files) = (self.scopes(document.scopes, document.files.len())?, document.files);
-        let weights = self.named("weights", &document.weights)?;
-        let inputs = self.named("inputs", &document.inputs)?;
+        let weights = self.named_buffers("weights", &document.weights)?;
+        let inputs = self.named_buffers("inputs", &document.inputs)?;
         let mut constants = Vec::new();
         for number in document.constants {
-            let place = || Place::Given("constants", number.to_string());
-            constants.push(self.number(number).map_err(at(place()))?);
+            let place = || JsonPlace::Given("constants", number.to_string());
+            constants.push(self.number(number).map_err(at_place(place()))?);
         }
         let mut given = HashSet::new();
         for &buffer in weights.keys().chain(inputs.keys()).chain(&constants) {
             if !given.insert(buffer) {
-                return Err(at(Place::Value(buffer))(Fault::GivenTwice(buffer)));
+                return Err(at_place(JsonPlace::Value(buffer))(Fault::GivenTwice(buffer)));
             }
         }
         let mut ops = Vec::with_capacity(document.ops.len());
@@ -120,7 +120,7 @@ impl Reader {
         // The values of constants and inputs are read after everything else has been checked; until then their buffer numbers are used.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
         let taps_after = check::taps_after(&taps, ops.len());
-        let flow = Flow::of(&self.buffers, &ops, &scopes, &weights, &inputs);
+        let flow = DataFlow::analyse(&self.buffers, &ops, &scopes, &weights, &inputs);
         Ok(Program {
             source: document.source,
             model: document.model,
@@ -143,21 +143,22 @@ impl Reader {
         })
     }
 
-    fn named(
+    fn named_buffers(
         &self,
         table: &'static str,
         names: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<usize, String>, ProgramError> {
         let mut out = BTreeMap::new();
         for (key, name) in names {
-            let place = || Place::Given(table, cut(key));
-            let number = key.parse::<i64>().map_err(|_| not("the number of a buffer", key)).map_err(at(place()))?;
-            let buffer = self.number(number).map_err(at(place()))?;
+            let place = || JsonPlace::Given(table, truncated(key));
+            let number =
+                key.parse().map_err(|_| unexpected("the number of a buffer", key)).map_err(at_place(place()))?;
+            let buffer = self.number(number).map_err(at_place(place()))?;
             if name.is_empty() {
-                return Err(at(place())(Fault::EmptyName));
+                return Err(at_place(place())(Fault::EmptyName));
             }
             if out.insert(buffer, name.clone()).is_some() {
-                return Err(at(place())(Fault::GivenTwice(buffer)));
+                return Err(at_place(place())(Fault::GivenTwice(buffer)));
             }
         }
         Ok(out)
@@ -170,7 +171,7 @@ impl Reader {
     ) -> Result<Vec<Scope>, ProgramError> {
         let mut out = Vec::with_capacity(records.len());
         for (number, (module, functions, file)) in records.into_iter().enumerate() {
-            let file = file.map(|file| index("file", file, files)).transpose().map_err(at(Place::Scope(number)))?;
+            let file = file.map(|x| index("file", x, files)).transpose().map_err(at_place(JsonPlace::Scope(number)))?;
             out.push(Scope { module, functions, file });
         }
         Ok(out)
@@ -178,17 +179,17 @@ impl Reader {
 
     fn operation(&self, number: usize, record: OpRecord, scopes: usize) -> Result<Operation, ProgramError> {
         let name = record.o;
-        let place = |part: String| Place::Op(number, cut(&name), part);
+        let place = |part: String| JsonPlace::Op(number, truncated(&name), part);
         if name.is_empty() {
-            return Err(at(place("name".into()))(Fault::EmptyName));
+            return Err(at_place(place("name".into()))(Fault::EmptyName));
         }
         let mut operands = Vec::with_capacity(record.i.len());
         for (i, value) in record.i.iter().enumerate() {
-            operands.push(self.operand(value).map_err(at(place(format!("operand {i}"))))?);
+            operands.push(self.operand(value).map_err(at_place(place(format!("operand {i}"))))?);
         }
         let mut keywords = Vec::with_capacity(record.a.len());
         for (key, value) in &record.a {
-            let operand = self.operand(value).map_err(at(place(format!("keyword {}", cut(key)))))?;
+            let operand = self.operand(value).map_err(at_place(place(format!("keyword {}", truncated(key)))))?;
             keywords.push((key.clone(), operand));
         }
         // Copies of expanded views must not exceed the limit together.
@@ -196,38 +197,38 @@ impl Reader {
         let needed = views.fold(0u64, |sum, view| sum.saturating_add((view.elements() * view.dtype.units()) as u64));
         if needed > self.limits.elements {
             let limit = self.limits.elements;
-            return Err(at(place("all operands".into()))(Fault::Elements { needed, limit }));
+            return Err(at_place(place("all operands".into()))(Fault::Elements { needed, limit }));
         }
         let mut outputs = Vec::with_capacity(record.y.len());
         for (i, value) in record.y.iter().enumerate() {
-            let view = self.view_or_none(value).map_err(at(place(format!("output {i}"))))?;
+            let view = self.view_or_none(value).map_err(at_place(place(format!("output {i}"))))?;
             outputs.push(view);
         }
         let mut written = Vec::new();
         for &i in &record.w {
-            let i = index("operand", i, operands.len()).map_err(at(place("w".into())))?;
+            let i = index("operand", i, operands.len()).map_err(at_place(place("w".into())))?;
             if !matches!(operands[i], Operand::View(_)) {
-                return Err(at(place("w".into()))(not("a view", &format!("operand {i}"))));
+                return Err(at_place(place("w".into()))(unexpected("a view", &format!("operand {i}"))));
             }
             written.push(i);
         }
         if !written.is_empty() && written.len() != outputs.len() {
             let fault = Fault::Outputs { written: written.len(), outputs: outputs.len() };
-            return Err(at(place("w".into()))(fault));
+            return Err(at_place(place("w".into()))(fault));
         }
-        let scalar = record.x.as_ref().map(scalars).transpose().map_err(at(place("x".into())))?;
+        let scalar = record.x.as_ref().map(scalars).transpose().map_err(at_place(place("x".into())))?;
         if scalar.is_some() && outputs.iter().any(Option::is_some) {
-            return Err(at(place("x".into()))(Fault::ScalarAndOutputs));
+            return Err(at_place(place("x".into()))(Fault::ScalarAndOutputs));
         }
-        let scope = record.s.map(|s| index("scope", s, scopes)).transpose().map_err(at(place("s".into())))?;
-        let line = record.l.map(size).transpose().map_err(at(place("l".into())))?;
+        let scope = record.s.map(|s| index("scope", s, scopes)).transpose().map_err(at_place(place("s".into())))?;
+        let line = record.l.map(size).transpose().map_err(at_place(place("l".into())))?;
         Ok(Operation { name, operands, keywords, outputs, written, scalar, scope, line })
     }
 
     fn steps(&self, records: Vec<StepRecord>, count: usize) -> Result<Vec<Step>, ProgramError> {
         let (mut out, mut from) = (Vec::with_capacity(records.len()), 0);
         for (number, record) in records.into_iter().enumerate() {
-            let at = |fault| at(Place::Step(number))(fault);
+            let at = |fault| at_place(JsonPlace::Step(number))(fault);
             let start = size(record.ops.0).map_err(at)?;
             let end = size(record.ops.1).map_err(at)?;
             if start < from || end < start || end > count {
@@ -246,7 +247,7 @@ impl Reader {
     fn taps(&self, records: Vec<TapRecord>, steps: &[Step]) -> Result<Vec<ProgramTap>, ProgramError> {
         let (mut out, mut seen) = (Vec::with_capacity(records.len()), HashSet::new());
         for (number, record) in records.into_iter().enumerate() {
-            let at = |fault| at(Place::Tap(number))(fault);
+            let at = |fault| at_place(JsonPlace::Tap(number))(fault);
             if record.tap.is_empty() {
                 return Err(at(Fault::EmptyName));
             }
@@ -257,10 +258,10 @@ impl Reader {
                 return Err(at(Fault::OutsideStep { op, step, start: range.start, end: range.end }));
             }
             if !seen.insert((record.tap.clone(), step)) {
-                return Err(at(Fault::Duplicate { tap: cut(&record.tap), step }));
+                return Err(at(Fault::Duplicate { tap: truncated(&record.tap), step }));
             }
             let Some(view) = self.view_or_none(&record.v).map_err(at)? else {
-                return Err(at(not("a view", "null")));
+                return Err(at(unexpected("a view", "null")));
             };
             out.push(ProgramTap { tap: record.tap, step, op, view });
         }
@@ -277,7 +278,7 @@ impl Reader {
         match self.operand(value)? {
             Operand::View(view) => Ok(Some(view)),
             Operand::None => Ok(None),
-            _ => Err(not("a view or null", &value.to_string())),
+            _ => Err(unexpected("a view or null", &value.to_string())),
         }
     }
 
@@ -293,9 +294,9 @@ impl Reader {
                     Ok(x.as_null().map_or_else(|| scalar(x).map(Operand::Scalar), |()| Ok(Operand::None))?)
                 }
                 Some((key, Value::String(name))) if key == "t" => dtype(name).map(Operand::DType),
-                _ => Err(not("an operand", &value.to_string())),
+                _ => Err(unexpected("an operand", &value.to_string())),
             },
-            _ => Err(not("an operand", &value.to_string())),
+            _ => Err(unexpected("an operand", &value.to_string())),
         }
     }
 
@@ -304,7 +305,7 @@ impl Reader {
         let parts = value.as_array().map(Vec::as_slice).unwrap_or_default();
         let (buffer, shape, strides) = match parts {
             [buffer, shape, strides, ..] if parts.len() <= 5 => (buffer, shape, strides),
-            _ => return Err(not("a view", &value.to_string())),
+            _ => return Err(unexpected("a view", &value.to_string())),
         };
         let buffer = self.number(int(buffer)?)?;
         let offset = parts.get(3).filter(|x| !x.is_null()).map(|x| size(int(x)?)).transpose()?.unwrap_or(0);
@@ -312,7 +313,7 @@ impl Reader {
         let to = match parts.get(4) {
             None | Some(Value::Null) => from,
             Some(Value::String(name)) => dtype(name)?,
-            Some(other) => return Err(not("a dtype", &other.to_string())),
+            Some(other) => return Err(unexpected("a dtype", &other.to_string())),
         };
         if !from.can_be_viewed_as(to) {
             return Err(Fault::Reinterpreted { from, to });
@@ -326,7 +327,7 @@ fn checked(view: View, limits: Limits) -> Result<View, Fault> {
     if view.shape.len() != view.strides.len() {
         return Err(Fault::Strides { axes: view.shape.len(), strides: view.strides.len() });
     }
-    view.reach(limits.elements)?;
+    view.span(limits.elements)?;
     Ok(view)
 }
 
@@ -334,7 +335,7 @@ fn checked(view: View, limits: Limits) -> Result<View, Fault> {
 fn canonical(buffer: usize, parts: &[Value]) -> Result<View, Fault> {
     let (name, shape) = match parts {
         [Value::String(name), shape, ..] if parts.len() <= 4 => (name, sizes(shape)?),
-        _ => return Err(not("[dtype, shape, strides, offset]", &Value::from(parts).to_string())),
+        _ => return Err(unexpected("[dtype, shape, strides, offset]", &Value::from(parts).to_string())),
     };
     let dtype = dtype(name)?;
     let strides = match parts.get(2).filter(|x| !x.is_null()) {
@@ -349,7 +350,7 @@ fn canonical(buffer: usize, parts: &[Value]) -> Result<View, Fault> {
 }
 
 fn dtype(name: &str) -> Result<DType, Fault> {
-    DType::named(name).ok_or_else(|| Fault::DType(cut(name)))
+    DType::from_name(name).ok_or_else(|| Fault::DType(truncated(name)))
 }
 
 /// A number, boolean or text; non-finite floats are texts.
@@ -359,7 +360,7 @@ fn scalar(value: &Value) -> Result<Scalar, Fault> {
         Value::Number(x) => match (x.as_i64(), x.as_f64()) {
             (Some(x), _) => Ok(Scalar::Int(x)),
             (None, Some(x)) => Ok(Scalar::Float(x)),
-            (None, None) => Err(not("a number", &x.to_string())),
+            (None, None) => Err(unexpected("a number", &x.to_string())),
         },
         Value::String(x) => Ok(match x.as_str() {
             "inf" => Scalar::Float(f64::INFINITY),
@@ -367,7 +368,7 @@ fn scalar(value: &Value) -> Result<Scalar, Fault> {
             "nan" => Scalar::Float(f64::NAN),
             _ => Scalar::Text(x.clone()),
         }),
-        _ => Err(not("a scalar", &value.to_string())),
+        _ => Err(unexpected("a scalar", &value.to_string())),
     }
 }
 
@@ -386,12 +387,12 @@ fn scalars(value: &Value) -> Result<Vec<Scalar>, Fault> {
 }
 
 fn sizes(value: &Value) -> Result<Vec<usize>, Fault> {
-    let list = value.as_array().ok_or_else(|| not("a list of whole numbers", &value.to_string()))?;
+    let list = value.as_array().ok_or_else(|| unexpected("a list of whole numbers", &value.to_string()))?;
     list.iter().map(|x| size(int(x)?)).collect()
 }
 
 fn int(value: &Value) -> Result<i64, Fault> {
-    value.as_i64().ok_or_else(|| not("a whole number", &value.to_string()))
+    value.as_i64().ok_or_else(|| unexpected("a whole number", &value.to_string()))
 }
 
 fn size(x: i64) -> Result<usize, Fault> {
@@ -403,12 +404,12 @@ fn index(what: &'static str, x: i64, count: usize) -> Result<usize, Fault> {
     if index < count { Ok(index) } else { Err(Fault::Index { what, index, count }) }
 }
 
-fn not(expected: &'static str, found: &str) -> Fault {
-    Fault::Not { expected, found: cut(found) }
+fn unexpected(expected: &'static str, found: &str) -> Fault {
+    Fault::Not { expected, found: truncated(found) }
 }
 
 /// The start of a text from the file, for a message.
-fn cut(text: &str) -> String {
+fn truncated(text: &str) -> String {
     const LONGEST: usize = 60;
     let plain: String = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().count() > LONGEST { plain + "..." } else { plain }

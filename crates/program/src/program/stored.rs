@@ -9,9 +9,9 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::program::Program;
-use crate::program::read::at;
+use crate::program::read::at_place;
 use crate::value::dtype::{DType, Kind};
-use crate::value::error::{Fault, Place, ProgramError};
+use crate::value::error::{Fault, JsonPlace, ProgramError};
 use crate::value::tensor::{Tensor, Values};
 
 /// The largest program.safetensors, in bytes.
@@ -35,7 +35,7 @@ pub(crate) fn read(folder: &Path, program: &Program) -> Result<HashMap<usize, Te
     let mut buffers: Vec<usize> = program.given.keys().copied().collect();
     buffers.sort_unstable();
     for buffer in buffers {
-        let at = |fault| at(Place::Value(buffer))(fault);
+        let at = |fault| at_place(JsonPlace::Value(buffer))(fault);
         let stored = tensors.tensor(&buffer.to_string()).map_err(|_| at(Fault::Missing))?;
         let view = &program.buffers[buffer];
         out.insert(buffer, tensor(&stored, view.dtype, &view.shape).map_err(at)?);

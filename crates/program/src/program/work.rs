@@ -1,5 +1,4 @@
-//! Estimates the work of a program, and refuses more than its files justify. Work counts the numbers that operations read and write, and the products that
-//! they sum.
+//! Estimates the work of a program, and refuses more than its files justify. Work counts numbers that are read and written, and products that are summed.
 
 use std::collections::BTreeMap;
 
@@ -11,44 +10,44 @@ use crate::value::view::View;
 use crate::weights::Weights;
 
 /// The work that any program may do: a few seconds.
-const FEW: u64 = 1 << 31;
+const BASE_LIMIT: u64 = 1 << 31;
 
 /// Work for each pair of a weight element and a number of the inputs and constants: every token is multiplied with every weight, and a model may use a
 /// weight in each of its layers.
-const FOR_A_WEIGHT_AND_NUMBER: u64 = 32;
+const PER_WEIGHT_AND_NUMBER: u64 = 32;
 
 /// Work for each byte of the recording.
-const FOR_A_BYTE: u64 = 64;
+const PER_BYTE: u64 = 64;
 
 /// Gives the number of products that an operation sums.
 type Terms = fn(&Operation) -> u64;
 
 /// Operations that sum products, and the number of these. It is computed from operands, because a recorded output may be smaller than what is computed.
 const PRODUCTS: &[(&str, Terms)] = &[
-    ("linear", of_rows),
-    ("matmul", of_columns),
-    ("bmm", of_columns),
-    ("mm", of_columns),
-    ("addmm", of_columns_behind_bias),
-    ("baddbmm", of_columns_behind_bias),
-    ("_grouped_mm", of_columns),
-    ("transformers.grouped_mm_fallback", of_columns),
-    ("linalg_solve_triangular", of_columns),
-    ("conv1d", of_kernel),
-    ("conv2d", of_kernel),
-    ("avg_pool2d", of_window),
-    ("max_pool2d", of_window),
-    ("max_pool2d_with_indices", of_window),
-    ("fft_fft", of_last_axis),
-    ("fft_ifft", of_last_axis),
-    ("fft_fftn", of_last_axis),
-    ("fft_rfft", of_last_axis),
-    ("fft_irfft", of_last_axis),
-    ("scaled_dot_product_attention", of_keys),
-    ("_scaled_dot_product_flash_attention_for_cpu", of_keys),
-    ("ggml.MUL_MAT", of_ggml_rows),
-    ("ggml.MUL_MAT_ID", of_ggml_rows),
-    ("ggml.SOLVE_TRI", of_columns),
+    ("linear", terms_linear),
+    ("matmul", terms_matmul),
+    ("bmm", terms_matmul),
+    ("mm", terms_matmul),
+    ("addmm", terms_addmm),
+    ("baddbmm", terms_addmm),
+    ("_grouped_mm", terms_matmul),
+    ("transformers.grouped_mm_fallback", terms_matmul),
+    ("linalg_solve_triangular", terms_matmul),
+    ("conv1d", terms_conv),
+    ("conv2d", terms_conv),
+    ("avg_pool2d", terms_pool),
+    ("max_pool2d", terms_pool),
+    ("max_pool2d_with_indices", terms_pool),
+    ("fft_fft", terms_fft),
+    ("fft_ifft", terms_fft),
+    ("fft_fftn", terms_fft),
+    ("fft_rfft", terms_fft),
+    ("fft_irfft", terms_fft),
+    ("scaled_dot_product_attention", terms_attention),
+    ("_scaled_dot_product_flash_attention_for_cpu", terms_attention),
+    ("ggml.MUL_MAT", terms_mul_mat),
+    ("ggml.MUL_MAT_ID", terms_mul_mat),
+    ("ggml.SOLVE_TRI", terms_matmul),
 ];
 
 impl Program {
@@ -65,9 +64,9 @@ impl Program {
         names.extend(of_weights.iter().map(|(buffer, size)| (&self.weights[buffer], *size)));
         let elements = names.values().copied().fold(0, u64::saturating_add);
         let given = self.given.values().map(|tensor| tensor.len() as u64).fold(0, u64::saturating_add);
-        let of_files = self.recorded.saturating_mul(FOR_A_BYTE);
-        let limit = FEW
-            .saturating_add(elements.saturating_mul(given).saturating_mul(FOR_A_WEIGHT_AND_NUMBER))
+        let of_files = self.recorded.saturating_mul(PER_BYTE);
+        let limit = BASE_LIMIT
+            .saturating_add(elements.saturating_mul(given).saturating_mul(PER_WEIGHT_AND_NUMBER))
             .saturating_add(of_files);
         within_work(self.work(|buffer| of_weights.contains_key(&buffer)), limit)
     }
@@ -109,42 +108,42 @@ fn extent(op: &Operation, at: usize, from_last: usize) -> u64 {
     view(op, at).and_then(|view| view.shape.iter().rev().nth(from_last).copied()).unwrap_or(1) as u64
 }
 
-fn of(op: &Operation, at: usize) -> u64 {
+fn operand_numbers(op: &Operation, at: usize) -> u64 {
     view(op, at).map_or(0, numbers)
 }
 
-fn of_rows(op: &Operation) -> u64 {
-    of(op, 0).saturating_mul(extent(op, 1, 1))
+fn terms_linear(op: &Operation) -> u64 {
+    operand_numbers(op, 0).saturating_mul(extent(op, 1, 1))
 }
 
 fn columns(op: &Operation, first: usize) -> u64 {
     // Either may be broadcast over the other's batch.
-    let by_columns = of(op, first).saturating_mul(extent(op, first + 1, 0));
-    by_columns.max(of(op, first + 1).saturating_mul(extent(op, first, 1)))
+    let by_columns = operand_numbers(op, first).saturating_mul(extent(op, first + 1, 0));
+    by_columns.max(operand_numbers(op, first + 1).saturating_mul(extent(op, first, 1)))
 }
 
-fn of_columns(op: &Operation) -> u64 {
+fn terms_matmul(op: &Operation) -> u64 {
     columns(op, 0)
 }
 
-fn of_columns_behind_bias(op: &Operation) -> u64 {
+fn terms_addmm(op: &Operation) -> u64 {
     columns(op, 1)
 }
 
 /// In ggml the weights come first; in a mixture of experts each row is multiplied with one of them.
-fn of_ggml_rows(op: &Operation) -> u64 {
-    of(op, 1).saturating_mul(extent(op, 0, 1))
+fn terms_mul_mat(op: &Operation) -> u64 {
+    operand_numbers(op, 1).saturating_mul(extent(op, 0, 1))
 }
 
 /// Each output element of a channel sums over the whole kernel of that channel.
-fn of_kernel(op: &Operation) -> u64 {
+fn terms_conv(op: &Operation) -> u64 {
     let kernel = view(op, 1).map_or(&[][..], |kernel| &kernel.shape);
     let each = kernel.iter().skip(1).map(|&extent| extent as u64).fold(1, u64::saturating_mul);
     op.outputs.iter().flatten().map(numbers).fold(0, u64::saturating_add).saturating_mul(each)
 }
 
 /// The extents of the window are numbers among the operands.
-fn of_window(op: &Operation) -> u64 {
+fn terms_pool(op: &Operation) -> u64 {
     fn extents(operand: &Operand) -> u64 {
         match operand {
             Operand::Scalar(Scalar::Int(extent)) => extent.unsigned_abs().max(1),
@@ -156,11 +155,11 @@ fn of_window(op: &Operation) -> u64 {
     given.saturating_mul(op.operands.get(1).map_or(1, extents))
 }
 
-fn of_last_axis(op: &Operation) -> u64 {
-    of(op, 0).saturating_mul(extent(op, 0, 0))
+fn terms_fft(op: &Operation) -> u64 {
+    operand_numbers(op, 0).saturating_mul(extent(op, 0, 0))
 }
 
 /// Each query is multiplied with each key, and each result sums over each value.
-fn of_keys(op: &Operation) -> u64 {
-    of(op, 0).saturating_mul(extent(op, 1, 1)).saturating_mul(2)
+fn terms_attention(op: &Operation) -> u64 {
+    operand_numbers(op, 0).saturating_mul(extent(op, 1, 1)).saturating_mul(2)
 }

@@ -65,7 +65,7 @@ const NAMES: [(&str, DType); 14] = [
 
 impl DType {
     /// The type of that name in program.json.
-    pub fn named(name: &str) -> Option<DType> {
+    pub fn from_name(name: &str) -> Option<DType> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
     }
 

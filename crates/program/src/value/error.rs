@@ -41,7 +41,7 @@ pub enum ProgramError {
     #[error("program.json: {place}: {fault}")]
     At {
         /// The place.
-        place: Place,
+        place: JsonPlace,
         /// What is wrong.
         fault: Fault,
     },
@@ -49,7 +49,7 @@ pub enum ProgramError {
 
 /// A place in program.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum JsonPlace {
     /// The buffer with this number.
     Value(usize),
     /// The entry of `weights`, `constants` or `inputs`.
@@ -68,17 +68,17 @@ pub enum Place {
     Ops,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for JsonPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Value(buffer) => write!(f, "values[{buffer}]"),
-            Place::Given(table, key) => write!(f, "{table}: {key}"),
-            Place::Op(op, name, part) => write!(f, "op {op} ({name}), {part}"),
-            Place::Step(step) => write!(f, "steps[{step}]"),
-            Place::Tap(tap) => write!(f, "taps[{tap}]"),
-            Place::Scope(scope) => write!(f, "scopes[{scope}]"),
-            Place::Whole => f.write_str("all buffers"),
-            Place::Ops => f.write_str("all operations"),
+            JsonPlace::Value(buffer) => write!(f, "values[{buffer}]"),
+            JsonPlace::Given(table, key) => write!(f, "{table}: {key}"),
+            JsonPlace::Op(op, name, part) => write!(f, "op {op} ({name}), {part}"),
+            JsonPlace::Step(step) => write!(f, "steps[{step}]"),
+            JsonPlace::Tap(tap) => write!(f, "taps[{tap}]"),
+            JsonPlace::Scope(scope) => write!(f, "scopes[{scope}]"),
+            JsonPlace::Whole => f.write_str("all buffers"),
+            JsonPlace::Ops => f.write_str("all operations"),
         }
     }
 }

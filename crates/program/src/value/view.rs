@@ -43,7 +43,7 @@ impl View {
     }
 
     /// How many numbers of the buffer the view reaches over, if that and the number of elements are at most `limit`.
-    pub(crate) fn reach(&self, limit: u64) -> Result<usize, Fault> {
+    pub(crate) fn span(&self, limit: u64) -> Result<usize, Fault> {
         // The other axes of an empty view count too, because kernels multiply some of them.
         let extents = self.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent.max(1)));
         let extents = extents.ok_or(Fault::Overflow)?;
@@ -152,14 +152,14 @@ mod tests {
             strides: strides.into(),
             offset,
         };
-        assert_eq!(view(&[2, 3], &[3, 1], 4, DType::F32).reach(100).unwrap(), 10);
-        assert_eq!(view(&[2, 3], &[3, 1], 4, DType::C64).reach(100).unwrap(), 20);
-        assert_eq!(view(&[0, 9], &[3, 1], 4, DType::F32).reach(100).unwrap(), 0);
-        assert!(matches!(view(&[0, usize::MAX, 9], &[3, 1, 1], 4, DType::F32).reach(100), Err(Fault::Overflow)));
-        assert!(matches!(view(&[1 << 40, 1 << 40], &[0, 0], 0, DType::F32).reach(100), Err(Fault::Overflow)));
-        assert!(matches!(view(&[2], &[usize::MAX], 1, DType::F32).reach(100), Err(Fault::Overflow)));
+        assert_eq!(view(&[2, 3], &[3, 1], 4, DType::F32).span(100).unwrap(), 10);
+        assert_eq!(view(&[2, 3], &[3, 1], 4, DType::C64).span(100).unwrap(), 20);
+        assert_eq!(view(&[0, 9], &[3, 1], 4, DType::F32).span(100).unwrap(), 0);
+        assert!(matches!(view(&[0, usize::MAX, 9], &[3, 1, 1], 4, DType::F32).span(100), Err(Fault::Overflow)));
+        assert!(matches!(view(&[1 << 40, 1 << 40], &[0, 0], 0, DType::F32).span(100), Err(Fault::Overflow)));
+        assert!(matches!(view(&[2], &[usize::MAX], 1, DType::F32).span(100), Err(Fault::Overflow)));
         assert!(matches!(
-            view(&[101], &[0], 1, DType::F32).reach(100),
+            view(&[101], &[0], 1, DType::F32).span(100),
             Err(Fault::Elements { needed: 101, limit: 100 })
         ));
     }

@@ -50,7 +50,7 @@ fn the_good_one_is_read() {
         (program.scopes()[0].module.as_str(), program.files(), program.weights()[&1].as_str()),
         ("m", &["a.py".to_owned()][..], "w")
     );
-    assert!(program.opaque().is_empty() && program.inputs().is_empty() && program.buffers().len() == 5);
+    assert!(program.unsupported().is_empty() && program.inputs().is_empty() && program.buffers().len() == 5);
 }
 
 #[test]

@@ -2,15 +2,15 @@
 
 use super::super::call::{Call, Results};
 use super::super::special;
-use super::{ensure, float, four, is_given, like, or_zero, tiled};
+use super::{ensure, float, four, is_given, or_zero, repeated, result_like};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
 /// f of every pair of values, with the second operand repeated along each axis.
 fn binary(call: &Call<'_>, f: impl Fn(f64, f64) -> f64) -> Results {
     let (a, b) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
-    let fellow = tiled(&b.to_floats(), four(&b.shape)?, four(&a.shape)?)?;
-    Ok(like(a, a.to_floats().iter().zip(fellow).map(|(&a, b)| f(a, b)).collect()))
+    let fellow = repeated(&b.to_floats(), four(&b.shape)?, four(&a.shape)?)?;
+    Ok(result_like(a, a.to_floats().iter().zip(fellow).map(|(&a, b)| f(a, b)).collect()))
 }
 
 /// a + b.
@@ -36,7 +36,7 @@ pub(super) fn div(call: &Call<'_>) -> Results {
 /// f of every value.
 fn unary(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {
     let x = call.tensor(0, "src0")?;
-    Ok(like(x, x.to_floats().iter().map(|&x| f(x)).collect()))
+    Ok(result_like(x, x.to_floats().iter().map(|&x| f(x)).collect()))
 }
 
 /// scale · x + bias.
@@ -213,7 +213,7 @@ fn gated(call: &Call<'_>, f: impl Fn(f64, f64) -> f64) -> Results {
     if is_given(call, 1) {
         let b = call.tensor(1, "src1")?;
         ensure(b.shape == x.shape, "gates and values", &x.shape, &b.shape)?;
-        return Ok(like(x, x.to_floats().iter().zip(b.to_floats().iter()).map(|(&a, &b)| f(a, b)).collect()));
+        return Ok(result_like(x, x.to_floats().iter().zip(b.to_floats().iter()).map(|(&a, &b)| f(a, b)).collect()));
     }
     let Some((&width, outer)) = x.shape.split_last().filter(|(width, _)| width.is_multiple_of(2)) else {
         return Err(KernelError::Shape { what: "halves of a row", left: x.shape.clone(), right: vec![2] });

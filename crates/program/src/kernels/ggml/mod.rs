@@ -146,7 +146,7 @@ fn is_given(call: &Call<'_>, position: usize) -> bool {
 }
 
 /// A result with the shape of the operand.
-fn like(x: &Tensor<'_>, values: Vec<f64>) -> Vec<Tensor<'static>> {
+fn result_like(x: &Tensor<'_>, values: Vec<f64>) -> Vec<Tensor<'static>> {
     vec![Tensor::of(x.shape.clone(), values)]
 }
 
@@ -164,12 +164,12 @@ fn for_each(shape: [usize; 4], mut at: impl FnMut([usize; 4])) {
 }
 
 /// The offset of an index in dense values.
-fn place(shape: [usize; 4], at: [usize; 4]) -> usize {
+fn offset(shape: [usize; 4], at: [usize; 4]) -> usize {
     contiguous_strides(&shape).iter().zip(at).map(|(stride, i)| stride * i).sum()
 }
 
 /// Repeats values along each axis until they fill `to`.
-fn tiled<T: Copy>(values: &[T], from: [usize; 4], to: [usize; 4]) -> Result<Vec<T>, KernelError> {
+fn repeated<T: Copy>(values: &[T], from: [usize; 4], to: [usize; 4]) -> Result<Vec<T>, KernelError> {
     let fits = from.iter().zip(to).all(|(&from, to)| if from == 0 { to == 0 } else { to.is_multiple_of(from) });
     ensure(fits, "a tensor to be repeated", &from, &to)?;
     if from == to {

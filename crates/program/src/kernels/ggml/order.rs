@@ -13,7 +13,7 @@ fn sorted(row: &[f64], largest: bool) -> Vec<usize> {
 }
 
 /// The `count` indices that f selects in each row.
-fn places(call: &Call<'_>, count: usize, f: impl Fn(&[f64]) -> Vec<usize>) -> Results {
+fn select_indices(call: &Call<'_>, count: usize, f: impl Fn(&[f64]) -> Vec<usize>) -> Results {
     let x = call.tensor(0, "src0")?;
     let shape = four(&x.shape)?;
     let [batch, heads, rows, width] = shape;
@@ -31,13 +31,13 @@ pub(super) fn argsort(call: &Call<'_>) -> Results {
         1 => true,
         other => return Err(KernelError::Value { name: "order", value: other.to_string() }),
     };
-    places(call, four(&call.tensor(0, "src0")?.shape)?[3], |row| sorted(row, largest))
+    select_indices(call, four(&call.tensor(0, "src0")?.shape)?[3], |row| sorted(row, largest))
 }
 
 /// The indices of the k largest of each row, descending, except that the first two are exchanged as ggml does: their order is left open.
 pub(super) fn top_k(call: &Call<'_>) -> Results {
     let k = four(call.output_shape(0)?)?[3];
-    places(call, k, |row| {
+    select_indices(call, k, |row| {
         let mut places = sorted(row, true);
         places.truncate(k);
         if k > 1 {
@@ -49,6 +49,6 @@ pub(super) fn top_k(call: &Call<'_>) -> Results {
 
 /// The index of the largest value in each row of a matrix.
 pub(super) fn argmax(call: &Call<'_>) -> Results {
-    let out = places(call, 1, |row| sorted(row, true)[..1].to_vec())?;
+    let out = select_indices(call, 1, |row| sorted(row, true)[..1].to_vec())?;
     Ok(out.into_iter().map(|y| Tensor { shape: vec![y.values.len()], ..y }).collect())
 }

@@ -2,8 +2,8 @@
 
 use super::super::call::{Call, Results, axis, size};
 use super::super::shape;
-use super::product::row_of;
-use super::{ensure, float, for_each, four, int, like, or_zero, place, tiled};
+use super::product::check_index;
+use super::{ensure, float, for_each, four, int, offset, or_zero, repeated, result_like};
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, each_kind};
 
@@ -25,7 +25,7 @@ pub(super) fn get_rows(call: &Call<'_>) -> Results {
     call.room("rows", &[b3, b2, count, width])?;
     let mut starts = Vec::with_capacity(ids.len());
     for (at, &id) in ids.iter().enumerate() {
-        starts.push((at / count * rows + row_of(id, rows)?) * width);
+        starts.push((at / count * rows + check_index(id, rows)?) * width);
     }
     let values = each_kind!(&a.values, x => starts.iter().flat_map(|&start| &x[start..start + width]).copied().collect::<Vec<_>>());
     Ok(vec![Tensor::of(vec![b3, b2, count, width], values)])
@@ -44,13 +44,13 @@ pub(super) fn set_rows(call: &Call<'_>) -> Results {
         for head in 0..b2 {
             for row in 0..count {
                 let id = ids[(batch % c2 * c1 + head % c1) * count + row];
-                let to = place(whole, [batch, head, row_of(id, extent)?, 0]);
-                let from = place(given, [batch, head, row, 0]);
+                let to = offset(whole, [batch, head, check_index(id, extent)?, 0]);
+                let from = offset(given, [batch, head, row, 0]);
                 out[to..to + width].copy_from_slice(&values[from..from + width]);
             }
         }
     }
-    Ok(like(into, out))
+    Ok(result_like(into, out))
 }
 
 /// The first operand with the second stored over it, at an offset and with strides in elements.
@@ -76,7 +76,7 @@ pub(super) fn set(call: &Call<'_>) -> Results {
             out[to] = value;
         }
     });
-    Ok(like(into, out))
+    Ok(result_like(into, out))
 }
 
 /// y\[t,u,:\] = a\[t,u,:\] + b\[ids\[t,u\],:\].
@@ -88,10 +88,10 @@ pub(super) fn add_id(call: &Call<'_>) -> Results {
     ensure(numbers == [1, 1, tokens, used], "rows and their numbers", &shape, &numbers)?;
     let (b, mut out) = (b.to_floats(), a.to_floats().into_owned());
     for (row, &id) in out.chunks_exact_mut(width.max(1)).zip(ids.to_ints().iter()) {
-        let start = row_of(id, rows)? * width;
+        let start = check_index(id, rows)? * width;
         row.iter_mut().zip(&b[start..start + width]).for_each(|(y, b)| *y += b);
     }
-    Ok(like(a, out))
+    Ok(result_like(a, out))
 }
 
 /// Concatenates two tensors along an axis.
@@ -108,7 +108,7 @@ pub(super) fn concat(call: &Call<'_>) -> Results {
 pub(super) fn repeat(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "src0")?;
     let (from, to) = (four(&x.shape)?, four(call.output_shape(0)?)?);
-    let values = each_kind!(&x.values, x => tiled(x, from, to)?);
+    let values = each_kind!(&x.values, x => repeated(x, from, to)?);
     Ok(vec![Tensor::of(to.to_vec(), values)])
 }
 
@@ -136,7 +136,7 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
         let source: [i64; 4] = std::array::from_fn(|axis| (at[axis] as i64).wrapping_sub(before[axis]));
         let is_inside = (0..4).all(|axis| (0..from[axis] as i64).contains(&source[axis]));
         let wrapped = std::array::from_fn(|axis| source[axis].rem_euclid(from[axis] as i64) as usize);
-        out.push(if is_inside || circular { x[place(from, wrapped)] } else { 0.0 });
+        out.push(if is_inside || circular { x[offset(from, wrapped)] } else { 0.0 });
     });
     Ok(vec![Tensor::of(to.to_vec(), out)])
 }
@@ -148,9 +148,9 @@ pub(super) fn roll(call: &Call<'_>) -> Results {
     let (values, mut out) = (x.to_floats(), Vec::with_capacity(x.len()));
     for_each(shape, |at| {
         let turned = |axis: usize| (at[axis] as i64).wrapping_sub(shifts[axis]).rem_euclid(shape[axis] as i64) as usize;
-        out.push(values[place(shape, std::array::from_fn(turned))]);
+        out.push(values[offset(shape, std::array::from_fn(turned))]);
     });
-    Ok(like(x, out))
+    Ok(result_like(x, out))
 }
 
 /// A triangle of each matrix, the rest zeros: `kind` 0 upper with diagonal, 1 upper without, 2 lower with, 3 lower without.
@@ -182,7 +182,7 @@ fn masked(call: &Call<'_>, f: impl Fn(usize, usize) -> Option<f64>) -> Results {
     for (at, y) in out.iter_mut().enumerate() {
         *y = f(at / columns % rows, at % columns).unwrap_or(*y);
     }
-    Ok(like(x, out))
+    Ok(result_like(x, out))
 }
 
 /// Diagonal matrices with these rows as diagonals.

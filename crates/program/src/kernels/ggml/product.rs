@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::call::{self, Call, Results};
 use super::super::matmul::rows_by_rows;
-use super::{ensure, four, place};
+use super::{ensure, four, offset};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
@@ -44,7 +44,7 @@ pub(super) fn mul_mat_id(call: &Call<'_>) -> Results {
     let (a, b) = (a.to_floats(), b.to_floats());
     let mut by_expert: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, &id) in ids.to_ints().iter().enumerate() {
-        by_expert.entry(row_of(id, experts)?).or_default().push(at);
+        by_expert.entry(check_index(id, experts)?).or_default().push(at);
     }
     let mut out = vec![0.0; tokens * used * n];
     for (expert, places) in by_expert {
@@ -62,7 +62,7 @@ pub(super) fn mul_mat_id(call: &Call<'_>) -> Results {
 }
 
 /// Checks that an index is not negative and within the axis.
-pub(super) fn row_of(index: i64, extent: usize) -> Result<usize, KernelError> {
+pub(super) fn check_index(index: i64, extent: usize) -> Result<usize, KernelError> {
     match index {
         0.. => call::index(index, extent),
         _ => Err(KernelError::Index { index, extent }),
@@ -81,7 +81,7 @@ pub(super) fn ssm_conv(call: &Call<'_>) -> Results {
     for sequence in 0..sequences {
         for token in 0..tokens {
             for channel in 0..channels {
-                let start = place(shape, [0, sequence, channel, token]);
+                let start = offset(shape, [0, sequence, channel, token]);
                 let taps = x[start..start + width].iter().zip(&w[channel * width..]);
                 out.push(taps.map(|(x, w)| x * w).sum::<f64>());
             }

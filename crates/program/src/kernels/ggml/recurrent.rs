@@ -1,10 +1,9 @@
-//! Computes operations with a recurrent state (state-space models, RWKV, linear attention). The result holds the output for each token, then the final
-//! states.
+//! Computes operations with a recurrent state (state-space models, RWKV, linear attention). The result holds the outputs, then the final states.
 
 use super::super::call::{Call, Results};
 use super::super::special;
-use super::product::row_of;
-use super::{ensure, float, four, int, place};
+use super::product::check_index;
+use super::{ensure, float, four, int, offset};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
@@ -28,8 +27,8 @@ fn last_state_alone(call: &Call<'_>) -> Result<(), KernelError> {
 /// heads share the B and C of their group. Source: Gu and Dao, Mamba, 2023.
 pub(super) fn ssm_scan(call: &Call<'_>) -> Results {
     last_state_alone(call)?;
-    let given = |at: usize| call.tensor(at, "src");
-    let (state, x, dt, a, b, c) = (given(0)?, given(1)?, given(2)?, given(3)?, given(4)?, given(5)?);
+    let src = |at: usize| call.tensor(at, "src");
+    let (state, x, dt, a, b, c) = (src(0)?, src(1)?, src(2)?, src(3)?, src(4)?, src(5)?);
     let (cells, values) = (four(&state.shape)?, four(&x.shape)?);
     let ([stored, heads, dim, depth], [sequences, tokens, h, d]) = (cells, values);
     ensure(heads == h && dim == d, "states and values", &cells, &values)?;
@@ -42,21 +41,21 @@ pub(super) fn ssm_scan(call: &Call<'_>) -> Results {
     let fits =
         inputs == outputs && inputs == [sequences, tokens, groups, depth] && groups > 0 && heads.is_multiple_of(groups);
     ensure(fits, "B and C", &inputs, &outputs)?;
-    let ids = given(6)?.to_ints();
+    let ids = src(6)?.to_ints();
     ensure(ids.len() == sequences, "sequences and their states", &[sequences], &[ids.len()])?;
     let (state, x, dt, a, b, c) =
         (state.to_floats(), x.to_floats(), dt.to_floats(), a.to_floats(), b.to_floats(), c.to_floats());
     let (mut out, mut states) = (vec![0.0; x.len()], Vec::new());
     for (sequence, &id) in ids.iter().enumerate() {
         let cell = heads * dim * depth;
-        let start = row_of(id, stored)? * cell;
+        let start = check_index(id, stored)? * cell;
         let mut s = state[start..start + cell].to_vec();
         for token in 0..tokens {
             for head in 0..heads {
                 let delta = special::softplus(dt[(sequence * tokens + token) * heads + head]);
-                let shared = place(inputs, [sequence, token, head / (heads / groups), 0]);
+                let shared = offset(inputs, [sequence, token, head / (heads / groups), 0]);
                 for i in 0..dim {
-                    let at = place(values, [sequence, token, head, i]);
+                    let at = offset(values, [sequence, token, head, i]);
                     let row = &mut s[(head * dim + i) * depth..][..depth];
                     let mut sum = 0.0;
                     for (k, s) in row.iter_mut().enumerate() {
@@ -83,7 +82,7 @@ struct Tokens {
 
 impl Tokens {
     /// Reads the layout from operand 0; the operands at `same` have the same shape, and the one at `state` has a matrix for each head of each sequence.
-    fn of(call: &Call<'_>, same: &[usize], state: usize) -> Result<Tokens, KernelError> {
+    fn from_call(call: &Call<'_>, same: &[usize], state: usize) -> Result<Tokens, KernelError> {
         let shape = four(&call.tensor(0, "src")?.shape)?;
         let [one, tokens, heads, dim] = shape;
         ensure(one == 1 && heads * dim > 0, "tokens of heads", &shape, &[1])?;
@@ -100,7 +99,7 @@ impl Tokens {
     }
 
     /// Iterates over the tokens. `step` gets the head, the start of its values, its state matrix, and the slice for its results.
-    fn go(
+    fn for_each_token(
         &self,
         call: &Call<'_>,
         state: &[f64],
@@ -122,12 +121,12 @@ impl Tokens {
 
 /// yⱼ = Σᵢ rᵢ (uᵢ kᵢ vⱼ + Sᵢⱼ), then Sᵢⱼ = wᵢ Sᵢⱼ + kᵢ vⱼ. Source: Peng et al., Eagle and Finch (RWKV-6), 2024.
 pub(super) fn wkv6(call: &Call<'_>) -> Results {
-    let sizes = Tokens::of(call, &[1, 2, 4], 5)?;
-    let given = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
-    let (k, v, r, u, w, state) = (given(0)?, given(1)?, given(2)?, given(3)?, given(4)?, given(5)?);
+    let sizes = Tokens::from_call(call, &[1, 2, 4], 5)?;
+    let src = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
+    let (k, v, r, u, w, state) = (src(0)?, src(1)?, src(2)?, src(3)?, src(4)?, src(5)?);
     let dim = sizes.dim;
     ensure(u.len() == sizes.heads * dim, "the bonus of each head", &[u.len()], &[sizes.heads, dim])?;
-    sizes.go(call, &state, |head, at, s, y| {
+    sizes.for_each_token(call, &state, |head, at, s, y| {
         for i in 0..dim {
             for j in 0..dim {
                 let kv = k[at + i] * v[at + j];
@@ -140,11 +139,11 @@ pub(super) fn wkv6(call: &Call<'_>) -> Results {
 
 /// Sᵢⱼ = wⱼ Sᵢⱼ + vᵢ kⱼ + bⱼ Σₗ Sᵢₗ aₗ, then yᵢ = Σⱼ Sᵢⱼ rⱼ. Source: Peng et al., Goose (RWKV-7), 2025.
 pub(super) fn wkv7(call: &Call<'_>) -> Results {
-    let sizes = Tokens::of(call, &[1, 2, 3, 4, 5], 6)?;
-    let given = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
-    let (r, w, k, v, a, b, state) = (given(0)?, given(1)?, given(2)?, given(3)?, given(4)?, given(5)?, given(6)?);
+    let sizes = Tokens::from_call(call, &[1, 2, 3, 4, 5], 6)?;
+    let src = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
+    let (r, w, k, v, a, b, state) = (src(0)?, src(1)?, src(2)?, src(3)?, src(4)?, src(5)?, src(6)?);
     let dim = sizes.dim;
-    sizes.go(call, &state, |_, at, s, y| {
+    sizes.for_each_token(call, &state, |_, at, s, y| {
         for (i, s) in s.chunks_exact_mut(dim).enumerate() {
             let sum: f64 = s.iter().zip(&a[at..]).map(|(s, a)| s * a).sum();
             for (j, s) in s.iter_mut().enumerate() {
@@ -157,11 +156,11 @@ pub(super) fn wkv7(call: &Call<'_>) -> Results {
 
 /// Sᵢⱼ = gᵢ Sᵢⱼ + kᵢ vⱼ, then yⱼ = scale · Σᵢ qᵢ Sᵢⱼ. Source: Yang et al., Gated Linear Attention, 2023.
 pub(super) fn gated_linear_attention(call: &Call<'_>) -> Results {
-    let sizes = Tokens::of(call, &[1, 2, 3], 4)?;
-    let given = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
-    let (k, v, q, g, state) = (given(0)?, given(1)?, given(2)?, given(3)?, given(4)?);
+    let sizes = Tokens::from_call(call, &[1, 2, 3], 4)?;
+    let src = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
+    let (k, v, q, g, state) = (src(0)?, src(1)?, src(2)?, src(3)?, src(4)?);
     let (dim, scale) = (sizes.dim, float(call, "scale")?);
-    sizes.go(call, &state, |_, at, s, y| {
+    sizes.for_each_token(call, &state, |_, at, s, y| {
         for i in 0..dim {
             for j in 0..dim {
                 s[i * dim + j] = g[at + i] * s[i * dim + j] + k[at + i] * v[at + j];
@@ -193,18 +192,19 @@ pub(super) fn gated_delta_net(call: &Call<'_>) -> Results {
     ensure(fits, "values and their gates", &values, &gates)?;
     ensure(betas == [sequences, tokens, heads, 1], "values and their betas", &values, &betas)?;
     ensure(states == [sequences, heads, dim, dim], "values and their states", &values, &states)?;
-    let given = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
-    let (q, k, v, g, beta, state) = (given(0)?, given(1)?, given(2)?, given(3)?, given(4)?, given(5)?);
+    let src = |at: usize| call.tensor(at, "src").map(Tensor::to_floats);
+    let (q, k, v, g, beta, state) = (src(0)?, src(1)?, src(2)?, src(3)?, src(4)?, src(5)?);
     let (mut out, mut s) = (vec![0.0; v.len()], state.to_vec());
     let row = |shape: [usize; 4], sequence: usize, token: usize, head: usize| {
-        place(shape, [sequence / (sequences / shape[0]), token, head % shape[2], 0])
+        offset(shape, [sequence / (sequences / shape[0]), token, head % shape[2], 0])
     };
     for sequence in 0..sequences {
         for token in 0..tokens {
             for head in 0..heads {
                 let (q, k) = (&q[row(queries, sequence, token, head)..], &k[row(keys, sequence, token, head)..]);
-                let (at, gate) = (place(values, [sequence, token, head, 0]), place(gates, [sequence, token, head, 0]));
-                let beta = beta[place(betas, [sequence, token, head, 0])];
+                let (at, gate) =
+                    (offset(values, [sequence, token, head, 0]), offset(gates, [sequence, token, head, 0]));
+                let beta = beta[offset(betas, [sequence, token, head, 0])];
                 let matrix = &mut s[(sequence * heads + head) * dim * dim..][..dim * dim];
                 for (j, s) in matrix.chunks_exact_mut(dim).enumerate() {
                     for (i, s) in s.iter_mut().enumerate() {

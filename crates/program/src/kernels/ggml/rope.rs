@@ -1,7 +1,7 @@
 //! Computes rotary position embedding in all of ggml's modes.
 
 use super::super::call::{Call, Results, size};
-use super::{ensure, float, four, int, is_given, like, or_zero};
+use super::{ensure, float, four, int, is_given, or_zero, result_like};
 use crate::value::error::KernelError;
 
 /// Which values of a head form a pair, and which position rotates it.
@@ -35,7 +35,7 @@ struct Rope {
 }
 
 impl Rope {
-    fn of(call: &Call<'_>, width: usize) -> Result<Rope, KernelError> {
+    fn from_call(call: &Call<'_>, width: usize) -> Result<Rope, KernelError> {
         let mode = match int(call, "mode")? {
             0 => Mode::Normal,
             2 => Mode::Neox,
@@ -104,7 +104,7 @@ impl Rope {
     }
 
     /// Cosine and sine for a pair, times the attention factor; `divisor` is the pair's frequency factor.
-    fn turn(&self, pair: usize, position: f64, exponent: usize, divisor: f64) -> (f64, f64) {
+    fn angle(&self, pair: usize, position: f64, exponent: usize, divisor: f64) -> (f64, f64) {
         let angle = position * self.base.powf(-2.0 * exponent as f64 / self.dims as f64) / divisor;
         let mut theta = self.scale * angle;
         if self.extrapolation != 0.0 {
@@ -132,7 +132,7 @@ fn rotated(call: &Call<'_>, direction: f64) -> Results {
     let (x, positions) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let factors = if is_given(call, 2) { Some(call.tensor(2, "src2")?.to_floats()) } else { None };
     let [batch, tokens, heads, width] = four(&x.shape)?;
-    let rope = Rope::of(call, width)?;
+    let rope = Rope::from_call(call, width)?;
     let (count, first, apart) = rope.pairs();
     let streams = if matches!(rope.mode, Mode::Normal | Mode::Neox) { 1 } else { 4 };
     ensure(positions.len() == tokens * streams, "tokens and their positions", &[tokens, streams], &positions.shape)?;
@@ -145,7 +145,7 @@ fn rotated(call: &Call<'_>, direction: f64) -> Results {
         for pair in 0..count {
             let (which, exponent) = rope.section(pair);
             let position = positions[which * tokens + token] as f64;
-            let (cos, sin) = rope.turn(pair, position, exponent, factors.as_ref().map_or(1.0, |f| f[pair]));
+            let (cos, sin) = rope.angle(pair, position, exponent, factors.as_ref().map_or(1.0, |f| f[pair]));
             for row in (0..batch).flat_map(|b| (0..heads).map(move |head| (b * tokens + token) * heads + head)) {
                 let i = row * width + rope.offset + pair * first;
                 let (a, b) = (out[i], out[i + apart]);
@@ -154,5 +154,5 @@ fn rotated(call: &Call<'_>, direction: f64) -> Results {
             }
         }
     }
-    Ok(like(x, out))
+    Ok(result_like(x, out))
 }

@@ -1,7 +1,7 @@
 //! Computes operations on rows of the last axis: norms, softmax, sums.
 
 use super::super::call::{Call, Results};
-use super::{ensure, float, four, int, is_given, like};
+use super::{ensure, float, four, int, is_given, result_like};
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
 
@@ -10,7 +10,7 @@ fn each(call: &Call<'_>, width: usize, f: impl Fn(&mut [f64])) -> Results {
     let x = call.tensor(0, "src0")?;
     let mut out = x.to_floats().into_owned();
     out.chunks_exact_mut(width.max(1)).for_each(f);
-    Ok(like(x, out))
+    Ok(result_like(x, out))
 }
 
 fn width(call: &Call<'_>) -> Result<usize, KernelError> {
@@ -66,7 +66,7 @@ pub(super) fn group_norm(call: &Call<'_>) -> Results {
     for batch in out.chunks_exact_mut((channels * inner).max(1)) {
         batch.chunks_mut((together * inner).max(1)).for_each(|group| centre(group, eps));
     }
-    Ok(like(x, out))
+    Ok(result_like(x, out))
 }
 
 /// e^(zᵢ - m) / Σⱼ e^(zⱼ - m), z = scale · x + slope · mask, m the largest. With sinks the sum also contains e^(sink - m) of the head. The slope is 1, or
@@ -100,7 +100,7 @@ pub(super) fn soft_max(call: &Call<'_>) -> Results {
         let sum = firstdiff_core::sum(row, |x| x) + if sinks.is_some() { (sink - most).exp() } else { 0.0 };
         row.iter_mut().for_each(|x| *x /= sum);
     }
-    Ok(like(x, out))
+    Ok(result_like(x, out))
 }
 
 /// ALiBi's slope of a head.

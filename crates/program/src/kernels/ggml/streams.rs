@@ -99,8 +99,8 @@ pub(super) fn post(call: &Call<'_>) -> Results {
 
 /// Σₕ max(q\[t,h\] · k\[s\], 0) · w\[t,h\] + mask\[t,s\]: the index score of each key for a token. Source: DeepSeek-V3.2, 2025.
 pub(super) fn lightning_indexer(call: &Call<'_>) -> Results {
-    let given = |at: usize| call.tensor(at, "src");
-    let (queries, keys, weights, mask) = (given(0)?, given(1)?, given(2)?, given(3)?);
+    let src = |at: usize| call.tensor(at, "src");
+    let (queries, keys, weights, mask) = (src(0)?, src(1)?, src(2)?, src(3)?);
     let (q, k, w, m) = (four(&queries.shape)?, four(&keys.shape)?, four(&weights.shape)?, four(&mask.shape)?);
     let ([streams, tokens, heads, width], [also, count, one, depth]) = (q, k);
     ensure(also == streams && one == 1 && depth == width, "queries and keys", &q, &k)?;

@@ -14,7 +14,7 @@ use crate::value::view::{View, bare};
 use crate::workspace::Workspace;
 
 /// How an operation uses a matrix, and the positions of its operands.
-struct Use {
+struct MatrixUse {
     is_lookup: bool,
     matrix: usize,
     other: usize,
@@ -23,25 +23,24 @@ struct Use {
 }
 
 /// The operations that read a matrix by rows.
-fn use_of(name: &str) -> Option<Use> {
-    let of = |is_lookup, matrix, other, axes| Some(Use { is_lookup, matrix, other, axes });
+fn matrix_use(name: &str) -> Option<MatrixUse> {
+    let usage = |is_lookup, matrix, other, axes| Some(MatrixUse { is_lookup, matrix, other, axes });
     match name {
-        "linear" => of(false, 1, 0, 0),
-        "embedding" => of(true, 0, 1, 0),
-        "ggml.MUL_MAT" => of(false, 0, 1, 4),
-        "ggml.GET_ROWS" => of(true, 0, 1, 4),
+        "linear" => usage(false, 1, 0, 0),
+        "embedding" => usage(true, 0, 1, 0),
+        "ggml.MUL_MAT" => usage(false, 0, 1, 4),
+        "ggml.GET_ROWS" => usage(true, 0, 1, 4),
         _ => None,
     }
 }
 
 impl Workspace<'_> {
-    /// The result of an operation on a stored weight matrix; `None` if a kernel must compute it, because the matrix is not a whole weight, was written to,
-    /// or is rounded.
+    /// The result of an operation on a stored weight matrix; `None` if a kernel must compute it, because the matrix is no whole weight, written to, or rounded.
     ///
     /// # Errors
     /// When another operand cannot be read.
-    pub(crate) fn streamed(&mut self, op: &Operation) -> Result<Option<Tensor<'static>>, EvaluateError> {
-        let Some(how) = use_of(&op.name).filter(|_| op.scalar.is_none()) else { return Ok(None) };
+    pub(crate) fn in_place(&mut self, op: &Operation) -> Result<Option<Tensor<'static>>, EvaluateError> {
+        let Some(how) = matrix_use(&op.name).filter(|_| op.scalar.is_none()) else { return Ok(None) };
         let operand = |at: usize| match op.operands.get(at) {
             Some(Operand::View(view)) => Some(view),
             _ => None,
@@ -101,7 +100,7 @@ impl Workspace<'_> {
 
     /// Whether values of this storage type are rounded when they are loaded into a buffer.
     fn rounds(&self, buffer: usize, storage: Storage) -> bool {
-        let is_kept = match (self.arithmetic_of(buffer), storage) {
+        let is_kept = match (self.buffer_arithmetic(buffer), storage) {
             (Arithmetic::Half(Half::F16), storage) => storage == Storage::F16,
             (Arithmetic::Half(Half::BF16), storage) => storage == Storage::BF16,
             (_, storage) => matches!(storage, Storage::F32 | Storage::F16 | Storage::BF16 | Storage::Block(_)),
