@@ -5,7 +5,7 @@ use firstdiff_trace::Cache;
 use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Zip};
 use rayon::prelude::*;
 
-use crate::cache::{PART, kept};
+use crate::cache::{CHUNK, cache_rounded};
 use crate::error::ModelError;
 use crate::eval::{Chunk, Evaluation, Out};
 use crate::ggml;
@@ -34,18 +34,18 @@ pub enum Profile {
 
 /// The arithmetic of a run, and the type of its K/V cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arithmetic {
+pub struct RunPrecision {
     /// How each step rounds.
     pub profile: Profile,
     /// The type that every key and value is rounded to before it is read.
     pub cache: Cache,
 }
 
-impl From<Profile> for Arithmetic {
+impl From<Profile> for RunPrecision {
     /// With the cache of `Ggml`; of other profiles keys and values are not rounded.
-    fn from(profile: Profile) -> Arithmetic {
+    fn from(profile: Profile) -> RunPrecision {
         let cache = if let Profile::Ggml { cache } = profile { cache } else { Cache::F32 };
-        Arithmetic { profile, cache }
+        RunPrecision { profile, cache }
     }
 }
 
@@ -85,8 +85,8 @@ pub fn eval_step_in(
     };
     let evaluation = Evaluation { step, inputs, chunk, weights, half };
     match (half, profile) {
-        (Some(half), _) => in_half(&evaluation, half),
-        (None, Profile::Ggml { cache }) => in_ggml(&evaluation, cache),
+        (Some(half), _) => eval_in_half(&evaluation, half),
+        (None, Profile::Ggml { cache }) => eval_in_ggml(&evaluation, cache),
         _ => evaluation.run(),
     }
 }
@@ -94,12 +94,12 @@ pub fn eval_step_in(
 /// Runs a step as PyTorch does: each of its operations rounds its result.
 ///
 /// Source: transformers, modeling_llama (the norm is carried out in f32 and rounded before it is weighted, softmax in f32).
-fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
+fn eval_in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
     let mut out = match &step.step.op {
         Op::RmsNorm { eps } => norm(step, *eps, |x, w| half.round(x) * w)?,
         Op::Rope(rope) => {
-            let turns = turns(rope, &step.positions()?).mapv(|(cos, sin)| (half.round(cos), half.round(sin)));
-            turned(step, rope, &turns, |x| half.round(x))?
+            let turns = rope_angles(rope, &step.positions()?).mapv(|(cos, sin)| (half.round(cos), half.round(sin)));
+            rotated(step, rope, &turns, |x| half.round(x))?
         }
         Op::Gated { activation } => {
             let mut out = step.input(0)?.mapv(|x| half.round(activation.of(x)));
@@ -109,7 +109,7 @@ fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
         _ => step.run()?,
     };
     match out.as_slice_memory_order_mut() {
-        Some(all) => all.par_chunks_mut(PART).for_each(|part| half.round_all(part)),
+        Some(all) => all.par_chunks_mut(CHUNK).for_each(|part| half.round_all(part)),
         None => out.mapv_inplace(|x| half.round(x)),
     }
     Ok(out)
@@ -119,16 +119,16 @@ fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
 ///
 /// Source: llama.cpp, ggml-cpu: type_traits_cpu (the activation type of each weight type), ggml_compute_forward_rms_norm_f32 (squares are summed in f64),
 /// ggml_rope_cache_init (each angle is the one before times a factor).
-fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
+fn eval_in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
     match &step.step.op {
         Op::Linear { heads } => ggml_linear(step, *heads),
         Op::Head => ggml_linear(step, None),
         Op::RmsNorm { eps } => norm(step, *eps, |x, w| x * w),
-        Op::Rope(rope) => turned(step, rope, &ggml_turns(rope, &step.positions()?), |x| x),
+        Op::Rope(rope) => rotated(step, rope, &ggml_rope_angles(rope, &step.positions()?), |x| x),
         Op::Qk | Op::Context if cache != Cache::F32 => {
             // With a block-quantised cache probabilities are not rounded: ggml multiplies such values in flash attention only.
             let first = if step.step.op == Op::Context && cache == Cache::Q8_0 { Cache::F32 } else { cache };
-            let rounded = [kept(first, step.input(0)?.view()), kept(cache, step.input(1)?.view())];
+            let rounded = [cache_rounded(first, step.input(0)?.view()), cache_rounded(cache, step.input(1)?.view())];
             Evaluation { inputs: &rounded.each_ref().map(|x| x.view()), ..*step }.run()
         }
         _ => step.run(),
@@ -136,7 +136,7 @@ fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
 }
 
 /// The activation type for the product with a weight of this type; `None`: activations stay f32.
-fn asked(storage: Storage) -> Option<ActivationType> {
+fn activation_type(storage: Storage) -> Option<ActivationType> {
     use ggml::Type;
     match storage {
         Storage::F16 => Some(ActivationType::F16),
@@ -155,13 +155,13 @@ fn asked(storage: Storage) -> Option<ActivationType> {
 /// # Errors
 /// When the rows are not whole blocks of the type.
 pub fn ggml_activations(x: ArrayView2<'_, f32>, storage: Storage) -> Result<Array2<f32>, core::OpError> {
-    asked(storage).map_or_else(|| Ok(x.to_owned()), |kind| Ok(quantise(x, kind)?.values))
+    activation_type(storage).map_or_else(|| Ok(x.to_owned()), |kind| Ok(quantise(x, kind)?.values))
 }
 
 fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f32>> {
     let x = step.matrix(0)?;
     let (matrix, rows, columns) = step.weight_matrix()?;
-    let Some(kind) = asked(matrix.storage()) else { return step.linear(x, heads) };
+    let Some(kind) = activation_type(matrix.storage()) else { return step.linear(x, heads) };
     if let Some(blocks) = whole_blocks(&matrix) {
         let x = quantise_to_ints(x, kind).map_err(|e| step.error(e))?;
         return step.linear_by(x.quants.nrows(), heads, |w, columns, out| whole_product(&x, blocks, w, columns, out));
@@ -198,7 +198,7 @@ fn norm(step: &Evaluation<'_, f32>, eps: f64, weighted: impl Fn(f32, f32) -> f32
 }
 
 /// Cosine and sine for every position and pair, \[T,r/2\], of an angle in f32.
-fn turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
+fn rope_angles(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
     let (inv_freq, factor) = core::rope_inv_freq::<f32>(rope.rotary_dim, rope.theta, &rope.scaling);
     Array2::from_shape_fn((positions.len(), inv_freq.len()), |(t, i)| {
         let (sin, cos) = f64::from(positions[t] as f32 * inv_freq[i]).sin_cos();
@@ -207,7 +207,7 @@ fn turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
 }
 
 /// As `turns`, with each angle computed from that of the pair before, in f32.
-fn ggml_turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
+fn ggml_rope_angles(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
     let plain = core::rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &core::RopeScaling::None).0;
     let (scaled, factor) = core::rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let step = (rope.theta as f32).powf(-2.0 / rope.rotary_dim as f32);
@@ -224,7 +224,7 @@ fn ggml_turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
 }
 
 /// Rotates every pair of input 0; each product and each sum goes through `round`.
-fn turned(
+fn rotated(
     step: &Evaluation<'_, f32>,
     rope: &Rope,
     turns: &Array2<(f32, f32)>,

@@ -9,11 +9,11 @@ use crate::plan::{Op, Step};
 use crate::storage::Real;
 
 /// The four steps of one layer's attention: qk, scores, softmax, context.
-pub(crate) type Inside<'a> = [&'a Step; 4];
+pub(crate) type AttentionSteps<'a> = [&'a Step; 4];
 
 /// Returns the first four of `steps` if they are one attention, in which each step reads the one before.
-pub(crate) fn inside<'s, 'a>(steps: &'s [&'a Step]) -> Option<&'s Inside<'a>> {
-    let four: &Inside<'_> = steps.first_chunk()?;
+pub(crate) fn find_attention<'s, 'a>(steps: &'s [&'a Step]) -> Option<&'s AttentionSteps<'a>> {
+    let four: &AttentionSteps<'_> = steps.first_chunk()?;
     let kinds = matches!(four.map(|step| &step.op), [Op::Qk, Op::Scores(_), Op::Softmax, Op::Context]);
     let chained = four.windows(2).all(|pair| pair[1].reads.first() == Some(&pair[0].tap));
     let counts = four.map(|step| step.reads.len()) == [2, 1, 1, 2];
@@ -21,7 +21,7 @@ pub(crate) fn inside<'s, 'a>(steps: &'s [&'a Step]) -> Option<&'s Inside<'a>> {
 }
 
 /// Queries, keys and values: the step that reads each, and its tap.
-pub(crate) fn reads<'a>(steps: &Inside<'a>) -> [(&'a Step, Tap); 3] {
+pub(crate) fn reads<'a>(steps: &AttentionSteps<'a>) -> [(&'a Step, Tap); 3] {
     let [qk, .., context] = *steps;
     [(qk, qk.reads[0]), (qk, qk.reads[1]), (context, context.reads[1])]
 }
@@ -29,7 +29,7 @@ pub(crate) fn reads<'a>(steps: &Inside<'a>) -> [(&'a Step, Tap); 3] {
 /// Computes the context \[T,H·d\] from queries \[T,H,d\], keys \[S,K,d\] and values \[S,K,d\]. Heads are independent, so it has the same bits as the four
 /// steps one after the other.
 pub(crate) fn context<E: Real>(
-    steps: &Inside<'_>,
+    steps: &AttentionSteps<'_>,
     [q, k, v]: [ArrayViewD<'_, E>; 3],
     eval: impl Fn(&Step, &[ArrayViewD<'_, E>]) -> Result<ArrayD<E>, ModelError> + Sync,
 ) -> Result<ArrayD<E>, ModelError> {

@@ -7,22 +7,22 @@ use rayon::prelude::*;
 use crate::storage::{Half, Real, Storage};
 
 /// About how many elements a thread takes at a time.
-pub(crate) const PART: usize = 1 << 14;
+pub(crate) const CHUNK: usize = 1 << 14;
 
 /// Rounds keys or values \[S,K,d\] to what a cache of this type gives back.
 pub fn keep<E: Real>(cache: Cache, x: &mut ArrayD<E>) {
     if cache != Cache::F32 {
-        *x = kept(cache, x.view());
+        *x = cache_rounded(cache, x.view());
     }
 }
 
 /// The same as a copy.
-pub(crate) fn kept<E: Real>(cache: Cache, x: ArrayViewD<'_, E>) -> ArrayD<E> {
+pub(crate) fn cache_rounded<E: Real>(cache: Cache, x: ArrayViewD<'_, E>) -> ArrayD<E> {
     let x = x.as_standard_layout();
     let mut out = ArrayD::zeros(x.raw_dim());
     let width = x.shape().last().copied().unwrap_or(1).max(1);
     let (Some(from), Some(to)) = (x.as_slice(), out.as_slice_mut()) else { return out };
-    let part = (PART / width).max(1) * width;
+    let part = (CHUNK / width).max(1) * width;
     from.par_chunks(part).zip(to.par_chunks_mut(part)).for_each(|(from, to)| {
         to.copy_from_slice(from);
         round(cache, to, width);

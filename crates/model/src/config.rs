@@ -46,16 +46,16 @@ pub enum Window {
     /// All keys, everywhere.
     None,
     /// This many, in every layer.
-    Every(usize),
+    AllLayers(usize),
     /// This many, from a layer on.
-    From {
+    FromLayer {
         /// The first such layer.
         layer: usize,
         /// Keys seen.
         size: usize,
     },
     /// This many, in the marked layers.
-    Listed {
+    PerLayer {
         /// One mark for each layer.
         layers: Vec<bool>,
         /// Keys seen.
@@ -65,13 +65,13 @@ pub enum Window {
 
 impl Window {
     /// How many keys a query of `layer` sees at most; `None` for all.
-    pub fn of(&self, layer: u32) -> Option<usize> {
+    pub fn in_layer(&self, layer: u32) -> Option<usize> {
         let layer = layer as usize;
         match self {
             Window::None => None,
-            Window::Every(size) => Some(*size),
-            Window::From { layer: first, size } => (layer >= *first).then_some(*size),
-            Window::Listed { layers, size } => layers.get(layer).is_some_and(|&l| l).then_some(*size),
+            Window::AllLayers(size) => Some(*size),
+            Window::FromLayer { layer: first, size } => (layer >= *first).then_some(*size),
+            Window::PerLayer { layers, size } => layers.get(layer).is_some_and(|&l| l).then_some(*size),
         }
     }
 }

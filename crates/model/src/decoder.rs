@@ -63,7 +63,7 @@ fn block(config: &Config, layer: u32, h: Tap, steps: &mut Vec<Step>) -> Tap {
     k = push(Site::KRope, rope(), &[k], &[]);
     let qk = push(Site::Qk, Op::Qk, &[q, k], &[]);
     let scale = 1.0 / (dims.head_dim as f64).sqrt();
-    let scores = Scores { scale, softcap: None, causal: true, window: config.window.of(layer) };
+    let scores = Scores { scale, softcap: None, causal: true, window: config.window.in_layer(layer) };
     let scores = push(Site::Scores, Op::Scores(scores), &[qk], &[]);
     let probs = push(Site::Probs, Op::Softmax, &[scores], &[]);
     let context = push(Site::Context, Op::Context, &[probs, v], &[]);

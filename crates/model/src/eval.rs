@@ -55,21 +55,21 @@ impl<E: Real> Evaluation<'_, E> {
             Op::Linear { heads } => self.linear(self.matrix(0)?, *heads),
             Op::Head => self.linear(self.matrix(0)?, None),
             Op::Rope(rope) => self.rope(rope),
-            Op::Qk => self.done(core::qk(self.cube(0)?, self.cube(1)?)),
+            Op::Qk => self.with_tap(core::qk(self.cube(0)?, self.cube(1)?)),
             Op::Scores(scores) => self.scores(scores),
             Op::Softmax => Ok(core::softmax(self.input(0)?.view())),
-            Op::Context => self.done(core::context(self.cube(0)?, self.cube(1)?)),
+            Op::Context => self.with_tap(core::context(self.cube(0)?, self.cube(1)?)),
             Op::Gated { activation } => {
-                self.done(core::gated(self.input(0)?.view(), self.input(1)?.view(), *activation))
+                self.with_tap(core::gated(self.input(0)?.view(), self.input(1)?.view(), *activation))
             }
             Op::Residual { multiplier } => {
-                self.done(core::residual(self.input(0)?.view(), self.input(1)?.view(), E::from_f64(*multiplier)))
+                self.with_tap(core::residual(self.input(0)?.view(), self.input(1)?.view(), E::from_f64(*multiplier)))
             }
         }
     }
 
     /// Returns the result of core, with the tap added to its error.
-    pub(crate) fn done<D: Dimension>(&self, out: Result<Array<E, D>, OpError>) -> Out<ArrayD<E>> {
+    pub(crate) fn with_tap<D: Dimension>(&self, out: Result<Array<E, D>, OpError>) -> Out<ArrayD<E>> {
         out.map(Array::into_dyn).map_err(|e| self.error(e))
     }
 
@@ -82,12 +82,12 @@ impl<E: Real> Evaluation<'_, E> {
     fn rope(&self, rope: &Rope) -> Out<ArrayD<E>> {
         let positions = self.positions()?;
         let (inv_freq, factor) = core::rope_inv_freq(rope.rotary_dim, rope.theta, &rope.scaling);
-        self.done(core::rope(self.cube(0)?, &positions, &inv_freq, factor, rope.pairing))
+        self.with_tap(core::rope(self.cube(0)?, &positions, &inv_freq, factor, rope.pairing))
     }
 
     fn scores(&self, scores: &Scores) -> Out<ArrayD<E>> {
         let mask = Mask { causal: scores.causal, window: scores.window, padding: None };
-        self.done(core::scores(self.cube(0)?, E::from_f64(scores.scale), scores.softcap.map(E::from_f64), mask))
+        self.with_tap(core::scores(self.cube(0)?, E::from_f64(scores.scale), scores.softcap.map(E::from_f64), mask))
     }
 
     /// Embedding rows, one for each token.

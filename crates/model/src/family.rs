@@ -54,9 +54,9 @@ fn mistral(keys: &Keys<'_>, _: &Weights) -> Result<Config, ModelError> {
     let defaults = Defaults { ffn: 14336, kv_heads: Some(8), positions: 4096 * 32, ..LLAMA };
     let mut config = config::read("mistral", keys, &defaults)?;
     config.window = match keys.count("sliding_window")? {
-        Some(size) => Window::Every(size),
+        Some(size) => Window::AllLayers(size),
         None if keys.has("sliding_window") => Window::None,
-        None => Window::Every(4096),
+        None => Window::AllLayers(4096),
     };
     Ok(config)
 }
@@ -89,7 +89,7 @@ fn qwen_window(keys: &Keys<'_>, config: &Config) -> Result<Window, ModelError> {
     };
     let Some(types) = keys.texts("layer_types")? else {
         let layer = keys.index("max_window_layers")?.unwrap_or(28);
-        return Ok(size.map_or(Window::None, |size| Window::From { layer, size }));
+        return Ok(size.map_or(Window::None, |size| Window::FromLayer { layer, size }));
     };
     if types.len() != config.dims.layers as usize {
         let reason = format!("has {} entries for {} layers", types.len(), config.dims.layers);
@@ -102,7 +102,7 @@ fn qwen_window(keys: &Keys<'_>, config: &Config) -> Result<Window, ModelError> {
     };
     let layers = types.into_iter().map(sliding).collect::<Result<Vec<_>, _>>()?;
     match size {
-        Some(size) => Ok(Window::Listed { layers, size }),
+        Some(size) => Ok(Window::PerLayer { layers, size }),
         None if layers.contains(&true) => {
             Err(keys
                 .error("layer_types", "asks for sliding_attention, but use_sliding_window or sliding_window do not"))

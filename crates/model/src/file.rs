@@ -44,7 +44,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `count` bytes.
-    pub(crate) fn take(&mut self, count: u64) -> Result<&'a [u8], String> {
+    pub(crate) fn read_bytes(&mut self, count: u64) -> Result<&'a [u8], String> {
         match usize::try_from(count) {
             Ok(count) if count <= self.left() => {
                 self.at += count;
@@ -57,12 +57,12 @@ impl<'a> Cursor<'a> {
     /// The next N bytes.
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let mut out = [0; N];
-        out.copy_from_slice(self.take(N as u64)?);
+        out.copy_from_slice(self.read_bytes(N as u64)?);
         Ok(out)
     }
 
     /// Skips `count` bytes.
     pub(crate) fn skip(&mut self, count: u64) -> Result<(), String> {
-        self.take(count).map(drop)
+        self.read_bytes(count).map(drop)
     }
 }

@@ -37,7 +37,7 @@ impl<'a> Keys<'a> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match read(value) {
                 Some(value) => Ok(Some(value)),
-                None => Err(self.error(key, format!("{} is not {what}", brief(value)))),
+                None => Err(self.error(key, format!("{} is not {what}", truncated(value)))),
             },
         }
     }
@@ -88,7 +88,7 @@ impl<'a> Keys<'a> {
 }
 
 /// A value from the file, cut to fit on a line.
-fn brief(value: &Value) -> String {
+fn truncated(value: &Value) -> String {
     const WIDTH: usize = 40;
     match value {
         Value::Array(_) => "a list".into(),

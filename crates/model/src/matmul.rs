@@ -48,7 +48,7 @@ pub(crate) fn product<E: Real>(
 /// The type of the matrix's blocks, if [`whole_product`] supports it.
 pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
     match w.storage() {
-        Storage::Block(kind) if w.is_plain() && whole::suits(kind) => Some(kind),
+        Storage::Block(kind) if w.is_plain() && whole::is_supported(kind) => Some(kind),
         _ => None,
     }
 }
@@ -99,7 +99,7 @@ thread_local! {
 fn fused(rows: usize, w: &WeightView<'_>, product: Storage) -> Option<ggml::Type> {
     #[cfg(target_arch = "x86_64")]
     if let (1, Storage::Block(kind), true) = (rows, w.storage(), product == Storage::F32 && w.is_plain()) {
-        return Some(kind).filter(|&kind| ggml::fused::suits(Level::best(), kind));
+        return Some(kind).filter(|&kind| ggml::fused::is_supported(Level::best(), kind));
     }
     let _ = (rows, w, product);
     None

@@ -52,12 +52,12 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
         formats::tie(&mut weights);
     }
     let plan = crate::decoder::plan(&config);
-    let unread = check(&plan, &weights)?;
+    let unread = unread_tensors(&plan, &weights)?;
     Ok(Model { format: opened.format, qk_rows: config.qk_rows, config, plan, weights, unread, prompts })
 }
 
 /// Checks that the weights hold everything that the Plan reads; returns the tensors that it does not read.
-fn check(plan: &Plan, weights: &Weights) -> Result<Vec<String>, ModelError> {
+fn unread_tensors(plan: &Plan, weights: &Weights) -> Result<Vec<String>, ModelError> {
     let mut read = HashSet::new();
     for &weight in plan.steps.iter().flat_map(|step| &step.weights) {
         weights.check(weight, &plan.dims.shape(weight.role))?;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use firstdiff_trace::{Cache, Tap};
 use ndarray::{ArrayD, ArrayViewD, Axis, Slice};
 
-use crate::arithmetic::{Arithmetic, Profile, eval_step_in};
+use crate::arithmetic::{Profile, RunPrecision, eval_step_in};
 use crate::attention;
 use crate::cache::keep;
 use crate::error::ModelError;
@@ -45,11 +45,11 @@ pub fn run<X: From<ModelError>>(
     plan: &Plan,
     weights: &Weights,
     prompt: Prompt<'_>,
-    arithmetic: impl Into<Arithmetic>,
+    arithmetic: impl Into<RunPrecision>,
     wanted: impl Fn(Tap) -> bool,
     mut sink: impl FnMut(Tap, u32, TapValues<'_>) -> Result<(), X>,
 ) -> Result<(), X> {
-    let Arithmetic { profile, cache } = arithmetic.into();
+    let RunPrecision { profile, cache } = arithmetic.into();
     if profile == Profile::Exact {
         return forward::<f64, X>(plan, weights, prompt, cache, wanted, eval_step, |t, s, v| {
             sink(t, s, TapValues::F64(v))
@@ -150,8 +150,8 @@ impl<'a> Schedule<'a> {
     }
 
     /// The attention that begins at step `at`, unless one of its inner taps is wanted or read from outside.
-    fn attention(&self, at: usize, wanted: impl Fn(Tap) -> bool) -> Option<&attention::Inside<'a>> {
-        let four = attention::inside(&self.steps[at..])?;
+    fn attention(&self, at: usize, wanted: impl Fn(Tap) -> bool) -> Option<&attention::AttentionSteps<'a>> {
+        let four = attention::find_attention(&self.steps[at..])?;
         let hidden =
             |(n, step): (usize, &&Step)| !wanted(step.tap) && self.last_use.get(&step.tap) == Some(&(at + n + 1));
         four[..3].iter().enumerate().all(hidden).then_some(four)

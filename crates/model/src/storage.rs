@@ -121,20 +121,20 @@ impl Half {
     /// The same for each element.
     pub fn round_all(self, x: &mut [f32]) {
         match self {
-            Half::F16 => round_all([f16::ZERO; SOME], x),
-            Half::BF16 => round_all([bf16::ZERO; SOME], x),
+            Half::F16 => round_all([f16::ZERO; CHUNK], x),
+            Half::BF16 => round_all([bf16::ZERO; CHUNK], x),
         }
     }
 }
 
 /// How many numbers are rounded together.
-const SOME: usize = 128;
+const CHUNK: usize = 128;
 
-fn round_all<H>(mut halves: [H; SOME], x: &mut [f32])
+fn round_all<H>(mut halves: [H; CHUNK], x: &mut [f32])
 where
     [H]: HalfFloatSliceExt,
 {
-    for x in x.chunks_mut(SOME) {
+    for x in x.chunks_mut(CHUNK) {
         let halves = &mut halves[..x.len()];
         halves.convert_from_f32_slice(x);
         halves.convert_to_f32_slice(x);
@@ -198,7 +198,7 @@ fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {
 fn each<const N: usize, E>(bytes: &[u8], out: &mut [E], read: impl Fn([u8; N]) -> E) {
     const LINE: usize = 64;
     for (bytes, out) in bytes.chunks(LINE).zip(out.chunks_mut(LINE / N)) {
-        ggml::ahead(bytes);
+        ggml::prefetch_ahead(bytes);
         for (b, o) in bytes.as_chunks::<N>().0.iter().zip(out) {
             *o = read(*b);
         }

@@ -127,7 +127,7 @@ impl Weights {
     pub fn check(&self, weight: WeightRef, expected: &[usize]) -> Result<(), ModelError> {
         let (tensor, expected) = (self.name(weight), expected.to_vec());
         let Some(entry) = self.table.get(&tensor) else {
-            return Err(ModelError::Missing { file: self.whereabouts(), tensor, expected });
+            return Err(ModelError::Missing { file: self.path(), tensor, expected });
         };
         if entry.shape != expected {
             let (file, actual) = (self.files[entry.file].0.clone(), entry.shape.clone());
@@ -144,7 +144,7 @@ impl Weights {
         let name = self.name(weight);
         match self.tensor(&name)? {
             Some(view) => Ok(view),
-            None => Err(ModelError::Tensor { file: self.whereabouts(), tensor: name, reason: "is absent".into() }),
+            None => Err(ModelError::Tensor { file: self.path(), tensor: name, reason: "is absent".into() }),
         }
     }
 
@@ -168,7 +168,7 @@ impl Weights {
     }
 
     /// The path of the only file, or the folder of several.
-    fn whereabouts(&self) -> PathBuf {
+    fn path(&self) -> PathBuf {
         match &self.files[..] {
             [(file, _)] => file.clone(),
             [(file, _), ..] => file.parent().map(Path::to_path_buf).unwrap_or_default(),

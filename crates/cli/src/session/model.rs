@@ -144,7 +144,7 @@ pub(crate) fn nodes(model: &Model) -> Vec<Node> {
 /// A prompt shorter than the sliding window cannot show a mistake in it.
 fn window_warning(model: &Model, reference: &Dump) -> Option<String> {
     let tokens = reference.meta().tokens.as_ref()?.len() + reference.meta().decode_tokens.as_ref().map_or(0, Vec::len);
-    let window = (0..model.config.dims.layers).filter_map(|layer| model.config.window.of(layer)).min()?;
+    let window = (0..model.config.dims.layers).filter_map(|layer| model.config.window.in_layer(layer)).min()?;
     (tokens <= window)
         .then(|| format!("{tokens} tokens fit the sliding window of {window}: a wrong window cannot show"))
 }

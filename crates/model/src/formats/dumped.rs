@@ -34,7 +34,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
         }
     }
     names.sort_unstable();
-    let mut found = Found::default();
+    let mut found = TensorFiles::default();
     for name in names {
         let Some((stem, ending)) = name.rsplit_once('.') else { continue };
         let path = folder.join(&name);
@@ -61,7 +61,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
 pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
     let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: e.bare(path) };
     let dump = Dump::open(path).map_err(error)?;
-    let mut found = Found::default();
+    let mut found = TensorFiles::default();
     for name in dump.unmapped() {
         found.tensor(path, name, &dump.read_unmapped(name).map_err(error)?);
     }
@@ -70,19 +70,19 @@ pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
 
 /// Opens one tensor, or its first values, as text: one value a line, optionally after its index.
 pub(crate) fn open_text(path: &Path) -> Result<Opened, ModelError> {
-    let mut found = Found::default();
+    let mut found = TensorFiles::default();
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     found.text(path, &stem)?;
     found.finish(path, Format::Text)
 }
 
 #[derive(Default)]
-struct Found {
+struct TensorFiles {
     files: Vec<(std::path::PathBuf, Bytes)>,
     table: HashMap<String, Entry>,
 }
 
-impl Found {
+impl TensorFiles {
     fn add(&mut self, path: &Path, name: &str, storage: Storage, shape: Vec<usize>, bytes: Bytes) {
         let range = 0..(*bytes).as_ref().len();
         let entry =
@@ -99,7 +99,7 @@ impl Found {
             DType::BF16 => Storage::BF16,
         };
         let bytes: Bytes = match tensor.bytes() {
-            std::borrow::Cow::Borrowed(_) => Box::new(Held(tensor.clone())),
+            std::borrow::Cow::Borrowed(_) => Box::new(OwnedBytes(tensor.clone())),
             std::borrow::Cow::Owned(bytes) => Box::new(bytes),
         };
         self.add(path, name, storage, tensor.shape().to_vec(), bytes);
@@ -156,9 +156,9 @@ impl Found {
 }
 
 /// A tensor in memory whose bytes are in order, as weight bytes.
-struct Held(Tensor);
+struct OwnedBytes(Tensor);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for OwnedBytes {
     fn as_ref(&self) -> &[u8] {
         match self.0.bytes() {
             std::borrow::Cow::Borrowed(bytes) => bytes,

@@ -33,7 +33,7 @@ pub(crate) struct Gguf {
 }
 
 /// The content of one file.
-struct Part {
+struct FileContent {
     metadata: HashMap<String, Value>,
     tensors: Vec<(String, Entry)>,
 }
@@ -47,8 +47,8 @@ const LEAST_KEY: u64 = 8 + 4 + 1;
 const TENSOR_MEMORY: u64 = 512;
 const KEY_MEMORY: u64 = 256;
 /// Lists of numbers are kept up to this length, and up to this many numbers in all.
-const KEPT: u64 = 4096;
-const ALL_KEPT: u64 = 1 << 20;
+const MAX_LIST: u64 = 4096;
+const MAX_ALL_LISTS: u64 = 1 << 20;
 /// How deep lists can be nested.
 const DEPTH: usize = 4;
 
@@ -110,25 +110,25 @@ fn split_paths(path: &Path, count: u64) -> Result<Vec<PathBuf>, String> {
     }
 }
 
-fn open_file(path: &Path, number: usize) -> Result<(Bytes, Part), ModelError> {
+fn open_file(path: &Path, number: usize) -> Result<(Bytes, FileContent), ModelError> {
     let bytes = map(path)?;
     let part = parse((*bytes).as_ref(), number).map_err(|trouble| match trouble {
-        Trouble::File(reason) => ModelError::Format { file: path.into(), reason },
-        Trouble::Tensor(tensor, reason) => ModelError::Tensor { file: path.into(), tensor, reason },
+        GgufError::File(reason) => ModelError::Format { file: path.into(), reason },
+        GgufError::Tensor(tensor, reason) => ModelError::Tensor { file: path.into(), tensor, reason },
     })?;
     Ok((bytes, part))
 }
 
 /// An error in the file, or in one tensor of it.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum GgufError {
     File(String),
     Tensor(String, String),
 }
 
-impl From<String> for Trouble {
-    fn from(reason: String) -> Trouble {
-        Trouble::File(reason)
+impl From<String> for GgufError {
+    fn from(reason: String) -> GgufError {
+        GgufError::File(reason)
     }
 }
 
@@ -137,12 +137,12 @@ impl From<String> for Trouble {
 pub fn check_gguf(bytes: &[u8]) -> Result<usize, String> {
     match parse(bytes, 0) {
         Ok(part) => Ok(part.tensors.len()),
-        Err(Trouble::File(reason)) => Err(reason),
-        Err(Trouble::Tensor(tensor, reason)) => Err(format!("{tensor}: {reason}")),
+        Err(GgufError::File(reason)) => Err(reason),
+        Err(GgufError::Tensor(tensor, reason)) => Err(format!("{tensor}: {reason}")),
     }
 }
 
-fn parse(bytes: &[u8], number: usize) -> Result<Part, Trouble> {
+fn parse(bytes: &[u8], number: usize) -> Result<FileContent, GgufError> {
     let mut reader = Reader { cursor: Cursor::new(bytes), big_endian: false, kept: 0 };
     let magic = reader.cursor.array::<4>()?;
     if &magic != b"GGUF" {
@@ -161,9 +161,9 @@ fn parse(bytes: &[u8], number: usize) -> Result<Part, Trouble> {
     let mut metadata = HashMap::new();
     for _ in 0..keys {
         let key = reader.text()?;
-        let value = reader.value().map_err(|reason| format!("metadata {}: {reason}", brief(&key)))?;
+        let value = reader.value().map_err(|reason| format!("metadata {}: {reason}", truncated(&key)))?;
         if metadata.insert(key.clone(), value).is_some() {
-            return Err(format!("metadata {} is there twice", brief(&key)).into());
+            return Err(format!("metadata {} is there twice", truncated(&key)).into());
         }
     }
     let alignment = match metadata.get("general.alignment") {
@@ -173,12 +173,12 @@ fn parse(bytes: &[u8], number: usize) -> Result<Part, Trouble> {
     };
     let rows = (0..tensors).map(|_| reader.tensor()).collect::<Result<Vec<_>, _>>()?;
     let data = (reader.cursor.at as u64).next_multiple_of(alignment);
-    let entries = place(rows, data, alignment, bytes.len() as u64, reader.big_endian, number)?;
-    Ok(Part { metadata, tensors: entries })
+    let entries = locate_tensors(rows, data, alignment, bytes.len() as u64, reader.big_endian, number)?;
+    Ok(FileContent { metadata, tensors: entries })
 }
 
 /// A row of the tensor table.
-struct Row {
+struct TensorInfo {
     name: String,
     /// Slowest axis first.
     shape: Vec<usize>,
@@ -187,17 +187,17 @@ struct Row {
 }
 
 /// Checks that every tensor lies in the file, has a unique name, and overlaps no other; returns the entries.
-fn place(
-    rows: Vec<Row>,
+fn locate_tensors(
+    rows: Vec<TensorInfo>,
     data: u64,
     alignment: u64,
     end: u64,
     big_endian: bool,
     file: usize,
-) -> Result<Vec<(String, Entry)>, Trouble> {
+) -> Result<Vec<(String, Entry)>, GgufError> {
     let mut entries: Vec<(String, Entry)> = Vec::with_capacity(rows.len());
-    for Row { name, shape, storage, offset } in rows {
-        let trouble = |reason: String| Trouble::Tensor(brief(&name), reason);
+    for TensorInfo { name, shape, storage, offset } in rows {
+        let trouble = |reason: String| GgufError::Tensor(truncated(&name), reason);
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         let count = count.filter(|&n| n > 0).ok_or_else(|| trouble(format!("has the shape {shape:?}")))?;
         let size = match &storage {
@@ -227,12 +227,12 @@ fn place(
     let mut by_place: Vec<&(String, Entry)> = entries.iter().collect();
     by_place.sort_by_key(|(_, entry)| (entry.bytes.start, entry.bytes.end));
     if let Some(pair) = by_place.windows(2).find(|pair| pair[1].1.bytes.start < pair[0].1.bytes.end) {
-        return Err(Trouble::Tensor(brief(&pair[1].0), format!("lies over {}", brief(&pair[0].0))));
+        return Err(GgufError::Tensor(truncated(&pair[1].0), format!("lies over {}", truncated(&pair[0].0))));
     }
     let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Trouble::Tensor(brief(pair[0]), "is there twice".into())),
+        Some(pair) => Err(GgufError::Tensor(truncated(pair[0]), "is there twice".into())),
         None => Ok(entries),
     }
 }
@@ -273,16 +273,16 @@ impl Reader<'_> {
 
     fn text(&mut self) -> Read<String> {
         let length = self.u64()?;
-        let bytes = self.cursor.take(length)?;
+        let bytes = self.cursor.read_bytes(length)?;
         String::from_utf8(bytes.to_vec()).map_err(|_| format!("a text before byte {} is not UTF-8", self.cursor.at))
     }
 
     fn value(&mut self) -> Read<Value> {
         let kind = self.u32()?;
-        self.value_of(kind, 0)
+        self.read_value(kind, 0)
     }
 
-    fn value_of(&mut self, kind: u32, depth: usize) -> Read<Value> {
+    fn read_value(&mut self, kind: u32, depth: usize) -> Read<Value> {
         Ok(match kind {
             0 => Value::Unsigned(self.number::<1>()?[0].into()),
             1 => Value::Signed((self.number::<1>()?[0] as i8).into()),
@@ -316,7 +316,7 @@ impl Reader<'_> {
         };
         let mut kept = Vec::new();
         match width {
-            Some(width) if length > KEPT || self.kept + length > ALL_KEPT => {
+            Some(width) if length > MAX_LIST || self.kept + length > MAX_ALL_LISTS => {
                 let bytes = length.checked_mul(width).ok_or_else(|| format!("a list of {length} numbers"))?;
                 self.cursor.skip(bytes)?;
             }
@@ -327,7 +327,7 @@ impl Reader<'_> {
             _ => {
                 self.kept += if width.is_some() { length } else { 0 };
                 for _ in 0..length {
-                    match self.value_of(kind, depth + 1)? {
+                    match self.read_value(kind, depth + 1)? {
                         Value::Unsigned(n) => kept.push(n as f64),
                         Value::Signed(n) => kept.push(n as f64),
                         Value::Float(x) => kept.push(x),
@@ -339,22 +339,22 @@ impl Reader<'_> {
         Ok(Value::List(length, kept))
     }
 
-    fn tensor(&mut self) -> Result<Row, Trouble> {
+    fn tensor(&mut self) -> Result<TensorInfo, GgufError> {
         let name = self.text()?;
         let axes = self.u32()?;
         if axes == 0 || axes > AXES {
-            return Err(Trouble::Tensor(brief(&name), format!("has {axes} axes; ggml has 1 to {AXES}")));
+            return Err(GgufError::Tensor(truncated(&name), format!("has {axes} axes; ggml has 1 to {AXES}")));
         }
         let mut shape = Vec::new();
         for _ in 0..axes {
             let extent = self.u64()?;
             let fits = usize::try_from(extent).ok().filter(|&n| n > 0 && n <= isize::MAX as usize);
-            shape.push(fits.ok_or_else(|| Trouble::Tensor(brief(&name), format!("has an axis of {extent}")))?);
+            shape.push(fits.ok_or_else(|| GgufError::Tensor(truncated(&name), format!("has an axis of {extent}")))?);
         }
         // ggml lists the fastest axis first.
         shape.reverse();
         let kind = self.u32()?;
-        Ok(Row { name, shape, storage: storage(kind), offset: self.u64()? })
+        Ok(TensorInfo { name, shape, storage: storage(kind), offset: self.u64()? })
     }
 }
 
@@ -374,6 +374,6 @@ fn storage(kind: u32) -> Result<Storage, String> {
 }
 
 /// A name from the file, cut to fit on a line.
-fn brief(name: &str) -> String {
+fn truncated(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_debug).collect()
 }

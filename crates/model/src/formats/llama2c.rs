@@ -62,11 +62,11 @@ struct Header {
 
 fn parse(bytes: &[u8]) -> Result<(Config, HashMap<String, Entry>), String> {
     let header = header(bytes)?;
-    let mut layout =
-        Layout { end: bytes.len(), at: if header.version == 0 { 28 } else { HEADER }, table: HashMap::new() };
-    layout.all(&header)?;
-    if layout.at != bytes.len() {
-        let (at, end) = (layout.at, bytes.len());
+    let mut placer =
+        TensorPlacer { end: bytes.len(), at: if header.version == 0 { 28 } else { HEADER }, table: HashMap::new() };
+    placer.place_all(&header)?;
+    if placer.at != bytes.len() {
+        let (at, end) = (placer.at, bytes.len());
         return Err(format!("its header (version {}) describes {at} bytes, and it holds {end}", header.version));
     }
     let config = Config {
@@ -86,7 +86,7 @@ fn parse(bytes: &[u8]) -> Result<(Config, HashMap<String, Entry>), String> {
         torch_dtype: None,
         qk_rows: QkRows::Adjacent,
     };
-    Ok((config, layout.table))
+    Ok((config, placer.table))
 }
 
 fn header(bytes: &[u8]) -> Result<Header, String> {
@@ -138,15 +138,15 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
 }
 
 /// Offset of the next tensor, and the tensors placed so far.
-struct Layout {
+struct TensorPlacer {
     end: usize,
     at: usize,
     table: HashMap<String, Entry>,
 }
 
-impl Layout {
+impl TensorPlacer {
     /// Places all tensors in the order of the version.
-    fn all(&mut self, header: &Header) -> Result<(), String> {
+    fn place_all(&mut self, header: &Header) -> Result<(), String> {
         use Role::{AttnNorm, AttnOut, Down, Embedding, FfnNorm, FinalNorm, Gate, Head, K, Q, Up, V};
         if header.version == 0 {
             for role in [Embedding, AttnNorm, Q, K, V, AttnOut, FfnNorm, Gate, Down, Up, FinalNorm] {
@@ -179,7 +179,7 @@ impl Layout {
             let size = storage.row_bytes(count);
             let size =
                 size.ok_or_else(|| format!("{name}: {count} elements are no whole groups of {}", header.group))?;
-            let bytes = self.take(size).ok_or_else(|| {
+            let bytes = self.reserve(size).ok_or_else(|| {
                 let place = format!("{size} bytes at byte {}", self.at);
                 format!("{name} should be {place}, and the file has {} (version {})", self.end, header.version)
             })?;
@@ -191,11 +191,11 @@ impl Layout {
     /// Skips the tables of cosines and sines of version 0, which are not used.
     fn skip(&mut self, positions: usize, head_dim: usize) -> Result<(), String> {
         let size = positions.checked_mul(head_dim).and_then(|n| n.checked_mul(4));
-        let taken = size.and_then(|size| self.take(size));
+        let taken = size.and_then(|size| self.reserve(size));
         taken.map(drop).ok_or_else(|| format!("ends before its tables of {positions} positions do"))
     }
 
-    fn take(&mut self, size: usize) -> Option<std::ops::Range<usize>> {
+    fn reserve(&mut self, size: usize) -> Option<std::ops::Range<usize>> {
         let end = self.at.checked_add(size).filter(|&end| end <= self.end)?;
         Some(std::mem::replace(&mut self.at, end)..end)
     }

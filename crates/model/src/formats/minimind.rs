@@ -24,7 +24,7 @@ struct File<'a> {
     #[serde(default)]
     config: Map<String, Value>,
     #[serde(borrow)]
-    weights: Pairs<Node<'a>>,
+    weights: Pairs<TensorTree<'a>>,
     #[serde(borrow, default)]
     inputs: Option<Inputs<'a>>,
 }
@@ -39,7 +39,7 @@ struct Inputs<'a> {
 /// A tensor, or the tensors of each layer.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Node<'a> {
+enum TensorTree<'a> {
     #[serde(borrow)]
     Tensor(Tensor<'a>),
     #[serde(borrow)]
@@ -60,7 +60,7 @@ struct Tensor<'a> {
 pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     let bytes = map(path)?;
     let parsed = parse((*bytes).as_ref());
-    let Parsed { config, files, table, prompts } =
+    let ModelJson { config, files, table, prompts } =
         parsed.map_err(|reason| ModelError::Format { file: path.into(), reason })?;
     let files = files.into_iter().map(|bytes| (path.to_path_buf(), Box::new(bytes) as Bytes)).collect();
     let mut weights = Weights::new(files, table, names::hugging_face);
@@ -83,14 +83,14 @@ pub fn check_minimind(bytes: &[u8]) -> Result<usize, String> {
     parse(bytes).map(|parsed| parsed.table.len())
 }
 
-struct Parsed {
+struct ModelJson {
     config: Map<String, Value>,
     files: Vec<Vec<u8>>,
     table: HashMap<String, Entry>,
     prompts: Vec<Vec<u32>>,
 }
 
-fn parse(bytes: &[u8]) -> Result<Parsed, String> {
+fn parse(bytes: &[u8]) -> Result<ModelJson, String> {
     let file: File<'_> = super::parse_json(bytes).map_err(|e| format!("is no MiniMind JSON: {e}"))?;
     let (mut files, mut table) = (Vec::new(), HashMap::new());
     let mut add = |name: String, tensor: &Tensor<'_>| -> Result<(), String> {
@@ -106,8 +106,8 @@ fn parse(bytes: &[u8]) -> Result<Parsed, String> {
     };
     for (name, node) in &file.weights.0 {
         match node {
-            Node::Tensor(tensor) => add(name.clone(), tensor)?,
-            Node::Layers(layers) => {
+            TensorTree::Tensor(tensor) => add(name.clone(), tensor)?,
+            TensorTree::Layers(layers) => {
                 for (layer, tensors) in layers.iter().enumerate() {
                     for (stem, tensor) in &tensors.0 {
                         add(format!("{name}.{layer}.{stem}"), tensor)?;
@@ -117,7 +117,7 @@ fn parse(bytes: &[u8]) -> Result<Parsed, String> {
         }
     }
     let prompts = file.inputs.as_ref().and_then(|inputs| token_ids(&inputs.input_ids)).unwrap_or_default();
-    Ok(Parsed { config: file.config, files, table, prompts })
+    Ok(ModelJson { config: file.config, files, table, prompts })
 }
 
 /// The token ids of each prompt in a batch. None if they are malformed: they are only a default prompt.

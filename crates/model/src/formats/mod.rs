@@ -93,26 +93,26 @@ impl Opened {
 }
 
 /// How files of a format are detected and opened.
-struct Reader {
+struct FormatReader {
     /// Whether `path` is of this format; `start` holds its first bytes (empty for a folder).
-    is: fn(path: &Path, start: &[u8]) -> bool,
+    detects: fn(path: &Path, start: &[u8]) -> bool,
     open: fn(&Path) -> Result<Opened, ModelError>,
 }
 
 /// Every format; the first match is used.
-const READERS: &[Reader] = &[
-    Reader { is: |path, _| path.is_dir() && is_hugging_face(path), open: hugging_face },
-    Reader { is: |path, _| path.is_dir(), open: dumped::open_folder },
-    Reader { is: |_, start| start.starts_with(b"GGUF"), open: open_gguf },
-    Reader { is: |path, _| has_ending(path, "safetensors"), open: open_safetensors },
-    Reader { is: is_torch, open: refuse_torch },
-    Reader { is: |path, _| has_ending(path, "npz"), open: dumped::open_archive },
-    Reader {
-        is: |path, start| has_ending(path, "json") || start.trim_ascii_start().starts_with(b"{"),
+const READERS: &[FormatReader] = &[
+    FormatReader { detects: |path, _| path.is_dir() && is_hugging_face(path), open: hugging_face },
+    FormatReader { detects: |path, _| path.is_dir(), open: dumped::open_folder },
+    FormatReader { detects: |_, start| start.starts_with(b"GGUF"), open: open_gguf },
+    FormatReader { detects: |path, _| has_ending(path, "safetensors"), open: open_safetensors },
+    FormatReader { detects: is_pickle, open: reject_pickle },
+    FormatReader { detects: |path, _| has_ending(path, "npz"), open: dumped::open_archive },
+    FormatReader {
+        detects: |path, start| has_ending(path, "json") || start.trim_ascii_start().starts_with(b"{"),
         open: minimind::open,
     },
-    Reader { is: |path, _| has_ending(path, "txt"), open: dumped::open_text },
-    Reader { is: |path, start| has_ending(path, "bin") || llama2c::has_magic(start), open: llama2c::open },
+    FormatReader { detects: |path, _| has_ending(path, "txt"), open: dumped::open_text },
+    FormatReader { detects: |path, start| has_ending(path, "bin") || llama2c::has_magic(start), open: llama2c::open },
 ];
 
 /// Opens the weights at `path` in any format, also those that cannot be run because config or family are missing.
@@ -121,7 +121,7 @@ const READERS: &[Reader] = &[
 /// When the format is not known, or a file is damaged.
 pub fn open(path: &Path) -> Result<Opened, ModelError> {
     let start = first_bytes(path)?;
-    match READERS.iter().find(|format| (format.is)(path, &start)) {
+    match READERS.iter().find(|format| (format.detects)(path, &start)) {
         Some(format) => {
             let opened = (format.open)(path)?;
             let refused = |packing: String| {
@@ -130,7 +130,7 @@ pub fn open(path: &Path) -> Result<Opened, ModelError> {
                 );
                 ModelError::Format { file: path.into(), reason }
             };
-            packed::packing(path, &opened.weights).map_or(Ok(opened), |packing| Err(refused(packing)))
+            packed::detect_packing(path, &opened.weights).map_or(Ok(opened), |packing| Err(refused(packing)))
         }
         None => {
             let known = "a Hugging Face folder, .gguf, .safetensors, .npz, llama2.c .bin, MiniMind .json, or a folder of dumped tensors";
@@ -231,14 +231,14 @@ fn open_safetensors(path: &Path) -> Result<Opened, ModelError> {
 }
 
 /// Whether this is a zip other than .npz, or a pickle.
-fn is_torch(path: &Path, start: &[u8]) -> bool {
+fn is_pickle(path: &Path, start: &[u8]) -> bool {
     let zip = start.starts_with(b"PK") && !has_ending(path, "npz");
     let pickle =
         start.first() == Some(&0x80) && (has_ending(path, "bin") || has_ending(path, "pt") || has_ending(path, "pth"));
     zip || pickle || has_ending(path, "pt") || has_ending(path, "pth")
 }
 
-fn refuse_torch(path: &Path) -> Result<Opened, ModelError> {
+fn reject_pickle(path: &Path) -> Result<Opened, ModelError> {
     let reason = "is a PyTorch checkpoint, which is a program; make tensors of it first: \
                   python scripts/convert/torch_to_safetensors.py FILE OUT.safetensors";
     Err(ModelError::Format { file: path.into(), reason: reason.into() })

@@ -6,7 +6,7 @@ use crate::storage::Storage;
 use crate::weights::Weights;
 
 /// Endings of tensor names that belong to a packing, and the packing's name.
-const SIGNS: [(&str, &str); 9] = [
+const SUFFIXES: [(&str, &str); 9] = [
     (".qweight", "AWQ or GPTQ"),
     (".weight_packed", "compressed-tensors"),
     (".weight_scale_2", "NVFP4"),
@@ -19,7 +19,7 @@ const SIGNS: [(&str, &str); 9] = [
 ];
 
 /// The name of the packing; `None` where the weights are plain numbers.
-pub(super) fn packing(path: &Path, weights: &Weights) -> Option<String> {
+pub(super) fn detect_packing(path: &Path, weights: &Weights) -> Option<String> {
     // Integer tensors, and types of 8 bits and less, are not weights by themselves.
     let is_number = |name: &str| {
         let view = weights.tensor(name).ok().flatten();
@@ -27,11 +27,11 @@ pub(super) fn packing(path: &Path, weights: &Weights) -> Option<String> {
     };
     let sign =
         |(end, packing): (&str, &str)| weights.names().any(|name| name.ends_with(end)).then(|| packing.to_owned());
-    (!weights.names().all(is_number)).then(|| configured(path).or_else(|| SIGNS.into_iter().find_map(sign)))?
+    (!weights.names().all(is_number)).then(|| from_config(path).or_else(|| SUFFIXES.into_iter().find_map(sign)))?
 }
 
 /// Summarises `quantization_config` of config.json: `AWQ (4 bits, groups of 16, gemm)`.
-fn configured(folder: &Path) -> Option<String> {
+fn from_config(folder: &Path) -> Option<String> {
     let file = folder.join("config.json");
     let config = super::parse_config(&file, &super::config_bytes(&file).ok()?).ok()?;
     let found = config.get("quantization_config")?;

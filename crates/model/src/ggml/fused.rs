@@ -7,7 +7,7 @@ use firstdiff_simd::Level;
 use super::Type;
 
 /// Whether this level has such a product for this type.
-pub(crate) fn suits(level: Level, kind: Type) -> bool {
+pub(crate) fn is_supported(level: Level, kind: Type) -> bool {
     matches!(kind, Type::Q4_0 | Type::Q8_0 | Type::Q4K | Type::Q6K)
         && matches!(level, Level::Avx2 | Level::Avx512 | Level::Vnni)
 }
@@ -19,25 +19,25 @@ pub(crate) fn suits(level: Level, kind: Type) -> bool {
 pub(crate) fn products(level: Level, kind: Type, bytes: &[u8], x: &[f32], out: &mut [f32]) {
     let size = kind.block_bytes();
     let stride = x.len() / kind.block_len() * size;
-    assert!(level.is_available() && suits(level, kind));
+    assert!(level.is_available() && is_supported(level, kind));
     assert!(x.len().is_multiple_of(kind.block_len()) && bytes.len() == stride * out.len());
     if stride == 0 {
         return out.fill(0.0);
     }
     // Several rows at once: a single sum would wait for each addition.
-    let fours = bytes.chunks_exact(ROWS * stride).zip(out.as_chunks_mut::<ROWS>().0);
+    let fours = bytes.chunks_exact(ROWS_AT_ONCE * stride).zip(out.as_chunks_mut::<ROWS_AT_ONCE>().0);
     fours.for_each(|(rows, out)| {
-        some(level, kind, std::array::from_fn(|r| &rows[r * stride..(r + 1) * stride]), x, out)
+        rows_at_once(level, kind, std::array::from_fn(|r| &rows[r * stride..(r + 1) * stride]), x, out)
     });
-    let done = out.len() / ROWS * ROWS;
+    let done = out.len() / ROWS_AT_ONCE * ROWS_AT_ONCE;
     let rest = bytes[done * stride..].chunks_exact(stride).zip(&mut out[done..]);
-    rest.for_each(|(row, out)| some(level, kind, [row], x, std::array::from_mut(out)));
+    rest.for_each(|(row, out)| rows_at_once(level, kind, [row], x, std::array::from_mut(out)));
 }
 
 /// Rows that are multiplied at once.
-const ROWS: usize = 2;
+const ROWS_AT_ONCE: usize = 2;
 
-fn some<const R: usize>(level: Level, kind: Type, rows: [&[u8]; R], x: &[f32], out: &mut [f32; R]) {
+fn rows_at_once<const R: usize>(level: Level, kind: Type, rows: [&[u8]; R], x: &[f32], out: &mut [f32; R]) {
     // SAFETY: the processor has the instructions.
     let lanes = unsafe {
         match level {
@@ -65,7 +65,7 @@ macro_rules! fused {
             use std::arch::x86_64::*;
 
             use super::Nibble;
-            use crate::ggml::{Type, ahead, f16_at, k};
+            use crate::ggml::{Type, prefetch_ahead, f16_at, k};
 
             type Lanes = $lanes;
 
@@ -99,7 +99,7 @@ macro_rules! fused {
                         for (number, x) in x.as_chunks::<16>().0.as_chunks::<{ $elements / 16 }>().0.iter().enumerate() {
                             for r in 0..R {
                                 let block = &rows[r][number * size..(number + 1) * size];
-                                ahead(block);
+                                prefetch_ahead(block);
                                 lanes[r] = $one(block, x, lanes[r]);
                             }
                         }
@@ -121,8 +121,8 @@ macro_rules! fused {
             #[target_feature(enable = $features)]
             #[inline]
             fn q4_0(block: &[u8], x: &[[f32; 16]; 2], lanes: Lanes) -> Lanes {
-                let of = Nibble { zero: 8, scale: f16_at(block, 0), minimum: None };
-                nibbles(block[2..].as_chunks().0, [of; 2], x, lanes)
+                let nibble = Nibble { zero: 8, scale: f16_at(block, 0), minimum: None };
+                nibbles(block[2..].as_chunks().0, [nibble; 2], x, lanes)
             }
 
             #[target_feature(enable = $features)]
@@ -141,10 +141,10 @@ macro_rules! fused {
                 let (scales, minima) = k::scales_and_minima(block[4..16].try_into().expect("12 bytes"));
                 let (d, min) = (f16_at(block, 0), f16_at(block, 2));
                 let both = scales_of([scales, minima].as_flattened().first_chunk().expect("16 bytes"), [d, min]);
-                let of = |part: usize| Nibble { zero: 0, scale: both[part], minimum: Some(both[part + 8]) };
+                let nibble = |part: usize| Nibble { zero: 0, scale: both[part], minimum: Some(both[part + 8]) };
                 let pairs = block[16..144].as_chunks::<16>().0.as_chunks::<2>().0.iter();
                 for (pair, (bytes, x)) in pairs.zip(x.as_chunks::<4>().0).enumerate() {
-                    lanes = nibbles(bytes, [of(2 * pair), of(2 * pair + 1)], x, lanes);
+                    lanes = nibbles(bytes, [nibble(2 * pair), nibble(2 * pair + 1)], x, lanes);
                 }
                 lanes
             }
@@ -188,14 +188,14 @@ fused!(
         // SAFETY: 16 elements; no alignment is needed.
         _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(x.as_ptr()) }, value, lanes)
     },
-    fn nibbles(bytes: &[[u8; 16]], of: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
+    fn nibbles(bytes: &[[u8; 16]], pair: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
         let (below, above) = x.split_at(bytes.len());
-        for (number, (of, x)) in of.into_iter().zip([below, above]).enumerate() {
+        for (number, (nibble, x)) in pair.into_iter().zip([below, above]).enumerate() {
             // A table of all sixteen values; the low bits of an element select one, higher bits are ignored.
             let q = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-            let q = _mm512_sub_epi32(q, _mm512_set1_epi32(of.zero.into()));
-            let scaled = _mm512_mul_ps(_mm512_set1_ps(of.scale), _mm512_cvtepi32_ps(q));
-            let values = of.minimum.map_or(scaled, |m| _mm512_sub_ps(scaled, _mm512_set1_ps(m)));
+            let q = _mm512_sub_epi32(q, _mm512_set1_epi32(nibble.zero.into()));
+            let scaled = _mm512_mul_ps(_mm512_set1_ps(nibble.scale), _mm512_cvtepi32_ps(q));
+            let values = nibble.minimum.map_or(scaled, |m| _mm512_sub_ps(scaled, _mm512_set1_ps(m)));
             for (bytes, x) in bytes.iter().zip(x) {
                 let bytes = _mm512_cvtepu8_epi32(load(bytes));
                 let q = if number == 0 { bytes } else { _mm512_srli_epi32::<4>(bytes) };
@@ -236,14 +236,14 @@ fused!(
             _mm256_fmadd_ps(unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * half)) }, value, lanes[half])
         })
     },
-    fn nibbles(bytes: &[[u8; 16]], of: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
+    fn nibbles(bytes: &[[u8; 16]], pair: [Nibble; 2], x: &[[f32; 16]], mut lanes: Lanes) -> Lanes {
         let (below, above) = x.split_at(bytes.len());
-        for (number, (of, x)) in of.into_iter().zip([below, above]).enumerate() {
+        for (number, (nibble, x)) in pair.into_iter().zip([below, above]).enumerate() {
             for (bytes, x) in bytes.iter().zip(x) {
                 let bytes = load(bytes);
                 let q = if number == 0 { bytes } else { _mm_srli_epi16::<4>(bytes) };
-                let q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(of.zero as i8));
-                lanes = step(q, of.scale, of.minimum, x, lanes);
+                let q = _mm_sub_epi8(_mm_and_si128(q, _mm_set1_epi8(15)), _mm_set1_epi8(nibble.zero as i8));
+                lanes = step(q, nibble.scale, nibble.minimum, x, lanes);
             }
         }
         lanes
@@ -282,7 +282,7 @@ mod tests {
         };
         let of_level = |level| [Type::Q4_0, Type::Q8_0, Type::Q4K, Type::Q6K].map(|kind| (level, kind));
         for (level, kind) in
-            Level::available().into_iter().flat_map(of_level).filter(|(level, kind)| suits(*level, *kind))
+            Level::available().into_iter().flat_map(of_level).filter(|(level, kind)| is_supported(*level, *kind))
         {
             for (rows, blocks) in [(1, 1), (3, 2), (7, 8)] {
                 let count = rows * blocks * 256 / kind.block_len();

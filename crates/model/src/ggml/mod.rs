@@ -47,7 +47,7 @@ pub enum Type {
 }
 
 /// The properties of a block type.
-struct Facts {
+struct TypeInfo {
     kind: Type,
     /// Its number in files.
     id: u32,
@@ -76,8 +76,8 @@ const fn scales(group: usize, levels: u32, minimum: bool) -> Option<Scales> {
 
 macro_rules! types {
     ($($kind:ident $id:literal $name:literal $size:tt $words:tt $scales:expr, $dequantise:expr;)*) => {
-        const TYPES: &[Facts] =
-            &[$(Facts { kind: Type::$kind, id: $id, name: $name, size: $size, words: &$words, scales: $scales }),*];
+        const TYPES: &[TypeInfo] =
+            &[$(TypeInfo { kind: Type::$kind, id: $id, name: $name, size: $size, words: &$words, scales: $scales }),*];
 
         impl Type {
             /// Every type.
@@ -92,7 +92,7 @@ macro_rules! types {
                     const SIZE: (usize, usize) = $size;
                     let blocks = bytes.as_chunks::<{ SIZE.1 }>().0.iter();
                     for (block, out) in blocks.zip(out.as_chunks_mut::<{ SIZE.0 }>().0) {
-                        ahead(block);
+                        prefetch_ahead(block);
                         $dequantise(block, out);
                     }
                 })*
@@ -131,43 +131,43 @@ types! {
 }
 
 impl Type {
-    fn facts(self) -> &'static Facts {
-        TYPES.iter().find(|facts| facts.kind == self).expect("every type is in the table")
+    fn info(self) -> &'static TypeInfo {
+        TYPES.iter().find(|info| info.kind == self).expect("every type is in the table")
     }
 
     /// The type with that number in files.
     pub fn from_id(id: u32) -> Option<Type> {
-        TYPES.iter().find(|facts| facts.id == id).map(|facts| facts.kind)
+        TYPES.iter().find(|info| info.id == id).map(|info| info.kind)
     }
 
     /// Its number in files.
     pub fn id(self) -> u32 {
-        self.facts().id
+        self.info().id
     }
 
     /// ggml's name: `Q4_K`.
     pub fn name(self) -> &'static str {
-        self.facts().name
+        self.info().name
     }
 
     /// Elements of a block.
     pub fn block_len(self) -> usize {
-        self.facts().size.0
+        self.info().size.0
     }
 
     /// Bytes of a block.
     pub fn block_bytes(self) -> usize {
-        self.facts().size.1
+        self.info().size.1
     }
 
     /// (offset, width, count) of the block's multi-byte numbers, whose bytes are swapped in a big-endian file.
     pub fn words(self) -> &'static [(usize, usize, usize)] {
-        self.facts().words
+        self.info().words
     }
 
     /// How fine the type's steps are; `None` where elements are looked up together in a codebook.
     pub fn scales(self) -> Option<Scales> {
-        self.facts().scales
+        self.info().scales
     }
 
     /// Dequantises whole blocks.
@@ -175,7 +175,7 @@ impl Type {
     /// # Panics
     /// When `bytes` does not hold as many blocks as `out`.
     pub fn dequantise(self, bytes: &[u8], out: &mut [f32]) {
-        let Facts { size: (len, size), .. } = self.facts();
+        let TypeInfo { size: (len, size), .. } = self.info();
         assert!(
             bytes.len().is_multiple_of(*size) && bytes.len() / size * len == out.len(),
             "{} bytes of {} for {} elements",
@@ -203,7 +203,7 @@ fn dequantise_at(level: Level, kind: Type, bytes: &[u8], out: &mut [f32]) {
 /// Prefetches the bytes a page after this block: the hardware prefetcher stops at the end of a page, and half of the dequantising time was spent waiting
 /// there.
 #[inline(always)]
-pub(crate) fn ahead(block: &[u8]) {
+pub(crate) fn prefetch_ahead(block: &[u8]) {
     for line in (0..block.len()).step_by(64) {
         prefetch(block.as_ptr().wrapping_add(line + 4096));
     }
@@ -276,15 +276,15 @@ mod tests {
                 (state >> 24) as u8
             };
             let bytes: Vec<u8> = (0..64 * kind.block_bytes()).map(next).collect();
-            let of = |level| {
+            let run = |level| {
                 let mut values = vec![0f32; 64 * kind.block_len()];
                 dequantise_at(level, kind, &bytes, &mut values);
                 values
             };
-            let plain = of(Level::Scalar);
+            let plain = run(Level::Scalar);
             for level in Level::available() {
                 let same =
-                    plain.iter().zip(of(level)).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
+                    plain.iter().zip(run(level)).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan());
                 assert!(same, "{level:?} {}", kind.name());
             }
         }

@@ -21,8 +21,8 @@ fn config(model: &str, edits: &[(&str, Option<Value>)]) -> Config {
 
 #[test]
 fn windows() {
-    assert_eq!(config("mistral", &[]).window, Window::Every(5));
-    assert_eq!(config("mistral", &[("sliding_window", None)]).window, Window::Every(4096));
+    assert_eq!(config("mistral", &[]).window, Window::AllLayers(5));
+    assert_eq!(config("mistral", &[("sliding_window", None)]).window, Window::AllLayers(4096));
     assert_eq!(config("mistral", &[("sliding_window", Some(Value::Null))]).window, Window::None);
 
     let on = ("use_sliding_window", Some(json!(true)));
@@ -30,10 +30,10 @@ fn windows() {
     assert_eq!(config("qwen2", &[]).window, Window::None);
     assert_eq!(config("qwen2", &[("sliding_window", Some(json!(0)))]).window, Window::None, "unused, so not judged");
     let from = config("qwen3", &[on.clone(), size.clone(), ("max_window_layers", Some(json!(1)))]).window;
-    assert_eq!((from.of(0), from.of(1)), (None, Some(4)));
+    assert_eq!((from.in_layer(0), from.in_layer(1)), (None, Some(4)));
     let types = ("layer_types", Some(json!(["sliding_attention", "full_attention"])));
     let listed = config("qwen2", &[on, size, types]).window;
-    assert_eq!((listed.of(0), listed.of(1), listed.of(2)), (Some(4), None, None));
+    assert_eq!((listed.in_layer(0), listed.in_layer(1), listed.in_layer(2)), (Some(4), None, None));
 }
 
 #[test]

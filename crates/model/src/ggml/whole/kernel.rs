@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use firstdiff_simd::Level;
 use rayon::prelude::*;
 
-use super::{Row, Runs};
+use super::{Row, RunLayout};
 
 /// Adds the product of two rows to `total`: for each run, the integer sum times both scales, with one rounding.
 #[inline(always)]
@@ -18,10 +18,10 @@ fn dot<const BLOCK: usize, const REST: usize>(w: Row<'_>, x: Row<'_>, mut total:
     let blocks = w.values.chunks_exact(BLOCK + REST).zip(x.values.chunks_exact(BLOCK + REST));
     let scales = w.scales.chunks_exact(runs).zip(x.scales.chunks_exact(runs));
     for ((w, x), (dw, dx)) in blocks.zip(scales) {
-        let sum = whole::<BLOCK>(&w[..BLOCK], &x[..BLOCK]);
+        let sum = int_dot::<BLOCK>(&w[..BLOCK], &x[..BLOCK]);
         total = (dw[0] * dx[0]).mul_add(sum as f32, total);
         if REST > 0 {
-            let sum = whole::<REST>(&w[BLOCK..], &x[BLOCK..]);
+            let sum = int_dot::<REST>(&w[BLOCK..], &x[BLOCK..]);
             total = (dw[1] * dx[1]).mul_add(sum as f32, total);
         }
     }
@@ -29,7 +29,7 @@ fn dot<const BLOCK: usize, const REST: usize>(w: Row<'_>, x: Row<'_>, mut total:
 }
 
 #[inline(always)]
-fn whole<const N: usize>(w: &[i16], x: &[i16]) -> i32 {
+fn int_dot<const N: usize>(w: &[i16], x: &[i16]) -> i32 {
     let (w, x): (&[i16; N], &[i16; N]) = (w.first_chunk().expect("a run"), x.first_chunk().expect("a run"));
     let mut sum = 0;
     for i in 0..N {
@@ -40,13 +40,13 @@ fn whole<const N: usize>(w: &[i16], x: &[i16]) -> i32 {
 
 /// The products of one row with others, in plain Rust.
 #[inline(always)]
-fn plain(runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+fn scalar(runs: RunLayout, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
     // A plain loop: a closure would be compiled without the caller's instruction set.
     for (to, &x) in out.iter_mut().zip(x) {
         *to = match runs {
-            Runs::Of32 => dot::<32, 0>(w, x, 0.0),
-            Runs::Of256 => dot::<256, 0>(w, x, 0.0),
-            Runs::WithMinima => dot::<256, 16>(w, x, 0.0),
+            RunLayout::Block32 => dot::<32, 0>(w, x, 0.0),
+            RunLayout::Block256 => dot::<256, 0>(w, x, 0.0),
+            RunLayout::Block256WithMinima => dot::<256, 16>(w, x, 0.0),
         }
     }
 }
@@ -56,11 +56,11 @@ macro_rules! levels {
         $(
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = $features)]
-            fn $name(runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
-                if runs == Runs::Of32 {
-                    avx2::few(w, x, out);
+            fn $name(runs: RunLayout, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+                if runs == RunLayout::Block32 {
+                    avx2::multiply_few(w, x, out);
                 } else {
-                    plain(runs, w, x, out);
+                    scalar(runs, w, x, out);
                 }
             }
         )*
@@ -69,14 +69,14 @@ macro_rules! levels {
         ///
         /// # Safety
         /// The processor has the level.
-        pub(super) unsafe fn few(level: Level, runs: Runs, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+        pub(super) unsafe fn multiply_few(level: Level, runs: RunLayout, w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
             match level {
                 $(
                     // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     Level::$level => unsafe { $name(runs, w, x, out) },
                 )*
-                _ => plain(runs, w, x, out),
+                _ => scalar(runs, w, x, out),
             }
         }
     };
@@ -90,42 +90,42 @@ levels! {
 
 /// Adds the products of some runs, of R rows of x with a block of rows of w, to `totals`, one row of x after the other. Each of `words` is a pair of
 /// integers; `scales` holds one scale for each run and row, rows interleaved. `lengths` are the lengths of the runs in words, repeated cyclically.
-type Pass = unsafe fn(lengths: &[usize], x: Side<'_>, w: Side<'_>, totals: &mut [f32]);
+type PassFn = unsafe fn(lengths: &[usize], x: Interleaved<'_>, w: Interleaved<'_>, totals: &mut [f32]);
 
 /// Some runs of interleaved rows.
 #[derive(Clone, Copy)]
-struct Side<'a> {
+struct Interleaved<'a> {
     words: &'a [i32],
     scales: &'a [f32],
 }
 
 /// The code for one set of instructions.
 #[derive(Clone, Copy)]
-struct Micro {
+struct PanelKernel {
     /// Rows of w in a block.
     columns: usize,
     /// One for each number of rows of x in a strip, from 1 on.
-    passes: &'static [Pass],
+    passes: &'static [PassFn],
 }
 
-fn micro(level: Level) -> Option<Micro> {
+fn kernel(level: Level) -> Option<PanelKernel> {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Vnni => Some(Micro { columns: vnni::COLUMNS, passes: vnni::PASSES }),
+        Level::Vnni => Some(PanelKernel { columns: vnni::COLUMNS, passes: vnni::PASSES }),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Some(Micro { columns: avx512::COLUMNS, passes: avx512::PASSES }),
+        Level::Avx512 => Some(PanelKernel { columns: avx512::COLUMNS, passes: avx512::PASSES }),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Some(Micro { columns: avx2::COLUMNS, passes: avx2::PASSES }),
+        Level::Avx2 => Some(PanelKernel { columns: avx2::COLUMNS, passes: avx2::PASSES }),
         #[cfg(target_arch = "aarch64")]
-        Level::Neon => Some(Micro { columns: neon::COLUMNS, passes: neon::PASSES }),
+        Level::Neon => Some(PanelKernel { columns: neon::COLUMNS, passes: neon::PASSES }),
         _ => None,
     }
 }
 
 /// Rows of x in strips of nearly equal height; the rows of a strip are interleaved.
 pub(super) struct Strips {
-    micro: Micro,
+    kernel: PanelKernel,
     level: Level,
     rows: Vec<Range<usize>>,
     words: Vec<i32>,
@@ -137,9 +137,9 @@ pub(super) struct Strips {
 impl Strips {
     /// Packs the rows; `None` where the level has no kernel for many rows.
     pub(super) fn new(level: Level, x: &[Row<'_>]) -> Option<Strips> {
-        let micro = micro(level)?;
+        let kernel = kernel(level)?;
         let size = x.first().map_or((0, 0), |row| (row.values.len() / 2, row.scales.len()));
-        let rows: Vec<_> = firstdiff_core::balanced_ranges(x.len(), micro.passes.len()).collect();
+        let rows: Vec<_> = firstdiff_core::balanced_ranges(x.len(), kernel.passes.len()).collect();
         let (mut words, mut scales) = (vec![0; x.len() * size.0], vec![0.0; x.len() * size.1]);
         let (mut rest_words, mut rest_scales) = (&mut words[..], &mut scales[..]);
         let mut strips = Vec::with_capacity(rows.len());
@@ -156,13 +156,13 @@ impl Strips {
                 scales.iter_mut().skip(r).step_by(rows.len()).zip(row.scales).for_each(|(to, from)| *to = *from);
             }
         });
-        Some(Strips { micro, level, rows, words, scales, size })
+        Some(Strips { kernel, level, rows, words, scales, size })
     }
 
     /// Some runs of one strip.
-    fn side(&self, rows: &Range<usize>, words: Range<usize>, runs: Range<usize>) -> Side<'_> {
+    fn side(&self, rows: &Range<usize>, words: Range<usize>, runs: Range<usize>) -> Interleaved<'_> {
         let (first_word, first_run) = (rows.start * self.size.0, rows.start * self.size.1);
-        Side {
+        Interleaved {
             words: &self.words[first_word + words.start * rows.len()..first_word + words.end * rows.len()],
             scales: &self.scales[first_run + runs.start * rows.len()..first_run + runs.end * rows.len()],
         }
@@ -170,21 +170,21 @@ impl Strips {
 }
 
 /// How many runs are processed together while those of w are in the first-level cache: 256 elements.
-fn together(runs: Runs) -> usize {
+fn runs_per_pass(runs: RunLayout) -> usize {
     match runs {
-        Runs::Of32 => 8,
-        Runs::Of256 => 1,
-        Runs::WithMinima => 2,
+        RunLayout::Block32 => 8,
+        RunLayout::Block256 => 1,
+        RunLayout::Block256WithMinima => 2,
     }
 }
 
 thread_local! {
     /// A thread's buffers: an interleaved block of w, its scales, and its products.
-    static SIDE: RefCell<[Vec<u32>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
+    static INTERLEAVED: RefCell<[Vec<u32>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
 }
 
 /// Gives the buffer room for `count` elements.
-pub(super) fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
+pub(super) fn resized<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
     const { assert!(size_of::<T>() == size_of::<u32>()) };
     if buffer.len() < count {
         buffer.resize(count, 0);
@@ -193,14 +193,14 @@ pub(super) fn grown<T: Pod>(buffer: &mut Vec<u32>, count: usize) -> &mut [T] {
 }
 
 /// Multiplies many rows of x with some rows of w, whose words and scales are contiguous; `out` \[x, w\].
-pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], out: &mut [&mut [f32]]) {
-    let ((words, count), columns) = (x.size, x.micro.columns);
+pub(super) fn multiply_many(runs: RunLayout, x: &Strips, w: &[i32], scales: &[f32], out: &mut [&mut [f32]]) {
+    let ((words, count), columns) = (x.size, x.kernel.columns);
     let lengths: Vec<usize> = runs.lengths().iter().map(|length| length / 2).collect();
     let height = x.rows.last().map_or(0, |rows| rows.end);
-    SIDE.with_borrow_mut(|[side, side_scales, totals]| {
+    INTERLEAVED.with_borrow_mut(|[side, side_scales, totals]| {
         // Rows are interleaved 16 words at a time.
-        let side = grown(side, words.next_multiple_of(16) * columns);
-        let (side_scales, totals) = (grown(side_scales, count * columns), grown(totals, height * columns));
+        let side = resized(side, words.next_multiple_of(16) * columns);
+        let (side_scales, totals) = (resized(side_scales, count * columns), resized(totals, height * columns));
         let blocks = w.chunks(columns * words).zip(scales.chunks(columns * count)).enumerate();
         for (number, (rows, scales)) in blocks {
             for (part, rows) in rows.chunks(16 * words).enumerate() {
@@ -212,17 +212,17 @@ pub(super) fn many(runs: Runs, x: &Strips, w: &[i32], scales: &[f32], out: &mut 
             }
             totals.fill(0.0);
             let mut end = 0;
-            for run in (0..count).step_by(together(runs)) {
-                let some = run..(run + together(runs)).min(count);
+            for run in (0..count).step_by(runs_per_pass(runs)) {
+                let some = run..(run + runs_per_pass(runs)).min(count);
                 let words = end..end + some.clone().map(|run| lengths[run % lengths.len()]).sum::<usize>();
                 end = words.end;
-                let w = Side {
+                let w = Interleaved {
                     words: bytemuck::cast_slice(&side[words.start * columns..words.end * columns]),
                     scales: &side_scales[some.start * columns..some.end * columns],
                 };
                 for rows in &x.rows {
-                    let (x, pass) = (x.side(rows, words.clone(), some.clone()), x.micro.passes[rows.len() - 1]);
-                    // SAFETY: the processor has the instructions of `micro`.
+                    let (x, pass) = (x.side(rows, words.clone(), some.clone()), x.kernel.passes[rows.len() - 1]);
+                    // SAFETY: the processor has the instructions of `kernel`.
                     unsafe { pass(&lengths, x, w, &mut totals[rows.start * columns..rows.end * columns]) };
                 }
             }
@@ -240,11 +240,11 @@ macro_rules! passes {
     ($($features:literal)?, $vectors:literal x $width:literal by $($rows:literal)*) => {
         pub(super) const COLUMNS: usize = $vectors * $width;
 
-        pub(super) const PASSES: &[super::Pass] = &[$(pass::<$rows>),*];
+        pub(super) const PASSES: &[super::PassFn] = &[$(pass::<$rows>),*];
 
         #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
         $(#[target_feature(enable = $features)])?
-        fn pass<const R: usize>(lengths: &[usize], x: super::Side<'_>, w: super::Side<'_>, totals: &mut [f32]) {
+        fn pass<const R: usize>(lengths: &[usize], x: super::Interleaved<'_>, w: super::Interleaved<'_>, totals: &mut [f32]) {
             let totals = &mut totals[..R * COLUMNS];
             let (mut x_words, mut w_words) = (x.words.as_chunks::<R>().0, w.words.as_chunks::<COLUMNS>().0);
             let scales = x.scales.as_chunks::<R>().0.iter().zip(w.scales.as_chunks::<COLUMNS>().0);
@@ -394,7 +394,7 @@ mod avx2 {
 
     /// The products of a row with others, in runs of 32: eight runs are summed together.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn few(w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
+    pub(super) fn multiply_few(w: Row<'_>, x: &[Row<'_>], out: &mut [f32]) {
         let ((w_values, w_rest), (w_scales, w_last)) = (w.values.as_chunks::<256>(), w.scales.as_chunks::<8>());
         for (to, &x) in out.iter_mut().zip(x) {
             let ((x_values, x_rest), (x_scales, x_last)) = (x.values.as_chunks(), x.scales.as_chunks::<8>());

@@ -21,22 +21,22 @@ const TILE_ROWS: usize = 32;
 
 /// How a row is divided into runs, each of integers that are summed under one scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Runs {
+enum RunLayout {
     /// Blocks of 32.
-    Of32,
+    Block32,
     /// Blocks of the K types that are centred on 0: elements times the scales of their parts.
-    Of256,
+    Block256,
     /// Blocks of the K types with minima: each is followed by its 16 minima, which are multiplied with the sums of 16 elements of x.
-    WithMinima,
+    Block256WithMinima,
 }
 
-impl Runs {
+impl RunLayout {
     /// Elements of the runs, repeated cyclically.
     fn lengths(self) -> &'static [usize] {
         match self {
-            Runs::Of32 => &[32],
-            Runs::Of256 => &[256],
-            Runs::WithMinima => &[256, 16],
+            RunLayout::Block32 => &[32],
+            RunLayout::Block256 => &[256],
+            RunLayout::Block256WithMinima => &[256, 16],
         }
     }
 
@@ -59,7 +59,7 @@ struct Row<'a> {
 }
 
 /// Whether [`products`] supports this type.
-pub(crate) fn suits(kind: Type) -> bool {
+pub(crate) fn is_supported(kind: Type) -> bool {
     unpack::runs(kind).is_some()
 }
 
@@ -105,8 +105,8 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &QuantisedBlocks, mut 
         TILE.with_borrow_mut(|[words, scales]| {
             // With few rows of x, they are multiplied with each row of w while it is in the first-level cache.
             let height = if strips.is_some() { bytes.len() / stride } else { 1 };
-            let words: &mut [i32] = kernel::grown(words, height * length / 2);
-            let scales: &mut [f32] = kernel::grown(scales, height * count);
+            let words: &mut [i32] = kernel::resized(words, height * length / 2);
+            let scales: &mut [f32] = kernel::resized(scales, height * count);
             let mut products = vec![0.0; x.len()];
             for (number, rows) in bytes.chunks(height * stride).enumerate() {
                 let values: &mut [i16] = bytemuck::cast_slice_mut(words);
@@ -116,10 +116,10 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &QuantisedBlocks, mut 
                     unsafe { unpack(row, values, scales) };
                 }
                 if let Some(strips) = &strips {
-                    kernel::many(runs, strips, words, scales, &mut out);
+                    kernel::multiply_many(runs, strips, words, scales, &mut out);
                 } else {
                     // SAFETY: as above.
-                    unsafe { kernel::few(level, runs, Row { values, scales }, &x, &mut products) };
+                    unsafe { kernel::multiply_few(level, runs, Row { values, scales }, &x, &mut products) };
                     out.iter_mut().zip(&products).for_each(|(to, product)| to[number] = *product);
                 }
             }
@@ -128,7 +128,7 @@ fn products_at(level: Level, kind: Type, bytes: &[u8], x: &QuantisedBlocks, mut 
 }
 
 /// The rows of x in runs: their integers, and the scales.
-fn input(runs: Runs, x: &QuantisedBlocks) -> (Vec<i16>, Vec<f32>) {
+fn input(runs: RunLayout, x: &QuantisedBlocks) -> (Vec<i16>, Vec<f32>) {
     let (length, count) = runs.size(x.quants.ncols());
     let (mut values, mut scales) = (vec![0; x.quants.nrows() * length], vec![0.0; x.quants.nrows() * count]);
     let to = values.par_chunks_exact_mut(length).zip(scales.par_chunks_exact_mut(count)).enumerate();
@@ -136,10 +136,10 @@ fn input(runs: Runs, x: &QuantisedBlocks) -> (Vec<i16>, Vec<f32>) {
     (values, scales)
 }
 
-fn fill(runs: Runs, quants: ArrayView1<'_, i8>, of: ArrayView1<'_, f32>, values: &mut [i16], scales: &mut [f32]) {
+fn fill(runs: RunLayout, quants: ArrayView1<'_, i8>, ds: ArrayView1<'_, f32>, values: &mut [i16], scales: &mut [f32]) {
     let lengths = runs.lengths();
     let blocks = values.chunks_exact_mut(lengths.iter().sum()).zip(scales.chunks_exact_mut(lengths.len()));
-    for ((quants, &d), (values, scales)) in quants.exact_chunks(lengths[0]).into_iter().zip(of).zip(blocks) {
+    for ((quants, &d), (values, scales)) in quants.exact_chunks(lengths[0]).into_iter().zip(ds).zip(blocks) {
         scales.fill(d);
         let (values, sums) = values.split_at_mut(lengths[0]);
         values.iter_mut().zip(quants).for_each(|(to, &q)| *to = q.into());
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    fn asked(kind: Type) -> ActivationType {
+    fn rounding(kind: Type) -> ActivationType {
         if kind.block_len() == 256 { ActivationType::Q8K } else { ActivationType::Q8_0 }
     }
 
@@ -193,13 +193,13 @@ mod tests {
                 let columns = blocks * kind.block_len();
                 let bytes = random.blocks(kind, rows * blocks);
                 let x = random.activations(tokens, columns);
-                let whole = quantise_to_ints(x.view(), asked(kind)).unwrap();
+                let whole = quantise_to_ints(x.view(), rounding(kind)).unwrap();
                 let mut out = Array2::zeros((tokens, rows));
                 products(kind, &bytes, &whole, out.view_mut());
                 let mut w = vec![0f32; rows * columns];
                 kind.dequantise(&bytes, &mut w);
                 let w = Array2::from_shape_vec((rows, columns), w).unwrap().mapv(f64::from);
-                let x = quantise(x.view(), asked(kind)).unwrap().values.mapv(f64::from);
+                let x = quantise(x.view(), rounding(kind)).unwrap().values.mapv(f64::from);
                 let exact = x.dot(&w.t());
                 let size = (&x * &x).sum().sqrt() * (&w * &w).sum().sqrt();
                 for (out, exact) in out.iter().zip(&exact) {
@@ -218,15 +218,15 @@ mod tests {
                 let columns = blocks * kind.block_len();
                 let bytes = random.blocks(kind, rows * blocks);
                 for tokens in (1..=17).chain([20, 29, 43]) {
-                    let x = quantise_to_ints(random.activations(tokens, columns).view(), asked(kind)).unwrap();
-                    let of = |level: Level| {
+                    let x = quantise_to_ints(random.activations(tokens, columns).view(), rounding(kind)).unwrap();
+                    let at_level = |level: Level| {
                         let mut out = Array2::from_elem((tokens, rows), f32::NAN);
                         products_at(level, kind, &bytes, &x, out.view_mut());
                         out.mapv(f32::to_bits)
                     };
-                    let expected = of(Level::Scalar);
+                    let expected = at_level(Level::Scalar);
                     for level in Level::available() {
-                        assert_eq!(expected, of(level), "{level:?} {} {tokens} x {rows}, {blocks}", kind.name());
+                        assert_eq!(expected, at_level(level), "{level:?} {} {tokens} x {rows}, {blocks}", kind.name());
                     }
                 }
             }
@@ -245,7 +245,7 @@ mod tests {
                 let mut w = vec![0f32; kind.block_len()];
                 kind.dequantise(&bytes, &mut w);
                 let x = Array2::from_shape_fn((1, w.len()), |(_, i)| 127f32.copysign(w[i]));
-                let whole = quantise_to_ints(x.view(), asked(kind)).unwrap();
+                let whole = quantise_to_ints(x.view(), rounding(kind)).unwrap();
                 let exact: f64 = x.iter().zip(&w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
                 let mut out = Array2::zeros((1, 1));
                 products(kind, &bytes, &whole, out.view_mut());
@@ -264,7 +264,7 @@ mod tests {
                 let mut x = random.activations(2, kind.block_len());
                 x[[1, 3]] = bad;
                 let mut out = Array2::zeros((2, 1));
-                products(kind, &bytes, &quantise_to_ints(x.view(), asked(kind)).unwrap(), out.view_mut());
+                products(kind, &bytes, &quantise_to_ints(x.view(), rounding(kind)).unwrap(), out.view_mut());
                 assert!(out[[0, 0]].is_finite() && out[[1, 0]].is_nan(), "{} {bad}", kind.name());
             }
         }

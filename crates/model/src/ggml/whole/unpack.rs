@@ -5,8 +5,8 @@
 use firstdiff_simd::Level;
 
 use super::super::legacy::LEVELS;
-use super::super::{ahead, f16, k, u16_at, u32_at};
-use super::Runs;
+use super::super::{f16, k, prefetch_ahead, u16_at, u32_at};
+use super::RunLayout;
 use crate::ggml::Type;
 
 /// Writes the runs of a row of blocks, and a scale for each; the scale of minima is negative.
@@ -15,9 +15,9 @@ pub(super) type Unpack = unsafe fn(&[u8], &mut [i16], &mut [f32]);
 macro_rules! unpack {
     ($($runs:ident: $($kind:ident $name:ident)*;)*) => {
         /// How a row of a type is divided into runs.
-        pub(super) fn runs(kind: Type) -> Option<Runs> {
+        pub(super) fn runs(kind: Type) -> Option<RunLayout> {
             match kind {
-                $($(Type::$kind => Some(Runs::$runs),)*)*
+                $($(Type::$kind => Some(RunLayout::$runs),)*)*
                 _ => None,
             }
         }
@@ -66,7 +66,7 @@ macro_rules! wider {
     };
 }
 
-/// Runs code for each part of a block, with the part's number as a constant, so that shifts by it are single instructions.
+/// RunLayout code for each part of a block, with the part's number as a constant, so that shifts by it are single instructions.
 macro_rules! parts {
     ($part:ident => $body:expr) => {
         parts!($part in 0 1 2 3 4 5 6 7 => $body)
@@ -80,9 +80,9 @@ macro_rules! parts {
 }
 
 unpack! {
-    Of32: Q4_0 q4_0 Q5_0 q5_0 Q8_0 q8_0 IQ4NL iq4_nl;
-    Of256: Q3K q3_k Q6K q6_k;
-    WithMinima: Q2K q2_k Q4K q4_k Q5K q5_k;
+    Block32: Q4_0 q4_0 Q5_0 q5_0 Q8_0 q8_0 IQ4NL iq4_nl;
+    Block256: Q3K q3_k Q6K q6_k;
+    Block256WithMinima: Q2K q2_k Q4K q4_k Q5K q5_k;
 }
 
 /// Unpacks blocks of BYTES bytes, each with N integers in RUNS runs, whose scales are 16-bit floats.
@@ -97,7 +97,7 @@ fn blocks<const BYTES: usize, const N: usize, const RUNS: usize>(
     for ((block, values), scales) in
         row.as_chunks().0.iter().zip(values.as_chunks_mut().0).zip(scales.as_chunks_mut::<RUNS>().0)
     {
-        ahead(block);
+        prefetch_ahead(block);
         let halves = one(block, values);
         for (scale, half) in scales.iter_mut().zip(halves) {
             *scale = f16(half);
@@ -107,7 +107,7 @@ fn blocks<const BYTES: usize, const N: usize, const RUNS: usize>(
 
 /// The negated scale of a minimum, which is subtracted.
 #[inline(always)]
-fn below(half: u16) -> u16 {
+fn negated_scale(half: u16) -> u16 {
     half ^ 0x8000
 }
 
@@ -143,7 +143,7 @@ fn q2_k(block: &[u8; 84], to: &mut [i16; 272]) -> [u16; 2] {
         scale(values, PART, scales, two.map(|two| two >> (2 * (PART % 4)) & 3), 0);
     });
     minima.iter_mut().zip(block).for_each(|(to, x)| *to = i16::from(x >> 4));
-    [u16_at(block, 80), below(u16_at(block, 82))]
+    [u16_at(block, 80), negated_scale(u16_at(block, 82))]
 }
 
 #[inline(always)]
@@ -171,7 +171,7 @@ fn q3_k(block: &[u8; 110], values: &mut [i16; 256]) -> [u16; 1] {
 fn six_bits(block: &[u8], minima: &mut [i16]) -> ([i16; 8], [u16; 2]) {
     let (scales, of_parts) = k::scales_and_minima(bytes(block, 4));
     minima.as_chunks_mut().0.iter_mut().zip(of_parts).for_each(|(to, minimum)| *to = [i16::from(minimum); 2]);
-    (scales.map(i16::from), [u16_at(block, 0), below(u16_at(block, 2))])
+    (scales.map(i16::from), [u16_at(block, 0), negated_scale(u16_at(block, 2))])
 }
 
 #[inline(always)]
