@@ -6,52 +6,52 @@ use std::sync::Arc;
 use crate::dump::import::{Part, Partial};
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
 use crate::element::element_count;
-use crate::meta::{AttentionMask, Fed, Meta};
+use crate::meta::{AttentionMask, Meta, SequenceTokens};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;
 
 /// Gives the shape that a tap of a step has for a single sequence, from another dump or from a model.
-pub type OneSequence<'a> = &'a dyn Fn(Tap, u32) -> Option<Vec<usize>>;
+pub type SingleShape<'a> = &'a dyn Fn(Tap, u32) -> Option<Vec<usize>>;
 
 /// A batch: the number of sequences, and the shape that each tap has for one of them.
 #[derive(Clone, Debug)]
 pub struct Batch {
     count: usize,
     shapes: BTreeMap<(u32, Tap), Vec<usize>>,
-    uncut: Vec<(u32, Tap)>,
+    unsplit: Vec<(u32, Tap)>,
 }
 
 impl Batch {
     /// Detects the batch in a dump: from dump.json (a list of token ids for each sequence), else from the shapes. A tap with one axis more than the
     /// vocabulary's shows a batch. Where that axis could also be heads or experts, the tap counts only if `one` gives the shape of a single sequence.
-    pub fn of(dump: &Dump, one: OneSequence<'_>) -> Option<Batch> {
+    pub fn detect(dump: &Dump, one: SingleShape<'_>) -> Option<Batch> {
         if let Some(declared) = dump.meta().sequences.as_ref().map(Vec::len) {
-            return (declared > 1).then(|| Batch::of_count(dump, declared, one));
+            return (declared > 1).then(|| Batch::with_count(dump, declared, one));
         }
-        let Shown { count, strongly } = shown(dump, one)?;
-        let batch = Batch::of_count(dump, count, one);
+        let BatchVote { count, strongly } = count_by_shapes(dump, one)?;
+        let batch = Batch::with_count(dump, count, one);
         // A single sequence with heads, experts or other stacked tensors looks like a batch, but its other taps have no batch axis.
-        let against = batch.uncut.iter().filter(|(step, tap)| {
+        let against = batch.unsplit.iter().filter(|(step, tap)| {
             let positions_first = tap.site.axes().len() == 2 && !has_inner_axes(tap.site);
             positions_first || has_the_heads_of_one(dump, *tap, *step, one)
         });
         let against = against.count();
-        let most = batch.uncut.len() <= batch.shapes.len();
+        let most = batch.unsplit.len() <= batch.shapes.len();
         (most && (strongly || against == 0)).then_some(batch)
     }
 
     /// The same for a dump that is known to hold `count` sequences.
-    pub fn of_count(dump: &Dump, count: usize, one: OneSequence<'_>) -> Batch {
+    pub fn with_count(dump: &Dump, count: usize, one: SingleShape<'_>) -> Batch {
         let lengths = lengths(dump, count);
-        let (mut shapes, mut uncut) = (BTreeMap::new(), Vec::new());
-        for (tap, step, shape) in shaped(dump) {
+        let (mut shapes, mut unsplit) = (BTreeMap::new(), Vec::new());
+        for (tap, step, shape) in tensors_with_shapes(dump) {
             let length = lengths.get(&step).copied();
             match shape_of_one(tap.site, shape, count, length, one(tap, step).as_deref()) {
                 Some(own) => _ = shapes.insert((step, tap), own),
-                None => uncut.push((step, tap)),
+                None => unsplit.push((step, tap)),
             }
         }
-        Batch { count, shapes, uncut }
+        Batch { count, shapes, unsplit }
     }
 
     /// Number of sequences.
@@ -61,7 +61,7 @@ impl Batch {
 
     /// Whether every tensor can be split into the sequences.
     pub fn is_whole(&self) -> bool {
-        self.uncut.is_empty()
+        self.unsplit.is_empty()
     }
 
     /// The shape of a tap of a step for one sequence.
@@ -79,12 +79,12 @@ impl Batch {
         if index >= count {
             return Err(not_a_dump(whole.path(), &format!("sequence {index} asked for, of {count} (counted from 0)")));
         }
-        let cut = |entry: &Entry| Some(cut(whole, entry, self.shape(entry.tap, entry.step)?.to_vec(), index));
+        let cut = |entry: &Entry| Some(split_entry(whole, entry, self.shape(entry.tap, entry.step)?.to_vec(), index));
         let entries = whole.entries().iter().filter_map(cut).collect();
-        let mut dump = whole.recut(self.meta(whole, index), entries)?;
-        let part = |part: &Partial| part_of(part, self.shape(part.tap, part.step)?, index);
+        let mut dump = whole.with_entries(self.meta(whole, index), entries)?;
+        let part = |part: &Partial| split_part(part, self.shape(part.tap, part.step)?, index);
         dump.parts = whole.parts().iter().filter_map(part).collect();
-        for &(step, tap) in &self.uncut {
+        for &(step, tap) in &self.unsplit {
             dump.doubt(tap, step, format!("its shape cannot be cut into the batch's {count} sequences"));
         }
         Ok(dump)
@@ -95,7 +95,7 @@ impl Batch {
         let meta = whole.meta();
         let mask = meta.attention_mask.as_ref().and_then(|all| all.sequence(index)).map(<[u8]>::to_vec);
         let mut own = Meta { sequences: None, attention_mask: mask.map(AttentionMask::One), ..meta.clone() };
-        if let Some(Fed { tokens, decode_tokens }) = meta.sequences.as_ref().and_then(|all| all.get(index)) {
+        if let Some(SequenceTokens { tokens, decode_tokens }) = meta.sequences.as_ref().and_then(|all| all.get(index)) {
             (own.tokens, own.decode_tokens) = (Some(tokens.clone()), decode_tokens.clone());
             return own;
         }
@@ -109,7 +109,7 @@ impl Batch {
 }
 
 /// Every tensor of a dump whose shape is known, also those of which only some values are.
-fn shaped(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
+fn tensors_with_shapes(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
     let entries = dump.entries().iter().map(|entry| (entry.tap, entry.step, entry.shape.as_slice()));
     let alone = |part: &&Partial| !part.tap.is_open() && dump.find(part.tap, part.step).is_none();
     let parts = dump.parts().iter().filter(alone);
@@ -117,14 +117,14 @@ fn shaped(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
 }
 
 /// The number of sequences that the shapes show.
-struct Shown {
+struct BatchVote {
     count: usize,
     /// Whether a tensor shows it that in no model has another axis before the positions.
     strongly: bool,
 }
 
 /// Counts the sequences by the shapes, if they show a batch.
-fn shown(dump: &Dump, one: OneSequence<'_>) -> Option<Shown> {
+fn count_by_shapes(dump: &Dump, one: SingleShape<'_>) -> Option<BatchVote> {
     #[derive(Default)]
     struct Votes {
         taps: usize,
@@ -133,7 +133,7 @@ fn shown(dump: &Dump, one: OneSequence<'_>) -> Option<Shown> {
     }
     let tokens = dump.meta().tokens.as_ref().map(Vec::len);
     let mut votes: BTreeMap<usize, Votes> = BTreeMap::new();
-    for (tap, step, shape) in shaped(dump) {
+    for (tap, step, shape) in tensors_with_shapes(dump) {
         let single = one(tap, step);
         if let Some(count) = batch_axis(tap.site, shape, single.as_deref(), tokens) {
             let votes = votes.entry(count).or_default();
@@ -143,7 +143,7 @@ fn shown(dump: &Dump, one: OneSequence<'_>) -> Option<Shown> {
         }
     }
     let (count, votes) = votes.into_iter().max_by_key(|(_, votes)| (votes.sure, votes.strongly, votes.taps))?;
-    votes.sure.then_some(Shown { count, strongly: votes.strongly })
+    votes.sure.then_some(BatchVote { count, strongly: votes.strongly })
 }
 
 /// Whether a position may have more axes than in the vocabulary: split heads, or experts.
@@ -153,7 +153,7 @@ fn has_inner_axes(site: Site) -> bool {
 }
 
 /// Whether an attention tap begins with the number of heads of a single sequence.
-fn has_the_heads_of_one(dump: &Dump, tap: Tap, step: u32, one: OneSequence<'_>) -> bool {
+fn has_the_heads_of_one(dump: &Dump, tap: Tap, step: u32, one: SingleShape<'_>) -> bool {
     let heads = |shape: &[usize]| squeezed(shape, 3).first().copied();
     let own = dump.find(tap, step).and_then(|entry| heads(&entry.shape));
     tap.site.position_axis() == 1 && own.is_some() && own == one(tap, step).and_then(|one| heads(&one))
@@ -189,7 +189,7 @@ fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option
 /// The number of token positions of one sequence in each step, from the tensors that show it.
 fn lengths(dump: &Dump, count: usize) -> BTreeMap<u32, usize> {
     let mut votes: BTreeMap<u32, BTreeMap<usize, usize>> = BTreeMap::new();
-    for (tap, step, shape) in shaped(dump) {
+    for (tap, step, shape) in tensors_with_shapes(dump) {
         let axes = tap.site.axes().len();
         let shape = squeezed(shape, axes + 1);
         if axes == 2 && shape.len() == 3 && shape[0] == count && !has_inner_axes(tap.site) {
@@ -254,7 +254,7 @@ fn shape_of_one(
     }
 }
 
-fn cut(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Entry {
+fn split_entry(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Entry {
     let (dump, source, own) = (Arc::clone(whole), entry.clone(), shape.clone());
     let make = move || {
         let tensor = dump.read(&source)?;
@@ -263,11 +263,11 @@ fn cut(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Ent
         Tensor::held(own.clone(), part)
             .map_err(|_| not_a_dump(dump.path(), "a batch that is no multiple of its sequences"))
     };
-    Entry::made(entry.tap, entry.step, shape, entry.dtype, entry.rows.clone(), make)
+    Entry::computed(entry.tap, entry.step, shape, entry.dtype, entry.rows.clone(), make)
 }
 
 /// The known values of one sequence, of a tap of which only some values are known.
-fn part_of(whole: &Partial, shape: &[usize], index: usize) -> Option<Partial> {
+fn split_part(whole: &Partial, shape: &[usize], index: usize) -> Option<Partial> {
     let length = element_count(shape)?;
     let range = index * length..(index + 1) * length;
     let own = whole.part.elements.iter().zip(whole.values.iter()).filter(|(at, _)| range.contains(at));
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn shapes_of_one_sequence() {
-        let of = |site, shape: &[usize], length| shape_of_one(site, shape, 2, length, None);
+        let single = |site, shape: &[usize], length| shape_of_one(site, shape, 2, length, None);
         for (site, shape, due) in [
             (Site::H, &[2, 5, 64][..], Some(&[5, 64][..])),
             (Site::H, &[640], Some(&[320])),
@@ -303,9 +303,9 @@ mod tests {
             (Site::Context, &[2, 5, 6, 16], Some(&[5, 6, 16])),
             (Site::Context, &[2, 5, 96], Some(&[5, 96])),
         ] {
-            assert_eq!(of(site, shape, Some(5)).as_deref(), due, "{site:?} {shape:?}");
+            assert_eq!(single(site, shape, Some(5)).as_deref(), due, "{site:?} {shape:?}");
         }
-        assert_eq!(of(Site::H, &[10, 64], None), None, "of how many positions nobody knows");
+        assert_eq!(single(Site::H, &[10, 64], None), None, "of how many positions nobody knows");
         assert_eq!(shape_of_one(Site::Probs, &[6, 5, 5], 2, Some(5), Some(&[6, 5, 5])), None, "all heads of one");
     }
 

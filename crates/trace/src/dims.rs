@@ -11,7 +11,7 @@ use crate::tap::{Site, Tap};
 /// ```
 /// use firstdiff_trace::{Dims, Share};
 /// let dims: Dims = "H[tp] T S".parse()?;
-/// assert_eq!((dims.axes(), dims.share()), (&['H', 'T', 'S'][..], Share::Cut(0)));
+/// assert_eq!((dims.axes(), dims.share()), (&['H', 'T', 'S'][..], Share::Sliced(0)));
 /// assert_eq!("T D".parse::<Dims>()?.share(), Share::Replicated);
 /// assert_eq!("T D partial".parse::<Dims>()?.share(), Share::Partial);
 /// # Ok::<(), firstdiff_trace::DimsError>(())
@@ -28,7 +28,7 @@ pub enum Share {
     /// The whole tap: the same on every rank.
     Replicated,
     /// A slice along this axis: concatenated in the order of the ranks, the slices make the whole.
-    Cut(usize),
+    Sliced(usize),
     /// A summand: the sum over the ranks is the whole.
     Partial,
 }
@@ -100,7 +100,7 @@ impl FromStr for Dims {
                 if share != Share::Replicated {
                     return Err(err("more than one axis cut, or cut and partial at once".into()));
                 }
-                share = Share::Cut(axes.len());
+                share = Share::Sliced(axes.len());
             }
             axes.push(axis);
         }
@@ -111,7 +111,7 @@ impl FromStr for Dims {
 impl fmt::Display for Dims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, axis) in self.axes.iter().enumerate() {
-            let (gap, cut) = (if i == 0 { "" } else { " " }, if self.share == Share::Cut(i) { "[tp]" } else { "" });
+            let (gap, cut) = (if i == 0 { "" } else { " " }, if self.share == Share::Sliced(i) { "[tp]" } else { "" });
             write!(f, "{gap}{axis}{cut}")?;
         }
         if self.share == Share::Partial { f.write_str(" partial") } else { Ok(()) }
@@ -119,7 +119,7 @@ impl fmt::Display for Dims {
 }
 
 /// Finds the notation of `tap` in a table of taps or tap patterns: first its own name, then the longest matching pattern.
-pub(crate) fn notation_of(table: &BTreeMap<String, String>, tap: Tap) -> Option<&str> {
+pub(crate) fn find_notation(table: &BTreeMap<String, String>, tap: Tap) -> Option<&str> {
     let own = table.get(&tap.to_string());
     let by_pattern =
         || table.iter().filter(|(pattern, _)| tap.matches(pattern)).max_by_key(|(pattern, _)| pattern.len());
@@ -155,7 +155,7 @@ mod tests {
     fn the_longest_pattern_wins() {
         let table = [("*", "T D"), ("layers.*.q", "T H[tp] d"), ("layers.1.q", "H[tp] T d")];
         let table = table.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-        let of = |tap: &str| notation_of(&table, tap.parse().unwrap());
+        let of = |tap: &str| find_notation(&table, tap.parse().unwrap());
         assert_eq!((of("layers.1.q"), of("layers.0.q"), of("h0")), (Some("H[tp] T d"), Some("T H[tp] d"), Some("T D")));
     }
 }

@@ -11,9 +11,9 @@ pub const TABLE_LIMIT: u64 = 1 << 20;
 
 /// Memory that reading any file may allocate, and how many times the file's size on top of it.
 const MEMORY_BASE: u64 = 64 << 20;
-const MEMORY_FOLD: u64 = 4;
+const MEMORY_FACTOR: u64 = 4;
 /// The most memory for a value of a parsed JSON document: 32 bytes, in a vector that doubles as it grows, or with its key in a tree.
-const JSON_VALUE: u64 = 64;
+const JSON_VALUE_BYTES: u64 = 64;
 
 /// The error for a folder, a pipe or a device in the place of a file.
 pub(crate) const NOT_A_FILE: &str = "not a file: a folder, a pipe or a device is not read";
@@ -83,12 +83,12 @@ pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
 
 /// The memory that reading a file of `size` bytes may allocate.
 pub fn memory_limit(size: u64) -> u64 {
-    size.saturating_mul(MEMORY_FOLD).saturating_add(MEMORY_BASE)
+    size.saturating_mul(MEMORY_FACTOR).saturating_add(MEMORY_BASE)
 }
 
 /// Whether the JSON document `text`, from a file of `size` bytes, can be parsed within [`memory_limit`]: a few bytes of JSON may take far more memory.
 pub fn json_fits(text: &[u8], size: u64) -> bool {
-    json_memory(text, JSON_VALUE, JSON_VALUE).saturating_add(text.len() as u64) <= memory_limit(size)
+    json_memory(text, JSON_VALUE_BYTES, JSON_VALUE_BYTES).saturating_add(text.len() as u64) <= memory_limit(size)
 }
 
 /// The memory of a JSON tree if each list, object and key takes `node` bytes, and each further value `value`.

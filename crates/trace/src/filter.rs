@@ -12,12 +12,12 @@ pub(crate) struct Filter {
     steps: Vec<RangeInclusive<u64>>,
     rows: Rows,
     /// The lists as given, for the error when nothing was recorded.
-    told: String,
+    given: String,
 }
 
 impl Default for Filter {
     fn default() -> Filter {
-        Filter { taps: "*".into(), steps: Vec::new(), rows: Rows::Named(NamedRows::All), told: String::new() }
+        Filter { taps: "*".into(), steps: Vec::new(), rows: Rows::Named(NamedRows::All), given: String::new() }
     }
 }
 
@@ -38,11 +38,11 @@ impl Filter {
 
     fn note(&mut self, name: &str, text: &str) {
         if !text.is_empty() {
-            self.told += &format!(" {name}='{text}'");
+            self.given += &format!(" {name}='{text}'");
         }
     }
 
-    pub(crate) fn has(&self, name: &str, step: u32) -> bool {
+    pub(crate) fn selects(&self, name: &str, step: u32) -> bool {
         (self.steps.is_empty() || self.steps.iter().any(|range| range.contains(&u64::from(step))))
             && matches(name, &self.taps)
     }
@@ -66,9 +66,9 @@ impl Filter {
     }
 
     /// The selection in words, unless it is everything.
-    pub(crate) fn in_words(&self) -> Option<String> {
-        let less = self.taps != "*" || !self.told.is_empty();
-        less.then(|| format!("FIRSTDIFF_TAPS='{}'{}", self.taps, self.told))
+    pub(crate) fn description(&self) -> Option<String> {
+        let less = self.taps != "*" || !self.given.is_empty();
+        less.then(|| format!("FIRSTDIFF_TAPS='{}'{}", self.taps, self.given))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn lists_of_steps() {
         let mut filter = Filter::default();
-        let has = |filter: &Filter| (0..8).filter(|&step| filter.has("h0", step)).collect::<Vec<u32>>();
+        let has = |filter: &Filter| (0..8).filter(|&step| filter.selects("h0", step)).collect::<Vec<u32>>();
         assert_eq!(has(&filter).len(), 8);
         for (text, due) in
             [("0", &[0][..]), ("0,2-3", &[0, 2, 3]), (" 1, 6-99999999999999999999", &[1, 6, 7]), ("007", &[7])]

@@ -69,8 +69,8 @@ mod tensor;
 
 pub use element::{DType, Element, element_count};
 pub use meta::{
-    AttentionMask, DecodeDiffers, FORMAT, Fed, GraphNode, Meta, NamedRows, PaddingSide, Producer, QkRows, Rows,
-    TapMeta, escaped_name, stored_name,
+    AttentionMask, DecodeDiffers, FORMAT, GraphNode, Meta, NamedRows, PaddingSide, Producer, QkRows, Rows,
+    SequenceTokens, TapMeta, escaped_name, stored_name,
 };
 #[cfg(feature = "read")]
 pub use meta::{name_in_file, split_stored_name};
@@ -79,14 +79,14 @@ pub use tap::{Axes, OpenName, Site, Tap, TapError};
 
 #[cfg(feature = "read")]
 pub use {
-    batch::{Batch, OneSequence},
+    batch::{Batch, SingleShape},
     cache::Cache,
     dims::{Dims, DimsError, Share},
     dump::import::{Part, Partial},
     dump::join::{Joined, Ranks, join},
     dump::open::{OpenOptions, own_table},
     dump::store::{Piece, Store},
-    dump::{Dump, DumpError, Entry, NamesRead, names_of},
+    dump::{Dump, DumpError, Entry, NameMap, tap_names},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     names::{Names, NamesError},
     narrow::{F8, to_bf16, to_f16},

@@ -40,7 +40,7 @@ pub struct Meta {
     pub decode_tokens: Option<Vec<i64>>,
     /// The tokens of each sequence of a batch, if `tokens` has a list for each.
     #[serde(skip)]
-    pub sequences: Option<Vec<Fed>>,
+    pub sequences: Option<Vec<SequenceTokens>>,
     /// Which positions of the prefill are tokens (1) and which are padding (0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_mask: Option<AttentionMask>,
@@ -135,7 +135,7 @@ pub enum AttentionMask {
 impl AttentionMask {
     /// Reads a mask of little-endian elements of `size` bytes, each 0 or `one`: a list, or a list for each sequence.
     #[cfg(feature = "read")]
-    pub(crate) fn of(shape: &[usize], bytes: &[u8], size: usize, one: u64) -> Option<AttentionMask> {
+    pub(crate) fn parse_bytes(shape: &[usize], bytes: &[u8], size: usize, one: u64) -> Option<AttentionMask> {
         let bit = |bytes: &[u8]| match bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)) {
             0 => Some(0),
             value => (value == one).then_some(1),
@@ -172,7 +172,7 @@ pub enum PaddingSide {
 
 /// The tokens of one sequence of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fed {
+pub struct SequenceTokens {
     /// Token ids of its prefill, without padding.
     pub tokens: Vec<i64>,
     /// One token id for each decode step.
@@ -184,7 +184,7 @@ impl Meta {
     /// Parses dump.json. `tokens` may have a list for each sequence of a batch; one such list means a single sequence.
     pub(crate) fn parse(json: &[u8]) -> Result<Meta, serde_json::Error> {
         #[derive(Deserialize)]
-        struct OfBatch {
+        struct BatchTokens {
             tokens: Vec<Vec<i64>>,
             decode_tokens: Option<Vec<Vec<i64>>>,
         }
@@ -192,15 +192,15 @@ impl Meta {
             Ok(meta) => return Ok(meta),
             Err(error) => error,
         };
-        let Ok(OfBatch { tokens, decode_tokens }) = serde_json::from_slice(json) else { return Err(error) };
+        let Ok(BatchTokens { tokens, decode_tokens }) = serde_json::from_slice(json) else { return Err(error) };
         let mut rest: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json)?;
         rest.retain(|key, _| key != "tokens" && key != "decode_tokens");
         let mut meta: Meta = serde_json::from_value(rest.into())?;
         let decoded = |at: usize| decode_tokens.as_ref().and_then(|all| all.get(at).cloned());
-        let mut fed: Vec<Fed> =
-            tokens.into_iter().enumerate().map(|(at, tokens)| Fed { tokens, decode_tokens: decoded(at) }).collect();
+        let sequence = |(at, tokens)| SequenceTokens { tokens, decode_tokens: decoded(at) };
+        let mut fed: Vec<_> = tokens.into_iter().enumerate().map(sequence).collect();
         if fed.len() == 1 {
-            let Fed { tokens, decode_tokens } = fed.remove(0);
+            let SequenceTokens { tokens, decode_tokens } = fed.remove(0);
             (meta.tokens, meta.decode_tokens) = (Some(tokens), decode_tokens);
         } else {
             meta.sequences = Some(fed);
@@ -501,7 +501,7 @@ mod tests {
     #[cfg(feature = "read")]
     fn tokens_of_a_batch() {
         let meta = Meta::parse(br#"{"tokens": [[1, 2], [3]], "decode_tokens": [[4], [5]], "rows": "last"}"#).unwrap();
-        let fed = |tokens: &[i64], next| Fed { tokens: tokens.to_vec(), decode_tokens: Some(vec![next]) };
+        let fed = |tokens: &[i64], next| SequenceTokens { tokens: tokens.to_vec(), decode_tokens: Some(vec![next]) };
         assert_eq!((meta.sequences, meta.tokens), (Some(vec![fed(&[1, 2], 4), fed(&[3], 5)]), None));
         assert_eq!(meta.rows, Some(Rows::Named(NamedRows::Last)));
         assert_eq!(Meta::parse(br#"{"tokens": [[1, 2]]}"#).unwrap().tokens, Some(vec![1, 2]));

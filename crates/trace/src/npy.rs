@@ -3,7 +3,7 @@
 use crate::element::write::MAGIC;
 use crate::element::{DType, byte_len};
 use crate::meta::AttentionMask;
-use crate::tensor::Layout;
+use crate::tensor::ElementLayout;
 
 /// Why bytes are not a .npy of floats.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum NpyError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) shape: Vec<usize>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ElementLayout,
     /// Offset of the first element.
     pub(crate) data: usize,
 }
@@ -78,7 +78,7 @@ pub(crate) const HEADER_LIMIT: usize = 10_000 + 12;
 /// long as the header declares.
 pub(crate) fn read_header(start: &[u8], total: usize, declared: Option<DType>) -> Result<Header, NpyError> {
     let (descr, fortran, shape, data) = read_text(start, total)?;
-    let layout = Layout { fortran, ..element_type(&descr, declared)? };
+    let layout = ElementLayout { fortran, ..element_type(&descr, declared)? };
     let needed = byte_len(&shape, layout.dtype).ok_or_else(|| NpyError::Overflow(shape.clone()))?;
     if total - data != needed {
         return Err(NpyError::Length { shape, dtype: layout.dtype, needed, found: total - data });
@@ -105,7 +105,7 @@ pub(crate) fn read_mask(file: &[u8]) -> Option<AttentionMask> {
     if descr.starts_with('>') {
         bytes.chunks_mut(size).for_each(<[u8]>::reverse);
     }
-    AttentionMask::of(&shape, &bytes, size, one).filter(|_| !fortran || shape.len() < 2)
+    AttentionMask::parse_bytes(&shape, &bytes, size, one).filter(|_| !fortran || shape.len() < 2)
 }
 
 /// The type, whether the array is column-major, the shape, and the offset of the elements.
@@ -143,7 +143,7 @@ fn read_text(start: &[u8], total: usize) -> Result<(String, bool, Vec<usize>, us
     Ok((descr, fortran, shape, data))
 }
 
-fn element_type(descr: &str, declared: Option<DType>) -> Result<Layout, NpyError> {
+fn element_type(descr: &str, declared: Option<DType>) -> Result<ElementLayout, NpyError> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or(("", descr));
     let dtype = match kind {
         "f8" => DType::F64,
@@ -161,7 +161,7 @@ fn element_type(descr: &str, declared: Option<DType>) -> Result<Layout, NpyError
     };
     match declared {
         Some(declared) if declared != dtype => Err(NpyError::OtherDType { header: dtype, declared }),
-        _ => Ok(Layout { dtype, fortran: false, big_endian }),
+        _ => Ok(ElementLayout { dtype, fortran: false, big_endian }),
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn bad_headers_say_why() {
         let good = bytes_of(&arr2(&[[1.0f32]]));
-        let with = |from: &str, to: &str| {
+        let replaced = |from: &str, to: &str| {
             let text = String::from_utf8_lossy(&good[10..]).replace(from, to).into_bytes();
             let mut bytes = good[..10].to_vec();
             bytes.extend_from_slice(&text[..good.len() - 10]);
@@ -279,10 +279,10 @@ mod tests {
         };
         assert_eq!(read_header(b"", 0, None), Err(NpyError::Empty));
         assert_eq!(read_header(b"\0\0\x80\x3f", 4, None), Err(NpyError::Magic));
-        assert!(matches!(with("(1, 1)", "(9, 9)"), NpyError::Length { needed: 324, found: 4, .. }));
-        assert!(matches!(with("<f4", "<i4"), NpyError::DType(_)));
-        assert!(matches!(with("(1, 1)", "(-1,1)"), NpyError::Header(_)));
-        assert!(matches!(with("False", "Maybe"), NpyError::Header(_)));
+        assert!(matches!(replaced("(1, 1)", "(9, 9)"), NpyError::Length { needed: 324, found: 4, .. }));
+        assert!(matches!(replaced("<f4", "<i4"), NpyError::DType(_)));
+        assert!(matches!(replaced("(1, 1)", "(-1,1)"), NpyError::Header(_)));
+        assert!(matches!(replaced("False", "Maybe"), NpyError::Header(_)));
         let huge = "(18446744073709551615, 9)";
         let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {huge}}}");
         let mut bytes = b"\x93NUMPY\x01\0".to_vec();

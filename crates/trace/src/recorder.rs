@@ -96,7 +96,7 @@ pub enum RecordError {
 /// ```
 #[derive(Debug, Default)]
 pub struct Recorder {
-    on: Option<Recording>,
+    recording: Option<Recording>,
 }
 
 #[derive(Debug)]
@@ -113,15 +113,15 @@ struct State {
     /// Number of tokens fed in steps after the prefill.
     fed: usize,
     /// Whether dump.json is already marked as not complete.
-    begun: bool,
+    has_json: bool,
     finished: bool,
     /// How many taps could not be recorded, and the first error.
-    lost: Option<(usize, String)>,
+    failed: Option<(usize, String)>,
 }
 
 /// How a recording ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum Ending {
     /// The engine called `finish`.
     Finished,
     /// The recorder was dropped.
@@ -153,7 +153,7 @@ impl Recorder {
         }
         let meta = Meta { format: Some(FORMAT), taps: Some(Vec::new()), ..Meta::default() };
         let state = Mutex::new(State { meta, ..State::default() });
-        Ok(Recorder { on: Some(Recording { folder, filter: Filter::default(), state }) })
+        Ok(Recorder { recording: Some(Recording { folder, filter: Filter::default(), state }) })
     }
 
     /// A recorder into the folder `FIRSTDIFF_DIR`; off if that is not set, or empty.
@@ -176,7 +176,7 @@ impl Recorder {
         filter.only_steps(&set("FIRSTDIFF_STEPS").unwrap_or_default()).map_err(bad("FIRSTDIFF_STEPS"))?;
         filter.only_rows(&set("FIRSTDIFF_ROWS").unwrap_or_default()).map_err(bad("FIRSTDIFF_ROWS"))?;
         let mut recorder = Recorder::create(folder)?;
-        if let Some(on) = &mut recorder.on {
+        if let Some(on) = &mut recorder.recording {
             on.filter = filter;
         }
         Ok(recorder)
@@ -185,7 +185,7 @@ impl Recorder {
     /// Records only the taps that match `patterns`, e.g. `layers.*.h,logits`.
     #[must_use]
     pub fn only(mut self, patterns: &str) -> Recorder {
-        if let Some(on) = &mut self.on {
+        if let Some(on) = &mut self.recording {
             on.filter.taps = patterns.to_owned();
         }
         self
@@ -194,13 +194,13 @@ impl Recorder {
     /// Whether anything is recorded: for engines that would have to copy a tensor first.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
-        self.on().is_some()
+        self.recording().is_some()
     }
 
     /// The recording, if there is one. Compiled out there is never one, and the compiler knows.
     #[inline(always)]
-    fn on(&self) -> Option<&Recording> {
-        if cfg!(feature = "record") { self.on.as_ref() } else { None }
+    fn recording(&self) -> Option<&Recording> {
+        if cfg!(feature = "record") { self.recording.as_ref() } else { None }
     }
 
     /// Stores the token ids of the prefill in `dump.json`.
@@ -210,7 +210,7 @@ impl Recorder {
 
     /// Edits the other fields of `dump.json`: producer, model, precision, row order.
     pub fn describe(&self, edit: impl FnOnce(&mut Meta)) {
-        if let Some(on) = self.on() {
+        if let Some(on) = self.recording() {
             edit(&mut on.state().meta);
         }
     }
@@ -222,7 +222,7 @@ impl Recorder {
 
     /// Begins the next step when it is fed several tokens: another chunk of the prompt.
     pub fn next_chunk(&self, tokens: &[i64]) {
-        if let Some(on) = self.on() {
+        if let Some(on) = self.recording() {
             let mut state = on.state();
             state.step += 1;
             state.fed = tokens.len();
@@ -236,7 +236,7 @@ impl Recorder {
     /// When the lengths differ, the tap was recorded before, the name cannot be that of a file, or writing fails.
     #[inline(always)]
     pub fn record<T: Element>(&self, name: impl Display, shape: &[usize], values: &[T]) -> Result<(), RecordError> {
-        match self.on() {
+        match self.recording() {
             Some(on) => on.record(name, shape, values, None),
             None => Ok(()),
         }
@@ -254,7 +254,7 @@ impl Recorder {
         shape: &[usize],
         values: &[T],
     ) -> Result<(), RecordError> {
-        match self.on() {
+        match self.recording() {
             Some(on) => on.record(name, shape, values, Some(rows)),
             None => Ok(()),
         }
@@ -271,7 +271,7 @@ impl Recorder {
         name: impl Display,
         view: ndarray::ArrayView<'_, T, D>,
     ) -> Result<(), RecordError> {
-        match self.on() {
+        match self.recording() {
             Some(on) => on.record_view(name, view),
             None => Ok(()),
         }
@@ -283,13 +283,13 @@ impl Recorder {
     /// When writing fails, when a tap could not be recorded (the dump is then not complete), or when nothing matched the selection: an empty dump would
     /// look like a result.
     pub fn finish(self) -> Result<(), RecordError> {
-        let Some(on) = self.on() else { return Ok(()) };
-        on.end(End::Finished)?;
-        if let Some((count, first)) = on.state().lost.take() {
+        let Some(on) = self.recording() else { return Ok(()) };
+        on.end(Ending::Finished)?;
+        if let Some((count, first)) = on.state().failed.take() {
             return Err(RecordError::Lost { count, first });
         }
         let empty = on.state().meta.taps.as_ref().is_none_or(Vec::is_empty);
-        match on.filter.in_words().filter(|_| empty) {
+        match on.filter.description().filter(|_| empty) {
             Some(asked) => Err(RecordError::NoneMatched(asked)),
             None => Ok(()),
         }
@@ -313,8 +313,8 @@ impl Recording {
     ) -> Result<(), RecordError> {
         let name = name.to_string();
         match byte_len(shape, T::DTYPE) == values.len().checked_mul(T::DTYPE.size()) {
-            true => self.kept(self.write(name, shape, values, held)),
-            false => self.kept(Err(RecordError::Shape { tap: name, shape: shape.to_vec(), len: values.len() })),
+            true => self.note_failure(self.write(name, shape, values, held)),
+            false => self.note_failure(Err(RecordError::Shape { tap: name, shape: shape.to_vec(), len: values.len() })),
         }
     }
 
@@ -327,17 +327,17 @@ impl Recording {
         view: ndarray::ArrayView<'_, T, D>,
     ) -> Result<(), RecordError> {
         let (name, step) = (name.to_string(), self.state().step);
-        if !self.filter.has(&name, step) {
+        if !self.filter.selects(&name, step) {
             // Not copied here either if its layout is not row-major.
             return Ok(());
         }
-        self.kept(self.write(name, view.shape(), &crate::element::write::row_major(&view), None))
+        self.note_failure(self.write(name, view.shape(), &crate::element::write::row_major(&view), None))
     }
 
     /// Counts a tap that could not be recorded: the dump is then not complete, whatever the engine does about the error.
-    fn kept(&self, outcome: Result<(), RecordError>) -> Result<(), RecordError> {
+    fn note_failure(&self, outcome: Result<(), RecordError>) -> Result<(), RecordError> {
         if let Err(error) = &outcome {
-            let lost = &mut self.state().lost;
+            let lost = &mut self.state().failed;
             lost.get_or_insert_with(|| (0, error.to_string())).0 += 1;
         }
         outcome
@@ -386,7 +386,7 @@ impl Recording {
             rows,
             dims: None,
         };
-        let Some(file) = self.claim(entry)? else { return Ok(()) };
+        let Some(file) = self.register(entry)? else { return Ok(()) };
         let written = write_whole(&self.folder.join(&file), |out| write_npy(shape, values, out));
         if written.is_err() {
             // A tap that could not be written must not be listed.
@@ -396,10 +396,10 @@ impl Recording {
     }
 
     /// Adds the tap to the list of the current step, once, and returns its file. `None`: it is not selected.
-    fn claim(&self, entry: TapMeta) -> Result<Option<String>, RecordError> {
+    fn register(&self, entry: TapMeta) -> Result<Option<String>, RecordError> {
         let mut state = self.state();
         let step = state.step;
-        if !self.filter.has(&entry.tap, step) {
+        if !self.filter.selects(&entry.tap, step) {
             return Ok(None);
         }
         let Some(stem) = file_name(&entry.tap, step) else { return Err(RecordError::Name(entry.tap)) };
@@ -407,10 +407,10 @@ impl Recording {
         if taps.iter().rev().take_while(|t| t.step == step).any(|t| t.tap == entry.tap) {
             return Err(RecordError::Twice(stored_name(&entry.tap, step)));
         }
-        if !state.begun {
+        if !state.has_json {
             let told = Meta { complete: Some(false), ..state.meta.clone() };
             self.write_json(&told)?;
-            state.begun = true;
+            state.has_json = true;
         }
         let file = format!("{stem}.npy");
         state.meta.taps.get_or_insert_default().push(TapMeta { step, file: Some(file.clone()), ..entry });
@@ -418,16 +418,16 @@ impl Recording {
     }
 
     /// Writes `dump.json` with everything recorded. If finished, it is marked complete, unless a tap was lost or the engine marks it as incomplete.
-    fn end(&self, end: End) -> Result<(), RecordError> {
+    fn end(&self, end: Ending) -> Result<(), RecordError> {
         let mut state = self.state();
         state.finished = true;
         // Taps that another thread has claimed but not yet written do not count either.
         let folder = &self.folder;
         let written = |tap: &TapMeta| tap.file.as_ref().is_some_and(|file| folder.join(file).exists());
         state.meta.taps.get_or_insert_default().retain(written);
-        let whole = state.lost.is_none() && !state.meta.is_incomplete();
-        let by_itself = end == End::Dropped && whole && !std::thread::panicking();
-        state.meta.complete = Some(end == End::Finished && whole);
+        let whole = state.failed.is_none() && !state.meta.is_incomplete();
+        let by_itself = end == Ending::Dropped && whole && !std::thread::panicking();
+        state.meta.complete = Some(end == Ending::Finished && whole);
         state.meta.ended_by_itself = by_itself.then_some(true);
         self.write_json(&state.meta)
     }
@@ -444,7 +444,7 @@ impl Drop for Recording {
     fn drop(&mut self) {
         if !self.state().finished {
             // The error cannot be reported here; if this fails, the file written before the first tap still says that the dump is not complete.
-            let _ = self.end(End::Dropped);
+            let _ = self.end(Ending::Dropped);
         }
     }
 }

@@ -67,7 +67,7 @@ macro_rules! sites {
             }
 
             /// The vocabulary's site with this name.
-            fn named(name: &str) -> Option<Site> {
+            fn parse(name: &str) -> Option<Site> {
                 Site::ALL.iter().copied().find(|site| site.name() == name)
             }
 
@@ -148,11 +148,11 @@ sites! {
 
 /// The name of a tensor outside the vocabulary, without the layer number. Each is stored once, for the life of the program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpenName(&'static Parts);
+pub struct OpenName(&'static OpenNameParts);
 
 /// `vision.layers.N.cross.q`: the stack `vision`, and `cross.q` inside the layer.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Parts {
+struct OpenNameParts {
     stack: String,
     in_layer: bool,
     inner: String,
@@ -160,11 +160,11 @@ struct Parts {
 
 impl OpenName {
     fn new(stack: &str, in_layer: bool, inner: &str) -> OpenName {
-        static KNOWN: Mutex<BTreeMap<(String, bool, String), &'static Parts>> = Mutex::new(BTreeMap::new());
+        static KNOWN: Mutex<BTreeMap<(String, bool, String), &'static OpenNameParts>> = Mutex::new(BTreeMap::new());
         let (stack, inner) = (stack.to_owned(), inner.to_owned());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = known.entry((stack.clone(), in_layer, inner.clone()));
-        OpenName(entry.or_insert_with(|| Box::leak(Box::new(Parts { stack, in_layer, inner }))))
+        OpenName(entry.or_insert_with(|| Box::leak(Box::new(OpenNameParts { stack, in_layer, inner }))))
     }
 }
 
@@ -244,7 +244,7 @@ impl Tap {
     pub fn role(&self) -> Site {
         match self.site {
             Site::Open(name) if name.0.in_layer => {
-                Site::named(&name.0.inner).filter(|site| site.in_layer()).unwrap_or(self.site)
+                Site::parse(&name.0.inner).filter(|site| site.in_layer()).unwrap_or(self.site)
             }
             site => site,
         }
@@ -258,7 +258,7 @@ impl Tap {
 
     /// The vocabulary's site with whose name its own ends: `q` of `vision.layers.3.cross.q`. Its own site if there is none.
     pub fn last_site(&self) -> Site {
-        if self.is_open() { Site::named(self.last_name()).unwrap_or(self.site) } else { self.site }
+        if self.is_open() { Site::parse(self.last_name()).unwrap_or(self.site) } else { self.site }
     }
 
     /// The tap of another site in the same stack and layer.
@@ -379,7 +379,7 @@ impl FromStr for Tap {
             }
             None => (None, name),
         };
-        let site = Site::named(site_name).ok_or_else(err)?;
+        let site = Site::parse(site_name).ok_or_else(err)?;
         if site.in_layer() != layer.is_some() {
             return Err(err());
         }

@@ -140,7 +140,7 @@ impl Bytes {
 
 /// How the bytes of a tensor are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct ElementLayout {
     pub(crate) dtype: DType,
     pub(crate) fortran: bool,
     pub(crate) big_endian: bool,
@@ -150,13 +150,13 @@ pub(crate) struct Layout {
 #[derive(Clone, Debug)]
 pub struct Tensor {
     shape: Vec<usize>,
-    layout: Layout,
+    layout: ElementLayout,
     bytes: Bytes,
 }
 
 impl Tensor {
     /// The caller has checked that `bytes` has exactly the length of shape and type, or that a strided view stays within its memory.
-    pub(crate) fn new(shape: Vec<usize>, layout: Layout, bytes: Bytes) -> Tensor {
+    pub(crate) fn new(shape: Vec<usize>, layout: ElementLayout, bytes: Bytes) -> Tensor {
         debug_assert!(matches!(bytes, Bytes::Strided(_)) || Some(bytes.get().len()) == byte_len(&shape, layout.dtype));
         Tensor { shape, layout, bytes }
     }
@@ -169,15 +169,15 @@ impl Tensor {
         if byte_len(&shape, values.dtype()) != values.len().checked_mul(values.dtype().size()) {
             return Err(values);
         }
-        let layout = Layout { dtype: values.dtype(), fortran: false, big_endian: false };
+        let layout = ElementLayout { dtype: values.dtype(), fortran: false, big_endian: false };
         let bytes = values.to_le_bytes();
         let range = 0..bytes.len();
         Ok(Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
     }
 
     /// A tensor of row-major, little-endian bytes; `None` if their number is not that of `shape`.
-    pub(crate) fn of_bytes(shape: Vec<usize>, dtype: DType, bytes: Vec<u8>) -> Option<Tensor> {
-        let layout = Layout { dtype, fortran: false, big_endian: false };
+    pub(crate) fn from_bytes(shape: Vec<usize>, dtype: DType, bytes: Vec<u8>) -> Option<Tensor> {
+        let layout = ElementLayout { dtype, fortran: false, big_endian: false };
         let range = 0..bytes.len();
         let fits = byte_len(&shape, dtype) == Some(bytes.len());
         fits.then(|| Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
@@ -200,7 +200,7 @@ impl Tensor {
         let bytes = self.bytes();
         let row = |&row: &usize| bytes.get(row.checked_mul(width)?..row.checked_add(1)?.checked_mul(width)?);
         let taken: Vec<u8> = rows.iter().map(row).collect::<Option<Vec<_>>>()?.concat();
-        Tensor::of_bytes(shape, self.dtype(), taken)
+        Tensor::from_bytes(shape, self.dtype(), taken)
     }
 
     /// Extent of every axis, slowest first.
@@ -292,7 +292,7 @@ fn strided_walk(shape: &[usize], offset: usize, strides: &[usize]) -> impl Itera
 mod tests {
     use super::*;
 
-    fn tensor(shape: &[usize], layout: Layout, bytes: Vec<u8>) -> Tensor {
+    fn tensor(shape: &[usize], layout: ElementLayout, bytes: Vec<u8>) -> Tensor {
         let range = 0..bytes.len();
         Tensor::new(shape.to_vec(), layout, Bytes::Owned(bytes.into(), range))
     }
@@ -308,7 +308,7 @@ mod tests {
                 }
             }
         }
-        let layout = Layout { dtype: DType::F32, fortran: true, big_endian: true };
+        let layout = ElementLayout { dtype: DType::F32, fortran: true, big_endian: true };
         let values = tensor(&[2, 3, 4], layout, bytes).values().to_f64();
         assert_eq!(&values[..6], [0.0, 1.0, 2.0, 3.0, 10.0, 11.0]);
         assert_eq!(values[23], 123.0);
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_view_is_read_where_its_elements_stand() {
         let memory: Vec<u8> = (0..6u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
-        let layout = Layout { dtype: DType::F32, fortran: false, big_endian: false };
+        let layout = ElementLayout { dtype: DType::F32, fortran: false, big_endian: false };
         let view = |shape: &[usize], offset: usize, strides: &[usize]| {
             let range = 0..memory.len();
             let memory = Bytes::Owned(memory.clone().into(), range);
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn half_types_widen_exactly() {
-        let layout = Layout { dtype: DType::BF16, fortran: false, big_endian: false };
+        let layout = ElementLayout { dtype: DType::BF16, fortran: false, big_endian: false };
         let tensor = tensor(&[2], layout, vec![0x80, 0x3f, 0x49, 0x40]);
         let values = tensor.values();
         assert_eq!((values.get(0), values.get(1)), (1.0, 3.140625));

@@ -361,7 +361,7 @@ fn read_dump(path: &Path) -> bool {
         let _ = dump.unmapped_size(name);
         let _ = dump.read_unmapped(name).map(|tensor| tensor.values().len());
     }
-    let _ = (Batch::of(&dump, &|_, _| None).map(|batch| batch.count()), dump.notes().len());
+    let _ = (Batch::detect(&dump, &|_, _| None).map(|batch| batch.count()), dump.notes().len());
     true
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, OpenOptions, Rows, Tap, names_of};
+use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, OpenOptions, Rows, Tap, tap_names};
 use serde_json::{Value, json};
 
 use crate::driver::keeper::Keeper;
@@ -291,7 +291,7 @@ fn entries(dump: &Dump, question: &Question) -> Vec<Entry> {
 
 /// The dump of an engine that was asked for some taps: what it calls so is that tap.
 pub(crate) fn open<'t>(folder: &Path, taps: impl IntoIterator<Item = &'t Tap>) -> Result<Dump, DumpError> {
-    let reference = Some(Arc::new(names_of(taps.into_iter().copied())));
+    let reference = Some(Arc::new(tap_names(taps.into_iter().copied())));
     Dump::open_with(folder, &OpenOptions { reference, ..OpenOptions::default() })
 }
 

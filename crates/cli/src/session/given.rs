@@ -8,7 +8,7 @@ use clap::Args;
 use firstdiff_compare::{Profile as Named, seen_padding};
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
-use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, names_of};
+use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, tap_names};
 
 use crate::session::arithmetic::{Choice, Loosened};
 use crate::session::incomplete::Incomplete;
@@ -94,7 +94,7 @@ impl CandidateArgs {
         }
         refuse_weights(&args.model, args.weights.as_deref())?;
         let model = firstdiff_model::load(&args.model)?;
-        let names = names_of(model.plan.steps.iter().map(|step| step.tap));
+        let names = tap_names(model.plan.steps.iter().map(|step| step.tap));
         let dump = args.reading.open_beside(&names, args.candidate()?)?;
         let dump = crate::session::streams::of_model(dump, model.plan.dims.layers as usize)?;
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
@@ -268,9 +268,9 @@ fn batch(dump: &Dump, model: &Model, tokens: Option<usize>) -> Option<Batch> {
         };
         tap.site.axes().iter().map(extent).collect()
     };
-    Batch::of(dump, &one).or_else(|| {
+    Batch::detect(dump, &one).or_else(|| {
         let all = positions(dump, model).ok() == Some(prompts.iter().map(Vec::len).sum());
-        (prompts.len() > 1 && all).then(|| Batch::of_count(dump, prompts.len(), &one))
+        (prompts.len() > 1 && all).then(|| Batch::with_count(dump, prompts.len(), &one))
     })
 }
 

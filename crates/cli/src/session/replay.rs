@@ -143,8 +143,8 @@ impl ReplaySession {
     fn not_read(&self) -> Option<String> {
         let dump = &self.given.dump;
         let apart = dump.ranks().and_then(|ranks| {
-            let (step, tap) = ranks.all_apart().next()?;
-            Some((Place { step, tap }, ranks.apart(tap, step)?))
+            let (step, tap) = ranks.not_joined().next()?;
+            Some((Place { step, tap }, ranks.why_not_joined(tap, step)?))
         });
         let doubted = || dump.doubts().first_key_value();
         let doubted = || doubted().map(|(&(step, tap), what)| (Place { step, tap }, what.as_str()));

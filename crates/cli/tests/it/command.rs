@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use firstdiff::trace::{Dump, Fed, Meta, Recorder};
+use firstdiff::trace::{Dump, Meta, Recorder, SequenceTokens};
 use serde_json::Value;
 
 use crate::common::{firstdiff, fixtures, in_one_line, json, screen};
@@ -451,7 +451,7 @@ fn every_sequence_of_a_batch_is_held_to_its_reference() {
     for (name, factor) in [("ref", 1.0), ("right", 1.0), ("wrong", 1.5)] {
         let recorder = Recorder::create(path(name)).unwrap();
         recorder.describe(|meta| {
-            let fed = |tokens: [i64; 3]| Fed { tokens: tokens.into(), decode_tokens: None };
+            let fed = |tokens: [i64; 3]| SequenceTokens { tokens: tokens.into(), decode_tokens: None };
             meta.sequences = Some(vec![fed([1, 2, 3]), fed([4, 5, 6])]);
         });
         let right: Vec<f32> = (0..48).map(|i| (i as f32 * 0.7).sin()).collect();

@@ -329,7 +329,7 @@ impl<'a> Side<'a> {
             }
         }
         let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
-        dump.put_open(made_open, &[]);
+        dump.set_open_tensors(made_open, &[]);
         Ok(dump)
     }
 
@@ -348,10 +348,10 @@ impl<'a> Side<'a> {
             Err(error) => {
                 unchecked.entry(Place { step: number, tap }).or_insert(Unaligned::NotCut(error));
                 let whole = move || read.tensor(tap, step);
-                return Some(Entry::made(tap, number, entry.shape.clone(), entry.dtype, entry.rows.clone(), whole));
+                return Some(Entry::computed(tap, number, entry.shape.clone(), entry.dtype, entry.rows.clone(), whole));
             }
         };
-        Some(Entry::made(tap, number, shape, entry.dtype, rows, move || {
+        Some(Entry::computed(tap, number, shape, entry.dtype, rows, move || {
             let of = |(step, cut): &(u32, Cut)| cut.of(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
             let parts = cuts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             Tensor::concatenated(parts, axis).ok_or_else(|| read.changed())

@@ -62,13 +62,13 @@ fn take(candidate: &mut Dump, site: &SiteRows, reading: &Reading) -> Result<(), 
                     reason: format!("{given} does not hold the rows of all experts"),
                 })
             };
-            entries.push(Entry::made(tap, step, shape, dtype, piece.positions.clone().map(Rows::List), make));
+            entries.push(Entry::computed(tap, step, shape, dtype, piece.positions.clone().map(Rows::List), make));
         }
     }
     let mut without = Vec::new();
     if let Held::Together(all) = held {
         without.extend(all.keys().map(|block| (Held::together_name(block, &wanted.site), block.step)));
     }
-    candidate.put_open(entries, &without);
+    candidate.set_open_tensors(entries, &without);
     Ok(())
 }

@@ -238,7 +238,7 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
 /// The places of the vocabulary that a dump holds, those included that its ranks hold in pieces of which nobody knows how they join.
 fn places(dump: &Dump) -> impl Iterator<Item = Place> + '_ {
     let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
-    let apart = dump.ranks().into_iter().flat_map(|ranks| ranks.all_apart());
+    let apart = dump.ranks().into_iter().flat_map(|ranks| ranks.not_joined());
     let parts = dump.parts().iter().map(|part| (part.step, part.tap)).chain(apart);
     entries.chain(parts.map(|(step, tap)| Place { step, tap })).filter(|place| !place.tap.is_open())
 }

@@ -21,7 +21,7 @@ impl Run<'_> {
             let alone = ranks.names().len() == 1;
             let reason = self
                 .lacks_a_rank(place)
-                .or_else(|| ranks.apart(place.tap, place.step).filter(|_| alone).map(not_joined));
+                .or_else(|| ranks.why_not_joined(place.tap, place.step).filter(|_| alone).map(not_joined));
             let reason = reason.or_else(|| self.may_be_a_sum(place))?;
             Some(format!("what else was compared agrees, but {place}: {reason}"))
         })
@@ -31,7 +31,7 @@ impl Run<'_> {
     pub(crate) fn unlike_ranks(&self, found: &[Judged]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
         let apart = |(place, here): (&Place, &Judged)| {
-            let why = ranks.apart(place.tap, place.step).filter(|_| !here.is_compared())?;
+            let why = ranks.why_not_joined(place.tap, place.step).filter(|_| !here.is_compared())?;
             let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
             let held = tensors(ranks, *place).ok()?;
             let is_whole = held.len() > 1 && held.iter().all(|(_, tensor)| tensor.shape() == due.shape());

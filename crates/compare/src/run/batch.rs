@@ -19,8 +19,8 @@ impl Sequences {
     /// How many sequences each side holds. A shape that a single sequence may have too shows a batch only where the other side's tells.
     pub fn of(reference: &Dump, candidate: &Dump) -> Sequences {
         let mut found = Sequences {
-            reference: Batch::of(reference, &|tap, step| single(candidate, tap, step)),
-            candidate: Batch::of(candidate, &|tap, step| single(reference, tap, step)),
+            reference: Batch::detect(reference, &|tap, step| single(candidate, tap, step)),
+            candidate: Batch::detect(candidate, &|tap, step| single(reference, tap, step)),
         };
         match (&found.reference, &found.candidate) {
             (Some(batch), None) => found.candidate = as_many(batch, reference, candidate),
@@ -86,7 +86,7 @@ fn times(one: &Dump, other: &Dump) -> Option<Batch> {
     let &(_, count) = shared.first()?;
     let alike = count > 1 && shared.iter().all(|(_, times)| *times == count);
     let both = shared.iter().any(|(e, _)| attends(e)) && shared.iter().any(|(e, _)| !attends(e));
-    let batch = || Batch::of_count(other, count, &|tap, step| single(one, tap, step));
+    let batch = || Batch::with_count(other, count, &|tap, step| single(one, tap, step));
     (alike && both).then(batch).filter(Batch::is_whole)
 }
 
@@ -98,7 +98,7 @@ fn as_many(batch: &Batch, whole: &Dump, other: &Dump) -> Option<Batch> {
     };
     let shared: Vec<bool> = other.entries().iter().filter_map(|entry| same(entry.tap, entry.step)).collect();
     let most = 2 * shared.iter().filter(|same| **same).count() > shared.len();
-    most.then(|| Batch::of_count(other, batch.count(), &|tap, step| batch.shape(tap, step).map(<[usize]>::to_vec)))
+    most.then(|| Batch::with_count(other, batch.count(), &|tap, step| batch.shape(tap, step).map(<[usize]>::to_vec)))
 }
 
 /// What shows that a sequence that was not compared is none of a right run: a value that is not finite, or a tap of nothing but zeros.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Fed, NamedRows, PaddingSide, Rows, Site, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, PaddingSide, Rows, SequenceTokens, Site, Tensor};
 
 use crate::layout::rows::{are_all, squeezed};
 use crate::layout::types::Layout;
@@ -27,7 +27,7 @@ struct Real {
 ///
 /// # Errors
 /// When its mask contradicts its tensors or its ids, or a tensor cannot be read.
-pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[Fed]) -> Result<Dump, DumpError> {
+pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Result<Dump, DumpError> {
     let real = match masked(&dump, other)?.or_else(|| by_ids(&dump, other, batch)) {
         Some(real) => Some(real),
         None => other.map(|other| nearest(&dump, other)).transpose()?.flatten(),
@@ -93,7 +93,7 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
 
 /// What the ids say: fewer than there are positions, beside the side that is named; or those of the other run with one id repeated around them, with which
 /// another sequence of the batch does not begin, or end.
-fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
+fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option<Real> {
     let ids = dump.meta().tokens.as_ref()?;
     if let Some(side) = dump.meta().padding {
         let (all, count) = (shown(dump, 0)[0]?, ids.len());
@@ -107,7 +107,8 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[Fed]) -> Option<Real> {
         let range = from..from + wanted.len();
         let mut rest = ids[..range.start].iter().chain(&ids[range.end..]);
         let pad = *rest.next()?;
-        let end = |fed: &Fed| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
+        let end =
+            |fed: &SequenceTokens| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
         (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
             .then(|| Real::of(range, all, "by its token ids"))
@@ -183,8 +184,8 @@ impl Real {
                 Err(error) => doubts.push((entry, error)),
             }
         }
-        let mut dump = whole.recut(meta, entries)?;
-        dump.put_open(open, &[]);
+        let mut dump = whole.with_entries(meta, entries)?;
+        dump.set_open_tensors(open, &[]);
         for (entry, error) in doubts {
             let error = error.map_or_else(|| "it holds none of the tokens".to_owned(), |error| error.to_string());
             dump.doubt(entry.tap, entry.step, format!("its padding was not cut off: {error}"));
@@ -237,7 +238,7 @@ fn cut_entry(whole: &Arc<Dump>, entry: Entry, cuts: Vec<Cut>) -> Entry {
     let rows = cuts.first().map_or(entry.rows.clone(), |cut| cut.rows.clone());
     let shape = cuts.last().map_or(entry.shape.clone(), |cut| cut.shape.clone());
     let whole = Arc::clone(whole);
-    Entry::made(tap, step, shape, dtype, rows, move || {
+    Entry::computed(tap, step, shape, dtype, rows, move || {
         let tensor = whole.read(&entry)?;
         let cut = |tensor: Option<Tensor>, cut: &Cut| tensor.and_then(|tensor| cut.of(tensor));
         let reason = || "a tensor is not of its shape".to_owned();

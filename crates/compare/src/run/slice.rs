@@ -348,7 +348,7 @@ mod tests {
         let shown = |shape: &[usize]| {
             let tap = Tap::layer(0, Site::V);
             let made = || unreachable!("nobody reads it");
-            custom(&[Entry::made(tap, 0, shape.to_vec(), DType::F32, None, made)], |_| Some(8)).positions_first
+            custom(&[Entry::computed(tap, 0, shape.to_vec(), DType::F32, None, made)], |_| Some(8)).positions_first
         };
         assert_eq!(shown(&[8, 4, 16]), Some(true));
         assert_eq!(shown(&[4, 8, 16]), Some(false));

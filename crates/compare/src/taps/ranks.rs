@@ -87,7 +87,7 @@ impl Run<'_> {
             return self.both_open(place);
         }
         let held = |dump: &Dump, other: &Dump| {
-            let joined = || dump.ranks()?.by_shape(tap, step, &other.find(tap, step)?.shape);
+            let joined = || dump.ranks()?.join_by_shape(tap, step, &other.find(tap, step)?.shape);
             dump.find(tap, step).cloned().or_else(|| joined().map(|(entry, _)| entry))
         };
         let (left, right) = self.with_axes(held(self.reference, self.candidate), held(self.candidate, self.reference));
@@ -99,7 +99,7 @@ impl Run<'_> {
         let ranks = self.candidate.ranks()?;
         let short = |place: Place| {
             let reference = self.reference.find(place.tap, place.step)?;
-            let (axis, held) = ranks.short_of(place.tap, place.step, &reference.shape)?;
+            let (axis, held) = ranks.missing_slice(place.tap, place.step, &reference.shape)?;
             Some((axis, held, reference.shape[axis]))
         };
         let missing = |by| Reason::RankMissing { ranks: ranks.names().to_vec(), by };
@@ -115,14 +115,14 @@ impl Run<'_> {
     pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let [one] = ranks.names() else { return None };
-        let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.told);
+        let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.is_declared);
         let summed = matches!(place.tap.site, Site::H0 | Site::AttnOut | Site::FfnOut);
         (summed && !told).then(|| Reason::MayBeSummand { rank: one.clone() })
     }
 
     /// Why ranks' tensors of a place were not joined.
     pub(crate) fn apart(&self, place: Place) -> Option<Reason> {
-        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.apart(place.tap, place.step)).map(not_joined);
+        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.why_not_joined(place.tap, place.step)).map(not_joined);
         apart(self.candidate).or_else(|| apart(self.reference))
     }
 
@@ -130,12 +130,12 @@ impl Run<'_> {
     pub(crate) fn by_rank(&self, place: Place, layout: &Layout) -> Result<Vec<RankError>, DumpError> {
         let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
         let shape = self.reference.find(place.tap, place.step).map(|e| e.shape.clone()).unwrap_or_default();
-        let by_shape = || ranks.by_shape(place.tap, place.step, &shape).map(|(_, joined)| joined);
+        let by_shape = || ranks.join_by_shape(place.tap, place.step, &shape).map(|(_, joined)| joined);
         let Some(joined) = ranks.joined(place.tap, place.step).cloned().or_else(by_shape) else {
             return Ok(Vec::new());
         };
         match joined.share {
-            Share::Cut(_) => {
+            Share::Sliced(_) => {
                 let cut = |pair: &Pair<'_>, own: f64| pieces(pair, ranks, &joined, 100.0 * own);
                 Ok(self.with_pair(place, layout, cut)?.unwrap_or_default())
             }

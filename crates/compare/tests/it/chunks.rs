@@ -84,7 +84,7 @@ fn dump(run: &crate::synthetic::Run, chunks: &[usize], form: Form, named: bool) 
 
 fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>, rows: Option<Rows>) -> Entry {
     let (extents, values) = (shape.clone(), Arc::new(values));
-    Entry::made(tap, step, shape, DType::F32, rows, move || {
+    Entry::computed(tap, step, shape, DType::F32, rows, move || {
         Ok(Tensor::held(extents.clone(), Values::F32(values.to_vec().into())).unwrap())
     })
 }

@@ -10,7 +10,7 @@ use firstdiff_trace::{DType, Dump, Entry, Meta, QkRows, Tensor, Values};
 fn dump(run: &Run, qk_rows: Option<QkRows>) -> Dump {
     let entry = |(&tap, (shape, values)): (_, &(Vec<usize>, Vec<f32>))| {
         let (extents, values) = (shape.clone(), Arc::new(values.clone()));
-        Entry::made(tap, 0, shape.clone(), DType::F32, None, move || {
+        Entry::computed(tap, 0, shape.clone(), DType::F32, None, move || {
             Ok(Tensor::held(extents.clone(), Values::F32(values.to_vec().into())).unwrap())
         })
     };

@@ -15,7 +15,7 @@ use firstdiff_trace::{DType, Dump, Entry, Meta, Rows, Site, Tap, Tensor, Values,
 
 fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
     let (extents, values) = (shape.clone(), Arc::new(values));
-    Entry::made(tap, step, shape, DType::F32, None, move || {
+    Entry::computed(tap, step, shape, DType::F32, None, move || {
         Ok(Tensor::held(extents.clone(), Values::F32(values.to_vec().into())).unwrap())
     })
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use firstdiff_trace::{Batch, DType, Dump, Names, NamesRead, OpenOptions, Rows, Tap, own_table};
+use firstdiff_trace::{Batch, DType, Dump, NameMap, Names, OpenOptions, Rows, Tap, own_table};
 
 use crate::session::remote;
 
@@ -40,7 +40,7 @@ impl ReadingArgs {
     ///
     /// # Errors
     /// When it, or the table of names, cannot be read, or that table names taps that the reference does not have.
-    pub fn open_beside(&self, reference: &NamesRead, path: &Path) -> Result<Dump> {
+    pub fn open_beside(&self, reference: &NameMap, path: &Path) -> Result<Dump> {
         self.open_as(path, Some(reference), false)
     }
 
@@ -68,14 +68,14 @@ impl ReadingArgs {
         }
         let unnamed = if one == other { one } else { Tap::named(TENSOR) };
         Ok(match [one, other].map(|tap| tap.is_open()) {
-            [true, true] => [ours.called(unnamed)?, theirs.called(unnamed)?],
-            [true, false] => [ours.called(other)?, theirs],
-            [false, true] => [ours, theirs.called(one)?],
+            [true, true] => [ours.rename_only_tensor(unnamed)?, theirs.rename_only_tensor(unnamed)?],
+            [true, false] => [ours.rename_only_tensor(other)?, theirs],
+            [false, true] => [ours, theirs.rename_only_tensor(one)?],
             [false, false] => [ours, theirs],
         })
     }
 
-    fn open_as(&self, path: &Path, reference: Option<&NamesRead>, unnamed: bool) -> Result<Dump> {
+    fn open_as(&self, path: &Path, reference: Option<&NameMap>, unnamed: bool) -> Result<Dump> {
         let is_address = remote::is_address(path);
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
@@ -102,7 +102,7 @@ impl ReadingArgs {
     /// When the dump has no such sequence, or is of no batch.
     pub fn asked_sequence(&self, dump: Dump) -> Result<Dump> {
         let Some(index) = self.sequence else { return Ok(dump) };
-        match Batch::of(&dump, &|_, _| None) {
+        match Batch::detect(&dump, &|_, _| None) {
             Some(batch) => Ok(one_of(dump, Some(index), &batch)?.0),
             None if index == 0 => Ok(dump),
             None => bail!("--sequence {index}: {} is not of a batch", dump.path().display()),
@@ -165,7 +165,7 @@ impl TokenArgs {
     pub fn tell(&self, dump: Dump) -> Result<Dump> {
         let Some(tokens) = &self.tokens else { return Ok(dump) };
         let path = dump.path().display().to_string();
-        dump.told_tokens(tokens, self.decode_tokens.as_deref().unwrap_or_default()).map_err(|at| {
+        dump.with_tokens(tokens, self.decode_tokens.as_deref().unwrap_or_default()).map_err(|at| {
             anyhow::anyhow!("{path}: its own token ids are others than those of --tokens, from index {at} on: leave --tokens out, or correct one")
         })
     }

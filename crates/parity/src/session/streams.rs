@@ -30,7 +30,7 @@ pub fn of_model(dump: Dump, layers: usize) -> Result<Dump> {
 
 fn settled(dump: Dump, normed: Option<bool>) -> Result<Dump> {
     match normed {
-        Some(normed) => Ok(dump.told_last_hidden_state(normed)?),
+        Some(normed) => Ok(dump.resolve_last_hidden_state(normed)?),
         None => Ok(dump),
     }
 }

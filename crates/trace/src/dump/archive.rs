@@ -19,25 +19,22 @@ use crate::element::DType;
 use crate::file::{JSON_LIMIT, json_fits, memory_limit};
 use crate::meta::AttentionMask;
 use crate::npy::{HEADER_LIMIT, Header, MASK_LIMIT, NpyError, read_header, read_mask};
-use crate::tensor::{Bytes, Layout};
+use crate::tensor::{Bytes, ElementLayout};
 
 /// One file that holds many tensors.
 #[derive(Debug)]
 pub(crate) struct Archive {
     path: PathBuf,
     size: u64,
-    form: Form,
+    kind: ArchiveKind,
 }
 
 #[derive(Debug)]
-enum Form {
+enum ArchiveKind {
     /// A zip of .npy members; reading a member needs exclusive access to the zip reader.
-    Npz {
-        zip: Mutex<ZipArchive<Cursor<Held>>>,
-        names: Vec<String>,
-    },
+    Npz { zip: Mutex<ZipArchive<Cursor<FileBytes>>>, names: Vec<String> },
     Safetensors {
-        source: Source,
+        source: ByteSource,
         tensors: BTreeMap<String, (Dtype, Vec<usize>, Range<usize>)>,
         json: Option<String>,
     },
@@ -45,23 +42,23 @@ enum Form {
 
 /// The bytes of a whole file, mapped or in memory.
 #[derive(Clone, Debug)]
-enum Held {
+enum FileBytes {
     Mapped(Arc<Mmap>),
     Read(Arc<[u8]>),
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for FileBytes {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Held::Mapped(map) => map,
-            Held::Read(bytes) => bytes,
+            FileBytes::Mapped(map) => map,
+            FileBytes::Read(bytes) => bytes,
         }
     }
 }
 
 /// Where the bytes of the tensors come from.
 #[derive(Debug)]
-enum Source {
+enum ByteSource {
     Mapped(Arc<Mmap>),
     Stored(StoredFile),
 }
@@ -79,19 +76,19 @@ const NO_HEADER: &str = "not a .safetensors: it ends inside its header";
 
 impl Archive {
     pub(crate) fn open_npz(path: &Path) -> Result<Archive, DumpError> {
-        Archive::npz(path, Held::Mapped(map_archive(path)?))
+        Archive::npz(path, FileBytes::Mapped(map_archive(path)?))
     }
 
     /// A .npz whose bytes are in memory.
-    pub(crate) fn of_npz(path: &Path, bytes: Vec<u8>) -> Result<Archive, DumpError> {
-        Archive::npz(path, Held::Read(bytes.into()))
+    pub(crate) fn npz_from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Archive, DumpError> {
+        Archive::npz(path, FileBytes::Read(bytes.into()))
     }
 
-    fn npz(path: &Path, held: Held) -> Result<Archive, DumpError> {
+    fn npz(path: &Path, held: FileBytes) -> Result<Archive, DumpError> {
         let bytes = held.as_ref();
         let size = bytes.len() as u64;
         let zip = ZipArchive::new(Cursor::new(held.clone())).map_err(|e| damaged(path, zip_reason(e)))?;
-        if let Some(twice) = member_twice(bytes, &zip) {
+        if let Some(twice) = duplicate_member(bytes, &zip) {
             return Err(damaged(path, format!("member '{}' is there twice", twice.escape_debug())));
         }
         let names = zip.file_names().map(|name| Ok(name?.into_owned())).collect::<Result<_, ZipError>>();
@@ -103,7 +100,7 @@ impl Archive {
                 format!("{size} bytes that unpack to {unpacked}: no numbers are packed like that"),
             ));
         }
-        Ok(Archive { path: path.into(), size, form: Form::Npz { zip: Mutex::new(zip), names } })
+        Ok(Archive { path: path.into(), size, kind: ArchiveKind::Npz { zip: Mutex::new(zip), names } })
     }
 
     pub(crate) fn open_safetensors(path: &Path) -> Result<Archive, DumpError> {
@@ -111,7 +108,7 @@ impl Archive {
         let (length, rest) = map.split_first_chunk::<8>().ok_or_else(|| damaged(path, NO_HEADER.into()))?;
         let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
         let header = rest.get(..length).ok_or_else(|| damaged(path, NO_HEADER.into()))?;
-        Archive::safetensors(path, header, map.len() as u64, Source::Mapped(Arc::clone(&map)))
+        Archive::safetensors(path, header, map.len() as u64, ByteSource::Mapped(Arc::clone(&map)))
     }
 
     /// A .safetensors in a store: its header is read now, each tensor when it is asked for.
@@ -123,11 +120,11 @@ impl Archive {
         let fits = |length: &u64| length.checked_add(8).is_some_and(|end| end <= size);
         let length = length.filter(fits).ok_or_else(|| damaged(&path, NO_HEADER.into()))?;
         let header = file.piece(8..8 + length)?.bytes;
-        Archive::safetensors(&path, &header, size, Source::Stored(file))
+        Archive::safetensors(&path, &header, size, ByteSource::Stored(file))
     }
 
     /// A .safetensors by its header, in a file of `size` bytes.
-    fn safetensors(path: &Path, header: &[u8], size: u64, source: Source) -> Result<Archive, DumpError> {
+    fn safetensors(path: &Path, header: &[u8], size: u64, source: ByteSource) -> Result<Archive, DumpError> {
         let err = |reason: String| damaged(path, format!("not a .safetensors: {reason}"));
         check_header(header, size).map_err(err)?;
         let metadata: Metadata = serde_json::from_slice(header).map_err(|e| err(e.to_string()))?;
@@ -148,7 +145,7 @@ impl Archive {
             })
             .collect();
         let json = metadata.metadata().as_ref().and_then(|m| m.get(META_KEY)).cloned();
-        Ok(Archive { path: path.into(), size, form: Form::Safetensors { source, tensors, json } })
+        Ok(Archive { path: path.into(), size, kind: ArchiveKind::Safetensors { source, tensors, json } })
     }
 
     /// Size of the file in bytes.
@@ -158,15 +155,15 @@ impl Archive {
 
     /// Names of the members, except `dump.json`.
     pub(crate) fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
-        match &self.form {
-            Form::Npz { names, .. } => Box::new(names.iter().map(String::as_str).filter(|n| *n != META_MEMBER)),
-            Form::Safetensors { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
+        match &self.kind {
+            ArchiveKind::Npz { names, .. } => Box::new(names.iter().map(String::as_str).filter(|n| *n != META_MEMBER)),
+            ArchiveKind::Safetensors { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
         }
     }
 
     pub(crate) fn meta_json(&self) -> Result<Option<Vec<u8>>, DumpError> {
-        match &self.form {
-            Form::Npz { names, .. } if names.iter().any(|n| n == META_MEMBER) => {
+        match &self.kind {
+            ArchiveKind::Npz { names, .. } if names.iter().any(|n| n == META_MEMBER) => {
                 let (bytes, total) = self.unpack(META_MEMBER, JSON_LIMIT.min(memory_limit(self.size) / 4) as usize)?;
                 match total > bytes.len() {
                     true => Err(self.member_error(
@@ -176,18 +173,18 @@ impl Archive {
                     false => Ok(Some(bytes)),
                 }
             }
-            Form::Npz { .. } => Ok(None),
-            Form::Safetensors { json, .. } => Ok(json.clone().map(String::into_bytes)),
+            ArchiveKind::Npz { .. } => Ok(None),
+            ArchiveKind::Safetensors { json, .. } => Ok(json.clone().map(String::into_bytes)),
         }
     }
 
     pub(crate) fn header(&self, name: &str, declared: Option<DType>) -> Result<Header, DumpError> {
-        match &self.form {
-            Form::Npz { .. } => {
+        match &self.kind {
+            ArchiveKind::Npz { .. } => {
                 let (start, total) = self.unpack(name, HEADER_LIMIT)?;
                 read_header(&start, total, declared).map_err(|source| self.npy_error(name, source))
             }
-            Form::Safetensors { tensors, .. } => {
+            ArchiveKind::Safetensors { tensors, .. } => {
                 let (dtype, shape, range) = tensors.get(name).ok_or_else(|| self.absent(name))?;
                 let dtype = match dtype {
                     Dtype::F64 => DType::F64,
@@ -199,7 +196,7 @@ impl Archive {
                 if let Some(declared) = declared.filter(|&d| d != dtype) {
                     return Err(self.npy_error(name, NpyError::OtherDType { header: dtype, declared }));
                 }
-                let layout = Layout { dtype, fortran: false, big_endian: false };
+                let layout = ElementLayout { dtype, fortran: false, big_endian: false };
                 Ok(Header { shape: shape.clone(), layout, data: range.start })
             }
         }
@@ -207,7 +204,7 @@ impl Archive {
 
     /// Reads a member as a mask, if it is one.
     pub(crate) fn mask(&self, name: &str) -> Option<AttentionMask> {
-        let Form::Safetensors { tensors, .. } = &self.form else {
+        let ArchiveKind::Safetensors { tensors, .. } = &self.kind else {
             return read_mask(&self.unpack(name, MASK_LIMIT as usize).ok()?.0);
         };
         let (dtype, shape, range) = tensors.get(name)?;
@@ -218,14 +215,14 @@ impl Archive {
             Dtype::F32 => (4, u64::from(1f32.to_bits())),
             _ => return None,
         };
-        let layout = Layout { dtype: DType::F32, fortran: false, big_endian: false };
+        let layout = ElementLayout { dtype: DType::F32, fortran: false, big_endian: false };
         let bytes = self.bytes(name, &Header { shape: shape.clone(), layout, data: range.start }).ok()?;
-        AttentionMask::of(shape, bytes.get(), size, one)
+        AttentionMask::parse_bytes(shape, bytes.get(), size, one)
     }
 
     pub(crate) fn bytes(&self, name: &str, header: &Header) -> Result<Bytes, DumpError> {
-        match &self.form {
-            Form::Npz { .. } => {
+        match &self.kind {
+            ArchiveKind::Npz { .. } => {
                 let (bytes, total) = self.unpack(name, usize::MAX)?;
                 let again = read_header(&bytes, total, Some(header.layout.dtype));
                 if again.map_err(|source| self.npy_error(name, source))? != *header {
@@ -234,12 +231,12 @@ impl Archive {
                 let end = bytes.len();
                 Ok(Bytes::Owned(bytes.into(), header.data..end))
             }
-            Form::Safetensors { source, tensors, .. } => {
+            ArchiveKind::Safetensors { source, tensors, .. } => {
                 let (_, _, range) = tensors.get(name).ok_or_else(|| self.absent(name))?;
                 match source {
-                    Source::Mapped(map) => Ok(Bytes::Mapped(Arc::clone(map), range.clone())),
-                    Source::Stored(_) if range.is_empty() => Ok(Bytes::Owned([].into(), 0..0)),
-                    Source::Stored(file) => {
+                    ByteSource::Mapped(map) => Ok(Bytes::Mapped(Arc::clone(map), range.clone())),
+                    ByteSource::Stored(_) if range.is_empty() => Ok(Bytes::Owned([].into(), 0..0)),
+                    ByteSource::Stored(file) => {
                         let piece = file.piece(range.start as u64..range.end as u64)?;
                         let as_before = piece.size == self.size && piece.bytes.len() == range.len();
                         as_before
@@ -253,7 +250,7 @@ impl Archive {
 
     /// The first `limit` bytes of a .npz member, and its whole size. Reading to the end checks size and CRC.
     fn unpack(&self, name: &str, limit: usize) -> Result<(Vec<u8>, usize), DumpError> {
-        let Form::Npz { zip, .. } = &self.form else { return Err(self.absent(name)) };
+        let ArchiveKind::Npz { zip, .. } = &self.kind else { return Err(self.absent(name)) };
         let mut zip = zip.lock().unwrap_or_else(PoisonError::into_inner);
         let member = zip.by_name(name).map_err(|e| self.member_error(name, zip_reason(e)))?;
         let total = usize::try_from(member.size()).map_err(|_| self.member_error(name, "too large".into()))?;
@@ -289,7 +286,7 @@ impl Archive {
 }
 
 /// The first member of a zip whose name occurs twice; the table of members keeps only the last of them.
-pub(crate) fn member_twice<R: Read + io::Seek>(bytes: &[u8], zip: &ZipArchive<R>) -> Option<String> {
+pub(crate) fn duplicate_member<R: Read + io::Seek>(bytes: &[u8], zip: &ZipArchive<R>) -> Option<String> {
     if !zip.has_duplicate_names() {
         return None;
     }
@@ -319,7 +316,7 @@ fn check_header(header: &[u8], size: u64) -> Result<(), String> {
     if !json_fits(header, size) {
         return Err("its header holds far more values than that of any run".into());
     }
-    let Ok(Keys(names)) = serde_json::from_slice(header) else { return Ok(()) };
+    let Ok(OrderedKeys(names)) = serde_json::from_slice(header) else { return Ok(()) };
     let mut seen = HashSet::new();
     match names.iter().find(|name| !seen.insert(name.as_str())) {
         Some(twice) => Err(format!("tensor '{}' is there twice", twice.escape_debug())),
@@ -328,24 +325,24 @@ fn check_header(header: &[u8], size: u64) -> Result<(), String> {
 }
 
 /// The keys of a JSON object in order, duplicates included.
-struct Keys(Vec<String>);
+struct OrderedKeys(Vec<String>);
 
-impl<'de> Deserialize<'de> for Keys {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Keys, D::Error> {
+impl<'de> Deserialize<'de> for OrderedKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OrderedKeys, D::Error> {
         struct Collect;
         impl<'de> Visitor<'de> for Collect {
-            type Value = Keys;
+            type Value = OrderedKeys;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedKeys, A::Error> {
                 let mut keys = Vec::new();
                 while let Some((key, IgnoredAny)) = map.next_entry()? {
                     keys.push(key);
                 }
-                Ok(Keys(keys))
+                Ok(OrderedKeys(keys))
             }
         }
         deserializer.deserialize_map(Collect)

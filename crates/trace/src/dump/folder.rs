@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dump::join::{listed, lone_rank, open_ranks};
+use crate::dump::join::{lone_rank, merged_tap_list, open_ranks};
 use crate::dump::open::{
-    Contents, OpenOptions, RawTensor, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive,
-    read_meta, unlisted,
+    Contents, OpenOptions, RawTensor, assemble, declared, file_names, foreign, merge_notes, npy, npy_header,
+    open_archive, read_meta, tap_from_file_name,
 };
-use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, import, io_error, not_a_dump};
+use crate::dump::{Compute, Dump, DumpError, Entry, TensorLocation, import, io_error, not_a_dump};
 use crate::element::DType;
 use crate::meta::{Meta, stored_name};
 use crate::npy::{Header, NpyError};
@@ -23,7 +23,7 @@ pub(crate) fn open(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
     let names = reading.names_for(path)?;
     let dims = names.as_ref().map(|names| names.dims().clone()).unwrap_or_default();
     if let Some(joined) = open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
-        nothing_beside(path, "ranks", &[], reading)?;
+        refuse_other_tensors(path, "ranks", &[], reading)?;
         return Ok(joined);
     }
     match step_folders(path, reading)? {
@@ -34,7 +34,7 @@ pub(crate) fn open(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
                 false => open_archive(step, Meta::default(), &inner),
             };
             let steps = steps.into_iter().map(|(step, place)| Ok((step, open(&place)?)));
-            of_steps(path, steps.collect::<Result<_, DumpError>>()?)
+            merge_steps(path, steps.collect::<Result<_, DumpError>>()?)
         }
         None => lone_rank(path, open_folder(path, reading)?, &dims),
     }
@@ -69,7 +69,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
                 true => {
                     let untyped = !has_header
                         && matches!(npy_header(&file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
-                    all.found.push(unlisted(stem, TensorLocation::File(file), untyped));
+                    all.found.push(tap_from_file_name(stem, TensorLocation::File(file), untyped));
                 }
                 false if has_header => all.found.push(RawTensor::stored(stem, TensorLocation::File(file))),
                 false => npy(&file, stem, reading, &mut all)?,
@@ -101,7 +101,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
             }
             (true, _) => "a model's folder (config.json), not a dump; make one with `firstdiff dump`".to_owned(),
             (false, Some(note)) => format!("no tensors in it ({note})"),
-            (false, None) => nothing_in(path),
+            (false, None) => no_tensors_error(path),
         };
         return Err(not_a_dump(path, &reason));
     }
@@ -143,7 +143,7 @@ fn is_archive(name: &str) -> bool {
 }
 
 /// Why a folder without tensors is no dump, with the folders in it, as one of them may be meant.
-fn nothing_in(path: &Path) -> String {
+fn no_tensors_error(path: &Path) -> String {
     let nothing = "no .npy files or files of another form, and no dump.json that lists taps";
     let folders = fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
     let mut names: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -175,7 +175,7 @@ fn step_folders(path: &Path, reading: &OpenOptions) -> Result<Option<Vec<(u32, P
     }
     let Some((&first, (name, _))) = found.first_key_value() else { return Ok(None) };
     let own: Vec<&str> = found.values().map(|(name, _)| name.as_str()).collect();
-    nothing_beside(path, "steps", &own, reading)?;
+    refuse_other_tensors(path, "steps", &own, reading)?;
     let whole = found.keys().zip(first..).all(|(step, due)| *step == due);
     if words.iter().any(|word| *word != words[0]) || !whole || first > 1 {
         return Err(not_a_dump(
@@ -189,7 +189,7 @@ fn step_folders(path: &Path, reading: &OpenOptions) -> Result<Option<Vec<(u32, P
 }
 
 /// Refuses tensors beside the folders of a run's steps or ranks.
-fn nothing_beside(path: &Path, what: &str, own: &[&str], reading: &OpenOptions) -> Result<(), DumpError> {
+fn refuse_other_tensors(path: &Path, what: &str, own: &[&str], reading: &OpenOptions) -> Result<(), DumpError> {
     let holds = |name: &&String| {
         let file = path.join(name);
         let is_foreign = || *name != "dump.json" && import::is_foreign(&file) && file.is_file();
@@ -215,28 +215,28 @@ fn step_number(name: &str) -> Option<(&'static str, u32)> {
 }
 
 /// Merges the dumps of the steps of a run into one dump.
-fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
-    let mut dump = Dump { meta: meta_of(path, &steps)?, ..Dump::empty(path) };
+fn merge_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
+    let mut dump = Dump { meta: merged_meta(path, &steps)?, ..Dump::empty(path) };
     let mut notes = Vec::new();
     for (step, of_step) in steps {
         let of_step = Arc::new(of_step);
         dump.of_known_names |= of_step.of_known_names;
-        dump.read_as.extend(of_step.read_as.clone());
+        dump.name_map.extend(of_step.name_map.clone());
         dump.parts.extend(of_step.parts.iter().cloned().map(|part| import::Partial { step: part.step + step, ..part }));
         for entry in of_step.entries() {
             let (whole, source) = (Arc::clone(&of_step), entry.clone());
             let Entry { tap, shape, dtype, rows, .. } = entry.clone();
-            dump.entries.push(Entry::made(tap, entry.step + step, shape, dtype, rows, move || whole.read(&source)));
+            dump.entries.push(Entry::computed(tap, entry.step + step, shape, dtype, rows, move || whole.read(&source)));
         }
         for found in &of_step.loose {
             let (whole, name) = (Arc::clone(&of_step), stored_name(&found.name, found.step));
-            let place = TensorLocation::Made(Maker(Arc::new(move || whole.read_unmapped(&name))));
+            let place = TensorLocation::Computed(Compute(Arc::new(move || whole.read_unmapped(&name))));
             dump.unmapped.push(stored_name(&found.name, found.step + step));
             dump.loose.push(RawTensor::stored(&found.name, place).at_step(found.step + step));
         }
         notes.extend(of_step.notes().iter().cloned());
     }
-    dump.notes = folded(notes);
+    dump.notes = merge_notes(notes);
     dump.notes.push("a folder or an archive for each step, read as the steps of one run".to_owned());
     dump.entries.sort_by_key(|e| (e.step, e.tap));
     dump.unmapped.sort();
@@ -244,11 +244,11 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Result<Dump, DumpError> {
 }
 
 /// The metadata of the folder, else of its first step, with the tokens of later steps appended.
-fn meta_of(path: &Path, steps: &[(u32, Dump)]) -> Result<Meta, DumpError> {
+fn merged_meta(path: &Path, steps: &[(u32, Dump)]) -> Result<Meta, DumpError> {
     let json = path.join("dump.json");
     let own = json.exists().then(|| read_meta(&json)).transpose()?;
     let mut meta = own.unwrap_or_else(|| steps.first().map_or(Meta::default(), |(_, dump)| dump.meta().clone()));
-    meta.taps = listed(steps.iter().map(|(step, dump)| (*step, dump.meta())));
+    meta.taps = merged_tap_list(steps.iter().map(|(step, dump)| (*step, dump.meta())));
     meta.incomplete_as(steps.iter().map(|(_, dump)| dump.meta()));
     let later: Option<Vec<Vec<i64>>> = steps.iter().skip(1).map(|(_, dump)| dump.meta().tokens.clone()).collect();
     if meta.tokens.is_some() && meta.decode_tokens.is_none() {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dims::{Dims, Share, notation_of};
+use crate::dims::{Dims, Share, find_notation};
 use crate::dump::import::Partial;
-use crate::dump::open::{RawTensor, folded, read_meta};
+use crate::dump::open::{RawTensor, merge_notes, read_meta};
 use crate::dump::{Dump, DumpError, Entry};
 use crate::element::DType;
 use crate::meta::{Meta, TapMeta, split_stored_name};
@@ -35,7 +35,7 @@ pub struct Joined {
     /// The joined tensor's shape.
     pub shape: Vec<usize>,
     /// Whether a notation gives the share; otherwise it was inferred.
-    pub told: bool,
+    pub is_declared: bool,
     /// For each axis of the joined tensor, its index in the rank tensors, if the order differs.
     order: Option<Vec<usize>>,
 }
@@ -64,7 +64,7 @@ impl Ranks {
     }
 
     /// Joins a tap without a notation to `shape`, if shapes allow exactly one way: slices along one axis.
-    pub fn by_shape(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(Entry, Joined)> {
+    pub fn join_by_shape(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(Entry, Joined)> {
         self.apart.get(&(step, tap))?;
         let parts: Vec<Entry> = self.dumps.iter().map(|d| d.entry(tap, step)).collect::<Option<_>>()?;
         let alike = |e: &&Entry| e.dtype == parts[0].dtype && e.rows == parts[0].rows && e.shape.len() == shape.len();
@@ -76,21 +76,21 @@ impl Ranks {
         let cut = |&axis: &usize| sum(axis) == Some(shape[axis]) && (0..shape.len()).all(|a| a == axis || kept(a));
         let mut axes = (0..shape.len()).filter(cut);
         let (Some(axis), None) = (axes.next(), axes.next()) else { return None };
-        entry(&self.dumps, tap, step, &parts, (Share::Cut(axis), false), None).ok()
+        entry(&self.dumps, tap, step, &parts, (Share::Sliced(axis), false), None).ok()
     }
 
     /// The axis along which the ranks' slices of a tap are too short for `shape`, and their total length, if all else fits: then the dump of a rank is
     /// missing.
-    pub fn short_of(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(usize, usize)> {
+    pub fn missing_slice(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(usize, usize)> {
         let alike = |own: &[usize], axis: usize| {
             own.len() == shape.len() && (0..shape.len()).all(|a| a == axis || own[a] == shape[a])
         };
         if let Some(joined) = self.joined(tap, step) {
             let held = *joined.shape.get(joined.axis)?;
-            let cut = matches!(joined.share, Share::Cut(_)) && alike(&joined.shape, joined.axis);
+            let cut = matches!(joined.share, Share::Sliced(_)) && alike(&joined.shape, joined.axis);
             return (cut && held < shape[joined.axis]).then_some((joined.axis, held));
         }
-        self.apart(tap, step)?;
+        self.why_not_joined(tap, step)?;
         let parts: Vec<&Entry> = self.dumps.iter().map(|d| d.find(tap, step)).collect::<Option<_>>()?;
         let short = |axis: usize| {
             let held = parts.iter().try_fold(0usize, |n, e| n.checked_add(*e.shape.get(axis)?))?;
@@ -101,12 +101,12 @@ impl Ranks {
     }
 
     /// Why the tap of a step could not be joined.
-    pub fn apart(&self, tap: Tap, step: u32) -> Option<&str> {
+    pub fn why_not_joined(&self, tap: Tap, step: u32) -> Option<&str> {
         self.apart.get(&(step, tap)).map(String::as_str)
     }
 
     /// The steps and taps that could not be joined.
-    pub fn all_apart(&self) -> impl Iterator<Item = (u32, Tap)> + '_ {
+    pub fn not_joined(&self) -> impl Iterator<Item = (u32, Tap)> + '_ {
         self.apart.keys().copied()
     }
 }
@@ -115,14 +115,14 @@ impl Ranks {
 /// `dump.json` beside the folders may hold their `dims`; `told` are those of a table of names, and take precedence.
 pub(crate) fn open_ranks(
     path: &Path,
-    told: &BTreeMap<String, String>,
+    declared: &BTreeMap<String, String>,
     open: impl Fn(&Path) -> Result<Dump, DumpError>,
 ) -> Result<Option<Dump>, DumpError> {
     let Some(folders) = rank_folders(path)? else { return Ok(None) };
     let json = path.join("dump.json");
     let beside = if json.exists() { read_meta(&json)? } else { Meta::default() };
     let mut dims = beside.dims.clone().unwrap_or_default();
-    dims.extend(told.clone());
+    dims.extend(declared.clone());
     let ranks =
         folders.iter().map(|(name, folder)| Ok((name.clone(), open(folder)?))).collect::<Result<_, DumpError>>()?;
     let mut joined = join(path, ranks, &dims)?;
@@ -131,12 +131,12 @@ pub(crate) fn open_ranks(
 }
 
 /// Recognises the dump of one rank that was opened alone, by its folder name, or by `dims` that mention slices. Its tensors may be slices or summands.
-pub(crate) fn lone_rank(path: &Path, dump: Dump, told: &BTreeMap<String, String>) -> Result<Dump, DumpError> {
+pub(crate) fn lone_rank(path: &Path, dump: Dump, declared: &BTreeMap<String, String>) -> Result<Dump, DumpError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
     let by_name = rank_number(&name).is_some();
     let beside = path.parent().map(|parent| parent.join("dump.json")).filter(|json| by_name && json.exists());
     let mut dims = beside.map(|json| read_meta(&json)).transpose()?.and_then(|meta| meta.dims).unwrap_or_default();
-    dims.extend(told.clone());
+    dims.extend(declared.clone());
     let own = dump.meta().taps.iter().flatten().filter_map(|tap| tap.dims.as_ref());
     let mut own = own.chain(dump.meta().dims.iter().flat_map(BTreeMap::values));
     let of_pieces = |text: &String| text.parse::<Dims>().is_ok_and(|dims| dims.share() != Share::Replicated);
@@ -176,7 +176,7 @@ fn rank_number(name: &str) -> Option<usize> {
 
 /// Joins the dumps of all ranks of one run, in order. The notation of a tap comes from the ranks' own `dump.json`, else from `dims`: a table from taps, or
 /// tap patterns, to notations (see [`Dims`]). Tensors are joined when they are read. A tap without a notation is taken as replicated if all ranks are equal
-/// bit for bit; [`Ranks::apart`] says why a tap cannot be joined.
+/// bit for bit; [`Ranks::why_not_joined`] says why a tap cannot be joined.
 ///
 /// # Errors
 /// When a notation is invalid, or the ranks were fed different tokens.
@@ -184,7 +184,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
     let (names, dumps): (Vec<String>, Vec<Dump>) = ranks.into_iter().unzip();
     let Some(first) = dumps.first() else { return Err(refused(path, "no ranks".into())) };
     let mut meta = first.meta().clone();
-    meta.taps = listed(dumps.iter().map(|dump| (0, dump.meta())));
+    meta.taps = merged_tap_list(dumps.iter().map(|dump| (0, dump.meta())));
     meta.incomplete_as(dumps.iter().map(Dump::meta));
     if let Some(other) =
         dumps.iter().position(|d| (&d.meta().tokens, &d.meta().decode_tokens) != (&meta.tokens, &meta.decode_tokens))
@@ -194,27 +194,27 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
     let dumps: Arc<[Dump]> = dumps.into();
     let mut whole = Dump { meta, ..Dump::empty(path) };
     whole.of_known_names = dumps.iter().any(|dump| dump.of_known_names);
-    whole.read_as = dumps.iter().flat_map(|dump| dump.read_as.clone()).collect();
-    whole.notes = folded(dumps.iter().flat_map(|dump| dump.notes.iter().cloned()).collect());
+    whole.name_map = dumps.iter().flat_map(|dump| dump.name_map.clone()).collect();
+    whole.notes = merge_notes(dumps.iter().flat_map(|dump| dump.notes.iter().cloned()).collect());
     let printed = dumps.iter().flat_map(Dump::parts).map(|part| (part.step, part.tap));
     let places: BTreeSet<(u32, Tap)> =
         dumps.iter().flat_map(Dump::entries).map(|e| (e.step, e.tap)).chain(printed).collect();
     let (mut joined, mut apart) = (BTreeMap::new(), BTreeMap::new());
-    let one = |step: u32, tap: Tap| -> Result<Made, DumpError> {
+    let one = |step: u32, tap: Tap| -> Result<JoinResult, DumpError> {
         let notation = notation(path, &dumps, dims, tap, step)?;
         joined_entry(&names, &dumps, tap, step, notation.as_ref())
     };
     for (step, tap) in places {
         let made = match same_part(&dumps, tap, step) {
-            Printed::No => one(step, tap)?,
-            Printed::Same(part) => {
+            InRanks::No => one(step, tap)?,
+            InRanks::Same(part) => {
                 whole.parts.push(part.clone());
                 if dumps.iter().all(|dump| dump.find(tap, step).is_none()) {
                     continue;
                 }
                 one(step, tap)?
             }
-            Printed::Others => Err("its ranks printed other values of it, and what is printed is not joined".into()),
+            InRanks::Others => Err("its ranks printed other values of it, and what is printed is not joined".into()),
         };
         match made {
             Ok((entry, how)) => {
@@ -235,7 +235,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
         }
         match one(step, tap)? {
             Ok((entry, how)) => {
-                whole.loose.push(RawTensor::made(plain, entry));
+                whole.loose.push(RawTensor::computed(plain, entry));
                 joined.insert((step, tap), how);
             }
             Err(reason) => drop(apart.insert((step, tap), reason)),
@@ -245,7 +245,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
 }
 
 /// Merges the tap lists of several dumps: names and steps, each shifted by its `step`. Other fields apply to the single dumps only and are dropped.
-pub(crate) fn listed<'m>(metas: impl Iterator<Item = (u32, &'m Meta)>) -> Option<Vec<TapMeta>> {
+pub(crate) fn merged_tap_list<'m>(metas: impl Iterator<Item = (u32, &'m Meta)>) -> Option<Vec<TapMeta>> {
     let (mut known, mut all, mut lists) = (HashSet::new(), Vec::new(), false);
     for (later, meta) in metas {
         lists |= meta.taps.is_some();
@@ -261,7 +261,7 @@ pub(crate) fn listed<'m>(metas: impl Iterator<Item = (u32, &'m Meta)>) -> Option
 }
 
 /// The printed values of a tap in the ranks' dumps.
-enum Printed<'d> {
+enum InRanks<'d> {
     /// No rank has any.
     No,
     /// All ranks have the same.
@@ -269,14 +269,14 @@ enum Printed<'d> {
     Others,
 }
 
-fn same_part(dumps: &[Dump], tap: Tap, step: u32) -> Printed<'_> {
+fn same_part(dumps: &[Dump], tap: Tap, step: u32) -> InRanks<'_> {
     let all: Vec<Option<&Partial>> = dumps.iter().map(|dump| dump.find_part(tap, step)).collect();
     match all.first() {
-        _ if all.iter().all(Option::is_none) => Printed::No,
+        _ if all.iter().all(Option::is_none) => InRanks::No,
         Some(Some(first)) if all.iter().all(|part| part.is_some_and(|part| part.is_same(first))) => {
-            Printed::Same(first)
+            InRanks::Same(first)
         }
-        _ => Printed::Others,
+        _ => InRanks::Others,
     }
 }
 
@@ -291,12 +291,12 @@ fn notation(
     let name = tap.to_string();
     let own = dumps.iter().flat_map(|d| d.meta().taps.iter().flatten());
     let own = own.filter(|t| t.tap == name && t.step == step).find_map(|t| t.dims.as_deref());
-    let told = || dumps.iter().filter_map(|d| d.meta().dims.as_ref()).find_map(|table| notation_of(table, tap));
-    let text = own.or_else(told).or_else(|| notation_of(dims, tap));
+    let declared = || dumps.iter().filter_map(|d| d.meta().dims.as_ref()).find_map(|table| find_notation(table, tap));
+    let text = own.or_else(declared).or_else(|| find_notation(dims, tap));
     text.map(|text| text.parse().map_err(|e| refused(path, format!("{tap}: {e}")))).transpose()
 }
 
-type Made = Result<(Entry, Joined), String>;
+type JoinResult = Result<(Entry, Joined), String>;
 
 /// Prepares one tap of all ranks, which is joined when it is read; or says why it cannot be joined.
 fn joined_entry(
@@ -305,7 +305,7 @@ fn joined_entry(
     tap: Tap,
     step: u32,
     dims: Option<&Dims>,
-) -> Result<Made, DumpError> {
+) -> Result<JoinResult, DumpError> {
     let mut parts: Vec<Entry> = Vec::new();
     for (name, dump) in names.iter().zip(dumps.iter()) {
         match dump.entry(tap, step) {
@@ -343,11 +343,11 @@ fn entry(
     tap: Tap,
     step: u32,
     parts: &[Entry],
-    (share, told): (Share, bool),
+    (share, is_declared): (Share, bool),
     order: Option<Vec<usize>>,
-) -> Made {
+) -> JoinResult {
     let first = &parts[0];
-    let cut = if let Share::Cut(axis) = share { Some(axis) } else { None };
+    let cut = if let Share::Sliced(axis) = share { Some(axis) } else { None };
     let mut shape = first.shape.clone();
     let alike = |other: &[usize]| {
         other.len() == shape.len() && (0..other.len()).all(|i| other[i] == shape[i] || cut == Some(i))
@@ -371,9 +371,9 @@ fn entry(
         shape = order.iter().map(|&a| shape[a]).collect();
     }
     let (dumps, moved) = (Arc::clone(dumps), order.clone());
-    let make = move || make(&dumps, tap, step, share, moved.as_deref());
-    let made = Entry::made(tap, step, shape.clone(), first.dtype, first.rows.clone(), make);
-    Ok((made, Joined { share, bounds, axis, shape, told, order }))
+    let make = move || merge(&dumps, tap, step, share, moved.as_deref());
+    let made = Entry::computed(tap, step, shape.clone(), first.dtype, first.rows.clone(), make);
+    Ok((made, Joined { share, bounds, axis, shape, is_declared, order }))
 }
 
 /// Whether all ranks hold the same bits.
@@ -391,7 +391,7 @@ fn all_equal(dumps: &[Dump], parts: &[Entry]) -> Result<bool, DumpError> {
 }
 
 /// Concatenates the tensors of all ranks, or sums them, or takes the one that most ranks hold.
-fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize]>) -> Result<Tensor, DumpError> {
+fn merge(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize]>) -> Result<Tensor, DumpError> {
     let mut parts = Vec::new();
     for dump in dumps {
         if let Some(entry) = dump.entry(tap, step) {
@@ -404,7 +404,7 @@ fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize
             // On a tie the lowest rank's tensor: `max_by_key` would return the last.
             (0..parts.len()).rev().max_by_key(|&i| votes(&parts[i])).map(|i| parts.swap_remove(i))
         }
-        Share::Cut(axis) => Tensor::concatenated(parts, axis),
+        Share::Sliced(axis) => Tensor::concatenated(parts, axis),
         Share::Partial => summed(&parts),
     };
     let path = dumps.first().map_or(Path::new(""), Dump::path);
@@ -436,7 +436,7 @@ impl Tensor {
             bytes.push((part.bytes(), like[axis..].iter().product::<usize>() * dtype.size()));
         }
         let row = |o: usize| bytes.iter().flat_map(move |(b, run)| b[o * run..(o + 1) * run].iter().copied());
-        Tensor::of_bytes(shape, dtype, (0..outer).flat_map(row).collect())
+        Tensor::from_bytes(shape, dtype, (0..outer).flat_map(row).collect())
     }
 }
 
@@ -471,7 +471,7 @@ fn permuted(tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
         }
         all.extend_from_slice(&bytes[place * size..(place + 1) * size]);
     }
-    Tensor::of_bytes(shape, tensor.dtype(), all)
+    Tensor::from_bytes(shape, tensor.dtype(), all)
 }
 
 fn refused(path: &Path, reason: String) -> DumpError {

@@ -25,7 +25,7 @@ use crate::file::{FileError, NOT_A_FILE, open_regular};
 use crate::meta::{Meta, Rows, split_stored_name, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
-use crate::tensor::{Bytes, Layout, Tensor};
+use crate::tensor::{Bytes, ElementLayout, Tensor};
 
 /// Why a dump cannot be read. Every variant names the file.
 #[derive(thiserror::Error)]
@@ -149,16 +149,16 @@ pub(crate) enum TensorLocation {
     /// A .npy in a store.
     Stored(StoredFile),
     /// Computed from other tensors when it is read.
-    Made(Maker),
+    Computed(Compute),
 }
 
 /// Computes a tensor that is not in a file.
 #[derive(Clone)]
-pub(crate) struct Maker(pub(crate) Arc<dyn Fn() -> Result<Tensor, DumpError> + Send + Sync>);
+pub(crate) struct Compute(pub(crate) Arc<dyn Fn() -> Result<Tensor, DumpError> + Send + Sync>);
 
-impl fmt::Debug for Maker {
+impl fmt::Debug for Compute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Maker")
+        f.write_str("Compute")
     }
 }
 
@@ -170,7 +170,7 @@ impl Entry {
 
     /// An entry whose tensor is computed when it is read: sliced from another, joined from several, or held in memory. The result of `make` must have this
     /// shape and type.
-    pub fn made(
+    pub fn computed(
         tap: Tap,
         step: u32,
         shape: Vec<usize>,
@@ -178,17 +178,17 @@ impl Entry {
         rows: Option<Rows>,
         make: impl Fn() -> Result<Tensor, DumpError> + Send + Sync + 'static,
     ) -> Entry {
-        let layout = Layout { dtype, fortran: false, big_endian: false };
+        let layout = ElementLayout { dtype, fortran: false, big_endian: false };
         let header = Header { shape: shape.clone(), layout, data: 0 };
-        Entry { tap, step, shape, dtype, rows, place: TensorLocation::Made(Maker(Arc::new(make))), header }
+        Entry { tap, step, shape, dtype, rows, place: TensorLocation::Computed(Compute(Arc::new(make))), header }
     }
 }
 
 /// The tensor names of a run, without steps, and the vocabulary tap each was read as; `None` for names that were kept unchanged.
-pub type NamesRead = HashMap<String, Option<Tap>>;
+pub type NameMap = HashMap<String, Option<Tap>>;
 
 /// The names of a run with these taps.
-pub fn names_of(taps: impl IntoIterator<Item = Tap>) -> NamesRead {
+pub fn tap_names(taps: impl IntoIterator<Item = Tap>) -> NameMap {
     taps.into_iter().map(|tap| (tap.to_string(), Some(tap).filter(|tap| !tap.is_open()))).collect()
 }
 
@@ -208,7 +208,7 @@ pub struct Dump {
     pub(crate) unmapped: Vec<String>,
     pub(crate) loose: Vec<RawTensor>,
     /// The tap that each name was read as.
-    pub(crate) read_as: NamesRead,
+    pub(crate) name_map: NameMap,
     /// The index of each name in `loose`, built on first use.
     pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
     pub(crate) archive: Option<Archive>,
@@ -256,7 +256,7 @@ impl Dump {
     ///
     /// # Errors
     /// As [`Dump::assembled`].
-    pub fn recut(&self, meta: Meta, entries: Vec<Entry>) -> Result<Dump, DumpError> {
+    pub fn with_entries(&self, meta: Meta, entries: Vec<Entry>) -> Result<Dump, DumpError> {
         let (unmapped, notes, doubts) = (self.unmapped.clone(), self.notes.clone(), self.doubts.clone());
         let of_known_names = self.of_known_names;
         Ok(Dump { unmapped, notes, doubts, of_known_names, ..Dump::assembled(&self.path, meta, entries)? })
@@ -265,7 +265,7 @@ impl Dump {
     /// Replaces the tensor of a tap in a step, or adds it.
     pub fn put(&mut self, tap: Tap, step: u32, tensor: Tensor) {
         let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
-        let entry = Entry::made(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
+        let entry = Entry::computed(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
         match self.entries.binary_search_by_key(&(step, tap), |e| (e.step, e.tap)) {
             Ok(at) => self.entries[at] = entry,
             Err(at) => self.entries.insert(at, entry),
@@ -273,7 +273,7 @@ impl Dump {
     }
 
     /// Adds tensors whose names are outside the vocabulary, replacing those with the same name and step, and removes the names and steps in `without`.
-    pub fn put_open(&mut self, entries: Vec<Entry>, without: &[(String, u32)]) {
+    pub fn set_open_tensors(&mut self, entries: Vec<Entry>, without: &[(String, u32)]) {
         let mut gone: HashSet<String> = without.iter().map(|(name, step)| stored_name(name, *step)).collect();
         gone.extend(entries.iter().map(|entry| stored_name(&entry.tap.to_string(), entry.step)));
         self.unmapped.retain(|own| !gone.contains(own));
@@ -281,7 +281,7 @@ impl Dump {
         for entry in entries {
             let name = entry.tap.to_string();
             self.unmapped.push(stored_name(&name, entry.step));
-            self.loose.push(RawTensor::made(&name, entry));
+            self.loose.push(RawTensor::computed(&name, entry));
         }
         self.loose_at = OnceLock::new();
     }
@@ -335,13 +335,13 @@ impl Dump {
             (TensorLocation::Stored(file), _) => file.header(declared),
             (TensorLocation::Member(name), Some(archive)) => archive.header(name, declared),
             (TensorLocation::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
-            (TensorLocation::Made(_), _) if let Some((shape, dtype)) = entry.declared_extents() => {
-                let layout = Layout { dtype, fortran: false, big_endian: false };
+            (TensorLocation::Computed(_), _) if let Some((shape, dtype)) = entry.declared_extents() => {
+                let layout = ElementLayout { dtype, fortran: false, big_endian: false };
                 Ok(Header { shape, layout, data: 0 })
             }
-            (TensorLocation::Made(Maker(make)), _) => {
+            (TensorLocation::Computed(Compute(make)), _) => {
                 let tensor = make()?;
-                let layout = Layout { dtype: tensor.dtype(), fortran: false, big_endian: false };
+                let layout = ElementLayout { dtype: tensor.dtype(), fortran: false, big_endian: false };
                 Ok(Header { shape: tensor.shape().to_vec(), layout, data: 0 })
             }
         }
@@ -425,7 +425,7 @@ impl Dump {
     ///
     /// # Errors
     /// When the dump has other ids.
-    pub fn told_tokens(mut self, tokens: &[i64], decode_tokens: &[i64]) -> Result<Dump, usize> {
+    pub fn with_tokens(mut self, tokens: &[i64], decode_tokens: &[i64]) -> Result<Dump, usize> {
         if let Some(all) = &self.meta.sequences {
             let named = all.iter().any(|fed| fed.tokens.starts_with(tokens));
             return if named { Ok(self) } else { Err(0) };
@@ -434,11 +434,11 @@ impl Dump {
             Some(own) => {
                 let prefill = own.len();
                 let own = own.iter().chain(self.meta.decode_tokens.iter().flatten());
-                let told = || tokens.iter().chain(decode_tokens);
-                match own.zip(told()).position(|(own, told)| own != told) {
+                let given = || tokens.iter().chain(decode_tokens);
+                match own.zip(given()).position(|(own, given)| own != given) {
                     Some(at) => Err(at),
                     // Fewer tokens than the prefill has cannot be the same.
-                    None if told().count() < prefill => Err(told().count()),
+                    None if given().count() < prefill => Err(given().count()),
                     None => Ok(self),
                 }
             }
@@ -460,7 +460,7 @@ impl Dump {
     pub(crate) fn tensor(&self, place: &TensorLocation, known: &Header) -> Result<Tensor, DumpError> {
         let Header { shape, layout, data } = known.clone();
         let bytes = match (place, &self.archive) {
-            (TensorLocation::Made(Maker(make)), _) => {
+            (TensorLocation::Computed(Compute(make)), _) => {
                 let tensor = make()?;
                 let as_promised = *tensor.shape() == shape && tensor.dtype() == layout.dtype;
                 return if as_promised { Ok(tensor) } else { Err(changed(&self.path)) };
@@ -569,8 +569,8 @@ impl Dump {
     }
 
     /// The tap that each name was read as: the same names in another run mean the same taps.
-    pub fn names_read(&self) -> &NamesRead {
-        &self.read_as
+    pub fn names_read(&self) -> &NameMap {
+        &self.name_map
     }
 
     /// Names of the tensors that are not taps; they were not opened.

@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::dump::archive::Archive;
-use crate::dump::import::{self, Item, Part, Partial, Printed};
-use crate::dump::{Dump, DumpError, Entry, Maker, NamesRead, TensorLocation, file_error, folder, io_error, not_a_dump};
+use crate::dump::import::{self, Item, Part, Partial, Precision};
+use crate::dump::{Compute, Dump, DumpError, Entry, NameMap, TensorLocation, file_error, folder, io_error, not_a_dump};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
 use crate::meta::{FORMAT, Meta, NamedRows, QkRows, Rows, TapMeta, name_in_file, split_stored_name, stored_name};
@@ -30,7 +30,7 @@ pub struct OpenOptions {
     /// Whether the tensor of a single file may have a name that is not a tap.
     pub unnamed: bool,
     /// The names of the reference, if this dump is a candidate: equal names mean the same tensor, also where a built-in table maps them to another tap.
-    pub reference: Option<Arc<NamesRead>>,
+    pub reference: Option<Arc<NameMap>>,
 }
 
 impl OpenOptions {
@@ -63,7 +63,7 @@ pub(crate) struct RawTensor {
     /// The header of its file, if already read.
     pub(crate) header: Option<Header>,
     part: Option<Part>,
-    printed: Option<Printed>,
+    printed: Option<Precision>,
     /// Whether dump.json lists it.
     is_listed: bool,
 }
@@ -85,7 +85,7 @@ impl RawTensor {
     }
 
     /// A tensor that is computed when it is read.
-    pub(crate) fn made(name: &str, entry: Entry) -> RawTensor {
+    pub(crate) fn computed(name: &str, entry: Entry) -> RawTensor {
         let Entry { step, shape, dtype, rows, place, .. } = entry;
         RawTensor { step, dtype: Some(dtype), shape: Some(shape), rows, ..RawTensor::stored(name, place) }
     }
@@ -96,7 +96,7 @@ impl RawTensor {
     }
 
     /// The same with this element type.
-    pub(crate) fn of_type(self, dtype: Option<DType>) -> RawTensor {
+    pub(crate) fn with_dtype(self, dtype: Option<DType>) -> RawTensor {
         RawTensor { dtype, ..self }
     }
 
@@ -128,7 +128,7 @@ impl RawTensor {
 
     fn foreign(item: Item) -> RawTensor {
         let Item { name, step, rows, part, printed, tensor } = item;
-        let place = TensorLocation::Made(Maker(Arc::new(move || Ok(tensor.clone()))));
+        let place = TensorLocation::Computed(Compute(Arc::new(move || Ok(tensor.clone()))));
         RawTensor { step, rows, part, printed, ..RawTensor::stored(&name, place) }
     }
 }
@@ -144,7 +144,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    pub(crate) fn extend(&mut self, read: import::Read) {
+    pub(crate) fn extend(&mut self, read: import::Imported) {
         self.found.extend(read.items.into_iter().map(RawTensor::foreign));
         self.notes.extend(read.notes);
         self.tokens = self.tokens.take().or(read.tokens);
@@ -204,7 +204,7 @@ pub(crate) fn npy(file: &Path, stem: &str, reading: &OpenOptions, all: &mut Cont
     Ok(())
 }
 
-pub(crate) fn foreign(file: &Path, reading: &OpenOptions) -> Result<import::Read, DumpError> {
+pub(crate) fn foreign(file: &Path, reading: &OpenOptions) -> Result<import::Imported, DumpError> {
     import::read(file, reading.dtype)
 }
 
@@ -254,7 +254,7 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
     let mut all = Contents::default();
     match path.extension().is_some_and(|e| e == "npy") {
         true => npy(path, &import::stem(path), reading, &mut all)?,
-        false => all.extend(import::with_neighbours(path, foreign(path, reading)?)?),
+        false => all.extend(import::add_token_ids(path, foreign(path, reading)?)?),
     }
     if let (Some(name), [one]) = (&reading.name, all.found.as_mut_slice()) {
         one.name.clone_from(name);
@@ -262,11 +262,11 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
     if all.found.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("it holds no tensors", String::as_str)));
     }
-    of_one_file(path, all, reading)
+    dump_from_file(path, all, reading)
 }
 
 /// The dump of one file; a single tensor whose name is not a tap is refused.
-pub(crate) fn of_one_file(path: &Path, all: Contents, reading: &OpenOptions) -> Result<Dump, DumpError> {
+pub(crate) fn dump_from_file(path: &Path, all: Contents, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let dump = assemble(path, Meta::default(), all, None, reading)?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unmapped.as_slice()) {
         (true, [name]) if reading.name.is_none() && !reading.unnamed => {
@@ -282,11 +282,11 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &OpenOptions) -> Re
         true => (Archive::open_npz(path)?, ".npy"),
         false => (Archive::open_safetensors(path)?, ""),
     };
-    of_archive(path, archive, ending, meta, reading)
+    dump_from_archive(path, archive, ending, meta, reading)
 }
 
 /// The dump of an archive whose members' names have this ending.
-pub(crate) fn of_archive(
+pub(crate) fn dump_from_archive(
     path: &Path,
     archive: Archive,
     ending: &str,
@@ -330,7 +330,7 @@ pub(crate) fn assemble(
     archive: Option<Archive>,
     reading: &OpenOptions,
 ) -> Result<Dump, DumpError> {
-    let (own, notes) = (reading.names_for(path)?, folded(std::mem::take(&mut all.notes)));
+    let (own, notes) = (reading.names_for(path)?, merge_notes(std::mem::take(&mut all.notes)));
     let own = own.as_ref();
     let mut dump = Dump { meta, archive, notes, untyped: reading.dtype, ..Dump::empty(path) };
     dump.notes.extend(dump.meta.decode_differs.map(|differs| format!("{}: {differs}", path.display())));
@@ -338,12 +338,12 @@ pub(crate) fn assemble(
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());
     }
-    let from_zero = all.found.iter().any(|found| names::of_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
+    let from_zero = all.found.iter().any(|found| names::split_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, RawTensor)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
     let renamed = renamed(path, &all.found, own, reading.reference.as_deref())?;
     rename(&mut all.found, &mut dump.meta, &renamed);
-    let streams = Streams::of(&all.found, own);
+    let streams = Streams::find(&all.found, own);
     // Names in the reference, or in the dump's own graph, are open taps, even if a built-in table knows them as another tap.
     let in_graph = dump.meta.graph.iter().flatten().map(|node| &node.tap);
     let in_graph: HashSet<String> = in_graph.chain(renamed.values().map(|(name, _)| name)).cloned().collect();
@@ -352,7 +352,7 @@ pub(crate) fn assemble(
         match reading.reference.as_ref().map(|names| names.get(name)) {
             // The user's table for a candidate takes precedence.
             Some(_) if own.is_some_and(|names| names.find(name).is_some()) => false,
-            Some(Some(read)) if names::hidden_state(name).is_none() => read.is_none(),
+            Some(Some(read)) if names::hidden_state_number(name).is_none() => read.is_none(),
             _ => in_graph.contains(name) && name.parse::<Tap>().is_err(),
         }
     };
@@ -362,7 +362,7 @@ pub(crate) fn assemble(
             true => None,
             false => meaning(&found, own, from_zero).or_else(|| streams.meaning(&found)),
         };
-        dump.read_as.insert(split_stored_name(&found.name).0.to_owned(), meant.as_ref().map(|(tap, ..)| *tap));
+        dump.name_map.insert(split_stored_name(&found.name).0.to_owned(), meant.as_ref().map(|(tap, ..)| *tap));
         let Some((tap, step, rank, table)) = meant else {
             if found.is_listed {
                 dump.check_listed(&found, &mut listed)?;
@@ -387,9 +387,9 @@ pub(crate) fn assemble(
             let [other, named] = [other, &named].map(|found| stored_name(&found.name, found.step));
             dump.notes.push(format!("'{}' is the same as '{}'", other.escape_debug(), named.escape_debug()));
         }
-        let claims = dump.set_aside(tap, claims);
-        let Some(found) = dump.chosen(tap, step, claims)? else { continue };
-        dump.take(tap, step, found)?;
+        let claims = dump.drop_conflicting(tap, claims);
+        let Some(found) = dump.choose(tap, step, claims)? else { continue };
+        dump.add_tap(tap, step, found)?;
     }
     dump.of_known_names = whose.keys().any(|table| *table != names::OWN);
     dump.notes.extend(whose.into_iter().filter(|(table, _)| *table != names::OWN).map(|(table, count)| {
@@ -426,7 +426,7 @@ fn renamed(
     path: &Path,
     found: &[RawTensor],
     own: Option<&Names>,
-    reference: Option<&NamesRead>,
+    reference: Option<&NameMap>,
 ) -> Result<Renamed, DumpError> {
     let plain: BTreeSet<&str> = found.iter().map(|found| split_stored_name(&found.name).0).collect();
     let mut wrapped: HashMap<String, Option<&str>> = HashMap::new();
@@ -457,8 +457,8 @@ fn renamed(
     }
     let mut bearers: HashMap<(String, u32), usize> = HashMap::new();
     renamed.values().for_each(|other| *bearers.entry(other.clone()).or_default() += 1);
-    let is_told = |name: &str| own.is_some_and(|names| names.find(name).is_some());
-    if let Some((_, (tap, step))) = renamed.iter().find(|(name, other)| bearers[*other] > 1 && is_told(name)) {
+    let is_in_table = |name: &str| own.is_some_and(|names| names.find(name).is_some());
+    if let Some((_, (tap, step))) = renamed.iter().find(|(name, other)| bearers[*other] > 1 && is_in_table(name)) {
         return Err(DumpError::Twice { path: path.into(), tap: stored_name(tap, *step) });
     }
     renamed.retain(|_, other| bearers[other] == 1);
@@ -489,9 +489,9 @@ struct Streams {
 }
 
 impl Streams {
-    fn of(found: &[RawTensor], own: Option<&Names>) -> Streams {
+    fn find(found: &[RawTensor], own: Option<&Names>) -> Streams {
         let plain = |found: &RawTensor| split_stored_name(&found.name).0.to_owned();
-        let last = found.iter().filter_map(|found| names::hidden_state(&plain(found))).max().unwrap_or(0);
+        let last = found.iter().filter_map(|found| names::hidden_state_number(&plain(found))).max().unwrap_or(0);
         let layer = |found: &RawTensor| meaning(found, own, false).and_then(|(tap, ..)| tap.layer);
         Streams { last, goes_on: last > 0 && found.iter().filter_map(layer).any(|layer| layer >= last) }
     }
@@ -499,7 +499,7 @@ impl Streams {
     /// The tap of the name. The last hidden state has none unless the model goes on: it may have passed the final norm.
     fn meaning(&self, found: &RawTensor) -> Option<Meaning> {
         let (name, step) = split_stored_name(&found.name);
-        let tap = match names::hidden_state(name)? {
+        let tap = match names::hidden_state_number(name)? {
             0 => Tap { layer: None, site: Site::H0 },
             n if n < self.last || self.goes_on => Tap::layer(n - 1, Site::H),
             _ => return None,
@@ -522,9 +522,9 @@ fn meaning(found: &RawTensor, own: Option<&Names>, from_zero: bool) -> Option<Me
     if let Ok(tap) = name.parse::<Tap>() {
         return Some((tap, later(step)?, VOCABULARY, None));
     }
-    let of_layer =
-        || names::of_layer(&found.name).filter(|_| from_zero).map(|(n, inner)| format!("layers.{n}.{inner}"));
-    let known = names::built_in(&found.name).or_else(|| names::built_in(&of_layer()?))?;
+    let layer_name =
+        || names::split_layer(&found.name).filter(|_| from_zero).map(|(n, inner)| format!("layers.{n}.{inner}"));
+    let known = names::built_in(&found.name).or_else(|| names::built_in(&layer_name()?))?;
     Some((known.tap, later(known.step)?, VOCABULARY + 1 + known.rank, Some(known.whose)))
 }
 
@@ -553,7 +553,7 @@ impl Dump {
     }
 
     /// Keeps the tensor that has the tap's own name. Tensors that only a built-in table maps to the tap, with other values, are set aside without a tap.
-    fn set_aside(&mut self, tap: Tap, claims: Vec<(Claim, RawTensor)>) -> Vec<(Claim, RawTensor)> {
+    fn drop_conflicting(&mut self, tap: Tap, claims: Vec<(Claim, RawTensor)>) -> Vec<(Claim, RawTensor)> {
         let (own, others): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.rank <= VOCABULARY);
         let Some((_, named)) = own.iter().find(|(claim, _)| !claim.in_part).cloned() else {
             return own.into_iter().chain(others).collect();
@@ -567,7 +567,7 @@ impl Dump {
                 "'{}' is not {tap}, which is there by its own name, with other values",
                 name.escape_debug()
             ));
-            self.read_as.insert(split_stored_name(&other.name).0.to_owned(), None);
+            self.name_map.insert(split_stored_name(&other.name).0.to_owned(), None);
             self.unmapped.push(name);
             self.loose.push(other);
         }
@@ -576,7 +576,7 @@ impl Dump {
 
     /// Chooses among tensors that claim a tap by different names: the longest whole one, if the others are its first values (a probe), else the first part.
     /// If two differ, it is an error, except where llama.cpp's table knows that one is computed from the other.
-    fn chosen(&self, tap: Tap, step: u32, claims: Vec<(Claim, RawTensor)>) -> Result<Option<RawTensor>, DumpError> {
+    fn choose(&self, tap: Tap, step: u32, claims: Vec<(Claim, RawTensor)>) -> Result<Option<RawTensor>, DumpError> {
         let (parts, mut whole): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.in_part);
         if whole.len() > 1 {
             let length = |found: &RawTensor| self.header(found).map_or(0, |h| element_count(&h.shape).unwrap_or(0));
@@ -585,7 +585,7 @@ impl Dump {
         let mut whole = whole.into_iter().map(|(_, found)| found);
         let Some(first) = whole.next() else { return Ok(parts.into_iter().next().map(|(_, found)| found)) };
         for other in whole {
-            if !self.starts_with(&first, &other) && !names::is_made_of(&first.name, &other.name) {
+            if !self.starts_with(&first, &other) && !names::is_computed_from(&first.name, &other.name) {
                 let reason = format!(
                     "'{}' and '{}' both are {} by their names, and differ: take one away, or name them in a firstdiff.toml",
                     first.name.escape_debug(),
@@ -623,13 +623,13 @@ impl Dump {
 
     /// The N of the last `hidden_states.N`, if it is not known whether it has passed the final norm.
     pub fn last_hidden_state(&self) -> Option<u32> {
-        self.loose.iter().filter_map(|found| names::hidden_state(split_stored_name(&found.name).0)).max()
+        self.loose.iter().filter_map(|found| names::hidden_state_number(split_stored_name(&found.name).0)).max()
     }
 
     /// The tensor of the last `hidden_states.N`, of the prefill.
     pub fn read_last_hidden_state(&self) -> Option<Tensor> {
         let last = self.last_hidden_state()?;
-        let is_it = |name: &&String| names::hidden_state(name) == Some(last);
+        let is_it = |name: &&String| names::hidden_state_number(name) == Some(last);
         self.read_unmapped(self.unmapped.iter().find(is_it)?).ok()
     }
 
@@ -638,20 +638,20 @@ impl Dump {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn told_last_hidden_state(mut self, normed: bool) -> Result<Dump, DumpError> {
+    pub fn resolve_last_hidden_state(mut self, normed: bool) -> Result<Dump, DumpError> {
         let Some(last) = self.last_hidden_state().filter(|last| *last > 0) else { return Ok(self) };
         let tap = if normed { Tap { layer: None, site: Site::FinalNorm } } else { Tap::layer(last - 1, Site::H) };
         self.loose_at = OnceLock::new();
         for found in std::mem::take(&mut self.loose) {
             let (name, step) = split_stored_name(&found.name);
-            let (is_last, step) = (names::hidden_state(name) == Some(last), step.saturating_add(found.step));
+            let (is_last, step) = (names::hidden_state_number(name) == Some(last), step.saturating_add(found.step));
             if !is_last || self.find(tap, step).is_some() || self.find_part(tap, step).is_some() {
                 self.loose.push(found);
                 continue;
             }
             let stored = stored_name(&found.name, found.step);
             self.unmapped.retain(|name| *name != stored);
-            self.take(tap, step, found)?;
+            self.add_tap(tap, step, found)?;
         }
         self.notes.push(format!("hidden_states.{last}, the last one, is read as {tap}"));
         self.entries.sort_by_key(|e| (e.step, e.tap));
@@ -689,7 +689,7 @@ impl Dump {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn called(mut self, tap: Tap) -> Result<Dump, DumpError> {
+    pub fn rename_only_tensor(mut self, tap: Tap) -> Result<Dump, DumpError> {
         let is_it = |found: &RawTensor| self.header(found).is_ok_and(|header| element_count(&header.shape).is_some());
         let Some(at) = self.loose.iter().position(is_it) else { return Ok(self) };
         self.loose_at = OnceLock::new();
@@ -697,12 +697,12 @@ impl Dump {
         let stored = stored_name(&found.name, found.step);
         self.unmapped.retain(|name| *name != stored);
         if !tap.is_open() {
-            self.take(tap, 0, found)?;
+            self.add_tap(tap, 0, found)?;
             return Ok(self);
         }
         found.name = tap.to_string();
-        if let (false, TensorLocation::Made(Maker(make))) = (found.is_whole(), &found.place) {
-            self.parts.push(Partial::of(found.item(make()?), tap));
+        if let (false, TensorLocation::Computed(Compute(make))) = (found.is_whole(), &found.place) {
+            self.parts.push(Partial::from_item(found.item(make()?), tap));
         }
         self.unmapped.push(found.name.clone());
         self.loose.push(found);
@@ -714,12 +714,12 @@ impl Dump {
     }
 
     /// Adds a tensor under its tap.
-    fn take(&mut self, tap: Tap, step: u32, found: RawTensor) -> Result<(), DumpError> {
+    fn add_tap(&mut self, tap: Tap, step: u32, found: RawTensor) -> Result<(), DumpError> {
         let rows = found.rows(&self.meta);
         if found.part.is_some() || found.printed.is_some() {
-            let TensorLocation::Made(Maker(make)) = &found.place else { return Ok(()) };
-            let part = Partial::of(Item { step, rows: rows.clone(), ..found.item(make()?) }, tap);
-            let will_do = found.part.is_none() && found.printed.is_some_and(|printed| printed.will_do(&part.values));
+            let TensorLocation::Computed(Compute(make)) = &found.place else { return Ok(()) };
+            let part = Partial::from_item(Item { step, rows: rows.clone(), ..found.item(make()?) }, tap);
+            let will_do = found.part.is_none() && found.printed.is_some_and(|printed| printed.suffices(&part.values));
             self.parts.push(part);
             if !will_do {
                 return Ok(());
@@ -728,15 +728,15 @@ impl Dump {
         let header = self.header(&found)?;
         self.check_shape(&tap.to_string(), &found, &header)?;
         let (shape, dtype) = (header.shape.clone(), header.layout.dtype);
-        let told = match &rows {
+        let count = match &rows {
             Some(Rows::List(list)) => Some(list.len()),
             Some(Rows::Named(NamedRows::Last)) => Some(1),
             Some(Rows::Named(NamedRows::All)) | None => None,
         };
         // A key/value cache also holds the rows of earlier steps.
         let shows_all = !tap.is_open() && !tap.site.is_attended() && shape.len() >= tap.site.axes().len();
-        if let Some(told) = told.filter(|told| shows_all && !shape.contains(told)) {
-            self.doubt(tap, step, format!("its shape is {shape:?}, and 'rows' in dump.json is of {told} positions"));
+        if let Some(count) = count.filter(|count| shows_all && !shape.contains(count)) {
+            self.doubt(tap, step, format!("its shape is {shape:?}, and 'rows' in dump.json is of {count} positions"));
         }
         self.entries.push(Entry { tap, step, shape, dtype, rows, place: found.place, header });
         Ok(())
@@ -744,7 +744,7 @@ impl Dump {
 }
 
 /// Merges notes that differ only in the file name, and removes duplicates.
-pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
+pub(crate) fn merge_notes(notes: Vec<String>) -> Vec<String> {
     let mut kinds: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for note in notes {
         let Some((file, rest)) = note.split_once(": ") else {
@@ -765,10 +765,10 @@ pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
 
 /// A tap known only by its file, as in a recording that was not finished. `untyped`: two bytes an element, of a type that NumPy lacks; firstdiff's
 /// recorders write only bf16 in this way.
-pub(crate) fn unlisted(stem: &str, place: TensorLocation, untyped: bool) -> RawTensor {
+pub(crate) fn tap_from_file_name(stem: &str, place: TensorLocation, untyped: bool) -> RawTensor {
     let (name, step) = split_stored_name(stem);
     let found = RawTensor::stored(&name_in_file(name), place).at_step(step);
-    found.of_type(untyped.then_some(DType::BF16))
+    found.with_dtype(untyped.then_some(DType::BF16))
 }
 
 /// Names of the files in a folder, sorted. A .npy whose name is not UTF-8 is refused, because it cannot be a tap; other such files are skipped.
@@ -848,7 +848,7 @@ mod tests {
 
     #[test]
     fn notes_of_several_files_are_said_once() {
-        let said = |notes: &[&str]| folded(notes.iter().map(ToString::to_string).collect());
+        let said = |notes: &[&str]| merge_notes(notes.iter().map(ToString::to_string).collect());
         assert_eq!(said(&["a.npy: 3 NaN", "b.npy: 4 NaN"]), ["a.npy: 3 NaN (1 file more like it)"]);
         assert_eq!(said(&["names by map.toml", "names by map.toml", "cut short"]), ["cut short", "names by map.toml"]);
     }

@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::dump::archive::Archive;
 use crate::dump::open::{
-    Contents, OpenOptions, RawTensor, assemble, declared, of_archive, of_one_file, parse_meta, unlisted,
+    Contents, OpenOptions, RawTensor, assemble, declared, dump_from_archive, dump_from_file, parse_meta,
+    tap_from_file_name,
 };
 use crate::dump::{Dump, DumpError, TensorLocation, changed, io_error, not_a_dump};
 use crate::element::DType;
@@ -159,7 +160,7 @@ impl Dump {
                 // Checks that the file exists and is a .npy, whatever its name.
                 file.header(reading.dtype)?;
                 let found = vec![RawTensor::stored(&stem, TensorLocation::Stored(file.clone()))];
-                of_one_file(file.path(), Contents { found, ..Contents::default() }, &reading)
+                dump_from_file(file.path(), Contents { found, ..Contents::default() }, &reading)
             }
             _ => Err(not_a_dump(
                 at(name).path(),
@@ -171,10 +172,10 @@ impl Dump {
 
 fn open_archive(file: &StoredFile, meta: Meta, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let (archive, ending) = match file.name.ends_with(".npz") {
-        true => (Archive::of_npz(file.path(), file.whole(u64::MAX)?)?, ".npy"),
+        true => (Archive::npz_from_bytes(file.path(), file.whole(u64::MAX)?)?, ".npy"),
         false => (Archive::of_stored_safetensors(file.clone())?, ""),
     };
-    of_archive(file.path(), archive, ending, meta, reading)
+    dump_from_archive(file.path(), archive, ending, meta, reading)
 }
 
 fn open_folder(path: &Path, store: &Arc<dyn Store>, reading: &OpenOptions) -> Result<Dump, DumpError> {
@@ -213,7 +214,7 @@ fn open_folder(path: &Path, store: &Arc<dyn Store>, reading: &OpenOptions) -> Re
         found.push(match meta.is_incomplete() || (said.is_some() && stem.contains('%')) {
             true => {
                 let untyped = matches!(file.header(None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
-                unlisted(stem, TensorLocation::Stored(file), untyped)
+                tap_from_file_name(stem, TensorLocation::Stored(file), untyped)
             }
             false => RawTensor::stored(stem, TensorLocation::Stored(file)),
         });

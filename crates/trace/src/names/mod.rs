@@ -59,7 +59,7 @@ pub enum NamesError {
 
 #[derive(Clone, Debug)]
 struct Rule {
-    pattern: Vec<Piece>,
+    pattern: Vec<PatternPart>,
     tap: String,
     /// The step in the ending of the tap.
     step: u32,
@@ -67,7 +67,7 @@ struct Rule {
 
 /// A part of a pattern.
 #[derive(Clone, Debug, PartialEq)]
-enum Piece {
+enum PatternPart {
     Text(String),
     /// The layer, and what is subtracted from the number in the name.
     Layer(u32),
@@ -134,7 +134,7 @@ impl Names {
     }
 
     /// The same with all separators (`.`, `/`, `-`, `_`) equal; also returns the index of the rule.
-    fn find_loosely(&self, name: &str) -> Option<(Tap, u32, usize)> {
+    fn find_ignoring_separators(&self, name: &str) -> Option<(Tap, u32, usize)> {
         let by = |loosely| self.rules.iter().enumerate().find_map(|(i, rule)| Some((rule.find(name, loosely)?, i)));
         by(false).or_else(|| by(true)).map(|((tap, step), i)| (tap, step, i))
     }
@@ -145,7 +145,7 @@ fn rule(origin: &Path, name: &str, tap: &str) -> Result<Rule, NamesError> {
     let pattern = pieces(name).map_err(wrong)?;
     let (tap, step) = split_stored_name(tap);
     let parsed = Tap::named(&tap.replace("{N}", "0"));
-    let layers = pattern.iter().filter(|p| matches!(p, Piece::Layer(_))).count();
+    let layers = pattern.iter().filter(|p| matches!(p, PatternPart::Layer(_))).count();
     match (tap.contains("{N}"), layers) {
         _ if tap.is_empty() => Err(wrong("'' is not a tap name (h0, layers.N.q, logits ...)")),
         (true, 0) => Err(wrong("its tap has {N}, and the name has none")),
@@ -155,27 +155,27 @@ fn rule(origin: &Path, name: &str, tap: &str) -> Result<Rule, NamesError> {
     }
 }
 
-fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
+fn pieces(name: &str) -> Result<Vec<PatternPart>, &'static str> {
     let mut pieces = Vec::new();
     let mut rest = name;
     while let Some((before, after)) = rest.split_once('{') {
         let (inside, after) = after.split_once('}').ok_or("a { without }")?;
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.into()));
+            pieces.push(PatternPart::Text(before.into()));
         }
         pieces.push(match inside {
-            "N" => Piece::Layer(0),
-            "S" => Piece::Step,
-            _ => Piece::Layer(
+            "N" => PatternPart::Layer(0),
+            "S" => PatternPart::Step,
+            _ => PatternPart::Layer(
                 inside.strip_prefix("N+").and_then(|n| n.parse().ok()).ok_or("{N}, {N+1} and {S} are known")?,
             ),
         });
         rest = after;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.into()));
+        pieces.push(PatternPart::Text(rest.into()));
     }
-    let numbers = |pair: &[Piece]| pair.iter().all(|p| !matches!(p, Piece::Text(_)));
+    let numbers = |pair: &[PatternPart]| pair.iter().all(|p| !matches!(p, PatternPart::Text(_)));
     if pieces.windows(2).any(numbers) {
         return Err("two numbers with nothing between them");
     }
@@ -188,13 +188,13 @@ impl Rule {
         let (mut rest, mut layer, mut step) = (name, None, stored_step);
         for piece in &self.pattern {
             match piece {
-                Piece::Text(text) => rest = strip(rest, text, loosely)?,
+                PatternPart::Text(text) => rest = strip(rest, text, loosely)?,
                 number => {
                     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
                     let value: u32 = rest[..digits].parse().ok()?;
                     rest = &rest[digits..];
                     match number {
-                        Piece::Layer(base) => layer = Some(value.checked_sub(*base)?),
+                        PatternPart::Layer(base) => layer = Some(value.checked_sub(*base)?),
                         _ => step = value,
                     }
                 }
@@ -235,7 +235,7 @@ const BUILT_IN: [(&str, &str); 9] = [
 ];
 
 /// A match in a built-in table: tap, step, producer, and rank (lower is better).
-pub(crate) struct Known {
+pub(crate) struct TableMatch {
     pub(crate) tap: Tap,
     pub(crate) step: u32,
     pub(crate) whose: &'static str,
@@ -243,7 +243,7 @@ pub(crate) struct Known {
 }
 
 /// The tap that a built-in table gives for `name`. Endings that mark the side (`_cpp`, `_torch`) are ignored.
-pub(crate) fn built_in(name: &str) -> Option<Known> {
+pub(crate) fn built_in(name: &str) -> Option<TableMatch> {
     static TABLES: std::sync::LazyLock<Vec<(&'static str, Names)>> = std::sync::LazyLock::new(|| {
         BUILT_IN.iter().map(|(whose, text)| (*whose, Names::parse(text, *whose).unwrap_or_default())).collect()
     });
@@ -252,15 +252,15 @@ pub(crate) fn built_in(name: &str) -> Option<Known> {
     let bare = SIDES.iter().find_map(|side| name.strip_suffix(side));
     let found = |name: &str| {
         TABLES.iter().enumerate().find_map(|(table, (whose, names))| {
-            let (tap, step, rule) = names.find_loosely(name)?;
-            Some(Known { tap, step, whose, rank: table * 1000 + rule })
+            let (tap, step, rule) = names.find_ignoring_separators(name)?;
+            Some(TableMatch { tap, step, whose, rank: table * 1000 + rule })
         })
     };
     found(name).or_else(|| bare.and_then(found))
 }
 
 /// The layer and the rest of `layer 3 q`, `Layer3.q`, `layer_3_q`: such names may count layers from 0 or 1.
-pub(crate) fn of_layer(name: &str) -> Option<(u32, &str)> {
+pub(crate) fn split_layer(name: &str) -> Option<(u32, &str)> {
     const BETWEEN: [char; 6] = [' ', '.', '_', '-', '/', ':'];
     let rest = name
         .get(..5)
@@ -273,7 +273,7 @@ pub(crate) fn of_layer(name: &str) -> Option<(u32, &str)> {
 
 /// The N of `hidden_states.N` as transformers returns them: 0 is h0, and N the output of layer N-1, but the last one has passed the final norm. Names that
 /// an engine's author invented, such as `hidden_states_3`, may count otherwise.
-pub(crate) fn hidden_state(name: &str) -> Option<u32> {
+pub(crate) fn hidden_state_number(name: &str) -> Option<u32> {
     let (word, number) = name.rsplit_once(['.', '/', '['])?;
     let number = number.strip_suffix(']').unwrap_or(number);
     let plain = !number.is_empty() && number.len() < 8 && number.bytes().all(|b| b.is_ascii_digit());
@@ -283,7 +283,7 @@ pub(crate) fn hidden_state(name: &str) -> Option<u32> {
 }
 
 /// Whether two nodes of llama.cpp's graph have the same name because one is computed from the other: a product, and its sum with a bias.
-pub(crate) fn is_made_of(one: &str, other: &str) -> bool {
+pub(crate) fn is_computed_from(one: &str, other: &str) -> bool {
     let node = |name: &str| name.split_once(' ').map(|(node, _)| node.to_owned());
     node(one).is_some() && node(one) == node(other)
 }
@@ -332,12 +332,12 @@ mod tests {
 
     #[test]
     fn layers_in_words() {
-        assert_eq!(of_layer("layer 3 q_rope"), Some((3, "q_rope")));
-        assert_eq!(of_layer("Layer12.h"), Some((12, "h")));
+        assert_eq!(split_layer("layer 3 q_rope"), Some((3, "q_rope")));
+        assert_eq!(split_layer("Layer12.h"), Some((12, "h")));
         assert!(
             ["layers.0.q", "layer q", "layer 3", "my layer 3 q", "l\u{e4}yer 0 q"]
                 .iter()
-                .all(|name| of_layer(name).is_none())
+                .all(|name| split_layer(name).is_none())
         );
     }
 

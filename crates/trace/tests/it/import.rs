@@ -276,7 +276,7 @@ fn the_last_of_the_hidden_states_may_have_passed_the_final_norm() {
     let known = [("h0", 0.0), ("layers.0.h", 1.0)];
     assert_eq!(taps(&open()), (named(&known), vec!["hidden_states.2".to_owned()]));
     assert_eq!(open().last_hidden_state(), Some(2));
-    let told = |normed| taps(&open().told_last_hidden_state(normed).unwrap());
+    let told = |normed| taps(&open().resolve_last_hidden_state(normed).unwrap());
     assert_eq!(told(true), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("final_norm", 2.0)]), Vec::new()));
     assert_eq!(told(false), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("layers.1.h", 2.0)]), Vec::new()));
     // Another name belongs to the layer after it, so the model goes on.

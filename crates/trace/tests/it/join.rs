@@ -50,7 +50,7 @@ fn pieces_are_joined_and_brought_into_the_vocabularys_order() {
     assert_eq!(values(&dump, "layers.0.attn_out"), [101.0; 6]);
     let ranks = dump.ranks().unwrap();
     let how = ranks.joined("layers.0.q".parse().unwrap(), 0).unwrap();
-    assert_eq!((how.share, how.axis, &how.bounds[..]), (Share::Cut(0), 1, &[0, 1, 2][..]));
+    assert_eq!((how.share, how.axis, &how.bounds[..]), (Share::Sliced(0), 1, &[0, 1, 2][..]));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn without_a_notation_only_equal_replicas_are_joined() {
     let dump = Dump::open(folder.path()).unwrap();
     assert_eq!(values(&dump, "h0"), [5.0, 6.0]);
     assert!(dump.find("logits".parse().unwrap(), 0).is_none());
-    assert!(dump.ranks().unwrap().apart("logits".parse().unwrap(), 0).unwrap().contains("dims"));
+    assert!(dump.ranks().unwrap().why_not_joined("logits".parse().unwrap(), 0).unwrap().contains("dims"));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn what_does_not_join_is_refused_or_told() {
     rank(folder.path(), "rank0", &[("h0", &[1, 2], vec![5.0, 6.0])], r#""h0": "T D[tp]""#);
     rank(folder.path(), "rank1", &[("h0", &[2, 1], vec![5.0, 6.0])], "");
     let dump = Dump::open(folder.path()).unwrap();
-    assert!(dump.ranks().unwrap().apart("h0".parse().unwrap(), 0).unwrap().contains("do not join"));
+    assert!(dump.ranks().unwrap().why_not_joined("h0".parse().unwrap(), 0).unwrap().contains("do not join"));
     fs::rename(folder.path().join("rank1"), folder.path().join("rank3")).unwrap();
     assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("rank 1 is not among them"));
     fs::rename(folder.path().join("rank3"), folder.path().join("rank1")).unwrap();
@@ -103,7 +103,7 @@ fn a_rank_opened_by_itself_is_no_whole_run() {
     rank(folder.path(), "whole", &tap, r#""*": "T D""#);
     let open = |name: &str| Dump::open(folder.path().join(name)).unwrap();
     let out = "layers.0.attn_out".parse().unwrap();
-    assert!(!open("rank0").ranks().unwrap().joined(out, 0).unwrap().told);
-    assert!(open("mine").ranks().unwrap().apart(out, 0).unwrap().contains("missing"));
+    assert!(!open("rank0").ranks().unwrap().joined(out, 0).unwrap().is_declared);
+    assert!(open("mine").ranks().unwrap().why_not_joined(out, 0).unwrap().contains("missing"));
     assert!(open("whole").ranks().is_none());
 }

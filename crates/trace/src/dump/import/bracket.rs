@@ -4,9 +4,9 @@ use super::text::number;
 use super::{Item, Part};
 use crate::element::element_count;
 
-/// Parses a tensor that NumPy or PyTorch printed: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. If dots replace values and the extents `told` are
+/// Parses a tensor that NumPy or PyTorch printed: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. If dots replace values and the extents `shape` are
 /// not known, only the first values are kept.
-pub(super) fn printed(text: &str, name: &str, told: Option<&[usize]>) -> Option<Item> {
+pub(super) fn parse_printed(text: &str, name: &str, shape: Option<&[usize]>) -> Option<Item> {
     let text = text.trim();
     let inside = ["tensor(", "array("].into_iter().find_map(|word| text.strip_prefix(word));
     let (own, gap, rest) = extents(inside.unwrap_or(text))?;
@@ -20,21 +20,21 @@ pub(super) fn printed(text: &str, name: &str, told: Option<&[usize]>) -> Option<
         let values = elements(body, &own)?.into_iter().map(|(_, value)| value).collect();
         return Item::printed(
             name,
-            told.filter(|told| element_count(told) == element_count(&own)).map_or(own.clone(), <[usize]>::to_vec),
+            shape.filter(|shape| element_count(shape) == element_count(&own)).map_or(own.clone(), <[usize]>::to_vec),
             values,
         );
     }
-    let found = told.and_then(|told| elements(body, told)).or_else(|| {
+    let found = shape.and_then(|shape| elements(body, shape)).or_else(|| {
         let mut tokens = Tokens(body.trim_start_matches(|c: char| c == '[' || c.is_whitespace()));
         let first: Vec<f64> = std::iter::from_fn(|| tokens.next().and_then(number)).collect();
         (!first.is_empty()).then(|| first.into_iter().enumerate().collect())
     })?;
     let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
-    Item::part(name, Part { elements, shape: told.map(<[usize]>::to_vec), sum: None }, values)
+    Item::part(name, Part { elements, shape: shape.map(<[usize]>::to_vec), sum: None }, values)
 }
 
 /// The deepest nesting that is read: more axes than any tensor has.
-const DEEP: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// The extents of the brackets at the beginning of `text`, from the first list of each depth; whether elements are left out; and the text after it.
 fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
@@ -60,7 +60,7 @@ fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
             _ => {}
         }
         if depth > shape.len() {
-            if depth > DEEP {
+            if depth > MAX_DEPTH {
                 return None;
             }
             shape.push(0);
@@ -73,7 +73,7 @@ fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
 pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>> {
     let mut tokens = Tokens(text);
     let mut out = Vec::new();
-    if shape.len() > DEEP {
+    if shape.len() > MAX_DEPTH {
         return None;
     }
     if shape.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Item, Part, Read, text};
+use super::{Imported, Item, Part, text};
 use crate::names;
 
 /// In bytes: longer text is never a name, and the search for one in lines of megabytes would take hours.
@@ -19,15 +19,15 @@ struct Section {
 
 /// Reads the tensors of `text` by their headings; `None` if numbers come before any heading, or there are no numbers. A single tensor takes the name of the
 /// file, unless only its heading is the name of a tap.
-pub(super) fn read(text: &str, stem: &str) -> Option<Read> {
+pub(super) fn read(text: &str, stem: &str) -> Option<Imported> {
     let sections = sections(text)?;
     let alone = sections.len() == 1;
     let mut seen: HashMap<String, u32> = HashMap::new();
     let mut items = Vec::new();
     for section in &sections {
         let (label, shape) = shaped(&section.label);
-        let (said, label) = of_step(label);
-        let name = if alone && (known(stem) || !known(label)) { stem } else { label };
+        let (said, label) = split_step(label);
+        let name = if alone && (is_tap_name(stem) || !is_tap_name(label)) { stem } else { label };
         let Some(item) = item(name, &section.body, shape.as_deref()) else { continue };
         // A repeated name is the next forward pass.
         let step = seen.entry(name.to_owned()).and_modify(|n| *n += 1).or_insert(0);
@@ -38,10 +38,10 @@ pub(super) fn read(text: &str, stem: &str) -> Option<Read> {
         true => format!("its first line ('{first}') is taken for a heading"),
         false => format!("{} tensors, by the headings in it ('{first}' ...)", items.len()),
     };
-    (!items.is_empty()).then(|| Read { items, notes: vec![format!("{stem}: {note}")], ..Read::default() })
+    (!items.is_empty()).then(|| Imported { items, notes: vec![format!("{stem}: {note}")], ..Imported::default() })
 }
 
-fn known(name: &str) -> bool {
+fn is_tap_name(name: &str) -> bool {
     names::built_in(name).is_some()
 }
 
@@ -51,18 +51,18 @@ fn sections(text: &str) -> Option<Vec<Section>> {
     let mut layer = "";
     for line in text::lines(text).map(|(_, line)| line) {
         if let Some(last) = sections.last_mut().filter(|last| last.open > 0) {
-            last.take(line);
+            last.push_line(line);
         } else if is_values(line) {
-            sections.last_mut()?.take(line);
+            sections.last_mut()?.push_line(line);
         } else {
             let (label, rest) = heading(line)?;
             if rest.is_empty() && names_a_layer(label) {
                 layer = label;
             }
-            let below = !layer.is_empty() && !label.contains(|c: char| c.is_ascii_digit()) && !known(label);
+            let below = !layer.is_empty() && !label.contains(|c: char| c.is_ascii_digit()) && !is_tap_name(label);
             let label = if below { format!("{layer} {label}") } else { label.to_owned() };
             let mut section = Section { label, ..Section::default() };
-            section.take(rest);
+            section.push_line(rest);
             sections.push(section);
         }
     }
@@ -71,7 +71,7 @@ fn sections(text: &str) -> Option<Vec<Section>> {
 }
 
 impl Section {
-    fn take(&mut self, line: &str) {
+    fn push_line(&mut self, line: &str) {
         self.body += line;
         self.body.push('\n');
         let count = |c: char| line.matches(c).count();
@@ -81,7 +81,7 @@ impl Section {
 
 /// Whether `line` holds numbers only, apart from dots for omitted values.
 fn is_values(line: &str) -> bool {
-    let (before, _) = cut(line);
+    let (before, _) = before_dots(line);
     text::parse(before).is_some() || line.starts_with("[[") || opens_brackets(line)
 }
 
@@ -94,7 +94,7 @@ fn opens_brackets(text: &str) -> bool {
 }
 
 /// The text before the dots of omitted values, and whether there are any.
-fn cut(text: &str) -> (&str, bool) {
+fn before_dots(text: &str) -> (&str, bool) {
     let dots = |mark| text.find(mark);
     // `1..` is no number either; `..` within a name does not count.
     match dots("...").or_else(|| dots("\u{2026}")).or_else(|| dots(" ..").map(|at| at + 1)) {
@@ -108,7 +108,7 @@ fn heading(line: &str) -> Option<(&str, &str)> {
     let marks = line.match_indices([':', '=']).take_while(|(at, _)| *at < LONGEST).map(|(at, _)| line.split_at(at));
     for (label, rest) in marks {
         let rest = rest[1..].trim();
-        if has_a_word(label) && (rest.is_empty() || opens_brackets(rest) || several(rest)) {
+        if has_a_word(label) && (rest.is_empty() || opens_brackets(rest) || are_values(rest)) {
             return Some((trimmed(label), rest));
         }
     }
@@ -116,7 +116,7 @@ fn heading(line: &str) -> Option<(&str, &str)> {
     let words = || line.split_whitespace().map(|word| (word.as_ptr() as usize - line.as_ptr() as usize, word));
     let last = words().rfind(|(_, word)| text::number(word).is_none() && !word.contains(".."))?;
     let (label, rest) = line.split_at(last.0 + last.1.len());
-    match (has_a_word(label), several(rest.trim())) {
+    match (has_a_word(label), are_values(rest.trim())) {
         (true, true) => Some((trimmed(label), rest.trim())),
         (true, false) => Some((trimmed(line), "")),
         (false, _) => None,
@@ -124,8 +124,8 @@ fn heading(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether these are values and not a count: several numbers, or one with a decimal point.
-fn several(rest: &str) -> bool {
-    let (before, _) = cut(rest);
+fn are_values(rest: &str) -> bool {
+    let (before, _) = before_dots(rest);
     let mut numbers = before.split([' ', ',', ';', '\t']).filter(|part| !part.is_empty()).peekable();
     let first = numbers.peek().copied().unwrap_or_default();
     let all: Option<Vec<f64>> = numbers.map(text::number).collect();
@@ -151,7 +151,7 @@ fn names_a_layer(label: &str) -> bool {
 }
 
 /// Splits a label into its step and the name: `[step 3] h0`, `step 3: h0`.
-fn of_step(label: &str) -> (Option<u32>, &str) {
+fn split_step(label: &str) -> (Option<u32>, &str) {
     let parts = label.trim_start_matches('[').strip_prefix("step").and_then(|rest| {
         let rest = rest.trim_start_matches([' ', '=', ':']);
         let end = rest.find(|c: char| !c.is_ascii_digit())?;
@@ -184,7 +184,7 @@ fn item(name: &str, body: &str, shape: Option<&[usize]>) -> Option<Item> {
     if let Ok(item) = text::tensor(body, name, shape) {
         return Some(item);
     }
-    let (before, true) = cut(body.trim()) else { return None };
+    let (before, true) = before_dots(body.trim()) else { return None };
     let first = text::tensor(before, name, None).ok()?;
     let values = first.tensor.values().to_f64();
     Item::part(
@@ -219,7 +219,7 @@ mod tests {
             ("step2norm", (None, "step2norm")),
             ("h0", (None, "h0")),
         ] {
-            assert_eq!(of_step(label), due, "{label}");
+            assert_eq!(split_step(label), due, "{label}");
         }
         let read = read("[step 0] h0: 0.5 0.25\n[step 0] logits: 1.5 2.5\n[step 2] h0: 0.75 1.25\n", "log").unwrap();
         let named: Vec<_> = read.items.iter().map(|item| (item.name.as_str(), item.step)).collect();

@@ -7,23 +7,23 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::tree::{self, Fields, Json, is_null};
-use super::{Item, Part, Read, bracket, path_below, raw, read_text};
+use super::{Imported, Item, Part, bracket, path_below, raw, read_text};
 use crate::dump::{Dump, DumpError, not_a_dump};
 use crate::element::{DType, byte_len, element_count};
 use crate::meta::{NamedRows, Rows};
-use crate::tensor::{Bytes, Layout, Tensor};
+use crate::tensor::{Bytes, ElementLayout, Tensor};
 
 /// Reads a .json.
 ///
 /// # Errors
 /// When it is not JSON, or a file that it names is missing or damaged.
-pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
+pub(super) fn read(path: &Path, name: &str) -> Result<Imported, DumpError> {
     let value = parse(&read_text(path)?).map_err(|e| not_a_dump(path, &format!("not JSON: {e}")))?;
     if let Some(list) = value.get("checkpoints").and_then(Json::as_list) {
-        return Ok(Read { tokens: token_ids(&value), ..manifest(path, list)? });
+        return Ok(Imported { tokens: token_ids(&value), ..manifest(path, list)? });
     }
-    let mut read = Read { tokens: token_ids(&value), ..Read::default() };
-    read.notes.extend(of_nulls(nulls(&value)));
+    let mut read = Imported { tokens: token_ids(&value), ..Imported::default() };
+    read.notes.extend(null_note(nulls(&value)));
     match value.get("module_path").is_some() && value.get("children").is_some() {
         true => debug_tree(path, &value, &mut read)?,
         false => collect(&value, name, true, &mut read.items),
@@ -32,9 +32,9 @@ pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
 }
 
 /// The arrays in `text`, if it is JSON in a file of another ending.
-pub(super) fn within(text: &str, name: &str) -> Option<Read> {
+pub(super) fn parse_embedded(text: &str, name: &str) -> Option<Imported> {
     let value = parse(text).ok()?;
-    let mut read = Read { tokens: token_ids(&value), ..Read::default() };
+    let mut read = Imported { tokens: token_ids(&value), ..Imported::default() };
     collect(&value, name, true, &mut read.items);
     (!read.items.is_empty()).then_some(read)
 }
@@ -86,7 +86,7 @@ pub(super) fn nulls(value: &Json) -> usize {
 }
 
 /// The note about these nulls.
-pub(super) fn of_nulls(count: usize) -> Option<String> {
+pub(super) fn null_note(count: usize) -> Option<String> {
     (count > 0)
         .then(|| format!("{count} values are null, taken for -inf among numbers: a NaN or inf may have stood there"))
 }
@@ -158,7 +158,7 @@ fn tensor(fields: &Fields, path: &str) -> Option<Item> {
     let name = fields.get("name").and_then(Json::as_text).unwrap_or(path);
     let data = ["data", "values", "value", "cpuData"].iter().find_map(|key| fields.get(*key))?;
     let shape: Option<Vec<usize>> = fields.get("shape").or_else(|| fields.get("dims")).and_then(extents);
-    if let Some((own, values)) = array(data).or_else(|| by_index(data)) {
+    if let Some((own, values)) = array(data).or_else(|| typed_array(data)) {
         let fits = shape.filter(|s| byte_len(s, DType::F64) == byte_len(&own, DType::F64));
         return Item::printed(name, fits.unwrap_or(own), values);
     }
@@ -169,12 +169,12 @@ fn tensor(fields: &Fields, path: &str) -> Option<Item> {
         return None;
     }
     let range = 0..bytes.len();
-    let layout = Layout { dtype, fortran: false, big_endian: false };
-    Some(super::plain(name, Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range))))
+    let layout = ElementLayout { dtype, fortran: false, big_endian: false };
+    Some(super::whole_item(name, Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range))))
 }
 
 /// A JavaScript typed array as `JSON.stringify` writes it: `{"0": .., "1": ..}`, in order and without gaps.
-fn by_index(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
+fn typed_array(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     let fields = value.as_object().filter(|fields| !fields.is_empty())?;
     let at = |index: usize| if let Json::Number(x) = fields.get(&index.to_string())? { Some(*x) } else { None };
     array(&Json::Numbers((0..fields.len()).map(at).collect::<Option<_>>()?))
@@ -216,9 +216,9 @@ fn token_ids(value: &Json) -> Option<Vec<Vec<i64>>> {
 }
 
 /// Reads a manifest of binaries: `checkpoints[]{name, token_idx, count, dtype, file}`.
-fn manifest(path: &Path, list: &[Json]) -> Result<Read, DumpError> {
+fn manifest(path: &Path, list: &[Json]) -> Result<Imported, DumpError> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut read = Read::default();
+    let mut read = Imported::default();
     for point in list {
         let text = |key: &str| point.get(key).and_then(Json::as_text);
         let (Some(name), Some(file)) = (text("name"), text("file")) else {
@@ -259,7 +259,7 @@ pub(super) fn one_position(items: &mut [Item]) {
 }
 
 /// Reads the output of transformers' `model_addition_debugger_context`: a tree of modules with inputs and outputs, as repr or as .safetensors.
-fn debug_tree(path: &Path, tree: &Json, read: &mut Read) -> Result<(), DumpError> {
+fn debug_tree(path: &Path, tree: &Json, read: &mut Imported) -> Result<(), DumpError> {
     let mut seen = BTreeMap::new();
     let mut stack = vec![tree];
     let mut found = Vec::new();
@@ -274,7 +274,7 @@ fn debug_tree(path: &Path, tree: &Json, read: &mut Read) -> Result<(), DumpError
     for (name, fields) in found {
         // A repeated module is the next forward pass.
         let step = seen.entry(name.clone()).and_modify(|n| *n += 1).or_insert(0u32);
-        if let Some(item) = of_tree(path, &name, fields)? {
+        if let Some(item) = tree_tensor(path, &name, fields)? {
             read.items.push(item.stepped(*step));
         }
     }
@@ -295,7 +295,7 @@ fn first_tensor(value: &Json) -> Option<&Fields> {
     }
 }
 
-fn of_tree(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, DumpError> {
+fn tree_tensor(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, DumpError> {
     let text = |key: &str| fields.get(key).and_then(Json::as_text);
     let Some(value) = fields.get("value") else { return Ok(None) };
     if text("dtype").and_then(dtype).is_none() {
@@ -307,7 +307,7 @@ fn of_tree(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, Dum
             return Err(not_a_dump(path, &format!("{name}: file '{}' lies outside the folder", file.escape_debug())));
         }
         let stored = Dump::open(path.parent().unwrap_or(Path::new(".")).join(file))?;
-        return Ok(Some(super::plain(name, stored.read_unmapped("data")?)));
+        return Ok(Some(super::whole_item(name, stored.read_unmapped("data")?)));
     }
     let shape: Option<Vec<usize>> = text("shape").map(|s| {
         let digits = |c: char| !c.is_ascii_digit();
@@ -369,7 +369,7 @@ mod tests {
             assert_eq!(items[0].tensor.values().to_f64(), [1.0, 2.0]);
         }
         // Extents that do not match the number of values, and a gap in the indices.
-        let wrong = by_index(&parse(r#"{"0": 1, "2": 2}"#).unwrap());
+        let wrong = typed_array(&parse(r#"{"0": 1, "2": 2}"#).unwrap());
         assert_eq!(wrong, None);
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::tree::{Fields, Json};
-use super::{Item, Part, Read, json, read_text};
+use super::{Imported, Item, Part, json, read_text};
 use crate::dump::{DumpError, not_a_dump};
 use crate::element::element_count;
 
@@ -19,8 +19,8 @@ const POSITION: [&str; 10] =
 ///
 /// # Errors
 /// When a line is not JSON.
-pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
-    let mut read = Read::default();
+pub(super) fn read(path: &Path) -> Result<Imported, DumpError> {
+    let mut read = Imported::default();
     let (mut infinities, mut layers, mut nulls) = (0, Vec::new(), 0);
     for (number, line) in read_text(path)?.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let value = json::parse(line).map_err(|e| not_a_dump(path, &format!("line {}: not JSON: {e}", number + 1)))?;
@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     }
     name_layers(&mut read.items, &layers);
     json::one_position(&mut read.items);
-    read.notes.extend(json::of_nulls(nulls));
+    read.notes.extend(json::null_note(nulls));
     if infinities > 0 {
         read.notes
             .push(format!("{infinities} values beyond 1e300 are taken for infinities; a NaN may stand there as 0"));
@@ -63,10 +63,10 @@ fn count(fields: &Fields, keys: &[&str]) -> Option<usize> {
 }
 
 fn item(fields: &Fields, infinities: &mut usize) -> Option<Item> {
-    let of = |keys: &[&str]| keys.iter().find_map(|key| fields.get(*key));
+    let field = |keys: &[&str]| keys.iter().find_map(|key| fields.get(*key));
     let count = |keys: &[&str]| count(fields, keys);
-    let name = of(&["name", "tap", "tensor", "checkpoint", "label", "op"])?.as_text()?;
-    let told = of(&["values", "first", "first_values", "data", "sample", "head", "v"]).and_then(json::array);
+    let name = field(&["name", "tap", "tensor", "checkpoint", "label", "op"])?.as_text()?;
+    let told = field(&["values", "first", "first_values", "data", "sample", "head", "v"]).and_then(json::array);
     let (own, mut values) = told.or_else(|| {
         fields.iter().filter(|(key, _)| *key != "shape" && *key != "dims").find_map(|(_, v)| json::array(v))
     })?;
@@ -74,7 +74,7 @@ fn item(fields: &Fields, infinities: &mut usize) -> Option<Item> {
         *value = f64::INFINITY.copysign(*value);
         *infinities += 1;
     }
-    let shape = of(&["shape", "dims"]).and_then(json::extents);
+    let shape = field(&["shape", "dims"]).and_then(json::extents);
     let total =
         shape.as_deref().and_then(element_count).or_else(|| count(&["count", "numel", "n", "len", "size", "total"]));
     let step = count(&POSITION).and_then(|n| u32::try_from(n).ok());

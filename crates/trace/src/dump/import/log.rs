@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Item, Part, Read, bracket, json};
+use super::{Imported, Item, Part, bracket, json};
 use crate::meta::QkRows;
 
 /// The words before a node's name, in old and new versions.
@@ -36,8 +36,8 @@ fn header(line: &str) -> Option<Node<'_>> {
 }
 
 /// Reads a log. Tensors are named `name OP`, because several nodes share a name; if both occur again in a pass, ` #2` is added.
-pub(super) fn read(text: &str) -> Read {
-    let mut read = Read::default();
+pub(super) fn read(text: &str) -> Imported {
+    let mut read = Imported::default();
     let lines: Vec<&str> = text.lines().collect();
     let heads: Vec<(usize, Node<'_>)> =
         lines.iter().enumerate().filter_map(|(at, line)| Some((at, header(line)?))).collect();

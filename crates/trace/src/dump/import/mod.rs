@@ -24,8 +24,8 @@ use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values};
 
-pub(crate) use model_conversion::with_neighbours;
-pub(crate) use printed::Printed;
+pub(crate) use model_conversion::add_token_ids;
+pub(crate) use printed::Precision;
 pub(crate) use raw::open as open_raw;
 
 /// A tensor of another program's file, with the name it has there.
@@ -38,7 +38,7 @@ pub(crate) struct Item {
     /// Which elements it holds, unless all.
     pub(crate) part: Option<Part>,
     /// With how many digits its numbers were printed, unless they are exact.
-    pub(crate) printed: Option<Printed>,
+    pub(crate) printed: Option<Precision>,
     pub(crate) tensor: Tensor,
 }
 
@@ -56,12 +56,12 @@ pub struct Part {
 impl Item {
     /// A whole tensor of printed numbers.
     fn printed(name: &str, shape: Vec<usize>, values: Vec<f64>) -> Option<Item> {
-        let printed = Printed::of(&values);
+        let printed = Precision::measure(&values);
         Some(Item { printed, ..Item::whole(name, shape, values)? })
     }
 
     fn whole(name: &str, shape: Vec<usize>, values: Vec<f64>) -> Option<Item> {
-        let tensor = Tensor::held(shape, narrowed(values)).ok()?;
+        let tensor = Tensor::held(shape, to_f32_if_exact(values)).ok()?;
         Some(Item { name: name.into(), step: 0, rows: None, part: None, printed: None, tensor })
     }
 
@@ -76,7 +76,7 @@ impl Item {
 }
 
 /// Converts to f32 if every value is exactly an f32, as printed values of an engine are.
-fn narrowed(values: Vec<f64>) -> Values<'static> {
+fn to_f32_if_exact(values: Vec<f64>) -> Values<'static> {
     let exact = values.iter().all(|&x| x.is_nan() || f64::from(x as f32) == x);
     match exact {
         true => Values::F32(values.iter().map(|&x| x as f32).collect::<Vec<_>>().into()),
@@ -86,7 +86,7 @@ fn narrowed(values: Vec<f64>) -> Values<'static> {
 
 /// The content of another program's file: its tensors, and what had to be assumed.
 #[derive(Debug, Default)]
-pub(crate) struct Read {
+pub(crate) struct Imported {
     pub(crate) items: Vec<Item>,
     pub(crate) notes: Vec<String>,
     /// The token ids of each sequence, if the file has them.
@@ -98,7 +98,7 @@ pub(crate) struct Read {
 
 /// The format of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum FileFormat {
     Raw(Option<DType>),
     Text,
     Json,
@@ -106,18 +106,18 @@ enum Form {
     Pickle,
 }
 
-fn form(path: &Path) -> Option<Form> {
+fn format(path: &Path) -> Option<FileFormat> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match ending.as_str() {
-        "f32" | "fp32" | "float32" => Form::Raw(Some(DType::F32)),
-        "f64" | "fp64" | "float64" => Form::Raw(Some(DType::F64)),
-        "f16" | "fp16" | "float16" => Form::Raw(Some(DType::F16)),
-        "bf16" | "bfloat16" => Form::Raw(Some(DType::BF16)),
-        "bin" | "raw" | "dat" => Form::Raw(None),
-        "txt" | "log" | "out" | "csv" => Form::Text,
-        "json" => Form::Json,
-        "jsonl" | "ndjson" => Form::Lines,
-        "pt" | "pth" => Form::Pickle,
+        "f32" | "fp32" | "float32" => FileFormat::Raw(Some(DType::F32)),
+        "f64" | "fp64" | "float64" => FileFormat::Raw(Some(DType::F64)),
+        "f16" | "fp16" | "float16" => FileFormat::Raw(Some(DType::F16)),
+        "bf16" | "bfloat16" => FileFormat::Raw(Some(DType::BF16)),
+        "bin" | "raw" | "dat" => FileFormat::Raw(None),
+        "txt" | "log" | "out" | "csv" => FileFormat::Text,
+        "json" => FileFormat::Json,
+        "jsonl" | "ndjson" => FileFormat::Lines,
+        "pt" | "pth" => FileFormat::Pickle,
         _ => return None,
     })
 }
@@ -125,7 +125,7 @@ fn form(path: &Path) -> Option<Form> {
 /// The element type that a file without header looks like, if its name does not give it.
 pub(crate) fn guessed_dtype(path: &Path) -> Option<DType> {
     let headless = path.extension().is_some_and(|e| e == "npy");
-    if !(headless || form(path) == Some(Form::Raw(None))) || !path.is_file() {
+    if !(headless || format(path) == Some(FileFormat::Raw(None))) || !path.is_file() {
         return None;
     }
     if headless && has_npy_header(path) {
@@ -142,31 +142,31 @@ fn has_npy_header(path: &Path) -> bool {
 
 /// Whether the file's name is that of a supported format.
 pub(crate) fn is_foreign(path: &Path) -> bool {
-    form(path).is_some()
+    format(path).is_some()
 }
 
 /// Reads a file of another program; `dtype` is the element type of raw floats, if the user gives it. A file without tensors gives none, and a note.
 ///
 /// # Errors
 /// When the file cannot be read, or begins in a known format but does not continue in it.
-pub(crate) fn read(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError> {
+pub(crate) fn read(path: &Path, dtype: Option<DType>) -> Result<Imported, DumpError> {
     let name = stem(path);
-    match form(path) {
-        Some(Form::Raw(told)) => raw::open(path, told.or(dtype)),
-        Some(Form::Text) => text_or_log(path, &name),
-        Some(Form::Json) => json::read(path, &name),
-        Some(Form::Lines) => lines::read(path),
-        Some(Form::Pickle) => pickle::read(path),
+    match format(path) {
+        Some(FileFormat::Raw(told)) => raw::open(path, told.or(dtype)),
+        Some(FileFormat::Text) => text_or_log(path, &name),
+        Some(FileFormat::Json) => json::read(path, &name),
+        Some(FileFormat::Lines) => lines::read(path),
+        Some(FileFormat::Pickle) => pickle::read(path),
         None => Err(not_a_dump(path, "not a form of tensors that firstdiff knows")),
     }
 }
 
-fn text_or_log(path: &Path, name: &str) -> Result<Read, DumpError> {
+fn text_or_log(path: &Path, name: &str) -> Result<Imported, DumpError> {
     let text = read_text(path)?;
     if log::is_one(&text) {
         return Ok(log::read(&text));
     }
-    let json = text.trim_start().starts_with(['[', '{']).then(|| json::within(&text, name)).flatten();
+    let json = text.trim_start().starts_with(['[', '{']).then(|| json::parse_embedded(&text, name)).flatten();
     Ok(json.unwrap_or_else(|| text::read(&text, name, path)))
 }
 
@@ -192,7 +192,7 @@ fn read_text(path: &Path) -> Result<String, DumpError> {
 }
 
 /// A .npy, named by its file.
-pub(crate) fn plain(name: &str, tensor: Tensor) -> Item {
+pub(crate) fn whole_item(name: &str, tensor: Tensor) -> Item {
     Item { name: name.into(), step: 0, rows: None, part: None, printed: None, tensor }
 }
 
@@ -210,15 +210,15 @@ pub struct Partial {
     /// Which elements they are.
     pub part: Part,
     /// With how many digits they were printed.
-    pub(crate) printed: Option<Printed>,
+    pub(crate) printed: Option<Precision>,
 }
 
 impl Partial {
     /// Whether both hold the same elements of the same tap, printed with the same precision.
     pub(crate) fn is_same(&self, other: &Partial) -> bool {
         let bits = |part: &Partial| part.values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        let said = |part: &Partial| (part.tap, part.step, part.rows.clone(), part.part.clone(), part.precision());
-        bits(self) == bits(other) && said(self) == said(other)
+        let key = |part: &Partial| (part.tap, part.step, part.rows.clone(), part.part.clone(), part.precision());
+        bits(self) == bits(other) && key(self) == key(other)
     }
 
     /// How far the original number may be from the printed `value`: half a unit of its last digit.
@@ -234,18 +234,18 @@ impl Partial {
     /// A whole tensor of it, if its elements make one and its digits are precise enough to compute with.
     pub(crate) fn entry(&self) -> Option<Entry> {
         let shape = self.part.shape.clone()?;
-        let will_do = self.printed.is_none_or(|printed| printed.will_do(&self.values));
-        let tensor = Tensor::held(shape.clone(), narrowed(self.values.to_vec())).ok().filter(|_| will_do)?;
+        let will_do = self.printed.is_none_or(|printed| printed.suffices(&self.values));
+        let tensor = Tensor::held(shape.clone(), to_f32_if_exact(self.values.to_vec())).ok().filter(|_| will_do)?;
         let (dtype, rows) = (tensor.dtype(), self.rows.clone());
-        Some(Entry::made(self.tap, self.step, shape, dtype, rows, move || Ok(tensor.clone())))
+        Some(Entry::computed(self.tap, self.step, shape, dtype, rows, move || Ok(tensor.clone())))
     }
 
     /// A whole tensor, marked as f16, if no element is missing and its digits lost far less than rounding to f16 would.
     pub(crate) fn as_f16(&self) -> Option<Entry> {
         let shape = self.part.shape.clone().filter(|_| self.holds_all())?;
-        let tensor = Tensor::held(shape.clone(), narrowed(self.values.to_vec())).ok()?;
+        let tensor = Tensor::held(shape.clone(), to_f32_if_exact(self.values.to_vec())).ok()?;
         let own = tensor.dtype();
-        let made = Entry::made(self.tap, self.step, shape, own, self.rows.clone(), move || Ok(tensor.clone()));
+        let made = Entry::computed(self.tap, self.step, shape, own, self.rows.clone(), move || Ok(tensor.clone()));
         self.printed?.beats_f16(&self.values).then_some(Entry { dtype: DType::F16, ..made })
     }
 
@@ -253,7 +253,7 @@ impl Partial {
     pub fn whole(&self) -> Option<Entry> {
         let shape = self.part.shape.clone().filter(|_| self.holds_all())?;
         let tensor = Tensor::held(shape.clone(), Values::F64(self.values.to_vec().into())).ok()?;
-        Some(Entry::made(self.tap, self.step, shape, DType::F64, self.rows.clone(), move || Ok(tensor.clone())))
+        Some(Entry::computed(self.tap, self.step, shape, DType::F64, self.rows.clone(), move || Ok(tensor.clone())))
     }
 
     /// Whether it holds all elements of its shape, in order.
@@ -262,7 +262,7 @@ impl Partial {
         all == Some(self.values.len()) && self.part.elements.iter().copied().eq(0..self.values.len())
     }
 
-    pub(crate) fn of(item: Item, tap: Tap) -> Partial {
+    pub(crate) fn from_item(item: Item, tap: Tap) -> Partial {
         let values = item.tensor.values().to_f64();
         let whole =
             || Part { elements: (0..values.len()).collect(), shape: Some(item.tensor.shape().to_vec()), sum: None };

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Read, stem};
+use super::{Imported, stem};
 use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::meta::{NamedRows, Rows};
 
@@ -11,7 +11,7 @@ use crate::meta::{NamedRows, Rows};
 ///
 /// # Errors
 /// When the token ids beside it cannot be read.
-pub(crate) fn with_neighbours(path: &Path, mut read: Read) -> Result<Read, DumpError> {
+pub(crate) fn add_token_ids(path: &Path, mut read: Imported) -> Result<Imported, DumpError> {
     let name = stem(path);
     let is_check = ["pytorch-", "llamacpp-"].iter().any(|side| name.starts_with(side));
     // Embeddings are left out: the files do not say whether and how they were pooled.

@@ -11,24 +11,24 @@ use std::sync::Arc;
 use memmap2::Mmap;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::{Item, Read, path_below, plain, stem};
-use crate::dump::archive::member_twice;
+use super::{Imported, Item, path_below, stem, whole_item};
+use crate::dump::archive::duplicate_member;
 use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::element::{DType, byte_len};
 use crate::file::memory_limit;
-use crate::tensor::{Bytes, Layout, Strided, Tensor};
+use crate::tensor::{Bytes, ElementLayout, Strided, Tensor};
 
 /// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the file name:
 /// `name=q___layer_id=0___step=1.pt`.
 ///
 /// # Errors
 /// When it was not written by `torch.save`, or a tensor exceeds its storage.
-pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
+pub(super) fn read(path: &Path) -> Result<Imported, DumpError> {
     let bad = |reason: String| not_a_dump(path, &reason);
     let map = map_file(path)?;
     let mut zip =
         ZipArchive::new(Cursor::new(&map[..])).map_err(|_| bad("not a .pt of PyTorch 1.6 or later (no zip)".into()))?;
-    if let Some(twice) = member_twice(&map, &zip) {
+    if let Some(twice) = duplicate_member(&map, &zip) {
         return Err(bad(format!("member '{}' is there twice", twice.escape_debug())));
     }
     let names: Vec<String> = zip.file_names().filter_map(|name| Some(name.ok()?.into_owned())).collect();
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let mut items = Vec::new();
     let mut storages = Storages { map: &map, zip, root, known: HashMap::new() };
     collect(&value, "", &mut storages, &mut items).map_err(bad)?;
-    let label = Label::of(&stem(path));
+    let label = Label::parse(&stem(path));
     let value_alone = items.len() == 1 && matches!(items[0].name.as_str(), "" | "value");
     for item in &mut items {
         item.name = match value_alone {
@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let items = if label.rank == 0 { items } else { Vec::new() };
     let notes = (label.rank > 0)
         .then(|| format!("rank {} is not joined: put each rank's files into a folder rank{0}", label.rank));
-    Ok(Read { items, notes: notes.into_iter().collect(), ..Read::default() })
+    Ok(Imported { items, notes: notes.into_iter().collect(), ..Imported::default() })
 }
 
 /// The fields in a file name.
@@ -63,7 +63,7 @@ struct Label {
 }
 
 impl Label {
-    fn of(stem: &str) -> Label {
+    fn parse(stem: &str) -> Label {
         let fields: HashMap<&str, &str> = stem.split("___").filter_map(|field| field.split_once('=')).collect();
         let number = |keys: &[&str]| keys.iter().find_map(|key| fields.get(key)?.parse::<u32>().ok());
         let Some(name) = fields.get("name") else { return Label { name: stem.into(), step: 0, rank: 0 } };
@@ -118,13 +118,13 @@ enum Pickled {
     Sequence(Vec<Pickled>),
     Pairs(Vec<(Pickled, Pickled)>),
     Storage { dtype: Option<DType>, key: String },
-    Tensor(Box<Built>),
+    Tensor(Box<TensorView>),
     Other,
 }
 
 /// A tensor as a view of a storage.
 #[derive(Clone, Debug)]
-struct Built {
+struct TensorView {
     dtype: Option<DType>,
     key: String,
     offset: usize,
@@ -160,10 +160,10 @@ impl Machine<'_> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|b| b[0])
+        self.read_bytes(1).map(|b| b[0])
     }
 
-    fn take(&mut self, count: usize) -> Option<&[u8]> {
+    fn read_bytes(&mut self, count: usize) -> Option<&[u8]> {
         let end = self.at.checked_add(count)?;
         let bytes = self.code.get(self.at..end)?;
         self.at = end;
@@ -171,7 +171,7 @@ impl Machine<'_> {
     }
 
     fn u32(&mut self) -> Option<u32> {
-        self.take(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        self.read_bytes(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
     }
 
     fn line(&mut self) -> Option<String> {
@@ -182,7 +182,7 @@ impl Machine<'_> {
     }
 
     fn text(&mut self, length: usize) -> Option<Pickled> {
-        self.take(length).map(|bytes| Pickled::Text(String::from_utf8_lossy(bytes).into_owned()))
+        self.read_bytes(length).map(|bytes| Pickled::Text(String::from_utf8_lossy(bytes).into_owned()))
     }
 
     /// The values pushed since the last mark.
@@ -210,7 +210,7 @@ impl Machine<'_> {
     fn step(&mut self, op: u8) -> Option<()> {
         let value = match op {
             0x80 => return self.byte().map(|_| ()),
-            0x95 => return self.take(8).map(|_| ()),
+            0x95 => return self.read_bytes(8).map(|_| ()),
             b'(' => Pickled::Mark,
             b'}' => Pickled::Pairs(Vec::new()),
             b']' | b')' | 0x8f => Pickled::Sequence(Vec::new()),
@@ -218,13 +218,13 @@ impl Machine<'_> {
             0x88 => Pickled::Int(1),
             0x89 => Pickled::Int(0),
             b'K' => Pickled::Int(self.byte()?.into()),
-            b'M' => Pickled::Int(self.take(2).map(|b| i64::from(u16::from_le_bytes([b[0], b[1]])))?),
+            b'M' => Pickled::Int(self.read_bytes(2).map(|b| i64::from(u16::from_le_bytes([b[0], b[1]])))?),
             b'J' => Pickled::Int(i64::from(self.u32()? as i32)),
             0x8a => {
                 let length = usize::from(self.byte()?);
-                Pickled::Int(long(self.take(length)?)?)
+                Pickled::Int(long(self.read_bytes(length)?)?)
             }
-            b'G' => self.take(8).map(|_| Pickled::Other)?,
+            b'G' => self.read_bytes(8).map(|_| Pickled::Other)?,
             b'X' | b'T' | b'B' => {
                 let length = self.u32()? as usize;
                 self.text(length)?
@@ -355,7 +355,7 @@ fn call(callee: &Pickled, arguments: Pickled) -> Pickled {
     let (Pickled::Global(name), Pickled::Sequence(arguments)) = (callee, arguments) else { return Pickled::Other };
     match name.as_str() {
         "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor" => {
-            built(&arguments).unwrap_or(Pickled::Other)
+            tensor_view(&arguments).unwrap_or(Pickled::Other)
         }
         "torch._utils._rebuild_parameter" => arguments.into_iter().next().unwrap_or(Pickled::Other),
         "collections.OrderedDict" => Pickled::Pairs(Vec::new()),
@@ -363,7 +363,7 @@ fn call(callee: &Pickled, arguments: Pickled) -> Pickled {
     }
 }
 
-fn built(arguments: &[Pickled]) -> Option<Pickled> {
+fn tensor_view(arguments: &[Pickled]) -> Option<Pickled> {
     let sizes = |value: &Pickled| match value {
         Pickled::Sequence(list) => {
             list.iter().map(|n| if let Pickled::Int(n) = n { usize::try_from(*n).ok() } else { None }).collect()
@@ -374,7 +374,7 @@ fn built(arguments: &[Pickled]) -> Option<Pickled> {
     let (shape, strides): (Vec<usize>, Vec<usize>) = (sizes(shape)?, sizes(strides)?);
     let offset = usize::try_from(*offset).ok()?;
     (shape.len() == strides.len())
-        .then(|| Pickled::Tensor(Box::new(Built { dtype: *dtype, key: key.clone(), offset, shape, strides })))
+        .then(|| Pickled::Tensor(Box::new(TensorView { dtype: *dtype, key: key.clone(), offset, shape, strides })))
 }
 
 fn collect(value: &Pickled, name: &str, storages: &mut Storages<'_>, items: &mut Vec<Item>) -> Result<(), String> {
@@ -383,7 +383,7 @@ fn collect(value: &Pickled, name: &str, storages: &mut Storages<'_>, items: &mut
         Pickled::Tensor(tensor) => {
             // Token ids and masks are not floats.
             if let Some(dtype) = tensor.dtype {
-                items.push(plain(name, viewed(tensor, dtype, storages)?));
+                items.push(whole_item(name, viewed(tensor, dtype, storages)?));
             }
             Ok(())
         }
@@ -400,8 +400,8 @@ fn collect(value: &Pickled, name: &str, storages: &mut Storages<'_>, items: &mut
 }
 
 /// A view of a storage, which is not copied until it is read.
-fn viewed(tensor: &Built, dtype: DType, storages: &mut Storages<'_>) -> Result<Tensor, String> {
-    let Built { key, offset, shape, strides, .. } = tensor;
+fn viewed(tensor: &TensorView, dtype: DType, storages: &mut Storages<'_>) -> Result<Tensor, String> {
+    let TensorView { key, offset, shape, strides, .. } = tensor;
     let range = storages.range(key)?;
     let held = range.len() / dtype.size();
     let outside = || format!("a tensor of shape {shape:?} lies outside of its storage of {} bytes", range.len());
@@ -412,7 +412,7 @@ fn viewed(tensor: &Built, dtype: DType, storages: &mut Storages<'_>) -> Result<T
         let size = range.len();
         return Err(format!("a tensor of shape {shape:?} is an expanded view of {size} bytes: save it contiguous"));
     }
-    let layout = Layout { dtype, fortran: false, big_endian: false };
+    let layout = ElementLayout { dtype, fortran: false, big_endian: false };
     let memory = |range| Bytes::Mapped(Arc::clone(storages.map), range);
     let bytes = match is_contiguous(shape, strides) {
         true if total > 0 => {
@@ -459,8 +459,8 @@ mod tests {
 
     #[test]
     fn names_of_sglang() {
-        let label = Label::of("step=1___rank=0___dump_index=7___name=q_rope___layer_id=3");
+        let label = Label::parse("step=1___rank=0___dump_index=7___name=q_rope___layer_id=3");
         assert_eq!((label.name.as_str(), label.step), ("layers.3.q_rope", 1));
-        assert_eq!(Label::of("layers.0.q").name, "layers.0.q");
+        assert_eq!(Label::parse("layers.0.q").name, "layers.0.q");
     }
 }

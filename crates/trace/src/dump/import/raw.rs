@@ -4,16 +4,16 @@ use std::path::Path;
 
 use half::{bf16, f16};
 
-use super::{Read, plain, stem};
+use super::{Imported, stem, whole_item};
 use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::element::DType;
-use crate::tensor::{Bytes, Layout, Tensor};
+use crate::tensor::{Bytes, ElementLayout, Tensor};
 
 /// Opens raw little-endian floats as one flat tensor. `dtype` is their type, if known.
 ///
 /// # Errors
 /// When the file cannot be read, or its size is no multiple of the element size.
-pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError> {
+pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Imported, DumpError> {
     let map = map_file(path)?;
     let size = map.len();
     let guessed = dtype.is_none();
@@ -21,11 +21,12 @@ pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError>
     if size == 0 || !size.is_multiple_of(dtype.size()) {
         return Err(not_a_dump(path, &format!("{size} bytes are no whole number of {dtype} elements")));
     }
-    let layout = Layout { dtype, fortran: false, big_endian: false };
+    let layout = ElementLayout { dtype, fortran: false, big_endian: false };
     let tensor = Tensor::new(vec![size / dtype.size()], layout, Bytes::Mapped(map, 0..size));
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let notes = guessed.then(|| format!("{name}: no header; read as {} raw {dtype}", size / dtype.size()));
-    Ok(Read { items: vec![plain(&stem(path), tensor)], notes: notes.into_iter().collect(), ..Read::default() })
+    let items = vec![whole_item(&stem(path), tensor)];
+    Ok(Imported { items, notes: notes.into_iter().collect(), ..Imported::default() })
 }
 
 /// How many elements are examined.
@@ -34,7 +35,7 @@ const SAMPLE: usize = 4096;
 /// The type as which `bytes` look like activations.
 pub(super) fn guess(bytes: &[u8]) -> DType {
     if !bytes.len().is_multiple_of(4) {
-        return sixteen_bits(bytes);
+        return guess_16_bit(bytes);
     }
     let words = || bytes.chunks_exact(4).take(SAMPLE);
     let total = words().count().max(1);
@@ -42,15 +43,15 @@ pub(super) fn guess(bytes: &[u8]) -> DType {
     // Two 16-bit floats read as one f32 look plausible too, so the low half decides: in an f32 it is noise or zero.
     let zero = words().filter(|w| low(w) == 0).count();
     let sane_low =
-        words().filter(|w| low(w) != 0 && (sane(bf16::from_bits(low(w)).to_f64()) || sane_f16(low(w)))).count();
+        words().filter(|w| low(w) != 0 && (is_plausible(bf16::from_bits(low(w)).to_f64()) || sane_f16(low(w)))).count();
     let sane_high = words().filter(|w| sane_low_or_zero(u16::from_le_bytes([w[2], w[3]]))).count();
     match zero * 2 < total && sane_low * 20 >= (total - zero) * 19 && sane_high * 20 >= total * 19 {
-        true => sixteen_bits(bytes),
+        true => guess_16_bit(bytes),
         false => DType::F32,
     }
 }
 
-fn sane(x: f64) -> bool {
+fn is_plausible(x: f64) -> bool {
     let size = x.abs();
     (1e-9..1e5).contains(&size)
 }
@@ -62,15 +63,15 @@ fn sane_f16(bits: u16) -> bool {
 }
 
 fn sane_low_or_zero(bits: u16) -> bool {
-    bits & 0x7fff == 0 || sane(bf16::from_bits(bits).to_f64()) || sane_f16(bits)
+    bits & 0x7fff == 0 || is_plausible(bf16::from_bits(bits).to_f64()) || sane_f16(bits)
 }
 
 /// Decides between f16 and bf16: the type in which magnitudes vary as those of activations do, by a factor of about four.
-fn sixteen_bits(bytes: &[u8]) -> DType {
+fn guess_16_bit(bytes: &[u8]) -> DType {
     let bits = || bytes.chunks_exact(2).take(SAMPLE).map(|b| u16::from_le_bytes([b[0], b[1]]));
     let unlike = |scatter: f64| (scatter / USUAL_SCATTER).ln().abs();
-    let as_f16 = scatter(bits().map(|b| f16::from_bits(b).to_f64()));
-    let as_bf16 = scatter(bits().map(|b| bf16::from_bits(b).to_f64()));
+    let as_f16 = log_std(bits().map(|b| f16::from_bits(b).to_f64()));
+    let as_bf16 = log_std(bits().map(|b| bf16::from_bits(b).to_f64()));
     if unlike(as_f16) < unlike(as_bf16) { DType::F16 } else { DType::BF16 }
 }
 
@@ -78,7 +79,7 @@ fn sixteen_bits(bytes: &[u8]) -> DType {
 const USUAL_SCATTER: f64 = 1.6;
 
 /// Standard deviation of log2 |x|.
-fn scatter(values: impl Iterator<Item = f64>) -> f64 {
+fn log_std(values: impl Iterator<Item = f64>) -> f64 {
     let logs: Vec<f64> = values.filter(|x| x.is_finite() && *x != 0.0).map(|x| x.abs().log2()).collect();
     let count = logs.len().max(1) as f64;
     let mean = logs.iter().sum::<f64>() / count;

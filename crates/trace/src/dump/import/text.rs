@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Item, Part, Read, bracket, headed};
+use super::{Imported, Item, Part, bracket, headed};
 use crate::element::element_count;
 
 /// The meaning of a line.
@@ -12,9 +12,9 @@ pub(super) enum Line {
 }
 
 /// Reads `text`: one tensor, or several under headings. Other text gives no tensor, and a note with the first line that is not a number.
-pub(super) fn read(text: &str, name: &str, path: &Path) -> Read {
+pub(super) fn read(text: &str, name: &str, path: &Path) -> Imported {
     match tensor(text, name, None) {
-        Ok(item) => Read { items: vec![item], ..Read::default() },
+        Ok(item) => Imported { items: vec![item], ..Imported::default() },
         Err(why) => headed::read(text, name).unwrap_or_else(|| nothing(path, &why)),
     }
 }
@@ -30,7 +30,7 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// # Errors
 /// Says which line is not a number.
 pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<Item, String> {
-    if let Some(item) = bracket::printed(text, name, shape) {
+    if let Some(item) = bracket::parse_printed(text, name, shape) {
         return Ok(item);
     }
     let mut table = Table::default();
@@ -46,9 +46,9 @@ pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<
     }
 }
 
-fn nothing(path: &Path, why: &str) -> Read {
+fn nothing(path: &Path, why: &str) -> Imported {
     let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    Read { notes: vec![format!("{file}: not read: {why}")], ..Read::default() }
+    Imported { notes: vec![format!("{file}: not read: {why}")], ..Imported::default() }
 }
 
 pub(super) fn parse(line: &str) -> Option<Line> {
