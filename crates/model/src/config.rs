@@ -5,7 +5,7 @@ use firstdiff_trace::QkRows;
 
 use crate::error::ModelError;
 use crate::keys::Keys;
-use crate::plan::Dims;
+use crate::plan::ModelDims;
 
 /// A model's sizes and choices.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Config {
     /// `model_type`.
     pub family: &'static str,
     /// The sizes.
-    pub dims: Dims,
+    pub dims: ModelDims,
     /// The activation of the gate.
     pub activation: Activation,
     /// Added to the mean square of every norm.
@@ -131,7 +131,7 @@ pub(crate) fn read(family: &'static str, keys: &Keys<'_>, defaults: &Defaults) -
     })
 }
 
-fn dims(keys: &Keys<'_>, defaults: &Defaults) -> Result<Dims, ModelError> {
+fn dims(keys: &Keys<'_>, defaults: &Defaults) -> Result<ModelDims, ModelError> {
     let hidden = keys.count("hidden_size")?.unwrap_or(defaults.hidden);
     let heads = keys.count("num_attention_heads")?.unwrap_or(defaults.heads);
     let kv_heads = match keys.count("num_key_value_heads")? {
@@ -157,7 +157,7 @@ fn dims(keys: &Keys<'_>, defaults: &Defaults) -> Result<Dims, ModelError> {
     }
     let layers = keys.count("num_hidden_layers")?.unwrap_or(defaults.layers);
     let layers = u32::try_from(layers).map_err(|_| keys.error("num_hidden_layers", format!("{layers} is too many")))?;
-    let dims = Dims {
+    let dims = ModelDims {
         vocab: keys.count("vocab_size")?.unwrap_or(defaults.vocab),
         hidden,
         heads,
@@ -171,8 +171,8 @@ fn dims(keys: &Keys<'_>, defaults: &Defaults) -> Result<Dims, ModelError> {
 }
 
 /// Checks that sizes from a file are plausible: heads that divide evenly, an even rotary dimension, no matrix larger than any memory.
-pub(crate) fn check_dims(dims: &Dims) -> Result<(), String> {
-    let Dims { vocab, hidden, heads, kv_heads, head_dim, ffn, layers } = *dims;
+pub(crate) fn check_dims(dims: &ModelDims) -> Result<(), String> {
+    let ModelDims { vocab, hidden, heads, kv_heads, head_dim, ffn, layers } = *dims;
     if [vocab, hidden, heads, kv_heads, head_dim, ffn, layers as usize].contains(&0) {
         return Err(format!("a size of 0 among {dims:?}"));
     }

@@ -6,7 +6,7 @@ use firstdiff_trace::{FileError, Tap};
 
 impl ModelError {
     /// The same for a file that could not be read.
-    pub(crate) fn of_file(error: FileError) -> ModelError {
+    pub(crate) fn from_file_error(error: FileError) -> ModelError {
         match error {
             FileError::Io { path, source } => ModelError::Io { file: path, source },
             FileError::NotRegular { path } => ModelError::Format { file: path, reason: "is no regular file".into() },

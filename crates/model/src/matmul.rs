@@ -11,7 +11,7 @@ use firstdiff_simd::Level;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
-use crate::ggml::{self, whole};
+use crate::ggml::{self, int_dot};
 use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
@@ -48,7 +48,7 @@ pub(crate) fn product<E: Real>(
 /// The type of the matrix's blocks, if [`whole_product`] supports it.
 pub(crate) fn whole_blocks(w: &WeightView<'_>) -> Option<ggml::Type> {
     match w.storage() {
-        Storage::Block(kind) if w.is_plain() && whole::is_supported(kind) => Some(kind),
+        Storage::Block(kind) if w.is_plain() && int_dot::is_supported(kind) => Some(kind),
         _ => None,
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn whole_product(
         let (left, right) = (x.quants.shape().to_vec(), w.shape().to_vec());
         return Err(OpError::Shape { op: "product", left, right, rule: "x is [T,in], the weight [out,in]" });
     }
-    whole::products(blocks, w.bytes(), x, out);
+    int_dot::products(blocks, w.bytes(), x, out);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ pub struct Plan {
     /// `model_type` of the config, or the equivalent.
     pub family: String,
     /// The sizes.
-    pub dims: Dims,
+    pub dims: ModelDims,
     /// The steps. Each reads only taps of steps before it.
     pub steps: Vec<Step>,
 }
@@ -99,7 +99,7 @@ pub struct Scores {
 
 /// The sizes of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dims {
+pub struct ModelDims {
     /// V, rows of the embedding.
     pub vocab: usize,
     /// D, width of the residual stream.
@@ -214,7 +214,7 @@ impl fmt::Display for Op {
     }
 }
 
-impl Dims {
+impl ModelDims {
     /// The extent of a tap's axis, by its letter; `None` for tokens, keys and experts, whose number the model does not fix.
     pub fn extent(&self, axis: char) -> Option<usize> {
         match axis {

@@ -28,11 +28,11 @@
 
 mod evaluate;
 mod experts;
+mod in_place;
 mod kernels;
 mod memory;
 mod program;
 mod slice;
-mod streamed;
 mod value;
 mod weights;
 mod workspace;

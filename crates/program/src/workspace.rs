@@ -56,7 +56,7 @@ impl<'a> Workspace<'a> {
         let Some(kernel) = kernel else {
             return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
         };
-        if let Some(result) = self.streamed(op)? {
+        if let Some(result) = self.in_place(op)? {
             return self.store(number, op, vec![result]);
         }
         for view in check::operands(op) {

@@ -12,7 +12,7 @@ use super::gguf::{Gguf, Value};
 use crate::config::{Config, Window, check_dims};
 use crate::error::ModelError;
 use crate::names::ROPE_FREQS;
-use crate::plan::{Dims, Role, WeightRef};
+use crate::plan::{ModelDims, Role, WeightRef};
 use crate::weights::Weights;
 
 /// The known architectures, and the RoPE pairing for which their files order the rows of Q and K.
@@ -66,7 +66,7 @@ pub(crate) fn heads(file: &Path, metadata: &HashMap<String, Value>) -> Option<(u
     Some((heads, keys.count("attention.head_count_kv").ok()?.unwrap_or(heads)))
 }
 
-fn dims(keys: &Metadata<'_>, weights: &Weights) -> Read<Dims> {
+fn dims(keys: &Metadata<'_>, weights: &Weights) -> Read<ModelDims> {
     let need = |key: &str| keys.count(key)?.ok_or_else(|| keys.error(key, "is absent"));
     let (hidden, heads) = (need("embedding_length")?, need("attention.head_count")?);
     let kv_heads = keys.count("attention.head_count_kv")?.unwrap_or(heads);
@@ -78,7 +78,7 @@ fn dims(keys: &Metadata<'_>, weights: &Weights) -> Read<Dims> {
     let layers = need("block_count")?;
     let embedding = WeightRef { layer: None, role: Role::Embedding };
     let vocab = weights.shape(embedding).and_then(|shape| shape.first().copied());
-    let dims = Dims {
+    let dims = ModelDims {
         vocab: vocab.map_or_else(|| need("vocab_size"), Ok)?,
         hidden,
         heads,

@@ -13,7 +13,7 @@ use crate::config::{Config, Window, check_dims};
 use crate::error::ModelError;
 use crate::file::{Cursor, map};
 use crate::names;
-use crate::plan::{Dims, Role, WeightRef};
+use crate::plan::{ModelDims, Role, WeightRef};
 use crate::storage::Storage;
 use crate::weights::{Entry, Order, Weights};
 
@@ -52,7 +52,7 @@ const LAYERED: [Role; 9] = {
 /// The content of the header.
 struct Header {
     version: u32,
-    dims: Dims,
+    dims: ModelDims,
     /// Positions in the file's tables of cosines and sines.
     positions: usize,
     tied: bool,
@@ -127,7 +127,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     if !hidden.is_multiple_of(heads) || version > 0 && bytes.len() < HEADER {
         return Err(wrong());
     }
-    let dims = Dims { vocab, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, layers: layers as u32 };
+    let dims = ModelDims { vocab, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, layers: layers as u32 };
     check_dims(&dims)?;
     // Limits the number of layers by the size of the file, before a table of tensors is built.
     let layer: usize = LAYERED.iter().map(|role| dims.shape(*role).iter().product::<usize>()).sum();

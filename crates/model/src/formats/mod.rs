@@ -198,7 +198,7 @@ fn family(keys: &Keys<'_>, name: &str, weights: &Weights) -> Result<Config, Mode
 fn config_bytes(file: &Path) -> Result<Vec<u8>, ModelError> {
     /// The largest config.json that is read; the 20,000 class names of a vision model are a megabyte.
     const CONFIG_LIMIT: u64 = 2 << 20;
-    read_regular(file, CONFIG_LIMIT).map_err(ModelError::of_file)
+    read_regular(file, CONFIG_LIMIT).map_err(ModelError::from_file_error)
 }
 
 fn parse_config(file: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelError> {

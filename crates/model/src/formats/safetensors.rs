@@ -75,7 +75,7 @@ fn read_index(file: &Path) -> Result<Vec<(String, String)>, ModelError> {
         weight_map: Pairs<String>,
     }
     let format = |reason: String| ModelError::Format { file: file.into(), reason };
-    let bytes = read_regular(file, JSON_LIMIT).map_err(ModelError::of_file)?;
+    let bytes = read_regular(file, JSON_LIMIT).map_err(ModelError::from_file_error)?;
     let index: Index = super::parse_json(&bytes).map_err(format)?;
     let Pairs(weight_map) = index.weight_map;
     if let Some(twice) = first_duplicate(&weight_map) {

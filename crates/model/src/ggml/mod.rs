@@ -7,10 +7,10 @@ mod codebook;
 mod fp4;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod fused;
+pub(crate) mod int_dot;
 mod k;
 mod legacy;
 mod ternary;
-pub(crate) mod whole;
 
 use firstdiff_simd::{Level, prefetch};
 

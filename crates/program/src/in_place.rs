@@ -39,7 +39,7 @@ impl Workspace<'_> {
     ///
     /// # Errors
     /// When another operand cannot be read.
-    pub(crate) fn streamed(&mut self, op: &Operation) -> Result<Option<Tensor<'static>>, EvaluateError> {
+    pub(crate) fn in_place(&mut self, op: &Operation) -> Result<Option<Tensor<'static>>, EvaluateError> {
         let Some(how) = matrix_use(&op.name).filter(|_| op.scalar.is_none()) else { return Ok(None) };
         let operand = |at: usize| match op.operands.get(at) {
             Some(Operand::View(view)) => Some(view),
