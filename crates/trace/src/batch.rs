@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::dump::import::{Part, Partial};
+use crate::dump::import::{KnownElements, Partial};
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
 use crate::element::element_count;
 use crate::meta::{AttentionMask, Meta, SequenceTokens};
@@ -272,7 +272,7 @@ fn split_part(whole: &Partial, shape: &[usize], index: usize) -> Option<Partial>
     let range = index * length..(index + 1) * length;
     let own = whole.part.elements.iter().zip(whole.values.iter()).filter(|(at, _)| range.contains(at));
     let (elements, values): (Vec<usize>, Vec<f64>) = own.map(|(at, value)| (at - range.start, *value)).unzip();
-    let part = Part { elements, shape: Some(shape.to_vec()), sum: None };
+    let part = KnownElements { elements, shape: Some(shape.to_vec()), sum: None };
     (!values.is_empty()).then(|| Partial { values: values.into(), part, ..whole.clone() })
 }
 

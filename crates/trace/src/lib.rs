@@ -82,7 +82,7 @@ pub use {
     batch::{Batch, SingleShape},
     cache::Cache,
     dims::{Dims, DimsError, Share},
-    dump::import::{Part, Partial},
+    dump::import::{KnownElements, Partial},
     dump::join::{Joined, Ranks, join},
     dump::open::{OpenOptions, own_table},
     dump::store::{Piece, Store},

@@ -1,5 +1,4 @@
-//! How are two runs aligned by token position that took the tokens in other chunks? Both are cut at the step boundaries of either, or the candidate's steps
-//! are cut and joined into the reference's.
+//! Aligns two runs that took the tokens in different chunks: cuts both at the boundaries of either, or cuts and joins the candidate's to the reference's.
 //!
 //! A cell is a run of positions between two neighbouring boundaries: it lies within one step of each side, or is one of the reference's. Cell by cell, what
 //! both recorded makes two dumps with the same steps, which are compared as any two. Keys grow with the steps: the raw products of a cell are cut to the
@@ -12,7 +11,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_trace::{
-    Dump, DumpError, Entry, Meta, NamedRows, Part, Partial, Rows, Site, Tap, TapMeta, Tensor, split_stored_name,
+    Dump, DumpError, Entry, KnownElements, Meta, NamedRows, Partial, Rows, Site, Tap, TapMeta, Tensor,
+    split_stored_name,
 };
 
 use crate::align::extents::slowest_first;
@@ -421,7 +421,7 @@ fn named(tap: &str) -> TapMeta {
 fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
     let Some(of_cell) = cut.of(tensor) else { return };
     part.values = of_cell.values().to_f64().into();
-    part.part = Part { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
+    part.part = KnownElements { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
     part.rows = cut.rows.clone();
 }
 

@@ -310,8 +310,7 @@ fn members<'a, R: Read + io::Seek>(bytes: &'a [u8], zip: &ZipArchive<R>) -> impl
     })
 }
 
-/// Checks the header of a .safetensors of `size` bytes before it is parsed: its size, and that no name occurs twice, because the parser would keep one of
-/// them.
+/// Checks the header of a .safetensors of `size` bytes before it is parsed: its size, and that no name occurs twice, of which the parser would keep one.
 fn check_header(header: &[u8], size: u64) -> Result<(), String> {
     if !json_fits(header, size) {
         return Err("its header holds far more values than that of any run".into());

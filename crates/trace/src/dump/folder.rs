@@ -46,7 +46,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let lists_taps = meta.taps.is_some();
     let names = file_names(path)?;
     let (found, listed) = declared(&json, &meta, ".npy", |name| TensorLocation::File(path.join(name)))?;
-    let mut all = Contents { found, ..Contents::default() };
+    let mut all = Contents { tensors: found, ..Contents::default() };
     let is_model = path.join("config.json").exists();
     let mut headers = headers(path, &names);
     // An engine writes one element type, so all files are read as the type that most of them look like.
@@ -69,9 +69,9 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
                 true => {
                     let untyped = !has_header
                         && matches!(npy_header(&file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
-                    all.found.push(tap_from_file_name(stem, TensorLocation::File(file), untyped));
+                    all.tensors.push(tap_from_file_name(stem, TensorLocation::File(file), untyped));
                 }
-                false if has_header => all.found.push(RawTensor::stored(stem, TensorLocation::File(file))),
+                false if has_header => all.tensors.push(RawTensor::stored(stem, TensorLocation::File(file))),
                 false => npy(&file, stem, reading, &mut all)?,
             }
         } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
@@ -87,14 +87,14 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     }
     let archives: Vec<&String> = names.iter().filter(|name| is_archive(name)).collect();
     if let [one] = archives.as_slice()
-        && all.found.is_empty()
+        && all.tensors.is_empty()
         && !is_model
         && !lists_taps
     {
         let reading = OpenOptions { names: reading.names_for(path)?, ..reading.clone() };
         return open_archive(&path.join(one), meta, &reading);
     }
-    if all.found.is_empty() {
+    if all.tensors.is_empty() {
         let reason = match (is_model, all.notes.first()) {
             _ if archives.len() > 1 => {
                 format!("it holds {} archives, {} ...: name one of them", archives.len(), archives[0])
@@ -110,7 +110,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
             archives.iter().map(|name| format!("{name}: not read: an archive beside tensors; name it by itself")),
         );
     }
-    for found in &mut all.found {
+    for found in &mut all.tensors {
         if let TensorLocation::File(file) = &found.place {
             found.header = headers.remove(file);
         }

@@ -79,8 +79,7 @@ impl Ranks {
         entry(&self.dumps, tap, step, &parts, (Share::Sliced(axis), false), None).ok()
     }
 
-    /// The axis along which the ranks' slices of a tap are too short for `shape`, and their total length, if all else fits: then the dump of a rank is
-    /// missing.
+    /// The axis along which the ranks' slices of a tap are too short for `shape`, and their total length, if all else fits: a rank is missing.
     pub fn missing_slice(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(usize, usize)> {
         let alike = |own: &[usize], axis: usize| {
             own.len() == shape.len() && (0..shape.len()).all(|a| a == axis || own[a] == shape[a])

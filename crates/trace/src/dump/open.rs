@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::dump::archive::Archive;
-use crate::dump::import::{self, Item, Part, Partial, Precision};
+use crate::dump::import::{self, Item, KnownElements, Partial, Precision};
 use crate::dump::{Compute, Dump, DumpError, Entry, NameMap, TensorLocation, file_error, folder, io_error, not_a_dump};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, open_regular, read_regular};
@@ -62,7 +62,7 @@ pub(crate) struct RawTensor {
     pub(crate) place: TensorLocation,
     /// The header of its file, if already read.
     pub(crate) header: Option<Header>,
-    part: Option<Part>,
+    part: Option<KnownElements>,
     printed: Option<Precision>,
     /// Whether dump.json lists it.
     is_listed: bool,
@@ -136,7 +136,7 @@ impl RawTensor {
 /// The content found at a path, and what had to be assumed.
 #[derive(Default)]
 pub(crate) struct Contents {
-    pub(crate) found: Vec<RawTensor>,
+    pub(crate) tensors: Vec<RawTensor>,
     pub(crate) notes: Vec<String>,
     /// The token ids of each sequence, if a file has them.
     pub(crate) tokens: Option<Vec<Vec<i64>>>,
@@ -145,7 +145,7 @@ pub(crate) struct Contents {
 
 impl Contents {
     pub(crate) fn extend(&mut self, read: import::Imported) {
-        self.found.extend(read.items.into_iter().map(RawTensor::foreign));
+        self.tensors.extend(read.items.into_iter().map(RawTensor::foreign));
         self.notes.extend(read.notes);
         self.tokens = self.tokens.take().or(read.tokens);
         self.qk_rows = self.qk_rows.or(read.qk_rows);
@@ -199,7 +199,7 @@ pub(crate) fn npy(file: &Path, stem: &str, reading: &OpenOptions, all: &mut Cont
     let headless = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Magic, .. }));
     match headless && fs::metadata(file).is_ok_and(|m| m.len() > 0) {
         true => all.extend(import::open_raw(file, reading.dtype)?),
-        false => all.found.push(RawTensor::stored(stem, TensorLocation::File(file.into()))),
+        false => all.tensors.push(RawTensor::stored(stem, TensorLocation::File(file.into()))),
     }
     Ok(())
 }
@@ -218,18 +218,18 @@ fn open_pattern(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     for name in file_names(folder)? {
         let Some(stem) = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)) else { continue };
         let file = folder.join(&name);
-        let earlier = all.found.len();
+        let earlier = all.tensors.len();
         if name.ends_with(".npy") || !import::is_foreign(&file) {
             npy(&file, stem, reading, &mut all)?;
         } else {
             all.extend(foreign(&file, reading)?);
         }
         // The text matched by '*' is the tensor's name, if the file holds one tensor.
-        if let [one] = &mut all.found[earlier..] {
+        if let [one] = &mut all.tensors[earlier..] {
             one.name = stem.to_owned();
         }
     }
-    if all.found.is_empty() {
+    if all.tensors.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("no file matches the pattern", String::as_str)));
     }
     // A pattern selects files; whether the recording was complete is still in dump.json.
@@ -256,10 +256,10 @@ fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError
         true => npy(path, &import::stem(path), reading, &mut all)?,
         false => all.extend(import::add_token_ids(path, foreign(path, reading)?)?),
     }
-    if let (Some(name), [one]) = (&reading.name, all.found.as_mut_slice()) {
+    if let (Some(name), [one]) = (&reading.name, all.tensors.as_mut_slice()) {
         one.name.clone_from(name);
     }
-    if all.found.is_empty() {
+    if all.tensors.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("it holds no tensors", String::as_str)));
     }
     dump_from_file(path, all, reading)
@@ -298,13 +298,13 @@ pub(crate) fn dump_from_archive(
         None => meta,
     };
     let (found, listed) = declared(path, &meta, ending, |name| TensorLocation::Member(name.to_owned()))?;
-    let mut all = Contents { found, ..Contents::default() };
+    let mut all = Contents { tensors: found, ..Contents::default() };
     for name in archive.names().filter(|name| !listed.contains(*name)) {
         if let Some(stem) = name.strip_suffix(ending) {
-            all.found.push(RawTensor::stored(stem, TensorLocation::Member(name.to_owned())));
+            all.tensors.push(RawTensor::stored(stem, TensorLocation::Member(name.to_owned())));
         }
     }
-    if all.found.is_empty() {
+    if all.tensors.is_empty() {
         return Err(not_a_dump(path, "it holds no tensors"));
     }
     assemble(path, meta, all, Some(archive), reading)
@@ -338,12 +338,12 @@ pub(crate) fn assemble(
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());
     }
-    let from_zero = all.found.iter().any(|found| names::split_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
+    let from_zero = all.tensors.iter().any(|one| names::split_layer(&one.name).is_some_and(|(layer, _)| layer == 0));
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, RawTensor)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
-    let renamed = renamed(path, &all.found, own, reading.reference.as_deref())?;
-    rename(&mut all.found, &mut dump.meta, &renamed);
-    let streams = Streams::find(&all.found, own);
+    let renamed = renamed(path, &all.tensors, own, reading.reference.as_deref())?;
+    rename(&mut all.tensors, &mut dump.meta, &renamed);
+    let streams = Streams::find(&all.tensors, own);
     // Names in the reference, or in the dump's own graph, are open taps, even if a built-in table knows them as another tap.
     let in_graph = dump.meta.graph.iter().flatten().map(|node| &node.tap);
     let in_graph: HashSet<String> = in_graph.chain(renamed.values().map(|(name, _)| name)).cloned().collect();
@@ -357,7 +357,7 @@ pub(crate) fn assemble(
         }
     };
     let mut listed: HashMap<String, RawTensor> = HashMap::new();
-    for found in all.found {
+    for found in all.tensors {
         let meant = match is_open(&found) {
             true => None,
             false => meaning(&found, own, from_zero).or_else(|| streams.meaning(&found)),

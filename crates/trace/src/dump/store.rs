@@ -160,7 +160,7 @@ impl Dump {
                 // Checks that the file exists and is a .npy, whatever its name.
                 file.header(reading.dtype)?;
                 let found = vec![RawTensor::stored(&stem, TensorLocation::Stored(file.clone()))];
-                dump_from_file(file.path(), Contents { found, ..Contents::default() }, &reading)
+                dump_from_file(file.path(), Contents { tensors: found, ..Contents::default() }, &reading)
             }
             _ => Err(not_a_dump(
                 at(name).path(),
@@ -233,7 +233,7 @@ fn open_folder(path: &Path, store: &Arc<dyn Store>, reading: &OpenOptions) -> Re
     if let ([first, ..], None) = (others.as_slice(), &meta.taps) {
         notes.push(format!("{} files that are no .npy were not read ({first} ...)", others.len()));
     }
-    assemble(path, meta, Contents { found, notes, ..Contents::default() }, None, reading)
+    assemble(path, meta, Contents { tensors: found, notes, ..Contents::default() }, None, reading)
 }
 
 /// Reads the first bytes of all files at once. A failed read is repeated, and refused, where the file is needed.

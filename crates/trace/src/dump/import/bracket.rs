@@ -1,7 +1,7 @@
 //! Parses tensors printed as nested brackets, in which `...` may replace elements: the output of ggml's debug prints and of PyTorch's repr.
 
 use super::text::number;
-use super::{Item, Part};
+use super::{Item, KnownElements};
 use crate::element::element_count;
 
 /// Parses a tensor that NumPy or PyTorch printed: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. If dots replace values and the extents `shape` are
@@ -30,7 +30,7 @@ pub(super) fn parse_printed(text: &str, name: &str, shape: Option<&[usize]>) -> 
         (!first.is_empty()).then(|| first.into_iter().enumerate().collect())
     })?;
     let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
-    Item::part(name, Part { elements, shape: shape.map(<[usize]>::to_vec), sum: None }, values)
+    Item::part(name, KnownElements { elements, shape: shape.map(<[usize]>::to_vec), sum: None }, values)
 }
 
 /// The deepest nesting that is read: more axes than any tensor has.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Imported, Item, Part, text};
+use super::{Imported, Item, KnownElements, text};
 use crate::names;
 
 /// In bytes: longer text is never a name, and the search for one in lines of megabytes would take hours.
@@ -189,7 +189,7 @@ fn item(name: &str, body: &str, shape: Option<&[usize]>) -> Option<Item> {
     let values = first.tensor.values().to_f64();
     Item::part(
         name,
-        Part { elements: (0..values.len()).collect(), shape: shape.map(<[usize]>::to_vec), sum: None },
+        KnownElements { elements: (0..values.len()).collect(), shape: shape.map(<[usize]>::to_vec), sum: None },
         values,
     )
 }

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::tree::{self, Fields, Json, is_null};
-use super::{Imported, Item, Part, bracket, path_below, raw, read_text};
+use super::{Imported, Item, KnownElements, bracket, path_below, raw, read_text};
 use crate::dump::{Dump, DumpError, not_a_dump};
 use crate::element::{DType, byte_len, element_count};
 use crate::meta::{NamedRows, Rows};
@@ -129,8 +129,7 @@ fn shaped(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     Some((shape, out))
 }
 
-/// Collects every tensor in `value`; inside arrays and objects it is named by its path. A short list of plain numbers in an object is a setting, not a
-/// tensor.
+/// Collects every tensor in `value`; inside arrays and objects it is named by its path. A short list of plain numbers in an object is a setting.
 fn collect(value: &Json, name: &str, top: bool, items: &mut Vec<Item>) {
     if let Some((shape, values)) = array(value) {
         items.extend(Item::printed(name, shape, values));
@@ -323,7 +322,7 @@ fn tree_tensor(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>,
     let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
     Ok(match Some(elements.len()) == element_count(&shape) {
         true => Item::printed(name, shape, values),
-        false => Item::part(name, Part { elements, shape: Some(shape), sum: None }, values),
+        false => Item::part(name, KnownElements { elements, shape: Some(shape), sum: None }, values),
     })
 }
 

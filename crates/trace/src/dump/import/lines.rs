@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::tree::{Fields, Json};
-use super::{Imported, Item, Part, json, read_text};
+use super::{Imported, Item, KnownElements, json, read_text};
 use crate::dump::{DumpError, not_a_dump};
 use crate::element::element_count;
 
@@ -83,7 +83,7 @@ fn item(fields: &Fields, infinities: &mut usize) -> Option<Item> {
         Some(total) if total < values.len() => None,
         _ => Item::part(
             name,
-            Part { elements: (0..values.len()).collect(), shape: shape.or(total.map(|n| vec![n])), sum: None },
+            KnownElements { elements: (0..values.len()).collect(), shape: shape.or(total.map(|n| vec![n])), sum: None },
             values,
         ),
     };

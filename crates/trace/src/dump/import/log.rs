@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Imported, Item, Part, bracket, json};
+use super::{Imported, Item, KnownElements, bracket, json};
 use crate::meta::QkRows;
 
 /// The words before a node's name, in old and new versions.
@@ -113,7 +113,7 @@ fn item(name: &str, node: &Node<'_>, lines: &[&str]) -> Option<Item> {
     let is_whole = elements.len() == shape.iter().product::<usize>();
     let sum = sum.filter(|&sum| is_whole || !as_shown(sum));
     let squeezed: Vec<usize> = if shape[0] == 1 { shape[1..].to_vec() } else { shape.to_vec() };
-    Item::part(name, Part { elements, shape: Some(squeezed), sum }, values)
+    Item::part(name, KnownElements { elements, shape: Some(squeezed), sum }, values)
 }
 
 #[cfg(test)]

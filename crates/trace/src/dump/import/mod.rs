@@ -36,7 +36,7 @@ pub(crate) struct Item {
     pub(crate) step: u32,
     pub(crate) rows: Option<Rows>,
     /// Which elements it holds, unless all.
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<KnownElements>,
     /// With how many digits its numbers were printed, unless they are exact.
     pub(crate) printed: Option<Precision>,
     pub(crate) tensor: Tensor,
@@ -44,7 +44,7 @@ pub(crate) struct Item {
 
 /// Some of the elements of a tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct KnownElements {
     /// The row-major index of each value in the whole tensor.
     pub elements: Vec<usize>,
     /// The shape of the whole tensor, if known.
@@ -65,7 +65,7 @@ impl Item {
         Some(Item { name: name.into(), step: 0, rows: None, part: None, printed: None, tensor })
     }
 
-    fn part(name: &str, part: Part, values: Vec<f64>) -> Option<Item> {
+    fn part(name: &str, part: KnownElements, values: Vec<f64>) -> Option<Item> {
         let shape = vec![values.len()];
         Some(Item { part: Some(part), ..Item::printed(name, shape, values)? })
     }
@@ -205,10 +205,10 @@ pub struct Partial {
     pub step: u32,
     /// The token positions of the whole tensor, if fewer than all.
     pub rows: Option<Rows>,
-    /// The values: the elements that [`Part::elements`] lists, in that order.
+    /// The values: the elements that [`KnownElements::elements`] lists, in that order.
     pub values: Arc<[f64]>,
     /// Which elements they are.
-    pub part: Part,
+    pub part: KnownElements,
     /// With how many digits they were printed.
     pub(crate) printed: Option<Precision>,
 }
@@ -264,8 +264,11 @@ impl Partial {
 
     pub(crate) fn from_item(item: Item, tap: Tap) -> Partial {
         let values = item.tensor.values().to_f64();
-        let whole =
-            || Part { elements: (0..values.len()).collect(), shape: Some(item.tensor.shape().to_vec()), sum: None };
+        let whole = || KnownElements {
+            elements: (0..values.len()).collect(),
+            shape: Some(item.tensor.shape().to_vec()),
+            sum: None,
+        };
         let part = item.part.unwrap_or_else(whole);
         Partial { tap, step: item.step, rows: item.rows, values: values.into(), part, printed: item.printed }
     }

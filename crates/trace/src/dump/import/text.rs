@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Imported, Item, Part, bracket, headed};
+use super::{Imported, Item, KnownElements, bracket, headed};
 use crate::element::element_count;
 
 /// The meaning of a line.
@@ -160,7 +160,7 @@ fn from_indexed(name: &str, pairs: Vec<(usize, f64)>) -> Option<Item> {
     let (elements, values): (Vec<usize>, Vec<f64>) = pairs.into_iter().unzip();
     match counts {
         true => Item::printed(name, vec![values.len()], values),
-        false => Item::part(name, Part { elements, shape: None, sum: None }, values),
+        false => Item::part(name, KnownElements { elements, shape: None, sum: None }, values),
     }
 }
 
