@@ -1,4 +1,4 @@
-//! Aligns two runs that took the tokens in different chunks: cuts both at the boundaries of either, or cuts and joins the candidate's to the reference's.
+//! Aligns two runs that took the tokens in different chunks: cuts both at the boundaries of either, or joins the candidate's into the reference's.
 //!
 //! A cell is a run of positions between two neighbouring boundaries: it lies within one step of each side, or is one of the reference's. Cell by cell, what
 //! both recorded makes two dumps with the same steps, which are compared as any two. Keys grow with the steps: the raw products of a cell are cut to the

@@ -107,8 +107,7 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option
         let range = from..from + wanted.len();
         let mut rest = ids[..range.start].iter().chain(&ids[range.end..]);
         let pad = *rest.next()?;
-        let end =
-            |fed: &SequenceTokens| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
+        let end = |s: &SequenceTokens| if from == 0 { s.tokens.last().copied() } else { s.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
         (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
             .then(|| Real::of(range, all, "by its token ids"))
