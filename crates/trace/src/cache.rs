@@ -62,7 +62,7 @@ impl Cache {
             Cache::F16 => heads.iter().map(relative(F16_HALF)).map(|x| x.max(2f64.powi(-25))).collect(),
             Cache::Bf16 => heads.iter().map(relative(BF16_HALF)).collect(),
             Cache::E4m3 => {
-                heads.iter().map(|x| (x.abs() / 16.0).max(2f64.powi(-10)).max(x.abs() - F8::E4m3.most())).collect()
+                heads.iter().map(|x| (x.abs() / 16.0).max(2f64.powi(-10)).max(x.abs() - F8::E4m3.max())).collect()
             }
             Cache::Q8_0 => blocks(heads.len(), width)
                 .flat_map(|block| {

@@ -9,15 +9,15 @@ use crate::tap::{Site, Tap};
 /// The axes of a tap in the order of a rank's tensor, and how the ranks share it.
 ///
 /// ```
-/// use firstdiff_trace::{Dims, Share};
-/// let dims: Dims = "H[tp] T S".parse()?;
+/// use firstdiff_trace::{AxisNotation, Share};
+/// let dims: AxisNotation = "H[tp] T S".parse()?;
 /// assert_eq!((dims.axes(), dims.share()), (&['H', 'T', 'S'][..], Share::Sliced(0)));
-/// assert_eq!("T D".parse::<Dims>()?.share(), Share::Replicated);
-/// assert_eq!("T D partial".parse::<Dims>()?.share(), Share::Partial);
+/// assert_eq!("T D".parse::<AxisNotation>()?.share(), Share::Replicated);
+/// assert_eq!("T D partial".parse::<AxisNotation>()?.share(), Share::Partial);
 /// # Ok::<(), firstdiff_trace::DimsError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dims {
+pub struct AxisNotation {
     axes: Vec<char>,
     share: Share,
 }
@@ -43,7 +43,7 @@ pub struct DimsError {
     reason: String,
 }
 
-impl Dims {
+impl AxisNotation {
     /// The axes in the order of a rank's shape, in the vocabulary's letters. The axis C of the vocabulary (merged heads) may be written `C` or `D`.
     pub fn axes(&self) -> &[char] {
         &self.axes
@@ -67,10 +67,10 @@ impl Dims {
     }
 }
 
-impl FromStr for Dims {
+impl FromStr for AxisNotation {
     type Err = DimsError;
 
-    fn from_str(text: &str) -> Result<Dims, DimsError> {
+    fn from_str(text: &str) -> Result<AxisNotation, DimsError> {
         let err = |reason: String| DimsError { text: text.escape_debug().to_string(), reason };
         let (mut axes, mut share) = (Vec::new(), Share::Replicated);
         for word in text.split_whitespace() {
@@ -104,11 +104,11 @@ impl FromStr for Dims {
             }
             axes.push(axis);
         }
-        if axes.is_empty() { Err(err("no axes".into())) } else { Ok(Dims { axes, share }) }
+        if axes.is_empty() { Err(err("no axes".into())) } else { Ok(AxisNotation { axes, share }) }
     }
 }
 
-impl fmt::Display for Dims {
+impl fmt::Display for AxisNotation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, axis) in self.axes.iter().enumerate() {
             let (gap, cut) = (if i == 0 { "" } else { " " }, if self.share == Share::Sliced(i) { "[tp]" } else { "" });
@@ -133,18 +133,18 @@ mod tests {
     #[test]
     fn notations_survive_display_and_parse() {
         for text in ["T D", "T D[tp]", "H[tp] T S", "T H[tp] d", "T D partial"] {
-            assert_eq!(text.parse::<Dims>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AxisNotation>().unwrap().to_string(), text);
         }
         for bad in
             ["", "partial", "T X", "TD", "T D[", "T D[]", "T[a] D[b]", "T D[tp] partial", "T T", "T D]", "T [tp]"]
         {
-            assert!(bad.parse::<Dims>().is_err(), "{bad}");
+            assert!(bad.parse::<AxisNotation>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn axes_are_matched_with_the_vocabulary() {
-        let order = |text: &str, site| text.parse::<Dims>().unwrap().order(site);
+        let order = |text: &str, site| text.parse::<AxisNotation>().unwrap().order(site);
         assert_eq!(order("H[tp] T d", Site::Q), Some(vec![1, 0, 2]));
         assert_eq!(order("H[tp] T d", Site::K), Some(vec![1, 0, 2]));
         assert_eq!(order("T D[tp]", Site::Context), Some(vec![0, 1]));

@@ -81,7 +81,7 @@ pub use tap::{Axes, OpenName, Site, Tap, TapError};
 pub use {
     batch::{Batch, SingleShape},
     cache::Cache,
-    dims::{Dims, DimsError, Share},
+    dims::{AxisNotation, DimsError, Share},
     dump::import::{KnownElements, Partial},
     dump::join::{Joined, Ranks, join},
     dump::open::{OpenOptions, own_table},

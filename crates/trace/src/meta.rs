@@ -59,7 +59,7 @@ pub struct Meta {
     /// Token positions recorded in every tap, if fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
-    /// For the dump of one rank: the axes of each tap, and which one is cut over the ranks. From taps, or tap patterns, to notations (see `Dims`).
+    /// For the dump of one rank: the axes of each tap, and which one is cut over the ranks. From taps, or tap patterns, to notations (see `AxisNotation`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<BTreeMap<String, String>>,
     /// The operation that produces each tap, and the taps that it reads, in running order, if the run gives them.
@@ -390,7 +390,7 @@ pub struct TapMeta {
     /// Token positions recorded, if fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
-    /// Its axes, and which one is cut over the ranks, in the dump of one rank (see `Dims`).
+    /// Its axes, and which one is cut over the ranks, in the dump of one rank (see `AxisNotation`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<String>,
 }

@@ -29,7 +29,7 @@ pub enum F8 {
 
 impl F8 {
     /// The largest finite number.
-    pub const fn most(self) -> f64 {
+    pub const fn max(self) -> f64 {
         if matches!(self, F8::E4m3) { 448.0 } else { 57344.0 }
     }
 
@@ -39,12 +39,12 @@ impl F8 {
         // Below the smallest normal number the step is constant.
         let step = 2f64.powi((x.abs().log2().floor() as i32).clamp(least, 16) - fraction);
         let near = (x / step).round_ties_even() * step;
-        if near.abs() > self.most() { beyond.copysign(x) } else { near }
+        if near.abs() > self.max() { beyond.copysign(x) } else { near }
     }
 
     /// The same, with values above the range clamped to the largest number.
     pub fn saturated(self, x: f64) -> f64 {
-        self.nearest(x.clamp(-self.most(), self.most()))
+        self.nearest(x.clamp(-self.max(), self.max()))
     }
 }
 

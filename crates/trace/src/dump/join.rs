@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dims::{Dims, Share, find_notation};
+use crate::dims::{AxisNotation, Share, find_notation};
 use crate::dump::import::Partial;
 use crate::dump::open::{RawTensor, merge_notes, read_meta};
 use crate::dump::{Dump, DumpError, Entry};
@@ -138,7 +138,7 @@ pub(crate) fn lone_rank(path: &Path, dump: Dump, declared: &BTreeMap<String, Str
     dims.extend(declared.clone());
     let own = dump.meta().taps.iter().flatten().filter_map(|tap| tap.dims.as_ref());
     let mut own = own.chain(dump.meta().dims.iter().flat_map(BTreeMap::values));
-    let of_pieces = |text: &String| text.parse::<Dims>().is_ok_and(|dims| dims.share() != Share::Replicated);
+    let of_pieces = |text: &String| text.parse::<AxisNotation>().is_ok_and(|dims| dims.share() != Share::Replicated);
     if !by_name && !own.any(of_pieces) {
         return Ok(dump);
     }
@@ -174,7 +174,7 @@ fn rank_number(name: &str) -> Option<usize> {
 }
 
 /// Joins the dumps of all ranks of one run, in order. The notation of a tap comes from the ranks' own `dump.json`, else from `dims`: a table from taps, or
-/// tap patterns, to notations (see [`Dims`]). Tensors are joined when they are read. A tap without a notation is taken as replicated if all ranks are equal
+/// tap patterns, to notations (see [`AxisNotation`]). Tensors are joined when they are read. A tap without a notation is taken as replicated if all ranks are equal
 /// bit for bit; [`Ranks::why_not_joined`] says why a tap cannot be joined.
 ///
 /// # Errors
@@ -286,7 +286,7 @@ fn notation(
     dims: &BTreeMap<String, String>,
     tap: Tap,
     step: u32,
-) -> Result<Option<Dims>, DumpError> {
+) -> Result<Option<AxisNotation>, DumpError> {
     let name = tap.to_string();
     let own = dumps.iter().flat_map(|d| d.meta().taps.iter().flatten());
     let own = own.filter(|t| t.tap == name && t.step == step).find_map(|t| t.dims.as_deref());
@@ -303,7 +303,7 @@ fn joined_entry(
     dumps: &Arc<[Dump]>,
     tap: Tap,
     step: u32,
-    dims: Option<&Dims>,
+    dims: Option<&AxisNotation>,
 ) -> Result<JoinResult, DumpError> {
     let mut parts: Vec<Entry> = Vec::new();
     for (name, dump) in names.iter().zip(dumps.iter()) {
@@ -325,7 +325,7 @@ fn joined_entry(
         let axes = dims.axes().len();
         return Ok(Err(format!("dims '{dims}' is of {axes} axes, its ranks' shape is {:?}", first.shape)));
     }
-    let share = dims.map_or(Share::Replicated, Dims::share);
+    let share = dims.map_or(Share::Replicated, AxisNotation::share);
     if let (Share::Partial, [alone]) = (share, names) {
         return Ok(Err(format!(
             "a sum over ranks, and the only rank's dump is {alone}: those of the others are missing"
