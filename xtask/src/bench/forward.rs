@@ -45,9 +45,9 @@ pub(super) fn run(folder: Option<&Path>) -> Result<String> {
         let path = folder.join(format!("{file}.gguf"));
         let mut all =
             profiles.iter().map(|profile| Peer::ours(&path, profile, Level::best())).collect::<Result<Vec<_>>>()?;
-        all.push(Peer::peer(&["llama.cpp".as_ref(), path.as_os_str()])?);
+        all.push(Peer::of_script(&["llama.cpp".as_ref(), path.as_os_str()])?);
         if file == "f32" {
-            all.push(Peer::peer(&["torch".as_ref()])?);
+            all.push(Peer::of_script(&["torch".as_ref()])?);
         }
         for (size, runs) in SIZES {
             let seconds = in_turns(&mut all, size, runs)?;
@@ -87,7 +87,7 @@ impl Peer {
     }
 
     /// PyTorch or llama.cpp, as scripts/measure/bench_forward.py runs them.
-    pub(super) fn peer(args: &[&std::ffi::OsStr]) -> Result<Peer> {
+    pub(super) fn of_script(args: &[&std::ffi::OsStr]) -> Result<Peer> {
         Peer::start(script_command(args)?)
     }
 

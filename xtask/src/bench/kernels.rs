@@ -27,7 +27,7 @@ pub(super) fn run() -> Result<String> {
          | level | peak | weights | T = 1 | T = 14 | T = 128 | T = 512 |\n|---|---|---|---|---|---|---|\n"
     );
     let [rows, columns] = MATRIX;
-    let mut torch = Peer::peer(&["product", rows, columns].map(OsStr::new))?;
+    let mut torch = Peer::of_script(&["product", rows, columns].map(OsStr::new))?;
     let mut seconds = SIZES.map(|_| Vec::new());
     let mut most = 0f64;
     // The scalar level takes minutes where the others take a second, and its speed does not matter. VNNI is for integers; floats are multiplied as with
