@@ -1,19 +1,9 @@
 //! firstdiff finds the first tensor where a transformer implementation departs from its reference.
 //!
-//! This crate is the `firstdiff` command, and its library for tests in other repositories:
+//! This crate is the `firstdiff` command. For tests in other repositories [`parity`] (the crate `firstdiff-parity`) is enough, and much smaller:
 //!
 //! ```no_run
 //! firstdiff::assert_parity!(reference: "tests/golden/llama", candidate: "target/dump");
-//! firstdiff::assert_parity!(reference: "tests/golden/llama", candidate: "target/dump-bf16", profile: "bf16");
-//! ```
-//!
-//! [`check_parity`] gives the [`report`] itself, tap by tap:
-//!
-//! ```no_run
-//! use firstdiff::{Sides, check_parity};
-//! let parity = check_parity(Sides { reference: "tests/golden/llama", candidate: "target/dump" }, None);
-//! let report = parity.inspect_err(|failure| println!("{failure}")).expect("parity with PyTorch");
-//! assert_eq!(report.counts.unchecked, 0);
 //! ```
 //!
 //! Only this crate prints and exits. The crates below it can be used by themselves: [`trace`] (taps, dumps, the recorder), [`model`] (weights, plans, the

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use firstdiff_compare::{Profile, Verdict};
 
-use crate::installed::Command;
+use crate::installed;
 use crate::render::screen::{Detail, render};
 use crate::report::Compare;
 use crate::session::pair::{PairArgs, Tools};
@@ -40,7 +40,7 @@ impl NoParity {
 
     /// What was compared, tap by tap, as `firstdiff compare --json` writes it; `None` where a dump could not be read.
     pub fn report(&self) -> Option<Compare> {
-        self.judged.as_ref().map(|judged| Compare::of("compare", judged))
+        self.judged.as_ref().map(|judged| Compare::new("compare", judged))
     }
 
     /// Writes the page of `firstdiff report`, by that command. `false` where there is nothing to show, as a dump could not be read.
@@ -49,7 +49,7 @@ impl NoParity {
     /// When the command is not installed, or the page cannot be written.
     pub fn write_html(&self, path: &Path) -> Result<bool> {
         let Some(judged) = &self.judged else { return Ok(false) };
-        Command::installed()?.report(&judged.session, path)?;
+        installed::report(&judged.session, path)?;
         Ok(true)
     }
 
@@ -65,12 +65,9 @@ impl NoParity {
             return self.text.clone();
         }
         let made = page.as_ref().and_then(|page| page.parent()).map_or(Ok(()), std::fs::create_dir_all);
-        let found = made.map_err(Into::into).and_then(|()| {
-            let command = Command::installed()?;
-            match &page {
-                Some(page) => command.report(&judged.session, page),
-                None => command.causes(&judged.session),
-            }
+        let found = made.map_err(Into::into).and_then(|()| match &page {
+            Some(page) => installed::report(&judged.session, page),
+            None => installed::causes(&judged.session),
         });
         match (found, page) {
             (Ok(causes), Some(page)) => format!("{}{causes}\nas a page: {}", self.text, page.display()),
@@ -110,7 +107,7 @@ pub fn check_parity(
     };
     let judged = pair.judged(&Tools::NONE).map_err(|error| NoParity::without_report(one_line(&error)))?;
     match judged.report.verdict {
-        Verdict::Parity => Ok(Compare::of("compare", &judged)),
+        Verdict::Parity => Ok(Compare::new("compare", &judged)),
         _ => {
             let text = format!("no parity\n\n{}", render(&judged, Detail::Folded).to_plain());
             Err(NoParity { text, judged: Some(Box::new(judged)) })

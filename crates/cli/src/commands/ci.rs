@@ -87,7 +87,7 @@ impl CiArgs {
             (tap.status == Status::Unchecked || tap.status.agrees() && is_in_part(tap))
                 && tap.place.tap.matches(patterns)
         };
-        let unmet = report.taps.iter().filter(is_unmet).map(|tap| RequiredUnchecked::of(report, tap));
+        let unmet = report.taps.iter().filter(is_unmet).map(|tap| RequiredUnchecked::new(report, tap));
         let in_one = one_sided.iter().filter(|tap| tap.matches(patterns)).map(|tap| RequiredUnchecked {
             tap: tap.to_string(),
             step: 0,

@@ -122,7 +122,7 @@ pub(crate) fn show(
     }
     let unmet = args.ci.unmet(&judged.report, pair.rows.is_some())?;
     if args.json.is_some() || args.html.is_some() {
-        let mut report = Compare::of("compare", &judged);
+        let mut report = Compare::new("compare", &judged);
         report.required_unchecked = unmet.clone();
         report.why = args.why.as_deref().map(|patterns| crate::render::why::report(&judged, patterns));
         crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;

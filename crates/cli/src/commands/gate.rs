@@ -159,7 +159,7 @@ fn update(
     if let Some(text) = unmet_in_words(unmet) {
         bail!("{path}: not written: {text}");
     }
-    if !Incomplete::of(&judged.session.sides(), None).is_empty() {
+    if !Incomplete::find_in(&judged.session.sides(), None).is_empty() {
         bail!("{path}: not written, as a recording is not complete: a baseline is of complete ones");
     }
     let baseline = Baseline::of(&judged.report, accepted)?;

@@ -170,7 +170,7 @@ fn said(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
     let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
     let of = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
     let mut text = format!("{}{of} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
-    for note in Incomplete::of(&[("the source", dump)], None).notes() {
+    for note in Incomplete::find_in(&[("the source", dump)], None).notes() {
         text += &format!("note: {note}; what was written says so too\n");
     }
     for note in dump.notes() {

@@ -94,7 +94,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     if inspection.count(Sureness::Certain) > 0 {
         return Ok(DIVERGED);
     }
-    let incomplete = Incomplete::of(&[("the candidate", &dump)], None);
+    let incomplete = Incomplete::find_in(&[("the candidate", &dump)], None);
     match incomplete.is_empty() || args.reading.partial {
         true => Ok(PARITY),
         false => bail!("{}: {}", args.candidate.display(), incomplete.refusal()),

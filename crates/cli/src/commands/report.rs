@@ -61,7 +61,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
         bail!("--seconds {}: must be 0 or more", args.seconds);
     }
     let judged = args.pair.judged(&crate::session::TOOLS)?;
-    let mut compared = Compare::of("report", &judged);
+    let mut compared = Compare::new("report", &judged);
     let is_wanted = judged.report.verdict == Verdict::Diverged && args.seconds > 0.0;
     let model = args.pair.model.as_deref().or_else(|| Some(&*args.pair.reference).filter(|path| is_recorded(path)));
     let explanation = model.filter(|_| is_wanted).map(|model| explanation(&args, model)).transpose();

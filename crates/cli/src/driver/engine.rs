@@ -315,7 +315,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     };
     // An engine that ended by itself and successfully is done, even without finish().
     if opened.meta().ended_by_itself != Some(true)
-        && let Some(incomplete) = Incomplete::of(&[("its", &opened)], None).notes().next()
+        && let Some(incomplete) = Incomplete::find_in(&[("its", &opened)], None).notes().next()
     {
         return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), said()));
     }

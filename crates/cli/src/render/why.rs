@@ -45,7 +45,7 @@ pub(crate) fn report(judged: &Judged, patterns: &str) -> Vec<Why> {
         tap: tap.place.tap.to_string(),
         step: tap.place.step,
         status: tap.status,
-        stages: tap.log.iter().map(StageEntry::of).collect(),
+        stages: tap.log.iter().map(StageEntry::new).collect(),
         inputs: inputs(judged, tap).iter().map(|input| judged.report.name(input.place)).collect(),
     };
     named(&judged.report, patterns).map(entry).collect()

@@ -24,7 +24,7 @@ pub struct Align {
 impl Align {
     pub(crate) fn of(naming: &Naming) -> Align {
         Align {
-            header: Header::of("align"),
+            header: Header::new("align"),
             names: naming.proposals.clone(),
             aliases: naming.aliases.clone(),
             unknown: naming.unknown.clone(),

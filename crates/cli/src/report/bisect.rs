@@ -125,8 +125,8 @@ pub struct SeenWhole {
 impl Judgement {
     pub(crate) fn none(reason: String) -> Judgement {
         Judgement::NoAnswer(NoAnswer {
-            header: Header::of("bisect"),
-            conclusion: Conclusion::of(&firstdiff_compare::Verdict::Incomparable(reason)),
+            header: Header::new("bisect"),
+            conclusion: Conclusion::new(&firstdiff_compare::Verdict::Incomparable(reason)),
             first_divergence: (),
             taps: Vec::new(),
             warnings: Vec::new(),

@@ -140,8 +140,8 @@ impl Explain {
         reference: Option<&ReplaySession>,
     ) -> Explain {
         Explain {
-            header: Header::of("explain"),
-            conclusion: Conclusion::of(verdict),
+            header: Header::new("explain"),
+            conclusion: Conclusion::new(verdict),
             judged: Judged::of(session),
             findings: Explained::all(session),
             not_testable: not_testable.to_vec(),
@@ -154,8 +154,8 @@ impl Explain {
 impl OfReference {
     fn of(session: &ReplaySession) -> OfReference {
         OfReference {
-            conclusion: Conclusion::of(&session.verdict()),
-            candidate: Provenance::of(&session.given.dump),
+            conclusion: Conclusion::new(&session.verdict()),
+            candidate: Provenance::new(&session.given.dump),
             findings: Explained::all(session),
         }
     }
@@ -172,6 +172,8 @@ impl Explained {
             finding.alternatives.iter().all(|near| near.id != id) && left > NEXT_TO_NOTHING * finding.base_nmse
         };
         let open = finding.cause.is_none() && finding.through.is_empty();
+        let is_unknown = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
+        let to_record = not_recorded(finding, &session.replay, &session.given.dump);
         let steps = session.steps_in_words(&finding.shown_at);
         let from = steps.map_or(String::new(), |steps| format!(", {steps}"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
@@ -209,8 +211,8 @@ impl Explained {
                 .map(|(id, _)| *id)
                 .collect(),
             note: finding.note.clone(),
-            next: next(finding, &session.replay, &session.given.dump),
-            record_next: names(record_next(finding, &session.replay, &session.given.dump)),
+            next: next(finding, &session.replay, &to_record),
+            record_next: if is_unknown { names(&to_record) } else { Vec::new() },
             positions_in_words: wrong.as_ref().map(|wrong| positions_in_words(wrong) + &own),
             wrong_positions: wrong.map(|(wrong, _)| wrong),
         }
@@ -219,12 +221,6 @@ impl Explained {
 
 /// The share of an error that a mistake may leave without being ruled out.
 const NEXT_TO_NOTHING: f64 = 1e-2;
-
-/// The taps that would show which operation it is, where that is unknown.
-fn record_next(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
-    let is_open = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
-    if is_open { not_recorded(finding, replay, candidate) } else { Vec::new() }
-}
 
 /// The taps that divide the span of a fault, and are not in the candidate's dump.
 fn not_recorded(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
@@ -245,7 +241,7 @@ fn positions_in_words((wrong, right_before): &(Vec<usize>, bool)) -> String {
 const MOST_NAMES: usize = 24;
 
 /// The next step for a fault without a cause.
-fn next(finding: &Finding, replay: &Replay, candidate: &Dump) -> Option<String> {
+fn next(finding: &Finding, replay: &Replay, to_record: &[Tap]) -> Option<String> {
     match (finding.matched, finding.through.as_slice()) {
         _ if let Some(other) = &finding.arithmetic => Some(beside_another_arithmetic(other)),
         (Match::Reproduced, _) => None,
@@ -256,17 +252,16 @@ fn next(finding: &Finding, replay: &Replay, candidate: &Dump) -> Option<String> 
         }
         (_, []) => Some(this_code(finding, replay)),
         _ => {
-            let taps = not_recorded(finding, replay, candidate);
-            if taps.is_empty() {
+            if to_record.is_empty() {
                 return Some(
                     "the taps in between were recorded, and could not be judged: see what was not checked".into(),
                 );
             }
-            let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
+            let layers: BTreeSet<_> = to_record.iter().filter_map(Tap::block).collect();
             let tells = if layers.len() > 1 { "in which layer it is" } else { "between which of them it is" };
             Some(format!(
                 "record {} as well: that tells {tells} (explain --run 'ENGINE' asks for what it needs)",
-                shorten(&names(&taps), MOST_NAMES)
+                shorten(&names(to_record), MOST_NAMES)
             ))
         }
     }

@@ -54,7 +54,7 @@ impl Gate {
         let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
         Gate {
             passed: regressions.is_empty() && required_unchecked.is_empty() && as_good,
-            compare: Compare { required_unchecked, ..Compare::of("gate", judged) },
+            compare: Compare { required_unchecked, ..Compare::new("gate", judged) },
             held_to_own_baseline: held,
             accepted: accepted.cloned(),
             regressions: regressions.iter().map(Worse::of).collect(),

@@ -72,16 +72,16 @@ pub struct Seen {
 impl Inspect {
     pub(crate) fn of(dump: &Dump, inspection: &Inspection) -> Inspect {
         Inspect {
-            header: Header::of("inspect"),
+            header: Header::new("inspect"),
             verdict: None,
-            candidate: Provenance::of(dump),
+            candidate: Provenance::new(dump),
             looked_at: inspection.taps,
             counts: Kinds::of(inspection),
             findings: inspection.findings.iter().map(Seen::of).collect(),
             unseen: inspection.unseen.clone(),
             unmapped: not_looked_at(dump),
             next: next(dump, inspection),
-            warnings: Incomplete::of(&[("the candidate", dump)], None)
+            warnings: Incomplete::find_in(&[("the candidate", dump)], None)
                 .notes()
                 .cloned()
                 .chain(dump.meta().decode_differs.map(|differs| differs.to_string()))

@@ -222,8 +222,8 @@ pub struct WrongOperation {
 impl Replay {
     pub(crate) fn of(session: &ReplaySession, verdict: &Verdict) -> Replay {
         Replay {
-            header: Header::of("replay"),
-            conclusion: Conclusion::of(verdict),
+            header: Header::new("replay"),
+            conclusion: Conclusion::new(verdict),
             judged: Judged::of(session),
             findings: session.replay.wrong().iter().map(|group| WrongOperation::of(session, group)).collect(),
             arithmetic: session.other_arithmetic().map(crate::session::diagnosis::other_arithmetic),
@@ -241,15 +241,15 @@ impl Judged {
             judged_in: JudgedIn {
                 profile: given.named.name(),
                 profile_reason: given.why.clone(),
-                profile_loosened: Loosened::of(given.loosened),
+                profile_loosened: Loosened::new(given.loosened),
                 cache: replay.cache.name(),
                 cache_is_assumed: replay.cache_is_assumed,
             },
             model: given.path.to_string_lossy().into_owned(),
             architecture: Architecture { family: family.to_owned(), layers, hidden },
-            candidate: Provenance::of(&given.dump),
+            candidate: Provenance::new(&given.dump),
             routing: replay.routing.iter().map(|routing| Routed::of(routing, replay)).collect(),
-            counts: Counts::of(&listed.taps),
+            counts: Counts::count(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::of).collect(),
             unmapped: given.source.unmapped(&given.dump).to_vec(),
             not_checked: lines_not_checked(session, &listed),
@@ -261,7 +261,7 @@ impl Judged {
 impl ReplayedTap {
     fn of(tap: &Replayed) -> ReplayedTap {
         ReplayedTap {
-            entry: TapEntry::of(&tap.listed()),
+            entry: TapEntry::new(&tap.listed()),
             exact_nmse: tap.exact_nmse,
             from: names(&tap.from),
             span: names(&tap.through),

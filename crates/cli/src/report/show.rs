@@ -82,7 +82,7 @@ impl Show {
     pub(crate) fn of(dump: &Dump, tensors: usize, taps: Vec<Shown>, map: Option<Map>) -> Show {
         let unreadable = dump.unmapped().iter().filter(|name| dump.unmapped_size(name).is_none()).cloned().collect();
         let warnings = dump.notes().to_vec();
-        Show { header: Header::of("show"), dump: Provenance::of(dump), tensors, taps, map, unreadable, warnings }
+        Show { header: Header::new("show"), dump: Provenance::new(dump), tensors, taps, map, unreadable, warnings }
     }
 }
 

@@ -128,8 +128,8 @@ pub struct Tensor {
 impl Weights {
     pub(crate) fn of(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Weights {
         Weights {
-            header: Header::of("weights"),
-            conclusion: Conclusion::of(verdict),
+            header: Header::new("weights"),
+            conclusion: Conclusion::new(verdict),
             a: WeightFile::of(&sides[0]),
             b: WeightFile::of(&sides[1]),
             counts: TensorCounts::of(comparison),

@@ -36,14 +36,14 @@ pub struct Import {
 
 impl Dump {
     pub(crate) fn of(output: &std::path::Path, taps: usize) -> Dump {
-        Dump { header: Header::of("dump"), output: output.to_string_lossy().into_owned(), taps }
+        Dump { header: Header::new("dump"), output: output.to_string_lossy().into_owned(), taps }
     }
 }
 
 impl Import {
     pub(crate) fn of(output: &std::path::Path, dump: &firstdiff_trace::Dump) -> Import {
         Import {
-            header: Header::of("import"),
+            header: Header::new("import"),
             output: output.to_string_lossy().into_owned(),
             taps: names(dump.entries().iter().map(|e| e.tap)),
             in_part: names(dump.parts().iter().map(|part| part.tap)),

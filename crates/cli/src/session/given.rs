@@ -96,7 +96,7 @@ impl CandidateArgs {
         let model = firstdiff_model::load(&args.model)?;
         let names = tap_names(model.plan.steps.iter().map(|step| step.tap));
         let dump = args.reading.open_beside(&names, args.candidate()?)?;
-        let dump = crate::session::streams::of_model(dump, model.plan.dims.layers as usize)?;
+        let dump = crate::session::streams::resolve_by_model(dump, model.plan.dims.layers as usize)?;
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
         let sequences = batch.as_ref().map_or(1, Batch::count);
         let (dump, warnings) = match (&batch, args.reading.sequence) {
@@ -185,7 +185,7 @@ fn of_program(args: CandidateArgs) -> Result<Given> {
 impl Given {
     /// Whether the candidate's recording was finished; `all` is the number of its taps, where known.
     pub(crate) fn incomplete(&self, all: Option<usize>) -> Incomplete {
-        Incomplete::of(&[("the candidate", &self.dump)], all)
+        Incomplete::find_in(&[("the candidate", &self.dump)], all)
     }
 
     /// What had to be assumed to read the candidate, and what is not used of it.

@@ -48,7 +48,7 @@ pub fn run(session: Session) -> Result<Judged> {
 }
 
 /// The candidate as an input of the reference's program; `taps`: as the comparison lists them.
-pub fn in_a_program<'a>(
+pub(crate) fn in_a_program<'a>(
     session: &'a Session,
     values: &'a InReferenceOrder<'a>,
     taps: &'a [TapReport],

@@ -624,13 +624,14 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
         .enumerate()
         .map(|(position, row)| (position, beside(row, share)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
-        .max_by(|a, b| a.1.total_cmp(&b.1));
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(position, _)| position);
     // e^x turns an error of a score into a relative one: a position of large scores is further off.
     let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
-    let (position, _) = worst.or_else(|| {
+    let position = worst.or_else(|| {
         // A position of little energy (a sum of both signs) must not stand out by that alone.
         let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
-        allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
+        allowed.outlying_position(&nmse).filter(|_| alike)
     })?;
     Some(Difference::Row { position: pair.token_position(position), nmse: beside(&by_position[position], 0.0) })
 }

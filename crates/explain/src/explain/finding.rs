@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_compare::{Place, TokenEdits};
+use firstdiff_compare::{Place, SeenPadding, TokenEdits};
 use firstdiff_evidence::Account;
 use firstdiff_laws::Status;
 use firstdiff_model::Profile;
@@ -20,7 +20,6 @@ use crate::replay::{Reason, Replay};
 use crate::search::Effort;
 use crate::tolerance::laws::ROOM_FOR_A_LAW;
 use crate::tolerance::search::F32_LEAVES;
-use firstdiff_compare::SeenPadding;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

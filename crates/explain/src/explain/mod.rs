@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use firstdiff_compare::{Place, Status};
+use firstdiff_compare::{Place, SeenPadding, Status};
 use firstdiff_model::{Model, Op, Profile, Step};
 use firstdiff_trace::{Dump, Site, Tap};
 
@@ -33,7 +33,6 @@ use crate::search::onset::{begun_later, left_by_the_prefill};
 use crate::search::proof::Target;
 use crate::search::simulate::Shared;
 use crate::search::{Reproduction, Result as Found, Search};
-use firstdiff_compare::SeenPadding;
 
 pub use crate::explain::finding::{Cause, Counted, Finding, Match, Remainder, other_tokens};
 

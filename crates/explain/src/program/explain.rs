@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use firstdiff_compare::{Place, Status, is_masked};
+use firstdiff_compare::{Place, SeenPadding, Status, is_masked};
 use firstdiff_evidence::Evidence;
 use firstdiff_model::Profile;
 use firstdiff_program::{Bench, Edit, Operand, Program, Slice};
@@ -37,7 +37,6 @@ use crate::tolerance::search::{
     CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
     TUNED_TO_ROUNDING,
 };
-use firstdiff_compare::SeenPadding;
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
 ///

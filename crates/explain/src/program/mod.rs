@@ -18,7 +18,7 @@ mod rows;
 mod stand;
 mod taken_back;
 
-use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, TapReport};
+use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, SeenPadding, TapReport};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, Half, Program, Weights};
 use firstdiff_trace::{DType, Dump};
@@ -26,7 +26,6 @@ use firstdiff_trace::{DType, Dump};
 pub use crate::program::explain::explain;
 pub use crate::program::replay::replay;
 use crate::replay::operation::is_coarse;
-use firstdiff_compare::SeenPadding;
 
 /// A reference's program, with the weights that it reads.
 #[derive(Clone, Copy)]

@@ -16,7 +16,7 @@ pub(crate) mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{Place, Status, is_masked};
+use firstdiff_compare::{Place, SeenPadding, Status, is_masked};
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
@@ -28,7 +28,6 @@ use crate::tolerance::replay::{FEW_ROWS, INPUT_ROOM};
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
-use firstdiff_compare::SeenPadding;
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///

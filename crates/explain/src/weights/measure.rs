@@ -230,8 +230,21 @@ fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> T
     // Two types that both lose something; or one, and not by what its rounding gives.
     let lossy = storages.iter().flatten().any(|s| s.is_quantised())
         || matches!(storages, [Some(Storage::F16), Some(Storage::BF16)] | [Some(Storage::BF16), Some(Storage::F16)]);
-    let noise = (found & !follows::BACK == 0 && (lossy || found != 0)).then(|| noise_of(a, b, storages, width));
+    let noise = (found & !follows::BACK == 0 && (lossy || found != 0)).then(|| {
+        let noise = noise_of(a, b, storages, width);
+        // Looked at only where A may be B, rounded.
+        if found == 0 { noise } else { noise.of_a_rounding(a, b, width) }
+    });
     Tile { metrics, is_finite, follows: found, equal, noise }
+}
+
+impl Noise {
+    /// The same, with what tells whether A is B rounded to 16 bits. Of rows too short to tell, as those of a vector are, several are taken together.
+    fn of_a_rounding(self, a: &[f32], b: &[f32], width: usize) -> Noise {
+        let row = width.max(LEAST_ROW);
+        let rounding = [Storage::F16, Storage::BF16].map(|half| rounding_of(b, half));
+        Noise { rounding, leans: a.chunks(row).zip(b.chunks(row)).any(|(a, b)| leans(a, b)), ..self }
+    }
 }
 
 /// Σ of the variances that storing values in a 16-bit type leaves.
@@ -284,8 +297,6 @@ fn is_rounded(from: &[f32], to: &[f32], half: Half) -> bool {
 }
 
 fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Noise {
-    // Of rows too short to tell, as those of a vector are, several together.
-    let row = width.max(LEAST_ROW);
     let due = noise::between([a, b], storages);
     // x is the coarser side: against it, the error of the other has no slope.
     let few = |s: Option<Storage>| s.is_some_and(Storage::is_quantised);
@@ -319,8 +330,8 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
         few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= FEW_SIZES
             || y.chunks(32).take(16).all(|y| different(y.iter().copied()) <= GRID_VALUES)
             || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= FEW_LEVELS),
-        rounding: [Storage::F16, Storage::BF16].map(|half| rounding_of(b, half)),
-        leans: a.chunks(row).zip(b.chunks(row)).any(|(a, b)| leans(a, b)),
+        rounding: [0.0; 2],
+        leans: false,
     };
     // A row too small for the tensor's noise to be seen in it is not judged by its own.
     let least = FAINT_ROW * due.iter().map(|d| f64::from(*d)).sum::<f64>() / (due.len() / width).max(1) as f64;

@@ -26,7 +26,7 @@ pub struct Divergence {
 
 impl Divergence {
     /// The first divergence of a comparison, if there is one.
-    pub fn of(judged: &Judged, told: &Compare) -> Option<Divergence> {
+    pub fn describe(judged: &Judged, told: &Compare) -> Option<Divergence> {
         let report = &judged.report;
         let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
         let tap = &report.taps[first.index];

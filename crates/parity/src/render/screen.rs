@@ -61,7 +61,7 @@ pub fn paint(style: Style, text: &str) -> String {
 /// The screen of a comparison.
 pub fn render(judged: &Judged, detail: Detail) -> Screen {
     let mut screen = Screen::default();
-    let told = Compare::of("compare", judged);
+    let told = Compare::new("compare", judged);
     screen.line(&format!("reference  {}", described(&told.reference)));
     screen.line(&format!("candidate  {}", described(&told.candidate)));
     let (JudgedIn { profile, profile_reason, .. }, cache) = (&told.judged_in, judged.session.cache_in_words());
@@ -158,7 +158,7 @@ pub fn agreement(judged: &Judged, told: &Compare) -> String {
 
 /// The first divergence; `ending` are its last lines: what was examined, and what to do about it.
 pub fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: &[(&'static str, String)]) {
-    let Some(Divergence { headline, place, notes, lines }) = Divergence::of(judged, told) else { return };
+    let Some(Divergence { headline, place, notes, lines }) = Divergence::describe(judged, told) else { return };
     let headline = headline.replacen(&place, &paint(BOLD, &place), 1);
     screen.line(&format!("{} {headline}", paint(BAD, "first divergence:")));
     notes.iter().for_each(|note| screen.line(&format!("  {note}")));

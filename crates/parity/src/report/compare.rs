@@ -249,35 +249,35 @@ pub struct Phase {
 
 impl Compare {
     /// The report of a comparison, for `command`.
-    pub fn of(command: &'static str, judged: &Judged) -> Compare {
+    pub fn new(command: &'static str, judged: &Judged) -> Compare {
         let Judged { session, report, .. } = judged;
         let diverged = report.taps.iter().filter(|t| t.status == Status::Diverged);
         let [reference, candidate] = session.recorded();
         Compare {
-            header: Header::of(command),
-            conclusion: Conclusion::of(&report.verdict),
+            header: Header::new(command),
+            conclusion: Conclusion::new(&report.verdict),
             judged_in: JudgedIn {
                 profile: report.profile.name(),
                 profile_reason: session.profile_reason.clone(),
-                profile_loosened: Loosened::of(session.loosened),
+                profile_loosened: Loosened::new(session.loosened),
                 cache: report.cache.name(),
                 cache_is_assumed: session.cache_shown_by().is_some(),
             },
             cache_shown_by: session.cache_shown_by(),
-            noise: session.noise.as_ref().map(|second| NoiseRun::of(second, report)),
-            reference: Provenance::of(reference),
-            candidate: Provenance::of(candidate),
-            first_divergence: FirstDivergence::of(judged),
+            noise: session.noise.as_ref().map(|second| NoiseRun::new(second, report)),
+            reference: Provenance::new(reference),
+            candidate: Provenance::new(candidate),
+            first_divergence: FirstDivergence::new(judged),
             diverged: diverged.map(|t| t.place.tap.to_string()).collect(),
-            counts: Counts::of(&report.taps),
-            taps: report.taps.iter().map(TapEntry::of).collect(),
+            counts: Counts::count(&report.taps),
+            taps: report.taps.iter().map(TapEntry::new).collect(),
             one_sided: report.one_sided.clone(),
             unmapped: report.unmapped.clone(),
             unmapped_hint: unmapped_hint(judged),
             not_checked: not_checked(report, &session.candidate.path().to_string_lossy()),
             next: report.first.as_ref().map(|first| next_step(judged, first, &report.taps[first.index])),
             warnings: report.warnings.iter().map(Warning::to_string).collect(),
-            alignment: report.alignment.as_ref().map(|alignment| Alignment::of(alignment, report)),
+            alignment: report.alignment.as_ref().map(|alignment| Alignment::new(alignment, report)),
             required_unchecked: Vec::new(),
             why: None,
         }
@@ -286,7 +286,7 @@ impl Compare {
 
 impl RequiredUnchecked {
     /// The entry of a tap of a comparison.
-    pub fn of(report: &Report, tap: &TapReport) -> RequiredUnchecked {
+    pub fn new(report: &Report, tap: &TapReport) -> RequiredUnchecked {
         RequiredUnchecked {
             tap: tap.place.tap.to_string(),
             step: tap.place.step,
@@ -299,7 +299,7 @@ impl RequiredUnchecked {
 }
 
 impl FirstDivergence {
-    fn of(judged: &Judged) -> Option<FirstDivergence> {
+    fn new(judged: &Judged) -> Option<FirstDivergence> {
         let Judged { session, report, why, .. } = judged;
         let first = report.first.as_ref()?;
         let tap = &report.taps[first.index];
@@ -317,17 +317,17 @@ impl FirstDivergence {
             op: tap.op.clone(),
             place: report.name(tap.place),
             when: when(report, tap.place, session.options.only.is_some()),
-            measures: Measures::of(tap),
+            measures: Measures::new(tap),
             after: first.after.map(|p| p.tap.to_string()),
             reads: names(reads),
             inputs_known: first.inputs_known,
-            unrecorded_layers: first.unrecorded_layers.iter().map(Missing::of).collect(),
+            unrecorded_layers: first.unrecorded_layers.iter().map(Missing::new).collect(),
             unchecked_between: names(first.unchecked_between.iter().map(|p| p.tap)),
             recovers_at: first.recovers_at.map(|p| p.tap.to_string()),
             keys_not_compared: first.keys_not_compared,
             reason: tap.why(),
             regions: Region::all(report, tap, &first.anatomy),
-            anatomy: Anatomy::of(&first.anatomy),
+            anatomy: Anatomy::new(&first.anatomy),
             position: report
                 .alignment
                 .as_ref()
@@ -340,13 +340,13 @@ impl FirstDivergence {
 }
 
 impl Missing {
-    fn of(missing: &UnrecordedLayers) -> Missing {
+    fn new(missing: &UnrecordedLayers) -> Missing {
         Missing { after: missing.after, before: missing.before }
     }
 }
 
 impl Anatomy {
-    fn of(anatomy: &firstdiff_compare::Anatomy) -> Anatomy {
+    fn new(anatomy: &firstdiff_compare::Anatomy) -> Anatomy {
         let rank = |r: &firstdiff_compare::RankError| Rank {
             rank: r.name.clone(),
             part: r.part.clone(),
@@ -367,7 +367,7 @@ impl Anatomy {
 }
 
 impl Alignment {
-    fn of(alignment: &ChunkAlignment, report: &Report) -> Alignment {
+    fn new(alignment: &ChunkAlignment, report: &Report) -> Alignment {
         let chunks = |run: &firstdiff_compare::Chunks| Chunks { how: run.to_string(), steps: run.lengths.clone() };
         let cell = |cell: &std::ops::Range<usize>| Cell {
             positions: [cell.start, cell.end],
@@ -376,7 +376,7 @@ impl Alignment {
         };
         let phase = |prefill: bool| {
             let counts =
-                Counts::of(report.taps.iter().filter(|tap| alignment.is_prefill(tap.place.step) == Some(prefill)));
+                Counts::count(report.taps.iter().filter(|tap| alignment.is_prefill(tap.place.step) == Some(prefill)));
             Phase { agree: counts.agree(), differ: counts.differ(), unchecked: counts.unchecked }
         };
         Alignment {

@@ -37,7 +37,7 @@ pub struct Header {
 
 impl Header {
     /// The header of a command's report.
-    pub fn of(command: &'static str) -> Header {
+    pub fn new(command: &'static str) -> Header {
         Header { schema: SCHEMA, command }
     }
 }
@@ -65,7 +65,7 @@ pub struct Conclusion {
 
 impl Conclusion {
     /// The conclusion for a comparison's verdict.
-    pub fn of(found: &Found) -> Conclusion {
+    pub fn new(found: &Found) -> Conclusion {
         let (verdict, reason) = match found {
             Found::Parity => (Verdict::Parity, None),
             Found::Diverged => (Verdict::Diverged, None),

@@ -31,7 +31,7 @@ pub struct Provenance {
 
 impl Provenance {
     /// The provenance of a dump.
-    pub fn of(dump: &Dump) -> Provenance {
+    pub fn new(dump: &Dump) -> Provenance {
         let meta = dump.meta();
         Provenance {
             path: dump.path().to_string_lossy().into_owned(),
@@ -79,7 +79,7 @@ pub struct Measures {
 
 impl Measures {
     /// The measures of a tap.
-    pub fn of(tap: &TapReport) -> Measures {
+    pub fn new(tap: &TapReport) -> Measures {
         let metrics = tap.metrics;
         let peak = metrics.and_then(|m| m.max_abs_diff());
         Measures {
@@ -123,14 +123,14 @@ pub struct TapEntry {
 
 impl TapEntry {
     /// The entry of a tap.
-    pub fn of(tap: &TapReport) -> TapEntry {
+    pub fn new(tap: &TapReport) -> TapEntry {
         TapEntry {
             tap: tap.place.tap.to_string(),
             step: tap.place.step,
             op: tap.op.clone(),
             status: tap.status,
             reason: tap.why(),
-            measures: Measures::of(tap),
+            measures: Measures::new(tap),
             rows: tap.is_last.then_some("last"),
         }
     }
@@ -153,7 +153,7 @@ pub struct Counts {
 
 impl Counts {
     /// The counts of some taps.
-    pub fn of<'a>(taps: impl IntoIterator<Item = &'a TapReport>) -> Counts {
+    pub fn count<'a>(taps: impl IntoIterator<Item = &'a TapReport>) -> Counts {
         let mut counts = Counts::default();
         for tap in taps {
             *match tap.status {
@@ -213,7 +213,7 @@ pub struct Loosened {
 
 impl Loosened {
     /// From what a session found.
-    pub fn of(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
+    pub fn new(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
         loosened.map(|l| Loosened {
             profile: l.asked.name(),
             tensors: l.tensors.name(),
@@ -251,19 +251,19 @@ pub struct Ratios {
 
 impl NoiseRun {
     /// From a second run and the comparison that it sets the tolerance of.
-    pub fn of(second: &Second, report: &Report) -> NoiseRun {
+    pub fn new(second: &Second, report: &Report) -> NoiseRun {
         NoiseRun {
             path: second.path.clone(),
             room: NOISE_ROOM,
             lacking: names(&second.lacking),
             equal: names(&second.equal),
-            error_over_noise: Ratios::of(report),
+            error_over_noise: Ratios::new(report),
         }
     }
 }
 
 impl Ratios {
-    fn of(report: &Report) -> Option<Ratios> {
+    fn new(report: &Report) -> Option<Ratios> {
         let ratio = |tap: &TapReport| Some((tap.over_noise()?, tap.place));
         let mut ratios: Vec<(f64, Place)> =
             report.taps.iter().filter_map(ratio).filter(|(r, _)| r.is_finite()).collect();

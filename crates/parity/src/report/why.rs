@@ -37,7 +37,7 @@ pub struct StageEntry {
 
 impl StageEntry {
     /// From an entry of the log.
-    pub fn of(entry: &LogEntry) -> StageEntry {
+    pub fn new(entry: &LogEntry) -> StageEntry {
         StageEntry {
             stage: entry.stage.name(),
             status: entry.to.name(),

@@ -11,7 +11,7 @@ pub struct Incomplete(Vec<String>);
 
 impl Incomplete {
     /// The unfinished ones of these dumps, each given with its name (`the candidate`); `all` is how many taps a complete one would have, if that is known.
-    pub fn of(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
+    pub fn find_in(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
         let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
         Incomplete(torn.map(|(who, dump)| said(who, dump, all)).collect())
     }

@@ -129,7 +129,7 @@ impl Session {
     ) -> Result<Session> {
         let [reference, candidate] = reading.open_both(reference, candidate)?;
         let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
-        (reference, candidate) = crate::session::streams::told(reference, candidate)?;
+        (reference, candidate) = crate::session::streams::resolve(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let OneSequence { reference, mut candidate, padding, is_padded, batch, are_batches } =
             OneSequence::cut_out(reference, candidate, reading.sequence)?;
@@ -174,7 +174,7 @@ impl Session {
         let cache = declared.into_iter().flatten().max().unwrap_or_default();
         let open_rows = experts.undecided();
         let options = Options { rows, alignment, cache, open_rows, ..Options::new(choice.profile) };
-        let session = Session::of(reference, candidate, graph, options, &choice);
+        let session = Session::new(reference, candidate, graph, options, &choice);
         Ok(Session {
             warnings,
             padding,
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// Two dumps of one sequence each, without a model.
-    pub fn of(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &Choice) -> Session {
+    pub fn new(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &Choice) -> Session {
         Session {
             reference,
             candidate,
@@ -360,7 +360,7 @@ impl Session {
     /// When a file cannot be read.
     pub fn compared(&self, options: &Options, progress: &mut dyn FnMut(usize, usize)) -> Result<Report> {
         let mut report = compare(&self.reference, &self.candidate, &self.graph, options, progress)?;
-        let incomplete = Incomplete::of(&self.sides(), Some(report.taps.len()));
+        let incomplete = Incomplete::find_in(&self.sides(), Some(report.taps.len()));
         let verdict = incomplete.verdict(report.verdict.clone(), self.reading.partial);
         if verdict == report.verdict {
             report.warnings.extend(incomplete.notes().cloned().map(Warning::Note));

@@ -12,7 +12,7 @@ const FURTHER: f64 = 100.0;
 ///
 /// # Errors
 /// When a tensor cannot be read.
-pub fn told(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
+pub fn resolve(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
     let [ours, theirs] = [(&reference, &candidate), (&candidate, &reference)]
         .map(|(dump, other)| dump.last_hidden_state().and_then(|last| is_normed(dump, last, other)));
     Ok((settled(reference, ours)?, settled(candidate, theirs)?))
@@ -21,8 +21,8 @@ pub fn told(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
 /// The dump with the same, by the number of layers of its model.
 ///
 /// # Errors
-/// As [`told`].
-pub fn of_model(dump: Dump, layers: usize) -> Result<Dump> {
+/// As [`resolve`].
+pub fn resolve_by_model(dump: Dump, layers: usize) -> Result<Dump> {
     let last = dump.last_hidden_state().map(|last| last as usize);
     let normed = last.filter(|last| *last <= layers).map(|last| last == layers);
     settled(dump, normed)

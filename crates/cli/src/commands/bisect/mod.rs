@@ -336,7 +336,7 @@ impl Bisection {
         let plain = Options::new(self.choice.profile);
         let options = Options { only: Some(only), allowed: BTreeMap::new(), alignment, cache, ..plain };
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
-        let session = Session::of(reference, candidate, graph, options, &self.choice);
+        let session = Session::new(reference, candidate, graph, options, &self.choice);
         Ok((session, report))
     }
 

@@ -40,7 +40,7 @@ impl Reference {
     pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<Reference> {
         let dump = match Dump::open(path) {
             Ok(dump) => {
-                let incomplete = Incomplete::of(&[("the reference", &dump)], None);
+                let incomplete = Incomplete::find_in(&[("the reference", &dump)], None);
                 if let Some(said) = incomplete.notes().next() {
                     bail!("{said}; what it lacks cannot be asked of an engine: record it again");
                 }

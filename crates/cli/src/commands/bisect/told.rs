@@ -100,7 +100,7 @@ fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
 fn compared(bisection: &Bisection, judged: &Judged) -> Compare {
     let first = judged.report.first.as_ref();
     let next = first.map(|first| next(bisection, judged, first, &judged.report.taps[first.index]));
-    Compare { next, ..Compare::of("bisect", judged) }
+    Compare { next, ..Compare::new("bisect", judged) }
 }
 
 fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {

@@ -43,7 +43,7 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<As
     }
     let given = of.candidate.as_deref().map(|path| of.reading.open(path)).transpose()?;
     if let Some(dump) = &given
-        && let Some(said) = Incomplete::of(&[("the candidate", dump)], None).notes().next()
+        && let Some(said) = Incomplete::find_in(&[("the candidate", dump)], None).notes().next()
     {
         bail!("{said}: leave it out, and the engine is asked for all");
     }

@@ -101,7 +101,7 @@ impl Page<'_> {
         let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
         let details = self.details(&listed, &shown)?;
         let Conclusion { verdict, reason } = self.conclusion();
-        let told = self.compared.and_then(|(judged, told)| Divergence::of(judged, told));
+        let told = self.compared.and_then(|(judged, told)| Divergence::describe(judged, told));
         let is_divergence = told.is_some();
         let (headline, notes, lines) = match told {
             Some(Divergence { headline, notes, lines, .. }) => (headline, notes, lines),
