@@ -863,8 +863,9 @@ def measure(work):
     cost(work, build(work, source, "cost", "-DCALL"), build(work, source, "cost-none"))
     for features in (["--no-default-features"], []):
         print(f"what the Rust recorder costs{', compiled out' if features else ''}")
+        # As an engine builds it: by Cargo's own release profile, not by that of our command.
         run(["cargo", "build", "--release", "--locked", "--quiet", "--manifest-path", ROOT / "Cargo.toml", "-p", "firstdiff-trace",
-             "--example", "cost", *features])
+             "--example", "cost", *features], CARGO_PROFILE_RELEASE_OPT_LEVEL="3", CARGO_PROFILE_RELEASE_LTO="false")
         program = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/examples/cost"
         cost(work, [program, "call"], [program, "none"], 0 if features else 8, on=not features)
 
