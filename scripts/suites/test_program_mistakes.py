@@ -293,7 +293,8 @@ def possible(expected, variant, mistake):
 
 
 # What the numbers prove of an operation where no mistake has a name.
-OF_OPERATIONS = {"operation-omitted", "operation-input", "sign-flipped", "number-differs", "result-scaled"}
+OF_OPERATIONS = {"operation-omitted", "operation-input", "sign-flipped", "number-differs", "result-scaled", "operation-differs",
+                 "operation-moved", "function-differs", "order-differs", "tensors-exchanged"}
 
 
 def judge_cause(code, report, expected):

@@ -64,3 +64,29 @@ pub use proof::{holds, measured};
 pub fn order_in_words(from: &[usize], n: usize, axis: Axis) -> String {
     describe::source::describe(&from.iter().copied().map(Some).collect::<Vec<_>>(), n, axis).words
 }
+
+/// A word of a table: what it says, its price in bits, and what it stands for.
+#[derive(Clone, Debug)]
+pub struct Word<T> {
+    /// The words; `{}` stands for what a function is taken of.
+    pub words: String,
+    /// The price.
+    pub bits: f64,
+    /// What they stand for.
+    pub value: T,
+}
+
+/// A function of one number.
+pub type Function = std::sync::Arc<dyn Fn(f64) -> f64 + Send + Sync>;
+
+/// The functions of one number, without a constant, that laws know, for so many bits at most.
+pub fn functions(most_bits: f64) -> Vec<Word<Function>> {
+    let all = describe::function::plain().into_iter().filter(|f| f.bits <= most_bits);
+    all.map(|f| Word { words: f.words, bits: f.bits, value: f.f }).collect()
+}
+
+/// The orders of `n` slices that laws know, for so many bits at most: for each place the slice that stands there.
+pub fn orders(n: usize, axis: Axis, most_bits: f64) -> Vec<Word<Vec<usize>>> {
+    let word = |source: describe::source::Source| Word { words: source.words, bits: source.bits, value: source.from };
+    describe::source::orders(n, axis, most_bits).into_iter().map(word).collect()
+}

@@ -230,7 +230,7 @@ impl<'a> Evaluator<'a> {
             self.mark_unknown(number, gap);
             return Ok(());
         }
-        self.values.execute(number, op, self.kernels[number])?;
+        self.values.execute(number, op, self.kernels[number], Vec::new())?;
         op.outputs.iter().flatten().for_each(|view| self.mark_written(view));
         Ok(())
     }

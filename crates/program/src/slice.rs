@@ -60,6 +60,19 @@ pub enum Change {
     Operation(Box<Operation>),
     /// Replaced by a function of the values of some views.
     Values(Vec<View>, Instead),
+    /// Carried out on other operands.
+    Operands(Vec<OtherOperand>),
+}
+
+/// An operand that is replaced by a function of the values of some views.
+#[derive(Clone)]
+pub struct OtherOperand {
+    /// Which operand, and which item of it where that is a list.
+    pub place: (usize, Option<usize>),
+    /// What the function is taken of.
+    pub views: Vec<View>,
+    /// The function: its first result is the operand.
+    pub value: Instead,
 }
 
 impl fmt::Debug for Edit {
@@ -67,6 +80,7 @@ impl fmt::Debug for Edit {
         let by = match &self.change {
             Change::Operation(op) => op.name.as_str(),
             Change::Values(..) => "values",
+            Change::Operands(..) => "operands",
         };
         f.debug_struct("Edit").field("at", &self.at).field("by", &by).finish()
     }
@@ -142,8 +156,17 @@ impl<'a> Slice<'a> {
                 Event::Op(number) => {
                     let op = &self.program.ops[number];
                     match change(At::Op(number)) {
-                        None => values.execute(number, op, kernel(op))?,
-                        Some(Change::Operation(other)) => values.execute(number, other, kernel(other))?,
+                        None => values.execute(number, op, kernel(op), Vec::new())?,
+                        Some(Change::Operation(other)) => values.execute(number, other, kernel(other), Vec::new())?,
+                        Some(Change::Operands(others)) => {
+                            let operand = |other: &OtherOperand| {
+                                let results = applied(&mut values, &other.views, &other.value)?;
+                                let value = results.and_then(|results| results.into_iter().next());
+                                Ok((other.place, value.ok_or(EvaluateError::Edit { op: number })?))
+                            };
+                            let others = others.iter().map(operand).collect::<Result<Vec<_>, EvaluateError>>()?;
+                            values.execute(number, op, kernel(op), others)?;
+                        }
                         Some(Change::Values(views, instead)) => {
                             let results = applied(&mut values, views, instead)?;
                             values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
@@ -250,7 +273,7 @@ impl<'a> Bench<'a> {
         reads().filter(|read| !program.flow.is_written(read.buffer)).try_for_each(|read| values.load(read)).ok()?;
         let carried_out = ops.iter().rev().try_for_each(|&at| {
             let record = &program.ops[at];
-            values.execute(at, record, kernel(record))
+            values.execute(at, record, kernel(record), Vec::new())
         });
         carried_out.and_then(|()| values.load(view)).ok()?;
         Some(values.read(view).into_owned())

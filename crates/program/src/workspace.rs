@@ -20,6 +20,9 @@ use crate::weights::Weights;
 /// The largest relative difference between a float that the reference gave to Python and the value computed here; the reference computed in f32.
 const SAME_FLOAT: f64 = 1e-4;
 
+/// The place of an operand, with that in a list, and its value.
+pub(crate) type Replaced = ((usize, Option<usize>), Tensor<'static>);
+
 /// The values of a program's buffers. A clone shares memory until it is written to.
 #[derive(Clone)]
 pub(crate) struct Workspace<'a> {
@@ -40,7 +43,7 @@ impl<'a> Workspace<'a> {
         Workspace::new(self.program, Arithmetic::Wide, self.weights)
     }
 
-    /// Carries out an operation, and stores its results. `number` identifies it in errors.
+    /// Carries out an operation, some operands replaced, and stores its results. `number` identifies it in errors.
     ///
     /// # Errors
     /// When it has no kernel, does not fit its operands, or gives Python another value than in the reference.
@@ -49,6 +52,7 @@ impl<'a> Workspace<'a> {
         number: usize,
         op: &Operation,
         kernel: Option<Kernel>,
+        others: Vec<Replaced>,
     ) -> Result<(), EvaluateError> {
         if let Some(misfit) = self.program.misfits.get(&number) {
             return Err(EvaluateError::Unfollowed { op: number, name: op.name.clone(), misfit: misfit.clone() });
@@ -56,7 +60,7 @@ impl<'a> Workspace<'a> {
         let Some(kernel) = kernel else {
             return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
         };
-        if let Some(result) = self.in_place(op)? {
+        if let Some(result) = if others.is_empty() { self.in_place(op)? } else { None } {
             return self.store(number, op, vec![result]);
         }
         for view in check::operands(op) {
@@ -64,6 +68,13 @@ impl<'a> Workspace<'a> {
         }
         let refuse = |error| refused(number, op, error);
         let mut call = self.call(op);
+        for ((place, item), value) in others {
+            match (call.args.get_mut(place), item) {
+                (Some(Arg::List(list)), Some(item)) if item < list.len() => list[item] = Arg::Tensor(value),
+                (Some(operand), None) => *operand = Arg::Tensor(value),
+                _ => return Err(refuse(KernelError::Absent("the replaced operand"))),
+            }
+        }
         if self.rounds_activations(op) {
             self.round_activations(op, &mut call).map_err(refuse)?;
         }

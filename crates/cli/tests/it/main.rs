@@ -21,4 +21,5 @@ mod schema;
 mod screens;
 mod statements;
 mod tokens;
+mod unlisted;
 mod why;

@@ -58,6 +58,8 @@ pub struct Mistake {
     pub(crate) is_a_list: bool,
     /// Behind which others that give the same numbers it is said.
     pub(crate) stands_behind: StandsBehind,
+    /// Whether it is no mistake that has a name: an edit of one operation, said by the line of the reference.
+    pub(crate) is_unlisted: bool,
     /// Whether it is no mistake, but another arithmetic: it is proved by its own numbers, and stands beside no mistake.
     pub is_another_arithmetic: bool,
 }
@@ -134,6 +136,7 @@ impl Mistake {
         of_a_layer: false,
         is_a_list: false,
         stands_behind: StandsBehind::None,
+        is_unlisted: false,
         is_another_arithmetic: false,
     };
 

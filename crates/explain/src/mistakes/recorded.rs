@@ -6,6 +6,9 @@ use super::param::Param;
 /// A mistake in an operation of a recorded program.
 const RECORDED: Mistake = Mistake { in_programs: true, ..Mistake::ORDINARY };
 
+/// What is done to an operation, where no entry of the catalogue says more.
+const UNLISTED: Mistake = Mistake { is_unlisted: true, ..RECORDED };
+
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] = &[
     &POSITION_EMBEDDING_OFFSET,
@@ -23,7 +26,17 @@ pub(super) static MISTAKES: &[&Mistake] = &[
     &OPERATION_OMITTED,
     &SIGN_FLIPPED,
     &NUMBER_DIFFERS,
+    &OPERATION_DIFFERS,
+    &OPERATION_MOVED,
+    &FUNCTION_DIFFERS,
+    &ORDER_DIFFERS,
+    &TENSORS_EXCHANGED,
 ];
+
+/// The operation that is done otherwise, by its name and its line.
+const OPERATION: Param = Param::other("operation", "its name and its line");
+/// What it reads: a weight, a tap, or what an operation gives.
+const TENSOR: Param = Param::other("tensor", "a weight, a tap, or what an operation gives");
 
 pub(crate) static POSITION_EMBEDDING_OFFSET: Mistake = Mistake {
     id: "position-embedding-offset",
@@ -97,14 +110,14 @@ pub(crate) static OPERATION_OMITTED: Mistake = Mistake {
     id: "operation-omitted",
     what: "an operation of the reference is left out",
     fix: "carry it out",
-    params: &[Param::other("operation", "its name and its line"), Param::words("keeps", &["second"])],
+    params: &[OPERATION, Param::words("keeps", &["second"])],
     ..RECORDED
 };
 pub(crate) static OPERATION_INPUT: Mistake = Mistake {
     id: "operation-input",
     what: "another tensor is read",
     fix: "look at what is passed in",
-    params: &[Param::other("reads", "the tap that it reads")],
+    params: &[OPERATION, TENSOR, Param::other("reads", "the tensor that it reads")],
     ..RECORDED
 };
 pub(crate) static RESULT_SCALED: Mistake = Mistake {
@@ -118,13 +131,48 @@ pub(crate) static SIGN_FLIPPED: Mistake = Mistake {
     id: "sign-flipped",
     what: "a sign is turned about",
     fix: "look at the sign of the operation",
-    params: &[Param::other("operation", "its name and its line")],
+    params: &[OPERATION],
     ..RECORDED
 };
 pub(crate) static NUMBER_DIFFERS: Mistake = Mistake {
     id: "number-differs",
     what: "a number of an operation is another one",
     fix: "take the reference's own number",
-    params: &[Param::free("value"), Param::other("operation", "its name and its line")],
+    params: &[Param::free("value"), OPERATION],
     ..RECORDED
+};
+pub(crate) static OPERATION_DIFFERS: Mistake = Mistake {
+    id: "operation-differs",
+    what: "an operation of the reference is another one",
+    fix: "carry out the reference's own",
+    params: &[OPERATION, Param::other("is", "what is done in its place")],
+    ..UNLISTED
+};
+pub(crate) static OPERATION_MOVED: Mistake = Mistake {
+    id: "operation-moved",
+    what: "an operation of the reference is carried out on another tensor",
+    fix: "look at the order of the operations",
+    params: &[OPERATION, Param::other("of", "the tensor that it is carried out on")],
+    ..UNLISTED
+};
+pub(crate) static FUNCTION_DIFFERS: Mistake = Mistake {
+    id: "function-differs",
+    what: "a function is taken of a tensor before it is read",
+    fix: "read it as the reference does",
+    params: &[OPERATION, TENSOR, Param::other("function", "the function, of x")],
+    ..UNLISTED
+};
+pub(crate) static ORDER_DIFFERS: Mistake = Mistake {
+    id: "order-differs",
+    what: "a tensor is read in another order",
+    fix: "look at its layout, and at the index that reads it",
+    params: &[OPERATION, TENSOR, Param::other("order", "which part is read for part i")],
+    ..UNLISTED
+};
+pub(crate) static TENSORS_EXCHANGED: Mistake = Mistake {
+    id: "tensors-exchanged",
+    what: "two tensors are read, each in the place of the other",
+    fix: "look at which part is which",
+    params: &[Param::other("tensors", "the two")],
+    ..UNLISTED
 };

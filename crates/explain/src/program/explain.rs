@@ -22,6 +22,7 @@ use crate::mistakes::precision::PRECISION;
 use crate::paid::evidence;
 use crate::program::arithmetic::another;
 use crate::program::context::Context;
+use crate::program::edits::{Priced, edits, kin};
 use crate::program::findings::{findings, same_operation, say_where};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
@@ -149,6 +150,12 @@ impl Reproduced {
         self.forms().any(is_free)
     }
 
+    /// What tells it from others where the line of code is another.
+    pub(super) fn kin(&self) -> String {
+        let keys: BTreeSet<String> = self.forms().map(kin).collect();
+        keys.into_iter().collect::<Vec<_>>().join(" and ")
+    }
+
     pub(super) fn key(&self) -> String {
         let keys: BTreeSet<String> = self.forms().map(|form| format!("{} @{}", form.key(), form.class)).collect();
         keys.into_iter().collect::<Vec<_>>().join(" and ")
@@ -158,6 +165,8 @@ impl Reproduced {
 /// What gave the numbers of taps before: each form once for each operation that it was made in, and which two did so together.
 struct Known {
     forms: BTreeMap<(String, usize), Form>,
+    /// What tells them apart wherever they are made.
+    kin: BTreeSet<String>,
     pairs: BTreeSet<[String; 2]>,
 }
 
@@ -166,7 +175,8 @@ impl Known {
         let reproduced = || explained.iter().flat_map(|e| &e.reproduced);
         let forms = reproduced().flat_map(Reproduced::forms).map(|form| ((form.key(), form.class), form.clone()));
         let pair = |found: &Reproduced| Some([found.form.key(), found.second.as_ref()?.key()]);
-        Known { forms: forms.collect(), pairs: reproduced().filter_map(pair).collect() }
+        let kin = reproduced().flat_map(Reproduced::forms).map(kin).collect();
+        Known { forms: forms.collect(), kin, pairs: reproduced().filter_map(pair).collect() }
     }
 
     /// Whether a form gave the numbers of a tap, in whichever operation: what is done to q is done to k as well.
@@ -187,6 +197,8 @@ impl Known {
 
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
+/// Edits that cost so many bits more than the first that gives the numbers, and give them too, are said beside it.
+const EQUALS: f64 = 5.0;
 /// A number is looked for beside so many of them.
 const TUNED_WITH: usize = 6;
 
@@ -317,6 +329,17 @@ impl<'a> Search<'a> {
                 }
             }
         }
+        let not_listed = |search: &Search<'_>| {
+            let context = Context::new(program, held, &slice, &search.exact, Arc::new(target.own.clone()));
+            edits(&context).into_iter().filter(|edit| search.effort.tries(edit.form.mistake)).collect::<Vec<Priced>>()
+        };
+        let mut unlisted: Option<Vec<Priced>> = None;
+        if found.reproduced.is_empty() && !known.kin.is_empty() && !self.effort.quick {
+            let all = unlisted.insert(not_listed(self));
+            for Priced { form, .. } in all.iter().filter(|edit| known.kin.contains(&kin(&edit.form))) {
+                self.attempt(&target, form, &mut found);
+            }
+        }
         if !found.reproduced.is_empty() {
             return Some(found);
         }
@@ -338,6 +361,10 @@ impl<'a> Search<'a> {
                 }
             }
         }
+        if found.reproduced.is_empty() && is_new && !self.effort.quick {
+            let all = unlisted.unwrap_or_else(|| not_listed(self));
+            self.unlisted(&target, &all, &mut found);
+        }
         // Another form of it, or another number, may be the mistake.
         found.tried.retain(|id, _| !found.untried.contains(id));
         if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
@@ -349,6 +376,21 @@ impl<'a> Search<'a> {
             self.tuned_pairs(&target, &measured, &tunable, &mut found);
         }
         Some(found)
+    }
+
+    /// What nobody lists, the cheapest first, up to a few bits behind the first that gives the numbers.
+    fn unlisted(&mut self, target: &Target<'_>, all: &[Priced], found: &mut Explained) {
+        found.forms += all.len();
+        let mut most = f64::INFINITY;
+        for Priced { bits, form } in all {
+            if *bits > most || self.is_late(target) {
+                break;
+            }
+            self.attempt(target, form, found);
+            if !found.reproduced.is_empty() && most.is_infinite() {
+                most = bits + EQUALS;
+            }
+        }
     }
 
     fn is_late(&self, target: &Target<'_>) -> bool {

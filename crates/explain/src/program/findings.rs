@@ -47,6 +47,11 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
                 }
             }
         }
+        // What another line does in decoding is the same mistake.
+        for (key, count) in &mut counts {
+            let kin = open.iter().flat_map(|e| &e.reproduced).find(|r| r.key() == *key).map(Reproduced::kin);
+            *count = open.iter().filter(|e| e.reproduced.iter().any(|r| Some(r.kin()) == kin)).count();
+        }
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
         let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
         let key = said_before(&open, &key, &refuted).unwrap_or(key);
@@ -82,8 +87,11 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
         // A token or two are given by much that all of the prompt refutes.
         let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
-        let in_the_prompt =
-            |e: &&Explained| explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS);
+        let kin = of_it.iter().flat_map(|e| &e.reproduced).find(|r| r.key() == key).map(Reproduced::kin);
+        let is_given = |e: &Explained| e.reproduced.iter().any(|r| Some(r.kin()) == kin);
+        let in_the_prompt = |e: &&Explained| {
+            explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS && !is_given(o))
+        };
         let account = account(&of_it, &key);
         if !account.is_paid() {
             unpaid.push((key.clone(), account));
@@ -192,6 +200,9 @@ fn tokens(recording: &Recording<'_>, tap: usize) -> usize {
     recording.program.steps().get(step).map_or(0, |step| step.tokens)
 }
 
+/// Of what nobody lists so many are said beside the cheapest.
+const UNLISTED: usize = 2;
+
 /// Rows of which another order shows little.
 const FEW_ROWS: usize = 2;
 
@@ -256,7 +267,8 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let mut alternatives: Vec<Cause> = Vec::new();
     let mut named = vec![one.form.key()];
     for other in alone(of_it[0]).filter(|r| r.key() != key && in_all(r)) {
-        if !named.contains(&other.form.key()) {
+        let is_one_too_many = other.form.mistake.is_unlisted && alternatives.len() >= UNLISTED;
+        if !named.contains(&other.form.key()) && !is_one_too_many {
             named.push(other.form.key());
             alternatives.push(other.form.cause());
         }

@@ -3,6 +3,7 @@
 mod arithmetic;
 mod condition;
 mod context;
+mod edits;
 mod explain;
 mod findings;
 mod forms;

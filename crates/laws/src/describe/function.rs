@@ -38,7 +38,7 @@ impl Function {
     }
 }
 
-/// Functions without a constant.
+/// Functions without a constant. Those of 7 bits nobody writes by mistake.
 pub(crate) fn plain() -> Vec<Function> {
     let all: [(&str, f64, Listed); 27] = [
         ("|{}|", 4.0, f64::abs),
@@ -52,20 +52,20 @@ pub(crate) fn plain() -> Vec<Function> {
         ("1/sqrt({})", 6.0, |x| 1.0 / x.sqrt()),
         ("e^{}", 5.0, f64::exp),
         ("ln {}", 6.0, f64::ln),
-        ("ln(1 + |{}|) with its sign", 6.0, |x| x.signum() * x.abs().ln_1p()),
+        ("ln(1 + |{}|) with its sign", 7.0, |x| x.signum() * x.abs().ln_1p()),
         ("the positive part of {}", 4.0, |x| x.max(0.0)),
         ("the negative part of {}", 5.0, |x| x.min(0.0)),
         ("the sign of {}", 5.0, f64::signum),
         ("the sigmoid of {}", 5.0, |x| 1.0 / (1.0 + (-x).exp())),
         ("tanh({})", 5.0, f64::tanh),
-        ("{}/(1 + |{}|)", 6.0, |x| x / (1.0 + x.abs())),
-        ("{}/sqrt(1 + {}^2)", 6.0, |x| x / (1.0 + x * x).sqrt()),
+        ("{}/(1 + |{}|)", 7.0, |x| x / (1.0 + x.abs())),
+        ("{}/sqrt(1 + {}^2)", 7.0, |x| x / (1.0 + x * x).sqrt()),
         ("silu({})", 5.0, |x| x / (1.0 + (-x).exp())),
         ("ln(1 + e^{})", 6.0, |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
         ("sin({})", 6.0, f64::sin),
         ("cos({})", 6.0, f64::cos),
-        ("arctan({})", 6.0, f64::atan),
-        ("{} without its whole part", 6.0, f64::fract),
+        ("arctan({})", 7.0, f64::atan),
+        ("{} without its whole part", 7.0, f64::fract),
         ("{}, the bits of its f16 read as bf16", 6.0, f16_as_bf16),
         ("{}, the bits of its bf16 read as f16", 6.0, bf16_as_f16),
     ];

@@ -1,6 +1,7 @@
 //! Which slice stands at each place?
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 use crate::case::Axis;
 use crate::describe::choice;
@@ -103,6 +104,23 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         is_itself: true,
         part: None,
     })
+}
+
+/// All orders of `n` slices that a rule gives for so many bits at most, each once and none the right one.
+pub(crate) fn orders(n: usize, axis: Axis, most: f64) -> Vec<Source> {
+    let out: RefCell<Vec<Source>> = RefCell::default();
+    let known: RefCell<HashSet<Vec<usize>>> = RefCell::default();
+    let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
+        if bits <= most {
+            let source = Source::of(words(), bits, n, n.saturating_sub(1), of);
+            if !source.is_itself && known.borrow_mut().insert(source.from.clone()) {
+                out.borrow_mut().push(source);
+            }
+        }
+        false
+    };
+    rules(n, n, axis.name(), &|_| true, &offer);
+    out.into_inner()
 }
 
 /// The cheapest rule by which each place has a slice that it may have: `may` says for each place which. From the first place on that may not have its own.

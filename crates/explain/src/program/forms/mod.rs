@@ -26,6 +26,7 @@ use crate::program::held::{array, floats};
 
 pub(crate) use attention::{sees_the_past_alone, window};
 pub(crate) use rotation::is_rotation as turns;
+pub(crate) use taps::recorded_before;
 
 /// One way to carry out some operations otherwise.
 #[derive(Clone)]

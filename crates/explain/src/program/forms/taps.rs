@@ -137,7 +137,7 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
 }
 
 /// What was recorded in the target's step before it, in its layer, in the one before and outside of layers, with what it is called; zeros could be anything.
-pub(super) fn recorded_before(context: &Context<'_>) -> Vec<(String, ArrayD<f64>)> {
+pub(crate) fn recorded_before(context: &Context<'_>) -> Vec<(String, ArrayD<f64>)> {
     let (taps, target) = (context.program.taps(), context.slice.target());
     let layer = |tap: usize| context.held.place(tap).tap.layer;
     let is_near = |&tap: &usize| {

@@ -1,0 +1,72 @@
+//! Checks that `explain` says mistakes that no entry of the catalogue lists: the program of an architecture that no code here knows is changed,
+//! carried out, and explained by the program as it was recorded.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::common::{fixtures, json as answer};
+
+const GOLDEN: &str = "programs/forgetting/golden";
+const WEIGHTS: [&str; 2] = ["--weights", "programs/forgetting/model.safetensors"];
+const TOKENS: [&str; 2] = ["--tokens", "7,3,19,42,8,8,31,2,25,11"];
+
+/// What is said of a run of the program in which each operation of this name and line is changed.
+fn told(name: &str, line: u64, change: impl Fn(&mut Value)) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let [program, out] = ["program", "out"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&program).unwrap();
+    for file in ["dump.json", "program.safetensors"] {
+        std::fs::copy(fixtures().join(GOLDEN).join(file), program.join(file)).unwrap();
+    }
+    let recorded = std::fs::read(fixtures().join(GOLDEN).join("program.json")).unwrap();
+    let mut recorded: Value = serde_json::from_slice(&recorded).unwrap();
+    let ops = recorded["ops"].as_array_mut().unwrap();
+    let mut changed = 0;
+    for op in ops.iter_mut().filter(|op| op["o"] == name && op["l"] == line) {
+        change(op);
+        changed += 1;
+    }
+    assert!(changed > 0, "no operation {name} in line {line}");
+    std::fs::write(program.join("program.json"), recorded.to_string()).unwrap();
+    let [program, out] = [&program, &out].map(|path: &std::path::PathBuf| path.to_string_lossy().into_owned());
+    answer(&[&["dump", &program, "-o", &out], &WEIGHTS[..], &TOKENS[..]].concat());
+    // What the change makes of taps that the recorded program calls so.
+    let report = answer(&["explain", GOLDEN, &out, WEIGHTS[0], WEIGHTS[1]]);
+    assert!(Path::new(&out).exists());
+    report["findings"].as_array().expect("findings").clone()
+}
+
+/// The one cause, and a parameter of it.
+fn one(findings: &[Value], param: &str) -> (String, String) {
+    let [finding] = findings else { panic!("{findings:#?}") };
+    assert_eq!(finding["match"], "reproduced", "{finding:#?}");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    (text(&finding["cause"]), text(&finding["params"][param]))
+}
+
+#[test]
+fn another_operation_is_said_by_the_line_of_the_reference() {
+    let found = told("mul.Tensor", 57, |op| op["o"] = json!("maximum"));
+    assert_eq!(one(&found, "is"), ("operation-differs".into(), "maximum".into()));
+}
+
+#[test]
+fn another_function_is_said() {
+    let found = told("square", 57, |op| op["o"] = json!("exp"));
+    assert_eq!(one(&found, "is"), ("operation-differs".into(), "e^x".into()));
+}
+
+#[test]
+fn two_tensors_that_are_exchanged_are_said() {
+    // What is added up: the distance from key to query, and the other way about.
+    let found = told("sub.Tensor", 47, |op| op["i"].as_array_mut().unwrap().reverse());
+    let (cause, _) = one(&found, "tensors");
+    assert!(["tensors-exchanged", "sign-flipped", "operation-omitted"].contains(&cause.as_str()), "{cause}");
+}
+
+#[test]
+fn a_row_statistic_is_said() {
+    let found = told("mean.dim", 35, |op| op["o"] = json!("amax"));
+    assert!(found.iter().all(|finding| finding["params"]["is"] == "the maximum"), "{found:#?}");
+}

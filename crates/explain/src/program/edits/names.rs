@@ -1,0 +1,131 @@
+//! What a tensor of a slice is called, and which others have its shape.
+
+use firstdiff_program::View;
+
+use super::slots;
+use crate::program::context::Context;
+
+pub(super) struct Names<'c, 'a> {
+    context: &'c Context<'a>,
+    layer: Option<u32>,
+}
+
+impl<'c, 'a> Names<'c, 'a> {
+    pub(super) fn new(context: &'c Context<'a>) -> Names<'c, 'a> {
+        let layer = context.held.place(context.slice.target()).tap.layer;
+        Names { context, layer }
+    }
+
+    /// What `op` reads in a view: a weight, a tap, or what an operation gives.
+    pub(super) fn of(&self, op: usize, view: &View) -> String {
+        if let Some(weight) = self.context.weight(view) {
+            return relative(weight, self.layer);
+        }
+        let taps = self.context.program.taps();
+        let is_known = |tap: &usize| {
+            taps[*tap].view.buffer == view.buffer && taps[*tap].view.offset == view.offset && taps[*tap].op < op
+        };
+        let known = self.context.slice.known().filter(is_known).last();
+        if let Some(tap) = known.filter(|&tap| taps[tap].view.elements() == view.elements()) {
+            return relative_tap(&self.context.held.place(tap).tap.to_string(), self.layer);
+        }
+        match self.context.maker(op, view) {
+            Some(maker) => {
+                let outputs = &self.context.op(maker).outputs;
+                let part =
+                    outputs.iter().flatten().position(|out| out.buffer == view.buffer && out.offset == view.offset);
+                let said = self.context.program.said(maker);
+                match part {
+                    Some(_) if outputs.len() == 1 => format!("what {said} gives"),
+                    Some(part) => format!("part {} of what {said} gives", part + 1),
+                    None => format!("a part of what {said} gives, from {} on", view.offset),
+                }
+            }
+            None => "a constant".to_owned(),
+        }
+    }
+
+    /// Others of the shape of a view that may be read for it: values of the slice that are there, weights, each with its name.
+    pub(super) fn others(&self, op: usize, view: &View) -> Vec<(String, View)> {
+        let mut out: Vec<(String, View)> = Vec::new();
+        let fits = |other: &View| {
+            other != view
+                && other.elements() == view.elements()
+                && other.dtype.kind() == view.dtype.kind()
+                && bare(other) == bare(view)
+        };
+        let mut offer = |name: String, other: &View| {
+            if fits(other) && !out.iter().any(|(known, known_view)| *known == name || known_view == other) {
+                out.push((name, other.clone()));
+            }
+        };
+        // The nearest first.
+        let before: Vec<usize> = self.context.ops().filter(|&at| at < op).collect();
+        for slot in slots(self.context, op, 0.0) {
+            offer(self.of(op, slot.view), slot.view);
+        }
+        for &at in before.iter().rev() {
+            for made in self.context.op(at).outputs.iter().flatten() {
+                let is_last = self.context.ops().filter(|&later| later > at && later < op).all(|later| {
+                    self.context.op(later).outputs.iter().flatten().all(|other| other.buffer != made.buffer)
+                });
+                if is_last {
+                    offer(format!("what {} gives", self.context.program.said(at)), made);
+                }
+            }
+            for slot in slots(self.context, at, 0.0) {
+                let is_made = self.context.maker(at, slot.view).is_some_and(|maker| self.context.has(maker));
+                if !is_made {
+                    offer(self.of(at, slot.view), slot.view);
+                }
+            }
+        }
+        if self.context.is_weight(view) {
+            let mut weights: Vec<(String, View)> = self
+                .context
+                .alike(view)
+                .map(|(name, buffer)| (relative(name, self.layer), View { buffer, ..view.clone() }))
+                .collect();
+            weights.sort_by_key(|(name, _)| (!name.ends_with("of this layer"), !name.contains("next"), name.len()));
+            for (name, other) in weights {
+                offer(name, &other);
+            }
+        }
+        out
+    }
+
+    /// The tensor of this name beside another operation of the class.
+    pub(super) fn same(&self, op: usize, place: (usize, Option<usize>), name: &str) -> Option<View> {
+        let slot = slots(self.context, op, 0.0).into_iter().find(|slot| slot.place == place)?;
+        self.others(op, slot.view).into_iter().find(|(other, _)| other == name).map(|(_, view)| view)
+    }
+}
+
+fn bare(view: &View) -> Vec<usize> {
+    view.shape.iter().copied().filter(|&extent| extent != 1).collect()
+}
+
+/// A weight's name without its layer's number, and whose layer's it is.
+fn relative(name: &str, layer: Option<u32>) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    let number = parts.iter().enumerate().find_map(|(at, part)| Some((at, part.parse::<u32>().ok()?)));
+    let (Some((at, number)), Some(layer)) = (number, layer) else { return name.to_owned() };
+    format!("{} of {}", parts[at + 1..].join("."), which(number, layer))
+}
+
+/// A tap's name without its layer's number, and whose layer's it is.
+pub(super) fn relative_tap(name: &str, layer: Option<u32>) -> String {
+    match layer {
+        Some(_) if name.contains("layers.") => relative(name, layer),
+        _ => name.to_owned(),
+    }
+}
+
+fn which(number: u32, layer: u32) -> String {
+    match i64::from(number) - i64::from(layer) {
+        0 => "this layer".to_owned(),
+        1 => "the next layer".to_owned(),
+        -1 => "the layer before".to_owned(),
+        by => format!("the layer {} {}", by.abs(), if by > 0 { "further" } else { "before" }),
+    }
+}
