@@ -136,9 +136,12 @@ const SITES: [(Site, Role); 5] = [
     (Site::FinalNorm, Role::FinalNorm),
 ];
 
+/// Values of epsilon in use, and none.
+pub(crate) const EPSILONS: [f64; 9] = [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3, 0.1];
+
 pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)
-    for other in [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3, 0.1] {
+    for other in EPSILONS {
         if (other - eps).abs() > 0.01 * eps {
             list.op_with(&NORM_EPS, "eps", other, |eps| Op::RmsNorm { eps });
         }

@@ -177,7 +177,7 @@ pub(super) fn fitted_values(list: &mut List<'_>) {
 }
 
 /// Bases in use.
-const BASES: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4];
+pub(crate) const BASES: [f64; 13] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4, 2.5e5];
 
 pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     let (d, r) = (list.model.plan.dims.head_dim, right.rotary_dim);

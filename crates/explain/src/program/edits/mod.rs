@@ -276,17 +276,16 @@ impl<'a> List<'_, 'a> {
         let context = self.context;
         let record = context.op(op);
         let said = |by: String| vec![("operation", json!(context.program.said(op))), ("is", json!(by))];
-        let base = context.base(op);
-        let (prefix, plain) = match record.name.strip_prefix("ggml.") {
-            Some(name) => ("ggml.", name.to_lowercase()),
-            None => ("", base.to_owned()),
-        };
+        let plain = context.common_name(op);
         if let Some(own) = BINARY.iter().find(|known| **known == plain) {
             for other in BINARY.iter().filter(|other| *other != own) {
-                let name = match prefix {
-                    "" => record.name.replacen(own, other, 1),
-                    prefix => format!("{prefix}{}", other.to_uppercase()),
+                let is_ggml = record.name.starts_with("ggml.");
+                let (own, by) = if is_ggml {
+                    (own.to_uppercase(), other.to_uppercase())
+                } else {
+                    ((*own).to_owned(), (*other).to_owned())
                 };
+                let name = record.name.replacen(&own, &by, 1);
                 self.add(bits + 4.0, &OPERATION_DIFFERS, said((*other).to_owned()), op, &|op| {
                     vec![Edit { at: At::Op(op), change: renamed(context.op(op), &name) }]
                 });

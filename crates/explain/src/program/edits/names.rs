@@ -22,11 +22,13 @@ impl<'c, 'a> Names<'c, 'a> {
             return relative(weight, self.layer);
         }
         let taps = self.context.program.taps();
-        let is_known = |tap: &usize| {
-            taps[*tap].view.buffer == view.buffer && taps[*tap].view.offset == view.offset && taps[*tap].op < op
+        // Whether it was recorded or not: it is called so in every layer.
+        let is_it = |tap: &usize| {
+            let found = &taps[*tap];
+            found.view.buffer == view.buffer && found.view.elements() == view.elements() && found.op < op
         };
-        let known = self.context.slice.known().filter(is_known).last();
-        if let Some(tap) = known.filter(|&tap| taps[tap].view.elements() == view.elements()) {
+        let is_last = |tap: &usize| self.context.maker(op, view).is_some_and(|maker| taps[*tap].op >= maker);
+        if let Some(tap) = (0..taps.len()).rev().find(|tap| is_it(tap) && is_last(tap)) {
             return relative_tap(&self.context.held.place(tap).tap.to_string(), self.layer);
         }
         match self.context.maker(op, view) {

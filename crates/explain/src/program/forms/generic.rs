@@ -1,11 +1,15 @@
 //! Any operation: left out, turned about, or with another number.
 
-use firstdiff_program::{At, View};
+use firstdiff_program::{At, Operand, Scalar, View};
 use serde_json::json;
 
 use super::scale::by_keyword;
 use super::{Compute, Form, computed, function, kept, minus, numbers, plus};
+use crate::mistakes::Mistake;
+use crate::mistakes::norm::{EPSILONS, NORM_EPS};
 use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
+use crate::mistakes::rope::{BASES, ROPE_ATTENTION_FACTOR, ROPE_THETA};
+use crate::mistakes::scores::SCORE_SCALE;
 use crate::program::context::Context;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -16,16 +20,18 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let said = || vec![("operation", json!(context.program.said(op)))];
-    if context.op(op).name == "ggml.SCALE" {
-        let forms = by_keyword(context, op, "scale", &NUMBER_DIFFERS, |_| Vec::new());
-        return forms.into_iter().map(|form| form.saying(said())).collect();
-    }
-    let counts_with_one =
-        matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
+    let name = context.common_name(op);
+    let name = name.as_str();
+    let counts_with_one = matches!(name, "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
     let number = context.number(op).filter(|_| counts_with_one);
     let mut forms = Vec::new();
+    for (key, operand) in &context.op(op).keywords {
+        if let Operand::Scalar(Scalar::Float(_)) = operand {
+            forms.extend(of_keyword(context, op, key));
+        }
+    }
     let like = |view: &&View| counts(view) && view.shape == out.shape && context.is_float(view);
-    if elementwise(context.base(op)) {
+    if elementwise(name) {
         let kept_ones = context.tensors(op).into_iter().map(|(_, view)| view).filter(like);
         for (at, view) in kept_ones.enumerate() {
             let mut params = said();
@@ -33,7 +39,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)).due(number.map(|(_, number)| number)));
         }
     }
-    let turned: Option<Compute> = match context.base(op) {
+    let turned: Option<Compute> = match name {
         "add" => Some(|x| minus(&x[0], &x[1])),
         "sub" => Some(|x| plus(&x[0], &x[1])),
         "exp" => Some(|x| Some(x[0].mapv(|x| (-x).exp()))),
@@ -43,7 +49,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let views: Vec<&View> = context.tensors(op).into_iter().map(|(_, view)| view).collect();
     if let Some(turned) = turned.filter(|_| context.number(op).is_none()) {
-        let needed = if matches!(context.base(op), "add" | "sub") { 2 } else { 1 };
+        let needed = if matches!(name, "add" | "sub") { 2 } else { 1 };
         if views.len() >= needed {
             forms.push(Form::one(&SIGN_FLIPPED, said(), op, computed(&views, turned)));
         }
@@ -54,6 +60,29 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms
 }
+
+/// Other numbers that an operation takes by name: what it is called says which mistake that is.
+fn of_keyword(context: &Context<'_>, op: usize, key: &str) -> Vec<Form> {
+    let name = context.common_name(op);
+    let of_it = |(operation, known, ..): &&Number| *known == key && (operation.is_empty() || *operation == name);
+    match NUMBERS.iter().find(of_it) {
+        Some((.., mistake, values)) => by_keyword(context, op, key, mistake, |_| values.to_vec()),
+        None => {
+            let said = vec![("operation", json!(context.program.said(op)))];
+            let forms = by_keyword(context, op, key, &NUMBER_DIFFERS, |_| Vec::new());
+            forms.into_iter().map(|form| form.saying(said.clone())).collect()
+        }
+    }
+}
+
+/// Of any operation, or of the one of this name, the number of this name: the mistake that another one is, and what it often is.
+type Number = (&'static str, &'static str, &'static Mistake, &'static [f64]);
+const NUMBERS: [Number; 4] = [
+    ("", "eps", &NORM_EPS, &EPSILONS),
+    ("", "freq_base", &ROPE_THETA, &BASES),
+    ("", "attn_factor", &ROPE_ATTENTION_FACTOR, &[]),
+    ("soft_max", "scale", &SCORE_SCALE, &[1.0]),
+];
 
 /// Operations that give a value for each value.
 fn elementwise(base: &str) -> bool {

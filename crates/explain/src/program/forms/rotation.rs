@@ -14,7 +14,7 @@ use super::{Form, computed, over, times, with_number};
 use crate::mistakes::norm::QK_NORM_ORDER;
 use crate::mistakes::recorded::ROPE_LAYER_KIND;
 use crate::mistakes::rope::{
-    ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_ON_V, ROPE_PAIRING,
+    ALIASING, BASES, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_ON_V, ROPE_PAIRING,
     ROPE_PARTIAL, ROPE_POSITION, ROPE_PRECISION, ROPE_SCALING, ROPE_THETA, ROPE_TWICE,
 };
 use crate::mistakes::{Mistake, Params};
@@ -22,8 +22,6 @@ use crate::program::context::Context;
 use crate::program::explain::rounded_to;
 use crate::tolerance::search::SAME_STEP;
 
-/// Bases that models have.
-const BASES: [f64; 8] = [1e4, 1e6, 5e5, 1e5, 1e3, 1e7, 8e6, 2.5e5];
 /// Factors of scalings.
 const FACTORS: [f64; 12] = [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 32.0, 64.0];
 /// Positions by which others may be off.

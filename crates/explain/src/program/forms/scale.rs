@@ -57,20 +57,20 @@ pub(super) fn is_scaled_softmax(context: &Context<'_>, op: usize) -> bool {
 pub(super) fn by_keyword(
     context: &Context<'_>,
     op: usize,
-    key: &'static str,
+    key: &str,
     mistake: &'static Mistake,
     others: impl Fn(f64) -> Vec<f64>,
 ) -> Vec<Form> {
-    let (record, name) = (context.op(op).clone(), mistake.params[0].name);
-    let right = match record.keywords.iter().find(|(known, _)| known == key) {
+    let (record, name, key) = (context.op(op).clone(), mistake.params[0].name, key.to_owned());
+    let right = match record.keywords.iter().find(|(known, _)| *known == key) {
         Some((_, Operand::Scalar(Scalar::Float(x)))) => *x,
         Some((_, Operand::Scalar(Scalar::Int(x)))) => *x as f64,
         _ => 1.0,
     };
     let change = move |value: f64| {
         let mut other = record.clone();
-        other.keywords.retain(|(known, _)| known != key);
-        other.keywords.push((key.to_owned(), Operand::Scalar(Scalar::Float(value))));
+        other.keywords.retain(|(known, _)| *known != key);
+        other.keywords.push((key.clone(), Operand::Scalar(Scalar::Float(value))));
         Change::Operation(Box::new(other))
     };
     let other = |value: f64| Form::one(mistake, vec![(name, json!(value))], op, change(value)).due(right);
