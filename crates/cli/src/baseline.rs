@@ -11,7 +11,7 @@ use firstdiff_compare::{Place, Reason, Report, Status, TapReport};
 use firstdiff_trace::{FileError, Tap, read_regular};
 use serde::Serialize;
 
-use crate::session::Judged;
+use crate::session::Comparison;
 
 /// A tap is worse than its baseline when its NMSE is this many times what it was: other processors round differently.
 pub const ROOM: f64 = 4.0;
@@ -38,7 +38,7 @@ const NEGLIGIBLE: f64 = 0.01;
 /// The contents of a baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
-    taps: BTreeMap<Place, Was>,
+    taps: BTreeMap<Place, BaselineEntry>,
     profile: String,
     /// Token positions of each step, where the two runs have different chunks: a step's number then means these.
     cells: Option<Vec<usize>>,
@@ -80,7 +80,7 @@ fn on_a_line(text: &str) -> String {
 
 /// A tap as the baseline has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Was {
+struct BaselineEntry {
     nmse: f64,
     /// Whether it was compared at some of its positions only.
     part: bool,
@@ -122,10 +122,10 @@ impl Baseline {
             let part = tap.positions.is_some();
             match (nmse, tap.status.differs()) {
                 (Some(nmse), false) => {
-                    taps.insert(tap.place, Was { nmse, part, differed: None });
+                    taps.insert(tap.place, BaselineEntry { nmse, part, differed: None });
                 }
                 (Some(nmse), true) => {
-                    taps.insert(tap.place, Was { nmse, part, differed: Some(factor(tap)) });
+                    taps.insert(tap.place, BaselineEntry { nmse, part, differed: Some(factor(tap)) });
                 }
                 (None, true) => {
                     let why = tap.why().unwrap_or("no NMSE".into());
@@ -149,7 +149,7 @@ impl Baseline {
     }
 
     /// The file's text.
-    pub fn to_text(&self, judged: &Judged) -> String {
+    pub fn to_text(&self, judged: &Comparison) -> String {
         let mut text = format!("{HEADER} {VERSION}: NMSE of every tap; written by `firstdiff gate --update`\n");
         let meta = judged.session.reference.meta();
         let name = |value: Option<&str>| on_a_line(value.unwrap_or("unknown"));
@@ -171,7 +171,7 @@ impl Baseline {
             let lengths: Vec<String> = cells.iter().map(usize::to_string).collect();
             let _ = writeln!(text, "cells {}", lengths.join(","));
         }
-        for (place, Was { nmse, part, differed }) in &self.taps {
+        for (place, BaselineEntry { nmse, part, differed }) in &self.taps {
             // A name may hold any text; escaped it holds no space.
             let name = firstdiff_trace::escaped_name(&place.tap.to_string(), place.step);
             let part = if *part { PART } else { "" };
@@ -257,7 +257,7 @@ impl Baseline {
                 bail!("{}: an NMSE is 0 or more", bad());
             }
             let place = Place { step, tap: Tap::named(&firstdiff_trace::name_in_file(tap)) };
-            if baseline.taps.insert(place, Was { nmse, part, differed }).is_some() {
+            if baseline.taps.insert(place, BaselineEntry { nmse, part, differed }).is_some() {
                 bail!("{}: twice", bad());
             }
         }
@@ -343,13 +343,13 @@ fn cells(report: &Report) -> Option<Vec<usize>> {
 }
 
 /// Whether a tap that was accepted now agrees, and not only because it was near the tolerance.
-fn is_outgrown(tap: &TapReport, was: Was) -> bool {
+fn is_outgrown(tap: &TapReport, was: BaselineEntry) -> bool {
     let beyond_the_edge = tap.allowed.is_none_or(|allowed| was.nmse > ROOM * allowed);
     was.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == was.part && beyond_the_edge
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that anything not known to be as good is worse.
-fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
+fn worse(tap: &TapReport, was: BaselineEntry, now: Option<f64>) -> Option<String> {
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
@@ -366,7 +366,7 @@ fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
 }
 
 /// The same where the baseline is of an engine that was not at parity: its taps then are the standard.
-fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
+fn worse_than_held(tap: &TapReport, was: BaselineEntry, now: Option<f64>) -> Option<String> {
     if !tap.status.differs() && was.differed.is_none() {
         return worse(tap, was, now);
     }

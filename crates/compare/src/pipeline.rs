@@ -22,7 +22,7 @@ use crate::layout::types::Layout;
 use crate::report::detail::TapDetail;
 use crate::report::{Report, TapReport};
 use crate::rules::attribute;
-use crate::taps::context::{Options, Run};
+use crate::taps::context::{ComparisonContext, Options};
 use crate::taps::judge_taps;
 
 /// Compares `candidate` with `reference`. `graph` gives the order in which taps are produced and what each reads; without a model, use [`graph_of`].
@@ -37,7 +37,7 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let run = Run::of(reference, candidate, graph, options);
+    let run = ComparisonContext::of(reference, candidate, graph, options);
     let judged = judge_taps(&run, progress)?;
     let attributed = attribute(&run, judged)?;
     run.conclude(attributed)
@@ -45,7 +45,7 @@ pub fn compare(
 
 /// The candidate's values in the reference's order, by the layouts in which a comparison read them.
 pub struct InReferenceOrder<'a> {
-    run: Run<'a>,
+    run: ComparisonContext<'a>,
 }
 
 impl std::fmt::Debug for InReferenceOrder<'_> {
@@ -62,7 +62,7 @@ impl<'a> InReferenceOrder<'a> {
         graph: &'a Graph,
         options: &'a Options,
     ) -> InReferenceOrder<'a> {
-        InReferenceOrder { run: Run::of(reference, candidate, graph, options) }
+        InReferenceOrder { run: ComparisonContext::of(reference, candidate, graph, options) }
     }
 
     /// The candidate's values of a tap of that comparison, one for each of [`TapReport::shape`]; `None` where it was not compared whole.

@@ -12,7 +12,7 @@ pub type Params = BTreeMap<&'static str, Value>;
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Match {
+pub enum CauseCertainty {
     /// With the mistake imitated, no more than rounding is left.
     Reproduced,
     /// In weights: it is seen directly, and needs no imitation.
@@ -35,7 +35,7 @@ pub struct Diagnosis {
     pub params: Params,
     /// How sure it is.
     #[serde(rename = "match")]
-    pub matched: Match,
+    pub matched: CauseCertainty,
     /// NMSE that is left with the mistake imitated, the worst of all places.
     pub residual_nmse: Option<f64>,
     /// What is left at each place.

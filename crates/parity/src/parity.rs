@@ -10,7 +10,7 @@ use crate::render::screen::{Detail, render};
 use crate::report::Compare;
 use crate::session::pair::{PairArgs, Tools};
 use crate::session::reading::{ReadingArgs, TokenArgs};
-use crate::session::{Judged, is_recorded};
+use crate::session::{Comparison, is_recorded};
 use crate::words::one_line;
 
 /// Names the folder in which [`assert_parity!`](crate::assert_parity) leaves the page of a comparison that failed.
@@ -30,7 +30,7 @@ firstdiff_trace::debug_is_display!(NoParity);
 /// Why a candidate is not at parity. Its text is the command's screen.
 pub struct NoParity {
     text: String,
-    judged: Option<Box<Judged>>,
+    judged: Option<Box<Comparison>>,
 }
 
 impl NoParity {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Alias, Evidence, Naming, Profile, Proposal, number, propose, unnamed};
+use firstdiff_compare::{Alias, Naming, Profile, Proposal, ProposalBasis, number, propose, unnamed};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
@@ -90,10 +90,10 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     match &args.output {
         Some(path) => {
             crate::output::write(path, &text, &inputs)?;
-            let count = |is: fn(&Evidence) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
-            let sure = count(|e| matches!(e, Evidence::Content { .. }));
-            let by_size = count(|e| matches!(e, Evidence::Size { .. }));
-            let guessed = count(|e| matches!(e, Evidence::Words | Evidence::Order));
+            let count = |is: fn(&ProposalBasis) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
+            let sure = count(|e| matches!(e, ProposalBasis::Content { .. }));
+            let by_size = count(|e| matches!(e, ProposalBasis::Size { .. }));
+            let guessed = count(|e| matches!(e, ProposalBasis::Words | ProposalBasis::Order));
             let seen_once = naming.proposals.iter().filter(|p| departs(p)).count();
             let mut lines = vec![
                 format!("{sure} names found by content, written to {}", path.display()),
@@ -128,7 +128,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
 
 /// Whether tensors of a proposed name hold other values than its taps.
 fn departs(proposal: &Proposal) -> bool {
-    matches!(proposal.evidence, Evidence::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
+    matches!(proposal.evidence, ProposalBasis::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
 }
 
 /// The table as TOML, each line with its evidence.
@@ -143,16 +143,18 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
     for Proposal { name, tap, evidence } in &naming.proposals {
         let line = format!("{} = {}", key(name), key(tap));
         text += &match evidence {
-            Evidence::Content { nmse, next, matched, of } => {
+            ProposalBasis::Content { nmse, next, matched, of } => {
                 let next = next.as_ref().map(|next| format!(", next {} {}", next.tap, number(next.nmse)));
                 let (nmse, next) = (number(*nmse), next.unwrap_or_default());
                 format!("{line}  # the same values: NMSE {nmse}{next}; {matched} of {of} of this name\n")
             }
-            Evidence::Size { elements } => {
+            ProposalBasis::Size { elements } => {
                 format!("# {line}  # by size alone ({elements} elements); the values differ\n")
             }
-            Evidence::Words => format!("# {line}  # a guess by its words and size; the values differ\n"),
-            Evidence::Order => format!("# {line}  # a guess by the order of writing and size; the values differ\n"),
+            ProposalBasis::Words => format!("# {line}  # a guess by its words and size; the values differ\n"),
+            ProposalBasis::Order => {
+                format!("# {line}  # a guess by the order of writing and size; the values differ\n")
+            }
         };
     }
     for Alias { name, same_as } in &naming.aliases {

@@ -16,7 +16,7 @@ use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
 use crate::report::{Compare, Failure, Outcome};
 use crate::session::pair::PairArgs;
-use crate::session::{Judged, Session, TOOLS, Tools};
+use crate::session::{Comparison, Session, TOOLS, Tools};
 
 pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/dump
@@ -169,7 +169,7 @@ pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a s
 }
 
 /// The exit code; prints one line on standard error where the pair is incomparable.
-pub(crate) fn finish(judged: &Judged) -> Result<u8> {
+pub(crate) fn finish(judged: &Comparison) -> Result<u8> {
     let [reference, candidate] =
         [&judged.session.reference, &judged.session.candidate].map(|dump| dump.path().display());
     exit(&judged.report.verdict, format_args!("{reference} and {candidate}"))

@@ -14,7 +14,7 @@ use crate::output::{DIVERGED, Inputs, PARITY, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
 use crate::report::{Failure, Gate, Outcome, RequiredUnchecked, not_checked};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
 use crate::session::pair::PairArgs;
@@ -146,7 +146,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
 /// Writes the baseline, and reports that.
 fn update(
     args: &GateArgs,
-    judged: &Judged,
+    judged: &Comparison,
     accepted: Accepted,
     unmet: &[RequiredUnchecked],
     code: u8,
@@ -173,7 +173,12 @@ fn update(
 }
 
 /// The message of a gate that passes. `held`: who accepted the differences.
-fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>, held: Option<&Accepted>) -> String {
+fn passed_in_words(
+    args: &GateArgs,
+    judged: &Comparison,
+    baseline: Option<&Baseline>,
+    held: Option<&Accepted>,
+) -> String {
     let taps = taps_in_words(baseline.map_or(0, Baseline::len));
     let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
     let what = if held.is_some() { "not parity: held to its own baseline, " } else { "" };
@@ -201,7 +206,7 @@ fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
 }
 
 /// The reasons for the gate to fail: taps worse than the baseline, taps that had to be compared, and differences that no baseline allows.
-fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
+fn failures(judged: &Comparison, regressions: &[Regression], held: bool, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
     let report = &judged.report;
     let worse = regressions.iter().map(|worse| Failure {
         place: report.name(worse.place),
@@ -214,7 +219,7 @@ fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[Re
 }
 
 /// Notes, each on a line of its own: that only the candidate asks for such a profile, and what was not checked.
-pub(crate) fn note(judged: &Judged) -> String {
+pub(crate) fn note(judged: &Comparison) -> String {
     let loosened = judged.session.loosened.map(|loosened| format!("note: {}\n", loosened.note()));
     let open = not_checked(&judged.report, &judged.session.candidate.path().to_string_lossy());
     let open = open.into_iter().map(|line| format!("not checked: {line}\n"));

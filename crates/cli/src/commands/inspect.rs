@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anstyle::Style;
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
+use firstdiff_compare::{InspectFinding, Inspection, Sureness, inspect};
 use firstdiff_trace::{Rows, Site, Tap};
 
 use crate::output::{DIVERGED, Inputs, PARITY};
@@ -140,10 +140,10 @@ fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
 }
 
 /// Findings grouped by kind, the most certain first, else in the order in which they were found.
-fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&Finding>> {
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&InspectFinding>> {
+    let mut groups: Vec<Vec<&InspectFinding>> = Vec::new();
     for finding in &inspection.findings {
-        let same = |g: &&mut Vec<&Finding>| {
+        let same = |g: &&mut Vec<&InspectFinding>| {
             (g[0].sure, g[0].what, g[0].points_to) == (finding.sure, finding.what, finding.points_to)
         };
         match if verbose { None } else { groups.iter_mut().find(same) } {
@@ -163,7 +163,7 @@ fn style(sure: Sureness) -> Style {
     }
 }
 
-fn finding(screen: &mut Screen, group: &[&Finding]) {
+fn finding(screen: &mut Screen, group: &[&InspectFinding]) {
     let first = group[0];
     let sure = paint(style(first.sure), &format!("{:<7}", first.sure.name()));
     let more = if group.len() > 1 { " (the first)" } else { "" };
@@ -174,7 +174,7 @@ fn finding(screen: &mut Screen, group: &[&Finding]) {
 }
 
 /// `layers 0-21, q_rope`; the first few names where sites are several.
-fn places(group: &[&Finding]) -> String {
+fn places(group: &[&InspectFinding]) -> String {
     if group.len() == 1 {
         return group[0].place.to_string();
     }

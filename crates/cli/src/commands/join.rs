@@ -35,7 +35,7 @@ pub(crate) struct JoinArgs {
 /// The arguments that `compare` was given.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
-struct Asked {
+struct CompareArguments {
     #[command(flatten)]
     pair: PairArgs,
     #[arg(long)]
@@ -134,7 +134,7 @@ pub(crate) fn run(args: JoinArgs) -> Result<u8> {
     let more = absent.checked_sub(NAMED + 1).map_or(String::new(), |more| format!(" and {} more", more + 1));
     ensure!(absent == 0, "part {missing}{more} is missing");
     ensure!(parts.len() == of, "a part is named twice");
-    let asked = Asked::try_parse_from(&first.asked)?;
+    let asked = CompareArguments::try_parse_from(&first.asked)?;
     let judged: JudgedBefore = parts.into_iter().map(|(_, judged)| judged).collect();
     show(&asked.pair, asked.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
 }

@@ -11,7 +11,7 @@ use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
 use crate::render::table::taps;
-use crate::report::{Architecture, Counts, Judged, JudgedIn, Replay, WrongOperation, where_of};
+use crate::report::{Architecture, Counts, JudgedIn, Replay, ReplayInputs, WrongOperation, where_of};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
 use crate::session::given::CandidateArgs;
@@ -82,7 +82,7 @@ fn screen(session: &ReplaySession, told: &Replay, verdict: &Verdict, verbose: bo
 }
 
 /// What is judged, and in which arithmetic.
-pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judged) {
+pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &ReplayInputs) {
     let Architecture { family, layers, hidden } = &told.architecture;
     let what = format!("({family}, {layers} layers, {hidden} wide)");
     screen.line(&format!("model      {}  {}", safe(&told.model), paint(DIM, &what)));
@@ -103,7 +103,7 @@ pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judge
 const MOST_ROUTERS: usize = 4;
 
 /// What was not checked, and other notes.
-pub(crate) fn rest(screen: &mut Screen, told: &Judged) {
+pub(crate) fn rest(screen: &mut Screen, told: &ReplayInputs) {
     not_checked(screen, &told.not_checked);
     for warning in &told.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));

@@ -8,7 +8,7 @@ use firstdiff_trace::{Entry, Tap};
 use rayon::prelude::*;
 
 use crate::output::{Inputs, PARITY, is_stdout, print};
-use crate::report::{Map, NoHead, Show, Shown};
+use crate::report::{Map, NoHead, Show, TensorSummary};
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{safe, shorten, with_suggestion};
 
@@ -86,7 +86,8 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
         }
     }
     let bar = crate::progress::Bar::new(&dump);
-    let taps: Vec<Shown> = asked.par_iter().map(|entry| Shown::of(&dump, entry)).collect::<Result<_, _>>()?;
+    let taps: Vec<TensorSummary> =
+        asked.par_iter().map(|entry| TensorSummary::of(&dump, entry)).collect::<Result<_, _>>()?;
     bar.finish();
     let map = match asked[..] {
         [entry] => Map::of(entry.tap.site, &dump.read(entry)?, args.head).map_err(|NoHead { head, heads }| {

@@ -116,7 +116,7 @@ impl fmt::Display for Failure {
 
 /// A run that ended successfully.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct EngineRun {
     pub(crate) question: Question,
     pub(crate) dump: Dump,
     /// All that it holds of the vocabulary, and the other requested taps.
@@ -144,14 +144,14 @@ impl Engine {
     ///
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
-    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<Run, Failure>> {
+    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<EngineRun, Failure>> {
         let asked = self.asked(question, turn);
         let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
         if turn == 0
             && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
             && let Ok(dump) = open(&folder.join("dump"), &question.taps)
         {
-            return Ok(Ok(Run {
+            return Ok(Ok(EngineRun {
                 entries: entries(&dump, question),
                 question: question.clone(),
                 dump,
@@ -171,7 +171,7 @@ impl Engine {
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
         let dump = open(&folder.join("dump"), &question.taps)?;
-        Ok(Ok(Run { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
+        Ok(Ok(EngineRun { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
     }
 
     /// Makes a run in a folder of its own, and returns how many seconds it took.

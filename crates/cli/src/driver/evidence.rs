@@ -10,11 +10,11 @@ use firstdiff_trace::{
     DType, Dump, Element, Entry, Meta, NamedRows, RecordError, Recorder, Rows, Tap, to_bf16, to_f16,
 };
 
-use crate::driver::engine::{Run, open};
+use crate::driver::engine::{EngineRun, open};
 
 /// One tap of one step: the rows seen so far.
 #[derive(Clone, Debug)]
-struct Seen {
+struct CollectedRows {
     dtype: DType,
     shape: Vec<usize>,
     /// The positions of the rows, ascending; `None`: all there are, or a shape that does not show them.
@@ -32,8 +32,8 @@ pub(crate) struct Wavering {
 
 /// All that the runs wrote.
 #[derive(Debug, Default)]
-pub(crate) struct Evidence {
-    seen: BTreeMap<Place, Seen>,
+pub(crate) struct CollectedTaps {
+    seen: BTreeMap<Place, CollectedRows>,
     /// The engine's own metadata.
     pub(crate) meta: Option<Meta>,
     /// The positions of each place that were seen twice, not only in runs of an earlier start.
@@ -50,10 +50,10 @@ pub(crate) struct Evidence {
     pub(crate) bytes: u64,
 }
 
-impl Evidence {
+impl CollectedTaps {
     /// Nothing yet, from an engine with this metadata.
-    pub(crate) fn of(meta: Option<Meta>) -> Evidence {
-        Evidence { meta, ..Evidence::default() }
+    pub(crate) fn of(meta: Option<Meta>) -> CollectedTaps {
+        CollectedTaps { meta, ..CollectedTaps::default() }
     }
 
     /// Adds what a run wrote of a prompt of `tokens` tokens; returns the first place where it differs from an earlier run by more than `noise` allows.
@@ -62,7 +62,7 @@ impl Evidence {
     /// When a tensor cannot be read.
     pub(crate) fn absorb(
         &mut self,
-        run: &Run,
+        run: &EngineRun,
         (tokens, last_step): (usize, u32),
         noise: impl Fn(Tap, DType) -> f64,
     ) -> Result<Option<Wavering>> {
@@ -83,7 +83,7 @@ impl Evidence {
                 && run.question.rows != Rows::Named(NamedRows::All)
                 && !entry.tap.is_open();
             let values = run.dump.read(entry)?.values().to_f64();
-            let new = Seen { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
+            let new = CollectedRows { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
             let axis = place.tap.site.position_axis();
             let fresh = self.fresh.entry(place).or_default();
             if !run.kept {
@@ -116,7 +116,7 @@ impl Evidence {
     }
 
     /// Takes over the first run's metadata, and the tokens it was fed where they are known otherwise.
-    pub(crate) fn describe(&mut self, run: &Run, tokens: Option<&[u32]>, decoded: &[u32]) {
+    pub(crate) fn describe(&mut self, run: &EngineRun, tokens: Option<&[u32]>, decoded: &[u32]) {
         let list = |ids: &[u32]| Some(ids.iter().map(|&id| i64::from(id)).collect());
         let mut meta = run.dump.meta().clone();
         meta.tokens = tokens.map_or(meta.tokens, list);
@@ -164,7 +164,7 @@ impl Evidence {
             recorder.describe(|own| *own = Meta { taps: Some(Vec::new()), rows: None, ..of_this_folder(own, meta) });
         }
         let decoded = self.meta.as_ref().and_then(|meta| meta.decode_tokens.clone());
-        let rows_of = |place: &Place, seen: &Seen| {
+        let rows_of = |place: &Place, seen: &CollectedRows| {
             let is_whole = place.step == 0 && !place.tap.is_open() && seen.shape.len() == place.tap.site.axes().len();
             is_whole.then(|| seen.positions(place.tap.site.position_axis()).len())
         };
@@ -238,7 +238,7 @@ fn held(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
     said.or_else(|| listed(asked).filter(|_| count < positions)).filter(|rows| rows.len() == count && count < positions)
 }
 
-impl Seen {
+impl CollectedRows {
     fn positions(&self, axis: usize) -> Vec<usize> {
         let all = || (0..self.shape.get(axis).copied().unwrap_or(1)).collect();
         self.rows.clone().unwrap_or_else(all)
@@ -261,7 +261,7 @@ impl Seen {
     }
 
     /// Both together: all rows where one side has all, else the rows of either.
-    fn joined(&self, new: Seen, axis: usize) -> Seen {
+    fn joined(&self, new: CollectedRows, axis: usize) -> CollectedRows {
         let (Some(ours), Some(theirs)) = (&self.rows, &new.rows) else {
             return if self.rows.is_none() { self.clone() } else { new };
         };
@@ -287,7 +287,7 @@ impl Seen {
         }
         let mut shape = self.shape.clone();
         shape[axis] = rows.len();
-        Seen { dtype: self.dtype, shape, rows: Some(rows), values }
+        CollectedRows { dtype: self.dtype, shape, rows: Some(rows), values }
     }
 }
 
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn rows_of_two_runs_are_joined() {
-        let seen = |rows: Vec<usize>, values: &[f64]| Seen {
+        let seen = |rows: Vec<usize>, values: &[f64]| CollectedRows {
             dtype: DType::F32,
             shape: vec![2, rows.len(), 1],
             rows: Some(rows),

@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::{Extent, Place, Profile, allowed_nmse};
 use firstdiff_trace::{DType, Meta, Tap};
 
-use crate::driver::engine::{Engine, Failure, Question, Run};
-use crate::driver::evidence::{Evidence, size};
+use crate::driver::engine::{Engine, EngineRun, Failure, Question};
+use crate::driver::evidence::{CollectedTaps, size};
 use crate::driver::kept::{KeptRuns, Trust, compared};
 use crate::render::screen::Screen;
 
@@ -79,7 +79,7 @@ impl Asking {
 }
 
 /// A run as it is reported.
-pub(crate) struct Told {
+pub(crate) struct RunSummary {
     pub(crate) question: Question,
     pub(crate) why: &'static str,
     pub(crate) kept: bool,
@@ -90,12 +90,12 @@ pub(crate) struct Told {
     pub(crate) says: String,
 }
 
-impl Told {
+impl RunSummary {
     /// A run that wrote these places.
-    pub(crate) fn of(run: &Run, question: &Question, why: &'static str, came: Vec<Place>) -> Told {
+    pub(crate) fn of(run: &EngineRun, question: &Question, why: &'static str, came: Vec<Place>) -> RunSummary {
         let bytes = run.entries.iter().map(size).sum();
         let (kept, seconds) = (run.kept, run.seconds);
-        Told { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() }
+        RunSummary { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() }
     }
 
     /// The requested taps that it did not write.
@@ -107,8 +107,8 @@ impl Told {
 /// An engine, and what it has written so far.
 pub(crate) struct Driver {
     pub(crate) engine: Engine,
-    pub(crate) evidence: Evidence,
-    pub(crate) runs: Vec<Told>,
+    pub(crate) evidence: CollectedTaps,
+    pub(crate) runs: Vec<RunSummary>,
     /// What was done with the runs of an earlier start.
     pub(crate) kept: Option<KeptRuns>,
     /// Taps that were requested and not written.
@@ -119,7 +119,7 @@ pub(crate) struct Driver {
 }
 
 /// What was done with the runs of an earlier start.
-pub(crate) enum Earlier {
+pub(crate) enum EarlierRuns {
     /// There are none.
     None,
     /// They may be used.
@@ -142,7 +142,7 @@ impl Driver {
         };
         Driver {
             engine,
-            evidence: Evidence::default(),
+            evidence: CollectedTaps::default(),
             runs: Vec::new(),
             kept: None,
             absent: BTreeSet::new(),
@@ -163,9 +163,9 @@ impl Driver {
     ///
     /// # Errors
     /// When a folder cannot be read or written.
-    pub(crate) fn try_kept(&mut self) -> Result<Earlier> {
+    pub(crate) fn try_kept(&mut self) -> Result<EarlierRuns> {
         let runs = self.engine.kept();
-        let Some(last) = runs.last() else { return Ok(Earlier::None) };
+        let Some(last) = runs.last() else { return Ok(EarlierRuns::None) };
         let mut bytes = 0;
         let looked = self.engine.repeat(last, |kept, again| {
             bytes = again.all_entries().iter().map(size).sum();
@@ -174,13 +174,13 @@ impl Driver {
         let trust = match looked {
             Ok(trust) => trust,
             Err(Failure::Others(..) | Failure::Silent(..)) => Trust::Otherwise,
-            Err(failure) => return Ok(Earlier::Failed(failure)),
+            Err(failure) => return Ok(EarlierRuns::Failed(failure)),
         };
         self.evidence.bytes += bytes;
         self.kept = KeptRuns::new(&runs, Trust::Same);
         Ok(match trust {
-            Trust::Same => Earlier::Usable,
-            other => Earlier::Useless(other),
+            Trust::Same => EarlierRuns::Usable,
+            other => EarlierRuns::Useless(other),
         })
     }
 
@@ -191,7 +191,7 @@ impl Driver {
     pub(crate) fn discard(&mut self, why: Trust) -> Result<()> {
         self.engine.forget()?;
         let bytes = self.evidence.bytes;
-        self.evidence = Evidence::default();
+        self.evidence = CollectedTaps::default();
         self.evidence.bytes = bytes;
         self.runs.clear();
         if let Some(kept) = &mut self.kept {

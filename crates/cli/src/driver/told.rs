@@ -8,9 +8,9 @@ use firstdiff_trace::Tap;
 use crate::driver::engine::ANY_STEP;
 use crate::driver::evidence::Wavering;
 use crate::driver::kept::Trust;
-use crate::driver::{Driver, Told};
+use crate::driver::{Driver, RunSummary};
 use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
-use crate::report::Run;
+use crate::report::EngineRunReport;
 use crate::words::{safe, shorten};
 
 /// Which engine is asked and compared with what, before the first run.
@@ -36,7 +36,7 @@ pub(crate) fn kept(driver: &Driver) -> Screen {
 }
 
 /// What was checked, and what it shows.
-pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
+pub(crate) fn run_line(number: usize, run: &RunSummary) -> Screen {
     let mut screen = Screen::default();
     let rows = match run.question.rows_text().as_str() {
         "all" => "all positions".to_owned(),
@@ -59,7 +59,7 @@ pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
 }
 
 /// What a run shows, by what it wrote.
-pub(crate) fn says(run: &Told, report: &Report) -> String {
+pub(crate) fn says(run: &RunSummary, report: &Report) -> String {
     let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
         let came = |t: &&TapReport| run.came.contains(&t.place) && wanted(t.status);
         report.taps.iter().filter(came).map(|t| t.place).collect()
@@ -86,7 +86,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
 }
 
 /// Each tap once, with its steps where not all steps were written.
-fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> Vec<String> {
+fn by_tap(places: &[Place], run: &RunSummary, alignment: Option<&ChunkAlignment>) -> Vec<String> {
     let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
     taps.sort();
     taps.dedup();
@@ -134,8 +134,8 @@ pub(crate) fn in_bytes(bytes: u64) -> String {
 }
 
 /// A run, as data.
-pub(crate) fn of_run(run: &Told) -> Run {
-    Run {
+pub(crate) fn of_run(run: &RunSummary) -> EngineRunReport {
+    EngineRunReport {
         taps: run.question.taps_text(),
         steps: run.question.steps_text(),
         rows: run.question.rows_text(),

@@ -3,7 +3,7 @@
 use firstdiff_compare::number;
 
 use crate::render::screen::{BOLD, DIM, Screen, WARN, described, paint};
-use crate::report::{Map, Show, Shown};
+use crate::report::{Map, Show, TensorSummary};
 use crate::words::{layers_in_short, safe, shorten};
 
 /// The most lines of tensors, unless all are requested.
@@ -46,20 +46,20 @@ pub(crate) fn screen(told: &Show, each: bool, verbose: bool, others: usize) -> S
     screen
 }
 
-fn name(tap: &Shown) -> String {
+fn name(tap: &TensorSummary) -> String {
     let step = if tap.step == 0 { String::new() } else { format!(" (decode step {})", tap.step) };
     format!("{}{step}", safe(&tap.tap))
 }
 
 /// A line for the tensors of one name in several layers with the same shape and type; all decode steps together.
-fn kinds(screen: &mut Screen, taps: &[Shown]) {
-    let mut groups: Vec<(Kind<'_>, Vec<&Shown>)> = Vec::new();
+fn kinds(screen: &mut Screen, taps: &[TensorSummary]) {
+    let mut groups: Vec<(TensorGroup<'_>, Vec<&TensorSummary>)> = Vec::new();
     let first = taps.iter().map(|tap| tap.step).min().unwrap_or(0);
     if first > 0 {
         screen.line(&paint(BOLD, &format!("decode step {first}")));
     }
     for tap in taps.iter().filter(|tap| tap.step == first) {
-        let kind = Kind::of(tap);
+        let kind = TensorGroup::of(tap);
         match groups.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, group)) => group.push(tap),
             None => groups.push((kind, vec![tap])),
@@ -73,7 +73,7 @@ fn kinds(screen: &mut Screen, taps: &[Shown]) {
             if layers.is_empty() { kind.before.to_owned() } else { format!("{}{layers}{}", kind.before, kind.after) };
         screen.line(&line(&safe(&name), group));
     }
-    let later: Vec<&Shown> = taps.iter().filter(|tap| tap.step > first).collect();
+    let later: Vec<&TensorSummary> = taps.iter().filter(|tap| tap.step > first).collect();
     if let Some(last) = later.iter().map(|tap| tap.step).max() {
         let largest = later.iter().filter_map(|tap| tap.peak()).fold(0.0, f64::max);
         let text = format!("  decode steps up to {last}: {} tensors, largest {}", later.len(), number(largest));
@@ -83,17 +83,17 @@ fn kinds(screen: &mut Screen, taps: &[Shown]) {
 
 /// What tensors on one line have in common.
 #[derive(PartialEq)]
-struct Kind<'a> {
+struct TensorGroup<'a> {
     before: &'a str,
     after: &'a str,
     shape: &'a [usize],
     dtype: &'static str,
 }
 
-impl Kind<'_> {
-    fn of(tap: &Shown) -> Kind<'_> {
+impl TensorGroup<'_> {
+    fn of(tap: &TensorSummary) -> TensorGroup<'_> {
         let (before, _, after) = split(&tap.tap);
-        Kind { before, after, shape: &tap.shape, dtype: tap.dtype }
+        TensorGroup { before, after, shape: &tap.shape, dtype: tap.dtype }
     }
 }
 
@@ -110,9 +110,9 @@ fn split(name: &str) -> (&str, Option<u32>, &str) {
     }
 }
 
-fn line(name: &str, group: &[&Shown]) -> String {
+fn line(name: &str, group: &[&TensorSummary]) -> String {
     let first = group[0];
-    let range = |value: &dyn Fn(&Shown) -> Option<f64>| {
+    let range = |value: &dyn Fn(&TensorSummary) -> Option<f64>| {
         let values: Vec<f64> = group.iter().filter_map(|tap| value(tap)).collect();
         let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
         match values.len() {
@@ -127,7 +127,7 @@ fn line(name: &str, group: &[&Shown]) -> String {
 }
 
 /// Anything unusual about some of the tensors.
-fn odd(group: &[&Shown]) -> String {
+fn odd(group: &[&TensorSummary]) -> String {
     let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.odd()?))) else { return String::new() };
     let others = group.iter().filter(|tap| tap.odd().is_some()).count() - 1;
     let others = if others == 0 { String::new() } else { format!(", and {others} others are odd") };
@@ -135,7 +135,7 @@ fn odd(group: &[&Shown]) -> String {
     format!("  {}", paint(WARN, &format!("{odd}{where_}")))
 }
 
-fn whole(screen: &mut Screen, tap: &Shown, map: Option<&Map>, others: usize) {
+fn whole(screen: &mut Screen, tap: &TensorSummary, map: Option<&Map>, others: usize) {
     screen.line(&format!("{}  {}", paint(BOLD, &name(tap)), paint(DIM, &format!("{:?} {}", tap.shape, tap.dtype))));
     let told = |value: Option<f64>| value.map_or("-".to_owned(), number);
     let percent =

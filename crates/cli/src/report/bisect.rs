@@ -18,7 +18,7 @@ pub struct Bisect {
     /// The folder of the runs.
     pub work: String,
     /// Every run.
-    pub runs: Vec<Run>,
+    pub runs: Vec<EngineRunReport>,
     /// The runs of an earlier start.
     pub kept_runs: Option<KeptRuns>,
     /// Bytes that the engine wrote.
@@ -76,7 +76,7 @@ pub struct Unrepeated {
 
 /// One run of the engine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct EngineRunReport {
     /// The taps it was asked for.
     pub taps: String,
     /// The steps.

@@ -8,7 +8,9 @@ use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Dump, Site, Tap};
 use serde::Serialize;
 
-use crate::report::{Compare, Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance, Run, names};
+use crate::report::{
+    Compare, Conclusion, Diagnosis, EngineRunReport, Header, KeptRuns, Provenance, ReplayInputs, names,
+};
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
 use crate::session::wanted::{narrowing, positions};
@@ -37,7 +39,7 @@ pub struct Explain {
     pub conclusion: Conclusion,
     /// What was judged, and in which arithmetic.
     #[serde(flatten)]
-    pub judged: Judged,
+    pub judged: ReplayInputs,
     /// Each fault, with all places where it was found.
     pub findings: Vec<Explained>,
     /// Ids of mistakes that these recordings could not have shown.
@@ -47,18 +49,18 @@ pub struct Explain {
     pub reference: Option<OfReference>,
     /// What an engine was asked for (`--run`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<EngineQueries>,
 }
 
 /// What an engine was asked for, run by run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Asked {
+pub struct EngineQueries {
     /// The engine's command line.
     pub engine: String,
     /// The folder of the runs; the dump of all that was written is its `evidence`.
     pub work: String,
     /// Every run.
-    pub runs: Vec<Run>,
+    pub runs: Vec<EngineRunReport>,
     /// The runs of an earlier start.
     pub kept_runs: Option<KeptRuns>,
     /// Bytes that the engine wrote.
@@ -142,7 +144,7 @@ impl Explain {
         Explain {
             header: Header::new("explain"),
             conclusion: Conclusion::new(verdict),
-            judged: Judged::of(session),
+            judged: ReplayInputs::of(session),
             findings: Explained::all(session),
             not_testable: not_testable.to_vec(),
             reference: reference.map(OfReference::of),

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::baseline::{Accepted, Regression};
 use crate::report::{Compare, RequiredUnchecked};
-use crate::session::Judged;
+use crate::session::Comparison;
 
 /// The report of `firstdiff gate`.
 #[derive(Clone, Debug, Serialize)]
@@ -21,12 +21,12 @@ pub struct Gate {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted: Option<Accepted>,
     /// The taps that are worse, or so much better that the baseline allows more than is needed.
-    pub regressions: Vec<Worse>,
+    pub regressions: Vec<RegressionReport>,
 }
 
 /// A tap that is worse than its baseline, or no longer needs to be accepted.
 #[derive(Clone, Debug, Serialize)]
-pub struct Worse {
+pub struct RegressionReport {
     /// Its name.
     pub tap: String,
     /// Its step.
@@ -45,7 +45,7 @@ pub struct Worse {
 impl Gate {
     /// `accepted`: for a baseline of an engine that was not at parity, and still is not; `required_unchecked`: taps that had to be compared and were not.
     pub fn of(
-        judged: &Judged,
+        judged: &Comparison,
         regressions: &[Regression],
         accepted: Option<&Accepted>,
         required_unchecked: Vec<RequiredUnchecked>,
@@ -57,14 +57,14 @@ impl Gate {
             compare: Compare { required_unchecked, ..Compare::new("gate", judged) },
             held_to_own_baseline: held,
             accepted: accepted.cloned(),
-            regressions: regressions.iter().map(Worse::of).collect(),
+            regressions: regressions.iter().map(RegressionReport::of).collect(),
         }
     }
 }
 
-impl Worse {
-    fn of(worse: &Regression) -> Worse {
-        Worse {
+impl RegressionReport {
+    fn of(worse: &Regression) -> RegressionReport {
+        RegressionReport {
             tap: worse.place.tap.to_string(),
             step: worse.place.step,
             was: worse.was,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Finding, Inspection, Sureness};
+use firstdiff_compare::{InspectFinding, Inspection, Sureness};
 use firstdiff_trace::{Dump, stored_name};
 use serde::Serialize;
 
@@ -23,9 +23,9 @@ pub struct Inspect {
     /// How many tensors were read.
     pub looked_at: usize,
     /// How many kinds of findings there are, by certainty.
-    pub counts: Kinds,
+    pub counts: FindingCounts,
     /// The findings.
-    pub findings: Vec<Seen>,
+    pub findings: Vec<InspectFindingReport>,
     /// What was not recorded, and so not checked.
     pub unseen: Vec<String>,
     /// Names in the dump that are no taps.
@@ -38,7 +38,7 @@ pub struct Inspect {
 
 /// How many kinds of findings there are, by certainty.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Kinds {
+pub struct FindingCounts {
     /// No right engine does this.
     pub certain: usize,
     /// Most right engines do not do this.
@@ -49,7 +49,7 @@ pub struct Kinds {
 
 /// Something noticed in a single dump.
 #[derive(Clone, Debug, Serialize)]
-pub struct Seen {
+pub struct InspectFindingReport {
     /// The tap it was seen in.
     pub tap: String,
     /// That tap, and others concerned.
@@ -76,8 +76,8 @@ impl Inspect {
             verdict: None,
             candidate: Provenance::new(dump),
             looked_at: inspection.taps,
-            counts: Kinds::of(inspection),
-            findings: inspection.findings.iter().map(Seen::of).collect(),
+            counts: FindingCounts::of(inspection),
+            findings: inspection.findings.iter().map(InspectFindingReport::of).collect(),
             unseen: inspection.unseen.clone(),
             unmapped: not_looked_at(dump),
             next: next(dump, inspection),
@@ -97,11 +97,11 @@ pub(crate) fn not_looked_at(dump: &Dump) -> Vec<String> {
     dump.unmapped().iter().filter(|name| !open.contains(*name)).cloned().collect()
 }
 
-impl Seen {
-    fn of(finding: &Finding) -> Seen {
+impl InspectFindingReport {
+    fn of(finding: &InspectFinding) -> InspectFindingReport {
         let mut taps = vec![finding.place.tap.to_string()];
         taps.extend(finding.others.iter().map(ToString::to_string));
-        Seen {
+        InspectFindingReport {
             tap: taps[0].clone(),
             taps,
             step: finding.place.step,
@@ -114,13 +114,13 @@ impl Seen {
     }
 }
 
-impl Kinds {
-    fn of(inspection: &Inspection) -> Kinds {
+impl FindingCounts {
+    fn of(inspection: &Inspection) -> FindingCounts {
         let of = |sure: Sureness| {
             let kinds = inspection.findings.iter().filter(|f| f.sure == sure).map(|f| (f.what, f.points_to));
             kinds.collect::<BTreeSet<_>>().len()
         };
-        Kinds { certain: of(Sureness::Certain), likely: of(Sureness::Likely), note: of(Sureness::Note) }
+        FindingCounts { certain: of(Sureness::Certain), likely: of(Sureness::Likely), note: of(Sureness::Note) }
     }
 }
 

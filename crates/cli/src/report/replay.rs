@@ -7,8 +7,8 @@ use firstdiff_explain::replay::{Reason, Replayed, Rerouted, Routing};
 use serde::Serialize;
 
 use crate::report::{
-    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, OtherArithmetic, Provenance, TapEntry, names,
-    not_checked,
+    CoarserProfileReport, Conclusion, Counts, Diagnosis, Header, JudgedIn, OtherArithmetic, Provenance, TapEntry,
+    names, not_checked,
 };
 use crate::session::cause;
 use crate::session::replay::{COARSE, ReplaySession};
@@ -25,7 +25,7 @@ pub struct Replay {
     pub conclusion: Conclusion,
     /// What was judged, and in which arithmetic.
     #[serde(flatten)]
-    pub judged: Judged,
+    pub judged: ReplayInputs,
     /// Wrong operations, the same one of several layers together, in the order of the Plan.
     pub findings: Vec<WrongOperation>,
     /// Where all products with weights are in another arithmetic.
@@ -36,7 +36,7 @@ pub struct Replay {
 
 /// What `replay` and `explain` judged, and every tap.
 #[derive(Clone, Debug, Serialize)]
-pub struct Judged {
+pub struct ReplayInputs {
     /// The arithmetic in which it was judged.
     #[serde(flatten)]
     pub judged_in: JudgedIn,
@@ -72,7 +72,7 @@ pub struct Routed {
     /// Those that go elsewhere.
     pub rerouted: Vec<Rerouted>,
     /// Whether the router is wrong by itself, or why it is not.
-    pub because: Because,
+    pub because: RoutingCause,
     /// All of this in words.
     pub words: String,
 }
@@ -80,7 +80,7 @@ pub struct Routed {
 /// Why tokens go to other experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Because {
+pub enum RoutingCause {
     /// Rounding decides between them: no fault.
     Rounding,
     /// Its scores differ from the reference's, and this is the right choice by them.
@@ -95,12 +95,12 @@ impl Routed {
     fn of(routing: &Routing, replay: &firstdiff_explain::replay::Replay) -> Routed {
         let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
         let because = match judged.map(|tap| tap.report.status) {
-            Some(Status::Diverged) => Because::Fault,
+            Some(Status::Diverged) => RoutingCause::Fault,
             // Behind a fault, its scores differ because of that.
-            Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => Because::Scores,
-            _ if routing.is_rounding() => Because::Rounding,
-            Some(status) if status.agrees() => Because::Scores,
-            _ => Because::Unknown,
+            Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => RoutingCause::Scores,
+            _ if routing.is_rounding() => RoutingCause::Rounding,
+            Some(status) if status.agrees() => RoutingCause::Scores,
+            _ => RoutingCause::Unknown,
         };
         let Routing { place, rows, tokens, .. } = routing;
         Routed {
@@ -115,7 +115,7 @@ impl Routed {
 }
 
 /// `2 of 12 tokens go to other experts than the reference's ..`
-fn in_words(routing: &Routing, because: Because) -> String {
+fn in_words(routing: &Routing, because: RoutingCause) -> String {
     let list = |experts: &[usize]| experts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let tokens = if routing.rows == 1 { "token" } else { "tokens" };
     let how = routing.widest().map(|token| {
@@ -126,10 +126,10 @@ fn in_words(routing: &Routing, because: Because) -> String {
         format!("{which} goes to {} instead of {}{margin}", list(&token.taken), list(&token.left))
     });
     let why = match because {
-        Because::Rounding => "rounding decides between them: no fault",
-        Because::Scores => "right by the candidate's own scores, which are others than the reference's",
-        Because::Fault => "not what the candidate's own scores say",
-        Because::Unknown => "whether its own scores say so is not known",
+        RoutingCause::Rounding => "rounding decides between them: no fault",
+        RoutingCause::Scores => "right by the candidate's own scores, which are others than the reference's",
+        RoutingCause::Fault => "not what the candidate's own scores say",
+        RoutingCause::Unknown => "whether its own scores say so is not known",
     };
     let how = how.unwrap_or_default();
     let count = routing.tokens.len();
@@ -224,7 +224,7 @@ impl Replay {
         Replay {
             header: Header::new("replay"),
             conclusion: Conclusion::new(verdict),
-            judged: Judged::of(session),
+            judged: ReplayInputs::of(session),
             findings: session.replay.wrong().iter().map(|group| WrongOperation::of(session, group)).collect(),
             arithmetic: session.other_arithmetic().map(crate::session::diagnosis::other_arithmetic),
             next: next(session).filter(|_| *verdict == Verdict::Diverged),
@@ -232,16 +232,16 @@ impl Replay {
     }
 }
 
-impl Judged {
-    pub(crate) fn of(session: &ReplaySession) -> Judged {
+impl ReplayInputs {
+    pub(crate) fn of(session: &ReplaySession) -> ReplayInputs {
         let ReplaySession { given, replay, .. } = session;
         let listed = session.report(&Verdict::Parity);
         let (family, layers, hidden) = given.source.sizes();
-        Judged {
+        ReplayInputs {
             judged_in: JudgedIn {
                 profile: given.named.name(),
                 profile_reason: given.why.clone(),
-                profile_loosened: Loosened::new(given.loosened),
+                profile_loosened: CoarserProfileReport::new(given.loosened),
                 cache: replay.cache.name(),
                 cache_is_assumed: replay.cache_is_assumed,
             },

@@ -7,7 +7,7 @@ use firstdiff_explain::mistakes::find;
 use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Side, State};
 use serde::Serialize;
 
-use crate::report::{Conclusion, Header, Match};
+use crate::report::{CauseCertainty, Conclusion, Header};
 
 /// The report of `firstdiff weights`.
 #[derive(Clone, Debug, Serialize)]
@@ -93,7 +93,7 @@ pub struct Difference {
     pub cause: Option<&'static str>,
     /// How sure it is.
     #[serde(rename = "match")]
-    pub matched: Match,
+    pub matched: CauseCertainty,
     /// The tensors, by their names at Hugging Face.
     pub tensors: Vec<String>,
     /// What was found, in words.
@@ -170,9 +170,9 @@ impl TensorCounts {
 impl Difference {
     fn of(finding: &Finding) -> Difference {
         let matched = match (finding.cause, finding.residual_nmse) {
-            (Some(_), Some(_)) => Match::Reproduced,
-            (Some(_), None) => Match::Seen,
-            _ => Match::Unknown,
+            (Some(_), Some(_)) => CauseCertainty::Reproduced,
+            (Some(_), None) => CauseCertainty::Seen,
+            _ => CauseCertainty::Unknown,
         };
         Difference {
             cause: finding.cause,

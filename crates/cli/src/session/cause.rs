@@ -12,7 +12,7 @@ use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
 use crate::session::diagnosis::diagnosis_with_fix;
-use crate::session::given::{CandidateArgs, Given};
+use crate::session::given::{CandidateArgs, ReplayInput};
 use crate::session::source::Source;
 use crate::session::{ByModel, Session};
 use crate::words::shorten;
@@ -21,7 +21,7 @@ use crate::words::shorten;
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanation> {
+pub(crate) fn quickly(given: &ReplayInput, faults: usize) -> anyhow::Result<Explanation> {
     let bar = Bar::new(&given.dump);
     let tell = |what: &str, done: usize, total: usize| {
         if what == "replay" {
@@ -34,7 +34,7 @@ pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanatio
 }
 
 /// Replays, and names the causes that are found quickly and that no recorded tap contradicts.
-fn weighed(given: &Given) -> anyhow::Result<Explanation> {
+fn weighed(given: &ReplayInput) -> anyhow::Result<Explanation> {
     searched(given, &Effort { weigh: true, ..Effort::quick() })
 }
 
@@ -42,7 +42,7 @@ fn weighed(given: &Given) -> anyhow::Result<Explanation> {
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explanation> {
+pub(crate) fn searched(given: &ReplayInput, effort: &Effort) -> anyhow::Result<Explanation> {
     let bar = Mutex::new(Bar::told());
     let tell = |what: &str, done: usize, total: usize| {
         if let Ok(bar) = bar.lock() {

@@ -5,7 +5,7 @@ use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
 use firstdiff_laws::Status;
 use firstdiff_parity::report::{
-    Bits, CauseOf, Diagnosis, Match, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support, names,
+    Bits, CauseCertainty, CauseOf, Diagnosis, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support, names,
 };
 use firstdiff_trace::Site;
 
@@ -109,11 +109,11 @@ fn params(cause: &Cause) -> Params {
 }
 
 /// How certain a finding is.
-pub(crate) fn match_of(found: Found) -> Match {
+pub(crate) fn match_of(found: Found) -> CauseCertainty {
     match found {
-        Found::Reproduced => Match::Reproduced,
-        Found::Measured => Match::Measured,
-        Found::Closest => Match::Closest,
-        Found::Unknown => Match::Unknown,
+        Found::Reproduced => CauseCertainty::Reproduced,
+        Found::Measured => CauseCertainty::Measured,
+        Found::Closest => CauseCertainty::Closest,
+        Found::Unknown => CauseCertainty::Unknown,
     }
 }

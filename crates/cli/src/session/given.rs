@@ -10,7 +10,7 @@ use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, tap_names};
 
-use crate::session::arithmetic::{Choice, Loosened};
+use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
 use crate::session::is_recorded;
 use crate::session::reading::{ReadingArgs, one_of, token};
@@ -58,14 +58,14 @@ pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
 }
 
 /// What a candidate is compared with, and its dump, ready to be judged.
-pub(crate) struct Given {
+pub(crate) struct ReplayInput {
     pub(crate) path: PathBuf,
     pub(crate) source: Source,
     pub(crate) dump: Dump,
     pub(crate) named: Named,
     pub(crate) why: String,
     /// Whether only the dump's own metadata asks for a profile as coarse as this.
-    pub(crate) loosened: Option<Loosened>,
+    pub(crate) loosened: Option<CoarserProfile>,
     /// Notes beside the judge's own warnings.
     pub(crate) warnings: Vec<String>,
     /// Whether a recording that was not finished may be at parity in what is there.
@@ -87,7 +87,7 @@ impl CandidateArgs {
     ///
     /// # Errors
     /// When something cannot be read, or the tokens of a step are not known.
-    pub(crate) fn open(self) -> Result<Given> {
+    pub(crate) fn open(self) -> Result<ReplayInput> {
         let args = self;
         if is_recorded(&args.model) {
             return of_program(args);
@@ -108,8 +108,8 @@ impl CandidateArgs {
         };
         let padding = seen_padding(&dump)?;
         let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
-        let Choice { profile: named, reason: why, loosened } = match args.profile {
-            Some(profile) => Choice::asked(profile),
+        let ProfileChoice { profile: named, reason: why, loosened } = match args.profile {
+            Some(profile) => ProfileChoice::asked(profile),
             None => declared(&model, &dump)?,
         };
         // In the coarser profiles, f16's rounding is the engine's own, and hides no rounding by the printer.
@@ -169,20 +169,20 @@ impl CandidateArgs {
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
         let source = Source::Plan { model: Box::new(model), options };
-        Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })
+        Ok(ReplayInput { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })
     }
 }
 
 /// A candidate with the program that its reference ran.
-fn of_program(args: CandidateArgs) -> Result<Given> {
+fn of_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
     let (recorded, why, loosened) = Recorded::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));
-    Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences: 1, partial })
+    Ok(ReplayInput { path: args.model, source, dump, named, why, loosened, warnings, sequences: 1, partial })
 }
 
-impl Given {
+impl ReplayInput {
     /// Whether the candidate's recording was finished; `all` is the number of its taps, where known.
     pub(crate) fn incomplete(&self, all: Option<usize>) -> Incomplete {
         Incomplete::find_in(&[("the candidate", &self.dump)], all)
@@ -191,7 +191,7 @@ impl Given {
     /// What had to be assumed to read the candidate, and what is not used of it.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = crate::session::notes(&[&self.dump]);
-        notes.extend(self.loosened.map(Loosened::note));
+        notes.extend(self.loosened.map(CoarserProfile::note));
         notes.extend(self.warnings.iter().cloned());
         notes.extend(self.incomplete(None).notes().cloned());
         if let Some(first) = self.dump.parts().first() {
@@ -311,19 +311,20 @@ fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
 }
 
 /// The profile that the dump declares, else f32. Running a GGUF through llama.cpp rounds activations as each weight type requires.
-pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
+pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<ProfileChoice> {
     let said = crate::session::arithmetic::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
     let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
-    let choice = |profile: Named, reason: &str| Choice { reason: reason.into(), ..Choice::asked(profile) };
+    let choice =
+        |profile: Named, reason: &str| ProfileChoice { reason: reason.into(), ..ProfileChoice::asked(profile) };
     if llama_cpp && coarse && model.format == Format::Gguf {
         return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
     }
     Ok(match said {
         // The profile in which llama.cpp runs a GGUF.
         Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
-        Some(profile) => Choice::candidates(profile, dump, None),
-        None => Choice::undeclared(dump),
+        Some(profile) => ProfileChoice::candidates(profile, dump, None),
+        None => ProfileChoice::undeclared(dump),
     })
 }

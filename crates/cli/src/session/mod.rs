@@ -13,7 +13,7 @@ use anyhow::Result;
 use firstdiff_compare::{InReferenceOrder, TapReport};
 use firstdiff_explain::program::Candidate;
 pub use firstdiff_parity::session::pair::Tools;
-pub use firstdiff_parity::session::{ByModel, Judged, Session, pair};
+pub use firstdiff_parity::session::{ByModel, Comparison, Session, pair};
 pub(crate) use firstdiff_parity::session::{
     arithmetic, declared_cache, ids, incomplete, is_recorded, notes, reading, streams,
 };
@@ -29,7 +29,7 @@ pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &r
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn run(session: Session) -> Result<Judged> {
+pub fn run(session: Session) -> Result<Comparison> {
     let bar = Bar::new(&session.reference);
     let progress = &mut |done, total| bar.step(done, total);
     let mut judged = session.run_with(progress, |session, report, fed| match (fed, &session.model, &report.first) {

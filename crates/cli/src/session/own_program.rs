@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{CellsOf, FUTURE_ATTENDED, Finding, Inspection, Place, Status, Sureness, number};
+use firstdiff_compare::{CellsOf, FUTURE_ATTENDED, InspectFinding, Inspection, Place, Status, Sureness, number};
 use firstdiff_explain::program::{Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
 use firstdiff_program::{DType, Kind, Operand, Program, ProgramTap, Slice, Tensor, Values, View, WeightError, Weights};
@@ -82,7 +82,7 @@ impl OwnProgram {
         let mut own = OwnProgram { replayed, whatever_weights: BTreeSet::new(), program };
         let of_weights: BTreeSet<Place> = own.taps_of_weights().collect();
         own.replayed.retain(|place, _| !of_weights.contains(place));
-        let is_open = |finding: &Finding| of_weights.contains(&finding.place) && !own.is_meant(finding);
+        let is_open = |finding: &InspectFinding| of_weights.contains(&finding.place) && !own.is_meant(finding);
         if inspection.findings.iter().any(|finding| may_be_meant(finding) && is_open(finding)) {
             let recording = Recording { program: &own.program, weights: &AnyWeights::of(&own.program) };
             let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
@@ -126,7 +126,7 @@ impl OwnProgram {
     }
 
     /// Whether the program computes what was found, so that it is no fault of the recording.
-    fn is_meant(&self, finding: &Finding) -> bool {
+    fn is_meant(&self, finding: &InspectFinding) -> bool {
         let is_one = || {
             let all = std::iter::once(finding.place.tap).chain(finding.others.iter().copied());
             let views: Option<Vec<&ProgramTap>> = all.map(|tap| self.find(tap, finding.place.step)).collect();
@@ -142,7 +142,7 @@ impl OwnProgram {
 }
 
 /// NaN and the like remain findings, however they were computed.
-fn may_be_meant(finding: &Finding) -> bool {
+fn may_be_meant(finding: &InspectFinding) -> bool {
     const OF_NUMBERS: [&str; 3] = ["not-finite", "absurd-values", "empty"];
     finding.sure != Sureness::Note && !OF_NUMBERS.contains(&finding.what)
 }
@@ -160,13 +160,13 @@ fn is_judged(tap: &Replayed) -> bool {
     tap.report.status != Status::Unchecked
 }
 
-fn not_its_program(tap: &Replayed) -> Option<Finding> {
+fn not_its_program(tap: &Replayed) -> Option<InspectFinding> {
     let report = &tap.report;
     (report.status == Status::Diverged).then(|| {
         let from: Vec<String> = tap.from.iter().map(ToString::to_string).collect();
         let nmse = report.metrics.and_then(|metrics| metrics.nmse());
         let size = nmse.map_or_else(String::new, |nmse| format!(" (NMSE {})", number(nmse)));
-        Finding {
+        InspectFinding {
             sure: Sureness::Likely,
             what: "not-its-program",
             place: report.place,

@@ -8,7 +8,7 @@ use firstdiff_explain::explain::Finding;
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 
-use crate::session::given::Given;
+use crate::session::given::ReplayInput;
 use crate::words::{shorten, steps_in_words, taps_in_words};
 
 /// The note on tensors that are in a file and cannot be used in computations.
@@ -16,7 +16,7 @@ pub(crate) const COARSE: &str = "but only in part or with too few digits to comp
 
 /// A replay and its inputs.
 pub(crate) struct ReplaySession {
-    pub(crate) given: Given,
+    pub(crate) given: ReplayInput,
     pub(crate) replay: Replay,
     /// The causes, as far as they were requested.
     pub(crate) findings: Vec<Finding>,

@@ -12,7 +12,7 @@ use firstdiff_model::Model;
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
 
-use crate::session::arithmetic::Loosened;
+use crate::session::arithmetic::CoarserProfile;
 use crate::session::given::CandidateArgs;
 use crate::session::reading::TokenArgs;
 use crate::session::{Session, in_a_program, is_recorded};
@@ -129,7 +129,7 @@ impl Recorded {
     ///
     /// # Errors
     /// When something cannot be read, or the two runs are not of the same tokens.
-    pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<Loosened>)> {
+    pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<CoarserProfile>)> {
         let (folder, candidate) = (&args.model, args.candidate()?);
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         let path = program_weights(folder, args.weights.as_deref(), &program)?;

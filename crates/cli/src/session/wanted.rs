@@ -8,7 +8,7 @@ use firstdiff_trace::{Dump, Tap};
 
 /// Taps to record next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct TapsToRecord {
     pub(crate) taps: Vec<Tap>,
     /// What they will show.
     pub(crate) why: &'static str,
@@ -38,7 +38,7 @@ pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
 }
 
 /// The taps to record next of a candidate, except those that it does not write; `None` where no wrong span can be divided.
-pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<Wanted> {
+pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<TapsToRecord> {
     let recorded: BTreeSet<Tap> = dump.all_entries().iter().map(|entry| entry.tap).collect();
     // A site that it does not write in one layer it writes in none.
     let site = |tap: &Tap| (tap.stack(), tap.site);
@@ -57,14 +57,14 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     let (first, inside) = suspects.first()?;
     let taps = alike(replay, dump, &suspects, |t| open(t).is_empty());
     if !taps.is_empty() {
-        return Some(Wanted { taps, why: "whether the same operations are wrong in the other layers" });
+        return Some(TapsToRecord { taps, why: "whether the same operations are wrong in the other layers" });
     }
     let mut taps = narrowing(replay, inside);
     let layers: BTreeSet<_> = inside.iter().filter_map(Tap::block).collect();
     let why = if layers.len() > 1 { "in which layer it is wrong" } else { "which operation is wrong" };
     // Again, so that an engine whose results vary is not blamed.
     taps.push(first.report.place.tap);
-    Some(Wanted { taps, why })
+    Some(TapsToRecord { taps, why })
 }
 
 /// Where single operations are wrong, or spans that the candidate cannot divide further: the same taps and their inputs, in the other layers that are wrong.

@@ -17,12 +17,12 @@ use firstdiff_trace::{
 };
 
 use crate::align::extents::slowest_first;
-use crate::align::open::OpenTaps;
+use crate::align::open::OpenTapAxes;
 use crate::graph::Place;
 use crate::run::embeddings;
 use crate::run::infer_steps::{chunks, one_a_token_by};
 use crate::run::positions::{with_merged_heads, with_positions};
-use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys, listed};
+use crate::run::slice::{AxisOrder, Cut, CutError, custom, cut, heads, keys, listed};
 use crate::run::steps::Chunks;
 use crate::run::tokens::{TokenEdits, token_edits};
 
@@ -89,8 +89,8 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
     let wanted = rows.filter(|rows| !rows.is_all());
     let mut unchecked = BTreeMap::new();
     let [left, right] = {
-        let sides = [Side::new(&runs[0], &ours), Side::new(&runs[1], &theirs)];
-        let open = OpenTaps::of(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
+        let sides = [ChunkedRun::new(&runs[0], &ours), ChunkedRun::new(&runs[1], &theirs)];
+        let open = OpenTapAxes::of(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
         let [ours, theirs] = &sides;
         let left = ours.cells(&cells, theirs, (&open, 0), None, &mut unchecked)?;
         [left, theirs.cells(&cells, ours, (&open, 1), wanted, &mut unchecked)?]
@@ -242,19 +242,19 @@ struct Pieces {
 }
 
 /// One of the two runs.
-struct Side<'a> {
+struct ChunkedRun<'a> {
     dump: &'a Arc<Dump>,
     ranges: Vec<Range<usize>>,
     chunks: &'a Chunks,
-    custom: Custom,
+    custom: AxisOrder,
     read: Arc<Reader>,
 }
 
-impl<'a> Side<'a> {
-    fn new(dump: &'a Arc<Dump>, chunks: &'a Chunks) -> Side<'a> {
+impl<'a> ChunkedRun<'a> {
+    fn new(dump: &'a Arc<Dump>, chunks: &'a Chunks) -> ChunkedRun<'a> {
         let custom = custom(dump.entries(), |step| chunks.lengths.get(step as usize).copied());
         let read = Arc::new(Reader { dump: Arc::clone(dump), kept: Mutex::default() });
-        Side { dump, ranges: chunks.ranges(), chunks, custom, read }
+        ChunkedRun { dump, ranges: chunks.ranges(), chunks, custom, read }
     }
 
     /// The steps that a cell lies in, and their positions.
@@ -271,8 +271,8 @@ impl<'a> Side<'a> {
     }
 
     /// How many keys a tap must have in a cell, where either side has an axis of keys.
-    fn width(&self, other: &Side<'_>, cell: &Range<usize>, entry: &Entry) -> Option<usize> {
-        let of_side = |side: &'_ Side<'_>, like: &dyn Fn(&Entry) -> bool| {
+    fn width(&self, other: &ChunkedRun<'_>, cell: &Range<usize>, entry: &Entry) -> Option<usize> {
+        let of_side = |side: &'_ ChunkedRun<'_>, like: &dyn Fn(&Entry) -> bool| {
             let here = side.steps(cell).filter_map(|(step, _)| side.dump.find(entry.tap, step));
             here.filter(|entry| like(entry)).filter_map(keys).max()
         };
@@ -287,8 +287,8 @@ impl<'a> Side<'a> {
     fn cells(
         &self,
         cells: &[Range<usize>],
-        other: &Side<'_>,
-        (open, side): (&OpenTaps, usize),
+        other: &ChunkedRun<'_>,
+        (open, side): (&OpenTapAxes, usize),
         wanted: Option<&Rows>,
         unchecked: &mut BTreeMap<Place, Unaligned>,
     ) -> Result<Dump, DumpError> {
@@ -429,11 +429,11 @@ fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
 /// Reads a dump's tensors and caches some: without that, a step of many positions would be read once for each of its cells.
 struct Reader {
     dump: Arc<Dump>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptCells>,
 }
 
 /// Tensors that are kept, and their bytes.
-type Kept = (usize, HashMap<(Tap, u32), Tensor>);
+type KeptCells = (usize, HashMap<(Tap, u32), Tensor>);
 
 /// The most bytes of tensors that are kept.
 const KEPT: usize = 256 << 20;

@@ -12,15 +12,15 @@ use crate::run::steps::Chunks;
 
 /// The open taps that both runs hold, in any step.
 #[derive(Debug, Default)]
-pub(super) struct OpenTaps {
+pub(super) struct OpenTapAxes {
     /// For each, the axis of the tokens on either side.
     axes: BTreeMap<Tap, Result<[usize; 2], AxisUnknown>>,
     /// The tensors of each side, by step.
     entries: [BTreeMap<u32, Vec<Entry>>; 2],
 }
 
-impl OpenTaps {
-    pub(super) fn of(dumps: [&Dump; 2], chunks: [&Chunks; 2]) -> OpenTaps {
+impl OpenTapAxes {
+    pub(super) fn of(dumps: [&Dump; 2], chunks: [&Chunks; 2]) -> OpenTapAxes {
         let names = dumps.map(|dump| -> BTreeSet<Tap> {
             let taps = dump.unmapped().iter().map(|name| Tap::named(split_stored_name(name).0));
             taps.filter(Tap::is_open).collect()
@@ -40,7 +40,7 @@ impl OpenTaps {
             }
         }
         let axes = of_tap.into_iter().map(|(tap, of_sides)| (tap, axes(tap, &of_sides, chunks))).collect();
-        OpenTaps { axes, entries }
+        OpenTapAxes { axes, entries }
     }
 
     /// The tensors of one side's step.

@@ -8,20 +8,22 @@ use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::tolerance::layout::ANATOMY_ROOM;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     pub(crate) fn first_divergence(
         &self,
-        found: &[Judged],
+        found: &[TapJudgement],
         index: usize,
         at: usize,
     ) -> Result<FirstDivergence, DumpError> {
         let places = self.graph.places();
         let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
         let (nmse, layout) = match &found[index] {
-            Judged::Compared(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
+            TapJudgement::Compared(judged) => {
+                (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout)
+            }
             _ => (f64::INFINITY, &Layout::Same),
         };
         let inputs_known = self.graph.knows_inputs(index);

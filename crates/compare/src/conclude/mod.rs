@@ -17,16 +17,16 @@ use crate::report::reason::Warning;
 use crate::report::{Report, Status, TapReport};
 use crate::rules::Attributed;
 use crate::rules::layouts::undone_orders;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The report of a comparison.
     pub(crate) fn conclude(&self, attributed: Attributed) -> Result<Report, DumpError> {
         let Attributed { taps: found, mut log, notes } = attributed;
         let status = self.statuses(&found);
         let mut warnings: Vec<Warning> = notes.into_iter().map(Warning::Note).collect();
         warnings.extend(blind_spots(self.reference, self.candidate, self.options.profile, self.alignment())?);
-        let unknown = |(here, place): (&Judged, &Place)| {
+        let unknown = |(here, place): (&TapJudgement, &Place)| {
             here.is_compared() && !place.tap.is_open() && self.is_of_unknown_position(*place)
         };
         if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {

@@ -11,13 +11,13 @@ use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
 use crate::run::infer_steps::steps;
 use crate::run::steps::is_without_tokens;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 
-impl Run<'_> {
-    pub(crate) fn statuses(&self, found: &[Judged]) -> Vec<Option<Status>> {
+impl ComparisonContext<'_> {
+    pub(crate) fn statuses(&self, found: &[TapJudgement]) -> Vec<Option<Status>> {
         let differs: Vec<usize> =
             (0..found.len()).filter(|&i| found[i].standing() == Some(Standing::Differs)).collect();
-        let status = |(index, here): (usize, &Judged)| {
+        let status = |(index, here): (usize, &TapJudgement)| {
             Some(match here.standing()? {
                 Standing::Exact => Status::Exact,
                 Standing::Rounding => Status::Rounding,
@@ -36,11 +36,11 @@ impl Run<'_> {
         found.iter().enumerate().map(status).collect()
     }
 
-    pub(crate) fn tap_report(&self, index: usize, found: &Judged, status: Status) -> TapReport {
+    pub(crate) fn tap_report(&self, index: usize, found: &TapJudgement, status: Status) -> TapReport {
         let place = self.graph.places()[index];
         let op = self.graph.op(index).to_owned();
         let blank = TapReport { status, reason: found.reason(), ..TapReport::unchecked(place, op) };
-        let Judged::Compared(judged) = found else { return blank };
+        let TapJudgement::Compared(judged) = found else { return blank };
         let Compared { judgement, shape, positions, layout, part, .. } = &**judged;
         let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
         let is_last = single && part.is_none() && !place.tap.is_open() && self.is_of_unknown_position(place);
@@ -73,7 +73,7 @@ impl Run<'_> {
         places.into_iter().map(report).collect()
     }
 
-    pub(crate) fn verdict(&self, found: &[Judged], taps: &[TapReport], diverged: bool) -> Verdict {
+    pub(crate) fn verdict(&self, found: &[TapJudgement], taps: &[TapReport], diverged: bool) -> Verdict {
         if diverged {
             return Verdict::Diverged;
         }
@@ -95,7 +95,7 @@ impl Run<'_> {
                 return Verdict::Incomparable(reason.to_string());
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_) => {
+                TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_) => {
                     Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.untold_steps()))
                 }
                 _ => None,
@@ -118,8 +118,10 @@ impl Run<'_> {
         }
         // Both sides recorded it, it could not be compared, and no compared tap behind it depends on it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_), Some(reason)) =
-                (&found[index], found[index].reason())
+            if let (
+                TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_),
+                Some(reason),
+            ) = (&found[index], found[index].reason())
             {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
                 if after.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Tap};
 
-use crate::experts::source::{Block, Wanted};
+use crate::experts::source::{Block, ReferenceSite};
 use crate::taps::choice::CHOICE;
 
 /// The order in which an expert takes the tokens sent to it.
@@ -20,7 +20,7 @@ pub(super) enum Order {
 
 /// The experts that the tokens of a block are sent to.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct ExpertChoice {
     /// How many experts each token goes to.
     pub(super) places: usize,
     tokens: usize,
@@ -31,8 +31,8 @@ pub(super) struct Choice {
     ranks: HashMap<(usize, usize), usize>,
 }
 
-impl Choice {
-    fn of(dump: &Dump, block: &Block, beside: Option<&Choice>) -> Result<Option<Choice>, DumpError> {
+impl ExpertChoice {
+    fn of(dump: &Dump, block: &Block, beside: Option<&ExpertChoice>) -> Result<Option<ExpertChoice>, DumpError> {
         let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
         let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
         // The same number of tokens may go to more experts, or to fewer.
@@ -51,7 +51,7 @@ impl Choice {
         }
         // No token goes to one expert twice.
         let is_twice = rows.values().any(|rows| rows.windows(2).any(|pair| pair[0].0 == pair[1].0));
-        Ok((!is_twice).then(|| Choice { places, tokens: values.len() / places, rows, ranks: HashMap::new() }))
+        Ok((!is_twice).then(|| ExpertChoice { places, tokens: values.len() / places, rows, ranks: HashMap::new() }))
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -76,8 +76,8 @@ impl Choice {
     }
 
     /// Takes over the reference's places for tokens that go to the same experts.
-    fn rank_by(&mut self, reference: &Choice) {
-        let places = |choice: &Choice| {
+    fn rank_by(&mut self, reference: &ExpertChoice) {
+        let places = |choice: &ExpertChoice| {
             let mut places: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
             for (&expert, rows) in &choice.rows {
                 for &(token, place) in rows {
@@ -124,16 +124,16 @@ fn places_of(entry: &Entry) -> Option<usize> {
 /// The choices of both sides.
 #[derive(Debug)]
 pub(super) struct Choices {
-    pub(super) own: BTreeMap<Block, Choice>,
-    pub(super) reference: BTreeMap<Block, Choice>,
+    pub(super) own: BTreeMap<Block, ExpertChoice>,
+    pub(super) reference: BTreeMap<Block, ExpertChoice>,
 }
 
 impl Choices {
-    pub(super) fn of(reference: &Dump, candidate: &Dump, wanted: &Wanted) -> Result<Choices, DumpError> {
+    pub(super) fn of(reference: &Dump, candidate: &Dump, wanted: &ReferenceSite) -> Result<Choices, DumpError> {
         let mut choices = Choices { own: BTreeMap::new(), reference: BTreeMap::new() };
         for block in wanted.blocks.keys() {
-            let theirs = Choice::of(reference, block, None)?;
-            if let Some(mut own) = Choice::of(candidate, block, theirs.as_ref())? {
+            let theirs = ExpertChoice::of(reference, block, None)?;
+            if let Some(mut own) = ExpertChoice::of(candidate, block, theirs.as_ref())? {
                 theirs.iter().for_each(|theirs| own.rank_by(theirs));
                 choices.own.insert(block.clone(), own);
             }

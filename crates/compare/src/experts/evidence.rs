@@ -5,22 +5,22 @@ use std::rc::Rc;
 
 use firstdiff_trace::{Dump, DumpError};
 
-use crate::experts::choice::{Choice, Choices};
-use crate::experts::form::{Piece, Reading};
-use crate::experts::source::{Block, Held, Wanted};
+use crate::experts::choice::{Choices, ExpertChoice};
+use crate::experts::form::{ExpertRowIndices, ExpertRowReading};
+use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 use crate::experts::votes::{RowVotes, row_distance};
 
 /// A site of both runs, and the possible readings of its rows.
-pub(super) struct Evidence<'a> {
+pub(super) struct RowEvidence<'a> {
     pub(super) reference: &'a Dump,
     pub(super) candidate: &'a Dump,
-    pub(super) wanted: &'a Wanted,
-    pub(super) held: &'a Held,
+    pub(super) wanted: &'a ReferenceSite,
+    pub(super) held: &'a CandidateSite,
     pub(super) choices: &'a Choices,
-    pub(super) readings: &'a [Reading],
+    pub(super) readings: &'a [ExpertRowReading],
 }
 
-impl Evidence<'_> {
+impl RowEvidence<'_> {
     /// How well each reading fits the reference's rows. Readings with the same number in `alike` take the same rows.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Evidence<'_> {
             for (&expert, entry) in experts {
                 let Some(source) = self.held.source(block, expert) else { continue };
                 let ours = match (&all, self.held) {
-                    (Some(all), Held::Together(_)) => Rc::clone(all),
+                    (Some(all), CandidateSite::Together(_)) => Rc::clone(all),
                     _ => Rc::clone(all.insert(Rc::new(self.candidate.read(source)?.values().to_f64()))),
                 };
                 let theirs = self.reference.read(entry)?.values().to_f64();
@@ -51,7 +51,7 @@ impl Evidence<'_> {
     /// The distance that a reading leaves for each of the reference's rows of an expert.
     fn distances(
         &self,
-        reading: &Reading,
+        reading: &ExpertRowReading,
         block: &Block,
         expert: usize,
         ours: &[f64],
@@ -78,9 +78,9 @@ impl Evidence<'_> {
 
 /// Whether the reference has rows of the same tokens, as far as that is recorded.
 fn is_of_the_same_tokens(
-    piece: &Piece,
-    reading: &Reading,
-    choice: Option<&Choice>,
+    piece: &ExpertRowIndices,
+    reading: &ExpertRowReading,
+    choice: Option<&ExpertChoice>,
     expert: usize,
     rows: usize,
 ) -> bool {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::experts::choice::{Choice, Choices, Order};
-use crate::experts::source::{Block, Held, Wanted};
+use crate::experts::choice::{Choices, ExpertChoice, Order};
+use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 
 /// How rows of experts are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ExpertRowForm {
     /// A tensor for each expert, of its own rows, perhaps with others behind them.
     Own(Order),
     /// A tensor for each expert, of all tokens.
@@ -26,70 +26,77 @@ pub(super) enum Form {
     Sorted(Order),
 }
 
-const OWN: [Form; 4] = [Form::Own(Order::Token), Form::Own(Order::Place), Form::Own(Order::OwnPlace), Form::OwnOfAll];
-const TOGETHER: [Form; 10] = [
-    Form::ByExpert,
-    Form::ByToken,
-    Form::Padded(Order::Token),
-    Form::Padded(Order::Place),
-    Form::Padded(Order::OwnPlace),
-    Form::ByPlace,
-    Form::PlacesFirst,
-    Form::Sorted(Order::Token),
-    Form::Sorted(Order::Place),
-    Form::Sorted(Order::OwnPlace),
+const OWN: [ExpertRowForm; 4] = [
+    ExpertRowForm::Own(Order::Token),
+    ExpertRowForm::Own(Order::Place),
+    ExpertRowForm::Own(Order::OwnPlace),
+    ExpertRowForm::OwnOfAll,
+];
+const TOGETHER: [ExpertRowForm; 10] = [
+    ExpertRowForm::ByExpert,
+    ExpertRowForm::ByToken,
+    ExpertRowForm::Padded(Order::Token),
+    ExpertRowForm::Padded(Order::Place),
+    ExpertRowForm::Padded(Order::OwnPlace),
+    ExpertRowForm::ByPlace,
+    ExpertRowForm::PlacesFirst,
+    ExpertRowForm::Sorted(Order::Token),
+    ExpertRowForm::Sorted(Order::Place),
+    ExpertRowForm::Sorted(Order::OwnPlace),
 ];
 
-impl Form {
+impl ExpertRowForm {
     pub(super) fn words(self) -> &'static str {
         match self {
-            Form::Own(Order::Token) => "an expert's own rows, in the order of the tokens",
-            Form::Own(Order::Place) => "an expert's own rows, by place of the choice",
-            Form::Own(Order::OwnPlace) => "an expert's own rows, by place of the choice as the candidate recorded it",
-            Form::OwnOfAll => "all tokens for each expert",
-            Form::ByExpert => "[experts, tokens, ..]",
-            Form::ByToken => "[tokens, experts, ..]",
-            Form::Padded(Order::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
-            Form::Padded(Order::Place) => "[experts, capacity, ..], padded, by place of the choice",
-            Form::Padded(Order::OwnPlace) => {
+            ExpertRowForm::Own(Order::Token) => "an expert's own rows, in the order of the tokens",
+            ExpertRowForm::Own(Order::Place) => "an expert's own rows, by place of the choice",
+            ExpertRowForm::Own(Order::OwnPlace) => {
+                "an expert's own rows, by place of the choice as the candidate recorded it"
+            }
+            ExpertRowForm::OwnOfAll => "all tokens for each expert",
+            ExpertRowForm::ByExpert => "[experts, tokens, ..]",
+            ExpertRowForm::ByToken => "[tokens, experts, ..]",
+            ExpertRowForm::Padded(Order::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
+            ExpertRowForm::Padded(Order::Place) => "[experts, capacity, ..], padded, by place of the choice",
+            ExpertRowForm::Padded(Order::OwnPlace) => {
                 "[experts, capacity, ..], padded, by place of the choice as the candidate recorded it"
             }
-            Form::ByPlace => "[tokens, places, ..]",
-            Form::PlacesFirst => "[places, tokens, ..]",
-            Form::Sorted(Order::Token) => "[tokens * places, ..], sorted by expert and token",
-            Form::Sorted(Order::Place) => "[tokens * places, ..], sorted by expert, place and token",
-            Form::Sorted(Order::OwnPlace) => {
+            ExpertRowForm::ByPlace => "[tokens, places, ..]",
+            ExpertRowForm::PlacesFirst => "[places, tokens, ..]",
+            ExpertRowForm::Sorted(Order::Token) => "[tokens * places, ..], sorted by expert and token",
+            ExpertRowForm::Sorted(Order::Place) => "[tokens * places, ..], sorted by expert, place and token",
+            ExpertRowForm::Sorted(Order::OwnPlace) => {
                 "[tokens * places, ..], sorted by expert, place as the candidate recorded it, and token"
             }
         }
     }
 
     /// Whether the axes in front of a row's own fit this form.
-    fn fits(self, axes: &[usize], choice: &Choice, experts: usize) -> bool {
+    fn fits(self, axes: &[usize], choice: &ExpertChoice, experts: usize) -> bool {
         let (tokens, places) = (choice.tokens(), choice.places);
         let largest = || (0..experts).map(|expert| choice.count_of(expert)).max().unwrap_or(0);
         match self {
-            Form::Own(_) => axes.len() == 1,
-            Form::OwnOfAll => axes == [tokens],
-            Form::ByExpert => axes == [experts, tokens],
-            Form::ByToken => axes == [tokens, experts],
-            Form::Padded(_) => axes.len() == 2 && axes[0] == experts && axes[1] >= largest(),
-            Form::ByPlace => axes == [tokens, places] || axes == [tokens * places],
-            Form::PlacesFirst => axes == [places, tokens],
-            Form::Sorted(_) => axes == [tokens * places],
+            ExpertRowForm::Own(_) => axes.len() == 1,
+            ExpertRowForm::OwnOfAll => axes == [tokens],
+            ExpertRowForm::ByExpert => axes == [experts, tokens],
+            ExpertRowForm::ByToken => axes == [tokens, experts],
+            ExpertRowForm::Padded(_) => axes.len() == 2 && axes[0] == experts && axes[1] >= largest(),
+            ExpertRowForm::ByPlace => axes == [tokens, places] || axes == [tokens * places],
+            ExpertRowForm::PlacesFirst => axes == [places, tokens],
+            ExpertRowForm::Sorted(_) => axes == [tokens * places],
         }
     }
 
     /// Which rows of its tensor are an expert's, by token and place.
     fn rows(
         self,
-        choice: &Choice,
+        choice: &ExpertChoice,
         [experts, stride]: [usize; 2],
         expert: usize,
         due: &[(usize, usize)],
     ) -> Option<Vec<usize>> {
         let order = match self {
-            Form::Own(order) | Form::Padded(order) | Form::Sorted(order) => Some(order),
+            ExpertRowForm::Own(order) | ExpertRowForm::Padded(order) | ExpertRowForm::Sorted(order) => Some(order),
             _ => None,
         };
         let own: BTreeMap<(usize, usize), usize> = order.map_or_else(BTreeMap::new, |order| {
@@ -99,14 +106,14 @@ impl Form {
         let row = |&(token, place): &(usize, usize)| {
             let own = own.get(&(token, place)).copied();
             Some(match self {
-                Form::Own(_) => own?,
-                Form::OwnOfAll => token,
-                Form::ByExpert => expert * choice.tokens() + token,
-                Form::ByToken => token * experts + expert,
-                Form::Padded(_) => expert * stride + own?,
-                Form::ByPlace => token * choice.places + place,
-                Form::PlacesFirst => place * choice.tokens() + token,
-                Form::Sorted(_) => before + own?,
+                ExpertRowForm::Own(_) => own?,
+                ExpertRowForm::OwnOfAll => token,
+                ExpertRowForm::ByExpert => expert * choice.tokens() + token,
+                ExpertRowForm::ByToken => token * experts + expert,
+                ExpertRowForm::Padded(_) => expert * stride + own?,
+                ExpertRowForm::ByPlace => token * choice.places + place,
+                ExpertRowForm::PlacesFirst => place * choice.tokens() + token,
+                ExpertRowForm::Sorted(_) => before + own?,
             })
         };
         due.iter().map(row).collect()
@@ -115,7 +122,7 @@ impl Form {
 
 /// The rows of an expert, in the reference's order.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct ExpertRowIndices {
     /// Their indices in the candidate's tensor.
     pub(super) rows: Vec<usize>,
     /// Their tokens.
@@ -126,38 +133,44 @@ pub(super) struct Piece {
 
 /// The candidate's rows read in one form, for a reference that has its rows in some order.
 #[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) form: Form,
+pub(super) struct ExpertRowReading {
+    pub(super) form: ExpertRowForm,
     /// The order of the reference's rows of an expert; `None` where it has a row for every token.
     pub(super) order: Option<Order>,
-    pub(super) pieces: BTreeMap<Block, BTreeMap<usize, Piece>>,
+    pub(super) pieces: BTreeMap<Block, BTreeMap<usize, ExpertRowIndices>>,
     /// Whether every expert's tensor is read as it is.
     pub(super) is_as_it_stands: bool,
 }
 
-impl Reading {
+impl ExpertRowReading {
     /// All readings that the shapes allow.
-    pub(super) fn all(wanted: &Wanted, held: &Held, choices: &Choices) -> Vec<Reading> {
-        let forms: &[Form] = if matches!(held, Held::ByExpert(_)) { &OWN } else { &TOGETHER };
+    pub(super) fn all(wanted: &ReferenceSite, held: &CandidateSite, choices: &Choices) -> Vec<ExpertRowReading> {
+        let forms: &[ExpertRowForm] = if matches!(held, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
         let orders: &[Option<Order>] = match wanted.is_dense(choices) {
             true => &[None],
             false => &[Some(Order::Token), Some(Order::Place)],
         };
         let both = forms.iter().flat_map(|&form| orders.iter().map(move |&order| (form, order)));
-        both.filter_map(|(form, order)| Reading::of(form, order, wanted, held, choices)).collect()
+        both.filter_map(|(form, order)| ExpertRowReading::of(form, order, wanted, held, choices)).collect()
     }
 
     /// Whether another one takes the same rows.
-    pub(super) fn reads_as(&self, other: &Reading) -> bool {
-        let rows = |reading: &Reading| -> Vec<Vec<usize>> {
+    pub(super) fn reads_as(&self, other: &ExpertRowReading) -> bool {
+        let rows = |reading: &ExpertRowReading| -> Vec<Vec<usize>> {
             reading.pieces.values().flat_map(BTreeMap::values).map(|piece| piece.rows.clone()).collect()
         };
         rows(self) == rows(other)
     }
 
-    fn of(form: Form, order: Option<Order>, wanted: &Wanted, held: &Held, choices: &Choices) -> Option<Reading> {
+    fn of(
+        form: ExpertRowForm,
+        order: Option<Order>,
+        wanted: &ReferenceSite,
+        held: &CandidateSite,
+        choices: &Choices,
+    ) -> Option<ExpertRowReading> {
         let mut pieces = BTreeMap::new();
-        let mut is_as_it_stands = matches!(held, Held::ByExpert(_));
+        let mut is_as_it_stands = matches!(held, CandidateSite::ByExpert(_));
         for block in held.blocks() {
             let choice = choices.own.get(block)?;
             let experts = experts_of(wanted, held, block, choice);
@@ -170,7 +183,7 @@ impl Reading {
                 }
                 let chosen = choice.rows_of(expert, order.unwrap_or(Order::Token));
                 // Where all experts are in one tensor, rows of tokens that are sent elsewhere are not read.
-                let all = order.is_none() && form == Form::OwnOfAll;
+                let all = order.is_none() && form == ExpertRowForm::OwnOfAll;
                 let due: Vec<(usize, usize)> =
                     if all { (0..choice.tokens()).map(|token| (token, 0)).collect() } else { chosen };
                 let rows = form.rows(choice, [experts, axes.last().copied()?], expert, &due)?;
@@ -183,24 +196,24 @@ impl Reading {
                 let is_part = order.is_none() && tokens.len() < choice.tokens();
                 is_as_it_stands &= !is_part;
                 let positions = is_part.then(|| tokens.clone());
-                of_block.insert(expert, Piece { rows, tokens, positions });
+                of_block.insert(expert, ExpertRowIndices { rows, tokens, positions });
             }
             pieces.insert(block.clone(), of_block);
         }
-        Some(Reading { form, order, pieces, is_as_it_stands })
+        Some(ExpertRowReading { form, order, pieces, is_as_it_stands })
     }
 }
 
 /// How many experts a block has.
-fn experts_of(wanted: &Wanted, held: &Held, block: &Block, choice: &Choice) -> usize {
+fn experts_of(wanted: &ReferenceSite, held: &CandidateSite, block: &Block, choice: &ExpertChoice) -> usize {
     let named = wanted.blocks.values().flat_map(BTreeMap::keys).copied();
     let known = named.chain(choice.last()).max().map_or(0, |last| last + 1);
     match held {
-        Held::ByExpert(all) => {
+        CandidateSite::ByExpert(all) => {
             all.get(block).and_then(|own| own.keys().last()).map_or(known, |last| known.max(last + 1))
         }
         // An axis can be that of the experts where it is at least as long as their numbers need, and is neither that of tokens nor that of places.
-        Held::Together(all) => {
+        CandidateSite::Together(all) => {
             let axes = all.get(block).and_then(|entry| axes(&entry.shape, wanted)).unwrap_or_default();
             match axes[..] {
                 [first, second] if second == choice.tokens() && first >= known => first,
@@ -213,7 +226,7 @@ fn experts_of(wanted: &Wanted, held: &Held, block: &Block, choice: &Choice) -> u
 }
 
 /// The axes in front of a row's own, without leading axes of length 1; `None` where the last axes do not make up a row.
-fn axes(shape: &[usize], wanted: &Wanted) -> Option<Vec<usize>> {
+fn axes(shape: &[usize], wanted: &ReferenceSite) -> Option<Vec<usize>> {
     let mut width = wanted.width();
     let mut axes = shape.to_vec();
     while width > 1 {

@@ -14,9 +14,9 @@ mod votes;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 
-use crate::experts::form::Reading;
+use crate::experts::form::ExpertRowReading;
 pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, rights};
-use crate::experts::source::{Held, expert_tap};
+use crate::experts::source::{CandidateSite, expert_tap};
 pub use crate::experts::votes::{Right, RowVotes, row_distance};
 
 /// Replaces what `candidate` holds of all experts in another form by a tap for each expert, as `reference` has it, and returns what was taken.
@@ -42,7 +42,7 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
 }
 
 /// Each expert's rows, in the reference's order, in place of what the candidate holds.
-fn take(candidate: &mut Dump, site: &SiteRows, reading: &Reading) -> Result<(), DumpError> {
+fn take(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRowReading) -> Result<(), DumpError> {
     if reading.is_as_it_stands {
         return Ok(());
     }
@@ -66,8 +66,8 @@ fn take(candidate: &mut Dump, site: &SiteRows, reading: &Reading) -> Result<(), 
         }
     }
     let mut without = Vec::new();
-    if let Held::Together(all) = held {
-        without.extend(all.keys().map(|block| (Held::together_name(block, &wanted.site), block.step)));
+    if let CandidateSite::Together(all) = held {
+        without.extend(all.keys().map(|block| (CandidateSite::together_name(block, &wanted.site), block.step)));
     }
     candidate.set_open_tensors(entries, &without);
     Ok(())

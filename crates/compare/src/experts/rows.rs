@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::experts::choice::{Choices, Order};
-use crate::experts::evidence::Evidence;
-use crate::experts::form::{Form, Reading};
-use crate::experts::source::{Block, Held, Wanted, expert_tap};
+use crate::experts::evidence::RowEvidence;
+use crate::experts::form::{ExpertRowForm, ExpertRowReading};
+use crate::experts::source::{Block, CandidateSite, ReferenceSite, expert_tap};
 use crate::experts::votes::{Right, RowVotes};
 use crate::graph::Place;
 
@@ -21,9 +21,9 @@ pub struct ExpertRows {
 /// The same for one site of all layers and steps.
 #[derive(Debug)]
 pub struct SiteRows {
-    pub(super) wanted: Wanted,
-    pub(super) held: Held,
-    pub(super) readings: Vec<Reading>,
+    pub(super) wanted: ReferenceSite,
+    pub(super) held: CandidateSite,
+    pub(super) readings: Vec<ExpertRowReading>,
     /// For each reading, the first one that takes the same rows.
     alike: Vec<usize>,
     pub(super) knows_choices: bool,
@@ -75,15 +75,15 @@ impl ExpertRows {
     /// Finds the readings of all sites, and takes those that the reference's rows confirm.
     pub(super) fn of(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
         let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
-        for wanted in Wanted::all(reference) {
-            let Some(held) = Held::of(reference, &wanted, candidate) else { continue };
+        for wanted in ReferenceSite::all(reference) {
+            let Some(held) = CandidateSite::of(reference, &wanted, candidate) else { continue };
             let choices = Choices::of(reference, candidate, &wanted)?;
-            let readings = Reading::all(&wanted, &held, &choices);
+            let readings = ExpertRowReading::all(&wanted, &held, &choices);
             let alike = first_alike(readings.len(), |one, other| readings[one].reads_as(&readings[other]));
             let knows_choices = choices.know_all(held.blocks().into_iter());
             let site = SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None };
             let SiteRows { wanted, held, readings, .. } = &site;
-            let evidence = Evidence { reference, candidate, wanted, held, choices: &choices, readings };
+            let evidence = RowEvidence { reference, candidate, wanted, held, choices: &choices, readings };
             all_votes.push(evidence.votes(site.alike.clone())?);
             sites.push(site);
         }
@@ -135,7 +135,7 @@ impl SiteRows {
 
     /// For each reading, the first one that takes the same rows for each expert, in any order.
     pub fn alike_in_any_order(&self) -> Vec<usize> {
-        let rows = |reading: &Reading| -> Vec<BTreeSet<usize>> {
+        let rows = |reading: &ExpertRowReading| -> Vec<BTreeSet<usize>> {
             reading
                 .pieces
                 .values()
@@ -191,11 +191,11 @@ impl SiteRows {
         }
         let (first, form) = (self.held.first_name(&self.wanted), reading.form.words());
         Some(match &self.held {
-            Held::Together(all) => {
+            CandidateSite::Together(all) => {
                 let hold = if all.len() > 1 { format!("and {} more hold", all.len() - 1) } else { "holds".to_owned() };
                 format!("{first} {hold} the rows of all experts, {form}: those of each were taken by router_topk")
             }
-            Held::ByExpert(_) => {
+            CandidateSite::ByExpert(_) => {
                 format!(
                     "{first} and others hold {form}, and the reference does not: its rows were taken by router_topk"
                 )
@@ -205,7 +205,7 @@ impl SiteRows {
 
     /// Whether one of its tensors holds rows of all experts.
     pub fn is_of_all_experts(&self) -> bool {
-        matches!(self.held, Held::Together(_))
+        matches!(self.held, CandidateSite::Together(_))
     }
 
     /// What to report where no reading is taken.
@@ -221,7 +221,7 @@ impl SiteRows {
     }
 
     fn may_stand_as(&self, other: &SiteRows) -> bool {
-        let forms = |site: &SiteRows| -> Vec<(Form, Option<Order>)> {
+        let forms = |site: &SiteRows| -> Vec<(ExpertRowForm, Option<Order>)> {
             site.readings.iter().map(|reading| (reading.form, reading.order)).collect()
         };
         self.is_of_all_experts() == other.is_of_all_experts()

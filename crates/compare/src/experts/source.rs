@@ -36,7 +36,7 @@ impl Site {
 
 /// What the reference holds of one site of the experts.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct ReferenceSite {
     pub(super) site: Site,
     pub(super) blocks: BTreeMap<Block, BTreeMap<usize, Entry>>,
     /// The shape of a row.
@@ -70,19 +70,19 @@ pub(super) fn expert_tap(block: &Block, expert: usize, site: &Site) -> Tap {
     Tap::named(&format!("{}{}{expert}{}", block.prefix, site.before, site.after))
 }
 
-impl Wanted {
+impl ReferenceSite {
     /// Every site of experts for which the reference holds rows of one shape.
-    pub(super) fn all(reference: &Dump) -> Vec<Wanted> {
-        let (routers, mut sites) = (Routers::of(reference), BTreeMap::<Site, Wanted>::new());
+    pub(super) fn all(reference: &Dump) -> Vec<ReferenceSite> {
+        let (routers, mut sites) = (Routers::of(reference), BTreeMap::<Site, ReferenceSite>::new());
         for (block, expert, site) in reference.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
             let entry = reference.entry(expert_tap(&block, expert, &site), block.step);
             let Some(entry) = entry.filter(|entry| entry.shape.len() > 1 && entry.rows.is_none()) else { continue };
             let row = entry.shape[1..].to_vec();
-            let empty = || Wanted { site: site.clone(), blocks: BTreeMap::new(), row };
+            let empty = || ReferenceSite { site: site.clone(), blocks: BTreeMap::new(), row };
             let wanted = sites.entry(site.clone()).or_insert_with(empty);
             wanted.blocks.entry(block).or_default().insert(expert, entry);
         }
-        let is_of_one_shape = |wanted: &Wanted| {
+        let is_of_one_shape = |wanted: &ReferenceSite| {
             let mut entries = wanted.blocks.values().flat_map(BTreeMap::values);
             entries.all(|entry| entry.shape[1..] == wanted.row[..]) && wanted.width() > 0
         };
@@ -110,16 +110,16 @@ impl Wanted {
 
 /// What the candidate holds of a site.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum CandidateSite {
     /// All experts of a layer in one tensor.
     Together(BTreeMap<Block, Entry>),
     /// A tensor for each expert.
     ByExpert(BTreeMap<Block, BTreeMap<usize, Entry>>),
 }
 
-impl Held {
+impl CandidateSite {
     /// `None` where it holds nothing of the site.
-    pub(super) fn of(reference: &Dump, wanted: &Wanted, candidate: &Dump) -> Option<Held> {
+    pub(super) fn of(reference: &Dump, wanted: &ReferenceSite, candidate: &Dump) -> Option<CandidateSite> {
         let routers = Routers::of(reference);
         let layers: BTreeSet<&Block> = wanted.blocks.keys().collect();
         let whole = |tap: Tap, step: u32| candidate.entry(tap, step).filter(|entry| entry.rows.is_none());
@@ -133,17 +133,17 @@ impl Held {
             }
         }
         if !by_expert.is_empty() {
-            return Some(Held::ByExpert(by_expert));
+            return Some(CandidateSite::ByExpert(by_expert));
         }
         if !wanted.site.is_of_the_vocabulary() {
             return None;
         }
         let together = |block: &&Block| {
-            let entry = whole(Tap::named(&Held::together_name(block, &wanted.site)), block.step)?;
+            let entry = whole(Tap::named(&CandidateSite::together_name(block, &wanted.site)), block.step)?;
             Some(((*block).clone(), entry))
         };
         let together: BTreeMap<Block, Entry> = layers.iter().filter_map(together).collect();
-        (!together.is_empty()).then_some(Held::Together(together))
+        (!together.is_empty()).then_some(CandidateSite::Together(together))
     }
 
     /// The name of the tensor of all experts.
@@ -153,26 +153,26 @@ impl Held {
 
     pub(super) fn blocks(&self) -> Vec<&Block> {
         match self {
-            Held::Together(all) => all.keys().collect(),
-            Held::ByExpert(all) => all.keys().collect(),
+            CandidateSite::Together(all) => all.keys().collect(),
+            CandidateSite::ByExpert(all) => all.keys().collect(),
         }
     }
 
     /// The tensor that holds the rows of an expert.
     pub(super) fn source(&self, block: &Block, expert: usize) -> Option<&Entry> {
         match self {
-            Held::Together(all) => all.get(block),
-            Held::ByExpert(all) => all.get(block)?.get(&expert),
+            CandidateSite::Together(all) => all.get(block),
+            CandidateSite::ByExpert(all) => all.get(block)?.get(&expert),
         }
     }
 
     /// The first tap of them.
-    pub(super) fn first_name(&self, wanted: &Wanted) -> String {
+    pub(super) fn first_name(&self, wanted: &ReferenceSite) -> String {
         match self {
-            Held::Together(all) => {
-                all.keys().next().map_or_else(String::new, |block| Held::together_name(block, &wanted.site))
+            CandidateSite::Together(all) => {
+                all.keys().next().map_or_else(String::new, |block| CandidateSite::together_name(block, &wanted.site))
             }
-            Held::ByExpert(all) => {
+            CandidateSite::ByExpert(all) => {
                 let first = all.iter().find_map(|(block, experts)| Some((block, *experts.keys().next()?)));
                 first.map_or_else(String::new, |(block, expert)| expert_tap(block, expert, &wanted.site).to_string())
             }

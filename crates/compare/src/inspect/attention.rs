@@ -2,8 +2,8 @@
 
 use firstdiff_trace::{DumpError, Site};
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, Seen, sixteen_bits};
+use super::finding::{InspectFinding, Sureness};
+use super::seen::{InspectedDump, TensorRows, sixteen_bits};
 use super::tally::Tally;
 use crate::tolerance::inspect::{
     ALL_PROBABILITY, ENOUGH_ROWS, EVEN_SUMS, SAME_PROBABILITY, SCORES_APART, SOME_PROBABILITY, SUM_ROOM, SUM_ROOM_EXACT,
@@ -16,11 +16,15 @@ pub const FUTURE_ATTENDED: &str = "future-attended";
 
 const WEAK: &str = "masked scores were filled with a number that is too large: -inf is what leaves nothing (mask-fill)";
 
-pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec<Finding>, DumpError> {
+pub(super) fn check(
+    run: &InspectedDump<'_>,
+    seen: &TensorRows<'_>,
+    tally: &Tally,
+) -> Result<Vec<InspectFinding>, DumpError> {
     if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
         return Ok(Vec::new());
     }
-    let mut found: Vec<Finding> = [negative(run, seen), sums(run, seen)?].into_iter().flatten().collect();
+    let mut found: Vec<InspectFinding> = [negative(run, seen), sums(run, seen)?].into_iter().flatten().collect();
     if !seen.keys_are_positions() {
         return Ok(found);
     }
@@ -31,19 +35,19 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec
     Ok(found)
 }
 
-fn negative(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
+fn negative(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
     let below = |row: usize| seen.row(row).filter(|p| *p < -SOME_PROBABILITY).count();
     let count: usize = (0..seen.rows).map(below).sum();
     (count > 0).then(|| {
         let text = format!("{count} probabilities are negative");
-        let finding = Finding::new(run.law(), "negative-probs", seen.place, text);
+        let finding = InspectFinding::new(run.law(), "negative-probs", seen.place, text);
         finding
             .to("no softmax was taken, or it was taken of something else; or attention that subtracts or mixes heads")
             .number("count", count as f64)
     })
 }
 
-fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
+fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
     let sums: Vec<f64> = (0..seen.rows).map(|row| seen.row(row).sum()).collect();
     // A row of padding sees no key, and sums to 0.
     let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
@@ -74,12 +78,12 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     };
     let text =
         format!("{off} of {} rows do not sum to 1 (they sum to {} to {})", filled.len(), number(least), number(most));
-    let finding = Finding::new(sure, "probs-sum", seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, "probs-sum", seen.place, text).to(points);
     Ok(Some(finding.number("rows", off as f64).number("least", least).number("most", most)))
 }
 
 /// Whether the mask came after the softmax: the recorded scores show it, or in every head only the last row sums to 1, where nothing is masked.
-fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, DumpError> {
+fn masked_late(run: &InspectedDump<'_>, seen: &TensorRows<'_>, sums: &[f64]) -> Result<bool, DumpError> {
     if seen.keys_are_positions() && behind(run, seen)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
         return Ok(true);
     }
@@ -104,11 +108,11 @@ struct Behind {
     softmaxed: bool,
 }
 
-fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
+fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Behind>, DumpError> {
     let Some(entry) = run.find(Site::Scores, seen.place) else { return Ok(None) };
     let tensor = run.dump.read(entry)?;
     let values = tensor.values();
-    let scores = Seen::new(run, entry, &values);
+    let scores = TensorRows::new(run, entry, &values);
     if scores.shape != seen.shape {
         return Ok(None);
     }
@@ -134,7 +138,7 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
 }
 
 /// The single value of all scores behind the query, where there are several.
-fn fill(scores: &Seen<'_>) -> Option<f64> {
+fn fill(scores: &TensorRows<'_>) -> Option<f64> {
     let mut behind = (0..scores.rows).flat_map(|row| scores.row(row).skip(after(scores, row)));
     let first = behind.next()?;
     let more = behind.try_fold(0, |count, x| (x == first).then_some(count + 1))?;
@@ -171,11 +175,11 @@ impl Moments {
 }
 
 /// The first key behind the query of a row.
-fn after(seen: &Seen<'_>, row: usize) -> usize {
+fn after(seen: &TensorRows<'_>, row: usize) -> usize {
     seen.position(row).map_or(usize::MAX, |position| position + 1)
 }
 
-fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
+fn future(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
     // In a padding query that sees no key, probs may be uniform over all keys, in every head.
     let even = |row: usize| seen.row(row).all(|p| p == seen.values.get(row * seen.width));
     let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
@@ -227,17 +231,17 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         }
         Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
     };
-    let finding = Finding::new(sure, FUTURE_ATTENDED, seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, FUTURE_ATTENDED, seen.place, text).to(points);
     Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
 }
 
 /// Rows that can see at least two keys and see at least one.
-fn choosing<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, usize)> + 'a {
+fn choosing<'a>(seen: &'a TensorRows<'_>) -> impl Iterator<Item = (usize, usize)> + 'a {
     let choice = |row| Some((row, seen.position(row)?));
     (0..seen.rows).filter_map(choice).filter(|&(row, at)| at > 0 && seen.row(row).any(|p| p != 0.0))
 }
 
-fn own_key(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
+fn own_key(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
     let (mut rows, mut own) = (0, 0.0);
     for (row, at) in choosing(seen) {
         rows += 1;
@@ -245,12 +249,12 @@ fn own_key(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
     }
     (rows >= ENOUGH_ROWS && own == 0.0).then(|| {
         let text = format!("none of {rows} rows attends to the query's own key");
-        let finding = Finding::new(run.law(), "own-key-unseen", seen.place, text);
+        let finding = InspectFinding::new(run.law(), "own-key-unseen", seen.place, text);
         finding.to("a mask one off, or the newest key missing from the cache (mask-shifted, kv-cache-stale)")
     })
 }
 
-fn one_key(seen: &Seen<'_>) -> Option<Finding> {
+fn one_key(seen: &TensorRows<'_>) -> Option<InspectFinding> {
     let (mut rows, mut diagonal, mut least) = (0, 0, 1.0f64);
     for (row, at) in choosing(seen) {
         let top = seen.row(row).fold(0.0, f64::max);
@@ -264,12 +268,12 @@ fn one_key(seen: &Seen<'_>) -> Option<Finding> {
         let sure = if rows >= ENOUGH_ROWS { Sureness::Likely } else { Sureness::Note };
         let which = if diagonal == rows { "its own key" } else { "one key" };
         let text = format!("each of {rows} rows in all heads looks at {which} alone (at least {})", number(least));
-        let finding = Finding::new(sure, "one-key", seen.place, text).number("rows", rows as f64);
+        let finding = InspectFinding::new(sure, "one-key", seen.place, text).number("rows", rows as f64);
         finding.to("scores too large: no 1/sqrt(d), or q and k far too large (score-scale); or a wrong mask")
     })
 }
 
-fn uniform(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
+fn uniform(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
     let mut rows = 0;
     for (row, _) in choosing(seen) {
         let top = seen.row(row).fold(0.0, f64::max);
@@ -283,13 +287,13 @@ fn uniform(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
         // In 16 bits the small differences of an untrained model are rounded away.
         let sure = if run.coarse { Sureness::Note } else { Sureness::Likely };
         let text = format!("each of {rows} rows gives all its keys the same");
-        let finding = Finding::new(sure, "uniform-attention", seen.place, text).number("rows", rows as f64);
+        let finding = InspectFinding::new(sure, "uniform-attention", seen.place, text).number("rows", rows as f64);
         finding.to("q or k is 0 or constant, or the scores were scaled away (weight-unset, score-scale)")
     })
 }
 
 /// Scores without a mask, where no probs were recorded to decide.
-pub(super) fn unmasked_scores(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
+pub(super) fn unmasked_scores(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
     if !seen.keys_are_positions() || run.find(Site::Probs, seen.place).is_some() {
         return None;
     }
@@ -298,7 +302,7 @@ pub(super) fn unmasked_scores(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding>
     let filled = fill(seen).map_or(String::new(), |fill| format!(": they are {}", leaks(fill)));
     (open > 0).then(|| {
         let text = format!("{open} scores of keys behind the query are not masked{filled}");
-        let finding = Finding::new(Sureness::Note, "unmasked-scores", seen.place, text);
+        let finding = InspectFinding::new(Sureness::Note, "unmasked-scores", seen.place, text);
         let points = match filled.is_empty() {
             true => "no mask, or scores recorded before it: record probs",
             false => "a fill that is too large (mask-fill), or places that nobody wrote: record probs",

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::Site;
 
-use super::finding::{Finding, Sureness};
-use super::seen::Run;
+use super::finding::{InspectFinding, Sureness};
+use super::seen::InspectedDump;
 use super::stream::{SUM, branch, input};
 use super::tally::{Summary, at, embedded};
 use crate::graph::Place;
@@ -14,7 +14,7 @@ use crate::tolerance::inspect::{BRANCH_LOST, BY_CHANCE};
 const SHARED: &str = "same-buffer";
 
 /// `said` are the earlier findings: nothing is reported twice for a stream that was already checked.
-pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<Finding> {
+pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], said: &[InspectFinding]) -> Vec<InspectFinding> {
     let telling = |s: &&Summary| s.count >= BY_CHANCE && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
@@ -23,7 +23,7 @@ pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<
     let still = |s: &Summary| matches!(s.place.tap.site, Site::H0 | Site::HAttn | Site::H);
     let skipped = alike.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
     let pairs = alike.values().flat_map(|group| group.windows(2));
-    let mut found: Vec<Finding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
+    let mut found: Vec<InspectFinding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
     let streams = alike.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
     let summed: BTreeSet<Place> = said.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
     found.extend(streams.filter_map(|pair| added_between(run, known, &summed, pair[0], pair[1])));
@@ -31,14 +31,14 @@ pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<
     found
 }
 
-fn judged(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<Finding> {
+fn judged(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<InspectFinding> {
     let (sure, points) = meaning(run, one, other, skipped)?;
     let text = format!("equals {} bit for bit", one.place.tap);
-    Some(Finding::new(sure, SHARED, other.place, text).to(points).with([one.place.tap]))
+    Some(InspectFinding::new(sure, SHARED, other.place, text).to(points).with([one.place.tap]))
 }
 
 /// What it means that `other` equals `one`, which comes before it; `None` where right runs do that too.
-fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<(Sureness, &'static str)> {
+fn meaning(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<(Sureness, &'static str)> {
     use Site::*;
     use Sureness::{Likely, Note};
     let sites = (one.place.tap.site, other.place.tap.site);
@@ -77,7 +77,7 @@ fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Opti
 }
 
 /// Whether stream.rs has checked the sum of `tap`.
-fn summed(run: &Run<'_>, tap: &Summary) -> bool {
+fn summed(run: &InspectedDump<'_>, tap: &Summary) -> bool {
     let stream = match tap.place.tap.site {
         Site::HAttn => input(run, tap.place).is_some(),
         _ => run.find(Site::HAttn, tap.place).is_some(),
@@ -86,30 +86,30 @@ fn summed(run: &Run<'_>, tap: &Summary) -> bool {
 }
 
 /// A stream that does not change; stream.rs has checked it where the branch was recorded.
-fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
+fn unchanged(run: &InspectedDump<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
     (!summed(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
 }
 
 /// A stream that equals an earlier one, though a branch that is not zero was added in between and the sum is right: one of the two was recorded wrongly.
 fn added_between(
-    run: &Run<'_>,
+    run: &InspectedDump<'_>,
     known: &[Summary],
     said: &BTreeSet<Place>,
     one: &Summary,
     other: &Summary,
-) -> Option<Finding> {
+) -> Option<InspectFinding> {
     let looked_at = said.contains(&one.place) || said.contains(&other.place);
     let (added, _) = branch(run, other.place).filter(|_| summed(run, other) && !looked_at)?;
     let level = at(known, Place { tap: added, ..other.place })?.level;
     (level > BRANCH_LOST * other.level).then(|| {
         let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
-        let finding = Finding::new(Sureness::Likely, SHARED, other.place, text).with([one.place.tap, added]);
+        let finding = InspectFinding::new(Sureness::Likely, SHARED, other.place, text).with([one.place.tap, added]);
         finding.to("one buffer recorded under two names, or a sum that is not passed on (aliasing, layer-skipped)")
     })
 }
 
 /// Taps of a decode step that still hold the previous step's values, though another token was fed.
-fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
+fn repeated(run: &InspectedDump<'_>, known: &[Summary]) -> Vec<InspectFinding> {
     let mut found = Vec::new();
     for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= BY_CHANCE && !s.constant && s.finite) {
         // Rare tokens may share an embedding, and all that is computed from it before any attention.
@@ -117,7 +117,7 @@ fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
         let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);
         if let Some(before) = before.filter(|_| later && other_token(run, known, tap.place.step)) {
             let text = format!("equals that of step {} bit for bit", before.place.step);
-            let finding = Finding::new(Sureness::Likely, "same-as-last-step", tap.place, text);
+            let finding = InspectFinding::new(Sureness::Likely, "same-as-last-step", tap.place, text);
             found
                 .push(finding.to("a buffer that was not written in this step, or recorded too early (kv-cache-stale)"));
         }
@@ -130,7 +130,7 @@ fn last_step<'a>(known: &'a [Summary], tap: &Summary) -> Option<&'a Summary> {
 }
 
 /// Whether a step was fed another token than the one before. Where the window is full, the same token may change nothing.
-fn other_token(run: &Run<'_>, known: &[Summary], step: u32) -> bool {
+fn other_token(run: &InspectedDump<'_>, known: &[Summary], step: u32) -> bool {
     if let (Some(now), Some(before)) = (run.tokens(step), run.tokens(step - 1)) {
         return now.last() != before.last();
     }

@@ -28,7 +28,7 @@ impl Sureness {
 
 /// Something noticed in a single dump.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub struct InspectFinding {
     /// How sure it is.
     pub sure: Sureness,
     /// A short name of the kind of finding: `not-finite`, `future-attended` ...
@@ -45,23 +45,23 @@ pub struct Finding {
     pub numbers: Vec<(&'static str, f64)>,
 }
 
-impl Finding {
-    pub(super) fn new(sure: Sureness, what: &'static str, place: Place, detail: impl Into<String>) -> Finding {
+impl InspectFinding {
+    pub(super) fn new(sure: Sureness, what: &'static str, place: Place, detail: impl Into<String>) -> InspectFinding {
         let detail = detail.into();
-        Finding { sure, what, place, others: Vec::new(), detail, points_to: "", numbers: Vec::new() }
+        InspectFinding { sure, what, place, others: Vec::new(), detail, points_to: "", numbers: Vec::new() }
     }
 
-    pub(super) fn to(mut self, points_to: &'static str) -> Finding {
+    pub(super) fn to(mut self, points_to: &'static str) -> InspectFinding {
         self.points_to = points_to;
         self
     }
 
-    pub(super) fn with(mut self, others: impl IntoIterator<Item = Tap>) -> Finding {
+    pub(super) fn with(mut self, others: impl IntoIterator<Item = Tap>) -> InspectFinding {
         self.others.extend(others);
         self
     }
 
-    pub(super) fn number(mut self, name: &'static str, value: f64) -> Finding {
+    pub(super) fn number(mut self, name: &'static str, value: f64) -> InspectFinding {
         self.numbers.push((name, value));
         self
     }

@@ -16,17 +16,17 @@ mod values;
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 
 pub use attention::FUTURE_ATTENDED;
-pub use finding::{Finding, Sureness};
+pub use finding::{InspectFinding, Sureness};
 
 use crate::graph::Place;
-use seen::{Run, Seen};
+use seen::{InspectedDump, TensorRows};
 use tally::{Summary, Tally};
 
 /// The findings of a dump, and what could not be checked.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
     /// In the order of the vocabulary, step by step.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<InspectFinding>,
     /// What was not recorded, and so not checked.
     pub unseen: Vec<String>,
     /// How many tensors were read.
@@ -50,14 +50,14 @@ pub fn inspect(
     rows: Option<&Rows>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Inspection, DumpError> {
-    let run = Run::new(dump, rows);
+    let run = InspectedDump::new(dump, rows);
     let (mut findings, mut known) = (probe::few_tokens(&run), Vec::<Summary>::new());
     let all = dump.entries().len();
     for (at, entry) in dump.entries().iter().enumerate() {
         progress(at, all);
         let tensor = dump.read(entry)?;
         let values = tensor.values();
-        let seen = Seen::new(&run, entry, &values);
+        let seen = TensorRows::new(&run, entry, &values);
         let tally = Tally::of(&seen);
         findings.extend(values::check(&run, &seen, &tally, &known));
         match entry.tap.site {
@@ -74,7 +74,7 @@ pub fn inspect(
     for entry in &open {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
-        let seen = Seen::new(&run, entry, &values);
+        let seen = TensorRows::new(&run, entry, &values);
         findings.extend(values::of_unknown_axes(&run, &seen, &Tally::of(&seen)));
     }
     findings.extend(stream::levels(&known));

@@ -2,13 +2,13 @@
 
 use firstdiff_trace::{Entry, Site};
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, squeezed};
+use super::finding::{InspectFinding, Sureness};
+use super::seen::{InspectedDump, squeezed};
 use super::{extent, place_of};
 use crate::conclude::coverage::same_token;
 
 /// Notes on the tokens of the run.
-pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
+pub(super) fn few_tokens(run: &InspectedDump<'_>) -> Vec<InspectFinding> {
     let Some(first) = run.dump.entries().first().map(place_of) else { return Vec::new() };
     let last = run.dump.entries().last().map_or(0, |e| e.step);
     let count = run.start(last + 1).unwrap_or(0);
@@ -21,16 +21,16 @@ pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
         _ => ("", ""),
     };
     let few = (!text.is_empty()).then(|| {
-        let finding = Finding::new(Sureness::Note, "few-tokens", first, format!("{text} ({count})"));
+        let finding = InspectFinding::new(Sureness::Note, "few-tokens", first, format!("{text} ({count})"));
         finding.to(points).number("tokens", count as f64)
     });
     let same = same_token(run.dump)
-        .map(|text| Finding::new(Sureness::Note, "tokens-alike", first, text).to("use tokens that differ"));
+        .map(|text| InspectFinding::new(Sureness::Note, "tokens-alike", first, text).to("use tokens that differ"));
     few.into_iter().chain(same).collect()
 }
 
 /// What was not recorded, and so not checked.
-pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
+pub(super) fn unseen(run: &InspectedDump<'_>) -> Vec<String> {
     let entries = run.dump.entries();
     let has = |site: Site| entries.iter().any(|e| e.tap.site == site);
     let mut unseen = Vec::new();

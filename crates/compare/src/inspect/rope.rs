@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{DumpError, Site, Tap, Values};
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, Seen};
+use super::finding::{InspectFinding, Sureness};
+use super::seen::{InspectedDump, TensorRows};
 use crate::graph::Place;
 use crate::tolerance::inspect::{KEPT_LENGTH, KEPT_LENGTH_COARSE, NO_TURN, TURNED_AT_ZERO};
 use crate::words::number;
@@ -25,7 +25,7 @@ struct Turn {
     at_zero: f64,
 }
 
-pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, DumpError> {
+pub(super) fn check(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Vec<InspectFinding>, DumpError> {
     let sources = sources(seen.site());
     let mut found = Vec::new();
     let mut turns = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, Dump
     // The input of the rotation is the tap whose lengths it keeps: some models norm before it, some after.
     if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
         let text = format!("equals {} beyond position 0", source.name());
-        let finding = Finding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
+        let finding = InspectFinding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
         let finding = finding.with([Tap { site: *source, ..seen.place.tap }]);
         found.push(finding.to("rotation missing (rope-omitted)").number("positions", turn.beyond as f64));
     } else if !turns.is_empty() && seen.heads.is_some() {
@@ -59,7 +59,7 @@ fn sources(site: Site) -> [Site; 2] {
     if site == Site::QRope { [Site::QNorm, Site::Q] } else { [Site::KNorm, Site::K] }
 }
 
-fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
+fn turn(seen: &TensorRows<'_>, source: &Values<'_>) -> Turn {
     let mut turn = Turn { beyond: 0, turned: false, least: f64::INFINITY, most: 0.0, at_zero: 0.0 };
     let span = (seen.width / seen.heads.unwrap_or(1).max(1)).max(1);
     for row in 0..seen.rows {
@@ -87,21 +87,21 @@ fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
 }
 
 /// Whether lengths were kept, or changed by one common factor.
-fn kept(seen: &Seen<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<Finding> {
+fn kept(seen: &TensorRows<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<InspectFinding> {
     let factor = turn.most;
     if (factor - 1.0).abs() > tolerance {
         let text = format!("is {} times as long as {} everywhere", number(factor), source.name());
-        let finding = Finding::new(Sureness::Note, "rotation-scales", seen.place, text).number("factor", factor);
+        let finding = InspectFinding::new(Sureness::Note, "rotation-scales", seen.place, text).number("factor", factor);
         return Some(finding.to("YaRN's attention factor, if the model has one (rope-attention-factor)"));
     }
     (turn.at_zero > TURNED_AT_ZERO).then(|| {
         let text = format!("differs from {} at position 0, where nothing turns", source.name());
-        let finding = Finding::new(Sureness::Note, "position-0-turned", seen.place, text);
+        let finding = InspectFinding::new(Sureness::Note, "position-0-turned", seen.place, text);
         finding.to("positions that start elsewhere (rope-position), or channels reordered with the rotation")
     })
 }
 
-fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
+fn stretched(seen: &TensorRows<'_>, turns: &[(Site, Turn)]) -> InspectFinding {
     let (source, turn) = &turns[0];
     // Without the norm's own tap it is unknown whether the model has one in between.
     let sure = if turns.len() > 1 { Sureness::Likely } else { Sureness::Note };
@@ -117,7 +117,7 @@ fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
         true => (Sureness::Note, "cos and sin rounded to 16 bits (rope-precision)"),
         false => (sure, "cos and sin of different angles; or a QK-norm in between that was not recorded"),
     };
-    let finding = Finding::new(sure, "rotation-stretches", seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, "rotation-stretches", seen.place, text).to(points);
     finding.number("least", turn.least).number("most", turn.most)
 }
 
@@ -125,7 +125,7 @@ type Counts<K> = BTreeMap<K, usize>;
 
 /// Sets how sure a missing rotation is: models leave it out in some layers or in all, or share keys that are rotated already; nothing is certain from decode
 /// steps alone.
-pub(super) fn settle(findings: &mut [Finding], run: &Run<'_>) {
+pub(super) fn settle(findings: &mut [InspectFinding], run: &InspectedDump<'_>) {
     let still: BTreeSet<Place> = findings.iter().filter(|f| f.what == NOT_ROTATED).map(|f| f.place).collect();
     let has = |place: Place, site: Site| {
         sources(site).iter().any(|s| run.find(*s, place).is_some()) && run.find(site, place).is_some()

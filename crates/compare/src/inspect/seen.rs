@@ -9,7 +9,7 @@ use super::{extent, place_of};
 use crate::graph::Place;
 
 /// A dump, and how many token positions each of its steps has.
-pub(super) struct Run<'a> {
+pub(super) struct InspectedDump<'a> {
     pub(super) dump: &'a Dump,
     rows: Option<&'a Rows>,
     counts: BTreeMap<u32, usize>,
@@ -25,8 +25,8 @@ pub(super) struct Run<'a> {
 /// attention, parallel blocks that share a norm, scaled branches, one matrix for queries and keys.
 const PLAIN: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "minimind"];
 
-impl<'a> Run<'a> {
-    pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> Run<'a> {
+impl<'a> InspectedDump<'a> {
+    pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> InspectedDump<'a> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let mut after_a_prefill = false;
         for entries in dump.entries().chunk_by(|one, other| one.step == other.step) {
@@ -50,7 +50,7 @@ impl<'a> Run<'a> {
         let meta = dump.meta();
         let named = meta.architecture.as_deref().or(meta.model.as_deref());
         let plain = named.is_some_and(|name| PLAIN.contains(&name));
-        Run { dump, rows, counts, starts, coarse, plain }
+        InspectedDump { dump, rows, counts, starts, coarse, plain }
     }
 
     /// How sure a finding is that breaks a rule of plain decoders: certain where dump.json names such an architecture, as any other may do it on purpose.
@@ -166,7 +166,7 @@ fn ends_at(positions: Option<&[usize]>, keys: usize) -> bool {
 }
 
 /// A tensor as rows of its last axis (of heads and their channels, for queries, keys and values).
-pub(super) struct Seen<'a> {
+pub(super) struct TensorRows<'a> {
     pub(super) place: Place,
     pub(super) rows: usize,
     pub(super) width: usize,
@@ -178,8 +178,8 @@ pub(super) struct Seen<'a> {
     pub(super) values: &'a Values<'a>,
 }
 
-impl<'a> Seen<'a> {
-    pub(super) fn new(run: &Run<'_>, entry: &Entry, values: &'a Values<'a>) -> Seen<'a> {
+impl<'a> TensorRows<'a> {
+    pub(super) fn new(run: &InspectedDump<'_>, entry: &Entry, values: &'a Values<'a>) -> TensorRows<'a> {
         let (shape, site) = (squeezed(entry), entry.tap.site);
         let fits = shape.len() == site.axes().len();
         let merged = site.axes().len() == 3 && site.position_axis() == 0 && shape.len() == 2;
@@ -192,7 +192,7 @@ impl<'a> Seen<'a> {
             (_, None) => all / shape.last().copied().unwrap_or(1).max(1),
         };
         let heads = (fits && shape.len() == 3).then(|| shape[1 - site.position_axis()]);
-        Seen {
+        TensorRows {
             place: place_of(entry),
             rows,
             width: all.checked_div(rows).unwrap_or(0),

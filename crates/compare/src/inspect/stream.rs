@@ -2,8 +2,8 @@
 
 use firstdiff_trace::{DumpError, Entry, Site, Tap};
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, Seen};
+use super::finding::{InspectFinding, Sureness};
+use super::seen::{InspectedDump, TensorRows};
 use super::tally::Summary;
 use crate::graph::Place;
 use crate::tolerance::inspect::{
@@ -15,7 +15,7 @@ use crate::words::number;
 pub(super) const SUM: &str = "residual-sum";
 
 /// The stream that a layer reads.
-pub(super) fn input<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
+pub(super) fn input<'a>(run: &InspectedDump<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
     let tap = match place.tap.layer?.checked_sub(1) {
         Some(before) => Tap::layer(before, Site::H),
         None => Tap { layer: None, site: Site::H0 },
@@ -24,7 +24,7 @@ pub(super) fn input<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)>
 }
 
 /// The branch that ends in a residual add: its last recorded tap.
-pub(super) fn branch<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
+pub(super) fn branch<'a>(run: &InspectedDump<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
     let sites = match place.tap.site {
         Site::HAttn => [Site::AttnPostNorm, Site::AttnOut],
         _ => [Site::FfnPostNorm, Site::FfnOut],
@@ -34,14 +34,14 @@ pub(super) fn branch<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)
 
 type Signal = (Tap, Vec<f64>);
 
-fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<Signal>, DumpError> {
+fn read(run: &InspectedDump<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<Signal>, DumpError> {
     let Some((tap, entry)) = of else { return Ok(None) };
     let values = run.dump.read(entry)?.values().to_f64();
     Ok((values.len() == len && values.iter().all(|x| x.is_finite())).then_some((tap, values)))
 }
 
 /// The terms of a stream: the stream before it and the branch, where both were recorded.
-fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
+fn parts(run: &InspectedDump<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
     let stream = match place.tap.site {
         Site::HAttn => input(run, place),
         _ => beside(run, place, Site::HAttn),
@@ -49,12 +49,12 @@ fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>,
     Ok(read(run, stream, len)?.zip(read(run, branch(run, place), len)?).map(|(stream, added)| [stream, added]))
 }
 
-fn beside<'a>(run: &Run<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
+fn beside<'a>(run: &InspectedDump<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
     Some((Tap { site, ..place.tap }, run.find(site, place)?))
 }
 
 /// Where the stream is not its input plus its branch: which known sum it is instead.
-pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
+pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
     let (place, len) = (seen.place, seen.values.len());
     let attention = place.tap.site == Site::HAttn;
     let Some([(stream, x), (added, b)]) = parts(run, place, len)? else { return Ok(None) };
@@ -69,10 +69,10 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
         return Ok(None);
     }
     let broken =
-        |text: String, points| Some(Finding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
+        |text: String, points| Some(InspectFinding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
     // One buffer under two names: the engine may have computed the sum right, and recorded one of the two too late.
     let either = |text: String, points| {
-        let finding = Finding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
+        let finding = InspectFinding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
         Some(finding.with([stream, added]))
     };
     let (factor, rest) = multiple(&y, &x);
@@ -85,7 +85,7 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
         });
         if let Some([(first, _), (second, _)]) = made.as_ref().filter(|_| is_late) {
             let text = format!("is {}, which is {first} + {second} + {added}: {second} alone is due here", place.tap);
-            let finding = Finding::new(run.law(), SUM, before, text).with([place.tap, *first, *second, added]);
+            let finding = InspectFinding::new(run.law(), SUM, before, text).with([place.tap, *first, *second, added]);
             return Ok(Some(finding.to("a buffer recorded after the next sum was written into it")));
         }
         if x == y && made.is_none_or(|[(_, s), (_, a)]| left(&x, &s, &a) > tolerance) {
@@ -122,7 +122,7 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     {
         let finding = broken(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
         // BLOOM and ChatGLM can be configured this way.
-        return Ok(finding.map(|f| Finding { sure: Sureness::Likely, ..f }));
+        return Ok(finding.map(|f| InspectFinding { sure: Sureness::Likely, ..f }));
     }
     Ok(None)
 }
@@ -147,7 +147,7 @@ fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
 }
 
 /// Checks how the size of signals changes from tap to tap.
-pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
+pub(super) fn levels(known: &[Summary]) -> Vec<InspectFinding> {
     let mut found = Vec::new();
     for step in known.chunk_by(|one, other| one.place.step == other.place.step) {
         let here = || step.iter().filter(|s| s.finite);
@@ -163,7 +163,7 @@ pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
     found
 }
 
-fn growth(before: &Summary, after: &Summary) -> Option<Finding> {
+fn growth(before: &Summary, after: &Summary) -> Option<InspectFinding> {
     let ratio = after.typical / before.typical;
     let bound = if before.place.tap.site == Site::H0 { FIRST_LAYER_GROWTH } else { LAYER_GROWTH };
     let what = if ratio > bound { "explodes" } else { "vanishes" };
@@ -176,18 +176,19 @@ fn growth(before: &Summary, after: &Summary) -> Option<Finding> {
             number(before.typical),
             before.place.tap
         );
-        let finding = Finding::new(sure, "stream-level", after.place, text).number("ratio", ratio);
+        let finding = InspectFinding::new(sure, "stream-level", after.place, text).number("ratio", ratio);
         finding
             .to("a norm left out, a scale, or weights read in the wrong type (norm-omitted, dequant-scale)")
             .with([before.place.tap])
     })
 }
 
-fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<Finding> {
+fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<InspectFinding> {
     let beside = before.level.min(after.level);
     (signal.level < TINY_SIGNAL * beside).then(|| {
         let text = format!("RMS {} between {} and {}", number(signal.level), number(before.level), number(after.level));
-        let finding = Finding::new(Sureness::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
+        let finding =
+            InspectFinding::new(Sureness::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
         finding.to("too small for a tolerance: agreement after it says little of this tap")
     })
 }

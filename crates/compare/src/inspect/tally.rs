@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use firstdiff_trace::{Entry, Site, Tap};
 
 use super::place_of;
-use super::seen::Seen;
+use super::seen::TensorRows;
 use crate::graph::Place;
 use crate::tolerance::inspect::{ABSURD, SAME_ROW, VANISHING};
 
@@ -39,7 +39,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn of(seen: &Seen<'_>) -> Tally {
+    pub(super) fn of(seen: &TensorRows<'_>) -> Tally {
         let mut tally = Tally { constant: true, first: f64::NAN, ..Tally::default() };
         let first: Vec<f64> = if seen.rows > 0 { seen.row(0).collect() } else { Vec::new() };
         tally.first = first.first().copied().unwrap_or(f64::NAN);
@@ -49,7 +49,7 @@ impl Tally {
         tally
     }
 
-    fn add_row(&mut self, seen: &Seen<'_>, row: usize, first: &[f64]) {
+    fn add_row(&mut self, seen: &TensorRows<'_>, row: usize, first: &[f64]) {
         let (mut energy, mut apart, mut base, mut filled, mut top) = (0.0, 0.0, 0.0, 0, 0);
         let (mut peak, mut constant, mut head, mut hash) = (f64::NEG_INFINITY, true, f64::NAN, 0u64);
         for (at, x) in seen.row(row).enumerate() {
@@ -152,7 +152,7 @@ pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
 }
 
 impl Summary {
-    pub(super) fn new(entry: &Entry, seen: &Seen<'_>, tally: &Tally, bytes: &[u8]) -> Summary {
+    pub(super) fn new(entry: &Entry, seen: &TensorRows<'_>, tally: &Tally, bytes: &[u8]) -> Summary {
         let mut hasher = DefaultHasher::new();
         hasher.write(bytes);
         Summary {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::Site;
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, Seen};
+use super::finding::{InspectFinding, Sureness};
+use super::seen::{InspectedDump, TensorRows};
 use super::tally::{Summary, Tally, embedded};
 use crate::graph::Place;
 use crate::tolerance::inspect::{ABSURD, BY_CHANCE, SAME_LOGITS, SAME_ROW};
@@ -14,9 +14,14 @@ use crate::words::number;
 const NOT_FINITE: &str = "not-finite";
 const UNREAD: &str = "behind the query, where engines that skip masked keys write nothing";
 
-pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Vec<Finding> {
+pub(super) fn check(
+    run: &InspectedDump<'_>,
+    seen: &TensorRows<'_>,
+    tally: &Tally,
+    known: &[Summary],
+) -> Vec<InspectFinding> {
     if tally.count == 0 {
-        return vec![Finding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
+        return vec![InspectFinding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
     }
     if tally.all_zero() {
         return all_zero(run, seen, tally).into_iter().collect();
@@ -34,9 +39,9 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summ
 }
 
 /// Checks of a tap outside the vocabulary: none that needs its rows, or the range of its operation.
-pub(super) fn of_unknown_axes(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Vec<Finding> {
+pub(super) fn of_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Vec<InspectFinding> {
     if tally.count == 0 {
-        return vec![Finding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
+        return vec![InspectFinding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
     }
     let found = match tally.all_zero() {
         true => vec![all_zero(run, seen, tally)],
@@ -45,17 +50,17 @@ pub(super) fn of_unknown_axes(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> 
             vec![not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally), alike]
         }
     };
-    let no_surer = |finding: Finding| {
+    let no_surer = |finding: InspectFinding| {
         let is_nan = finding.what == NOT_FINITE && tally.nan > 0;
         let sure = if is_nan || finding.sure == Sureness::Note { finding.sure } else { Sureness::Likely };
-        Finding { sure, ..finding }
+        InspectFinding { sure, ..finding }
     };
     found.into_iter().flatten().map(no_surer).collect()
 }
 
 /// Keeps the first tap that is not finite, and counts the taps behind it that it spoilt.
-pub(super) fn only_first_not_finite(findings: &mut Vec<Finding>) {
-    let is = |f: &Finding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
+pub(super) fn only_first_not_finite(findings: &mut Vec<InspectFinding>) {
+    let is = |f: &InspectFinding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
     let after: BTreeSet<Place> = findings.iter().filter(|f| is(f)).skip(1).map(|f| f.place).collect();
     findings.retain(|f| !is(f) || !after.contains(&f.place));
     if let Some(first) = findings.iter_mut().find(|f| is(f)).filter(|_| !after.is_empty()) {
@@ -65,18 +70,18 @@ pub(super) fn only_first_not_finite(findings: &mut Vec<Finding>) {
 }
 
 /// Sites whose rows are often zero or constant, in right runs too.
-fn is_sparse(seen: &Seen<'_>) -> bool {
+fn is_sparse(seen: &TensorRows<'_>) -> bool {
     seen.over_keys() || matches!(seen.site(), Site::RouterLogits | Site::RouterProbs | Site::FfnAct)
 }
 
 /// Whether a tap may hold -inf, or a number that stands for it: masked scores, tokens that may not be chosen, experts outside the chosen groups.
-fn may_be_masked(seen: &Seen<'_>) -> bool {
+fn may_be_masked(seen: &TensorRows<'_>) -> bool {
     use Site::{Logits, Open, Qk, RouterLogits, RouterProbs, Scores};
     matches!(seen.site(), Scores | Qk | Logits | RouterLogits | RouterProbs | Open(_))
 }
 
 /// How sure a finding is of values that no computation leaves. Many engines do not compute scores behind the query, and nothing reads what is there.
-fn of_numbers(seen: &Seen<'_>, is_wrong: impl Fn(f64) -> bool) -> Sureness {
+fn of_numbers(seen: &TensorRows<'_>, is_wrong: impl Fn(f64) -> bool) -> Sureness {
     let unread = |row: usize| {
         let first = seen.position(row).map_or(usize::MAX, |position| position + 1);
         seen.row(row).take(first).all(|x| !is_wrong(x))
@@ -85,13 +90,14 @@ fn of_numbers(seen: &Seen<'_>, is_wrong: impl Fn(f64) -> bool) -> Sureness {
     if scores && (0..seen.rows).all(unread) { Sureness::Note } else { Sureness::Certain }
 }
 
-fn not_finite(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn not_finite(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let masked = may_be_masked(seen);
     let wrong = tally.nan + tally.positive_inf + if masked { 0 } else { tally.negative_inf };
     if wrong == 0 {
         return (tally.negative_inf > 0 && seen.site() != Site::Scores).then(|| {
             let text = format!("{} of {} are -inf", tally.negative_inf, tally.count);
-            Finding::new(Sureness::Note, NOT_FINITE, seen.place, text).to("masked, or tokens that may not be chosen")
+            InspectFinding::new(Sureness::Note, NOT_FINITE, seen.place, text)
+                .to("masked, or tokens that may not be chosen")
         });
     }
     let at = tally.first_nan.or(tally.first_inf).unwrap_or(0);
@@ -106,11 +112,11 @@ fn not_finite(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     };
     let sure = of_numbers(seen, |x| x.is_nan() || x == f64::INFINITY || (!masked && x.is_infinite()));
     let points = if sure == Sureness::Note { UNREAD } else { points };
-    let finding = Finding::new(sure, NOT_FINITE, seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, NOT_FINITE, seen.place, text).to(points);
     Some(finding.number("nan", tally.nan as f64).number("inf", infinite as f64))
 }
 
-fn absurd(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn absurd(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let masked = may_be_masked(seen);
     let count = tally.positive_absurd + if masked { 0 } else { tally.negative_absurd };
     let at = tally.first_absurd.filter(|_| count > 0)?;
@@ -122,25 +128,25 @@ fn absurd(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
         seen.index_in_words(at)
     );
     let sure = of_numbers(seen, |x| x.is_finite() && if masked { x > ABSURD } else { x.abs() > ABSURD });
-    let finding = Finding::new(sure, "absurd-values", seen.place, text).number("count", count as f64);
+    let finding = InspectFinding::new(sure, "absurd-values", seen.place, text).number("count", count as f64);
     Some(finding.to(match sure {
         Sureness::Note => UNREAD,
         _ => "memory that nobody wrote, or bytes read in the wrong type or byte order (storage-type)",
     }))
 }
 
-fn vanishing(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn vanishing(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     // Probabilities and gated activations may be arbitrarily small.
     let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
     let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
     (!small && tally.vanishing >= BY_CHANCE / 2 && share > 0.1).then(|| {
         let text = format!("{:.0} % of what is not 0 is smaller than 1e-36", 100.0 * share);
-        let finding = Finding::new(run.law(), "denormals", seen.place, text).number("share", share);
+        let finding = InspectFinding::new(run.law(), "denormals", seen.place, text).number("share", share);
         finding.to("integers or uninitialised memory read as floats (storage-type)")
     })
 }
 
-fn all_zero(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn all_zero(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     // A projection whose weights are 0 in the checkpoint leaves a branch at 0: some models start training so.
     let branch = matches!(
         seen.site(),
@@ -155,12 +161,17 @@ fn all_zero(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     // With one token there is one key, and that is no finding.
     let sure = if branch || seen.over_keys() { Sureness::Likely } else { run.law() };
     (tally.count > 1).then(|| {
-        Finding::new(sure, "all-zero", seen.place, format!("all {} elements are exactly 0", tally.count))
+        InspectFinding::new(sure, "all-zero", seen.place, format!("all {} elements are exactly 0", tally.count))
             .to("a weight that was never loaded, or a kernel that never ran (weight-unset)")
     })
 }
 
-fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
+fn zero_rows(
+    run: &InspectedDump<'_>,
+    seen: &TensorRows<'_>,
+    tally: &Tally,
+    known: &[Summary],
+) -> Option<InspectFinding> {
     let rows: Vec<usize> = (0..seen.rows).filter(|&r| tally.filled[r] == 0).collect();
     if rows.is_empty() || is_sparse(seen) || seen.width < 2 {
         return None;
@@ -182,11 +193,11 @@ fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -
         _ => Sureness::Likely,
     };
     let text = format!("{} of {} rows are exactly 0, the first at position {}", rows.len(), seen.rows, rows[0]);
-    let finding = Finding::new(sure, "zero-rows", seen.place, text).number("rows", rows.len() as f64);
+    let finding = InspectFinding::new(sure, "zero-rows", seen.place, text).number("rows", rows.len() as f64);
     Some(finding.to("a kernel or a copy that stopped early, or a truncated weight (dequant-truncated); padding else"))
 }
 
-fn zero_tail(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn zero_tail(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let tail = seen.width - tally.filled.iter().copied().max()?;
     let elsewhere = tally.zeros.saturating_sub(tail * seen.rows);
     let dense = elsewhere * 100 <= (seen.width - tail) * seen.rows;
@@ -204,45 +215,45 @@ fn zero_tail(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
         _ => Sureness::Likely,
     };
     let text = format!("the last {tail} of {} of every row are exactly 0", seen.width);
-    let finding = Finding::new(sure, "zero-tail", seen.place, text).number("tail", tail as f64);
+    let finding = InspectFinding::new(sure, "zero-tail", seen.place, text).number("tail", tail as f64);
     Some(finding.to("a weight of which only the first part was read, or a kernel that stopped (dequant-truncated)"))
 }
 
 /// A last row with values that breaks off.
-fn stopped(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn stopped(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let last = (0..seen.rows).rev().find(|&r| tally.filled[r] > 0)?;
     let tail = seen.width - tally.filled[last];
     let whole = last > 0 && tally.filled[..last].iter().all(|&n| n + 1 >= seen.width);
     (!is_sparse(seen) && whole && tail >= (seen.width / 8).max(4)).then(|| {
         let text = format!("row {last} is exactly 0 from element {} of {} on", tally.filled[last], seen.width);
-        let finding = Finding::new(Sureness::Likely, "zero-tail", seen.place, text).number("tail", tail as f64);
+        let finding = InspectFinding::new(Sureness::Likely, "zero-tail", seen.place, text).number("tail", tail as f64);
         finding.to("a kernel or a copy that stopped in the middle of a row")
     })
 }
 
-fn constant(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn constant(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.width < BY_CHANCE / 2 {
         return None;
     }
     let points = "a placeholder, a broadcast, or a reduction along the wrong axis";
     if tally.constant && tally.count >= BY_CHANCE {
         let text = format!("all {} elements are {}", tally.count, number(tally.first));
-        return Some(Finding::new(run.law(), "constant", seen.place, text).to(points));
+        return Some(InspectFinding::new(run.law(), "constant", seen.place, text).to(points));
     }
     let rows: Vec<usize> = tally.constant_rows.iter().copied().filter(|&r| tally.filled[r] > 0).collect();
     let first = *rows.first()?;
     let text = format!("{} of {} rows hold one number alone, the first at position {first}", rows.len(), seen.rows);
-    let finding = Finding::new(Sureness::Likely, "constant-rows", seen.place, text).to(points);
+    let finding = InspectFinding::new(Sureness::Likely, "constant-rows", seen.place, text).to(points);
     Some(finding.number("rows", rows.len() as f64))
 }
 
 /// Whether all tokens of the tensor's step are known to be the same.
-fn one_token(run: &Run<'_>, seen: &Seen<'_>) -> Option<bool> {
+fn one_token(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<bool> {
     let ids = run.tokens(seen.place.step).filter(|ids| ids.len() == seen.rows)?;
     Some(ids.iter().all(|id| *id == ids[0]))
 }
 
-fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
+fn alike(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally, known: &[Summary]) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.rows < 2 || tally.constant || !tally.finite() || seen.positions.is_none() {
         return None;
     }
@@ -250,7 +261,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
     if tally.spread >= SAME_ROW {
         return (logits && tally.spread < SAME_LOGITS && one_token(run, seen) != Some(true)).then(|| {
             let text = format!("hardly change with position (at most {} of their energy)", number(tally.spread));
-            let finding = Finding::new(Sureness::Note, "positions-nearly-alike", seen.place, text);
+            let finding = InspectFinding::new(Sureness::Note, "positions-nearly-alike", seen.place, text);
             finding.to("a stream in which the tokens drown").number("spread", tally.spread)
         });
     }
@@ -265,7 +276,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
         (None, _) => Sureness::Likely,
     };
     let text = format!("all {} rows are the same row", seen.rows);
-    let finding = Finding::new(sure, "positions-alike", seen.place, text).number("spread", tally.spread);
+    let finding = InspectFinding::new(sure, "positions-alike", seen.place, text).number("spread", tally.spread);
     Some(finding.to(match seen.site() {
         Site::H0 => "one token looked up for all positions (tokens-differ), unless all tokens are the same",
         Site::Logits => "the logits of one position taken for all (logit-row)",
@@ -274,7 +285,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
 }
 
 /// Rows that are bit for bit equal to that of an earlier position with another token.
-fn copied(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
+fn copied(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally, known: &[Summary]) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.width < BY_CHANCE || tally.spread < SAME_ROW || seen.positions.is_none() {
         return None;
     }
@@ -295,16 +306,18 @@ fn copied(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> O
         copies.len(),
         seen.rows
     );
-    let finding = Finding::new(Sureness::Likely, "rows-copied", seen.place, text).number("rows", copies.len() as f64);
+    let finding =
+        InspectFinding::new(Sureness::Likely, "rows-copied", seen.place, text).number("rows", copies.len() as f64);
     Some(finding.to("one row computed or copied for several, or a kernel that stopped early"))
 }
 
-fn one_winner(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn one_winner(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let winner = *tally.winners.first()?;
     let same = tally.winners.len() >= 4 && tally.constant_rows.is_empty() && tally.winners.iter().all(|w| *w == winner);
     (seen.site() == Site::Logits && same && tally.spread >= SAME_ROW && one_token(run, seen) != Some(true)).then(|| {
         let text = format!("token {winner} wins at all {} positions", seen.rows);
-        let finding = Finding::new(Sureness::Note, "one-winner", seen.place, text).number("token", winner as f64);
+        let finding =
+            InspectFinding::new(Sureness::Note, "one-winner", seen.place, text).number("token", winner as f64);
         finding.to("greedy decoding that loops; a stream in which the tokens drown")
     })
 }

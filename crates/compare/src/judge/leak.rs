@@ -206,16 +206,16 @@ impl Mask {
 }
 
 /// The probability that a row of scores gives to keys that must have none.
-pub(crate) struct Shares {
+pub(crate) struct LeakedProbability {
     /// The probability of each such key, with its place.
     cells: Vec<(usize, f64)>,
     /// The mean over all rows of the square of the probability given away.
     pub(crate) mean_square: f64,
 }
 
-impl Shares {
+impl LeakedProbability {
     /// From a softmax of the candidate's own scores, at the places for which `masked` holds.
-    pub(crate) fn of(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> Shares {
+    pub(crate) fn of(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> LeakedProbability {
         let (_, keys) = pair.rows();
         let (mut cells, mut squares, count) = (Vec::new(), 0.0, pair.len() / keys.max(1));
         for row in 0..count {
@@ -230,7 +230,7 @@ impl Shares {
             squares += given.iter().map(|(_, p)| p).sum::<f64>().powi(2);
             cells.extend(given.into_iter().filter(|(_, p)| *p > 0.0));
         }
-        Shares { cells, mean_square: squares / count.max(1) as f64 }
+        LeakedProbability { cells, mean_square: squares / count.max(1) as f64 }
     }
 
     /// The part that a softmax in this arithmetic would not make 0.

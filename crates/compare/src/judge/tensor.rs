@@ -7,7 +7,7 @@ use firstdiff_trace::{Cache, Site};
 use crate::judge::inherited::Inherited;
 use crate::judge::kept::as_kept;
 use crate::judge::leak;
-use crate::judge::leak::{Leak, Shares};
+use crate::judge::leak::{Leak, LeakedProbability};
 use crate::layout::pair::{Pair, by_position};
 use crate::metrics::{Metrics, NonFinite, Squares};
 use crate::tolerance::Profile;
@@ -268,7 +268,7 @@ impl NotFinite {
 
 /// A tap's verdict with the numbers it is based on.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Judgement {
+pub struct PairJudgement {
     /// The verdict.
     pub outcome: Outcome,
     /// Over the whole tensor.
@@ -332,7 +332,7 @@ pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
     balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
 }
 
-impl Judgement {
+impl PairJudgement {
     /// How far off it is as a whole: its NMSE, or its balanced NMSE with room for how positions scatter, whichever is larger.
     pub fn size(&self) -> Option<f64> {
         Some(size(self.metrics.nmse()?, self.balanced))
@@ -435,7 +435,7 @@ impl Tolerance {
 }
 
 /// Judges a pair by a tolerance.
-pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgement {
+pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> PairJudgement {
     let rows = pair.row_metrics();
     let metrics = Metrics::over(&rows);
     let positions = by_position(pair, rows);
@@ -446,7 +446,7 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgemen
     let usual = usual_energy(&positions);
     let worst_position = positions.iter().map(|row| beside(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
     let (whole, own) = (allowed.whole(profile) + cost, allowed.own + cost);
-    Judgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
+    PairJudgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
 }
 
 /// A constant factor on all values, or on one head.
@@ -521,7 +521,7 @@ fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak
     if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
         return None;
     }
-    Shares::of(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
+    LeakedProbability::of(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
 }
 
 fn constant_factor(

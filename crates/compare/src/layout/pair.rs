@@ -8,7 +8,7 @@ use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
 use rayon::prelude::*;
 
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::rows::{Selected, positions_apart, select_rows};
+use crate::layout::rows::{SelectedRows, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares, Values};
@@ -20,12 +20,12 @@ pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
 
 /// One side's elements, and where in them each element of the pair is.
 #[derive(Clone)]
-pub(crate) struct Side<'a> {
+pub(crate) struct PairElements<'a> {
     pub(crate) values: &'a Held<'a>,
     pub(crate) map: Option<IndexMap>,
 }
 
-impl Side<'_> {
+impl PairElements<'_> {
     fn get(&self, index: usize) -> f64 {
         self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
     }
@@ -56,8 +56,8 @@ impl Side<'_> {
 pub struct Pair<'a> {
     site: Site,
     shape: Vec<usize>,
-    reference: Side<'a>,
-    candidate: Side<'a>,
+    reference: PairElements<'a>,
+    candidate: PairElements<'a>,
     layout: Layout,
     /// Number of heads, where the shape does not show it.
     merged_heads: Option<usize>,
@@ -90,7 +90,7 @@ impl<'a> Pair<'a> {
         rows: Option<&Rows>,
     ) -> Result<Pair<'a>, Misfit> {
         let axis = site.position_axis();
-        let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
+        let (left, right) = (SelectedRows::new(site, reference, axis), SelectedRows::new(site, candidate, axis));
         let wanted = rows.filter(|r| !r.is_all());
         let (left, right, positions) = select_rows(left, right, wanted)?;
         let shape = left.shape.clone();
@@ -115,8 +115,8 @@ impl<'a> Pair<'a> {
     pub(crate) fn seen_as(
         site: Site,
         shape: Vec<usize>,
-        reference: Side<'a>,
-        candidate: Side<'a>,
+        reference: PairElements<'a>,
+        candidate: PairElements<'a>,
         layout: Layout,
     ) -> Pair<'a> {
         Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None, start: 0 }
@@ -124,7 +124,7 @@ impl<'a> Pair<'a> {
 
     /// The same with other values on both sides, in the pair's own order.
     pub(crate) fn of_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
-        let side = |values| Side { values, map: None };
+        let side = |values| PairElements { values, map: None };
         Pair {
             site: self.site,
             shape: self.shape.clone(),

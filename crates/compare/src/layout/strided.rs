@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::{IndexMap, Pair, Side, TensorRef};
+use crate::layout::pair::{IndexMap, Pair, PairElements, TensorRef};
 use crate::layout::rows::squeezed;
 use crate::layout::types::{Layout, rows_in_words};
 use crate::tolerance::judge::MASKED;
 
 /// Memory in an order that its content shows.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Stored {
+pub struct StridedLayout {
     /// The axes, the slowest first.
     axes: Vec<Axis>,
     /// Whether that is the vocabulary's order.
@@ -44,7 +44,7 @@ struct Axis {
     copies: usize,
 }
 
-impl Stored {
+impl StridedLayout {
     /// Whether values are in other places than in the vocabulary's order.
     pub(crate) fn moves(&self) -> bool {
         !self.in_order || self.rows.is_some()
@@ -75,8 +75,8 @@ impl Stored {
     }
 
     /// Whether the token positions are in the same places as in the other.
-    pub(crate) fn same_positions(&self, other: &Stored) -> bool {
-        let at = |stored: &Stored| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
+    pub(crate) fn same_positions(&self, other: &StridedLayout) -> bool {
+        let at = |stored: &StridedLayout| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
         at(self) == at(other)
     }
 
@@ -177,7 +177,7 @@ impl Stored {
     }
 }
 
-impl Stored {
+impl StridedLayout {
     /// In words; `witness` is the name of the other side.
     pub(crate) fn words(&self, witness: &str) -> String {
         let mut parts = Vec::new();
@@ -208,7 +208,7 @@ impl Stored {
     }
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for StridedLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words("reference"))
     }
@@ -245,11 +245,11 @@ pub(crate) fn candidates<'a>(
                 // Axes of the same length can be exchanged without changing the shape.
                 let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
                 let shown = shown && (in_order || !own.eq(listed.iter().copied()));
-                let stored = Stored { axes, in_order, shown, against_shape, rows };
+                let stored = StridedLayout { axes, in_order, shown, against_shape, rows };
                 let (view, offset) = stored.view(&fine);
                 if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
-                    let side = Side { values: candidate.values, map: Some(strided(view, offset)) };
-                    let reference = Side { values: reference.values, map: None };
+                    let side = PairElements { values: candidate.values, map: Some(strided(view, offset)) };
+                    let reference = PairElements { values: reference.values, map: None };
                     found.push(Pair::seen_as(site, shape.clone(), reference, side, Layout::Stored(stored)));
                 }
             }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::QkRows;
 
-use crate::layout::strided::Stored;
+use crate::layout::strided::StridedLayout;
 
 /// How the candidate's memory was read to match the reference.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -16,7 +16,7 @@ pub enum Layout {
     /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
     Permuted(Vec<usize>),
     /// In another order, or padded, as only its content shows.
-    Stored(Stored),
+    Stored(StridedLayout),
     /// Q or K with rows of each head in the other RoPE order than the reference's.
     Rows {
         /// The candidate's order.

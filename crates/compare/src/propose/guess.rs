@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Site, Tap};
 
-use crate::propose::names::Evidence;
+use crate::propose::names::ProposalBasis;
 
 /// Common words for a site, found between other words; the longest match counts.
 const WORDS: [(Site, &str); 27] = [
@@ -131,7 +131,7 @@ pub(crate) fn guesses<'a>(
     families: &'a [Family],
     open: &BTreeMap<Tap, usize>,
     in_order: bool,
-) -> Vec<(&'a Family, Site, Evidence)> {
+) -> Vec<(&'a Family, Site, ProposalBasis)> {
     let sites: BTreeSet<Site> = open.keys().map(|tap| tap.site).collect();
     let fits = |family: &Family, site: Site| {
         family.members.iter().all(|(&layer, &size)| open.get(&Tap { layer, site }) == Some(&size))
@@ -158,7 +158,7 @@ pub(crate) fn guesses<'a>(
     for (_, family, site) in scored {
         if taken.insert(site) {
             named.insert(&family.template);
-            found.push((family, site, Evidence::Words));
+            found.push((family, site, ProposalBasis::Words));
         }
     }
     if in_order {
@@ -173,7 +173,7 @@ pub(crate) fn guesses<'a>(
                 .collect();
             if fitting.len() == alike.len() && done.insert(&family.template) {
                 let at = alike.iter().position(|other| other.template == family.template);
-                found.extend(at.map(|at| (*family, fitting[at], Evidence::Order)));
+                found.extend(at.map(|at| (*family, fitting[at], ProposalBasis::Order)));
             }
         }
     }

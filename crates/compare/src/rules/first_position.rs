@@ -10,12 +10,12 @@ use crate::layout::rows::squeezed;
 use crate::report::reason::Reason;
 use crate::rules::{Changes, Ruled};
 use crate::run::steps::Chunks;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::words::unravel;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// What to report where, behind attention, only position 0 is known; and whether the reference has more positions.
-    pub(crate) fn first_alone(&self, found: &[Judged]) -> Option<(String, bool)> {
+    pub(crate) fn first_alone(&self, found: &[TapJudgement]) -> Option<(String, bool)> {
         let ranges = self.ranges();
         let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
         let all = judged().all(|(place, judged)| self.at_first(&ranges, place, judged));
@@ -35,7 +35,7 @@ impl Run<'_> {
     }
 
     /// Doubts rotations of which only position 0 is known: every one is right there, so agreement shows nothing of the operation.
-    pub(crate) fn doubt_rotations(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn doubt_rotations(&self, taps: &[TapJudgement]) -> Ruled {
         let (ranges, more) = (self.ranges(), self.has_more());
         let rotated = |(place, _): &(Place, &Compared)| matches!(place.tap.site, Site::QRope | Site::KRope);
         let rotations = taps.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
@@ -50,7 +50,7 @@ impl Run<'_> {
             turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, place, judged)
         };
         let doubted = (0..taps.len()).filter(shows_nothing);
-        Ok(Changes::all(doubted, &Judged::Unchecked(Reason::RotationAtZero)))
+        Ok(Changes::all(doubted, &TapJudgement::Unchecked(Reason::RotationAtZero)))
     }
 
     /// Whether only position 0 of a place was compared.
@@ -99,9 +99,9 @@ pub(super) fn is_by_position(tap: Tap) -> bool {
     tap.site == H0 || (tap.layer == Some(0) && matches!(tap.site, AttnNorm | Q | K | V | QNorm | KNorm))
 }
 
-fn judged<'a>((here, place): (&'a Judged, &Place)) -> Option<(Place, &'a Compared)> {
+fn judged<'a>((here, place): (&'a TapJudgement, &Place)) -> Option<(Place, &'a Compared)> {
     match here {
-        Judged::Compared(judged) => Some((*place, &**judged)),
+        TapJudgement::Compared(judged) => Some((*place, &**judged)),
         _ => None,
     }
 }

@@ -16,18 +16,18 @@ use firstdiff_trace::DumpError;
 
 use crate::report::log::{LogEntry, Stage};
 use crate::taps::JudgedTaps;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// The taps that a rule judges differently, by their index in the graph, and its notes.
 #[derive(Default)]
 pub(crate) struct Changes {
-    pub(crate) taps: BTreeMap<usize, Judged>,
+    pub(crate) taps: BTreeMap<usize, TapJudgement>,
     pub(crate) note: Option<String>,
 }
 
 impl Changes {
     /// The same judgement for several taps.
-    fn all(taps: impl Iterator<Item = usize>, judged: &Judged) -> Changes {
+    fn all(taps: impl Iterator<Item = usize>, judged: &TapJudgement) -> Changes {
         Changes { taps: taps.map(|index| (index, judged.clone())).collect(), note: None }
     }
 }
@@ -35,7 +35,7 @@ impl Changes {
 pub(crate) type Ruled = Result<Changes, DumpError>;
 
 /// A rule reads the judgements of all taps, and returns better ones for some.
-type Rule = for<'a> fn(&Run<'a>, &[Judged]) -> Ruled;
+type Rule = for<'a> fn(&ComparisonContext<'a>, &[TapJudgement]) -> Ruled;
 
 /// Every rule, in the order in which they are applied: a later one sees the results of an earlier one.
 const RULES: [(Stage, Rule); 8] = [
@@ -51,14 +51,14 @@ const RULES: [(Stage, Rule); 8] = [
 
 /// The final judgement of every tap, with a log of what each stage decided.
 pub(crate) struct Attributed {
-    pub(crate) taps: Vec<Judged>,
+    pub(crate) taps: Vec<TapJudgement>,
     pub(crate) log: Vec<Vec<LogEntry>>,
     /// The notes of the rules.
     pub(crate) notes: Vec<String>,
 }
 
 /// Applies every rule.
-pub(crate) fn attribute(run: &Run<'_>, judged: JudgedTaps) -> Result<Attributed, DumpError> {
+pub(crate) fn attribute(run: &ComparisonContext<'_>, judged: JudgedTaps) -> Result<Attributed, DumpError> {
     let mut attributed = Attributed { taps: judged.taps, log: judged.log, notes: Vec::new() };
     for (stage, rule) in RULES {
         let changes = rule(run, &attributed.taps)?;

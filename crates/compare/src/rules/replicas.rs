@@ -3,18 +3,18 @@
 use firstdiff_trace::Share;
 
 use crate::graph::Place;
-use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::metrics::Metrics;
 use crate::rules::{Changes, Ruled};
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::taps::ranks::{not_joined, others, tensors};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::run::SAME_TOKENS;
 use crate::words::number;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Why a rank's dump seems to be missing, by what could not be judged: then the rest does not pass.
-    pub(crate) fn missing_rank(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn missing_rank(&self, found: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
         let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_compared());
         places.map(|(place, _)| *place).find_map(|place| {
@@ -28,9 +28,9 @@ impl Run<'_> {
     }
 
     /// A tap whose ranks hold different values of the whole shape that do not add up to the reference's: neither replicas nor a sum.
-    pub(crate) fn unlike_ranks(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn unlike_ranks(&self, found: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let apart = |(place, here): (&Place, &Judged)| {
+        let apart = |(place, here): (&Place, &TapJudgement)| {
             let why = ranks.why_not_joined(place.tap, place.step).filter(|_| !here.is_compared())?;
             let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
             let held = tensors(ranks, *place).ok()?;
@@ -47,14 +47,14 @@ impl Run<'_> {
     }
 
     /// Judges every replica other than the compared one, and describes those that differ.
-    pub(crate) fn check_replicas(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn check_replicas(&self, taps: &[TapJudgement]) -> Ruled {
         let mut changes = Changes::default();
         let Some(ranks) = self.candidate.ranks() else { return Ok(changes) };
         let mut unequal: Vec<String> = Vec::new();
         for (index, here) in taps.iter().enumerate() {
             let place = self.graph.places()[index];
             let replicated = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Replicated);
-            let Judged::Compared(judged) = here else { continue };
+            let TapJudgement::Compared(judged) = here else { continue };
             if !replicated {
                 continue;
             }
@@ -81,9 +81,9 @@ impl Run<'_> {
                         own.metrics.nmse().map_or("not finite".to_owned(), |nmse| format!("NMSE {}", number(nmse)));
                     let what = format!("{name}'s is off ({nmse}), {many}'s agrees");
                     let outcome = Outcome::Differs(Difference::Replica { what });
-                    let judgement = Judgement { outcome, ..own };
+                    let judgement = PairJudgement { outcome, ..own };
                     let blamed = Compared { judgement, plain: None, ..Compared::clone(judged) };
-                    changes.taps.insert(index, Judged::from(blamed));
+                    changes.taps.insert(index, TapJudgement::from(blamed));
                     break;
                 }
             }

@@ -10,12 +10,12 @@ use crate::report::reason::Reason;
 use crate::rules::draft::Draft;
 use crate::rules::{Changes, Ruled, attribute};
 use crate::taps::choice::{Token, behind};
-use crate::taps::context::{Judged, Options, Run};
+use crate::taps::context::{ComparisonContext, Options, TapJudgement};
 use crate::taps::judge_taps;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Taps that differ behind tokens sent elsewhere: judged again at the tokens before the first of these, or not at all.
-    pub(crate) fn judge_behind_choices(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn judge_behind_choices(&self, taps: &[TapJudgement]) -> Ruled {
         let mut draft = Draft::of(taps);
         self.undecided(taps)?.into_iter().for_each(|(index, judged)| draft.set(index, judged));
         let flips: Vec<(Token, usize)> = self.flips(&draft).collect();
@@ -24,7 +24,9 @@ impl Run<'_> {
         let reached: BTreeSet<usize> =
             flips.iter().flat_map(|&(_, index)| self.graph.nearest_after(index, |_| false).1).collect();
         let is_reached = |index: &usize| reached.contains(index) || *index > at && !self.graph.knows_inputs(*index);
-        let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
+        let is_open = |here: &TapJudgement| {
+            !here.agrees() && !matches!(here, TapJudgement::NotRecorded | TapJudgement::Unchecked(_))
+        };
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
         // A choice without effect need not be known.
         if behind_it.is_empty() {
@@ -46,13 +48,13 @@ impl Run<'_> {
     }
 
     /// Every tap, judged at the rows of its step before `row`.
-    fn at_rows_before(&self, row: usize) -> Result<Vec<Judged>, DumpError> {
+    fn at_rows_before(&self, row: usize) -> Result<Vec<TapJudgement>, DumpError> {
         let rows = match &self.options.rows {
             Some(Rows::List(list)) => list.iter().copied().filter(|&other| other < row).collect(),
             _ => (0..row).collect(),
         };
         let options = Options { rows: Some(Rows::List(rows)), ..self.options.clone() };
-        let run = Run::of(self.reference, self.candidate, self.graph, &options);
+        let run = ComparisonContext::of(self.reference, self.candidate, self.graph, &options);
         Ok(attribute(&run, judge_taps(&run, &mut |_, _| ())?)?.taps)
     }
 
@@ -79,14 +81,15 @@ impl Run<'_> {
     }
 
     /// Why a run with tokens sent to other experts does not pass: what follows them was not compared.
-    pub(crate) fn behind_other_experts(&self, found: &[Judged]) -> Option<String> {
-        let reason = |index: usize| if let Judged::Unchecked(reason) = &found[index] { Some(reason) } else { None };
+    pub(crate) fn behind_other_experts(&self, found: &[TapJudgement]) -> Option<String> {
+        let reason =
+            |index: usize| if let TapJudgement::Unchecked(reason) = &found[index] { Some(reason) } else { None };
         let is_flip = |index: &usize| matches!(reason(*index), Some(Reason::OtherExperts { .. }));
         let first = (0..found.len()).find(is_flip)?;
         let reached = self.graph.nearest_after(first, |_| false).1;
         let is_lost = |&index: &usize| match &found[index] {
-            Judged::Unchecked(reason) => matches!(reason, Reason::BehindOtherExperts(_)),
-            Judged::Compared(judged) => self.options.rows.is_none() && judged.positions.is_some(),
+            TapJudgement::Unchecked(reason) => matches!(reason, Reason::BehindOtherExperts(_)),
+            TapJudgement::Compared(judged) => self.options.rows.is_none() && judged.positions.is_some(),
             _ => false,
         };
         let agree = found.iter().filter(|here| here.agrees()).count();

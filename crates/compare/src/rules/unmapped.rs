@@ -6,14 +6,14 @@ use firstdiff_trace::{Tap, split_stored_name};
 
 use crate::propose::fingerprints::sorted_values;
 use crate::taps::choice::is_choice;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Tensors of the candidate with unknown names that by their size may be taps which were not compared: an engine that is wrong from one of these on would
     /// pass.
     /// A tensor with the same values as a compared tap is that tap again; a tensor was right if, by the candidate's own graph, all that is computed from it
     /// agrees.
-    pub(crate) fn unmapped_taps(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn unmapped_taps(&self, found: &[TapJudgement]) -> Option<String> {
         let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
             return None;
@@ -56,7 +56,7 @@ impl Run<'_> {
     }
 
     /// The numbers of elements of those open taps of the reference from which no compared tap is computed.
-    fn open_ends<'r>(&'r self, found: &'r [Judged]) -> impl Iterator<Item = usize> + 'r {
+    fn open_ends<'r>(&'r self, found: &'r [TapJudgement]) -> impl Iterator<Item = usize> + 'r {
         let places = self.graph.places().iter().enumerate().filter(|(_, place)| place.tap.is_open());
         let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| found[i].is_compared()).0.is_empty());
         ends.filter_map(|(_, place)| match self.both(*place) {
@@ -67,7 +67,7 @@ impl Run<'_> {
 
     /// The names for which, by the candidate's own graph, all that is computed from them in that step was compared and agrees, or is itself such a name. A
     /// right choice shows nothing about the size of the scores it is made from.
-    fn vouched_for(&self, step: u32, found: &[Judged]) -> HashSet<&str> {
+    fn vouched_for(&self, step: u32, found: &[TapJudgement]) -> HashSet<&str> {
         let graph = self.recorded()[1].meta().graph.as_deref().unwrap_or_default();
         let agreeing =
             self.graph.places().iter().zip(found).filter(|(place, here)| place.step == step && here.agrees());

@@ -12,15 +12,15 @@ use crate::rules::{Changes, Ruled};
 use crate::run::padding::is_padded;
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::run::tokens::token_edits;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Withdraws differences where nothing shows that both sides hold the same positions.
-    pub(crate) fn doubt_positions(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn doubt_positions(&self, taps: &[TapJudgement]) -> Ruled {
         let [reference, candidate] = self.recorded();
         let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
-        if chosen || taps.iter().any(Judged::agrees) {
+        if chosen || taps.iter().any(TapJudgement::agrees) {
             return Ok(Changes::default());
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
@@ -32,13 +32,13 @@ impl Run<'_> {
             return Ok(Changes::default());
         }
         let compared = (0..taps.len()).filter(|&i| taps[i].is_compared());
-        Ok(Changes::all(compared, &Judged::NotComparable(Reason::Unwitnessed(reason))))
+        Ok(Changes::all(compared, &TapJudgement::NotComparable(Reason::Unwitnessed(reason))))
     }
 
     /// Whether most rows of a tap behind attention are right, including the last: with another prompt they would not be.
-    fn has_right_rows(&self, taps: &[Judged]) -> Result<bool, DumpError> {
+    fn has_right_rows(&self, taps: &[TapJudgement]) -> Result<bool, DumpError> {
         for (place, here) in self.graph.places().iter().zip(taps).filter(|(place, _)| !is_by_position(place.tap)) {
-            let Judged::Compared(judged) = here else { continue };
+            let TapJudgement::Compared(judged) = here else { continue };
             let rows = self.with_pair(*place, &judged.layout, |pair, _| pair.nmse_by_position())?.unwrap_or_default();
             let is_right = |nmse: &&f64| **nmse <= judged.judgement.own;
             if rows.last().is_some_and(|last| is_right(&last)) && 2 * rows.iter().filter(is_right).count() > rows.len()
@@ -50,7 +50,7 @@ impl Run<'_> {
     }
 
     /// Withdraws differences in later steps where nothing agrees, and neither ids nor embeddings show that both were fed the same token.
-    pub(crate) fn doubt_continuations(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn doubt_continuations(&self, taps: &[TapJudgement]) -> Ruled {
         let mut changes = Changes::default();
         let steps: BTreeSet<u32> =
             self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
@@ -71,7 +71,7 @@ impl Run<'_> {
             if judged.iter().any(witnessed) || self.names_tokens_of(step) {
                 continue;
             }
-            changes.taps.extend(judged.into_iter().map(|at| (at, Judged::NotComparable(Reason::Continuation))));
+            changes.taps.extend(judged.into_iter().map(|at| (at, TapJudgement::NotComparable(Reason::Continuation))));
         }
         Ok(changes)
     }
@@ -94,7 +94,7 @@ impl Run<'_> {
     }
 
     /// Why a run in which all that was compared agrees does not pass.
-    pub(crate) fn not_passed(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn not_passed(&self, found: &[TapJudgement]) -> Option<String> {
         let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
             format!("what else was compared agrees, but {place}: {reason}")
@@ -110,9 +110,10 @@ impl Run<'_> {
 
     /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or
     /// more rounding than is known: undecidable.
-    fn unclear_together(&self, found: &[Judged]) -> Option<String> {
+    fn unclear_together(&self, found: &[TapJudgement]) -> Option<String> {
         let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
-        let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Judged::NotRecorded)).0;
+        let read =
+            |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], TapJudgement::NotRecorded)).0;
         let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
         let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
         let name = |index: usize| name_of(self.alignment(), self.graph.places()[index]);
@@ -126,7 +127,7 @@ impl Run<'_> {
     }
 
     /// Token positions that only the candidate has, in a step of both, and that nothing declares: padding, more tokens, or other sequences.
-    fn undeclared_padding(&self, found: &[Judged]) -> Option<String> {
+    fn undeclared_padding(&self, found: &[TapJudgement]) -> Option<String> {
         let more = |held: usize, wanted: usize, place: &str| {
             format!(
                 "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and neither its token ids nor its other taps \
@@ -142,7 +143,7 @@ impl Run<'_> {
         let tokens = self.candidate.meta().tokens.as_ref().map(Vec::len);
         let mut places = self.graph.places().iter().zip(found);
         places.find_map(|(place, here)| {
-            let Judged::Compared(judged) = here else { return None };
+            let TapJudgement::Compared(judged) = here else { return None };
             let (held, wanted) = judged.layout.padding()?;
             let is_padding = tokens == Some(wanted) && is_padded(self.candidate, place.step, &judged.layout);
             (!is_padding).then(|| more(held, wanted, &place.to_string()))

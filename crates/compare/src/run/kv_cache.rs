@@ -76,7 +76,7 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
 }
 
 /// A tap that holds a cache in every step.
-struct Cache {
+struct RecordedCache {
     /// The slots of each step that holds it.
     slots: Vec<(u32, usize)>,
     /// The own rows of each step.
@@ -85,7 +85,7 @@ struct Cache {
 }
 
 /// The cache that a tap's tensors form, all of them or those of the decode steps.
-fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Cache>, DumpError> {
+fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<RecordedCache>, DumpError> {
     if hold_own_rows(entries, chunks) {
         return Ok(None);
     }
@@ -142,9 +142,9 @@ fn read(
     held: &[Entry],
     axis: usize,
     ranges: &[Range<usize>],
-) -> Result<Option<Cache>, DumpError> {
+) -> Result<Option<RecordedCache>, DumpError> {
     let mut written: BTreeMap<usize, (u32, Vec<u64>)> = BTreeMap::new();
-    let mut cache = Cache { slots: Vec::new(), rows: Vec::new(), doubts: Vec::new() };
+    let mut cache = RecordedCache { slots: Vec::new(), rows: Vec::new(), doubts: Vec::new() };
     let (mut kept, mut changed) = (0, 0);
     for entry in held {
         let tensor = dump.read(entry)?;

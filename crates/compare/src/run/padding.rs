@@ -9,12 +9,12 @@ use crate::layout::rows::{are_all, squeezed};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::run::infer_steps::steps;
-use crate::run::slice::{Custom, Cut, CutError, custom, cut};
+use crate::run::slice::{AxisOrder, Cut, CutError, custom, cut};
 use crate::run::steps::shown;
 use crate::tolerance::run::SAME_TOKENS;
 
 /// The positions of a prefill that are tokens, of how many, and how that is known.
-struct Real {
+struct TokenRange {
     range: Range<usize>,
     all: usize,
     by: &'static str,
@@ -45,7 +45,7 @@ pub fn is_padded(dump: &Dump, step: u32, layout: &Layout) -> bool {
 }
 
 /// What the mask says.
-fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> {
+fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<TokenRange>, DumpError> {
     let Some(mask) = dump.meta().attention_mask.as_ref().and_then(|mask| mask.sequence(0)) else { return Ok(None) };
     let wrong =
         |reason: String| DumpError::Meta { path: dump.path().into(), reason: format!("'attention_mask' {reason}") };
@@ -70,7 +70,7 @@ fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> 
         }
         None => {
             let doubted = declared_away(dump, other, &range, mask.len());
-            Ok(Some(Real { range, all: mask.len(), by: "by its attention mask", doubted }))
+            Ok(Some(TokenRange { range, all: mask.len(), by: "by its attention mask", doubted }))
         }
     }
 }
@@ -93,12 +93,12 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
 
 /// The padding by ids: fewer ids than positions, on the declared side; or the ids of the other run with one repeated id around them, while another sequence
 /// of the batch does not begin, or end, with that id.
-fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option<Real> {
+fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option<TokenRange> {
     let ids = dump.meta().tokens.as_ref()?;
     if let Some(side) = dump.meta().padding {
         let (all, count) = (shown(dump, 0)[0]?, ids.len());
         let from = if side == PaddingSide::Left { all.checked_sub(count)? } else { 0 };
-        return (count <= all).then(|| Real::of(from..from + count, all, "by the side that is named"));
+        return (count <= all).then(|| TokenRange::of(from..from + count, all, "by the side that is named"));
     }
     let wanted = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
     let all = ids.len();
@@ -111,14 +111,14 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option
             |fed: &SequenceTokens| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
         (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
-            .then(|| Real::of(range, all, "by its token ids"))
+            .then(|| TokenRange::of(range, all, "by its token ids"))
     };
     at(all - wanted.len()).or_else(|| at(0))
 }
 
 /// Where the recorded tokens are among more positions: before the padding or behind it, whichever brings more taps nearest to the other run. `None` where a
 /// tap is nearest to that run only in the middle.
-fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
+fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
     let (ids, theirs) = (dump.meta().tokens.as_ref(), other.meta().tokens.as_ref());
     let Some(count) = ids.filter(|ids| theirs.is_none_or(|theirs| theirs == *ids)).map(Vec::len) else {
         return Ok(None);
@@ -161,16 +161,16 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     }
     let from = if before > behind { all - count } else { 0 };
     let by = "nearer so; nothing names the side ('padding' or 'attention_mask' in dump.json)";
-    Ok((before != behind).then(|| Real::of(from..from + count, all, by)))
+    Ok((before != behind).then(|| TokenRange::of(from..from + count, all, by)))
 }
 
-impl Real {
-    fn of(range: Range<usize>, all: usize, by: &'static str) -> Real {
-        Real { range, all, by, doubted: None }
+impl TokenRange {
+    fn of(range: Range<usize>, all: usize, by: &'static str) -> TokenRange {
+        TokenRange { range, all, by, doubted: None }
     }
 
     fn cut_off(&self, dump: Dump) -> Result<Dump, DumpError> {
-        let Real { range, all, by, doubted } = self;
+        let TokenRange { range, all, by, doubted } = self;
         let mut meta = dump.meta().clone();
         meta.tokens = meta.tokens.map(|ids| if ids.len() == *all { ids[range.clone()].to_vec() } else { ids });
         (meta.attention_mask, meta.padding) = (None, None);
@@ -202,8 +202,8 @@ impl Real {
     }
 
     /// The cuts of a tensor, one after the other; an error where it holds no token, or where its cut is unknown.
-    fn cuts(&self, entry: &Entry, order: Custom) -> Result<Vec<Cut>, Option<CutError>> {
-        let Real { range, all, .. } = self;
+    fn cuts(&self, entry: &Entry, order: AxisOrder) -> Result<Vec<Cut>, Option<CutError>> {
+        let TokenRange { range, all, .. } = self;
         let shape = squeezed(entry.tap.site, &entry.shape);
         let is_attended = entry.tap.site.position_axis() == 1 && shape.len() == 3;
         let mut cuts = Vec::new();

@@ -10,7 +10,7 @@ use crate::layout::rows::squeezed;
 
 /// What is known of a dump before one of its taps is cut.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Custom {
+pub(crate) struct AxisOrder {
     /// Whether tensors of heads hold the positions first, \[T,H,d\], as an unambiguous shape shows; `None` without one.
     pub(crate) positions_first: Option<bool>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn cut(
     cell: &Range<usize>,
     width: Option<usize>,
     wanted: Option<&Rows>,
-    custom: Custom,
+    custom: AxisOrder,
 ) -> Result<Option<Cut>, CutError> {
     let site = entry.tap.site;
     let length = step.len();
@@ -119,7 +119,7 @@ pub(crate) fn listed(rows: &Rows, length: usize) -> Vec<usize> {
 }
 
 /// The axis of `count` positions, and the shape that has it; or why it is unknown.
-fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), AxisUnknown> {
+fn position(site: Site, shape: &[usize], count: usize, custom: AxisOrder) -> Result<(usize, Vec<usize>), AxisUnknown> {
     let at = |axis: usize| Ok((axis, shape.to_vec()));
     if site.position_axis() == 1 {
         let right = shape.len() == 3 && shape[1] == count;
@@ -220,7 +220,7 @@ impl Cut {
 }
 
 /// Whether tensors of heads hold positions first, by those with unambiguous shapes. `length` gives the positions of a step.
-pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -> Custom {
+pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -> AxisOrder {
     let shown = entries.iter().filter(|e| e.rows.is_none()).filter_map(|entry| {
         let shape = squeezed(entry.tap.site, &entry.shape);
         let count = length(entry.step)?;
@@ -234,7 +234,7 @@ pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -
     });
     let (mut first, mut second) = (false, false);
     shown.for_each(|positions_first| if positions_first { first = true } else { second = true });
-    Custom { positions_first: (first != second).then_some(first) }
+    AxisOrder { positions_first: (first != second).then_some(first) }
 }
 
 /// Why the positions of a step cannot be cut out of a tensor.

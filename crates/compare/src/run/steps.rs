@@ -113,7 +113,7 @@ impl fmt::Display for Chunks {
 }
 
 /// A tensor that may show how many positions its step has.
-pub(crate) struct Held<'a> {
+pub(crate) struct LengthWitness<'a> {
     pub(crate) tap: Tap,
     step: u32,
     pub(crate) shape: &'a [usize],
@@ -122,13 +122,17 @@ pub(crate) struct Held<'a> {
 }
 
 /// All tensors of a dump with known shapes, including those known in part.
-pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
-    let entries =
-        dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
+pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = LengthWitness<'_>> {
+    let entries = dump.entries().iter().map(move |e| LengthWitness {
+        tap: e.tap,
+        step: e.step,
+        shape: &e.shape,
+        whole: are_all(&e.rows),
+    });
     let alone = |p: &&Partial| !p.tap.is_open() && dump.find(p.tap, p.step).is_none();
     let parts = dump.parts().iter().filter(alone).filter_map(move |p| {
         let shape = p.part.shape.as_deref()?;
-        Some(Held { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })
+        Some(LengthWitness { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })
     });
     entries.chain(parts)
 }
@@ -179,7 +183,7 @@ type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 /// The positions by flat tensors: each position has an equal part of what all steps hold, where the tokens of all are recorded; else a step is measured in
 /// multiples of the smallest step, if that has a single position.
 fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let flat = |held: &Held<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
+    let flat = |held: &LengthWitness<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
     let mut sizes: Sizes = BTreeMap::new();
     for held in held(dump).filter(flat) {
         let Tap { layer, site } = held.tap;

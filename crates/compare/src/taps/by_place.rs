@@ -6,11 +6,11 @@ use firstdiff_trace::{DumpError, Entry, Tap, Values};
 use crate::expert::EXPERTS;
 use crate::graph::Place;
 use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// A tap by place of a choice, judged in the reference's order; `None` where it is not such a tap, or both have the same order.
-    pub(crate) fn judge_by_place(&self, place: Place, here: &Judged) -> Result<Option<Judged>, DumpError> {
+    pub(crate) fn judge_by_place(&self, place: Place, here: &TapJudgement) -> Result<Option<TapJudgement>, DumpError> {
         if !here.is_compared() {
             return Ok(None);
         }

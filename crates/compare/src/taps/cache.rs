@@ -5,11 +5,11 @@ use firstdiff_trace::{Cache, Site, Tap};
 use crate::graph::Place;
 use crate::judge::kept::beyond_the_profile;
 use crate::judge::tensor::Tolerance;
-use crate::taps::context::Run;
+use crate::taps::context::ComparisonContext;
 use crate::tolerance::cache_nmse;
 use crate::tolerance::judge::growth;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The tolerance of a place that is stored in the cache, or comes after one; `own` is the part for rounding alone.
     pub(crate) fn allowance(&self, place: Place, own: f64) -> Tolerance {
         let cache = beyond_the_profile(self.options.profile, self.options.cache);

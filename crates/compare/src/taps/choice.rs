@@ -7,12 +7,12 @@ use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, Rows, Tap};
 
 use crate::graph::Place;
 use crate::judge::choice::margin_of_best;
-use crate::judge::tensor::{Difference, Judgement, Outcome};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::report::reason::{OtherChoice, Reason};
 use crate::run::side::Side;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
 use crate::tolerance::storage_nmse;
 
@@ -76,7 +76,7 @@ struct Scores {
 type Chosen = Vec<BTreeSet<usize>>;
 
 /// Why the choice differs, by the scores.
-enum Cause {
+enum ChoiceCause {
     Rounding,
     Fault,
     Unknown,
@@ -89,11 +89,16 @@ pub(crate) struct Token {
     pub(crate) row: usize,
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Judges a router's choice by the scores it was made from.
-    pub(crate) fn judge_choice(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
+    pub(crate) fn judge_choice(
+        &self,
+        found: &[TapJudgement],
+        index: usize,
+        here: TapJudgement,
+    ) -> Result<TapJudgement, DumpError> {
         let place = self.graph.places()[index];
-        let Judged::Compared(judged) = &here else { return Ok(here) };
+        let TapJudgement::Compared(judged) = &here else { return Ok(here) };
         let Some((ours, theirs)) = self.chosen(index)? else { return Ok(here) };
         let other: Vec<usize> = self.asked(ours.len()).filter(|&row| ours[row] != theirs[row]).collect();
         if other.is_empty() {
@@ -107,23 +112,23 @@ impl Run<'_> {
         let Some(&row) = rows.first() else { return Ok(behind(first.map_or(index, |(_, at)| at), self)) };
         let begin = self.start(place.step);
         let choice = match self.cause(found, index, &rows, [&ours, &theirs])? {
-            Cause::Fault => {
+            ChoiceCause::Fault => {
                 let [reference, candidate] = [&ours, &theirs].map(|all| all[row].iter().copied().collect());
                 let difference = Difference::Choice { position: begin + row, reference, candidate };
                 return Ok(with_outcome(judged, Outcome::Differs(difference)));
             }
-            Cause::Rounding => OtherChoice::ByRounding,
-            Cause::Unknown => OtherChoice::Unclear,
+            ChoiceCause::Rounding => OtherChoice::ByRounding,
+            ChoiceCause::Unknown => OtherChoice::Unclear,
         };
         let tokens = rows.iter().map(|row| begin + row).collect();
-        Ok(Judged::Unchecked(Reason::OtherExperts { tokens, choice }))
+        Ok(TapJudgement::Unchecked(Reason::OtherExperts { tokens, choice }))
     }
 
     /// Choices that the candidate did not record and that depend on rounding, each with the judgement it gets where later taps do not agree.
-    pub(crate) fn undecided(&self, found: &[Judged]) -> Result<Vec<(usize, Judged)>, DumpError> {
+    pub(crate) fn undecided(&self, found: &[TapJudgement]) -> Result<Vec<(usize, TapJudgement)>, DumpError> {
         let mut undecided = Vec::new();
         for (index, &place) in self.graph.places().iter().enumerate() {
-            let is_recorded = !matches!(found[index], Judged::Unchecked(Reason::NotIn(Side::Candidate)));
+            let is_recorded = !matches!(found[index], TapJudgement::Unchecked(Reason::NotIn(Side::Candidate)));
             if is_recorded || !is_choice(place.tap) {
                 continue;
             }
@@ -148,7 +153,7 @@ impl Run<'_> {
             let tokens: Vec<usize> = rows.iter().map(|row| self.start(place.step) + row).collect();
             if !tokens.is_empty() {
                 let choice = OtherChoice::NotRecorded;
-                undecided.push((index, Judged::Unchecked(Reason::OtherExperts { tokens, choice })));
+                undecided.push((index, TapJudgement::Unchecked(Reason::OtherExperts { tokens, choice })));
             }
         }
         Ok(undecided)
@@ -165,20 +170,21 @@ impl Run<'_> {
     }
 
     /// The same choice in another order, which is no difference.
-    fn in_another_order(&self, place: Place, judged: &Compared) -> Result<Judged, DumpError> {
+    fn in_another_order(&self, place: Place, judged: &Compared) -> Result<TapJudgement, DumpError> {
         let held = self.reference.entry(place.tap, place.step);
         let values =
             held.map(|entry| self.reference.read(&entry).map(|tensor| tensor.values().to_f64())).transpose()?;
         let values = values.unwrap_or_default();
         let metrics = Metrics::of_f64(&values, &values);
-        let judgement = Judgement { outcome: Outcome::Rounding, metrics, balanced: None, ..judged.judgement.clone() };
-        Ok(Judged::from(Compared { judgement, ..judged.clone() }))
+        let judgement =
+            PairJudgement { outcome: Outcome::Rounding, metrics, balanced: None, ..judged.judgement.clone() };
+        Ok(TapJudgement::from(Compared { judgement, ..judged.clone() }))
     }
 
     /// The first tokens of each place that were sent elsewhere, with no operation to blame.
-    pub(crate) fn flips(&self, found: &[Judged]) -> impl Iterator<Item = (Token, usize)> {
+    pub(crate) fn flips(&self, found: &[TapJudgement]) -> impl Iterator<Item = (Token, usize)> {
         found.iter().enumerate().filter_map(|(at, here)| match here {
-            Judged::Unchecked(Reason::OtherExperts { tokens, .. }) => {
+            TapJudgement::Unchecked(Reason::OtherExperts { tokens, .. }) => {
                 let step = self.graph.places()[at].step;
                 Some((Token { step, row: tokens.first()? - self.start(step) }, at))
             }
@@ -203,42 +209,42 @@ impl Run<'_> {
     /// Why the candidate chooses differently in these rows.
     fn cause(
         &self,
-        taps: &[Judged],
+        taps: &[TapJudgement],
         index: usize,
         rows: &[usize],
         [ours, theirs]: [&Chosen; 2],
-    ) -> Result<Cause, DumpError> {
+    ) -> Result<ChoiceCause, DumpError> {
         // No token goes to one expert twice.
         if rows.iter().any(|&row| theirs[row].len() != ours[row].len()) {
-            return Ok(Cause::Fault);
+            return Ok(ChoiceCause::Fault);
         }
-        let Some(scores) = self.scores(index, ours)? else { return Ok(Cause::Unknown) };
-        let fault_unless = |may_be, cause| if may_be { cause } else { Cause::Fault };
+        let Some(scores) = self.scores(index, ours)? else { return Ok(ChoiceCause::Unknown) };
+        let fault_unless = |may_be, cause| if may_be { cause } else { ChoiceCause::Fault };
         if !scores.are_ranked {
             // Other inputs of the choice were not recorded: compare the number of tokens that go elsewhere with what rounding causes.
             let most = self.flips_by_rounding(&scores) * ours.len() as f64;
-            return Ok(fault_unless(rows.len() as f64 <= most, Cause::Unknown));
+            return Ok(fault_unless(rows.len() as f64 <= most, ChoiceCause::Unknown));
         }
         let here = &taps[scores.at];
         if here.is_unclear() {
-            return Ok(Cause::Unknown);
+            return Ok(ChoiceCause::Unknown);
         }
-        if let Judged::Compared(compared) = here
+        if let TapJudgement::Compared(compared) = here
             && let Some(candidate) = self.candidate_grid(&scores, &compared.layout)?
         {
             let is_best = |&row: &usize| candidate.is_best(row, &theirs[row]);
             let explains = compared.judgement.outcome.agrees() && rows.iter().all(is_best);
-            return Ok(fault_unless(explains, Cause::Rounding));
+            return Ok(fault_unless(explains, ChoiceCause::Rounding));
         }
         let grid = self.with_noise(taps, scores, CHOICE_ROOM);
-        Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), Cause::Unknown))
+        Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), ChoiceCause::Unknown))
     }
 
     /// The reference's scores in place of the candidate's, which were not recorded: with an error of `room` times their tolerance, or with that of what they
     /// were computed from.
-    fn with_noise(&self, taps: &[Judged], scores: Scores, room: f64) -> Grid {
+    fn with_noise(&self, taps: &[TapJudgement], scores: Scores, room: f64) -> Grid {
         let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
-        let off = |&i: &usize| if let Judged::Compared(read) = &taps[i] { read.judgement.size() } else { None };
+        let off = |&i: &usize| if let TapJudgement::Compared(read) = &taps[i] { read.judgement.size() } else { None };
         let noise = before.iter().filter_map(off).fold(self.allowed_of(&scores), f64::max).sqrt();
         Grid { unit: room * noise, ..scores.grid }
     }
@@ -299,10 +305,10 @@ fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<Chosen>, DumpError> {
     Ok(grid.map(|grid| grid.rows().map(set).collect()))
 }
 
-fn with_outcome(judged: &Compared, outcome: Outcome) -> Judged {
-    Judged::from(Compared { judgement: Judgement { outcome, ..judged.judgement.clone() }, ..judged.clone() })
+fn with_outcome(judged: &Compared, outcome: Outcome) -> TapJudgement {
+    TapJudgement::from(Compared { judgement: PairJudgement { outcome, ..judged.judgement.clone() }, ..judged.clone() })
 }
 
-pub(crate) fn behind(at: usize, run: &Run<'_>) -> Judged {
-    Judged::Unchecked(Reason::BehindOtherExperts(run.graph.places()[at]))
+pub(crate) fn behind(at: usize, run: &ComparisonContext<'_>) -> TapJudgement {
+    TapJudgement::Unchecked(Reason::BehindOtherExperts(run.graph.places()[at]))
 }

@@ -6,9 +6,9 @@ use crate::judge::tensor::{Outcome, Tolerance};
 use crate::layout::rows::{are_all, squeezed};
 use crate::report::reason::Reason;
 use crate::run::positions::unflattened;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// How many token positions a step, or a cell, has.
     fn positions(&self, step: u32) -> Option<usize> {
         match self.alignment() {
@@ -57,7 +57,7 @@ impl Run<'_> {
     }
 
     /// The judgement of flat tensors with an unknown number of positions: only whether they are equal bit for bit.
-    pub(crate) fn judge_flat(&self, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
+    pub(crate) fn judge_flat(&self, left: &Entry, right: &Entry) -> Result<TapJudgement, DumpError> {
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let row = |entry: &Entry| {
@@ -68,8 +68,10 @@ impl Run<'_> {
         let (left, right) = (row(left), row(right));
         let judged = self.tap_judge(&left, &reference, &right, &candidate).judge(&Tolerance::own(0.0));
         Ok(match judged {
-            Judged::Compared(compared) if compared.judgement.outcome == Outcome::Exact => Judged::Compared(compared),
-            _ => Judged::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
+            TapJudgement::Compared(compared) if compared.judgement.outcome == Outcome::Exact => {
+                TapJudgement::Compared(compared)
+            }
+            _ => TapJudgement::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
         })
     }
 }

@@ -8,17 +8,17 @@ use crate::layout::row_order::row_order;
 use crate::metrics::Squares;
 use crate::report::reason::Reason;
 use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// What both sides hold at a place, and the NMSE allowed there.
-struct Both {
+struct RowPair {
     reference: Grid,
     candidate: Grid,
     shape: [usize; 2],
     allowed: f64,
 }
 
-impl Both {
+impl RowPair {
     /// Whether the candidate's rows in an order are the reference's.
     fn is_same_in(&self, order: &[usize]) -> bool {
         let theirs: Vec<&[f64]> = self.candidate.rows().collect();
@@ -28,9 +28,9 @@ impl Both {
     }
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// A tap that differs, unless both sides hold the same in an order that is free: then it is not compared.
-    pub(crate) fn in_free_order(&self, place: Place, here: Judged) -> Result<Judged, DumpError> {
+    pub(crate) fn in_free_order(&self, place: Place, here: TapJudgement) -> Result<TapJudgement, DumpError> {
         let (name, is_compared) = (place.tap.to_string(), here.is_compared());
         if !is_compared || here.agrees() {
             return Ok(here);
@@ -46,11 +46,11 @@ impl Run<'_> {
             },
             None => false,
         };
-        Ok(if is_same { Judged::Unchecked(Reason::OrderOfExperts) } else { here })
+        Ok(if is_same { TapJudgement::Unchecked(Reason::OrderOfExperts) } else { here })
     }
 
     /// Both sides of a place of two axes.
-    fn both_grids(&self, place: Place) -> Result<Option<Both>, DumpError> {
+    fn both_grids(&self, place: Place) -> Result<Option<RowPair>, DumpError> {
         let held = |dump: &Dump| dump.entry(place.tap, place.step);
         let (Some(left), Some(right)) = (held(self.reference), held(self.candidate)) else { return Ok(None) };
         let &[rows, width] = &left.shape[..] else { return Ok(None) };
@@ -59,7 +59,7 @@ impl Run<'_> {
         }
         let grids = Grid::of(self.reference, &left, &left.shape)?.zip(Grid::of(self.candidate, &right, &right.shape)?);
         let allowed = self.allowed(place, &left, &right);
-        Ok(grids.map(|(reference, candidate)| Both { reference, candidate, shape: [rows, width], allowed }))
+        Ok(grids.map(|(reference, candidate)| RowPair { reference, candidate, shape: [rows, width], allowed }))
     }
 
     /// The order in which the candidate's rows are the reference's, where that is another one.

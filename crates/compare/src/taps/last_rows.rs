@@ -7,9 +7,9 @@ use crate::layout::rows::{are_all, squeezed};
 use crate::run::last::is_single;
 use crate::run::positions::of_one;
 use crate::run::steps::is_without_tokens;
-use crate::taps::context::Run;
+use crate::taps::context::ComparisonContext;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Both sides of a place with the positions of their rows, where these are known: the last of a known number, and a single row of a step that has more on
     /// the same side, which is its last.
     pub(crate) fn with_last_rows(

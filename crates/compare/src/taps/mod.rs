@@ -24,16 +24,16 @@ use crate::graph::Place;
 use crate::report::log::{LogEntry, Stage};
 use crate::taps::aligned::AlignedTap;
 use crate::taps::choice::is_choice;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// How many taps are read at once: enough to keep all threads busy, and few enough to map.
 const SIDE_BY_SIDE: usize = 32;
 
 /// Judges each of `places` by its two tensors, in parallel: while one is computed another is read, and small ones keep all threads busy.
 pub(crate) fn by_themselves<'r>(
-    run: &'r Run<'_>,
+    run: &'r ComparisonContext<'_>,
     places: &'r [Place],
-) -> impl Iterator<Item = Result<Judged, DumpError>> + 'r {
+) -> impl Iterator<Item = Result<TapJudgement, DumpError>> + 'r {
     let judged = |some: &'r [Place]| {
         some.par_iter().with_max_len(1).map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>()
     };
@@ -41,7 +41,7 @@ pub(crate) fn by_themselves<'r>(
 }
 
 /// `places` in portions, each with a fixed number that the reference holds: a graph may have many more.
-fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
+fn portions<'r>(run: &'r ComparisonContext<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
     let mut rest = places;
     std::iter::from_fn(move || {
         let is_held = |place: &Place| place.tap.is_open() || run.reference.find(place.tap, place.step).is_some();
@@ -55,12 +55,15 @@ fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &
 
 /// Every tap judged by itself, in the order of the graph, with a log of each.
 pub(crate) struct JudgedTaps {
-    pub(crate) taps: Vec<Judged>,
+    pub(crate) taps: Vec<TapJudgement>,
     pub(crate) log: Vec<Vec<LogEntry>>,
 }
 
 /// Aligns and judges every tap. `progress` is called before each with its number and their count.
-pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) -> Result<JudgedTaps, DumpError> {
+pub(crate) fn judge_taps(
+    run: &ComparisonContext<'_>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<JudgedTaps, DumpError> {
     let places = run.graph.places();
     let mut judged = JudgedTaps { taps: Vec::with_capacity(places.len()), log: Vec::with_capacity(places.len()) };
     for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves(run, places)) {
@@ -91,15 +94,15 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
     Ok(judged)
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// One tap judged by its two tensors, earlier or now.
-    fn judged_by_itself(&self, place: Place) -> Result<Judged, DumpError> {
+    fn judged_by_itself(&self, place: Place) -> Result<TapJudgement, DumpError> {
         let before = self.options.judged.as_ref().map(|before| before.judged(self, place)).transpose()?.flatten();
         before.map_or_else(|| self.judge(place, self.aligned(place)), Ok)
     }
 
     /// Judges one tap by its two tensors.
-    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<TapJudgement, DumpError> {
         Ok(match aligned {
             AlignedTap::Settled(judged) => judged,
             AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,
@@ -110,7 +113,7 @@ impl Run<'_> {
         })
     }
 
-    fn judge_whole(&self, place: Place, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
+    fn judge_whole(&self, place: Place, left: &Entry, right: &Entry) -> Result<TapJudgement, DumpError> {
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let allowed = self.allowance(place, self.allowed(place, left, right));

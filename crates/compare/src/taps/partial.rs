@@ -7,7 +7,7 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_co
 
 use crate::graph::Place;
 use crate::judge::kept::towards;
-use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::are_all;
@@ -15,7 +15,7 @@ use crate::layout::types::Layout;
 use crate::report::KnownPart;
 use crate::report::reason::Reason;
 use crate::run::side::Side;
-use crate::taps::context::{AsStored, Compared, Judged, Run};
+use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::allowed_nmse;
 use crate::tolerance::context::{DIGITS_SHOW, FEW_OF_A_TAP, PRINTED_SUM};
 use crate::tolerance::judge::ROW_ROOM;
@@ -45,7 +45,7 @@ struct Placement {
     picks: Vec<(usize, f64, usize)>,
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Judges a place of which one side is known in part.
     pub(crate) fn judge_one_part(
         &self,
@@ -53,49 +53,49 @@ impl Run<'_> {
         whole: &Entry,
         part: &Partial,
         side: Side,
-    ) -> Result<Judged, DumpError> {
+    ) -> Result<TapJudgement, DumpError> {
         let part_is_candidate = side == Side::Candidate;
         let dump = if part_is_candidate { self.reference } else { self.candidate };
         let tensor = dump.read(whole)?;
         let values = tensor.values();
         let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
             Ok(readings) => readings,
-            Err(Misfit::NoRows) => return Ok(Judged::without_rows(self.options.rows.is_some())),
-            Err(Misfit::Shapes(reason)) => return Ok(Judged::ShapeMismatch(reason)),
+            Err(Misfit::NoRows) => return Ok(TapJudgement::without_rows(self.options.rows.is_some())),
+            Err(Misfit::Shapes(reason)) => return Ok(TapJudgement::ShapeMismatch(reason)),
         };
         let own = self.allowed(place, whole, whole);
-        let sides = Sides { place, whole, values: &values, part, part_is_candidate, own };
+        let sides = PartialPair { place, whole, values: &values, part, part_is_candidate, own };
         let mut judged = None;
         for reading in readings {
             let found = match self.judge_part(&sides, &reading) {
                 Ok(found) => found,
-                Err(reason) => return Ok(Judged::Unchecked(reason)),
+                Err(reason) => return Ok(TapJudgement::Unchecked(reason)),
             };
             let agrees = found.judgement.outcome.agrees();
             match &judged {
-                None if agrees => return Ok(Judged::from(found)),
+                None if agrees => return Ok(TapJudgement::from(found)),
                 None => judged = Some(found),
                 Some(plain) if agrees => {
                     let plain = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
-                    return Ok(Judged::from(Compared { plain, ..found }));
+                    return Ok(TapJudgement::from(Compared { plain, ..found }));
                 }
                 Some(_) => {}
             }
         }
         Ok(match judged {
-            None => Judged::NotComparable(Reason::NothingKnown),
+            None => TapJudgement::NotComparable(Reason::NothingKnown),
             // A list may hold any heads, queries and keys; that it is the beginning of the whole is a guess.
             Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
-                Judged::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
+                TapJudgement::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
             }
-            Some(judged) => Judged::from(judged),
+            Some(judged) => TapJudgement::from(judged),
         })
     }
 
     /// Judges a place where both sides are known in part, by the elements that both have.
-    pub(crate) fn judge_two_parts(&self, place: Place, left: &Partial, right: &Partial) -> Judged {
+    pub(crate) fn judge_two_parts(&self, place: Place, left: &Partial, right: &Partial) -> TapJudgement {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
-            return Judged::Unchecked(Reason::OtherPart);
+            return TapJudgement::Unchecked(Reason::OtherPart);
         }
         let (mut r, mut c, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for (&a, &b) in left.values.iter().zip(right.values.iter()) {
@@ -105,17 +105,17 @@ impl Run<'_> {
             c.push(towards(b, a, half));
         }
         if sharpness.is_lost() {
-            return Judged::Unchecked(too_coarse(right));
+            return TapJudgement::Unchecked(too_coarse(right));
         }
         let own = allowed_nmse(self.options.profile, place.tap, self.plan.extent, [DType::F32; 2]);
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
         let judgement = self.judge_values(place, [&r, &c], own, total);
         let part = Some(KnownPart::of(left.part.elements.clone().into(), total, right));
-        Judged::from(Compared { judgement, shape, positions: None, layout: Layout::Same, plain: None, part })
+        TapJudgement::from(Compared { judgement, shape, positions: None, layout: Layout::Same, plain: None, part })
     }
 
-    fn judge_part(&self, side: &Sides<'_>, reading: &Placement) -> Result<Compared, Reason> {
+    fn judge_part(&self, side: &PartialPair<'_>, reading: &Placement) -> Result<Compared, Reason> {
         let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
@@ -149,7 +149,7 @@ impl Run<'_> {
     }
 
     /// The judgement of lists of values, out of `total`, in which no rows, heads or channels can be seen.
-    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
+    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> PairJudgement {
         let site = place.tap.site;
         // A few values scatter like those of one row, and are too few to distinguish a factor from chance.
         let few = FEW_OF_A_TAP * reference.len() < total;
@@ -175,7 +175,7 @@ impl Run<'_> {
 }
 
 /// One side whole, the other in part.
-struct Sides<'a> {
+struct PartialPair<'a> {
     place: Place,
     whole: &'a Entry,
     values: &'a Values<'a>,
@@ -184,7 +184,7 @@ struct Sides<'a> {
     own: f64,
 }
 
-impl Sides<'_> {
+impl PartialPair<'_> {
     /// The difference of the sums over all elements, where one was printed. Programs that print sums compute them in f32.
     fn sums_differ(&self) -> Option<Difference> {
         let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };

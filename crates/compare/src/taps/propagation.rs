@@ -12,13 +12,13 @@ use crate::align::chunks::name_of;
 use crate::judge::inherited::Inherited;
 use crate::judge::kept::beyond_the_profile;
 use crate::judge::tensor::{
-    Judgement, Outcome, Tolerance, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
+    Outcome, PairJudgement, Tolerance, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
 };
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
 use crate::taps::choice::is_choice;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
     INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, fresh, growth, range_fresh, range_growth,
@@ -27,14 +27,14 @@ use crate::words::number;
 
 /// A tap that an operation reads, which was judged and agrees; for keys and values, the worst of all steps.
 #[derive(Clone, Debug)]
-struct Read {
+struct InputTap {
     tap: Tap,
     metrics: Metrics,
     /// Metrics of each position; for keys and values, of those in all steps, one after the other.
     positions: Vec<Metrics>,
 }
 
-impl Read {
+impl InputTap {
     /// NMSE as a whole, including the balanced one; infinite where it is not finite.
     fn nmse(&self) -> f64 {
         self.metrics.nmse().map_or(f64::INFINITY, |nmse| size(nmse, balanced_nmse(&self.positions)))
@@ -60,30 +60,42 @@ fn of_position(metrics: &Metrics) -> f64 {
     metrics.nmse().unwrap_or(0.0)
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Judges a tap again that differs, or is far from its inputs: against the errors that its operation may have passed on from them.
-    pub(crate) fn with_input_error(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
+    pub(crate) fn with_input_error(
+        &self,
+        found: &[TapJudgement],
+        index: usize,
+        here: TapJudgement,
+    ) -> Result<TapJudgement, DumpError> {
         self.inheriting(found, index, here, false)
     }
 
     /// The same for a tap whose layout is already known.
     pub(crate) fn with_input_error_as_stored(
         &self,
-        found: &[Judged],
+        found: &[TapJudgement],
         index: usize,
-        here: Judged,
-    ) -> Result<Judged, DumpError> {
+        here: TapJudgement,
+    ) -> Result<TapJudgement, DumpError> {
         self.inheriting(found, index, here, true)
     }
 
-    fn inheriting(&self, found: &[Judged], index: usize, here: Judged, as_stored: bool) -> Result<Judged, DumpError> {
+    fn inheriting(
+        &self,
+        found: &[TapJudgement],
+        index: usize,
+        here: TapJudgement,
+        as_stored: bool,
+    ) -> Result<TapJudgement, DumpError> {
         // A tap that agrees in no order of axes may do so in one, once the error that it only passed on is allowed.
         let first = match &here {
-            Judged::Compared(first) => Some(first),
-            Judged::ShapeMismatch(_) => None,
+            TapJudgement::Compared(first) => Some(first),
+            TapJudgement::ShapeMismatch(_) => None,
             _ => return Ok(here),
         };
-        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Judged::is_compared));
+        let (before, between) =
+            self.graph.nearest_before(index, |i| found.get(i).is_some_and(TapJudgement::is_compared));
         let agree = before.iter().all(|&i| found[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
@@ -105,7 +117,7 @@ impl Run<'_> {
         }
         let reads = self.reads(found, &before)?;
         // A difference behind an inconclusive tap is inconclusive too, unless it has structure, or is far larger than that tap would explain.
-        let nmse = |&i: &usize| if let Some(Judged::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let nmse = |&i: &usize| if let Some(TapJudgement::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
         let moved = self.weights_by_place(place)?;
         let judged = self.with_tap_judge(place, |as_recorded, own| {
@@ -139,7 +151,7 @@ impl Run<'_> {
             }))
         })?;
         Ok(match judged.transpose()?.flatten() {
-            Some(Judged::Compared(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
+            Some(TapJudgement::Compared(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
                 unclear(&judged.judgement)
             }
             Some(found) => found,
@@ -153,18 +165,18 @@ impl Run<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from its inputs.
-    fn leaps(&self, found: &[Judged], before: &[usize], judged: &Compared, least: f64) -> bool {
+    fn leaps(&self, found: &[TapJudgement], before: &[usize], judged: &Compared, least: f64) -> bool {
         let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
-        let read = before.iter().map(|&i| if let Judged::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
+        let read = before.iter().map(|&i| if let TapJudgement::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
         !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
     }
 
     /// The taps at `places`, each with the metrics of the step that is furthest off.
-    fn reads(&self, found: &[Judged], places: &[usize]) -> Result<Vec<Read>, DumpError> {
-        let mut reads: Vec<Read> = Vec::new();
+    fn reads(&self, found: &[TapJudgement], places: &[usize]) -> Result<Vec<InputTap>, DumpError> {
+        let mut reads: Vec<InputTap> = Vec::new();
         for &i in places {
             // Expert numbers are not values that pass on an error.
-            let Judged::Compared(judged) = &found[i] else { continue };
+            let TapJudgement::Compared(judged) = &found[i] else { continue };
             if is_choice(self.graph.places()[i].tap) {
                 continue;
             }
@@ -172,7 +184,7 @@ impl Run<'_> {
             let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, pair.row_metrics()))?;
             let positions = positions.unwrap_or_default();
             match reads.iter_mut().find(|r| r.tap == place.tap) {
-                None => reads.push(Read { tap: place.tap, metrics, positions }),
+                None => reads.push(InputTap { tap: place.tap, metrics, positions }),
                 Some(read) => {
                     read.positions.extend(positions);
                     if metrics.nmse() > read.metrics.nmse() {
@@ -185,9 +197,9 @@ impl Run<'_> {
     }
 
     /// Describes where rounding has grown beyond the profile's own: smaller faults cannot show there.
-    pub(crate) fn amplified(&self, found: &[Judged]) -> Option<String> {
-        let inherited = |(i, here): (usize, &Judged)| match here {
-            Judged::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
+    pub(crate) fn amplified(&self, found: &[TapJudgement]) -> Option<String> {
+        let inherited = |(i, here): (usize, &TapJudgement)| match here {
+            TapJudgement::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
             _ => None,
         };
         let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
@@ -206,13 +218,13 @@ impl Run<'_> {
     }
 }
 
-fn unclear(judgement: &Judgement) -> Judged {
-    Judged::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
+fn unclear(judgement: &PairJudgement) -> TapJudgement {
+    TapJudgement::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
 }
 
 /// The error that the operation which makes `out` may pass on from its `reads`.
-fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
-    let total: f64 = reads.iter().map(Read::nmse).sum();
+fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
+    let total: f64 = reads.iter().map(InputTap::nmse).sum();
     if reads.is_empty() || !total.is_finite() {
         return Inherited::default();
     }
@@ -224,7 +236,7 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
     // The same at each position, where an input has it.
     let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
     let room = INHERITED_MOST * POSITION_ROOM;
-    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::worst)).sum::<f64>();
+    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::worst)).sum::<f64>();
     let growth = growth(site);
     let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
     let mut inherited = match site {
@@ -238,13 +250,13 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
         }
         _ => Inherited::of(total, growth * total, by_position()),
     };
-    let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::median)).sum::<f64>();
+    let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::median)).sum::<f64>();
     inherited.usual_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
     if matches!(site, Site::Qk | Site::Scores) {
         inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
     }
     if matches!(site, Site::H | Site::HAttn) && energy > 0.0 {
-        let of_read = |read: &Read| {
+        let of_read = |read: &InputTap| {
             let off = read.metrics.best_factor().map_or(0.0, |best| (best.factor - 1.0).abs());
             off * read.metrics.reference_rms().unwrap_or(0.0) / energy.sqrt()
         };
@@ -254,20 +266,20 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
 }
 
 /// What each key's own error, and that of the worst query, may become in the products with it.
-fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
+fn by_key(reads: &[InputTap], growth: f64) -> Vec<f64> {
     let Some(keys) = reads.iter().find(|r| r.tap.site.is_attended()) else { return Vec::new() };
     let others = reads.iter().filter(|r| !r.tap.site.is_attended());
-    let worst: f64 = others.map(Read::worst).sum();
+    let worst: f64 = others.map(InputTap::worst).sum();
     keys.positions.iter().map(|key| growth * (of_position(key) + worst)).collect()
 }
 
 /// The error that several unchecked operations may add and pass on from `reads`, on the way to `out`.
-fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> Inherited {
-    let read: f64 = reads.iter().map(Read::nmse).sum();
+fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) -> Inherited {
+    let read: f64 = reads.iter().map(InputTap::nmse).sum();
     if !read.is_finite() {
         return Inherited::default();
     }
-    let worst: f64 = reads.iter().map(Read::worst).sum();
+    let worst: f64 = reads.iter().map(InputTap::worst).sum();
     let most = RANGE_OWN * own + range_growth(profile) * read;
     let positions = vec![most + range_growth(profile) * worst; out.rows().0];
     // Structure could come from any operation on the way: none stands out against what they may pass on.
@@ -284,7 +296,7 @@ fn crosses(read: Site, site: Site) -> bool {
 }
 
 /// The NMSE with which an input enters row `row`: its own there, or that of `all` positions, where these are read.
-fn at(read: &Read, site: Site, rows: usize, row: usize, all: fn(&Read) -> f64) -> f64 {
+fn at(read: &InputTap, site: Site, rows: usize, row: usize, all: fn(&InputTap) -> f64) -> f64 {
     let here = read.at(row).filter(|_| read.positions.len() == rows && !crosses(read.tap.site, site));
     here.unwrap_or_else(|| all(read))
 }
@@ -333,9 +345,9 @@ fn passed_on(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
 }
 
 /// The layout in which a place was judged.
-fn found_layout(found: &Judged) -> &Layout {
+fn found_layout(found: &TapJudgement) -> &Layout {
     match found {
-        Judged::Compared(judged) => &judged.layout,
+        TapJudgement::Compared(judged) => &judged.layout,
         _ => &Layout::Same,
     }
 }

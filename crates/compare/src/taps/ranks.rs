@@ -7,8 +7,8 @@ use crate::layout::pair::{Pair, borrow};
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
 use crate::report::anatomy::RankError;
-use crate::report::reason::{Missing, Reason};
-use crate::taps::context::Run;
+use crate::report::reason::{RankShortfall, Reason};
+use crate::taps::context::ComparisonContext;
 use crate::taps::tap::TapJudge;
 use crate::tolerance::context::SUMMAND_LEAVES;
 
@@ -79,7 +79,7 @@ fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<
     sums.into_iter().enumerate().map(error).collect()
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// What both dumps hold at a place: recorded, or joined from ranks where the other side's shape allows only one way.
     pub(crate) fn both(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
         let Place { step, tap } = place;
@@ -104,11 +104,11 @@ impl Run<'_> {
         };
         let missing = |by| Reason::RankMissing { ranks: ranks.names().to_vec(), by };
         if let Some((axis, held, due)) = short(place) {
-            return Some(missing(Missing::Extent { axis, held, due }));
+            return Some(missing(RankShortfall::Extent { axis, held, due }));
         }
         let summed = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Partial);
         let by = summed.then(|| self.graph.places().iter().copied().find(|&other| short(other).is_some())).flatten()?;
-        Some(missing(Missing::Summand(by)))
+        Some(missing(RankShortfall::Summand(by)))
     }
 
     /// Why a difference in the dump of a single rank does not count: it may be that rank's summand.

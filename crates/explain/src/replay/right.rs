@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use firstdiff_compare::{
-    Judgement, Outcome, Pair, Profile as Judged, TensorRef, Tolerance, is_masked, judge,
+    Outcome, Pair, PairJudgement, Profile as Judged, TensorRef, Tolerance, is_masked, judge,
     metrics::{Metrics, Squares},
     size_of,
 };
@@ -96,12 +96,12 @@ pub(crate) fn compared(
     candidate: &ArrayD<f64>,
     profile: Judged,
     allowed: f64,
-) -> (Judgement, Vec<usize>) {
+) -> (PairJudgement, Vec<usize>) {
     let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::own(allowed)), pair.shape().to_vec());
     paired(site, reference, candidate, judged).unwrap_or_else(|| {
         let (metrics, outcome) = (Metrics::of_f64(&[], &[]), Outcome::Inconclusive);
         let judgement =
-            Judgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
+            PairJudgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
         (judgement, Vec::new())
     })
 }

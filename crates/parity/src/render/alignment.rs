@@ -6,7 +6,7 @@ use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
-use crate::render::table::{Shown, differing, fold_line, kind, step_lines};
+use crate::render::table::{TableDetail, differing, fold_line, kind, step_lines};
 use crate::report::Alignment;
 
 /// The chunks of the two, and how many positions are compared.
@@ -29,7 +29,7 @@ struct Group<'a> {
 }
 
 /// The taps by position, neighbouring positions of one kind folded.
-pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &Shown<'_>) {
+pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &TableDetail<'_>) {
     let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = &report.taps[..];
     while let Some(group) = next_group(rest, alignment, unfold) {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use firstdiff_compare::{Change, Place, Reason, Report, Status, TapReport, number};
 
 use crate::report::{Compare, Factor};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::is_recorded;
 use crate::words::{between, places, safe, shorten};
 
@@ -26,7 +26,7 @@ pub struct Divergence {
 
 impl Divergence {
     /// The first divergence of a comparison, if there is one.
-    pub fn describe(judged: &Judged, told: &Compare) -> Option<Divergence> {
+    pub fn describe(judged: &Comparison, told: &Compare) -> Option<Divergence> {
         let report = &judged.report;
         let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
         let tap = &report.taps[first.index];

@@ -6,7 +6,7 @@ use firstdiff_compare::{Verdict, number};
 use crate::render::divergence::{CAUSE, Divergence};
 use crate::render::table::taps;
 use crate::report::{Compare, JudgedIn, NoiseRun, Provenance};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::arithmetic::parity;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, taps_in_words};
@@ -59,7 +59,7 @@ pub fn paint(style: Style, text: &str) -> String {
 }
 
 /// The screen of a comparison.
-pub fn render(judged: &Judged, detail: Detail) -> Screen {
+pub fn render(judged: &Comparison, detail: Detail) -> Screen {
     let mut screen = Screen::default();
     let told = Compare::new("compare", judged);
     screen.line(&format!("reference  {}", described(&told.reference)));
@@ -127,7 +127,7 @@ pub fn not_checked(screen: &mut Screen, lines: &[String]) {
     }
 }
 
-fn conclusion(screen: &mut Screen, judged: &Judged, told: &Compare) {
+fn conclusion(screen: &mut Screen, judged: &Comparison, told: &Compare) {
     let report = &judged.report;
     if let Some(text) = &told.unmapped_hint {
         screen.line(&format!("{} {text}", paint(BAD, "names:")));
@@ -147,7 +147,7 @@ fn conclusion(screen: &mut Screen, judged: &Judged, told: &Compare) {
 }
 
 /// How many taps agree, and under which conditions.
-pub fn agreement(judged: &Judged, told: &Compare) -> String {
+pub fn agreement(judged: &Comparison, told: &Compare) -> String {
     let (agree, all) = (told.counts.agree(), told.counts.all());
     let exact = told.counts.exact;
     let of =
@@ -157,7 +157,7 @@ pub fn agreement(judged: &Judged, told: &Compare) -> String {
 }
 
 /// The first divergence; `ending` are its last lines: what was examined, and what to do about it.
-pub fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: &[(&'static str, String)]) {
+pub fn divergence(screen: &mut Screen, judged: &Comparison, told: &Compare, ending: &[(&'static str, String)]) {
     let Some(Divergence { headline, place, notes, lines }) = Divergence::describe(judged, told) else { return };
     let headline = headline.replacen(&place, &paint(BOLD, &place), 1);
     screen.line(&format!("{} {headline}", paint(BAD, "first divergence:")));

@@ -24,13 +24,13 @@ enum Fold {
 }
 
 /// Which taps of a table have a line of their own.
-pub struct Shown<'a> {
+pub struct TableDetail<'a> {
     report: &'a Report,
     detail: Detail,
     fold: Fold,
 }
 
-impl Shown<'_> {
+impl TableDetail<'_> {
     /// Whether a tap is in the first wrong layer, or all taps are shown.
     pub fn unfolds(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
@@ -50,7 +50,7 @@ impl Shown<'_> {
 pub fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let table = |fold: Fold| {
         let mut table = Screen::default();
-        let shown = Shown { report, detail, fold };
+        let shown = TableDetail { report, detail, fold };
         match &report.alignment {
             Some(alignment) => crate::render::alignment::taps(&mut table, report, alignment, &shown),
             None => steps(&mut table, report, &shown),
@@ -75,7 +75,7 @@ fn legend(screen: &mut Screen, report: &Report) {
 }
 
 /// The steps of a run, neighbours with the same result on one line.
-fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
+fn steps(screen: &mut Screen, report: &Report, shown: &TableDetail<'_>) {
     let mut rest = &report.taps[..];
     while let Some(tap) = rest.first() {
         let count = folded_steps(rest, shown);
@@ -96,7 +96,7 @@ fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
 }
 
 /// How many taps, of whole steps from the first on, one line describes; 0 where the first step needs more.
-fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
+fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
     let step_of = |taps: &[TapReport]| taps.iter().take_while(|t| t.place.step == taps[0].place.step).count();
     // The result of a step: whether anything was checked, and whether anything differs.
     let says = |step: &[TapReport]| {
@@ -118,7 +118,7 @@ fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
 }
 
 /// The lines of one step.
-pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &Shown<'_>) {
+pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &TableDetail<'_>) {
     let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = taps;
     while let Some(tap) = rest.first() {

@@ -4,13 +4,13 @@ use firstdiff_compare::{Change, FirstDivergence, Place, Report, Status, TapRepor
 use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::session::ByModel;
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::embedding::{first_embedding, rounded_table};
 use crate::session::is_recorded;
 use crate::words::shorten;
 
 /// What to do next, from what is known and nothing more.
-pub fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+pub fn next_step(judged: &Comparison, first: &FirstDivergence, tap: &TapReport) -> String {
     let report = &judged.report;
     if let Some(ByModel::Cause(cause)) = &judged.why
         && let Some(fix) = &cause.fix
@@ -112,14 +112,14 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
 }
 
 /// The sides for which something holds, in words.
-fn runs_where(judged: &Judged, holds: impl Fn(&Dump) -> bool) -> Option<&'static str> {
+fn runs_where(judged: &Comparison, holds: impl Fn(&Dump) -> bool) -> Option<&'static str> {
     let [reference, candidate] = judged.session.recorded().map(holds);
     let one = if reference { "the reference" } else { "the candidate" };
     (reference || candidate).then_some(if reference && candidate { "both runs" } else { one })
 }
 
 /// The next step for unchecked taps on the way to `tap`: record the missing ones, unless the reference's own recording shows that they do not exist.
-fn what_lies_between(judged: &Judged, between: &[Place], tap: &TapReport) -> String {
+fn what_lies_between(judged: &Comparison, between: &[Place], tap: &TapReport) -> String {
     let lacks = |dump: &Dump, tap: Tap| !dump.all_entries().iter().any(|entry| entry.tap == tap);
     let either = |tap: &Tap| judged.session.recorded().iter().any(|dump| lacks(dump, *tap));
     let given: Vec<Tap> = between

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::{Report, Status, TapReport};
 
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 /// What was not checked of a report, and of the other tensors of `candidate`, as lines.
@@ -60,7 +60,7 @@ pub fn reasons(run: &[&TapReport]) -> String {
 }
 
 /// How many of a side's names are no taps, where it is most of them, and the command that proposes taps.
-pub fn unmapped_hint(judged: &Judged) -> Option<String> {
+pub fn unmapped_hint(judged: &Comparison) -> Option<String> {
     let dumps = judged.session.recorded();
     let left: BTreeSet<&String> = judged.report.unmapped.iter().filter(|name| !name.starts_with("weights.")).collect();
     let of = |side: usize| {

@@ -6,7 +6,7 @@ use firstdiff_compare::{
 };
 use firstdiff_trace::{Batch, Dump, Entry};
 
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::is_recorded;
 use crate::session::reading::one_of;
 
@@ -80,11 +80,11 @@ impl OneSequence {
 /// prompts, one that differs may have another prompt: undecided; but in a batch of references (`of_references`), the one that the candidate agrees with is
 /// its own.
 pub fn of_one_prompt(
-    first: Judged,
+    first: Comparison,
     count: usize,
     of_references: bool,
-    judge: impl Fn(usize) -> Result<Judged>,
-) -> Result<Judged> {
+    judge: impl Fn(usize) -> Result<Comparison>,
+) -> Result<Comparison> {
     let (mut parity, mut open, mut broken, mut other) = (None, None, None, None);
     let mut others = Vec::new();
     let mut first = Some(first);
@@ -158,7 +158,7 @@ pub fn of_one_prompt(
 }
 
 /// How many tokens both sides of a sequence record, and how many positions they hold, where that is more: which of them are padding is unknown.
-pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
+pub fn padded(judged: &Comparison) -> Option<(usize, usize)> {
     let of = |dump: &Dump| {
         let tokens = dump.meta().tokens.as_ref()?.len();
         let rows =
@@ -172,12 +172,12 @@ pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
 }
 
 /// The judgement turned into neither a pass nor a blame.
-pub fn undecided(mut judged: Judged, reason: String) -> Judged {
+pub fn undecided(mut judged: Comparison, reason: String) -> Comparison {
     (judged.report.verdict, judged.report.first, judged.why) = (Verdict::Incomparable(reason), None, None);
     judged
 }
 
-pub fn with_note(mut judged: Judged, said: String) -> Judged {
+pub fn with_note(mut judged: Comparison, said: String) -> Comparison {
     judged.report.warnings.push(said.into());
     judged
 }

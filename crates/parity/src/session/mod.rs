@@ -23,10 +23,10 @@ use firstdiff_compare::{
 use firstdiff_trace::{Cache, Dump, Rows, Site, Tap};
 
 use crate::cause::Diagnosis;
-use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::session::arithmetic::{CoarserProfile, ProfileChoice, declared_profile};
 use crate::session::batch::OneSequence;
 use crate::session::incomplete::Incomplete;
-use crate::session::noise::Second;
+use crate::session::noise::SecondRun;
 use crate::session::reading::{ReadingArgs, TokenArgs, refuse_rows};
 
 /// Two dumps, opened and ready to be compared.
@@ -43,7 +43,7 @@ pub struct Session {
     /// Why this profile.
     pub profile_reason: String,
     /// Whether only the candidate's own metadata asks for a profile as coarse as this.
-    pub loosened: Option<Loosened>,
+    pub loosened: Option<CoarserProfile>,
     /// Notes beside the report's own warnings.
     pub warnings: Vec<String>,
     /// The model of both, where one is given.
@@ -59,16 +59,16 @@ pub struct Session {
     /// How both were read.
     pub reading: ReadingArgs,
     /// How the type of the K/V cache is known.
-    pub cache_said: CacheSaid,
+    pub cache_said: CacheSource,
     /// The second right run, where there is one.
-    pub noise: Option<Second>,
+    pub noise: Option<SecondRun>,
     /// The forms in which the rows of the candidate's experts may be stored.
     pub experts: ExpertRows,
 }
 
 /// How the type of the K/V cache is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheSaid {
+pub enum CacheSource {
     /// Neither declared nor shown: keys and values are taken as they are.
     Nobody,
     /// By --cache.
@@ -83,7 +83,7 @@ pub enum CacheSaid {
 
 /// A report and the session it comes from.
 #[derive(Debug)]
-pub struct Judged {
+pub struct Comparison {
     /// What was compared.
     pub session: Session,
     /// The result.
@@ -138,7 +138,7 @@ impl Session {
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref())?;
         let choice = match profile {
-            Some(profile) => Choice::asked(profile),
+            Some(profile) => ProfileChoice::asked(profile),
             None => declared_profile(&reference, &candidate)?,
         };
         let graph = graph_of(&reference, &candidate);
@@ -157,7 +157,7 @@ impl Session {
         }
         warnings.extend(notes);
         warnings.extend(experts.notes().iter().cloned());
-        warnings.extend(choice.loosened.map(Loosened::note).or_else(|| choice.unshown([&reference, &candidate])));
+        warnings.extend(choice.loosened.map(CoarserProfile::note).or_else(|| choice.unshown([&reference, &candidate])));
         // Once aligned, they hold only the requested rows.
         let rows = rows.filter(|_| alignment.is_none());
         let declared = [&reference, &candidate].map(|dump| {
@@ -167,9 +167,9 @@ impl Session {
             })
         });
         let cache_said = match declared {
-            [None, None] => CacheSaid::Nobody,
-            [None, Some(_)] => CacheSaid::ByCandidate,
-            [Some(_), _] => CacheSaid::Declared,
+            [None, None] => CacheSource::Nobody,
+            [None, Some(_)] => CacheSource::ByCandidate,
+            [Some(_), _] => CacheSource::Declared,
         };
         let cache = declared.into_iter().flatten().max().unwrap_or_default();
         let open_rows = experts.undecided();
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// Two dumps of one sequence each, without a model.
-    pub fn new(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &Choice) -> Session {
+    pub fn new(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &ProfileChoice) -> Session {
         Session {
             reference,
             candidate,
@@ -204,7 +204,7 @@ impl Session {
             padding: Vec::new(),
             is_padded: false,
             reading: ReadingArgs::default(),
-            cache_said: CacheSaid::Nobody,
+            cache_said: CacheSource::Nobody,
             noise: None,
             experts: ExpertRows::default(),
         }
@@ -213,19 +213,19 @@ impl Session {
     /// The session with the type of the K/V cache, where it is given.
     pub fn with_cache(mut self, cache: Option<Cache>) -> Session {
         if let Some(cache) = cache {
-            (self.options.cache, self.cache_said) = (cache, CacheSaid::Asked);
+            (self.options.cache, self.cache_said) = (cache, CacheSource::Asked);
         }
         self
     }
 
     /// The type of the K/V cache, where it is declared or shown.
     pub fn known_cache(&self) -> Option<Cache> {
-        (self.cache_said != CacheSaid::Nobody).then_some(self.options.cache)
+        (self.cache_said != CacheSource::Nobody).then_some(self.options.cache)
     }
 
     /// The side that shows the type of a cache that is not declared.
     pub fn cache_shown_by(&self) -> Option<&'static str> {
-        if let CacheSaid::Assumed(side) = self.cache_said { Some(side) } else { None }
+        if let CacheSource::Assumed(side) = self.cache_said { Some(side) } else { None }
     }
 
     /// The candidate's values as the reference has them.
@@ -245,10 +245,10 @@ impl Session {
     pub fn assumed_cache(&self) -> String {
         let cache = self.options.cache;
         match self.cache_said {
-            CacheSaid::Assumed(side) => {
+            CacheSource::Assumed(side) => {
                 format!("; that takes a K/V cache in {cache}, which is not stated, but the {side} shows it")
             }
-            CacheSaid::ByCandidate if cache != Cache::F32 => {
+            CacheSource::ByCandidate if cache != Cache::F32 => {
                 format!("; with a K/V cache in {cache}, as the candidate's dump.json alone says")
             }
             _ => String::new(),
@@ -259,12 +259,12 @@ impl Session {
     /// candidate declares excuses nothing.
     fn check_cache(&mut self) -> Result<Option<String>> {
         let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
-        let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared | CacheSaid::ByCandidate);
+        let is_told = matches!(self.cache_said, CacheSource::Asked | CacheSource::Declared | CacheSource::ByCandidate);
         if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
             return Ok(None);
         }
         let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
-        let is_of_both = self.cache_said == CacheSaid::Declared;
+        let is_of_both = self.cache_said == CacheSource::Declared;
         let (why, is_left_out) = match shown[0] {
             _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
             ShownCache::Is(other) => (format!("the candidate's keys, values and products show {other}"), false),
@@ -282,7 +282,7 @@ impl Session {
 
     /// Where the type of the K/V cache is not declared and the two differ: takes the type that a side shows, if the two then differ no earlier.
     fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
-        let (CacheSaid::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
+        let (CacheSource::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
         let [reference, candidate] = self.recorded();
         let shown = match shown_cache(candidate, reference)? {
             ShownCache::Is(cache) => Some((cache, "candidate")),
@@ -297,7 +297,7 @@ impl Session {
             let again = compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})?;
             if again.first.as_ref().is_none_or(|later| later.index >= first.index) {
                 *report = again;
-                (self.options.cache, self.cache_said) = (cache, CacheSaid::Assumed(side));
+                (self.options.cache, self.cache_said) = (cache, CacheSource::Assumed(side));
             }
         }
         Ok(())
@@ -320,7 +320,7 @@ impl Session {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn run(self) -> Result<Judged> {
+    pub fn run(self) -> Result<Comparison> {
         self.run_with(&mut |_, _| {}, |_, _, _| None)
     }
 
@@ -332,7 +332,7 @@ impl Session {
         mut self,
         progress: &mut dyn FnMut(usize, usize),
         why: impl FnOnce(&Session, &Report, Option<(&TokenEdits, &TapReport)>) -> Option<ByModel>,
-    ) -> Result<Judged> {
+    ) -> Result<Comparison> {
         let unshown = self.check_cache()?;
         let mut report = self.compared(&self.options, progress)?;
         self.assume_cache(&mut report)?;
@@ -349,7 +349,7 @@ impl Session {
             let or = if edits.is_certain { "" } else { or };
             report.warnings.push(format!("by ids or rows of h0 the candidate was fed {edits}{or}").into());
         }
-        Ok(Judged { session: self, report, why, recorder_gives: None })
+        Ok(Comparison { session: self, report, why, recorder_gives: None })
     }
 }
 

@@ -14,7 +14,7 @@ const LIKE: f64 = 0.25;
 
 /// A second right run, as far as it was used.
 #[derive(Clone, Debug)]
-pub struct Second {
+pub struct SecondRun {
     pub path: String,
     /// Taps of the reference and the candidate about which it shows nothing: it lacks them, or equals the reference.
     pub lacking: Vec<Place>,
@@ -68,7 +68,7 @@ impl Session {
             .into_iter()
             .filter(|place| noise.at(*place).is_none())
             .partition(|place| report.tap(place.tap, place.step).is_some_and(|tap| tap.metrics.is_some()));
-        let second = Second { path: path.to_string_lossy().into_owned(), lacking, equal };
+        let second = SecondRun { path: path.to_string_lossy().into_owned(), lacking, equal };
         self.warnings.extend(second.warnings(&noise, self.options.profile));
         self.options.noise = Some(noise);
         self.noise = Some(second);
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-impl Second {
+impl SecondRun {
     fn warnings(&self, noise: &Noise, profile: Profile) -> Vec<String> {
         if noise.is_none() {
             return vec![format!(

@@ -7,7 +7,7 @@ use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
 use crate::session::reading::{ReadingArgs, TokenArgs};
-use crate::session::{Judged, Session};
+use crate::session::{Comparison, Session};
 
 /// What the command adds to this crate: models, and causes.
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ pub struct Tools<'a> {
     /// Takes order, dependencies and tolerances from a model.
     pub with_model: fn(Session, &Path) -> Result<Session>,
     /// Compares.
-    pub run: &'a dyn Fn(Session) -> Result<Judged>,
+    pub run: &'a dyn Fn(Session) -> Result<Comparison>,
 }
 
 impl Tools<'static> {
@@ -87,7 +87,7 @@ impl PairArgs {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub fn judged(&self, tools: &Tools<'_>) -> Result<Judged> {
+    pub fn judged(&self, tools: &Tools<'_>) -> Result<Comparison> {
         let run = |session: Session, sequence| {
             let judged = (tools.run)(session)?;
             // A row that could not be compared may be the last of several on the other side.
@@ -143,14 +143,14 @@ pub const LAST_ROWS: &str =
     "one side holds one row where the other has several: compared as the last token position (--rows last)";
 
 /// Whether nothing was concluded and one side has single rows, which may be the last of the other side's several.
-pub fn may_be_last_rows(judged: &Judged) -> bool {
+pub fn may_be_last_rows(judged: &Comparison) -> bool {
     let [reference, candidate] = judged.session.recorded();
     matches!(judged.report.verdict, Verdict::Incomparable(_)) && one_row_of_several(reference, candidate)
 }
 
 /// Whether taps that agree show that single rows are the last ones. Rows that depend on no other position do not count: they are equal wherever a token
 /// occurs twice.
-pub fn are_last_rows(judged: &Judged) -> bool {
+pub fn are_last_rows(judged: &Comparison) -> bool {
     let by_position = |tap: Tap| tap.site == Site::H0 || (tap.layer == Some(0) && tap.site <= Site::KNorm);
     judged.report.taps.iter().any(|tap| tap.status.agrees() && !by_position(tap.place.tap))
 }

@@ -8,7 +8,7 @@ use firstdiff_compare::{ChunkAlignment, Place};
 use firstdiff_trace::{Entry, NamedRows, Rows, Tap};
 
 use crate::driver::engine::Question;
-use crate::driver::evidence::Evidence;
+use crate::driver::evidence::CollectedTaps;
 
 /// How an engine's steps are aligned with the reference's.
 pub(crate) struct Cells {
@@ -76,14 +76,14 @@ impl Cells {
     }
 
     /// Whether row `row` of a cell was seen; all of it where `None`.
-    pub(crate) fn seen(&self, evidence: &Evidence, cell: u32, tap: Tap, row: Option<usize>) -> bool {
+    pub(crate) fn seen(&self, evidence: &CollectedTaps, cell: u32, tap: Tap, row: Option<usize>) -> bool {
         let Some((step, rows)) = self.list.get(cell as usize) else { return false };
         let mut rows = row.map_or(rows.clone(), |row| rows.start + row..rows.start + row + 1);
         rows.all(|row| evidence.holds(Place { step: *step, tap }, Some(row)))
     }
 
     /// Whether one of these rows of a cell was seen twice; any row where none is given.
-    pub(crate) fn repeated(&self, evidence: &Evidence, cell: u32, tap: Tap, rows: &[usize]) -> bool {
+    pub(crate) fn repeated(&self, evidence: &CollectedTaps, cell: u32, tap: Tap, rows: &[usize]) -> bool {
         let Some((step, own)) = self.list.get(cell as usize) else { return false };
         let named: Vec<usize> = rows.iter().map(|row| own.start + row).collect();
         let rows = if named.is_empty() { own.clone().collect() } else { named };

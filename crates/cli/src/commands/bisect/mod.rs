@@ -18,18 +18,18 @@ use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
 
 use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::question::Known;
+use crate::commands::bisect::question::SearchState;
 use crate::commands::bisect::reference::Reference;
-use crate::driver::engine::{Failure, Question, Run};
-use crate::driver::evidence::{Evidence, Wavering, size};
+use crate::driver::engine::{EngineRun, Failure, Question};
+use crate::driver::evidence::{CollectedTaps, Wavering, size};
 use crate::driver::kept::Trust;
 use crate::driver::told::{heading, kept, run_line, says, wavers};
-use crate::driver::{Asking, Driver, Earlier, Told, feed, noise};
+use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, feed, noise};
 use crate::output::Inputs;
 use crate::session::ByModel;
-use crate::session::arithmetic::Choice;
+use crate::session::arithmetic::ProfileChoice;
 use crate::session::reading::token;
-use crate::session::{Judged, Session};
+use crate::session::{Comparison, Session};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff bisect models/TinyLlama --run './engine tinyllama.gguf --prompt-ids 1,403,407'
@@ -96,7 +96,7 @@ impl BisectArgs {
 /// How a bisection ended.
 pub(crate) enum Outcome {
     /// A report on all that was seen.
-    Answer(Box<Judged>),
+    Answer(Box<Comparison>),
     /// Two runs were not the same.
     Wavers(Wavering),
     /// A run failed.
@@ -116,7 +116,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     inputs.spare(json.as_deref())?;
     let reference = Reference::open(&args.reference, args.work.join("reference"))?;
     asking.open_work()?;
-    let mut bisection = Bisection::new(args, reference, quiet);
+    let mut bisection = EngineBisection::new(args, reference, quiet);
     bisection.say(&heading("reference", &bisection.args.reference, &bisection.driver))?;
     let outcome = bisection.drive()?;
     if !matches!(outcome, Outcome::Failed(_)) {
@@ -135,7 +135,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
 }
 
 /// An engine, its reference, and what is known so far.
-pub(crate) struct Bisection {
+pub(crate) struct EngineBisection {
     args: BisectArgs,
     driver: Driver,
     reference: Reference,
@@ -148,7 +148,7 @@ pub(crate) struct Bisection {
     cells: Option<Cells>,
     /// Bytes of a full dump of the same run.
     full: f64,
-    choice: Choice,
+    choice: ProfileChoice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
     /// What was requested only to be seen twice.
@@ -156,11 +156,11 @@ pub(crate) struct Bisection {
     warnings: Vec<String>,
 }
 
-impl Bisection {
-    fn new(args: BisectArgs, reference: Reference, quiet: bool) -> Bisection {
+impl EngineBisection {
+    fn new(args: BisectArgs, reference: Reference, quiet: bool) -> EngineBisection {
         let fed = feed(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
         let layers = reference.extent().0;
-        Bisection {
+        EngineBisection {
             driver: Driver::new(&args.asking(), fed, quiet),
             reference,
             layers,
@@ -169,7 +169,7 @@ impl Bisection {
             own: (0, 0),
             cells: None,
             full: 0.0,
-            choice: Choice::asked(args.profile.unwrap_or(Profile::F32)),
+            choice: ProfileChoice::asked(args.profile.unwrap_or(Profile::F32)),
             cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
             asked_again: BTreeSet::new(),
@@ -185,10 +185,10 @@ impl Bisection {
     /// Searches; if runs of an earlier start turn out to be of another engine, once more without them.
     fn drive(&mut self) -> Result<Outcome> {
         match self.driver.try_kept()? {
-            Earlier::None => {}
-            Earlier::Usable => self.say(&kept(&self.driver))?,
-            Earlier::Useless(trust) => self.discard(trust)?,
-            Earlier::Failed(failure) => return Ok(Outcome::Failed(failure)),
+            EarlierRuns::None => {}
+            EarlierRuns::Usable => self.say(&kept(&self.driver))?,
+            EarlierRuns::Useless(trust) => self.discard(trust)?,
+            EarlierRuns::Failed(failure) => return Ok(Outcome::Failed(failure)),
         }
         let outcome = self.search()?;
         let Outcome::Wavers(wavering) = &outcome else { return Ok(outcome) };
@@ -237,7 +237,7 @@ impl Bisection {
             let came = self.came(&run);
             absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
             let wavering = self.driver.evidence.absorb(&run, self.own, noise(self.choice.profile, self.size()))?;
-            self.driver.runs.push(Told::of(&run, &put, why, came.into_iter().collect()));
+            self.driver.runs.push(RunSummary::of(&run, &put, why, came.into_iter().collect()));
             if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_kept()) {
                 return Ok(Outcome::Wavers(wavering.clone()));
             }
@@ -275,7 +275,7 @@ impl Bisection {
         let (next, again) = if hopeless {
             (None, None)
         } else {
-            let mut known = Known {
+            let mut known = SearchState {
                 reference: &self.reference,
                 evidence: &self.driver.evidence,
                 graph: &session.graph,
@@ -341,7 +341,7 @@ impl Bisection {
     }
 
     /// The answer. `once` is the wrong place, where only one run wrote it: then no cause is stated.
-    fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Judged {
+    fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Comparison {
         report.warnings.retain(|warning| !matches!(warning, Warning::SomePositions { .. }));
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
@@ -369,7 +369,7 @@ impl Bisection {
             ));
         }
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
-        Judged { session, report, why, recorder_gives: None }
+        Comparison { session, report, why, recorder_gives: None }
     }
 
     fn size(&self) -> Extent {
@@ -377,7 +377,7 @@ impl Bisection {
     }
 
     /// The compared places that a run wrote.
-    fn came(&self, run: &Run) -> BTreeSet<Place> {
+    fn came(&self, run: &EngineRun) -> BTreeSet<Place> {
         let places = |entry: &Entry| match &self.cells {
             Some(cells) => cells.came(entry),
             None => vec![Place { step: entry.step, tap: entry.tap }],
@@ -386,20 +386,22 @@ impl Bisection {
     }
 
     /// Asks the same question again, to find where two runs begin to differ.
-    fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
+    fn earliest(&mut self, question: &Question, run: &EngineRun, found: Wavering, turn: usize) -> Result<Wavering> {
         let noise = noise(self.choice.profile, self.size());
         let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(found) };
-        let mut two = Evidence::default();
+        let mut two = CollectedTaps::default();
         two.absorb(run, self.own, &noise)?;
         let earlier = two.absorb(&again, self.own, &noise)?;
         self.driver.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
         let says = "the same question once more".to_owned();
-        self.driver.runs.push(Told { says, ..Told::of(&again, question, "where two runs part", Vec::new()) });
+        self.driver
+            .runs
+            .push(RunSummary { says, ..RunSummary::of(&again, question, "where two runs part", Vec::new()) });
         Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
     }
 }
 
 enum Next {
     Ask((Question, &'static str)),
-    Done(Box<Judged>),
+    Done(Box<Comparison>),
 }

@@ -8,7 +8,7 @@ use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 use crate::commands::bisect::cells::Cells;
 use crate::commands::bisect::reference::Reference;
 use crate::driver::engine::{ANY_STEP, Question};
-use crate::driver::evidence::Evidence;
+use crate::driver::evidence::CollectedTaps;
 
 /// The most runs: halving the layers takes its logarithm, and three are for the ends.
 pub(crate) fn most_runs(layers: u32) -> usize {
@@ -24,9 +24,9 @@ const ONE_STEP: f64 = 0.001;
 const MANY_LAYERS: f64 = 22.0;
 
 /// What is known, and what can be asked.
-pub(crate) struct Known<'a> {
+pub(crate) struct SearchState<'a> {
     pub(crate) reference: &'a Reference,
-    pub(crate) evidence: &'a Evidence,
+    pub(crate) evidence: &'a CollectedTaps,
     pub(crate) graph: &'a Graph,
     pub(crate) report: &'a Report,
     /// Taps that were requested and not written.
@@ -63,7 +63,7 @@ fn ends(layers: u32) -> [Tap; 2] {
     [Tap { layer: None, site: Site::FinalNorm }, Tap::layer(layers.saturating_sub(1), Site::H)]
 }
 
-impl Known<'_> {
+impl SearchState<'_> {
     /// The next question, and its purpose; `None` where nothing is left to ask.
     pub(crate) fn next(&mut self) -> Option<(Question, &'static str)> {
         let (question, why) = match self.suspect() {

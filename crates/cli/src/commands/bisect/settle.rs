@@ -3,17 +3,17 @@
 use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, CellsOf, align};
 
-use crate::commands::bisect::Bisection;
+use crate::commands::bisect::EngineBisection;
 use crate::commands::bisect::cells::Cells;
 use crate::commands::bisect::reference::Reference;
-use crate::driver::engine::{ANY_STEP, Run};
-use crate::driver::evidence::Evidence;
-use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::driver::engine::{ANY_STEP, EngineRun};
+use crate::driver::evidence::CollectedTaps;
+use crate::session::arithmetic::{CoarserProfile, ProfileChoice, declared_profile};
 use crate::session::ids;
 
-impl Bisection {
+impl EngineBisection {
     /// Takes from the first run which tokens the engine is fed, and its arithmetic.
-    pub(super) fn settle(&mut self, run: &Run) -> Result<()> {
+    pub(super) fn settle(&mut self, run: &EngineRun) -> Result<()> {
         let own = run.dump.meta();
         let due = self.reference.meta().cloned().unwrap_or_default();
         let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
@@ -67,7 +67,7 @@ impl Bisection {
             self.tokens = tokens.len();
             let Reference::Computed(computed) = &self.reference else { return Ok(()) };
             self.choice = match self.args.profile {
-                Some(asked) => Choice::asked(asked),
+                Some(asked) => ProfileChoice::asked(asked),
                 None => crate::session::given::declared(&computed.model, &run.dump)?,
             };
             self.cache =
@@ -80,13 +80,13 @@ impl Bisection {
             }
             let reference = self.reference.with(&[])?;
             self.choice = match self.args.profile {
-                Some(asked) => Choice::asked(asked),
+                Some(asked) => ProfileChoice::asked(asked),
                 None => declared_profile(&reference, &run.dump)?,
             };
             let declared = [&reference, &run.dump].map(|dump| crate::session::declared_cache(dump).ok().flatten());
             self.cache = self.args.cache.or(declared.into_iter().flatten().max()).unwrap_or_default();
         }
-        self.warnings.extend(self.choice.loosened.map(Loosened::note));
+        self.warnings.extend(self.choice.loosened.map(CoarserProfile::note));
         if !in_chunks {
             self.own = (self.tokens, self.last_step);
         }
@@ -108,8 +108,8 @@ impl Bisection {
     }
 
     /// Aligns the engine's steps with a recorded reference by token position; returns whether they are other chunks of the same tokens.
-    fn lay(&mut self, run: &Run, tokens: Option<&[u32]>) -> Result<bool> {
-        let mut look = Evidence::of(self.driver.evidence.meta.clone());
+    fn lay(&mut self, run: &EngineRun, tokens: Option<&[u32]>) -> Result<bool> {
+        let mut look = CollectedTaps::of(self.driver.evidence.meta.clone());
         look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
         let Aligned { reference, alignment, .. } = align(CellsOf::Both, self.reference.with(&[])?, candidate, None)?;

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use firstdiff_compare::{FirstDivergence, Place, Reason, Report, Status, TapReport, Verdict};
 use firstdiff_trace::Tap;
 
-use crate::commands::bisect::{Bisection, Outcome};
+use crate::commands::bisect::{EngineBisection, Outcome};
 use crate::driver::kept::KeptRuns;
 use crate::driver::told::{in_bytes, of_run, wavers};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
 use crate::report::{Bisect, Compare, Judgement, SeenWhole, Unrepeated, next_step};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::arithmetic::parity;
 use crate::words::{between, safe, shorten, taps_in_words};
 
@@ -20,7 +20,7 @@ pub(crate) fn unclear(report: &Report) -> bool {
 }
 
 /// The answer, and its cost.
-pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
+pub(crate) fn answer(bisection: &EngineBisection, outcome: &Outcome) -> Screen {
     let mut screen = Screen::default();
     let Outcome::Answer(judged) = outcome else {
         if let Outcome::Wavers(wavering) = outcome {
@@ -59,7 +59,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
 }
 
 /// Which taps up to the answer were seen at all positions of all steps, and which at some; the last of them, which show most.
-fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
+fn looked_at(bisection: &EngineBisection, judged: &Comparison) -> Vec<String> {
     const MOST: usize = 6;
     let report = &judged.report;
     let end = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
@@ -84,7 +84,7 @@ fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
 }
 
 /// The taps before the answer in its layer that were not checked: they are not on the way to it, and may be wrong as well.
-fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
+fn not_asked(bisection: &EngineBisection, judged: &Comparison) -> Option<String> {
     let first = judged.report.first.as_ref()?;
     let place = judged.report.taps[first.index].place;
     let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
@@ -97,13 +97,13 @@ fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
 }
 
 /// The comparison of all that was seen, with the next step for an engine.
-fn compared(bisection: &Bisection, judged: &Judged) -> Compare {
+fn compared(bisection: &EngineBisection, judged: &Comparison) -> Compare {
     let first = judged.report.first.as_ref();
     let next = first.map(|first| next(bisection, judged, first, &judged.report.taps[first.index]));
     Compare { next, ..Compare::new("bisect", judged) }
 }
 
-fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+fn next(bisection: &EngineBisection, judged: &Comparison, first: &FirstDivergence, tap: &TapReport) -> String {
     let evidence = bisection.args.work.join("evidence");
     let evidence = safe(&evidence.to_string_lossy());
     if judged.why.is_some() || (first.unchecked_between.is_empty() && bisection.reference.model().is_none()) {
@@ -123,7 +123,7 @@ fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &T
     }
 }
 
-fn cost(screen: &mut Screen, bisection: &Bisection) {
+fn cost(screen: &mut Screen, bisection: &EngineBisection) {
     if bisection.driver.runs.is_empty() {
         return;
     }
@@ -136,12 +136,12 @@ fn cost(screen: &mut Screen, bisection: &Bisection) {
     screen.line(&paint(DIM, &format!("{runs}, {}{share}", in_bytes(bisection.driver.evidence.bytes))));
 }
 
-fn share(bisection: &Bisection) -> f64 {
+fn share(bisection: &EngineBisection) -> f64 {
     bisection.driver.evidence.bytes as f64 / bisection.full
 }
 
 /// The result for programs.
-pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
+pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
     let nondeterministic = match outcome {
         Outcome::Wavers(wavering) => Some(Unrepeated {
             tap: wavering.place.tap.to_string(),

@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::{CHOICE, Extent, Place, Profile, number};
 use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 
-use crate::driver::engine::{ANY_STEP, Failure, Question, Run};
+use crate::driver::engine::{ANY_STEP, EngineRun, Failure, Question};
 use crate::driver::evidence::Wavering;
 use crate::driver::kept::Trust;
 use crate::driver::told::{heading, kept, run_line, says, wavers};
-use crate::driver::{Asking, Driver, Earlier, Told, feed, noise};
+use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, feed, noise};
 use crate::report;
 use crate::session::arithmetic::precision;
 use crate::session::given::CandidateArgs;
@@ -19,13 +19,13 @@ use crate::session::is_recorded;
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
 use crate::session::source::taps_of;
-use crate::session::wanted::{Wanted, next, outline};
+use crate::session::wanted::{TapsToRecord, next, outline};
 
 /// The most runs: the ends, the layers, one layer, the other layers of its kind, and the same for a second mistake and a third.
 const MOST_RUNS: usize = 10;
 
 /// An engine that was asked for taps, and the dump of all that it wrote.
-pub(crate) struct Asked {
+pub(crate) struct EngineSearch {
     driver: Driver,
     notes: Vec<String>,
     /// The candidate: all that was written.
@@ -36,7 +36,7 @@ pub(crate) struct Asked {
 ///
 /// # Errors
 /// When the engine fails, does not give the same result twice, or wrote something that cannot be judged.
-pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<Asked> {
+pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<EngineSearch> {
     asking.check()?;
     if of.reading.sequence.is_some() {
         bail!("--sequence: an engine is asked for a run of one sequence; leave it out with --run");
@@ -52,25 +52,26 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<As
     let fed = feed(of.tokens.as_deref(), of.decode_tokens.as_deref(), meta);
     let begin = match &given {
         Some(_) => None,
-        None => Some(Wanted { taps: first(&taps_of(&of.model)?), why: "which layers are wrong" }),
+        None => Some(TapsToRecord { taps: first(&taps_of(&of.model)?), why: "which layers are wrong" }),
     };
     let given = given.map(|dump| {
         let entries = dump.all_entries();
         let question = whole(entries.iter().map(|entry| entry.tap).collect());
-        Run { question, dump, entries, kept: true, seconds: 0.0 }
+        EngineRun { question, dump, entries, kept: true, seconds: 0.0 }
     });
     asking.open_work()?;
     let driver = Driver::new(asking, fed, quiet);
     driver.say(&heading("model", &of.model, &driver))?;
     let evidence = asking.work.join("evidence");
-    let mut asked = Asked { driver, notes: Vec::new(), of: CandidateArgs { candidate: Some(evidence), ..of.clone() } };
+    let mut asked =
+        EngineSearch { driver, notes: Vec::new(), of: CandidateArgs { candidate: Some(evidence), ..of.clone() } };
     // The names that the engine writes are taps, and so are those in the collected dump.
     asked.of.reading = ReadingArgs { partial: of.reading.partial, ..ReadingArgs::default() };
     match asked.driver.try_kept()? {
-        Earlier::None => {}
-        Earlier::Usable => asked.driver.say(&kept(&asked.driver))?,
-        Earlier::Useless(trust) => asked.discard(trust)?,
-        Earlier::Failed(failure) => bail!("{failure}"),
+        EarlierRuns::None => {}
+        EarlierRuns::Usable => asked.driver.say(&kept(&asked.driver))?,
+        EarlierRuns::Useless(trust) => asked.discard(trust)?,
+        EarlierRuns::Failed(failure) => bail!("{failure}"),
     }
     let mut wavering = asked.search(given.as_ref(), begin.as_ref())?;
     if let Some(found) = wavering.take_if(|_| asked.driver.uses_kept()) {
@@ -96,14 +97,14 @@ fn other_run(candidate: &Path, wavering: &Wavering) -> String {
     )
 }
 
-impl Asked {
+impl EngineSearch {
     fn discard(&mut self, why: Trust) -> Result<()> {
         self.driver.discard(why)?;
         self.driver.say(&kept(&self.driver))
     }
 
     /// Asks run by run; returns the place where two runs differ, if there is one.
-    fn search(&mut self, given: Option<&Run>, begin: Option<&Wanted>) -> Result<Option<Wavering>> {
+    fn search(&mut self, given: Option<&EngineRun>, begin: Option<&TapsToRecord>) -> Result<Option<Wavering>> {
         (self.driver.absent, self.notes) = Default::default();
         if let Some(run) = given {
             let (own, bytes) = (self.own(run), self.driver.evidence.bytes);
@@ -117,7 +118,7 @@ impl Asked {
                 let session = self.judged()?;
                 wanted = self.wanted(&session);
             }
-            let Some(Wanted { taps, why }) = wanted.take() else { return Ok(None) };
+            let Some(TapsToRecord { taps, why }) = wanted.take() else { return Ok(None) };
             let question = whole(taps);
             let run = match self.driver.engine.ask(&question, 0)? {
                 Ok(run) => run,
@@ -134,11 +135,11 @@ impl Asked {
             let noise = noise(profile, Extent { layers, positions: own.0 });
             let wavering = self.driver.evidence.absorb(&run, own, noise)?;
             let came = run.entries.iter().map(|entry| Place { step: entry.step, tap: entry.tap }).collect();
-            self.driver.runs.push(Told::of(&run, &question, why, came));
+            self.driver.runs.push(RunSummary::of(&run, &question, why, came));
             if wavering.is_some() {
                 return Ok(wavering);
             }
-            let missing: Vec<Tap> = self.driver.runs.last().into_iter().flat_map(Told::missing).collect();
+            let missing: Vec<Tap> = self.driver.runs.last().into_iter().flat_map(RunSummary::missing).collect();
             self.driver.absent.extend(missing);
             let session = self.judged()?;
             let verdict = session.verdict();
@@ -156,7 +157,7 @@ impl Asked {
     }
 
     /// The taps to ask for next.
-    fn wanted(&mut self, session: &ReplaySession) -> Option<Wanted> {
+    fn wanted(&mut self, session: &ReplaySession) -> Option<TapsToRecord> {
         let wanted = next(&session.replay, &session.given.dump, &self.driver.absent)?;
         if self.driver.runs.len() >= MOST_RUNS {
             self.notes.push(format!("stopped after {MOST_RUNS} runs: more could be asked for (a full dump tells all)"));
@@ -166,7 +167,7 @@ impl Asked {
     }
 
     /// Positions of the first step, and the last step that counts.
-    fn own(&self, run: &Run) -> (usize, u32) {
+    fn own(&self, run: &EngineRun) -> (usize, u32) {
         let told = run.dump.meta().tokens.as_ref().map(Vec::len);
         let whole = |entry: &&firstdiff_trace::Entry| {
             entry.step == 0 && !entry.tap.is_open() && entry.shape.len() == entry.tap.site.axes().len()
@@ -195,8 +196,8 @@ impl Asked {
     }
 
     /// What was asked, as data.
-    pub(crate) fn report(&self) -> report::Asked {
-        report::Asked {
+    pub(crate) fn report(&self) -> report::EngineQueries {
+        report::EngineQueries {
             engine: self.driver.engine.command.clone(),
             work: self.driver.work.to_string_lossy().into_owned(),
             runs: self.driver.runs.iter().map(crate::driver::told::of_run).collect(),

@@ -10,14 +10,14 @@ use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::{Effort, Explanation};
 use firstdiff_explain::mistakes::{find, ids, what};
 
-use crate::commands::explain::asked::{Asked, ask};
+use crate::commands::explain::asked::{EngineSearch, ask};
 use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
 use crate::driver::Asking;
 use crate::driver::told::in_bytes;
 use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
-use crate::report::{self, Diagnosis, Explain, Explained, Judged, Match, OfReference, Residual, Tried};
+use crate::report::{self, CauseCertainty, Diagnosis, Explain, Explained, OfReference, ReplayInputs, Residual, Tried};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
 use crate::session::given::CandidateArgs;
@@ -109,11 +109,11 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         Some(asked) => explained(asked.of.clone(), &effort)?,
         None => of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?,
     };
-    asked.as_ref().map(Asked::finish).transpose()?;
+    asked.as_ref().map(EngineSearch::finish).transpose()?;
     let verdict = explained.session.verdict();
     let (session, of) = (&explained.session, reference.as_ref().map(|reference| &reference.session));
     let told = Explain {
-        asked: asked.as_ref().map(Asked::report),
+        asked: asked.as_ref().map(EngineSearch::report),
         ..Explain::of(session, &verdict, &explained.not_testable, of)
     };
     crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
@@ -198,20 +198,20 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
 
 /// `2 causes proved, 1 fault unexplained`.
 fn summary(findings: &[Explained]) -> String {
-    let count = |kind: Kind| findings.iter().filter(|f| Kind::of(&f.diagnosis) == kind).count();
+    let count = |kind: FindingStatus| findings.iter().filter(|f| FindingStatus::of(&f.diagnosis) == kind).count();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
-    let (arithmetic, taken_back) = (count(Kind::OtherArithmetic), count(Kind::TakenBack));
-    let mut parts = vec![match (arithmetic, count(Kind::Proved)) {
+    let (arithmetic, taken_back) = (count(FindingStatus::OtherArithmetic), count(FindingStatus::TakenBack));
+    let mut parts = vec![match (arithmetic, count(FindingStatus::Proved)) {
         (0, 0) if taken_back == findings.len() => "no mistake in what was judged".to_owned(),
         (0, n) => counted(n, "cause", "proved"),
         (_, 0) => "another arithmetic, no mistake proved".to_owned(),
         (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
     }];
     for (kind, what, how) in [
-        (Kind::Measured, "law", "measured"),
-        (Kind::Open, "fault", "unexplained"),
-        (Kind::Misrecorded, "tap", "recorded wrongly"),
-        (Kind::TakenBack, "tap", "off by what is taken back"),
+        (FindingStatus::Measured, "law", "measured"),
+        (FindingStatus::Open, "fault", "unexplained"),
+        (FindingStatus::Misrecorded, "tap", "recorded wrongly"),
+        (FindingStatus::TakenBack, "tap", "off by what is taken back"),
     ] {
         parts.extend(Some(count(kind)).filter(|n| *n > 0).map(|n| counted(n, what, how)));
     }
@@ -220,7 +220,7 @@ fn summary(findings: &[Explained]) -> String {
 
 /// What is known of a finding.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FindingStatus {
     OtherArithmetic,
     Proved,
     Measured,
@@ -229,22 +229,24 @@ enum Kind {
     Open,
 }
 
-impl Kind {
-    fn of(found: &Diagnosis) -> Kind {
+impl FindingStatus {
+    fn of(found: &Diagnosis) -> FindingStatus {
         let rounds_otherwise = |id| find(id).is_some_and(|mistake| mistake.is_another_arithmetic);
         match found.matched {
-            _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => Kind::OtherArithmetic,
-            Match::Reproduced => Kind::Proved,
-            Match::Measured => Kind::Measured,
-            _ if !found.taken_back.is_empty() => Kind::TakenBack,
-            _ if !found.misrecorded.is_empty() => Kind::Misrecorded,
-            _ => Kind::Open,
+            _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => {
+                FindingStatus::OtherArithmetic
+            }
+            CauseCertainty::Reproduced => FindingStatus::Proved,
+            CauseCertainty::Measured => FindingStatus::Measured,
+            _ if !found.taken_back.is_empty() => FindingStatus::TakenBack,
+            _ if !found.misrecorded.is_empty() => FindingStatus::Misrecorded,
+            _ => FindingStatus::Open,
         }
     }
 }
 
 /// The cause, its proof, and what to change.
-fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
+fn finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbose: bool) {
     let (place, cause) = (paint(BOLD, &found.place), &found.diagnosis);
     match (&cause.summary, &cause.arithmetic) {
         (_, Some(other)) => {
@@ -293,13 +295,13 @@ fn next(screen: &mut Screen, found: &Explained) {
 }
 
 /// A fault without a cause: the nearest mistake, and what is ruled out.
-fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
+fn open_finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbose: bool) {
     let what = match found.span.len() {
         0 => found.op.clone(),
         n => format!("wrong in what makes one of {} taps up to here", n + 1),
     };
     let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
-    let is_given = found.diagnosis.matched == Match::Closest && found.note.is_some();
+    let is_given = found.diagnosis.matched == CauseCertainty::Closest && found.note.is_some();
     let how = match is_given {
         true => "no cause is proved".to_owned(),
         false if found.tried.is_empty() => "no cause is known".to_owned(),
@@ -312,7 +314,7 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
     if let Some(words) = &found.positions_in_words {
         screen.line(&format!("    {words}"));
     }
-    if found.diagnosis.matched == Match::Closest {
+    if found.diagnosis.matched == CauseCertainty::Closest {
         let near: Vec<String> = found.diagnosis.also.iter().map(|near| near.words.clone()).collect();
         // It gives these numbers, but is not stated as the cause for another reason.
         let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
@@ -341,7 +343,7 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
 }
 
 /// The result for a reference.
-fn beside(screen: &mut Screen, judged: &Judged, reference: &OfReference) {
+fn beside(screen: &mut Screen, judged: &ReplayInputs, reference: &OfReference) {
     let path = safe(&reference.candidate.path);
     let text = match reference.conclusion.verdict {
         report::Verdict::Parity => format!("{path} is right by itself"),

@@ -4,7 +4,7 @@ use firstdiff_compare::number;
 
 use crate::render::html::Page;
 use crate::render::html::pictures::Picture;
-use crate::report::{Diagnosis, Explained, Match, WrongOperation};
+use crate::report::{CauseCertainty, Diagnosis, Explained, WrongOperation};
 use crate::words::shorten;
 
 /// One fault.
@@ -47,15 +47,17 @@ impl Card {
             _ if let Some(other) = &known.arithmetic => ("another arithmetic", other.words.join("; ")),
             _ if !known.misrecorded.is_empty() => ("recorded wrongly", "the operation is right".to_owned()),
             _ if !known.taken_back.is_empty() => ("no mistake", "what is off here is taken back".to_owned()),
-            (Match::Reproduced | Match::Seen, _) => ("cause proved", known.summary.clone().unwrap_or_default()),
-            (Match::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
-            (Match::Measured, Some(law)) => ("law measured", law.words.clone()),
-            (Match::Closest, _) => ("unknown", format!("{op}: no cause is proved")),
+            (CauseCertainty::Reproduced | CauseCertainty::Seen, _) => {
+                ("cause proved", known.summary.clone().unwrap_or_default())
+            }
+            (CauseCertainty::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
+            (CauseCertainty::Measured, Some(law)) => ("law measured", law.words.clone()),
+            (CauseCertainty::Closest, _) => ("unknown", format!("{op}: no cause is proved")),
             _ => ("unknown", format!("{op}: no mistake that was tried reproduces it")),
         };
         let mut line = |name: &'static str, text: Option<String>| lines.extend(text.map(|text| (name, text)));
         line("proof", known.proof.clone().or_else(|| law.map(|law| law.proof())));
-        line("measured", law.filter(|_| known.matched == Match::Reproduced).map(|law| law.words.clone()));
+        line("measured", law.filter(|_| known.matched == CauseCertainty::Reproduced).map(|law| law.words.clone()));
         let same = law.map(|law| shorten(&law.equivalent, 3)).filter(|same| !same.is_empty());
         line("the same here", same);
         line("fix", known.fix.clone());
@@ -65,7 +67,7 @@ impl Card {
     fn of_explained(found: &Explained) -> Card {
         let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
-        let is_open = matches!(found.diagnosis.matched, Match::Unknown | Match::Closest);
+        let is_open = matches!(found.diagnosis.matched, CauseCertainty::Unknown | CauseCertainty::Closest);
         line("how far", Some(format!("NMSE {}", number(found.base_nmse))).filter(|_| found.diagnosis.proof.is_none()));
         line("why", found.reason.clone().filter(|_| is_open));
         line("where", found.positions_in_words.clone());

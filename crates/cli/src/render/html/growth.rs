@@ -4,15 +4,15 @@
 use firstdiff_compare::number;
 use firstdiff_trace::{Site, Tap};
 
-use crate::render::html::grid::{Phase, Place};
+use crate::render::html::grid::{MapEntry, Phase};
 use crate::render::html::plot::{Plot, Series};
 
 /// An NMSE below this, or 0, is drawn at the lower edge.
 const LEAST: f64 = 1e-18;
 
 /// The charts.
-pub(crate) fn plots(listed: &[Place<'_>]) -> Vec<Plot> {
-    let of_stream = |place: &Place<'_>| along(&place.tap).map(|x| (place.tap.stack(), x));
+pub(crate) fn plots(listed: &[MapEntry<'_>]) -> Vec<Plot> {
+    let of_stream = |place: &MapEntry<'_>| along(&place.tap).map(|x| (place.tap.stack(), x));
     let mut stacks: Vec<&'static str> = Vec::new();
     for (stack, _) in listed.iter().filter_map(of_stream) {
         if !stacks.contains(&stack) {
@@ -32,8 +32,8 @@ fn along(tap: &Tap) -> Option<f64> {
     }
 }
 
-fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
-    let points = |phase: Phase, value: &dyn Fn(&Place<'_>) -> Option<f64>| {
+fn plot(listed: &[MapEntry<'_>], stack: &str) -> Option<Plot> {
+    let points = |phase: Phase, value: &dyn Fn(&MapEntry<'_>) -> Option<f64>| {
         let mut points: Vec<(f64, f64, String)> = Vec::new();
         for place in listed.iter().filter(|place| place.phase == phase) {
             let tap = &place.tap;
@@ -51,7 +51,7 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
         points
     };
     // A tap that differs without such a number is not finite.
-    let error = |place: &Place<'_>| {
+    let error = |place: &MapEntry<'_>| {
         let differs = place.entry.status.differs();
         place.entry.measures.nmse.or(differs.then_some(f64::INFINITY))
     };

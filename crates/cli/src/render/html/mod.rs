@@ -15,14 +15,14 @@ use askama::Template;
 
 use crate::output::{Inputs, write};
 use crate::render::divergence::{CAUSE, Divergence};
-use crate::render::html::details::{Details, Shown};
+use crate::render::html::details::{Details, PageTaps};
 use crate::render::html::findings::Card;
-use crate::render::html::grid::{Grid, Place};
+use crate::render::html::grid::{Grid, MapEntry};
 use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
 use crate::render::screen::{about, agreement, beside_noise};
-use crate::report::{Compare, Conclusion, Explain, Judged as Replayed, JudgedIn, Provenance, Replay, Verdict};
-use crate::session::Judged;
+use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, ReplayInputs as Replayed, Verdict};
+use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
 use crate::words::safe;
 
@@ -30,7 +30,7 @@ use crate::words::safe;
 #[derive(Default)]
 pub(crate) struct Page<'a> {
     /// Where it diverges from a reference.
-    pub(crate) compared: Option<(&'a Judged, &'a Compare)>,
+    pub(crate) compared: Option<(&'a Comparison, &'a Compare)>,
     /// Which of its operations are wrong by themselves.
     pub(crate) replayed: Option<&'a Replay>,
     /// Why.
@@ -44,7 +44,7 @@ pub(crate) struct Page<'a> {
 /// The values of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
-struct Filled {
+struct PageTemplate {
     title: String,
     /// The word in the verdict's mark, and its style.
     verdict: String,
@@ -97,7 +97,7 @@ impl Page<'_> {
     fn text(&self) -> Result<String> {
         let listed = self.listed();
         let first = self.first(&listed);
-        let mut shown = Shown::default();
+        let mut shown = PageTaps::default();
         let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
         let details = self.details(&listed, &shown)?;
         let Conclusion { verdict, reason } = self.conclusion();
@@ -122,7 +122,7 @@ impl Page<'_> {
             None if !self.failed.is_empty() && verdict == Verdict::Parity => ("failed".to_owned(), "diverged"),
             None => (verdict_word.to_owned() + &self.loosened(), verdict_word),
         };
-        let filled = Filled {
+        let filled = PageTemplate {
             title: format!("{shown}: {}", candidate.path),
             verdict: shown,
             class,
@@ -155,13 +155,13 @@ impl Page<'_> {
     }
 
     /// Every tap, with where in the run it is.
-    fn listed(&self) -> Vec<Place<'_>> {
+    fn listed(&self) -> Vec<MapEntry<'_>> {
         let alignment = self.compared.and_then(|(judged, _)| judged.report.alignment.as_deref());
         match self.compared {
-            Some((_, told)) => told.taps.iter().map(|entry| Place::of(entry, alignment)).collect(),
+            Some((_, told)) => told.taps.iter().map(|entry| MapEntry::of(entry, alignment)).collect(),
             None => {
                 let taps = self.judged().into_iter().flat_map(|judged| &judged.taps);
-                taps.map(|tap| Place::of(&tap.entry, alignment)).collect()
+                taps.map(|tap| MapEntry::of(&tap.entry, alignment)).collect()
             }
         }
     }
@@ -172,15 +172,15 @@ impl Page<'_> {
     }
 
     /// The tap to look at first, and its step.
-    fn first(&self, listed: &[Place<'_>]) -> Option<(String, u32)> {
+    fn first(&self, listed: &[MapEntry<'_>]) -> Option<(String, u32)> {
         if let Some((_, told)) = self.compared {
             return told.first_divergence.as_ref().map(|first| (first.tap.clone(), first.step));
         }
-        let differs = |place: &Place<'_>| place.entry.status.differs();
+        let differs = |place: &MapEntry<'_>| place.entry.status.differs();
         listed.iter().find(|place| differs(place)).map(|place| (place.entry.tap.clone(), place.entry.step))
     }
 
-    fn details(&self, listed: &[Place<'_>], shown: &Shown) -> Result<Details> {
+    fn details(&self, listed: &[MapEntry<'_>], shown: &PageTaps) -> Result<Details> {
         let Some((judged, _)) = self.compared else { return Ok(Details::without_tensors(listed, shown)) };
         let session = &judged.session;
         let order = session.in_reference_order();
