@@ -64,7 +64,7 @@ fn settle(judged: &Comparison, baseline: &Path, update: bool) -> Result<u8> {
         std::fs::create_dir_all(baseline.parent().unwrap_or(Path::new(".")))?;
         std::fs::write(
             baseline,
-            Baseline::of(&judged.report, firstdiff::baseline::Accepted::default())?.to_text(judged),
+            Baseline::from_report(&judged.report, firstdiff::baseline::Accepted::default())?.to_text(judged),
         )?;
     }
     let regressions = Baseline::read(baseline)?.regressions(&judged.report);

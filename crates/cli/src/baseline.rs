@@ -59,7 +59,7 @@ pub struct Accepted {
 
 impl Accepted {
     /// From the user's words, each made one line.
-    pub fn told(by: Option<&str>, because: Option<&str>) -> Accepted {
+    pub fn new(by: Option<&str>, because: Option<&str>) -> Accepted {
         let line = |text: &str| Some(on_a_line(text)).filter(|text| !text.is_empty());
         Accepted { by: by.and_then(line), because: because.and_then(line) }
     }
@@ -94,7 +94,7 @@ pub struct Regression {
     /// The tap.
     pub place: Place,
     /// NMSE by the baseline.
-    pub was: Option<f64>,
+    pub baseline_nmse: Option<f64>,
     /// NMSE now, where it could be compared.
     pub now: Option<f64>,
     /// What is wrong.
@@ -115,7 +115,7 @@ impl Baseline {
     ///
     /// # Errors
     /// When a tap that differs is not finite: no later run could be compared with that.
-    pub fn of(report: &Report, accepted: Accepted) -> Result<Baseline> {
+    pub fn from_report(report: &Report, accepted: Accepted) -> Result<Baseline> {
         let mut taps = BTreeMap::new();
         for tap in report.taps.iter().filter(|t| t.status.agrees() || t.status.differs()) {
             let nmse = tap.size().filter(|nmse| nmse.is_finite());
@@ -228,11 +228,11 @@ impl Baseline {
                     continue;
                 }
                 ACCEPTED_BY => {
-                    baseline.accepted.by = Accepted::told(Some(value), None).by;
+                    baseline.accepted.by = Accepted::new(Some(value), None).by;
                     continue;
                 }
                 ACCEPTED_BECAUSE => {
-                    baseline.accepted.because = Accepted::told(None, Some(value)).because;
+                    baseline.accepted.because = Accepted::new(None, Some(value)).because;
                     continue;
                 }
                 _ => {}
@@ -271,7 +271,7 @@ impl Baseline {
     pub fn regressions(&self, report: &Report) -> Vec<Regression> {
         let mut found = Vec::new();
         if let (Some(reason), Some(tap)) = (self.of_other_steps(report), report.taps.first()) {
-            return vec![Regression { place: tap.place, was: None, now: None, reason, outgrown: false }];
+            return vec![Regression { place: tap.place, baseline_nmse: None, now: None, reason, outgrown: false }];
         }
         for (&place, &was) in &self.taps {
             let now = report.tap(place.tap, place.step);
@@ -283,12 +283,18 @@ impl Baseline {
                 Some(tap) if self.differing() > 0 => worse_than_held(tap, was, nmse),
                 Some(tap) => worse(tap, was, nmse),
             };
-            found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason, outgrown }));
+            found.extend(reason.map(|reason| Regression {
+                place,
+                baseline_nmse: Some(was.nmse),
+                now: nmse,
+                reason,
+                outgrown,
+            }));
         }
         for tap in report.taps.iter().filter(|t| t.status.differs() && !self.taps.contains_key(&t.place)) {
             let now = tap.size();
             let reason = format!("{}, and not in the baseline", tap.status.name());
-            found.push(Regression { place: tap.place, was: None, now, reason, outgrown: false });
+            found.push(Regression { place: tap.place, baseline_nmse: None, now, reason, outgrown: false });
         }
         let otherwise = [
             (self.profile != report.profile.name())
@@ -299,12 +305,9 @@ impl Baseline {
             }),
         ];
         let first = report.taps.first().map(|tap| tap.place);
-        found.extend(
-            otherwise
-                .into_iter()
-                .flatten()
-                .filter_map(|reason| Some(Regression { place: first?, was: None, now: None, reason, outgrown: false })),
-        );
+        found.extend(otherwise.into_iter().flatten().filter_map(|reason| {
+            Some(Regression { place: first?, baseline_nmse: None, now: None, reason, outgrown: false })
+        }));
         found
     }
 

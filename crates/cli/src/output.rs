@@ -35,7 +35,7 @@ const DEEPEST: usize = 2;
 
 impl Inputs {
     /// The dumps, models, tables and baselines at these paths.
-    pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Inputs {
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Inputs {
         Inputs(paths.into_iter().map(Path::to_path_buf).collect())
     }
 

@@ -57,23 +57,23 @@ impl Bar {
     /// A bar for reading `dump`, if it is large and there is a terminal.
     pub(crate) fn new(dump: &Dump) -> Bar {
         let bytes: usize = dump.entries().iter().map(|e| e.shape.iter().product::<usize>() * e.dtype.size()).sum();
-        if bytes < LARGE { Bar::Silent } else { Bar::of("reading {wide_bar} {pos}/{len} taps, {eta} left") }
+        if bytes < LARGE { Bar::Silent } else { Bar::with_template("reading {wide_bar} {pos}/{len} taps, {eta} left") }
     }
 
     /// A bar over tensors, if there is a terminal.
     pub(crate) fn of_tensors() -> Bar {
-        Bar::of("comparing {wide_bar} {pos}/{len} tensors, {eta} left")
+        Bar::with_template("comparing {wide_bar} {pos}/{len} tensors, {eta} left")
     }
 
     /// A bar with words; in a log, a line now and then.
-    pub(crate) fn told() -> Bar {
-        match Bar::of("{msg} {wide_bar} {pos}/{len}, {eta} left") {
+    pub(crate) fn with_text() -> Bar {
+        match Bar::with_template("{msg} {wide_bar} {pos}/{len}, {eta} left") {
             Bar::Silent => Bar::Lines(Mutex::new(Pace::new())),
             bar => bar,
         }
     }
 
-    fn of(template: &str) -> Bar {
+    fn with_template(template: &str) -> Bar {
         if !std::io::stderr().is_terminal() {
             return Bar::Silent;
         }
@@ -83,7 +83,7 @@ impl Bar {
     }
 
     /// Shows the task, how far it is, and how long the rest takes where `total` is known.
-    pub(crate) fn tell(&self, what: &str, done: usize, total: Option<usize>) {
+    pub(crate) fn update(&self, what: &str, done: usize, total: Option<usize>) {
         match self {
             Bar::Drawn(bar) if bar.message() != what => {
                 bar.set_message(what.to_owned());

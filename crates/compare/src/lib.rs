@@ -84,7 +84,7 @@ pub use taps::choice::{CHOICE, WEIGHTS};
 pub use taps::context::Options;
 pub use taps::share::{JudgedBefore, JudgedShare, Share, ShareError, judge_share};
 pub use tolerance::context::NOISE_ROOM;
-pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW, is_masked};
+pub use tolerance::judge::{MASKED, SECOND_RUN_LIMIT, UNDERFLOW, is_masked};
 pub use tolerance::layout::CHANGE_LEAVES;
 pub use tolerance::run::{SIXTEEN_BITS_DIGITS, SIXTEEN_BITS_NUMBERS, SIXTEEN_BITS_TAPS, SIXTEEN_BITS_VALUES};
 pub use tolerance::{Extent, Profile, allowed_nmse, cache_nmse, storage_nmse};

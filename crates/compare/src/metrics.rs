@@ -27,7 +27,7 @@ mod values;
 
 use moments::Moments;
 
-use crate::tolerance::judge::NO_DIVISOR;
+use crate::tolerance::judge::LEAST_ENERGY;
 
 pub use squares::Squares;
 pub use values::Values;
@@ -97,7 +97,7 @@ impl Metrics {
     /// # Panics
     /// If the lengths differ.
     pub fn of_f32(reference: &[f32], candidate: &[f32]) -> Self {
-        Self::of(Values::F32(reference), Values::F32(candidate))
+        Self::measure(Values::F32(reference), Values::F32(candidate))
     }
 
     /// Metrics of two f64 sequences.
@@ -105,14 +105,14 @@ impl Metrics {
     /// # Panics
     /// If the lengths differ.
     pub fn of_f64(reference: &[f64], candidate: &[f64]) -> Self {
-        Self::of(Values::F64(reference), Values::F64(candidate))
+        Self::measure(Values::F64(reference), Values::F64(candidate))
     }
 
     /// Metrics of two sequences of any of the float types. Long ones are read by all threads of the current rayon pool.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn of(reference: Values<'_>, candidate: Values<'_>) -> Self {
+    pub fn measure(reference: Values<'_>, candidate: Values<'_>) -> Self {
         assert_eq!(reference.len(), candidate.len(), "metrics are of sequences of one length");
         stream::metrics(reference, candidate)
     }
@@ -254,7 +254,7 @@ impl Metrics {
     /// x / y, if every pair is finite, y has not vanished, and nothing has overflowed.
     fn ratio(&self, x: f64, y: f64) -> Option<f64> {
         let ratio = x / y;
-        (self.is_finite() && y > NO_DIVISOR && y.is_finite() && ratio.is_finite()).then_some(ratio)
+        (self.is_finite() && y > LEAST_ENERGY && y.is_finite() && ratio.is_finite()).then_some(ratio)
     }
 }
 

@@ -37,7 +37,7 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let run = ComparisonContext::of(reference, candidate, graph, options);
+    let run = ComparisonContext::new(reference, candidate, graph, options);
     let judged = judge_taps(&run, progress)?;
     let attributed = attribute(&run, judged)?;
     run.conclude(attributed)
@@ -62,7 +62,7 @@ impl<'a> InReferenceOrder<'a> {
         graph: &'a Graph,
         options: &'a Options,
     ) -> InReferenceOrder<'a> {
-        InReferenceOrder { run: ComparisonContext::of(reference, candidate, graph, options) }
+        InReferenceOrder { run: ComparisonContext::new(reference, candidate, graph, options) }
     }
 
     /// The candidate's values of a tap of that comparison, one for each of [`TapReport::shape`]; `None` where it was not compared whole.
@@ -81,7 +81,7 @@ impl<'a> InReferenceOrder<'a> {
     pub fn details(&self, taps: &[&TapReport]) -> Result<Vec<Option<TapDetail>>, DumpError> {
         let detail = |tap: &&TapReport| match tap.layout.as_ref().filter(|_| tap.part.is_none()) {
             Some(layout) => {
-                self.run.with_pair(tap.place, layout, |pair, _| TapDetail::of(pair).in_shape(pair, &tap.shape))
+                self.run.with_pair(tap.place, layout, |pair, _| TapDetail::measure(pair).in_shape(pair, &tap.shape))
             }
             None => Ok(None),
         };

@@ -103,7 +103,7 @@ pub fn check_parity(
         model: None,
         rows: None,
         reading: ReadingArgs::default(),
-        told: TokenArgs::default(),
+        tokens: TokenArgs::default(),
     };
     let judged = pair.judged(&Tools::NONE).map_err(|error| NoParity::without_report(one_line(&error)))?;
     match judged.report.verdict {

@@ -41,7 +41,7 @@ pub(crate) struct AlignArgs {
     #[command(flatten)]
     reading: ReadingArgs,
     #[command(flatten)]
-    told: TokenArgs,
+    tokens: TokenArgs,
     /// Write the proposals as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -58,10 +58,10 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     }
     let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
-    let reference = args.told.tell(args.reading.open(&args.reference)?)?;
-    let candidate = args.told.tell(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
+    let reference = args.tokens.add_tokens(args.reading.open(&args.reference)?)?;
+    let candidate = args.tokens.add_tokens(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
     if unnamed(&reference, &candidate).next().is_none() {
-        crate::render::json::to_file(args.json.as_deref(), &Align::of(&Naming::default()), &inputs)?;
+        crate::render::json::to_file(args.json.as_deref(), &Align::new(&Naming::default()), &inputs)?;
         if args.json.as_deref() != Some(Path::new("-")) {
             print_lines(&format!(
                 "every tensor of {} has a name that is known: nothing to align\n",
@@ -76,7 +76,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             bar.step(done, total)
         })?;
     bar.finish();
-    crate::render::json::to_file(args.json.as_deref(), &Align::of(&naming), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &Align::new(&naming), &inputs)?;
     if naming.proposals.is_empty() && naming.aliases.is_empty() {
         bail!(
             "{}: none of its {} unknown names could be given a tap (first {}): are both runs of the same tokens, and is the \

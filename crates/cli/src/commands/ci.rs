@@ -54,7 +54,7 @@ impl CiArgs {
     }
 
     /// The screen for standard output. In a job of GitHub Actions the runner is told not to look for commands in it, as it contains foreign names.
-    pub(crate) fn shown(&self, screen: &str) -> String {
+    pub(crate) fn screen_text(&self, screen: &str) -> String {
         match self.format {
             Format::Text => screen.to_owned(),
             Format::Github => github::without_commands(screen),
@@ -101,7 +101,12 @@ impl CiArgs {
     ///
     /// # Errors
     /// When it cannot be printed or written.
-    pub(crate) fn tell(&self, outcome: &Outcome<'_>, screen: impl Fn() -> String, inputs: &Inputs) -> Result<()> {
+    pub(crate) fn write_outcome(
+        &self,
+        outcome: &Outcome<'_>,
+        screen: impl Fn() -> String,
+        inputs: &Inputs,
+    ) -> Result<()> {
         if let Some(path) = &self.junit {
             crate::output::write(path, &junit::text(outcome)?, inputs)?;
         }

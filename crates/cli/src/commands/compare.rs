@@ -140,13 +140,13 @@ pub(crate) fn show(
         screen.append(&crate::render::why::render(&judged, patterns));
     }
     if !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref()) {
-        print(&args.ci.shown(screen.as_str()))?;
+        print(&args.ci.screen_text(screen.as_str()))?;
     }
     let report = &judged.report;
     let unchecked = report.verdict == Verdict::Parity && !unmet.is_empty();
     let concluded = if unchecked { "failed" } else { report.verdict.name() };
-    let outcome = Outcome { report, concluded, failures: Failure::of(report, &unmet), held: false };
-    args.ci.tell(&outcome, || screen.to_plain(), &inputs)?;
+    let outcome = Outcome { report, concluded, failures: Failure::from_report(report, &unmet), held: false };
+    args.ci.write_outcome(&outcome, || screen.to_plain(), &inputs)?;
     Ok(with_unmet(finish(&judged)?, &unmet))
 }
 

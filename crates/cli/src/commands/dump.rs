@@ -65,7 +65,7 @@ pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
     let count = dump(&args)?;
-    crate::render::json::to_file(args.json.as_deref(), &report::Dump::of(&args.output, count), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &report::Dump::new(&args.output, count), &inputs)?;
     if !is_stdout(args.json.as_ref()) {
         print_lines(&format!("{} written to {}\n", taps_in_words(count), args.output.display()))?;
     }

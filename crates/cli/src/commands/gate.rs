@@ -70,7 +70,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     dumps.spare_all(files.into_iter().chain([written]))?;
     inputs.spare_all(files)?;
     let by = args.by.clone().or_else(whoever_runs_this);
-    let accepted_now = Accepted::told(by.as_deref(), args.reason.as_deref());
+    let accepted_now = Accepted::new(by.as_deref(), args.reason.as_deref());
     for (option, told, kept) in
         [("--reason", &args.reason, &accepted_now.because), ("--by", &args.by, &accepted_now.by)]
     {
@@ -86,7 +86,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let accepted = baseline.as_ref().and_then(Baseline::accepted);
     let held = accepted.is_some() && !matches!(finished, Ok(PARITY));
     let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
-    let told = Gate::of(&judged, &regressions, accepted.filter(|_| held), unmet);
+    let told = Gate::new(&judged, &regressions, accepted.filter(|_| held), unmet);
     let unmet = &told.compare.required_unchecked;
     let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
     let worse_in_words = worse + &unmet_line(unmet);
@@ -94,7 +94,11 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     if let Some(path) = &args.html {
         let failed = match (told.passed, held) {
             (true, true) => {
-                vec![format!("Not parity: held to its own baseline, {}{}.", args.baseline.display(), said(accepted))]
+                vec![format!(
+                    "Not parity: held to its own baseline, {}{}.",
+                    args.baseline.display(),
+                    accepted_suffix(accepted)
+                )]
             }
             (true, false) => Vec::new(),
             (false, _) => worse_in_words.lines().map(|line| line.trim().to_owned()).collect(),
@@ -111,7 +115,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         (false, false) => "gate failed",
     };
     let failures = failures(&judged, &regressions, held, unmet);
-    args.ci.tell(
+    args.ci.write_outcome(
         &Outcome { report: &judged.report, concluded, failures, held },
         || match told.passed {
             true => anstream::adapter::strip_str(&passed()).to_string(),
@@ -130,15 +134,15 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     }
     if told.passed {
         if screen {
-            print(&args.ci.shown(&passed()))?;
+            print(&args.ci.screen_text(&passed()))?;
         }
         return Ok(PARITY);
     }
     if screen {
         if code != PARITY {
-            print(&args.ci.shown(render(&judged, Detail::Folded).as_str()))?;
+            print(&args.ci.screen_text(render(&judged, Detail::Folded).as_str()))?;
         }
-        print(&args.ci.shown(&in_lines(&worse_in_words)))?;
+        print(&args.ci.screen_text(&in_lines(&worse_in_words)))?;
     }
     Ok(DIVERGED)
 }
@@ -162,13 +166,16 @@ fn update(
     if !Incomplete::find_in(&judged.session.sides(), None).is_empty() {
         bail!("{path}: not written, as a recording is not complete: a baseline is of complete ones");
     }
-    let baseline = Baseline::of(&judged.report, accepted)?;
+    let baseline = Baseline::from_report(&judged.report, accepted)?;
     crate::output::write(&args.baseline, &baseline.to_text(judged), &Inputs::of_command_line())?;
     let differ = baseline.accepted().map_or(String::new(), |accepted| {
         let count = baseline.differing();
-        format!("; not parity: {count} of them differ, and are held to what they are now{}", said(Some(accepted)))
+        format!(
+            "; not parity: {count} of them differ, and are held to what they are now{}",
+            accepted_suffix(Some(accepted))
+        )
     });
-    let (count, how) = (taps_in_words(baseline.len()), as_it_asks(judged.session.loosened));
+    let (count, how) = (taps_in_words(baseline.len()), as_it_asks(judged.session.coarser_profile));
     Ok(format!("gate: baseline of {count} written to {path}{how}{differ}\n{}", note(judged)))
 }
 
@@ -180,9 +187,9 @@ fn passed_in_words(
     held: Option<&Accepted>,
 ) -> String {
     let taps = taps_in_words(baseline.map_or(0, Baseline::len));
-    let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
+    let (how, path) = (as_it_asks(judged.session.coarser_profile), args.baseline.display());
     let what = if held.is_some() { "not parity: held to its own baseline, " } else { "" };
-    let (assumed, why) = (judged.session.assumed_cache(), said(held));
+    let (assumed, why) = (judged.session.assumed_cache(), accepted_suffix(held));
     format!(
         "gate: passed{how}, {what}{taps} within what {path} allows, {ROOM} times its NMSE{assumed}{why}\n{}",
         note(judged)
@@ -190,7 +197,7 @@ fn passed_in_words(
 }
 
 /// Who accepted the differences, and why, to follow other words.
-fn said(accepted: Option<&Accepted>) -> String {
+fn accepted_suffix(accepted: Option<&Accepted>) -> String {
     accepted.map_or(String::new(), |accepted| format!("; {}", safe(&accepted.in_words())))
 }
 
@@ -211,16 +218,21 @@ fn failures(judged: &Comparison, regressions: &[Regression], held: bool, unmet: 
     let worse = regressions.iter().map(|worse| Failure {
         place: report.name(worse.place),
         kind: worse.kind(),
-        message: format!("NMSE was {}, is {}: {}", worse_number(worse.was), worse_number(worse.now), worse.reason),
+        message: format!(
+            "NMSE was {}, is {}: {}",
+            worse_number(worse.baseline_nmse),
+            worse_number(worse.now),
+            worse.reason
+        ),
     });
-    let others = Failure::of(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
+    let others = Failure::from_report(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
     let mut told = HashSet::new();
     worse.chain(others).filter(|failure| told.insert(failure.place.clone())).collect()
 }
 
 /// Notes, each on a line of its own: that only the candidate asks for such a profile, and what was not checked.
 pub(crate) fn note(judged: &Comparison) -> String {
-    let loosened = judged.session.loosened.map(|loosened| format!("note: {}\n", loosened.note()));
+    let loosened = judged.session.coarser_profile.map(|loosened| format!("note: {}\n", loosened.note()));
     let open = not_checked(&judged.report, &judged.session.candidate.path().to_string_lossy());
     let open = open.into_iter().map(|line| format!("not checked: {line}\n"));
     loosened.into_iter().chain(open).collect()
@@ -236,7 +248,7 @@ pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
         text += &format!(
             "  {:<26} NMSE was {}, is {}: {}\n",
             safe(&r.place.to_string()),
-            worse_number(r.was),
+            worse_number(r.baseline_nmse),
             worse_number(r.now),
             r.reason
         );

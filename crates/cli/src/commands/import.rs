@@ -80,9 +80,9 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     let like = args.like.as_ref().map(Dump::open).transpose()?;
     crate::output::write_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
     let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
-    crate::render::json::to_file(args.json.as_deref(), &Import::of(&args.output, &dump), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &Import::new(&args.output, &dump), &inputs)?;
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print_lines(&said(&args, &dump, &parts))?;
+        print_lines(&summary(&args, &dump, &parts))?;
     }
     Ok(PARITY)
 }
@@ -166,7 +166,7 @@ fn record(recorder: &Recorder, entry: &Entry, shape: &[usize], values: &Values<'
     Ok(())
 }
 
-fn said(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
+fn summary(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
     let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
     let of = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
     let mut text = format!("{}{of} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());

@@ -63,7 +63,7 @@ pub(crate) struct InspectArgs {
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
-    let dump = args.told.tell(args.reading.open(&args.candidate)?)?;
+    let dump = args.told.add_tokens(args.reading.open(&args.candidate)?)?;
     let dump = args.reading.asked_sequence(dump)?;
     refuse_rows(args.rows.as_ref(), &[&dump])?;
     let dump = firstdiff_compare::with_positions(dump).printed_as_f16();
@@ -83,10 +83,10 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let mut inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
     if is_recorded(&args.candidate) {
-        let own = OwnProgram::of(&args.candidate, args.rows.clone(), &args.reading, &args.told, &inspection)?;
-        own.settle(&mut inspection);
+        let own = OwnProgram::run(&args.candidate, args.rows.clone(), &args.reading, &args.told, &inspection)?;
+        own.apply_to(&mut inspection);
     }
-    let told = Inspect::of(&dump, &inspection);
+    let told = Inspect::new(&dump, &inspection);
     crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&told, &inspection, args.verbose).as_str())?;

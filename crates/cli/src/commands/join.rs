@@ -76,7 +76,7 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
     bar.finish();
     let taps = judged.to_bytes()?;
     let firstdiff = env!("CARGO_PKG_VERSION").to_owned();
-    let head = Head { firstdiff, asked: asked()?, share, crc32: crc32fast::hash(&taps) };
+    let head = Head { firstdiff, asked: compare_arguments()?, share, crc32: crc32fast::hash(&taps) };
     let mut bytes = serde_json::to_vec(&head)?;
     bytes.push(b'\n');
     bytes.extend(taps);
@@ -85,7 +85,7 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
 }
 
 /// The arguments of `compare` in this process, without the part and its file.
-fn asked() -> Result<Vec<String>> {
+fn compare_arguments() -> Result<Vec<String>> {
     let mut command = Cli::command();
     command.build();
     let matches = command.clone().get_matches();

@@ -32,7 +32,7 @@ recorded is computed from the nearest recorded taps before it; the fault then li
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
-    pub(crate) of: CandidateArgs,
+    pub(crate) candidate: CandidateArgs,
     /// Show every tap on a line of its own
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -54,19 +54,19 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     inputs.spare_all([json.as_deref(), args.html.as_deref()])?;
     let judge = |of: CandidateArgs| {
         let given = of.open()?;
-        let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;
+        let Explanation { mut replay, findings, .. } = cause::explain_quickly(&given, 2)?;
         replay.warnings.extend(given.notes());
-        Ok(ReplaySession { given, replay, findings })
+        Ok(ReplaySession { input: given, replay, findings })
     };
-    let session = of_each_sequence(&args.of, judge, |session| session)?;
+    let session = run_each_sequence(&args.candidate, judge, |session| session)?;
     let verdict = session.verdict();
-    let told = Replay::of(&session, &verdict);
+    let told = Replay::new(&session, &verdict);
     crate::render::json::to_file(json.as_deref(), &told, &inputs)?;
     Page { replayed: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !is_stdout(json.as_ref()) && !is_stdout(args.html.as_ref()) {
         crate::output::print(screen(&session, &told, &verdict, verbose).as_str())?;
     }
-    crate::output::exit(&verdict, session.given.dump.path().display())
+    crate::output::exit(&verdict, session.input.dump.path().display())
 }
 
 /// The screen of a replay.
@@ -77,7 +77,7 @@ fn screen(session: &ReplaySession, told: &Replay, verdict: &Verdict, verbose: bo
     taps(&mut screen, &session.report(verdict), if verbose { Detail::Every } else { Detail::Folded });
     screen.line("");
     conclusion(&mut screen, session, told, verdict);
-    rest(&mut screen, &told.judged);
+    notes_section(&mut screen, &told.judged);
     screen
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Repla
 const MOST_ROUTERS: usize = 4;
 
 /// What was not checked, and other notes.
-pub(crate) fn rest(screen: &mut Screen, told: &ReplayInputs) {
+pub(crate) fn notes_section(screen: &mut Screen, told: &ReplayInputs) {
     not_checked(screen, &told.not_checked);
     for warning in &told.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
@@ -114,7 +114,7 @@ pub(crate) fn rest(screen: &mut Screen, told: &ReplayInputs) {
 pub(crate) fn right_of_all(session: &ReplaySession, counts: &Counts) -> String {
     let (right, all) = (counts.agree(), counts.all());
     let rest = if right < all { format!("; {} not checked", all - right) } else { String::new() };
-    let rest = rest + &Incomplete::suffix(&[("the candidate", &session.given.dump)]);
+    let rest = rest + &Incomplete::suffix(&[("the candidate", &session.input.dump)]);
     format!("{right} of {} come out right from what they read{rest}", taps_in_words(all))
 }
 
@@ -122,14 +122,14 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
     let counts = &told.judged.counts;
     match verdict {
         Verdict::Parity => {
-            let (how, assumed) = (paint(GOOD, &parity(session.given.loosened)), session.assumed_cache());
+            let (how, assumed) = (paint(GOOD, &parity(session.input.coarser_profile)), session.assumed_cache());
             screen.line(&format!("{how} {}{assumed}", right_of_all(session, counts)));
         }
         Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
         Verdict::Diverged => {
             // Products in another arithmetic are reported together.
             let groups = session.wrong_operations();
-            let findings: Vec<WrongOperation> = groups.iter().map(|g| WrongOperation::of(session, g)).collect();
+            let findings: Vec<WrongOperation> = groups.iter().map(|g| WrongOperation::new(session, g)).collect();
             let count = |of: &dyn Fn(&WrongOperation) -> bool| -> usize {
                 findings.iter().filter(|f| of(f)).map(|f| f.taps.len()).sum()
             };
@@ -154,7 +154,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
                 screen.line(&format!("  {line}"));
             }
             for other in session.rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
-                let what = other.cause.as_ref().map(cause::said).unwrap_or_default();
+                let what = other.cause.as_ref().map(cause::cause_text).unwrap_or_default();
                 screen.line(&format!("  {}: {what}", where_of(&other.taps)));
                 screen.line(&format!("    {}", cause::proof(other)));
             }
@@ -220,13 +220,13 @@ const EXPLAINS: f64 = 0.01;
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
-pub(crate) fn of_each_sequence<T>(
+pub(crate) fn run_each_sequence<T>(
     args: &CandidateArgs,
     judge: impl Fn(CandidateArgs) -> Result<T>,
     session: impl Fn(&mut T) -> &mut ReplaySession,
 ) -> Result<T> {
     let mut judged = judge(args.clone())?;
-    let count = session(&mut judged).given.sequences;
+    let count = session(&mut judged).input.sequences;
     if args.reading.sequence.is_some() || count == 1 {
         return Ok(judged);
     }

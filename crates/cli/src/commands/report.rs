@@ -90,12 +90,12 @@ fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
         profile: pair.profile,
         cache: pair.cache,
         weights: args.weights.clone(),
-        tokens: pair.told.tokens.as_deref().map(ids).transpose()?,
-        decode_tokens: pair.told.decode_tokens.as_deref().map(ids).transpose()?,
+        tokens: pair.tokens.tokens.as_deref().map(ids).transpose()?,
+        decode_tokens: pair.tokens.decode_tokens.as_deref().map(ids).transpose()?,
         rows: pair.rows.clone(),
         reading: pair.reading.clone(),
     };
     let judged = explained(of, &Effort { seconds: args.seconds, ..Effort::default() })?;
     let verdict = judged.session.verdict();
-    Ok(Explain::of(&judged.session, &verdict, &judged.not_testable, None))
+    Ok(Explain::new(&judged.session, &verdict, &judged.not_testable, None))
 }

@@ -39,7 +39,7 @@ pub(crate) struct ShowArgs {
     #[command(flatten)]
     reading: ReadingArgs,
     #[command(flatten)]
-    told: TokenArgs,
+    tokens: TokenArgs,
     /// Show every tensor on a line of its own
     #[arg(long, short)]
     verbose: bool,
@@ -55,7 +55,7 @@ pub(crate) struct ShowArgs {
 pub(crate) fn run(args: ShowArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
     inputs.spare(args.json.as_deref())?;
-    let dump = args.reading.asked_sequence(args.told.tell(args.reading.open(&args.dump)?)?)?;
+    let dump = args.reading.asked_sequence(args.tokens.add_tokens(args.reading.open(&args.dump)?)?)?;
     let all = dump.all_entries();
     if all.is_empty() {
         let names: Vec<String> = dump.unmapped().iter().map(|name| safe(name)).collect();
@@ -87,16 +87,16 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
     }
     let bar = crate::progress::Bar::new(&dump);
     let taps: Vec<TensorSummary> =
-        asked.par_iter().map(|entry| TensorSummary::of(&dump, entry)).collect::<Result<_, _>>()?;
+        asked.par_iter().map(|entry| TensorSummary::read(&dump, entry)).collect::<Result<_, _>>()?;
     bar.finish();
     let map = match asked[..] {
-        [entry] => Map::of(entry.tap.site, &dump.read(entry)?, args.head).map_err(|NoHead { head, heads }| {
+        [entry] => Map::new(entry.tap.site, &dump.read(entry)?, args.head).map_err(|NoHead { head, heads }| {
             anyhow!("--head {head}: in the shape of {} are {heads} heads", entry.tap)
         })?,
         _ if args.head.is_some() => bail!("--head: name one tensor"),
         _ => None,
     };
-    let told = Show::of(&dump, all.len(), taps, map);
+    let told = Show::new(&dump, all.len(), taps, map);
     crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if !is_stdout(args.json.as_ref()) {
         let others = steps.len() - asked.len();

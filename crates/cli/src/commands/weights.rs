@@ -70,7 +70,7 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     bar.finish();
     let read = program.as_ref().and_then(|program| say_what_is_read(program, &mut comparison));
     let verdict = verdict(&comparison, read.as_deref(), program.is_some());
-    let told = Weights::of(&sides, &comparison, &verdict);
+    let told = Weights::new(&sides, &comparison, &verdict);
     crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&args, &told, &comparison, &verdict).as_str())?;

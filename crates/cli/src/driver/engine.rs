@@ -45,7 +45,7 @@ impl Question {
     }
 
     /// The question that a kept run answers, parsed from its texts.
-    fn asked(kept: &Value) -> Option<Question> {
+    fn parse(kept: &Value) -> Option<Question> {
         let text = |name: &str| kept[name].as_str();
         let taps: Option<Vec<Tap>> = text("taps")?.split(',').map(|tap| tap.parse().ok()).collect();
         let steps = match text("steps")? {
@@ -134,7 +134,7 @@ pub(crate) struct Engine {
     /// The folder with one folder for each run.
     pub(crate) runs: PathBuf,
     /// How many seconds the previous run took.
-    pub(crate) usual: Cell<Option<usize>>,
+    pub(crate) last_seconds: Cell<Option<usize>>,
     /// FIRSTDIFF_TOKENS and FIRSTDIFF_DECODE_TOKENS, as far as the tokens are known.
     pub(crate) feed: Vec<(&'static str, String)>,
 }
@@ -145,7 +145,7 @@ impl Engine {
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
     pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<EngineRun, Failure>> {
-        let asked = self.asked(question, turn);
+        let asked = self.run_key(question, turn);
         let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
         if turn == 0
             && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
@@ -180,7 +180,7 @@ impl Engine {
         let began = Instant::now();
         let outcome = self.run(question, folder)?;
         let seconds = began.elapsed().as_secs_f64();
-        self.usual.set(outcome.is_ok().then_some(seconds.ceil() as usize));
+        self.last_seconds.set(outcome.is_ok().then_some(seconds.ceil() as usize));
         Ok(outcome.and_then(|()| written(question, folder)).map(|()| seconds))
     }
 
@@ -206,13 +206,13 @@ impl Engine {
     }
 
     /// The runs that an earlier start made with this command and the same tokens, oldest first.
-    pub(crate) fn kept(&self) -> Vec<KeptRun> {
+    pub(crate) fn kept_runs(&self) -> Vec<KeptRun> {
         let folders = fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path());
         let run = |folder: PathBuf| {
             let text = fs::read_to_string(folder.join("asked.json")).ok()?;
-            let question = Question::asked(&serde_json::from_str(&text).ok()?)?;
+            let question = Question::parse(&serde_json::from_str(&text).ok()?)?;
             let made = fs::metadata(folder.join("asked.json")).and_then(|meta| meta.modified()).ok()?;
-            let usable = self.asked(&question, 0) == text && Dump::open(folder.join("dump")).is_ok();
+            let usable = self.run_key(&question, 0) == text && Dump::open(folder.join("dump")).is_ok();
             usable.then_some(KeptRun { question, folder, made })
         };
         let mut runs: Vec<KeptRun> = folders.filter_map(run).collect();
@@ -231,7 +231,7 @@ impl Engine {
     }
 
     /// The identity of a run. The files that the command names are part of it: an engine that was rebuilt is another one.
-    fn asked(&self, question: &Question, turn: usize) -> String {
+    fn run_key(&self, question: &Question, turn: usize) -> String {
         let files: Vec<_> = self.command.split_whitespace().filter_map(stamp).collect();
         json!({
             "command": self.command, "files": files, "taps": question.taps_text(), "steps": question.steps_text(),
@@ -257,7 +257,7 @@ impl Engine {
             }
         };
         let mut keeper = Keeper::start(&self.command, folder, environment).context("the engine cannot be started")?;
-        let (began, bar) = (Instant::now(), Bar::told());
+        let (began, bar) = (Instant::now(), Bar::with_text());
         let (taps, limit) = (shorten(&names(question), 3), self.timeout.as_secs());
         let what = format!("the engine runs for {taps} (--timeout {limit}), seconds");
         let ended = loop {
@@ -267,7 +267,7 @@ impl Engine {
             if began.elapsed() >= self.timeout {
                 break None;
             }
-            bar.tell(&what, began.elapsed().as_secs() as usize, self.usual.get());
+            bar.update(&what, began.elapsed().as_secs() as usize, self.last_seconds.get());
             // A fast engine is checked often, a slow one rarely.
             std::thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(2), Duration::from_millis(100)));
         };

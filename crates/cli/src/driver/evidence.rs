@@ -33,7 +33,7 @@ pub(crate) struct Wavering {
 /// All that the runs wrote.
 #[derive(Debug, Default)]
 pub(crate) struct CollectedTaps {
-    seen: BTreeMap<Place, CollectedRows>,
+    taps: BTreeMap<Place, CollectedRows>,
     /// The engine's own metadata.
     pub(crate) meta: Option<Meta>,
     /// The positions of each place that were seen twice, not only in runs of an earlier start.
@@ -52,7 +52,7 @@ pub(crate) struct CollectedTaps {
 
 impl CollectedTaps {
     /// Nothing yet, from an engine with this metadata.
-    pub(crate) fn of(meta: Option<Meta>) -> CollectedTaps {
+    pub(crate) fn new(meta: Option<Meta>) -> CollectedTaps {
         CollectedTaps { meta, ..CollectedTaps::default() }
     }
 
@@ -76,7 +76,7 @@ impl CollectedTaps {
             self.taps_ignored |= !run.question.taps.contains(&entry.tap);
             let place = Place { step: entry.step, tap: entry.tap };
             let positions = if entry.step == 0 { tokens } else { 1 };
-            let rows = held(entry, &run.question.rows, positions);
+            let rows = held_positions(entry, &run.question.rows, positions);
             // Taps outside the vocabulary are written whole.
             self.rows_ignored |= rows.is_none()
                 && positions > 1
@@ -89,8 +89,8 @@ impl CollectedTaps {
             if !run.kept {
                 fresh.extend(new.positions(axis));
             }
-            let Some(old) = self.seen.get(&place) else {
-                self.seen.insert(place, new);
+            let Some(old) = self.taps.get(&place) else {
+                self.taps.insert(place, new);
                 continue;
             };
             let common: Vec<usize> =
@@ -100,7 +100,7 @@ impl CollectedTaps {
                 self.twice.entry(place).or_default().extend(now);
                 let (one, other) = (old.cut(axis, &common), new.cut(axis, &common));
                 if !same_bits(&one, &other) {
-                    let found = apart(place, &one, &other);
+                    let found = difference(place, &one, &other);
                     if found.nmse <= noise(place.tap, old.dtype) {
                         let larger = |old: &Wavering| old.nmse >= found.nmse;
                         self.noise = self.noise.take().filter(larger).or(Some(found));
@@ -110,7 +110,7 @@ impl CollectedTaps {
                 }
             }
             let joined = old.joined(new, axis);
-            self.seen.insert(place, joined);
+            self.taps.insert(place, joined);
         }
         Ok(wavering)
     }
@@ -128,7 +128,7 @@ impl CollectedTaps {
 
     /// Whether row `row` of a tap was seen; all rows where `None`.
     pub(crate) fn holds(&self, place: Place, row: Option<usize>) -> bool {
-        self.seen.get(&place).is_some_and(|seen| match (&seen.rows, row) {
+        self.taps.get(&place).is_some_and(|seen| match (&seen.rows, row) {
             (None, _) => true,
             (Some(rows), Some(row)) => rows.contains(&row),
             (Some(_), None) => false,
@@ -150,7 +150,7 @@ impl CollectedTaps {
 
     /// The type of the values.
     pub(crate) fn dtype(&self) -> DType {
-        self.seen.values().next().map_or(DType::F32, |seen| seen.dtype)
+        self.taps.values().next().map_or(DType::F32, |seen| seen.dtype)
     }
 
     /// Writes all of it as one dump, replacing the previous one.
@@ -168,9 +168,9 @@ impl CollectedTaps {
             let is_whole = place.step == 0 && !place.tap.is_open() && seen.shape.len() == place.tap.site.axes().len();
             is_whole.then(|| seen.positions(place.tap.site.position_axis()).len())
         };
-        let tokens = self.seen.iter().filter_map(|(place, seen)| rows_of(place, seen)).max().unwrap_or(0);
+        let tokens = self.taps.iter().filter_map(|(place, seen)| rows_of(place, seen)).max().unwrap_or(0);
         let mut step = 0;
-        for (place, seen) in &self.seen {
+        for (place, seen) in &self.taps {
             while step < place.step {
                 let known = decoded.as_ref().and_then(|ids| ids.get(step as usize)).copied();
                 recorder.next_step(known.unwrap_or(0));
@@ -194,7 +194,7 @@ impl CollectedTaps {
         }
         recorder.describe(|own| own.decode_tokens = decoded);
         recorder.finish()?;
-        Ok(open(folder, self.seen.keys().map(|place| &place.tap))?)
+        Ok(open(folder, self.taps.keys().map(|place| &place.tap))?)
     }
 }
 
@@ -226,7 +226,7 @@ pub(crate) fn size(entry: &Entry) -> u64 {
 }
 
 /// The positions an entry holds of `positions`, where not all: those it declares, else the requested ones if it has as many rows.
-fn held(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
+fn held_positions(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
     let axis = entry.tap.site.position_axis();
     let count = *entry.shape.get(axis).filter(|_| entry.shape.len() == entry.tap.site.axes().len())?;
     let listed = |rows: &Rows| match rows {
@@ -296,7 +296,7 @@ pub(crate) fn same_bits(one: &[f64], other: &[f64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-fn apart(place: Place, one: &[f64], other: &[f64]) -> Wavering {
+fn difference(place: Place, one: &[f64], other: &[f64]) -> Wavering {
     let (mut error, mut energy, mut most) = (0.0, 0.0, 0.0f64);
     for (a, b) in one.iter().zip(other) {
         let finite = a.is_finite() && b.is_finite();

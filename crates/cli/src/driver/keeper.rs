@@ -39,7 +39,7 @@ impl Keeper {
     /// When the system does not report it.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         match self.0.try_wait()? {
-            Some(status) => self.told(status).map(Some),
+            Some(status) => self.engine_status(status).map(Some),
             None => Ok(None),
         }
     }
@@ -92,7 +92,7 @@ mod unix {
 
     impl Keeper {
         /// How the engine ended, which its keeper wrote before it ended with `status`.
-        pub(super) fn told(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
+        pub(super) fn engine_status(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
             let mut text = String::new();
             if let Some(mut pipe) = self.0.stdout.take() {
                 pipe.read_to_string(&mut text)?;
@@ -202,7 +202,7 @@ mod plain {
     }
 
     impl Keeper {
-        pub(super) fn told(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
+        pub(super) fn engine_status(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
             Ok(status)
         }
     }

@@ -4,7 +4,7 @@ pub(crate) mod engine;
 pub(crate) mod evidence;
 pub(crate) mod keeper;
 pub(crate) mod kept;
-pub(crate) mod told;
+pub(crate) mod render;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -85,22 +85,22 @@ pub(crate) struct RunSummary {
     pub(crate) kept: bool,
     pub(crate) seconds: f64,
     pub(crate) bytes: u64,
-    pub(crate) came: Vec<Place>,
+    pub(crate) written: Vec<Place>,
     /// What it shows.
-    pub(crate) says: String,
+    pub(crate) result: String,
 }
 
 impl RunSummary {
     /// A run that wrote these places.
-    pub(crate) fn of(run: &EngineRun, question: &Question, why: &'static str, came: Vec<Place>) -> RunSummary {
+    pub(crate) fn new(run: &EngineRun, question: &Question, why: &'static str, came: Vec<Place>) -> RunSummary {
         let bytes = run.entries.iter().map(size).sum();
         let (kept, seconds) = (run.kept, run.seconds);
-        RunSummary { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() }
+        RunSummary { question: question.clone(), why, kept, seconds, bytes, written: came, result: String::new() }
     }
 
     /// The requested taps that it did not write.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Tap> + '_ {
-        self.question.taps.iter().copied().filter(|tap| !self.came.iter().any(|place| place.tap == *tap))
+        self.question.taps.iter().copied().filter(|tap| !self.written.iter().any(|place| place.tap == *tap))
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Driver {
     pub(crate) evidence: CollectedTaps,
     pub(crate) runs: Vec<RunSummary>,
     /// What was done with the runs of an earlier start.
-    pub(crate) kept: Option<KeptRuns>,
+    pub(crate) kept_runs: Option<KeptRuns>,
     /// Taps that were requested and not written.
     pub(crate) absent: BTreeSet<Tap>,
     /// Folder for all that is written.
@@ -137,14 +137,14 @@ impl Driver {
             command: asking.command.clone(),
             timeout: Duration::from_secs_f64(asking.timeout),
             runs: asking.work.join("runs"),
-            usual: Cell::new(None),
+            last_seconds: Cell::new(None),
             feed,
         };
         Driver {
             engine,
             evidence: CollectedTaps::default(),
             runs: Vec::new(),
-            kept: None,
+            kept_runs: None,
             absent: BTreeSet::new(),
             work: asking.work.clone(),
             quiet,
@@ -164,7 +164,7 @@ impl Driver {
     /// # Errors
     /// When a folder cannot be read or written.
     pub(crate) fn try_kept(&mut self) -> Result<EarlierRuns> {
-        let runs = self.engine.kept();
+        let runs = self.engine.kept_runs();
         let Some(last) = runs.last() else { return Ok(EarlierRuns::None) };
         let mut bytes = 0;
         let looked = self.engine.repeat(last, |kept, again| {
@@ -177,7 +177,7 @@ impl Driver {
             Err(failure) => return Ok(EarlierRuns::Failed(failure)),
         };
         self.evidence.bytes += bytes;
-        self.kept = KeptRuns::new(&runs, Trust::Same);
+        self.kept_runs = KeptRuns::new(&runs, Trust::Same);
         Ok(match trust {
             Trust::Same => EarlierRuns::Usable,
             other => EarlierRuns::Useless(other),
@@ -194,7 +194,7 @@ impl Driver {
         self.evidence = CollectedTaps::default();
         self.evidence.bytes = bytes;
         self.runs.clear();
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.kept_runs {
             kept.trust = why;
         }
         Ok(())

@@ -59,7 +59,7 @@ fn kinds(screen: &mut Screen, taps: &[TensorSummary]) {
         screen.line(&paint(BOLD, &format!("decode step {first}")));
     }
     for tap in taps.iter().filter(|tap| tap.step == first) {
-        let kind = TensorGroup::of(tap);
+        let kind = TensorGroup::from_tensor(tap);
         match groups.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, group)) => group.push(tap),
             None => groups.push((kind, vec![tap])),
@@ -77,7 +77,7 @@ fn kinds(screen: &mut Screen, taps: &[TensorSummary]) {
     if let Some(last) = later.iter().map(|tap| tap.step).max() {
         let largest = later.iter().filter_map(|tap| tap.peak()).fold(0.0, f64::max);
         let text = format!("  decode steps up to {last}: {} tensors, largest {}", later.len(), number(largest));
-        screen.line(&format!("{text}{}", odd(&later)));
+        screen.line(&format!("{text}{}", anomalies(&later)));
     }
 }
 
@@ -91,7 +91,7 @@ struct TensorGroup<'a> {
 }
 
 impl TensorGroup<'_> {
-    fn of(tap: &TensorSummary) -> TensorGroup<'_> {
+    fn from_tensor(tap: &TensorSummary) -> TensorGroup<'_> {
         let (before, _, after) = split(&tap.tap);
         TensorGroup { before, after, shape: &tap.shape, dtype: tap.dtype }
     }
@@ -123,13 +123,13 @@ fn line(name: &str, group: &[&TensorSummary]) -> String {
     };
     let largest = group.iter().filter_map(|tap| tap.peak()).fold(0.0, f64::max);
     let what = paint(DIM, &format!("{:?} {}", first.shape, first.dtype));
-    format!("  {name:<24} {what}  RMS {}, largest {}{}", range(&|tap| tap.rms), number(largest), odd(group))
+    format!("  {name:<24} {what}  RMS {}, largest {}{}", range(&|tap| tap.rms), number(largest), anomalies(group))
 }
 
 /// Anything unusual about some of the tensors.
-fn odd(group: &[&TensorSummary]) -> String {
-    let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.odd()?))) else { return String::new() };
-    let others = group.iter().filter(|tap| tap.odd().is_some()).count() - 1;
+fn anomalies(group: &[&TensorSummary]) -> String {
+    let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.anomaly()?))) else { return String::new() };
+    let others = group.iter().filter(|tap| tap.anomaly().is_some()).count() - 1;
     let others = if others == 0 { String::new() } else { format!(", and {others} others are odd") };
     let where_ = if group.len() == 1 { String::new() } else { format!(" in {}{others}", name(tap)) };
     format!("  {}", paint(WARN, &format!("{odd}{where_}")))

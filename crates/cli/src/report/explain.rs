@@ -135,7 +135,7 @@ pub struct OfReference {
 }
 
 impl Explain {
-    pub(crate) fn of(
+    pub(crate) fn new(
         session: &ReplaySession,
         verdict: &Verdict,
         not_testable: &[String],
@@ -144,20 +144,20 @@ impl Explain {
         Explain {
             header: Header::new("explain"),
             conclusion: Conclusion::new(verdict),
-            judged: ReplayInputs::of(session),
+            judged: ReplayInputs::new(session),
             findings: Explained::all(session),
             not_testable: not_testable.to_vec(),
-            reference: reference.map(OfReference::of),
+            reference: reference.map(OfReference::new),
             asked: None,
         }
     }
 }
 
 impl OfReference {
-    fn of(session: &ReplaySession) -> OfReference {
+    fn new(session: &ReplaySession) -> OfReference {
         OfReference {
             conclusion: Conclusion::new(&session.verdict()),
-            candidate: Provenance::new(&session.given.dump),
+            candidate: Provenance::new(&session.input.dump),
             findings: Explained::all(session),
         }
     }
@@ -165,23 +165,23 @@ impl OfReference {
 
 impl Explained {
     fn all(session: &ReplaySession) -> Vec<Explained> {
-        session.findings.iter().map(|finding| Explained::of(session, finding)).collect()
+        session.findings.iter().map(|finding| Explained::new(session, finding)).collect()
     }
 
-    fn of(session: &ReplaySession, finding: &Finding) -> Explained {
+    fn new(session: &ReplaySession, finding: &Finding) -> Explained {
         // A mistake that leaves almost nothing here is contradicted only elsewhere: these numbers do not rule it out.
         let is_ruled_out = |id: &str, left: f64| {
             finding.alternatives.iter().all(|near| near.id != id) && left > NEXT_TO_NOTHING * finding.base_nmse
         };
         let open = finding.cause.is_none() && finding.through.is_empty();
         let is_unknown = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
-        let to_record = not_recorded(finding, &session.replay, &session.given.dump);
+        let to_record = not_recorded(finding, &session.replay, &session.input.dump);
         let steps = session.steps_in_words(&finding.shown_at);
         let from = steps.map_or(String::new(), |steps| format!(", {steps}"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
-        let wrong = first.and_then(|tap| positions(tap, session.given.source.judged(&session.given.dump)));
+        let wrong = first.and_then(|tap| positions(tap, session.input.source.judged(&session.input.dump)));
         // Where other taps show the fault at other positions, those of the first tap are given as its own.
         let mut others = session.replay.taps.iter().filter(shown);
         let own =
@@ -200,7 +200,7 @@ impl Explained {
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
-            diagnosis: crate::session::diagnosis::diagnosis(&session.given.source, finding),
+            diagnosis: crate::session::diagnosis::diagnosis(&session.input.source, finding),
             base_nmse: finding.base_nmse,
             reason: reason.filter(|reason| !reason.is_size_alone()).map(ToString::to_string),
             span: names(&finding.through),

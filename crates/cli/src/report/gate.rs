@@ -44,7 +44,7 @@ pub struct RegressionReport {
 
 impl Gate {
     /// `accepted`: for a baseline of an engine that was not at parity, and still is not; `required_unchecked`: taps that had to be compared and were not.
-    pub fn of(
+    pub fn new(
         judged: &Comparison,
         regressions: &[Regression],
         accepted: Option<&Accepted>,
@@ -57,17 +57,17 @@ impl Gate {
             compare: Compare { required_unchecked, ..Compare::new("gate", judged) },
             held_to_own_baseline: held,
             accepted: accepted.cloned(),
-            regressions: regressions.iter().map(RegressionReport::of).collect(),
+            regressions: regressions.iter().map(RegressionReport::new).collect(),
         }
     }
 }
 
 impl RegressionReport {
-    fn of(worse: &Regression) -> RegressionReport {
+    fn new(worse: &Regression) -> RegressionReport {
         RegressionReport {
             tap: worse.place.tap.to_string(),
             step: worse.place.step,
-            was: worse.was,
+            was: worse.baseline_nmse,
             now: worse.now,
             reason: worse.reason.clone(),
             outgrown: worse.outgrown,

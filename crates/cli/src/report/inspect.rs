@@ -70,14 +70,14 @@ pub struct InspectFindingReport {
 }
 
 impl Inspect {
-    pub(crate) fn of(dump: &Dump, inspection: &Inspection) -> Inspect {
+    pub(crate) fn new(dump: &Dump, inspection: &Inspection) -> Inspect {
         Inspect {
             header: Header::new("inspect"),
             verdict: None,
             candidate: Provenance::new(dump),
             looked_at: inspection.taps,
-            counts: FindingCounts::of(inspection),
-            findings: inspection.findings.iter().map(InspectFindingReport::of).collect(),
+            counts: FindingCounts::count(inspection),
+            findings: inspection.findings.iter().map(InspectFindingReport::new).collect(),
             unseen: inspection.unseen.clone(),
             unmapped: not_looked_at(dump),
             next: next(dump, inspection),
@@ -98,7 +98,7 @@ pub(crate) fn not_looked_at(dump: &Dump) -> Vec<String> {
 }
 
 impl InspectFindingReport {
-    fn of(finding: &InspectFinding) -> InspectFindingReport {
+    fn new(finding: &InspectFinding) -> InspectFindingReport {
         let mut taps = vec![finding.place.tap.to_string()];
         taps.extend(finding.others.iter().map(ToString::to_string));
         InspectFindingReport {
@@ -115,7 +115,7 @@ impl InspectFindingReport {
 }
 
 impl FindingCounts {
-    fn of(inspection: &Inspection) -> FindingCounts {
+    fn count(inspection: &Inspection) -> FindingCounts {
         let of = |sure: Sureness| {
             let kinds = inspection.findings.iter().filter(|f| f.sure == sure).map(|f| (f.what, f.points_to));
             kinds.collect::<BTreeSet<_>>().len()

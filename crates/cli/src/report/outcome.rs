@@ -26,7 +26,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// The failures of a comparison: taps that differ though no compared input does, and taps that had to be compared.
-    pub(crate) fn of(report: &Report, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
+    pub(crate) fn from_report(report: &Report, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
         let diverged = report.taps.iter().filter(|tap| tap.status == Status::Diverged).map(|tap| Failure {
             place: report.name(tap.place),
             kind: "diverged",

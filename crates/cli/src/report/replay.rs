@@ -92,7 +92,7 @@ pub enum RoutingCause {
 }
 
 impl Routed {
-    fn of(routing: &Routing, replay: &firstdiff_explain::replay::Replay) -> Routed {
+    fn new(routing: &Routing, replay: &firstdiff_explain::replay::Replay) -> Routed {
         let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
         let because = match judged.map(|tap| tap.report.status) {
             Some(Status::Diverged) => RoutingCause::Fault,
@@ -220,12 +220,12 @@ pub struct WrongOperation {
 }
 
 impl Replay {
-    pub(crate) fn of(session: &ReplaySession, verdict: &Verdict) -> Replay {
+    pub(crate) fn new(session: &ReplaySession, verdict: &Verdict) -> Replay {
         Replay {
             header: Header::new("replay"),
             conclusion: Conclusion::new(verdict),
-            judged: ReplayInputs::of(session),
-            findings: session.replay.wrong().iter().map(|group| WrongOperation::of(session, group)).collect(),
+            judged: ReplayInputs::new(session),
+            findings: session.replay.wrong().iter().map(|group| WrongOperation::new(session, group)).collect(),
             arithmetic: session.other_arithmetic().map(crate::session::diagnosis::other_arithmetic),
             next: next(session).filter(|_| *verdict == Verdict::Diverged),
         }
@@ -233,24 +233,24 @@ impl Replay {
 }
 
 impl ReplayInputs {
-    pub(crate) fn of(session: &ReplaySession) -> ReplayInputs {
-        let ReplaySession { given, replay, .. } = session;
+    pub(crate) fn new(session: &ReplaySession) -> ReplayInputs {
+        let ReplaySession { input: given, replay, .. } = session;
         let listed = session.report(&Verdict::Parity);
         let (family, layers, hidden) = given.source.sizes();
         ReplayInputs {
             judged_in: JudgedIn {
                 profile: given.named.name(),
                 profile_reason: given.why.clone(),
-                profile_loosened: CoarserProfileReport::new(given.loosened),
+                profile_loosened: CoarserProfileReport::new(given.coarser_profile),
                 cache: replay.cache.name(),
                 cache_is_assumed: replay.cache_is_assumed,
             },
             model: given.path.to_string_lossy().into_owned(),
             architecture: Architecture { family: family.to_owned(), layers, hidden },
             candidate: Provenance::new(&given.dump),
-            routing: replay.routing.iter().map(|routing| Routed::of(routing, replay)).collect(),
+            routing: replay.routing.iter().map(|routing| Routed::new(routing, replay)).collect(),
             counts: Counts::count(&listed.taps),
-            taps: replay.taps.iter().map(ReplayedTap::of).collect(),
+            taps: replay.taps.iter().map(ReplayedTap::new).collect(),
             unmapped: given.source.unmapped(&given.dump).to_vec(),
             not_checked: lines_not_checked(session, &listed),
             warnings: replay.warnings.clone(),
@@ -259,19 +259,19 @@ impl ReplayInputs {
 }
 
 impl ReplayedTap {
-    fn of(tap: &Replayed) -> ReplayedTap {
+    fn new(tap: &Replayed) -> ReplayedTap {
         ReplayedTap {
             entry: TapEntry::new(&tap.listed()),
             exact_nmse: tap.exact_nmse,
             from: names(&tap.from),
             span: names(&tap.through),
-            fit: Fit::of(tap),
+            fit: Fit::from_replayed(tap),
         }
     }
 }
 
 impl Fit {
-    fn of(tap: &Replayed) -> Option<Fit> {
+    fn from_replayed(tap: &Replayed) -> Option<Fit> {
         tap.fit.as_ref().map(|fit| Fit {
             x: fit.stream,
             branch: fit.branch,
@@ -284,18 +284,18 @@ impl Fit {
 }
 
 impl WrongOperation {
-    pub(crate) fn of(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
+    pub(crate) fn new(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
         let one = group[0];
         let nmse = one.report.metrics.and_then(|m| m.nmse());
-        let mut causes = cause::all_of(&session.findings, one.report.place)
-            .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.given.source, f));
+        let mut causes = cause::causes_at(&session.findings, one.report.place)
+            .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.input.source, f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
         // Evidence that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
         let taken_back: BTreeSet<Place> = group.iter().flat_map(|t| t.taken_back.iter().copied()).collect();
         let taken_back: Vec<Place> = taken_back.into_iter().collect();
         (diagnosis.misrecorded, diagnosis.taken_back) = (names(&misrecorded), names(&taken_back));
-        let notes = cause::all_of(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
+        let notes = cause::causes_at(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
         let is_open = diagnosis.cause.is_none() && diagnosis.is_blamed();
         let stretch = one.stretch.clone().filter(|_| is_open);
         let recorded_wrongly = (!misrecorded.is_empty()).then(|| firstdiff_explain::misrecorded(&misrecorded));
@@ -313,7 +313,7 @@ impl WrongOperation {
             is_of_the_reference: one.is_for(Reason::is_of_the_reference),
             from: names(&one.from),
             span: names(&one.through),
-            fit: Fit::of(one),
+            fit: Fit::from_replayed(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
             notes: notes.chain(stretch).chain(recorded_wrongly).chain(undone).collect(),
@@ -330,12 +330,12 @@ fn next(session: &ReplaySession) -> Option<String> {
             .arithmetic
             .as_ref()
             .map(cause::beside_another_arithmetic)
-            .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.given.source, found.id, other)));
+            .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.input.source, found.id, other)));
     };
     let one = group[0];
-    let cause = cause::of(&session.findings, one.report.place).filter(|_| one.is_blamed());
+    let cause = cause::cause_at(&session.findings, one.report.place).filter(|_| one.is_blamed());
     if let Some((finding, found)) = cause {
-        return Some(format!("{}, and replay again", cause::fix(&session.given.source, found.id, finding)));
+        return Some(format!("{}, and replay again", cause::fix(&session.input.source, found.id, finding)));
     }
     let place = where_of(group, session);
     if !one.misrecorded.is_empty() {
@@ -364,7 +364,7 @@ fn next(session: &ReplaySession) -> Option<String> {
 
 /// What was not checked, and why: of the recorded taps, and taps that were not recorded.
 fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
-    let mut lines = not_checked(listed, &session.given.dump.path().to_string_lossy());
+    let mut lines = not_checked(listed, &session.input.dump.path().to_string_lossy());
     let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();
     let absent = session.replay.taps.len() - listed.taps.len() - coarse;
     if absent > 0 {

@@ -9,7 +9,7 @@ use firstdiff_parity::report::{
 };
 use firstdiff_trace::Site;
 
-use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
+use crate::session::cause::{arithmetic, beside_another_arithmetic, cause_text, fix, in_words, proof};
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
@@ -37,7 +37,7 @@ pub(crate) fn diagnosis_with_fix(finding: &Finding, fix: Option<String>) -> Diag
         alternatives,
         also: finding.alternatives.iter().map(cause_of).collect(),
         what: proved.map(|cause| what(cause.id)),
-        summary: proved.map(said),
+        summary: proved.map(cause_text),
         proof: proved.map(|_| proof(finding)),
         fix,
         arithmetic: finding.arithmetic.as_ref().map(other_arithmetic),

@@ -65,7 +65,7 @@ pub(crate) struct ReplayInput {
     pub(crate) named: Named,
     pub(crate) why: String,
     /// Whether only the dump's own metadata asks for a profile as coarse as this.
-    pub(crate) loosened: Option<CoarserProfile>,
+    pub(crate) coarser_profile: Option<CoarserProfile>,
     /// Notes beside the judge's own warnings.
     pub(crate) warnings: Vec<String>,
     /// Whether a recording that was not finished may be at parity in what is there.
@@ -90,7 +90,7 @@ impl CandidateArgs {
     pub(crate) fn open(self) -> Result<ReplayInput> {
         let args = self;
         if is_recorded(&args.model) {
-            return of_program(args);
+            return open_program(args);
         }
         refuse_weights(&args.model, args.weights.as_deref())?;
         let model = firstdiff_model::load(&args.model)?;
@@ -108,8 +108,8 @@ impl CandidateArgs {
         };
         let padding = seen_padding(&dump)?;
         let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
-        let ProfileChoice { profile: named, reason: why, loosened } = match args.profile {
-            Some(profile) => ProfileChoice::asked(profile),
+        let ProfileChoice { profile: named, reason: why, coarser_profile: loosened } = match args.profile {
+            Some(profile) => ProfileChoice::by_user(profile),
             None => declared(&model, &dump)?,
         };
         // In the coarser profiles, f16's rounding is the engine's own, and hides no rounding by the printer.
@@ -123,9 +123,9 @@ impl CandidateArgs {
             }),
         };
         let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
-        let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
-        let decoded =
-            given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
+        let told = given_or_declared(&args.tokens, declared_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
+        let decoded = given_or_declared(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?
+            .unwrap_or_default();
         let (tokens, tokens_are_known, decode_tokens) = match told {
             Some(tokens) => {
                 // --tokens may give those of all steps.
@@ -169,17 +169,37 @@ impl CandidateArgs {
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
         let source = Source::Plan { model: Box::new(model), options };
-        Ok(ReplayInput { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })
+        Ok(ReplayInput {
+            path: args.model,
+            source,
+            dump,
+            named,
+            why,
+            coarser_profile: loosened,
+            warnings,
+            sequences,
+            partial,
+        })
     }
 }
 
 /// A candidate with the program that its reference ran.
-fn of_program(args: CandidateArgs) -> Result<ReplayInput> {
+fn open_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
     let (recorded, why, loosened) = Recorded::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));
-    Ok(ReplayInput { path: args.model, source, dump, named, why, loosened, warnings, sequences: 1, partial })
+    Ok(ReplayInput {
+        path: args.model,
+        source,
+        dump,
+        named,
+        why,
+        coarser_profile: loosened,
+        warnings,
+        sequences: 1,
+        partial,
+    })
 }
 
 impl ReplayInput {
@@ -191,7 +211,7 @@ impl ReplayInput {
     /// What had to be assumed to read the candidate, and what is not used of it.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = crate::session::notes(&[&self.dump]);
-        notes.extend(self.loosened.map(CoarserProfile::note));
+        notes.extend(self.coarser_profile.map(CoarserProfile::note));
         notes.extend(self.warnings.iter().cloned());
         notes.extend(self.incomplete(None).notes().cloned());
         if let Some(first) = self.dump.parts().first() {
@@ -211,7 +231,7 @@ impl ReplayInput {
 }
 
 /// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are given.
-fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
+fn declared_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
     let told = dump.meta().tokens.clone()?;
     let later = dump.entries().last().is_some_and(|e| e.step > 0);
     let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > told.len()) else { return Some(told) };
@@ -221,7 +241,7 @@ fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
 }
 
 /// Token ids as given, or as the dump declares; the two may not differ.
-fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
+fn given_or_declared(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
     let told = told.map(crate::session::ids).transpose()?;
     match (asked, told) {
         (Some(asked), Some(told)) if *asked != told => {
@@ -317,7 +337,7 @@ pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<ProfileChoice> {
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
     let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
     let choice =
-        |profile: Named, reason: &str| ProfileChoice { reason: reason.into(), ..ProfileChoice::asked(profile) };
+        |profile: Named, reason: &str| ProfileChoice { reason: reason.into(), ..ProfileChoice::by_user(profile) };
     if llama_cpp && coarse && model.format == Format::Gguf {
         return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
     }

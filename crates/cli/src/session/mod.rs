@@ -33,9 +33,9 @@ pub fn run(session: Session) -> Result<Comparison> {
     let bar = Bar::new(&session.reference);
     let progress = &mut |done, total| bar.step(done, total);
     let mut judged = session.run_with(progress, |session, report, fed| match (fed, &session.model, &report.first) {
-        (Some((edits, tap)), ..) => Some(cause::of_other_tokens(edits, tap)),
+        (Some((edits, tap)), ..) => Some(cause::token_cause(edits, tap)),
         (None, Some(model), Some(first)) => {
-            cause::beside(model, session, report.taps[first.index].place, first.is_bracketed())
+            cause::explain_divergence(model, session, report.taps[first.index].place, first.is_bracketed())
         }
         _ => None,
     })?;

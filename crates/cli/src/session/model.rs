@@ -28,7 +28,7 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     }
     // Measured by running a prefill and then one token at a time.
     let together = |alignment: &&ChunkAlignment| {
-        alignment.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < alignment.together())
+        alignment.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < alignment.common_positions())
     };
     if session.alignment().filter(together).is_some() {
         session.warnings.push("the two meet in chunks of several tokens: tolerances are the table's".into());
@@ -105,7 +105,7 @@ struct Measured {
 
 /// NMSE of `candidate` over the finite values of `exact`; infinite where a value is not finite.
 fn distance(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
-    let nmse = Squares::of(exact.iter().copied().zip(candidate).filter(|(r, _)| r.is_finite())).nmse();
+    let nmse = Squares::sum(exact.iter().copied().zip(candidate).filter(|(r, _)| r.is_finite())).nmse();
     if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 

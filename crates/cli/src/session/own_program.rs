@@ -33,20 +33,20 @@ impl Weights for NoWeights {
 
 /// Arbitrary weights, of no model.
 struct AnyWeights<'a> {
-    of: HashMap<&'a str, &'a View>,
+    views: HashMap<&'a str, &'a View>,
 }
 
 impl AnyWeights<'_> {
-    fn of(program: &Program) -> AnyWeights<'_> {
+    fn new(program: &Program) -> AnyWeights<'_> {
         let weights = program.weights().iter();
-        AnyWeights { of: weights.map(|(&buffer, name)| (name.as_str(), &program.buffers()[buffer])).collect() }
+        AnyWeights { views: weights.map(|(&buffer, name)| (name.as_str(), &program.buffers()[buffer])).collect() }
     }
 }
 
 impl Weights for AnyWeights<'_> {
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
         let fail = |reason: &str| WeightError { name: name.into(), reason: reason.into() };
-        let view = self.of.get(name).ok_or_else(|| fail("is no weight of the program"))?;
+        let view = self.views.get(name).ok_or_else(|| fail("is no weight of the program"))?;
         if view.dtype.kind() != Kind::Float {
             return Err(fail("holds no real numbers"));
         }
@@ -61,7 +61,7 @@ impl OwnProgram {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub(crate) fn of(
+    pub(crate) fn run(
         folder: &Path,
         rows: Option<Rows>,
         reading: &ReadingArgs,
@@ -84,7 +84,7 @@ impl OwnProgram {
         own.replayed.retain(|place, _| !of_weights.contains(place));
         let is_open = |finding: &InspectFinding| of_weights.contains(&finding.place) && !own.is_meant(finding);
         if inspection.findings.iter().any(|finding| may_be_meant(finding) && is_open(finding)) {
-            let recording = Recording { program: &own.program, weights: &AnyWeights::of(&own.program) };
+            let recording = Recording { program: &own.program, weights: &AnyWeights::new(&own.program) };
             let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
             let right = taps.iter().filter(|tap| is_right(tap)).map(|tap| tap.report.place);
             own.whatever_weights = right.filter(|place| of_weights.contains(place)).collect();
@@ -106,7 +106,7 @@ impl OwnProgram {
     }
 
     /// Reports what the program does not compute, and withdraws findings about what it does on purpose.
-    pub(crate) fn settle(&self, inspection: &mut Inspection) {
+    pub(crate) fn apply_to(&self, inspection: &mut Inspection) {
         // Whether queries see later keys is defined by the program.
         inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_meant(finding));
         for finding in inspection.findings.iter_mut().filter(|finding| self.is_meant(finding)) {

@@ -143,7 +143,7 @@ impl Recorded {
         let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &told, cells)?
             .with_cache(args.cache);
         if let Some(alignment) = session.alignment() {
-            if let Some(at) = alignment.parted {
+            if let Some(at) = alignment.tokens_differ_at {
                 bail!(
                     "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
                     candidate.display(),
@@ -164,7 +164,7 @@ impl Recorded {
         {
             bail!("incomparable: {}: {reason}", candidate.display());
         }
-        let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.loosened);
+        let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.coarser_profile);
         Ok((Recorded { program, weights, session: judged.session, report: judged.report }, why, loosened))
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     let suspects: Vec<(&Replayed, Vec<Tap>)> =
         replay.taps.iter().filter(is_suspect).map(|t| (t, open(t))).filter(|(_, open)| !open.is_empty()).collect();
     let (first, inside) = suspects.first()?;
-    let taps = alike(replay, dump, &suspects, |t| open(t).is_empty());
+    let taps = same_operations_elsewhere(replay, dump, &suspects, |t| open(t).is_empty());
     if !taps.is_empty() {
         return Some(TapsToRecord { taps, why: "whether the same operations are wrong in the other layers" });
     }
@@ -68,7 +68,7 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
 }
 
 /// Where single operations are wrong, or spans that the candidate cannot divide further: the same taps and their inputs, in the other layers that are wrong.
-fn alike(
+fn same_operations_elsewhere(
     replay: &Replay,
     dump: &Dump,
     suspects: &[(&Replayed, Vec<Tap>)],
@@ -109,7 +109,7 @@ pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool
     let Place { tap: name, step } = tap.report.place;
     let start = match step {
         0 => 0,
-        step => Chunks::of(dump)?.ranges().get(step as usize)?.start,
+        step => Chunks::find(dump)?.ranges().get(step as usize)?.start,
     };
     let rows = tap.report.positions.as_ref();
     let position = |row: usize| rows.and_then(|rows| rows.get(row)).copied().unwrap_or(row);
@@ -117,7 +117,7 @@ pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool
     let site = name.last_site();
     let count = tap.report.shape.get(site.position_axis()).copied().unwrap_or(0);
     // For a name without known axes, rows are positions where there are as many.
-    let length = || Some(Chunks::of(dump)?.ranges().get(step as usize)?.len());
+    let length = || Some(Chunks::find(dump)?.ranges().get(step as usize)?.len());
     if site.is_open() && rows.is_none() && length() != Some(count) {
         return None;
     }

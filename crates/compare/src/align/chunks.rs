@@ -38,7 +38,7 @@ pub struct ChunkAlignment {
     /// The two dumps, uncut.
     pub runs: [Arc<Dump>; 2],
     /// From which position on the two were fed different tokens.
-    pub parted: Option<usize>,
+    pub tokens_differ_at: Option<usize>,
     /// What cannot be compared, and why.
     pub(crate) unchecked: BTreeMap<Place, Unaligned>,
 }
@@ -72,7 +72,7 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
     let candidate = with_merged_heads(candidate, &reference);
     let reference = with_positions(with_merged_heads(reference, &candidate));
     let candidate = with_positions(one_a_token_by(&reference, candidate));
-    let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_certain);
+    let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_proved);
     let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate, edits.as_ref())? else {
         return Ok(Aligned { reference, candidate, alignment: None });
     };
@@ -90,13 +90,14 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
     let mut unchecked = BTreeMap::new();
     let [left, right] = {
         let sides = [ChunkedRun::new(&runs[0], &ours), ChunkedRun::new(&runs[1], &theirs)];
-        let open = OpenTapAxes::of(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
+        let open = OpenTapAxes::find(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
         let [ours, theirs] = &sides;
         let left = ours.cells(&cells, theirs, (&open, 0), None, &mut unchecked)?;
         [left, theirs.cells(&cells, ours, (&open, 1), wanted, &mut unchecked)?]
     };
-    let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
-    let at = alignment.parted.unwrap_or(usize::MAX);
+    let alignment =
+        ChunkAlignment { cells, reference: ours, candidate: theirs, runs, tokens_differ_at: parted, unchecked };
+    let at = alignment.tokens_differ_at.unwrap_or(usize::MAX);
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
         let open = dump.unmapped().iter().map(|name| split_stored_name(name));
@@ -118,7 +119,7 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
 /// the same as far as both runs go and no token differs.
 type Parted = Option<(Chunks, Chunks, Option<usize>)>;
 fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<Parted, DumpError> {
-    let Some(ours) = Chunks::of(reference) else { return Ok(None) };
+    let Some(ours) = Chunks::find(reference) else { return Ok(None) };
     let Some(theirs) = chunks(candidate, reference, &ours) else { return Ok(None) };
     let told = ours.ids.is_some() && theirs.ids.is_some();
     let moved = edits.filter(|edits| edits.counts[0] != edits.counts[1]).and_then(|edits| edits.edits.first());
@@ -156,7 +157,7 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
 impl ChunkAlignment {
     /// Why nothing is reported for the positions from [`ChunkAlignment::parted`] on.
     pub(crate) fn parting(&self) -> Option<Parting> {
-        let at = self.parted?;
+        let at = self.tokens_differ_at?;
         let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
         Some(match told {
             true => Parting::Ids { at },
@@ -166,9 +167,9 @@ impl ChunkAlignment {
     }
 
     /// How many token positions both runs have.
-    pub fn together(&self) -> usize {
+    pub fn common_positions(&self) -> usize {
         let both = self.reference.total().min(self.candidate.total());
-        self.parted.map_or(both, |at| at.min(both))
+        self.tokens_differ_at.map_or(both, |at| at.min(both))
     }
 
     /// The run by whose prefill and decode steps the report names positions: the candidate where it has both, else the reference.
@@ -253,7 +254,7 @@ struct ChunkedRun<'a> {
 impl<'a> ChunkedRun<'a> {
     fn new(dump: &'a Arc<Dump>, chunks: &'a Chunks) -> ChunkedRun<'a> {
         let custom = custom(dump.entries(), |step| chunks.lengths.get(step as usize).copied());
-        let read = Arc::new(Reader { dump: Arc::clone(dump), kept: Mutex::default() });
+        let read = Arc::new(Reader { dump: Arc::clone(dump), kept_cells: Mutex::default() });
         ChunkedRun { dump, ranges: chunks.ranges(), chunks, custom, read }
     }
 
@@ -304,7 +305,7 @@ impl<'a> ChunkedRun<'a> {
                     let Some(whole) = part.whole().filter(|_| self.dump.find(part.tap, at).is_none()) else { continue };
                     let width = self.width(other, cell, &whole);
                     match cut(&whole, step, cell, width, wanted, self.custom) {
-                        Ok(Some(cut)) => lay(&mut here, &cut, self.dump.read(&whole)?),
+                        Ok(Some(cut)) => keep_cell_of_part(&mut here, &cut, self.dump.read(&whole)?),
                         Ok(None) => continue,
                         Err(error) => {
                             unchecked.entry(Place { step: number, tap: part.tap }).or_insert(Unaligned::NotCut(error));
@@ -322,11 +323,11 @@ impl<'a> ChunkedRun<'a> {
                 }
                 cut(entry, step, part, self.width(other, cell, entry), wanted, self.custom)
             };
-            let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.of_step(side, at)));
+            let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.entries_of_step(side, at)));
             let mut met = HashSet::new();
             for entry in all.filter(|entry| met.insert(entry.tap)) {
                 let made = if entry.tap.is_open() { &mut made_open } else { &mut made };
-                made.extend(self.made(entry, (number, cell), &cut, unchecked));
+                made.extend(self.cell_tensor(entry, (number, cell), &cut, unchecked));
             }
         }
         let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
@@ -336,7 +337,7 @@ impl<'a> ChunkedRun<'a> {
 
     /// A cell's tensor: all or part of one step's tensor, or joined from several; whole and unchecked where it cannot be cut. `None` where the step holds
     /// nothing of the cell.
-    fn made(
+    fn cell_tensor(
         &self,
         entry: &Entry,
         (number, cell): (u32, &Range<usize>),
@@ -353,7 +354,7 @@ impl<'a> ChunkedRun<'a> {
             }
         };
         Some(Entry::computed(tap, number, shape, entry.dtype, rows, move || {
-            let of = |(step, cut): &(u32, Cut)| cut.of(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
+            let of = |(step, cut): &(u32, Cut)| cut.apply(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
             let parts = cuts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             Tensor::concatenated(parts, axis).ok_or_else(|| read.changed())
         }))
@@ -406,7 +407,7 @@ impl<'a> ChunkedRun<'a> {
             // Only the order of recording, and that these names are taps.
             taps: own.taps.as_ref().map(|taps| {
                 let mut met = HashSet::new();
-                taps.iter().filter(|entry| met.insert(&entry.tap)).map(|entry| named(&entry.tap)).collect()
+                taps.iter().filter(|entry| met.insert(&entry.tap)).map(|entry| tap_without_tensor(&entry.tap)).collect()
             }),
             ..own.clone()
         }
@@ -414,13 +415,13 @@ impl<'a> ChunkedRun<'a> {
 }
 
 /// States only that a tap of this name exists.
-fn named(tap: &str) -> TapMeta {
+fn tap_without_tensor(tap: &str) -> TapMeta {
     TapMeta { tap: tap.to_owned(), step: 0, file: None, shape: None, dtype: None, rows: None, dims: None }
 }
 
 /// Keeps the part of a cell of a tensor that was printed whole; `tensor` holds its values.
-fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
-    let Some(of_cell) = cut.of(tensor) else { return };
+fn keep_cell_of_part(part: &mut Partial, cut: &Cut, tensor: Tensor) {
+    let Some(of_cell) = cut.apply(tensor) else { return };
     part.values = of_cell.values().to_f64().into();
     part.part = KnownElements { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
     part.rows = cut.rows.clone();
@@ -429,7 +430,7 @@ fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
 /// Reads a dump's tensors and caches some: without that, a step of many positions would be read once for each of its cells.
 struct Reader {
     dump: Arc<Dump>,
-    kept: Mutex<KeptCells>,
+    kept_cells: Mutex<KeptCells>,
 }
 
 /// Tensors that are kept, and their bytes.
@@ -440,7 +441,7 @@ const KEPT: usize = 256 << 20;
 
 impl Reader {
     fn tensor(&self, tap: Tap, step: u32) -> Result<Tensor, DumpError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept_cells.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tensor) = kept.1.get(&(tap, step)) {
             return Ok(tensor.clone());
         }

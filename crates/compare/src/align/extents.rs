@@ -68,7 +68,7 @@ fn is_reversed(
     if due.len() != rows * width || own.len() != channels * positions {
         return Ok(None);
     }
-    let left = |at: &dyn Fn(usize) -> usize| Squares::of((0..width).map(|c| (due.get(c), own.get(at(c))))).ratio();
+    let left = |at: &dyn Fn(usize) -> usize| Squares::sum((0..width).map(|c| (due.get(c), own.get(at(c))))).ratio();
     let (reversed, transposed) = (left(&|c| c), left(&|c| c * positions));
     Ok(match (reversed, transposed) {
         (near, far) if near <= ORDER_LEAVES && far >= OTHER_ORDER_LEAVES => Some(true),

@@ -20,7 +20,7 @@ pub(super) struct OpenTapAxes {
 }
 
 impl OpenTapAxes {
-    pub(super) fn of(dumps: [&Dump; 2], chunks: [&Chunks; 2]) -> OpenTapAxes {
+    pub(super) fn find(dumps: [&Dump; 2], chunks: [&Chunks; 2]) -> OpenTapAxes {
         let names = dumps.map(|dump| -> BTreeSet<Tap> {
             let taps = dump.unmapped().iter().map(|name| Tap::named(split_stored_name(name).0));
             taps.filter(Tap::is_open).collect()
@@ -44,7 +44,7 @@ impl OpenTapAxes {
     }
 
     /// The tensors of one side's step.
-    pub(super) fn of_step(&self, side: usize, step: u32) -> &[Entry] {
+    pub(super) fn entries_of_step(&self, side: usize, step: u32) -> &[Entry] {
         self.entries[side].get(&step).map_or(&[], Vec::as_slice)
     }
 

@@ -57,13 +57,13 @@ impl ComparisonContext<'_> {
         }
         anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
-            anatomy.take_up(0, other, nmse);
+            anatomy.add_change(0, other, nmse);
         }
         if self.alignment().is_some() {
             let moved = self
                 .with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, ANATOMY_ROOM * own))?;
             if let Some(moved) = moved.flatten() {
-                anatomy.take_up(anatomy.explained_by.len(), moved, nmse);
+                anatomy.add_change(anatomy.explained_by.len(), moved, nmse);
             }
         }
         Ok(anatomy)

@@ -32,7 +32,7 @@ pub(super) struct ExpertChoice {
 }
 
 impl ExpertChoice {
-    fn of(dump: &Dump, block: &Block, beside: Option<&ExpertChoice>) -> Result<Option<ExpertChoice>, DumpError> {
+    fn read(dump: &Dump, block: &Block, beside: Option<&ExpertChoice>) -> Result<Option<ExpertChoice>, DumpError> {
         let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
         let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
         // The same number of tokens may go to more experts, or to fewer.
@@ -124,18 +124,18 @@ fn places_of(entry: &Entry) -> Option<usize> {
 /// The choices of both sides.
 #[derive(Debug)]
 pub(super) struct Choices {
-    pub(super) own: BTreeMap<Block, ExpertChoice>,
+    pub(super) candidate: BTreeMap<Block, ExpertChoice>,
     pub(super) reference: BTreeMap<Block, ExpertChoice>,
 }
 
 impl Choices {
-    pub(super) fn of(reference: &Dump, candidate: &Dump, wanted: &ReferenceSite) -> Result<Choices, DumpError> {
-        let mut choices = Choices { own: BTreeMap::new(), reference: BTreeMap::new() };
+    pub(super) fn read(reference: &Dump, candidate: &Dump, wanted: &ReferenceSite) -> Result<Choices, DumpError> {
+        let mut choices = Choices { candidate: BTreeMap::new(), reference: BTreeMap::new() };
         for block in wanted.blocks.keys() {
-            let theirs = ExpertChoice::of(reference, block, None)?;
-            if let Some(mut own) = ExpertChoice::of(candidate, block, theirs.as_ref())? {
+            let theirs = ExpertChoice::read(reference, block, None)?;
+            if let Some(mut own) = ExpertChoice::read(candidate, block, theirs.as_ref())? {
                 theirs.iter().for_each(|theirs| own.rank_by(theirs));
-                choices.own.insert(block.clone(), own);
+                choices.candidate.insert(block.clone(), own);
             }
             choices.reference.extend(theirs.map(|theirs| (block.clone(), theirs)));
         }
@@ -143,7 +143,7 @@ impl Choices {
     }
 
     /// Whether the candidate recorded the choices of all these blocks.
-    pub(super) fn know_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
-        blocks.all(|block| self.own.contains_key(block))
+    pub(super) fn has_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
+        blocks.all(|block| self.candidate.contains_key(block))
     }
 }

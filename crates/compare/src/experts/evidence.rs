@@ -14,8 +14,8 @@ use crate::experts::votes::{RowVotes, row_distance};
 pub(super) struct RowEvidence<'a> {
     pub(super) reference: &'a Dump,
     pub(super) candidate: &'a Dump,
-    pub(super) wanted: &'a ReferenceSite,
-    pub(super) held: &'a CandidateSite,
+    pub(super) reference_site: &'a ReferenceSite,
+    pub(super) candidate_site: &'a CandidateSite,
     pub(super) choices: &'a Choices,
     pub(super) readings: &'a [ExpertRowReading],
 }
@@ -28,11 +28,11 @@ impl RowEvidence<'_> {
     pub(super) fn votes(&self, alike: Vec<usize>) -> Result<RowVotes, DumpError> {
         let mut votes = RowVotes::new(alike);
         let (mut number, is_open) = (0, self.readings.len() > 1);
-        for (block, experts) in self.wanted.blocks.iter().filter(|_| is_open) {
+        for (block, experts) in self.reference_site.blocks.iter().filter(|_| is_open) {
             let mut all: Option<Rc<Vec<f64>>> = None;
             for (&expert, entry) in experts {
-                let Some(source) = self.held.source(block, expert) else { continue };
-                let ours = match (&all, self.held) {
+                let Some(source) = self.candidate_site.source(block, expert) else { continue };
+                let ours = match (&all, self.candidate_site) {
                     (Some(all), CandidateSite::Together(_)) => Rc::clone(all),
                     _ => Rc::clone(all.insert(Rc::new(self.candidate.read(source)?.values().to_f64()))),
                 };
@@ -57,7 +57,7 @@ impl RowEvidence<'_> {
         ours: &[f64],
         theirs: &[f64],
     ) -> Vec<Option<f64>> {
-        let (width, choice) = (self.wanted.width(), self.choices.reference.get(block));
+        let (width, choice) = (self.reference_site.width(), self.choices.reference.get(block));
         let rows = theirs.len() / width;
         let piece = reading.pieces.get(block).and_then(|pieces| pieces.get(&expert));
         let Some(piece) = piece.filter(|piece| is_of_the_same_tokens(piece, reading, choice, expert, rows)) else {

@@ -151,18 +151,18 @@ impl ExpertRowReading {
             false => &[Some(Order::Token), Some(Order::Place)],
         };
         let both = forms.iter().flat_map(|&form| orders.iter().map(move |&order| (form, order)));
-        both.filter_map(|(form, order)| ExpertRowReading::of(form, order, wanted, held, choices)).collect()
+        both.filter_map(|(form, order)| ExpertRowReading::in_form(form, order, wanted, held, choices)).collect()
     }
 
     /// Whether another one takes the same rows.
-    pub(super) fn reads_as(&self, other: &ExpertRowReading) -> bool {
+    pub(super) fn takes_same_rows(&self, other: &ExpertRowReading) -> bool {
         let rows = |reading: &ExpertRowReading| -> Vec<Vec<usize>> {
             reading.pieces.values().flat_map(BTreeMap::values).map(|piece| piece.rows.clone()).collect()
         };
         rows(self) == rows(other)
     }
 
-    fn of(
+    fn in_form(
         form: ExpertRowForm,
         order: Option<Order>,
         wanted: &ReferenceSite,
@@ -172,7 +172,7 @@ impl ExpertRowReading {
         let mut pieces = BTreeMap::new();
         let mut is_as_it_stands = matches!(held, CandidateSite::ByExpert(_));
         for block in held.blocks() {
-            let choice = choices.own.get(block)?;
+            let choice = choices.candidate.get(block)?;
             let experts = experts_of(wanted, held, block, choice);
             let mut of_block = BTreeMap::new();
             for expert in 0..experts {

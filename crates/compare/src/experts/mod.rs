@@ -24,7 +24,7 @@ pub use crate::experts::votes::{Right, RowVotes, row_distance};
 /// # Errors
 /// When a tensor cannot be read.
 pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRows, DumpError> {
-    let mut rows = ExpertRows::of(reference, candidate)?;
+    let mut rows = ExpertRows::find(reference, candidate)?;
     let mut notes = Vec::new();
     for site in &rows.sites {
         match site.taken() {
@@ -46,7 +46,7 @@ fn take(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRowReading) -> Re
     if reading.is_as_it_stands {
         return Ok(());
     }
-    let (wanted, held) = (&site.wanted, &site.held);
+    let (wanted, held) = (&site.reference, &site.candidate);
     let mut entries = Vec::new();
     for (block, pieces) in &reading.pieces {
         for (&expert, piece) in pieces.iter().filter(|(_, piece)| !piece.rows.is_empty()) {
@@ -67,7 +67,7 @@ fn take(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRowReading) -> Re
     }
     let mut without = Vec::new();
     if let CandidateSite::Together(all) = held {
-        without.extend(all.keys().map(|block| (CandidateSite::together_name(block, &wanted.site), block.step)));
+        without.extend(all.keys().map(|block| (CandidateSite::joint_name(block, &wanted.site), block.step)));
     }
     candidate.set_open_tensors(entries, &without);
     Ok(())

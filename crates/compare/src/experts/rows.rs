@@ -21,11 +21,11 @@ pub struct ExpertRows {
 /// The same for one site of all layers and steps.
 #[derive(Debug)]
 pub struct SiteRows {
-    pub(super) wanted: ReferenceSite,
-    pub(super) held: CandidateSite,
+    pub(super) reference: ReferenceSite,
+    pub(super) candidate: CandidateSite,
     pub(super) readings: Vec<ExpertRowReading>,
     /// For each reading, the first one that takes the same rows.
-    alike: Vec<usize>,
+    first_with_same_rows: Vec<usize>,
     pub(super) knows_choices: bool,
     group: usize,
     pub(super) taken: Option<usize>,
@@ -73,18 +73,33 @@ impl ExpertRows {
     }
 
     /// Finds the readings of all sites, and takes those that the reference's rows confirm.
-    pub(super) fn of(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
+    pub(super) fn find(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
         let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
         for wanted in ReferenceSite::all(reference) {
-            let Some(held) = CandidateSite::of(reference, &wanted, candidate) else { continue };
-            let choices = Choices::of(reference, candidate, &wanted)?;
+            let Some(held) = CandidateSite::find(reference, &wanted, candidate) else { continue };
+            let choices = Choices::read(reference, candidate, &wanted)?;
             let readings = ExpertRowReading::all(&wanted, &held, &choices);
-            let alike = first_alike(readings.len(), |one, other| readings[one].reads_as(&readings[other]));
-            let knows_choices = choices.know_all(held.blocks().into_iter());
-            let site = SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None };
-            let SiteRows { wanted, held, readings, .. } = &site;
-            let evidence = RowEvidence { reference, candidate, wanted, held, choices: &choices, readings };
-            all_votes.push(evidence.votes(site.alike.clone())?);
+            let alike = first_alike(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
+            let knows_choices = choices.has_all(held.blocks().into_iter());
+            let site = SiteRows {
+                reference: wanted,
+                candidate: held,
+                readings,
+                first_with_same_rows: alike,
+                knows_choices,
+                group: 0,
+                taken: None,
+            };
+            let SiteRows { reference: wanted, candidate: held, readings, .. } = &site;
+            let evidence = RowEvidence {
+                reference,
+                candidate,
+                reference_site: wanted,
+                candidate_site: held,
+                choices: &choices,
+                readings,
+            };
+            all_votes.push(evidence.votes(site.first_with_same_rows.clone())?);
             sites.push(site);
         }
         for at in 0..sites.len() {
@@ -129,8 +144,8 @@ impl SiteRows {
     }
 
     /// For each reading, the first one that takes the same rows.
-    pub fn alike(&self) -> &[usize] {
-        &self.alike
+    pub fn first_with_same_rows(&self) -> &[usize] {
+        &self.first_with_same_rows
     }
 
     /// For each reading, the first one that takes the same rows for each expert, in any order.
@@ -157,10 +172,12 @@ impl SiteRows {
         let mut found = Vec::new();
         for (block, pieces) in &self.readings[reading].pieces {
             for (&expert, piece) in pieces {
-                let Some(source) = self.held.source(block, expert).filter(|_| !piece.rows.is_empty()) else { continue };
-                let place = Place { tap: expert_tap(block, expert, &self.wanted.site), step: block.step };
+                let Some(source) = self.candidate.source(block, expert).filter(|_| !piece.rows.is_empty()) else {
+                    continue;
+                };
+                let place = Place { tap: expert_tap(block, expert, &self.reference.site), step: block.step };
                 let positions = piece.positions.as_deref();
-                found.push(ExpertPiece { place, source, rows: &piece.rows, positions, width: self.wanted.width() });
+                found.push(ExpertPiece { place, source, rows: &piece.rows, positions, width: self.reference.width() });
             }
         }
         found
@@ -169,9 +186,10 @@ impl SiteRows {
     /// The taps whose rows differ between readings; all taps where no reading is known.
     pub fn differing(&self) -> Vec<Place> {
         if self.readings.is_empty() {
-            let all = self.wanted.blocks.iter().flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
+            let all =
+                self.reference.blocks.iter().flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
             let place = |(block, expert): (&Block, usize)| Place {
-                tap: expert_tap(block, expert, &self.wanted.site),
+                tap: expert_tap(block, expert, &self.reference.site),
                 step: block.step,
             };
             return all.map(place).collect();
@@ -189,8 +207,8 @@ impl SiteRows {
         if reading.is_as_it_stands {
             return None;
         }
-        let (first, form) = (self.held.first_name(&self.wanted), reading.form.words());
-        Some(match &self.held {
+        let (first, form) = (self.candidate.first_name(&self.reference), reading.form.words());
+        Some(match &self.candidate {
             CandidateSite::Together(all) => {
                 let hold = if all.len() > 1 { format!("and {} more hold", all.len() - 1) } else { "holds".to_owned() };
                 format!("{first} {hold} the rows of all experts, {form}: those of each were taken by router_topk")
@@ -205,7 +223,7 @@ impl SiteRows {
 
     /// Whether one of its tensors holds rows of all experts.
     pub fn is_of_all_experts(&self) -> bool {
-        matches!(self.held, CandidateSite::Together(_))
+        matches!(self.candidate, CandidateSite::Together(_))
     }
 
     /// What to report where no reading is taken.
@@ -215,8 +233,10 @@ impl SiteRows {
             (true, true) => "its shape is none that router_topk of its layer and step gives it",
             (false, true) => "nothing shows in which of several orders its rows stand",
         };
-        let (first, what) =
-            (self.held.first_name(&self.wanted), if self.is_of_all_experts() { "all experts" } else { "an expert" });
+        let (first, what) = (
+            self.candidate.first_name(&self.reference),
+            if self.is_of_all_experts() { "all experts" } else { "an expert" },
+        );
         format!("not read: {first}, which holds rows of {what}: {why}")
     }
 
@@ -226,6 +246,6 @@ impl SiteRows {
         };
         self.is_of_all_experts() == other.is_of_all_experts()
             && forms(self) == forms(other)
-            && self.alike == other.alike
+            && self.first_with_same_rows == other.first_with_same_rows
     }
 }

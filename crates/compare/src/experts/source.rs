@@ -47,7 +47,7 @@ pub(super) struct ReferenceSite {
 struct Routers(BTreeSet<String>);
 
 impl Routers {
-    fn of(reference: &Dump) -> Routers {
+    fn find(reference: &Dump) -> Routers {
         let prefix = |stored: &String| {
             let (name, _) = split_stored_name(stored);
             Some(name.strip_suffix(CHOICE)?.strip_suffix('.')?.to_owned())
@@ -73,7 +73,7 @@ pub(super) fn expert_tap(block: &Block, expert: usize, site: &Site) -> Tap {
 impl ReferenceSite {
     /// Every site of experts for which the reference holds rows of one shape.
     pub(super) fn all(reference: &Dump) -> Vec<ReferenceSite> {
-        let (routers, mut sites) = (Routers::of(reference), BTreeMap::<Site, ReferenceSite>::new());
+        let (routers, mut sites) = (Routers::find(reference), BTreeMap::<Site, ReferenceSite>::new());
         for (block, expert, site) in reference.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
             let entry = reference.entry(expert_tap(&block, expert, &site), block.step);
             let Some(entry) = entry.filter(|entry| entry.shape.len() > 1 && entry.rows.is_none()) else { continue };
@@ -119,8 +119,8 @@ pub(super) enum CandidateSite {
 
 impl CandidateSite {
     /// `None` where it holds nothing of the site.
-    pub(super) fn of(reference: &Dump, wanted: &ReferenceSite, candidate: &Dump) -> Option<CandidateSite> {
-        let routers = Routers::of(reference);
+    pub(super) fn find(reference: &Dump, wanted: &ReferenceSite, candidate: &Dump) -> Option<CandidateSite> {
+        let routers = Routers::find(reference);
         let layers: BTreeSet<&Block> = wanted.blocks.keys().collect();
         let whole = |tap: Tap, step: u32| candidate.entry(tap, step).filter(|entry| entry.rows.is_none());
         let mut by_expert: BTreeMap<Block, BTreeMap<usize, Entry>> = BTreeMap::new();
@@ -139,7 +139,7 @@ impl CandidateSite {
             return None;
         }
         let together = |block: &&Block| {
-            let entry = whole(Tap::named(&CandidateSite::together_name(block, &wanted.site)), block.step)?;
+            let entry = whole(Tap::named(&CandidateSite::joint_name(block, &wanted.site)), block.step)?;
             Some(((*block).clone(), entry))
         };
         let together: BTreeMap<Block, Entry> = layers.iter().filter_map(together).collect();
@@ -147,7 +147,7 @@ impl CandidateSite {
     }
 
     /// The name of the tensor of all experts.
-    pub(super) fn together_name(block: &Block, site: &Site) -> String {
+    pub(super) fn joint_name(block: &Block, site: &Site) -> String {
         format!("{}{EXPERTS}{}", block.prefix, site.words())
     }
 
@@ -170,7 +170,7 @@ impl CandidateSite {
     pub(super) fn first_name(&self, wanted: &ReferenceSite) -> String {
         match self {
             CandidateSite::Together(all) => {
-                all.keys().next().map_or_else(String::new, |block| CandidateSite::together_name(block, &wanted.site))
+                all.keys().next().map_or_else(String::new, |block| CandidateSite::joint_name(block, &wanted.site))
             }
             CandidateSite::ByExpert(all) => {
                 let first = all.iter().find_map(|(block, experts)| Some((block, *experts.keys().next()?)));

@@ -9,7 +9,7 @@ use crate::tolerance::experts::{ROW_IS_NEAR, ROW_IS_SAME, ROW_TELLS};
 #[derive(Clone, Debug, Default)]
 pub struct RowVotes {
     /// A number for each reading; readings with the same number take the same rows.
-    alike: Vec<usize>,
+    groups: Vec<usize>,
     /// The expert of each row, and the row's distance under each reading, at most 1; `None` where a reading has no such row.
     rows: Vec<(usize, Vec<Option<f64>>)>,
 }
@@ -26,17 +26,17 @@ pub struct Right {
 impl RowVotes {
     /// No rows yet. Readings with the same number in `alike` take the same rows.
     pub fn new(alike: Vec<usize>) -> RowVotes {
-        RowVotes { alike, rows: Vec::new() }
+        RowVotes { groups: alike, rows: Vec::new() }
     }
 
     /// The same readings, and no rows.
     pub(super) fn without_rows(&self) -> RowVotes {
-        RowVotes::new(self.alike.clone())
+        RowVotes::new(self.groups.clone())
     }
 
     /// Whether two readings take the same rows.
     pub(super) fn are_alike(&self, one: usize, other: usize) -> bool {
-        self.alike[one] == self.alike[other]
+        self.groups[one] == self.groups[other]
     }
 
     /// Adds a row of an expert, which is named by any number.
@@ -51,12 +51,12 @@ impl RowVotes {
 
     /// The reading that is right; `None` where the rows do not decide.
     pub fn right(&self) -> Option<Right> {
-        (0..self.alike.len()).find_map(|reading| Some(Right { reading, experts: self.experts_for(reading)? }))
+        (0..self.groups.len()).find_map(|reading| Some(Right { reading, experts: self.experts_for(reading)? }))
     }
 
     /// How many experts confirm a reading, by rows that fit it and not the other; the fewest over all other readings.
     fn experts_for(&self, one: usize) -> Option<usize> {
-        let others = (0..self.alike.len()).filter(|&other| self.alike[other] != self.alike[one]);
+        let others = (0..self.groups.len()).filter(|&other| self.groups[other] != self.groups[one]);
         let counts = others.map(|other| {
             let (mut of, mut against, mut experts) = (0, 0, BTreeSet::new());
             for (expert, off) in &self.rows {

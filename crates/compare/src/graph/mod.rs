@@ -74,7 +74,7 @@ impl Graph {
     /// The graph of two dumps: that of `model`, where there is one; else a dump's own graph; else the vocabulary's, a decoder with the layers and optional
     /// sites (QK-norm, sandwich norms, router) that occur. All other taps are placed in the order the dumps recorded them.
     pub fn of_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
-        let open = OpenTaps::of(reference, candidate);
+        let open = OpenTaps::shared_by(reference, candidate);
         let places = places(reference).chain(places(candidate));
         let Some(nodes) = model else { return Graph::of_places(places, &open) };
         let steps: BTreeSet<u32> = places.map(|place| place.step).chain(open.steps()).chain([0]).collect();

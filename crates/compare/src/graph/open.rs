@@ -30,7 +30,7 @@ pub(crate) struct OpenTaps {
 
 impl OpenTaps {
     /// The names that both dumps hold. A known program names much that is no tap: its names are taps only where a dump.json or its graph lists them.
-    pub(crate) fn of(reference: &Dump, candidate: &Dump) -> OpenTaps {
+    pub(crate) fn shared_by(reference: &Dump, candidate: &Dump) -> OpenTaps {
         let dumps = [reference, candidate];
         let declared = dumps.iter().find_map(|dump| dump.meta().graph.as_ref());
         let graph: Vec<Node> = declared.into_iter().flatten().map(node_of).collect();

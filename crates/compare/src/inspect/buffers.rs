@@ -34,7 +34,7 @@ pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], said: &[Inspect
 fn judged(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<InspectFinding> {
     let (sure, points) = meaning(run, one, other, skipped)?;
     let text = format!("equals {} bit for bit", one.place.tap);
-    Some(InspectFinding::new(sure, SHARED, other.place, text).to(points).with([one.place.tap]))
+    Some(InspectFinding::new(sure, SHARED, other.place, text).to(points).with_others([one.place.tap]))
 }
 
 /// What it means that `other` equals `one`, which comes before it; `None` where right runs do that too.
@@ -103,7 +103,8 @@ fn added_between(
     let level = at(known, Place { tap: added, ..other.place })?.level;
     (level > BRANCH_LOST * other.level).then(|| {
         let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
-        let finding = InspectFinding::new(Sureness::Likely, SHARED, other.place, text).with([one.place.tap, added]);
+        let finding =
+            InspectFinding::new(Sureness::Likely, SHARED, other.place, text).with_others([one.place.tap, added]);
         finding.to("one buffer recorded under two names, or a sum that is not passed on (aliasing, layer-skipped)")
     })
 }

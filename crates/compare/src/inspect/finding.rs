@@ -56,7 +56,7 @@ impl InspectFinding {
         self
     }
 
-    pub(super) fn with(mut self, others: impl IntoIterator<Item = Tap>) -> InspectFinding {
+    pub(super) fn with_others(mut self, others: impl IntoIterator<Item = Tap>) -> InspectFinding {
         self.others.extend(others);
         self
     }

@@ -58,7 +58,7 @@ pub fn inspect(
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         let seen = TensorRows::new(&run, entry, &values);
-        let tally = Tally::of(&seen);
+        let tally = Tally::count(&seen);
         findings.extend(values::check(&run, &seen, &tally, &known));
         match entry.tap.site {
             Site::Probs => findings.extend(attention::check(&run, &seen, &tally)?),
@@ -75,12 +75,12 @@ pub fn inspect(
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         let seen = TensorRows::new(&run, entry, &values);
-        findings.extend(values::of_unknown_axes(&run, &seen, &Tally::of(&seen)));
+        findings.extend(values::check_unknown_axes(&run, &seen, &Tally::count(&seen)));
     }
     findings.extend(stream::levels(&known));
     let shared = buffers::shared(&run, &known, &findings);
     findings.extend(shared);
-    rope::settle(&mut findings, &run);
+    rope::set_certainty(&mut findings, &run);
     values::only_first_not_finite(&mut findings);
     findings.sort_by_key(|f| f.place);
     Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all + open.len() })

@@ -42,12 +42,12 @@ pub(super) fn check(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Ve
     if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
         let text = format!("equals {} beyond position 0", source.name());
         let finding = InspectFinding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
-        let finding = finding.with([Tap { site: *source, ..seen.place.tap }]);
+        let finding = finding.with_others([Tap { site: *source, ..seen.place.tap }]);
         found.push(finding.to("rotation missing (rope-omitted)").number("positions", turn.beyond as f64));
     } else if !turns.is_empty() && seen.heads.is_some() {
         let tolerance = if run.coarse { KEPT_LENGTH_COARSE } else { KEPT_LENGTH };
         match turns.iter().find(|(_, t)| t.most - t.least <= tolerance * t.most) {
-            Some((source, turn)) => found.extend(kept(seen, *source, turn, tolerance)),
+            Some((source, turn)) => found.extend(check_lengths(seen, *source, turn, tolerance)),
             None => found.push(stretched(seen, &turns)),
         }
     }
@@ -87,7 +87,7 @@ fn turn(seen: &TensorRows<'_>, source: &Values<'_>) -> Turn {
 }
 
 /// Whether lengths were kept, or changed by one common factor.
-fn kept(seen: &TensorRows<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<InspectFinding> {
+fn check_lengths(seen: &TensorRows<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<InspectFinding> {
     let factor = turn.most;
     if (factor - 1.0).abs() > tolerance {
         let text = format!("is {} times as long as {} everywhere", number(factor), source.name());
@@ -125,7 +125,7 @@ type Counts<K> = BTreeMap<K, usize>;
 
 /// Sets how sure a missing rotation is: models leave it out in some layers or in all, or share keys that are rotated already; nothing is certain from decode
 /// steps alone.
-pub(super) fn settle(findings: &mut [InspectFinding], run: &InspectedDump<'_>) {
+pub(super) fn set_certainty(findings: &mut [InspectFinding], run: &InspectedDump<'_>) {
     let still: BTreeSet<Place> = findings.iter().filter(|f| f.what == NOT_ROTATED).map(|f| f.place).collect();
     let has = |place: Place, site: Site| {
         sources(site).iter().any(|s| run.find(*s, place).is_some()) && run.find(site, place).is_some()

@@ -29,7 +29,7 @@ pub(super) fn branch<'a>(run: &InspectedDump<'a>, place: Place) -> Option<(Tap, 
         Site::HAttn => [Site::AttnPostNorm, Site::AttnOut],
         _ => [Site::FfnPostNorm, Site::FfnOut],
     };
-    sites.into_iter().find_map(|site| beside(run, place, site))
+    sites.into_iter().find_map(|site| parallel_tap(run, place, site))
 }
 
 type Signal = (Tap, Vec<f64>);
@@ -44,12 +44,12 @@ fn read(run: &InspectedDump<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Resul
 fn parts(run: &InspectedDump<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
     let stream = match place.tap.site {
         Site::HAttn => input(run, place),
-        _ => beside(run, place, Site::HAttn),
+        _ => parallel_tap(run, place, Site::HAttn),
     };
     Ok(read(run, stream, len)?.zip(read(run, branch(run, place), len)?).map(|(stream, added)| [stream, added]))
 }
 
-fn beside<'a>(run: &InspectedDump<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
+fn parallel_tap<'a>(run: &InspectedDump<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
     Some((Tap { site, ..place.tap }, run.find(site, place)?))
 }
 
@@ -63,17 +63,18 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
         return Ok(None);
     }
     let tolerance = if run.coarse { SUM_LEAVES_COARSE } else { SUM_LEAVES };
-    let whole = left(&y, &x, &b);
+    let whole = residual_share(&y, &x, &b);
     let fits = |left: f64| left <= tolerance && left * 100.0 < whole;
     if whole <= tolerance {
         return Ok(None);
     }
-    let broken =
-        |text: String, points| Some(InspectFinding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
+    let broken = |text: String, points| {
+        Some(InspectFinding::new(run.law(), SUM, place, text).to(points).with_others([stream, added]))
+    };
     // One buffer under two names: the engine may have computed the sum right, and recorded one of the two too late.
     let either = |text: String, points| {
         let finding = InspectFinding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
-        Some(finding.with([stream, added]))
+        Some(finding.with_others([stream, added]))
     };
     let (factor, rest) = multiple(&y, &x);
     if fits(rest) {
@@ -81,14 +82,15 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
         let made = if x == y { parts(run, before, len)? } else { None };
         let is_late = made.as_ref().is_some_and(|[(_, s), (_, a)]| {
             let all: Vec<f64> = s.iter().zip(a).map(|(s, a)| s + a).collect();
-            left(&x, s, a) > tolerance && left(&y, &all, &b) <= tolerance
+            residual_share(&x, s, a) > tolerance && residual_share(&y, &all, &b) <= tolerance
         });
         if let Some([(first, _), (second, _)]) = made.as_ref().filter(|_| is_late) {
             let text = format!("is {}, which is {first} + {second} + {added}: {second} alone is due here", place.tap);
-            let finding = InspectFinding::new(run.law(), SUM, before, text).with([place.tap, *first, *second, added]);
+            let finding =
+                InspectFinding::new(run.law(), SUM, before, text).with_others([place.tap, *first, *second, added]);
             return Ok(Some(finding.to("a buffer recorded after the next sum was written into it")));
         }
-        if x == y && made.is_none_or(|[(_, s), (_, a)]| left(&x, &s, &a) > tolerance) {
+        if x == y && made.is_none_or(|[(_, s), (_, a)]| residual_share(&x, &s, &a) > tolerance) {
             let text = format!("is {stream}: {added} is not in it, or is in both, as one buffer");
             return Ok(either(
                 text,
@@ -112,13 +114,13 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
     }
     if !attention
         && let Some((first, s)) = read(run, input(run, place), len)?
-        && fits(left(&y, &s, &b))
+        && fits(residual_share(&y, &s, &b))
     {
         return Ok(broken(format!("is {first} + {added}: {stream} is not in it"), "residual-source"));
     }
-    let norm = beside(run, place, if attention { Site::AttnNorm } else { Site::FfnNorm });
+    let norm = parallel_tap(run, place, if attention { Site::AttnNorm } else { Site::FfnNorm });
     if let Some((normed, n)) = read(run, norm, len)?
-        && fits(left(&y, &n, &b))
+        && fits(residual_share(&y, &n, &b))
     {
         let finding = broken(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
         // BLOOM and ChatGLM can be configured this way.
@@ -128,7 +130,7 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
 }
 
 /// What remains of y after a + b is subtracted, as a share of its energy.
-fn left(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
+fn residual_share(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
     let (mut rest, mut all) = (0.0, 0.0);
     for ((y, a), b) in y.iter().zip(a).zip(b) {
         rest += (y - a - b) * (y - a - b);
@@ -179,7 +181,7 @@ fn growth(before: &Summary, after: &Summary) -> Option<InspectFinding> {
         let finding = InspectFinding::new(sure, "stream-level", after.place, text).number("ratio", ratio);
         finding
             .to("a norm left out, a scale, or weights read in the wrong type (norm-omitted, dequant-scale)")
-            .with([before.place.tap])
+            .with_others([before.place.tap])
     })
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn of(seen: &TensorRows<'_>) -> Tally {
+    pub(super) fn count(seen: &TensorRows<'_>) -> Tally {
         let mut tally = Tally { constant: true, first: f64::NAN, ..Tally::default() };
         let first: Vec<f64> = if seen.rows > 0 { seen.row(0).collect() } else { Vec::new() };
         tally.first = first.first().copied().unwrap_or(f64::NAN);

@@ -33,13 +33,15 @@ pub(super) fn check(
         stopped(seen, tally),
         constant(run, seen, tally),
     ];
-    let of_positions =
-        [alike(run, seen, tally, known).or_else(|| copied(run, seen, tally, known)), one_winner(run, seen, tally)];
+    let of_positions = [
+        check_equal_rows(run, seen, tally, known).or_else(|| copied(run, seen, tally, known)),
+        one_winner(run, seen, tally),
+    ];
     of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
 }
 
 /// Checks of a tap outside the vocabulary: none that needs its rows, or the range of its operation.
-pub(super) fn of_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Vec<InspectFinding> {
+pub(super) fn check_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Vec<InspectFinding> {
     if tally.count == 0 {
         return vec![InspectFinding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
     }
@@ -253,7 +255,12 @@ fn one_token(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<bool> {
     Some(ids.iter().all(|id| *id == ids[0]))
 }
 
-fn alike(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally, known: &[Summary]) -> Option<InspectFinding> {
+fn check_equal_rows(
+    run: &InspectedDump<'_>,
+    seen: &TensorRows<'_>,
+    tally: &Tally,
+    known: &[Summary],
+) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.rows < 2 || tally.constant || !tally.finite() || seen.positions.is_none() {
         return None;
     }

@@ -13,7 +13,8 @@ use crate::judge::tensor::Difference;
 use crate::layout::pair::Pair;
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    FLUSH_ROOM, MASK_EDGE, NORMAL_F16, SCORES_SCATTER, TAIL, TAIL_BF16, UNDERFLOW, UNDERFLOW_F16, WINDOW_ROWS, sum_room,
+    MASK_EDGE, NORMAL_F16, SCORES_SCATTER, TAIL, TAIL_BF16, UNDERFLOW, UNDERFLOW_F16, UNDERFLOW_ROOM, WINDOW_ROWS,
+    sum_room,
 };
 use crate::words::number;
 
@@ -73,27 +74,27 @@ type Get<'a> = &'a (dyn Fn(usize) -> f64 + Sync);
 /// Cells that are 0 in `zeros` and have a probability in `other`.
 fn one_sided(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     match pair.site() {
-        Site::Probs => of_keys(pair, profile, least, zeros, other),
-        Site::RouterProbs => of_experts(pair, profile, least, zeros, other),
+        Site::Probs => key_leak(pair, profile, least, zeros, other),
+        Site::RouterProbs => expert_leak(pair, profile, least, zeros, other),
         _ => None,
     }
 }
 
-fn of_keys(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+fn key_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     let suspect = |i: &usize| zeros(*i) == 0.0 && other(*i).abs() > least;
     let suspects: Vec<usize> = (0..pair.len()).into_par_iter().filter(suspect).collect();
     if suspects.is_empty() {
         return None;
     }
     let limit = scattered(flushed(pair.len(), profile, zeros).max(least), (pair.len(), least), zeros, other);
-    let mask = Mask::of(pair, zeros);
+    let mask = Mask::from_zeros(pair, zeros);
     let (rows, keys) = pair.rows();
     let wrong = |&i: &usize| other(i).abs() > limit || mask.hides(i / keys % rows, i % keys);
     largest(pair, suspects.into_iter().filter(wrong), other)
 }
 
 /// The same for experts. Only the largest few may have been chosen; rounding may choose others, but the same number.
-fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+fn expert_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     let (rows, experts) = pair.rows();
     let chosen = |get: Get<'_>, row: usize| (0..experts).filter(|e| get(row * experts + e) != 0.0).count();
     let more = |row: &usize| chosen(other, *row) > chosen(zeros, *row);
@@ -139,7 +140,7 @@ fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
         f16s &= to_f16(x).to_f64() == x;
         bf16s &= to_bf16(x).to_f64() == x;
     }
-    let seen = FLUSH_ROOM * least.min(NORMAL_F16);
+    let seen = UNDERFLOW_ROOM * least.min(NORMAL_F16);
     match profile {
         _ if f16s => seen,
         Profile::Exact | Profile::F32 => UNDERFLOW,
@@ -162,7 +163,7 @@ struct Mask {
 }
 
 impl Mask {
-    fn of(pair: &Pair<'_>, values: Get<'_>) -> Mask {
+    fn from_zeros(pair: &Pair<'_>, values: Get<'_>) -> Mask {
         let (rows, keys) = pair.rows();
         if pair.shape().len() != 3 || rows == 0 || keys == 0 {
             return Mask::default();
@@ -215,7 +216,7 @@ pub(crate) struct LeakedProbability {
 
 impl LeakedProbability {
     /// From a softmax of the candidate's own scores, at the places for which `masked` holds.
-    pub(crate) fn of(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> LeakedProbability {
+    pub(crate) fn from_scores(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> LeakedProbability {
         let (_, keys) = pair.rows();
         let (mut cells, mut squares, count) = (Vec::new(), 0.0, pair.len() / keys.max(1));
         for row in 0..count {

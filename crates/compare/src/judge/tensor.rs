@@ -5,17 +5,17 @@ use std::fmt;
 use firstdiff_trace::{Cache, Site};
 
 use crate::judge::inherited::Inherited;
-use crate::judge::kept::as_kept;
+use crate::judge::kept::judge_as_cached;
 use crate::judge::leak;
 use crate::judge::leak::{Leak, LeakedProbability};
 use crate::layout::pair::{Pair, by_position};
 use crate::metrics::{Metrics, NonFinite, Squares};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, DROWNED, ENOUGH_POSITIONS,
-    FACTOR_GROWS, FACTOR_LEAVES, FACTOR_SHARE, FACTOR_SIGMAS, FEW_FACTOR_VALUES, FEW_POSITIONS, FEW_STAND_OUT,
-    FRESH_ROOM, HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM, VALUES_A_POSITION,
-    WHOLE_STANDS_OUT, inherits_most, is_masked,
+    BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, ENOUGH_POSITIONS, FACTOR_GROWS,
+    FACTOR_LEAVES, FACTOR_SHARE, FACTOR_SIGMAS, FEW_FACTOR_VALUES, FEW_POSITIONS, FEW_STAND_OUT, FRESH_ROOM,
+    HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM, SECOND_RUN_LIMIT,
+    VALUES_A_POSITION, WHOLE_STANDS_OUT, inherits_most, is_masked,
 };
 use crate::words::number;
 
@@ -154,7 +154,7 @@ pub enum Difference {
     Overflow,
 }
 
-fn of_its_own(axis: &str, place: usize, nmse: f64) -> String {
+fn relative_error_text(axis: &str, place: usize, nmse: f64) -> String {
     format!("{axis} {place} is off by NMSE {} of its own energy", number(nmse))
 }
 
@@ -188,9 +188,9 @@ impl Difference {
             Difference::Head { head, factor } => {
                 format!("head {head} is {factor:.6} times {witness}'s: a constant factor, though as small as rounding")
             }
-            Difference::Row { position: place, nmse } => of_its_own("position", *place, *nmse),
-            Difference::Channel { channel: place, nmse } => of_its_own("channel", *place, *nmse),
-            Difference::Key { key: place, nmse } => of_its_own("key", *place, *nmse),
+            Difference::Row { position: place, nmse } => relative_error_text("position", *place, *nmse),
+            Difference::Channel { channel: place, nmse } => relative_error_text("channel", *place, *nmse),
+            Difference::Key { key: place, nmse } => relative_error_text("key", *place, *nmse),
             Difference::Layout { what } => format!("{witness}'s values in other places: {what}"),
             Difference::Sum { reference, candidate } => format!(
                 "the values that are known agree, but the sum of all is {candidate:.6} where {witness}'s is {reference:.6}"
@@ -235,7 +235,7 @@ pub enum NotFiniteKind {
 }
 
 impl NotFinite {
-    fn of(found: &NonFinite, pair: &Pair<'_>) -> NotFinite {
+    fn in_pair(found: &NonFinite, pair: &Pair<'_>) -> NotFinite {
         use NotFiniteKind::{InfiniteInCandidate, InfiniteInReference, NanInCandidate, NanInReference, OtherSign};
         let tallies = [
             (NanInCandidate, &found.nan_candidate),
@@ -353,19 +353,19 @@ impl PairJudgement {
 #[derive(Clone, Debug)]
 pub struct Tolerance {
     /// NMSE of right rounding in the profile's arithmetic, including that of earlier operations.
-    pub own: f64,
+    pub cumulative: f64,
     /// NMSE of this operation's own rounding, where all its inputs were compared.
-    pub fresh: Option<f64>,
+    pub single_op: Option<f64>,
     /// What the operation may have passed on.
     pub inherited: Inherited,
     /// The type that the tap's values may have been rounded to when stored: that of the K/V cache, for keys and values.
-    pub kept: Cache,
+    pub cache_type: Cache,
     /// NMSE that a K/V cache adds to keys and values, where the profile has no room for it.
     pub cache: f64,
     /// How far from 1 a constant factor may be, beyond the profile's own.
     pub factor: f64,
     /// Whether noise could hide a head or a channel that is wrong, though the profile's rounding could not.
-    pub coarse: bool,
+    pub is_noisy: bool,
     /// How far off a single position may be, where a second run gives that; else infinite.
     pub row: f64,
 }
@@ -373,13 +373,13 @@ pub struct Tolerance {
 impl Default for Tolerance {
     fn default() -> Tolerance {
         Tolerance {
-            own: 0.0,
-            fresh: None,
+            cumulative: 0.0,
+            single_op: None,
             inherited: Inherited::default(),
-            kept: Cache::F32,
+            cache_type: Cache::F32,
             cache: 0.0,
             factor: 0.0,
-            coarse: false,
+            is_noisy: false,
             row: f64::INFINITY,
         }
     }
@@ -387,29 +387,29 @@ impl Default for Tolerance {
 
 impl Tolerance {
     /// Rounding alone.
-    pub fn own(own: f64) -> Tolerance {
-        Tolerance { own, ..Tolerance::default() }
+    pub fn rounding_only(own: f64) -> Tolerance {
+        Tolerance { cumulative: own, ..Tolerance::default() }
     }
 
     /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and below a multiple of the profile's own.
     pub fn whole(&self, profile: Profile) -> f64 {
-        let most = inherits_most(profile) * self.own + CACHE_GROWS * self.cache;
-        let most = most.min((DROWNED - self.own).max(0.0));
-        let whole = (self.own + self.inherited.usual.min(most)).min(self.beyond());
-        self.inherited.within.map_or(whole, |within| whole.min(within))
+        let most = inherits_most(profile) * self.cumulative + CACHE_GROWS * self.cache;
+        let most = most.min((SECOND_RUN_LIMIT - self.cumulative).max(0.0));
+        let whole = (self.cumulative + self.inherited.expected.min(most)).min(self.beyond());
+        self.inherited.limit.map_or(whole, |within| whole.min(within))
     }
 
     /// NMSE from which on the whole differs, whatever was inherited.
     pub fn beyond(&self) -> f64 {
-        match self.fresh {
-            Some(fresh) => FRESH_ROOM * fresh + self.inherited.most,
-            None => self.own + self.inherited.most,
+        match self.single_op {
+            Some(fresh) => FRESH_ROOM * fresh + self.inherited.max,
+            None => self.cumulative + self.inherited.max,
         }
     }
 
     /// NMSE allowed for one position, relative to its own energy, which may be small.
     fn position(&self, position: usize) -> f64 {
-        self.row.min(ROW_ROOM * self.own) + self.inherited.positions.get(position).copied().unwrap_or(0.0)
+        self.row.min(ROW_ROOM * self.cumulative) + self.inherited.positions.get(position).copied().unwrap_or(0.0)
     }
 
     /// Whether a factor exceeds what the inputs explain, `times` over: structure in the inputs is inherited. Where the factors of the inputs are known to add
@@ -422,7 +422,7 @@ impl Tolerance {
 
     /// The position that exceeds its inputs' error by many times more than the others do: a right operation treats all positions alike.
     fn outlying_position(&self, nmse: &[f64]) -> Option<usize> {
-        let (fresh, most, usual) = (self.fresh?, &self.inherited.positions, &self.inherited.usual_positions);
+        let (fresh, most, usual) = (self.single_op?, &self.inherited.positions, &self.inherited.expected_positions);
         if most.len() != nmse.len() || usual.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
             return None;
         }
@@ -441,11 +441,12 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> PairJudg
     let positions = by_position(pair, rows);
     let balanced = balanced_nmse(&positions);
     let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
-    let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
+    let kept = if outcome.agrees() { None } else { judge_as_cached(pair, profile, allowed) };
     let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
     let usual = usual_energy(&positions);
-    let worst_position = positions.iter().map(|row| beside(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
-    let (whole, own) = (allowed.whole(profile) + cost, allowed.own + cost);
+    let worst_position =
+        positions.iter().map(|row| relative_error(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
+    let (whole, own) = (allowed.whole(profile) + cost, allowed.cumulative + cost);
     PairJudgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
 }
 
@@ -476,7 +477,7 @@ pub(crate) fn outcome_of(
     }
     if !metrics.is_finite() {
         let leak = unmasked(pair, metrics.non_finite(), profile).map(Difference::Leak);
-        let not_finite = || Difference::NonFinite { found: NotFinite::of(metrics.non_finite(), pair) };
+        let not_finite = || Difference::NonFinite { found: NotFinite::in_pair(metrics.non_finite(), pair) };
         return Outcome::Differs(leak.unwrap_or_else(not_finite));
     }
     let Some(nmse) = metrics.nmse() else {
@@ -504,7 +505,7 @@ pub(crate) fn outcome_of(
     }
     // Before anything is inconclusive: an error with structure at this size has it at any larger size.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
-        .or_else(|| leak::unnormalised(pair, profile, allowed.own))
+        .or_else(|| leak::unnormalised(pair, profile, allowed.cumulative))
         .or_else(|| wrong_row(pair, positions, profile, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
@@ -521,7 +522,7 @@ fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak
     if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
         return None;
     }
-    LeakedProbability::of(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
+    LeakedProbability::from_scores(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
 }
 
 fn constant_factor(
@@ -558,7 +559,7 @@ fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profi
 
 /// Whether noise could hide a head, a channel or a key that is wrong.
 fn is_noisy(profile: Profile, allowed: &Tolerance) -> bool {
-    profile > Profile::F32 || allowed.coarse
+    profile > Profile::F32 || allowed.is_noisy
 }
 
 /// Only where noise could hide it.
@@ -603,7 +604,7 @@ fn usual_energy(positions: &[Metrics]) -> f64 {
 }
 
 /// The error relative to the position's own energy, or to `least` where that is larger.
-fn beside(row: &Metrics, least: f64) -> f64 {
+fn relative_error(row: &Metrics, least: f64) -> f64 {
     match mean_square(row) {
         // Only infinities, the same on both sides: no error.
         _ if row.compared() == 0 => 0.0,
@@ -615,9 +616,9 @@ fn beside(row: &Metrics, least: f64) -> f64 {
 
 fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let usual = usual_energy(by_position);
-    let beside = |row: &Metrics, share: f64| beside(row, share * usual);
+    let beside = |row: &Metrics, share: f64| relative_error(row, share * usual);
     // Over several operations in 16 bits, the error of a small position may become as large as that of the others.
-    let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
+    let over_several = allowed.single_op.is_none() && !allowed.inherited.positions.is_empty();
     let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_ENERGY_SHARE };
     let worst = by_position
         .iter()
@@ -643,7 +644,7 @@ fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Opti
         return None;
     }
     let inherited = (CHANNEL_INHERITS * allowed.inherited.read).max(allowed.inherited.cache);
-    let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.own.max(inherited))?;
+    let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.cumulative.max(inherited))?;
     Some(Difference::Channel { channel, nmse })
 }
 
@@ -656,7 +657,7 @@ fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<D
         return None;
     }
     let inherited = |key: usize| by_key.get(key).copied().unwrap_or(0.0_f64).max(allowed.inherited.cache);
-    let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.own.max(inherited(key)))?;
+    let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.cumulative.max(inherited(key)))?;
     Some(Difference::Key { key, nmse })
 }
 

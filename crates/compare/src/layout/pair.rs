@@ -123,7 +123,7 @@ impl<'a> Pair<'a> {
     }
 
     /// The same with other values on both sides, in the pair's own order.
-    pub(crate) fn of_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
+    pub(crate) fn pair_with_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
         let side = |values| PairElements { values, map: None };
         Pair {
             site: self.site,

@@ -38,7 +38,7 @@ pub struct Claim {
 impl Claim {
     /// The convention of this layout for the tap's site.
     pub fn convention(&self) -> LayoutConvention {
-        LayoutConvention::of(self.place.tap.site, &self.layout)
+        LayoutConvention::new(self.place.tap.site, &self.layout)
     }
 }
 
@@ -73,7 +73,7 @@ impl Resolved {
     }
 
     /// The claims with this result.
-    pub fn of(&self, evidence: LayoutEvidence) -> impl Iterator<Item = &Claim> {
+    pub fn claims_with(&self, evidence: LayoutEvidence) -> impl Iterator<Item = &Claim> {
         self.0.values().filter(move |(_, own)| *own == evidence).map(|(claim, _)| claim)
     }
 
@@ -81,7 +81,7 @@ impl Resolved {
     /// from misplaced values, unless it treats each value by itself and its result is misplaced in the same way.
     pub fn of_reader(&self, claim: &Claim, reader: Place, theirs: &Layout) -> LayoutEvidence {
         let site = reader.tap.site;
-        match keeps_places(site) && LayoutConvention::of(site, theirs).same(&claim.convention()) {
+        match keeps_places(site) && LayoutConvention::new(site, theirs).same(&claim.convention()) {
             true => self.evidence(reader).unwrap_or(LayoutEvidence::For),
             false => LayoutEvidence::For,
         }
@@ -98,7 +98,7 @@ pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<Resolv
         let evidence = witness.evidence(&claim, &resolved)?;
         resolved.0.insert(claim.place, (claim, evidence));
     }
-    let known: Vec<LayoutConvention> = resolved.of(LayoutEvidence::For).map(Claim::convention).collect();
+    let known: Vec<LayoutConvention> = resolved.claims_with(LayoutEvidence::For).map(Claim::convention).collect();
     for (claim, evidence) in resolved.0.values_mut() {
         let is_open = *evidence == LayoutEvidence::None || W::IS_OUTWEIGHED;
         if is_open && known.iter().any(|known| claim.convention().follows_from(known)) {

@@ -15,7 +15,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    pub(crate) fn of(pair: &Pair<'_>) -> Heads {
+    pub(crate) fn from_pair(pair: &Pair<'_>) -> Heads {
         Heads { values: (0..pair.len()).map(|i| pair.candidate(i)).collect(), shape: pair.shape().to_vec() }
     }
 

@@ -61,7 +61,7 @@ impl StridedLayout {
     }
 
     /// Whether the shape allows no other layout.
-    pub(crate) fn shown(&self) -> bool {
+    pub(crate) fn is_only_layout(&self) -> bool {
         self.shown
     }
 

@@ -59,14 +59,14 @@ impl Layout {
     pub fn is_shown(&self) -> bool {
         match self {
             Layout::Same | Layout::Permuted(_) => true,
-            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && self.padding().is_none(),
+            Layout::Stored(stored) => stored.is_only_layout() && stored.rows().is_none() && self.padding().is_none(),
             Layout::Reshaped | Layout::Rows { .. } => false,
         }
     }
 
     /// Whether the tensor's own shape lists the extents that are read.
     pub(crate) fn is_of_its_shape(&self) -> bool {
-        !matches!(self, Layout::Stored(stored) if !stored.shown())
+        !matches!(self, Layout::Stored(stored) if !stored.is_only_layout())
     }
 
     /// In words; `witness` is the name of the other side.

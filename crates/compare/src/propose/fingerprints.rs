@@ -47,7 +47,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    fn of(mut sorted: Vec<f64>) -> Option<Fingerprint> {
+    fn from_values(mut sorted: Vec<f64>) -> Option<Fingerprint> {
         if sorted.len() < FEW_FINGERPRINT_VALUES || sorted.iter().any(|x| x.is_nan()) {
             return None;
         }
@@ -90,7 +90,7 @@ pub(crate) struct Fingerprints {
 impl Fingerprints {
     /// The fingerprints of `entries`. For a run in one pass, of some rows too; for a run in steps, of whole taps too, where a tensor has one of these
     /// `sizes`.
-    pub(crate) fn of(
+    pub(crate) fn collect(
         reference: &Dump,
         entries: &[&Entry],
         sequence: usize,
@@ -107,12 +107,12 @@ impl Fingerprints {
                 prints.keys.extend(entry.shape.last());
             }
             for row in ROWS.filter(|_| one_pass) {
-                if let Some(print) = row_of(entry, &values, row).and_then(Fingerprint::of) {
+                if let Some(print) = row_of(entry, &values, row).and_then(Fingerprint::from_values) {
                     let place = Place { step: row as u32, ..place };
                     prints.rows.entry(print.sorted.len()).or_default().push((place, print));
                 }
             }
-            if let Some(print) = Fingerprint::of(values) {
+            if let Some(print) = Fingerprint::from_values(values) {
                 prints.whole.entry(print.sorted.len()).or_default().push((place, print));
             }
         }
@@ -124,18 +124,24 @@ impl Fingerprints {
         let values = tensor.values().to_f64();
         let shape = tensor.shape();
         let mut near = Vec::new();
-        self.of_part(&values, shape, TensorForm::Whole, &mut near);
+        self.find_in_part(&values, shape, TensorForm::Whole, &mut near);
         let counts = (2..=SEQUENCES).filter(|n| values.len().is_multiple_of(*n) && self.sequence < *n);
         for count in counts.filter(|n| shape.len() == 1 || shape.first() == Some(n)) {
             let length = values.len() / count;
             let part = &values[self.sequence * length..][..length];
             let form = TensorForm::Sequence { index: self.sequence, count };
-            self.of_part(part, shape.get(1..).unwrap_or_default(), form, &mut near);
+            self.find_in_part(part, shape.get(1..).unwrap_or_default(), form, &mut near);
         }
         near
     }
 
-    fn of_part(&self, values: &[f64], shape: &[usize], form: TensorForm, near: &mut Vec<(Place, TensorForm, f64)>) {
+    fn find_in_part(
+        &self,
+        values: &[f64],
+        shape: &[usize],
+        form: TensorForm,
+        near: &mut Vec<(Place, TensorForm, f64)>,
+    ) {
         self.against(&self.whole, values, form, near);
         if form == TensorForm::Whole {
             self.against(&self.rows, values, TensorForm::Row, near);
@@ -163,7 +169,7 @@ impl Fingerprints {
         near: &mut Vec<(Place, TensorForm, f64)>,
     ) {
         let Some(others) = prints.get(&values.len()) else { return };
-        let Some(own) = Fingerprint::of(values.to_vec()) else { return };
+        let Some(own) = Fingerprint::from_values(values.to_vec()) else { return };
         near.extend(others.iter().filter_map(|(place, print)| Some((*place, form, print.nmse(&own)?))));
     }
 }
@@ -190,7 +196,10 @@ fn appended(
         for entry in of_tap {
             values.extend(reference.read(entry)?.values().to_f64());
         }
-        prints.entry(size).or_default().extend(Fingerprint::of(values).map(|print| (Place { step: 0, tap }, print)));
+        prints
+            .entry(size)
+            .or_default()
+            .extend(Fingerprint::from_values(values).map(|print| (Place { step: 0, tap }, print)));
     }
     Ok(prints)
 }

@@ -187,11 +187,11 @@ pub(crate) fn score(template: &str, site: Site) -> usize {
     let words = WORDS.iter().find(|(of, _)| *of == site).map_or("", |(_, words)| words);
     let said =
         words.split_whitespace().filter(|word| name.contains(&format!("_{word}_"))).map(|word| 2 * word.len()).max();
-    said.unwrap_or(usize::from(alike(&name, site.name()) > 0.7))
+    said.unwrap_or(usize::from(similarity(&name, site.name()) > 0.7))
 }
 
 /// The similarity of two names: the share of letter pairs that they have in common.
-fn alike(one: &str, other: &str) -> f64 {
+fn similarity(one: &str, other: &str) -> f64 {
     let pairs = |text: &str| -> BTreeSet<(char, char)> {
         let letters: Vec<char> = text.chars().filter(|c| c.is_ascii_alphabetic()).collect();
         letters.windows(2).map(|pair| (pair[0], pair[1])).collect()

@@ -103,7 +103,7 @@ impl NameMatch {
     }
 
     /// The step that a rule has to add to the name; `None` where the name of a row may contain it elsewhere.
-    fn due(&self) -> Option<u32> {
+    fn step_to_add(&self) -> Option<u32> {
         match (self.says_step, self.form) {
             (true, _) => Some(0),
             (false, TensorForm::Row) => None,
@@ -140,7 +140,7 @@ pub fn propose(
     let names: Vec<String> = unnamed(reference, candidate).cloned().collect();
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
     let sizes: BTreeSet<usize> = names.iter().filter_map(|name| candidate.unmapped_size(name)).collect();
-    let prints = Fingerprints::of(reference, &free, sequence, &sizes)?;
+    let prints = Fingerprints::collect(reference, &free, sequence, &sizes)?;
     let own = own_values(candidate, &sizes)?;
     let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
     for (number, name) in names.iter().enumerate() {
@@ -348,12 +348,12 @@ fn rule(name: &str, tap: &str) -> Option<Names> {
 fn rules(matches: &[NameMatch], all: &[String], layers: u32) -> Vec<Proposal> {
     let mut sites: BTreeMap<_, Vec<&NameMatch>> = BTreeMap::new();
     for m in matches {
-        sites.entry((m.due(), m.place.tap.site)).or_default().push(m);
+        sites.entry((m.step_to_add(), m.place.tap.site)).or_default().push(m);
     }
     let mut proposals = Vec::new();
     for ((step, site), of_site) in &sites {
         let Some(step) = step else {
-            proposals.extend(of_rows(of_site, all));
+            proposals.extend(rule_of_rows(of_site, all));
             continue;
         };
         let of_match = |m: &&NameMatch| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
@@ -384,7 +384,7 @@ fn rules(matches: &[NameMatch], all: &[String], layers: u32) -> Vec<Proposal> {
 }
 
 /// The rule of a tap with one tensor per row, with the token's number in its name, or behind it.
-fn of_rows(matches: &[&NameMatch], all: &[String]) -> Option<Proposal> {
+fn rule_of_rows(matches: &[&NameMatch], all: &[String]) -> Option<Proposal> {
     let first = matches.first()?;
     let tap = first.place.tap.in_layers("{N}");
     let fits = |name: &&String| {

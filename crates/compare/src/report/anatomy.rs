@@ -37,7 +37,7 @@ pub struct Anatomy {
 
 impl Anatomy {
     /// Adds a change at index `at`, if the wrong numbers carry enough evidence to claim it; `nmse` is their error.
-    pub(crate) fn take_up(&mut self, at: usize, undone: Transform, nmse: f64) {
+    pub(crate) fn add_change(&mut self, at: usize, undone: Transform, nmse: f64) {
         if self.account(&undone, nmse).is_none_or(|account| account.is_paid()) {
             self.explained_by.insert(at, undone);
         }
@@ -282,7 +282,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         }
     }
     for undone in explained_by {
-        anatomy.take_up(anatomy.explained_by.len(), undone, nmse);
+        anatomy.add_change(anatomy.explained_by.len(), undone, nmse);
     }
     anatomy
 }

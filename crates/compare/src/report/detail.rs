@@ -85,7 +85,7 @@ pub struct Maps {
 }
 
 impl Bars {
-    fn of(sums: &[Squares]) -> Bars {
+    fn group(sums: &[Squares]) -> Bars {
         let each = sums.len().div_ceil(BARS).max(1);
         let nmse = sums.chunks(each).map(|group| group.iter().fold(Squares::default(), |a, b| a + *b).relative());
         Bars { each, count: sums.len(), nmse: nmse.collect() }
@@ -94,7 +94,7 @@ impl Bars {
 
 impl TapDetail {
     /// The detail of two paired tensors. Scores masked on both sides are left out.
-    pub fn of(pair: &Pair<'_>) -> TapDetail {
+    pub fn measure(pair: &Pair<'_>) -> TapDetail {
         if pair.is_empty() {
             return TapDetail::default();
         }
@@ -142,8 +142,8 @@ impl TapDetail {
             at
         };
         let value = |i: usize| Apart { index: index(i), reference: pair.reference(i), candidate: pair.candidate(i) };
-        let [positions, heads, channels] = [by_position, by_head, by_channel].map(|sums| Bars::of(&sums));
-        let maps = (pair.site() == Site::Probs && pair.shape().len() == 3).then(|| Maps::of(pair, &heads));
+        let [positions, heads, channels] = [by_position, by_head, by_channel].map(|sums| Bars::group(&sums));
+        let maps = (pair.site() == Site::Probs && pair.shape().len() == 3).then(|| Maps::worst_head(pair, &heads));
         let worst = worst.0.into_iter().map(|(i, _)| value(i)).collect();
         let rows = pair.rows().0;
         let ends = |first: usize| [first, (first + positions.each).min(rows) - 1].map(|row| pair.token_position(row));
@@ -167,7 +167,7 @@ fn run_of_head(pair: &Pair<'_>, heads: usize, row: usize) -> usize {
 }
 
 impl Maps {
-    fn of(pair: &Pair<'_>, heads: &Bars) -> Maps {
+    fn worst_head(pair: &Pair<'_>, heads: &Bars) -> Maps {
         let &[_, queries, keys] = pair.shape() else { unreachable!("asked of three axes") };
         let worst = (0..heads.nmse.len()).max_by(|&a, &b| heads.nmse[a].total_cmp(&heads.nmse[b]));
         // The first of the heads that share a bar.

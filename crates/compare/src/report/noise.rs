@@ -7,7 +7,7 @@ use firstdiff_trace::Site;
 use crate::graph::Place;
 use crate::report::{Report, TapReport};
 use crate::tolerance::context::{FEW_NOISE_ROWS, NOISE_OF_FEW_ROWS, NOISE_ROW_ROOM};
-use crate::tolerance::judge::DROWNED;
+use crate::tolerance::judge::SECOND_RUN_LIMIT;
 
 /// The distance of a second right run from the reference.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +41,7 @@ impl TapNoise {
 
     /// Whether the second run is too far off to serve as a measure, or NaN.
     pub fn is_drowned(self) -> bool {
-        self.nmse.is_nan() || self.nmse > DROWNED
+        self.nmse.is_nan() || self.nmse > SECOND_RUN_LIMIT
     }
 }
 
@@ -53,7 +53,7 @@ fn rows(tap: &TapReport) -> usize {
 impl Noise {
     /// The distances by the comparison of the second run with the reference, for the places that `both` recorded. A tap that is equal bit for bit shows
     /// nothing about another arithmetic.
-    pub fn of(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
+    pub fn measure(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
         let of_tap = |tap: &TapReport| {
             // A tap that both recorded but that could not be compared counts as infinitely far off.
             let nmse = tap.size().unwrap_or(f64::INFINITY);

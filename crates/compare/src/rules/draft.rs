@@ -14,7 +14,7 @@ pub(super) struct Draft {
 
 impl Draft {
     /// No changes yet.
-    pub(super) fn of(taps: &[TapJudgement]) -> Draft {
+    pub(super) fn new(taps: &[TapJudgement]) -> Draft {
         Draft { taps: taps.to_vec(), changed: BTreeSet::new() }
     }
 

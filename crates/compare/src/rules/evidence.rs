@@ -38,7 +38,7 @@ impl Witness for Reference<'_, '_> {
         let Some(index) = self.index(claim.place) else { return Ok(LayoutEvidence::None) };
         let own = claim.convention();
         if claim.layout.rows().is_some() {
-            let rows = self.of_rows(claim, index, resolved)?;
+            let rows = self.row_evidence(claim, index, resolved)?;
             if rows != LayoutEvidence::For || own.is_of_rows_alone() {
                 return Ok(rows);
             }
@@ -107,7 +107,7 @@ impl Reference<'_, '_> {
     }
 
     fn convention(&self, index: usize, layout: &Layout) -> LayoutConvention {
-        LayoutConvention::of(self.site(index), layout)
+        LayoutConvention::new(self.site(index), layout)
     }
 
     fn is_compared(&self, index: usize) -> bool {
@@ -129,7 +129,7 @@ impl Reference<'_, '_> {
     }
 
     /// The evidence for or against the dump's own RoPE order of the rows of Q or K.
-    fn of_rows(&self, claim: &Claim, index: usize, resolved: &Resolved) -> Result<LayoutEvidence, DumpError> {
+    fn row_evidence(&self, claim: &Claim, index: usize, resolved: &Resolved) -> Result<LayoutEvidence, DumpError> {
         let rows = claim.layout.rows();
         if self.run.declared() == rows {
             return Ok(LayoutEvidence::For);
@@ -180,9 +180,12 @@ impl Reference<'_, '_> {
     /// Whether what `reader` computes from `index` is a rotation of it: in this layout, and as both stand.
     fn rotates(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
         let own = self.convention(index, layout);
-        let like = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(&own);
+        let like = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).same(&own);
         let both = |alignment: &TapJudge<'_>, in_layout: Option<Pair<'_>>| {
-            (in_layout.map(|pair| Heads::of(&pair)), alignment.under(&Layout::Same).map(|pair| Heads::of(&pair)))
+            (
+                in_layout.map(|pair| Heads::from_pair(&pair)),
+                alignment.under(&Layout::Same).map(|pair| Heads::from_pair(&pair)),
+            )
         };
         let from =
             self.run.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
@@ -214,7 +217,7 @@ impl Reference<'_, '_> {
     /// The evidence of a reader that differs: one that is nearly right in this order, and far off as it stands, may have its own mistake.
     fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<LayoutEvidence, DumpError> {
         let says = |alignment: &TapJudge<'_>, _| {
-            let same = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(own);
+            let same = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).same(own);
             let plain = alignment.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
             match alignment.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
                 true => LayoutEvidence::None,

@@ -77,7 +77,7 @@ impl ComparisonContext<'_> {
         match self.alignment() {
             Some(alignment) => alignment.cells.clone(),
             None => {
-                Chunks::of(self.reference).as_ref().or(self.plan.chunks.as_ref()).map_or(Vec::new(), Chunks::ranges)
+                Chunks::find(self.reference).as_ref().or(self.plan.chunks.as_ref()).map_or(Vec::new(), Chunks::ranges)
             }
         }
     }
@@ -89,7 +89,7 @@ impl ComparisonContext<'_> {
             let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
             entry.step > 0 || (shape.len() == site.axes().len() && shape[site.position_axis()] > 1)
         };
-        Chunks::of(reference).is_some_and(|chunks| chunks.total() > 1) || reference.entries().iter().any(several)
+        Chunks::find(reference).is_some_and(|chunks| chunks.total() > 1) || reference.entries().iter().any(several)
     }
 }
 

@@ -26,7 +26,7 @@ impl ComparisonContext<'_> {
         let claims =
             here.filter_map(|(place, here)| Some(Claim { place: *place, layout: here.provisional()?.clone() }));
         let resolved = resolve(claims.collect(), &mut Reference::new(self, taps))?;
-        let mut draft = Draft::of(taps);
+        let mut draft = Draft::new(taps);
         for (index, (place, here)) in self.graph.places().iter().zip(taps).enumerate() {
             match (resolved.evidence(*place), here.provisional()) {
                 (Some(LayoutEvidence::None), Some(layout)) => draft.set(index, cannot_tell(layout)),
@@ -34,7 +34,8 @@ impl ComparisonContext<'_> {
                 _ => {}
             }
         }
-        let known = [LayoutEvidence::For, LayoutEvidence::None].into_iter().flat_map(|evidence| resolved.of(evidence));
+        let known =
+            [LayoutEvidence::For, LayoutEvidence::None].into_iter().flat_map(|evidence| resolved.claims_with(evidence));
         self.measure_in_conventions(&mut draft, &known.map(Claim::convention).collect::<Vec<_>>())?;
         self.doubt_unlike_rows(&mut draft);
         Ok(draft.into_changes())
@@ -86,7 +87,7 @@ impl ComparisonContext<'_> {
                 draft.set(index, judged);
             }
             let (off, permuted) = match &draft[index] {
-                TapJudgement::Compared(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => {
+                TapJudgement::Compared(judged) if judged.judgement.outcome.agrees() || judged.as_stored.is_some() => {
                     continue;
                 }
                 TapJudgement::Compared(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
@@ -106,7 +107,9 @@ impl ComparisonContext<'_> {
                 let ordered = match stored.in_order() {
                     // Extents listed in another order than memory has; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
-                    false => known.iter().any(|known| LayoutConvention::of(place.tap.site, layout).follows_from(known)),
+                    false => {
+                        known.iter().any(|known| LayoutConvention::new(place.tap.site, layout).follows_from(known))
+                    }
                 };
                 let padded = stored.padding().is_none() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.padding().is_some() || stored.moves())
@@ -211,7 +214,7 @@ fn cannot_tell(layout: &Layout) -> TapJudgement {
 /// A tap as it stands, without its unconfirmed layout.
 pub(super) fn as_it_stands(found: &TapJudgement) -> TapJudgement {
     let TapJudgement::Compared(judged) = found else { return TapJudgement::NotRecorded };
-    match &judged.plain {
+    match &judged.as_stored {
         Some(AsStored::ShapeMismatch(reason)) => TapJudgement::ShapeMismatch(reason.clone()),
         Some(AsStored::Compared(plain)) => {
             let (shape, positions) = (judged.shape.clone(), judged.positions.clone());
@@ -221,7 +224,7 @@ pub(super) fn as_it_stands(found: &TapJudgement) -> TapJudgement {
                 shape,
                 positions,
                 layout: Layout::Same,
-                plain: None,
+                as_stored: None,
                 part: judged.part.clone(),
             })
         }

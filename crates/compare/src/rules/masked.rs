@@ -21,7 +21,7 @@ use crate::tolerance::judge::MASKED;
 impl ComparisonContext<'_> {
     /// Forgives scores that are right wherever the reference has any, where nothing is computed from the others; adds a note.
     pub(crate) fn forgive_hidden(&self, taps: &[TapJudgement]) -> Ruled {
-        let mut draft = Draft::of(taps);
+        let mut draft = Draft::new(taps);
         let mut forgiven = Vec::new();
         // Later readers are decided first.
         for index in (0..taps.len()).rev() {
@@ -39,7 +39,7 @@ impl ComparisonContext<'_> {
             }
             let seen = self.with_pair(place, &layout, |pair, own| self.where_seen(pair, own))?.flatten();
             if let Some(judgement) = seen {
-                let judged = Compared { judgement, shape, positions, layout, plain: None, part: None };
+                let judged = Compared { judgement, shape, positions, layout, as_stored: None, part: None };
                 draft.set(index, TapJudgement::from(judged));
                 forgiven.push(place);
             }
@@ -91,7 +91,7 @@ impl ComparisonContext<'_> {
         }
         let profile = self.options.profile;
         let given = self.with_pair(place, layout, |pair, _| {
-            let shares = LeakedProbability::of(pair, |i| pair.reference(i) <= MASKED);
+            let shares = LeakedProbability::from_scores(pair, |i| pair.reference(i) <= MASKED);
             (shares.leak(pair, profile).is_some(), shares.mean_square)
         })?;
         let Some((leaks, mean_square)) = given else { return Ok(false) };
@@ -120,7 +120,7 @@ impl ComparisonContext<'_> {
         let left = TensorRef { values: &reference, shape: pair.shape(), rows: None };
         let right = TensorRef { values: &candidate, shape: pair.shape(), rows: None };
         let masked = Pair::new(pair.site(), &left, &right, None).ok()?;
-        let judgement = judge(&masked, self.options.profile, &Tolerance::own(own));
+        let judgement = judge(&masked, self.options.profile, &Tolerance::rounding_only(own));
         judgement.outcome.agrees().then_some(PairJudgement { outcome: Outcome::Rounding, ..judgement })
     }
 }

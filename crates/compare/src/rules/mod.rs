@@ -64,7 +64,7 @@ pub(crate) fn attribute(run: &ComparisonContext<'_>, judged: JudgedTaps) -> Resu
         let changes = rule(run, &attributed.taps)?;
         attributed.notes.extend(changes.note);
         for (index, judged) in changes.taps {
-            let news = judged.news(stage, attributed.log[index].last());
+            let news = judged.changed_entry(stage, attributed.log[index].last());
             attributed.log[index].extend(news);
             attributed.taps[index] = judged;
         }

@@ -69,7 +69,7 @@ impl ComparisonContext<'_> {
             if !judged.judgement.outcome.agrees() {
                 continue;
             }
-            let (layout, allowed) = (judged.layout.clone(), Tolerance::own(judged.judgement.allowed));
+            let (layout, allowed) = (judged.layout.clone(), Tolerance::rounding_only(judged.judgement.allowed));
             for (name, tensor, _) in &others {
                 let values = tensor.values();
                 let judge = |alignment: &TapJudge<'_>, _| {
@@ -82,7 +82,7 @@ impl ComparisonContext<'_> {
                     let what = format!("{name}'s is off ({nmse}), {many}'s agrees");
                     let outcome = Outcome::Differs(Difference::Replica { what });
                     let judgement = PairJudgement { outcome, ..own };
-                    let blamed = Compared { judgement, plain: None, ..Compared::clone(judged) };
+                    let blamed = Compared { judgement, as_stored: None, ..Compared::clone(judged) };
                     changes.taps.insert(index, TapJudgement::from(blamed));
                     break;
                 }

@@ -16,7 +16,7 @@ use crate::taps::judge_taps;
 impl ComparisonContext<'_> {
     /// Taps that differ behind tokens sent elsewhere: judged again at the tokens before the first of these, or not at all.
     pub(crate) fn judge_behind_choices(&self, taps: &[TapJudgement]) -> Ruled {
-        let mut draft = Draft::of(taps);
+        let mut draft = Draft::new(taps);
         self.undecided(taps)?.into_iter().for_each(|(index, judged)| draft.set(index, judged));
         let flips: Vec<(Token, usize)> = self.flips(&draft).collect();
         let Some(&(token, at)) = flips.iter().min() else { return Ok(Changes::default()) };
@@ -54,7 +54,7 @@ impl ComparisonContext<'_> {
             _ => (0..row).collect(),
         };
         let options = Options { rows: Some(Rows::List(rows)), ..self.options.clone() };
-        let run = ComparisonContext::of(self.reference, self.candidate, self.graph, &options);
+        let run = ComparisonContext::new(self.reference, self.candidate, self.graph, &options);
         Ok(attribute(&run, judge_taps(&run, &mut |_, _| ())?)?.taps)
     }
 

@@ -25,7 +25,7 @@ impl ComparisonContext<'_> {
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
         // Most of its tokens are those of the reference.
-        if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_clear) {
+        if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_no_padding) {
             return Ok(Changes::default());
         }
         if self.has_right_rows(taps)? {
@@ -85,7 +85,7 @@ impl ComparisonContext<'_> {
                 named(&alignment.reference, end) && named(&alignment.candidate, end)
             }
             None => [self.reference, self.candidate].into_iter().all(|dump| {
-                let chunks = Chunks::of(dump);
+                let chunks = Chunks::find(dump);
                 chunks.is_some_and(|chunks| {
                     chunks.ranges().get(step as usize).is_some_and(|range| named(&chunks, range.end))
                 })
@@ -138,7 +138,8 @@ impl ComparisonContext<'_> {
             let (ours, theirs) = (alignment.reference.total(), alignment.candidate.total());
             let straddles = alignment.candidate.ranges().iter().any(|range| range.start < ours && ours < range.end);
             let named = alignment.candidate.ids.is_some();
-            return (straddles && !named && alignment.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
+            return (straddles && !named && alignment.tokens_differ_at.is_none())
+                .then(|| more(theirs, ours, "the candidate"));
         }
         let tokens = self.candidate.meta().tokens.as_ref().map(Vec::len);
         let mut places = self.graph.places().iter().zip(found);

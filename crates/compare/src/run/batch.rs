@@ -17,7 +17,7 @@ pub struct Sequences {
 
 impl Sequences {
     /// How many sequences each side holds. A shape that a single sequence may also have shows a batch only where the other side's shape decides it.
-    pub fn of(reference: &Dump, candidate: &Dump) -> Sequences {
+    pub fn count_in(reference: &Dump, candidate: &Dump) -> Sequences {
         let mut found = Sequences {
             reference: Batch::detect(reference, &|tap, step| single(candidate, tap, step)),
             candidate: Batch::detect(candidate, &|tap, step| single(reference, tap, step)),

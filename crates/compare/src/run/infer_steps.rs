@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, Entry, Tap};
 
 use crate::layout::rows::{are_all, squeezed};
-use crate::run::steps::{Chunks, held};
+use crate::run::steps::{Chunks, length_witnesses};
 
 /// The steps of which a dump holds anything.
 pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
@@ -14,7 +14,7 @@ pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
 
 /// The chunks of the candidate: as it declares or shows, else as the reference's rows and steps count them.
 pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Option<Chunks> {
-    let own = Chunks::of(candidate);
+    let own = Chunks::find(candidate);
     let unsaid = |lengths| Chunks { lengths, ids: None };
     match beyond_the_prefill(candidate, reference, ours) {
         // However dump.json divides its ids: it has no steps.
@@ -62,7 +62,7 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
         return None;
     }
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    for theirs in held(candidate).filter(|held| held.whole) {
+    for theirs in length_witnesses(candidate).filter(|held| held.whole) {
         let ours = reference.find(theirs.tap, 0).filter(|entry| are_all(&entry.rows));
         let held = theirs.shape.iter().product::<usize>();
         let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) else {
@@ -93,8 +93,8 @@ pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
         let decoded = candidate.meta().decode_tokens.as_ref().map_or(0, Vec::len);
         ids.len() + decoded
     });
-    let Some(ours) = Chunks::of(reference) else { return candidate };
-    if Chunks::of(&candidate).is_some_and(|own| own.lengths.iter().any(|&length| length > 1)) {
+    let Some(ours) = Chunks::find(reference) else { return candidate };
+    if Chunks::find(&candidate).is_some_and(|own| own.lengths.iter().any(|&length| length > 1)) {
         return candidate;
     }
     let tokens = told.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());

@@ -10,7 +10,7 @@ use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::run::infer_steps::steps;
 use crate::run::slice::{AxisOrder, Cut, CutError, custom, cut};
-use crate::run::steps::shown;
+use crate::run::steps::lengths_by_shapes;
 use crate::tolerance::run::SAME_TOKENS;
 
 /// The positions of a prefill that are tokens, of how many, and how that is known.
@@ -41,7 +41,7 @@ pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[SequenceTokens
 /// Whether the positions that a tap holds in a layout beyond those compared are padding: the prefill as a whole must have as many. That the compared rows
 /// agree proves no padding where no id, mask or other tap shows it; a decode step has none.
 pub fn is_padded(dump: &Dump, step: u32, layout: &Layout) -> bool {
-    layout.padding().is_none_or(|(held, _)| step == 0 && shown(dump, 0)[0] == Some(held))
+    layout.padding().is_none_or(|(held, _)| step == 0 && lengths_by_shapes(dump, 0)[0] == Some(held))
 }
 
 /// What the mask says.
@@ -96,9 +96,9 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
 fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option<TokenRange> {
     let ids = dump.meta().tokens.as_ref()?;
     if let Some(side) = dump.meta().padding {
-        let (all, count) = (shown(dump, 0)[0]?, ids.len());
+        let (all, count) = (lengths_by_shapes(dump, 0)[0]?, ids.len());
         let from = if side == PaddingSide::Left { all.checked_sub(count)? } else { 0 };
-        return (count <= all).then(|| TokenRange::of(from..from + count, all, "by the side that is named"));
+        return (count <= all).then(|| TokenRange::new(from..from + count, all, "by the side that is named"));
     }
     let wanted = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
     let all = ids.len();
@@ -111,7 +111,7 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option
             |fed: &SequenceTokens| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
         (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
-            .then(|| TokenRange::of(range, all, "by its token ids"))
+            .then(|| TokenRange::new(range, all, "by its token ids"))
     };
     at(all - wanted.len()).or_else(|| at(0))
 }
@@ -125,7 +125,7 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
     };
     let decoded = dump.meta().decode_tokens.as_ref().map_or(0, Vec::len);
     let last = steps(dump).last().map_or(0, |&last| last as usize);
-    let rows = shown(dump, last.min(decoded));
+    let rows = lengths_by_shapes(dump, last.min(decoded));
     // Its tokens may be in other chunks: all of them are recorded.
     if rows.iter().copied().sum::<Option<usize>>() == Some(count + decoded) {
         return Ok(None);
@@ -161,11 +161,11 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
     }
     let from = if before > behind { all - count } else { 0 };
     let by = "nearer so; nothing names the side ('padding' or 'attention_mask' in dump.json)";
-    Ok((before != behind).then(|| TokenRange::of(from..from + count, all, by)))
+    Ok((before != behind).then(|| TokenRange::new(from..from + count, all, by)))
 }
 
 impl TokenRange {
-    fn of(range: Range<usize>, all: usize, by: &'static str) -> TokenRange {
+    fn new(range: Range<usize>, all: usize, by: &'static str) -> TokenRange {
         TokenRange { range, all, by, doubted: None }
     }
 
@@ -240,7 +240,7 @@ fn cut_entry(whole: &Arc<Dump>, entry: Entry, cuts: Vec<Cut>) -> Entry {
     let whole = Arc::clone(whole);
     Entry::computed(tap, step, shape, dtype, rows, move || {
         let tensor = whole.read(&entry)?;
-        let cut = |tensor: Option<Tensor>, cut: &Cut| tensor.and_then(|tensor| cut.of(tensor));
+        let cut = |tensor: Option<Tensor>, cut: &Cut| tensor.and_then(|tensor| cut.apply(tensor));
         let reason = || "a tensor is not of its shape".to_owned();
         cuts.iter()
             .fold(Some(tensor), cut)

@@ -184,7 +184,7 @@ impl Cut {
     }
 
     /// The elements, cut out of the tap's tensor. `None` where that is not the tensor that the cut was made for.
-    pub(crate) fn of(&self, tensor: Tensor) -> Option<Tensor> {
+    pub(crate) fn apply(&self, tensor: Tensor) -> Option<Tensor> {
         if self.extent == 0 {
             return Some(tensor);
         }

@@ -16,33 +16,33 @@ pub(crate) type Edit = ([bool; 2], [usize; 2], [Option<i64>; 2]);
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEdits {
     pub(crate) edits: Vec<Edit>,
-    alike: usize,
+    equal_count: usize,
     /// How many tokens either side has.
     pub counts: [usize; 2],
     /// The candidate's ids, where all are known.
     pub ids: Option<Vec<i64>>,
     /// The largest NMSE between two rows taken for the same token's; 0 where ids decide it.
-    pub apart: f64,
+    pub largest_nmse: f64,
     /// Whether nothing else explains it: neither padding, nor a wrong row of the right token.
-    pub is_certain: bool,
+    pub is_proved: bool,
     /// Whether it is that, or an exchange of rows between similar tokens: nothing there is padding.
-    pub is_clear: bool,
+    pub is_no_padding: bool,
 }
 
 impl TokenEdits {
     /// Whether one side has more tokens at its front, and nothing else is changed: that may be padding.
     pub fn are_in_front(&self) -> bool {
-        self.edits.iter().all(|(_, at, _)| at.contains(&0)) && self.alike == self.counts[0].min(self.counts[1])
+        self.edits.iter().all(|(_, at, _)| at.contains(&0)) && self.equal_count == self.counts[0].min(self.counts[1])
     }
 
     /// The changes between two lists of ids, where most are equal and not only their ends differ.
-    pub fn of_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
+    pub fn compare_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
         let apart = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
-        TokenEdits::laid([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &apart)
+        TokenEdits::align([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &apart)
     }
 
     /// Aligns two sequences. `apart` gives the distance of a token of one from a token of the other where they are the same.
-    fn laid(
+    fn align(
         [n, m]: [usize; 2],
         ids: [Option<&[i64]>; 2],
         apart: &dyn Fn(usize, usize) -> Option<f64>,
@@ -75,7 +75,15 @@ impl TokenEdits {
         let apart = pairs.iter().filter_map(|&[a, b]| apart(a, b)).fold(0.0, f64::max);
         let is_certain = apart <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
         let is_clear = is_certain || (n == m && edits.iter().all(is_within));
-        Some(TokenEdits { edits, alike: pairs.len(), counts: [n, m], ids, apart, is_clear, is_certain })
+        Some(TokenEdits {
+            edits,
+            equal_count: pairs.len(),
+            counts: [n, m],
+            ids,
+            largest_nmse: apart,
+            is_no_padding: is_clear,
+            is_proved: is_certain,
+        })
     }
 }
 
@@ -91,7 +99,7 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     let h0 = Tap { layer: None, site: Site::H0 };
     let ids = [reference, candidate].map(|dump| dump.meta().tokens.as_deref());
     let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
-        return Ok(ids[0].zip(ids[1]).and_then(|(ours, theirs)| TokenEdits::of_ids(ours, theirs)));
+        return Ok(ids[0].zip(ids[1]).and_then(|(ours, theirs)| TokenEdits::compare_ids(ours, theirs)));
     };
     if theirs.iter().any(|row| row.len() != ours[0].len() || row.iter().all(|x| *x == 0.0 || !x.is_finite())) {
         return Ok(None);
@@ -102,11 +110,11 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     };
     let counts = [ours.len(), theirs.len()];
     let ids = [0, 1].map(|side| ids[side].filter(|ids| ids.len() == counts[side]));
-    let Some(mut edits) = TokenEdits::laid(counts, ids, &apart) else { return Ok(None) };
+    let Some(mut edits) = TokenEdits::align(counts, ids, &apart) else { return Ok(None) };
     // One more token at the front is not padding if later positions saw it.
-    if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.apart <= OTHER_TOKEN / 100.0 {
-        edits.is_certain = (counts[0] > counts[1] || apart(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
-        edits.is_clear = edits.is_certain;
+    if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.largest_nmse <= OTHER_TOKEN / 100.0 {
+        edits.is_proved = (counts[0] > counts[1] || apart(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
+        edits.is_no_padding = edits.is_proved;
     }
     Ok(Some(edits))
 }

@@ -42,7 +42,7 @@ impl ComparisonContext<'_> {
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
             (left, right) => {
-                let apart = self.apart(place).map(TapJudgement::NotComparable);
+                let apart = self.not_joined_reason(place).map(TapJudgement::NotComparable);
                 return settled(apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some())));
             }
         };
@@ -89,7 +89,7 @@ impl ComparisonContext<'_> {
         let (left, right) = match self.both_open(place) {
             (Some(left), Some(right)) => (left, right),
             (left, right) => {
-                let why = self.apart(place).or_else(|| self.unreadable(place));
+                let why = self.not_joined_reason(place).or_else(|| self.unreadable(place));
                 let apart = why.map(|reason| self.as_declared(place, TapJudgement::NotComparable(reason)));
                 let settled = apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some()));
                 return AlignedTap::Settled(settled);

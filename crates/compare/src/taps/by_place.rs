@@ -50,7 +50,8 @@ impl ComparisonContext<'_> {
         };
         let Some([_, own]) = both(place.tap).filter(fits) else { return Ok(None) };
         let [left, right] = &chosen;
-        let grids = Grid::of(self.reference, left, &left.shape)?.zip(Grid::of(self.candidate, right, &right.shape)?);
+        let grids =
+            Grid::read(self.reference, left, &left.shape)?.zip(Grid::read(self.candidate, right, &right.shape)?);
         let Some(order) = grids.and_then(|(ours, theirs)| order_of_places(ours.rows().zip(theirs.rows()))) else {
             return Ok(None);
         };

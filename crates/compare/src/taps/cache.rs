@@ -15,12 +15,12 @@ impl ComparisonContext<'_> {
         let cache = beyond_the_profile(self.options.profile, self.options.cache);
         let noise = self.noise(place);
         Tolerance {
-            kept: if self.is_kept(place.tap) { cache } else { Cache::F32 },
+            cache_type: if self.is_kept(place.tap) { cache } else { Cache::F32 },
             cache: cache_nmse(cache),
             factor: noise.map_or(0.0, |noise| noise.factor_off()),
             row: noise.map_or(f64::INFINITY, |noise| noise.position()),
-            coarse: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
-            ..Tolerance::own(own)
+            is_noisy: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
+            ..Tolerance::rounding_only(own)
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    pub(crate) fn of(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
+    pub(crate) fn read(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         Ok(Grid::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
@@ -100,7 +100,7 @@ impl ComparisonContext<'_> {
         let place = self.graph.places()[index];
         let TapJudgement::Compared(judged) = &here else { return Ok(here) };
         let Some((ours, theirs)) = self.chosen(index)? else { return Ok(here) };
-        let other: Vec<usize> = self.asked(ours.len()).filter(|&row| ours[row] != theirs[row]).collect();
+        let other: Vec<usize> = self.requested_rows(ours.len()).filter(|&row| ours[row] != theirs[row]).collect();
         if other.is_empty() {
             let is_same = judged.judgement.outcome == Outcome::Exact;
             return if is_same { Ok(here) } else { self.in_another_order(place, judged) };
@@ -140,7 +140,7 @@ impl ComparisonContext<'_> {
             if before.iter().any(|&i| !found[i].agrees()) {
                 continue;
             }
-            let asked = self.asked(ours.len());
+            let asked = self.requested_rows(ours.len());
             let rows: Vec<usize> = match scores.are_ranked {
                 true => {
                     let grid = self.with_noise(found, scores, 1.0);
@@ -160,7 +160,7 @@ impl ComparisonContext<'_> {
     }
 
     /// The rows to compare, of `count`.
-    fn asked(&self, count: usize) -> impl Iterator<Item = usize> {
+    fn requested_rows(&self, count: usize) -> impl Iterator<Item = usize> {
         let is_asked = move |row: &usize| match &self.options.rows {
             Some(Rows::List(rows)) => rows.contains(row),
             Some(Rows::Named(NamedRows::Last)) => row + 1 == count,
@@ -266,7 +266,7 @@ impl ComparisonContext<'_> {
         let mut nearest = None;
         for &at in read.iter().rev() {
             let Some(entry) = held(place(at)) else { continue };
-            let Some(grid) = Grid::of(self.reference, &entry, &entry.shape)? else { continue };
+            let Some(grid) = Grid::read(self.reference, &entry, &entry.shape)? else { continue };
             let fits = grid.rows().len() == chosen.len()
                 && chosen.first().is_some_and(|of_a_token| of_a_token.len() < grid.width);
             if !fits {
@@ -300,7 +300,7 @@ pub(crate) fn is_choice(tap: Tap) -> bool {
 /// The experts that a run sends each token to; `None` where the values are no expert numbers.
 fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<Chosen>, DumpError> {
     let is_expert = |value: f64| value >= 0.0 && value.fract() == 0.0;
-    let grid = Grid::of(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
+    let grid = Grid::read(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
     let set = |row: &[f64]| row.iter().map(|&expert| expert as usize).collect();
     Ok(grid.map(|grid| grid.rows().map(set).collect()))
 }

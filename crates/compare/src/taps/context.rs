@@ -84,7 +84,7 @@ pub(crate) struct Compared {
     pub(crate) positions: Option<Vec<usize>>,
     pub(crate) layout: Layout,
     /// The judgement if nothing confirms the layout; `None` where the layout needs no confirmation.
-    pub(crate) plain: Option<AsStored>,
+    pub(crate) as_stored: Option<AsStored>,
     /// What was compared of it, where not all.
     pub(crate) part: Option<KnownPart>,
 }
@@ -149,14 +149,14 @@ impl TapJudgement {
     }
 
     /// Its log entry after a stage, if that differs from the entry `before`.
-    pub(crate) fn news(&self, stage: Stage, before: Option<&LogEntry>) -> Option<LogEntry> {
+    pub(crate) fn changed_entry(&self, stage: Stage, before: Option<&LogEntry>) -> Option<LogEntry> {
         let (nmse, allowed) = match self {
             TapJudgement::Inconclusive(nmse) => (Some(*nmse), None),
             TapJudgement::Compared(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
             _ => (None, None),
         };
         let now = LogEntry { stage, to: self.standing()?, reason: self.reason(), nmse, allowed };
-        before.is_none_or(|before| !now.says_as(before)).then_some(now)
+        before.is_none_or(|before| !now.has_same_decision(before)).then_some(now)
     }
 
     pub(crate) fn agrees(&self) -> bool {
@@ -179,7 +179,7 @@ impl TapJudgement {
     /// The layout in which it agrees, where that still has to be confirmed.
     pub(crate) fn provisional(&self) -> Option<&Layout> {
         match self {
-            TapJudgement::Compared(judged) if judged.plain.is_some() => Some(&judged.layout),
+            TapJudgement::Compared(judged) if judged.as_stored.is_some() => Some(&judged.layout),
             _ => None,
         }
     }
@@ -195,13 +195,13 @@ pub(crate) struct ComparisonContext<'a> {
 }
 
 impl<'a> ComparisonContext<'a> {
-    pub(crate) fn of(
+    pub(crate) fn new(
         reference: &'a Dump,
         candidate: &'a Dump,
         graph: &'a Graph,
         options: &'a Options,
     ) -> ComparisonContext<'a> {
-        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
+        let plan = AlignmentPlan::new(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
         ComparisonContext { reference, candidate, graph, options, plan }
     }
 }

@@ -66,7 +66,7 @@ impl ComparisonContext<'_> {
             row
         };
         let (left, right) = (row(left), row(right));
-        let judged = self.tap_judge(&left, &reference, &right, &candidate).judge(&Tolerance::own(0.0));
+        let judged = self.tap_judge(&left, &reference, &right, &candidate).judge(&Tolerance::rounding_only(0.0));
         Ok(match judged {
             TapJudgement::Compared(compared) if compared.judgement.outcome == Outcome::Exact => {
                 TapJudgement::Compared(compared)

@@ -24,7 +24,7 @@ impl RowPair {
         let theirs: Vec<&[f64]> = self.candidate.rows().collect();
         let pairs = self.reference.rows().zip(order);
         let pairs = pairs.flat_map(|(row, &from)| row.iter().copied().zip(theirs[from].iter().copied()));
-        Squares::of(pairs).nmse() <= self.allowed
+        Squares::sum(pairs).nmse() <= self.allowed
     }
 }
 
@@ -57,7 +57,8 @@ impl ComparisonContext<'_> {
         if left.shape != right.shape || rows == 0 {
             return Ok(None);
         }
-        let grids = Grid::of(self.reference, &left, &left.shape)?.zip(Grid::of(self.candidate, &right, &right.shape)?);
+        let grids =
+            Grid::read(self.reference, &left, &left.shape)?.zip(Grid::read(self.candidate, &right, &right.shape)?);
         let allowed = self.allowed(place, &left, &right);
         Ok(grids.map(|(reference, candidate)| RowPair { reference, candidate, shape: [rows, width], allowed }))
     }
@@ -98,7 +99,7 @@ impl ComparisonContext<'_> {
         let theirs = by_number(&weights.candidate, &by.candidate);
         let is_same_choice = !is_told || ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
         let pairs = ours.iter().zip(&theirs).map(|(one, other)| (one.1, other.1));
-        Ok(is_same_choice && Squares::of(pairs).nmse() <= weights.allowed)
+        Ok(is_same_choice && Squares::sum(pairs).nmse() <= weights.allowed)
     }
 }
 

@@ -5,7 +5,7 @@ use firstdiff_trace::{Dump, Entry, NamedRows, Rows};
 use crate::graph::Place;
 use crate::layout::rows::{are_all, squeezed};
 use crate::run::last::is_single;
-use crate::run::positions::of_one;
+use crate::run::positions::position_axis_of_one;
 use crate::run::steps::is_without_tokens;
 use crate::taps::context::ComparisonContext;
 
@@ -41,7 +41,7 @@ impl ComparisonContext<'_> {
             let undeclared = entry.rows.is_none() && single && length > 1 && (own.is_some() || singles == [true, true]);
             if undeclared || entry.rows == Some(Rows::Named(NamedRows::Last)) {
                 entry.rows = Some(Rows::List(vec![length - 1]));
-                if let Some(shape) = of_one(entry.tap.site, &entry.shape).filter(|_| single) {
+                if let Some(shape) = position_axis_of_one(entry.tap.site, &entry.shape).filter(|_| single) {
                     entry.shape = shape;
                 }
             }

@@ -70,22 +70,22 @@ pub(crate) fn judge_taps(
         progress(index, places.len());
         let mut log: Vec<LogEntry> = Vec::new();
         let by_itself = by_itself?;
-        log.extend(by_itself.news(Stage::Tensors, log.last()));
+        log.extend(by_itself.changed_entry(Stage::Tensors, log.last()));
         let in_doubt = run.doubted(place, by_itself);
-        log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
+        log.extend(in_doubt.changed_entry(Stage::DumpInDoubt, log.last()));
         // Expert numbers cannot be off by a little.
         let here = if is_choice(place.tap) {
             let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
-            log.extend(chosen.news(Stage::Choice, log.last()));
+            log.extend(chosen.changed_entry(Stage::Choice, log.last()));
             chosen
         } else {
             let in_order = match run.judge_by_place(place, &in_doubt)? {
                 Some(by_place) => by_place,
                 None => run.in_free_order(place, in_doubt)?,
             };
-            log.extend(in_order.news(Stage::Choice, log.last()));
+            log.extend(in_order.changed_entry(Stage::Choice, log.last()));
             let with_input = run.with_input_error(&judged.taps, index, in_order)?;
-            log.extend(with_input.news(Stage::InputError, log.last()));
+            log.extend(with_input.changed_entry(Stage::InputError, log.last()));
             with_input
         };
         judged.taps.push(here);

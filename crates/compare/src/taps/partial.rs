@@ -77,7 +77,7 @@ impl ComparisonContext<'_> {
                 None => judged = Some(found),
                 Some(plain) if agrees => {
                     let plain = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
-                    return Ok(TapJudgement::from(Compared { plain, ..found }));
+                    return Ok(TapJudgement::from(Compared { as_stored: plain, ..found }));
                 }
                 Some(_) => {}
             }
@@ -111,8 +111,8 @@ impl ComparisonContext<'_> {
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
         let judgement = self.judge_values(place, [&r, &c], own, total);
-        let part = Some(KnownPart::of(left.part.elements.clone().into(), total, right));
-        TapJudgement::from(Compared { judgement, shape, positions: None, layout: Layout::Same, plain: None, part })
+        let part = Some(KnownPart::new(left.part.elements.clone().into(), total, right));
+        TapJudgement::from(Compared { judgement, shape, positions: None, layout: Layout::Same, as_stored: None, part })
     }
 
     fn judge_part(&self, side: &PartialPair<'_>, reading: &Placement) -> Result<Compared, Reason> {
@@ -138,14 +138,14 @@ impl ComparisonContext<'_> {
             judgement.outcome = Outcome::Differs(difference);
         }
         let elements = reading.picks.iter().map(|(at, ..)| *at).collect();
-        let part = Some(KnownPart::of(elements, total, side.part));
+        let part = Some(KnownPart::new(elements, total, side.part));
         // The readings treat the whole side as the reference.
         let layout = match (&reading.layout, side.part_is_candidate) {
             (Layout::Rows { rows, axes }, false) => Layout::Rows { rows: rows.other(), axes: axes.clone() },
             (layout, _) => layout.clone(),
         };
         let shape = side.whole.shape.clone();
-        Ok(Compared { judgement, shape, positions: None, layout, plain: None, part })
+        Ok(Compared { judgement, shape, positions: None, layout, as_stored: None, part })
     }
 
     /// The judgement of lists of values, out of `total`, in which no rows, heads or channels can be seen.
@@ -162,7 +162,7 @@ impl ComparisonContext<'_> {
         let left = TensorRef { values: &reference, shape: &shape, rows: None };
         let right = TensorRef { values: &candidate, shape: &shape, rows: None };
         let mut judgement = match Pair::new(site, &left, &right, None) {
-            Ok(pair) => judge(&pair, self.options.profile, &Tolerance::own(own)),
+            Ok(pair) => judge(&pair, self.options.profile, &Tolerance::rounding_only(own)),
             // Two lists of one length always fit.
             Err(_) => unreachable!("equal shapes"),
         };

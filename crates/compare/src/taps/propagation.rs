@@ -42,21 +42,21 @@ impl InputTap {
 
     /// NMSE of a position.
     fn at(&self, position: usize) -> Option<f64> {
-        self.positions.get(position).map(of_position)
+        self.positions.get(position).map(position_error)
     }
 
     /// NMSE of the median position.
     fn median(&self) -> f64 {
-        median(self.positions.iter().map(of_position)).unwrap_or(0.0)
+        median(self.positions.iter().map(position_error)).unwrap_or(0.0)
     }
 
     /// NMSE of the position that is furthest off.
     fn worst(&self) -> f64 {
-        self.positions.iter().map(of_position).fold(0.0, f64::max)
+        self.positions.iter().map(position_error).fold(0.0, f64::max)
     }
 }
 
-fn of_position(metrics: &Metrics) -> f64 {
+fn position_error(metrics: &Metrics) -> f64 {
     metrics.nmse().unwrap_or(0.0)
 }
 
@@ -143,9 +143,9 @@ impl ComparisonContext<'_> {
             inherited.unclear(unclear_before, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
-            let allowed = Tolerance { fresh, inherited, ..self.allowance(place, own) };
+            let allowed = Tolerance { single_op: fresh, inherited, ..self.allowance(place, own) };
             Ok(Some(if as_stored {
-                alignment.found(pair, judge(pair, profile, &allowed), None)
+                alignment.compared(pair, judge(pair, profile, &allowed), None)
             } else {
                 alignment.judge(&allowed)
             }))
@@ -241,17 +241,19 @@ fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
     let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
     let mut inherited = match site {
         // e^x turns an error in x into one relative to 1.
-        Site::Probs | Site::RouterProbs => Inherited::of(total, growth * squares, vec![room * growth * squares; rows]),
+        Site::Probs | Site::RouterProbs => {
+            Inherited::from_largest_seen(total, growth * squares, vec![room * growth * squares; rows])
+        }
         // Errors add, though the sum may be smaller than its parts.
         Site::H | Site::HAttn if energy > 0.0 => {
             let each: Vec<_> =
                 (0..rows).map(|at| Squares { error: squares_at(at), energy: mean_square(&positions[at]) }).collect();
-            Inherited::of(total, growth * (squares / energy).max(size_of(&each)), by_position())
+            Inherited::from_largest_seen(total, growth * (squares / energy).max(size_of(&each)), by_position())
         }
-        _ => Inherited::of(total, growth * total, by_position()),
+        _ => Inherited::from_largest_seen(total, growth * total, by_position()),
     };
     let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::median)).sum::<f64>();
-    inherited.usual_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
+    inherited.expected_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
     if matches!(site, Site::Qk | Site::Scores) {
         inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
     }
@@ -270,7 +272,7 @@ fn by_key(reads: &[InputTap], growth: f64) -> Vec<f64> {
     let Some(keys) = reads.iter().find(|r| r.tap.site.is_attended()) else { return Vec::new() };
     let others = reads.iter().filter(|r| !r.tap.site.is_attended());
     let worst: f64 = others.map(InputTap::worst).sum();
-    keys.positions.iter().map(|key| growth * (of_position(key) + worst)).collect()
+    keys.positions.iter().map(|key| growth * (position_error(key) + worst)).collect()
 }
 
 /// The error that several unchecked operations may add and pass on from `reads`, on the way to `out`.
@@ -287,7 +289,14 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) 
     // A leap below the table's limit does not pass either.
     let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
     let usual = own + usual;
-    Inherited { read: range_growth(profile) * read, usual, most, within, positions, ..Inherited::default() }
+    Inherited {
+        read: range_growth(profile) * read,
+        expected: usual,
+        max: most,
+        limit: within,
+        positions,
+        ..Inherited::default()
+    }
 }
 
 /// Whether each position of `site` reads all positions of `read`.

@@ -36,7 +36,7 @@ pub(crate) fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(
     Ok(differs
         .map(|(name, tensor)| {
             let same = tensor.shape() == chosen.shape();
-            let off = |tensor: &Tensor| Metrics::of(borrow(&chosen.values()), borrow(&tensor.values())).nmse();
+            let off = |tensor: &Tensor| Metrics::measure(borrow(&chosen.values()), borrow(&tensor.values())).nmse();
             let nmse = if same { off(&tensor).unwrap_or(f64::INFINITY) } else { f64::INFINITY };
             (name, tensor, nmse)
         })
@@ -121,7 +121,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Why ranks' tensors of a place were not joined.
-    pub(crate) fn apart(&self, place: Place) -> Option<Reason> {
+    pub(crate) fn not_joined_reason(&self, place: Place) -> Option<Reason> {
         let apart = |dump: &Dump| dump.ranks().and_then(|r| r.why_not_joined(place.tap, place.step)).map(not_joined);
         apart(self.candidate).or_else(|| apart(self.reference))
     }

@@ -88,13 +88,13 @@ pub fn judge_share(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<JudgedShare, DumpError> {
     assert!((1..=share.of).contains(&share.number), "share {} of {}", share.number, share.of);
-    let run = ComparisonContext::of(reference, candidate, graph, options);
+    let run = ComparisonContext::new(reference, candidate, graph, options);
     let places = share.places(&run, graph.places());
     let mut kept = Vec::new();
     for (done, (place, judged)) in places.iter().zip(by_themselves(&run, places)).enumerate() {
         progress(done, places.len());
         if let TapJudgement::Compared(compared) = judged? {
-            kept.extend(StoredJudgement::of(*place, &compared, run.seen(*place)?));
+            kept.extend(StoredJudgement::new(*place, &compared, run.checksums(*place)?));
         }
     }
     Ok(JudgedShare(kept))
@@ -102,8 +102,8 @@ pub fn judge_share(
 
 impl StoredJudgement {
     /// `None` for what is judged again as quickly: a part of a tensor, or a tap whose name does not identify it.
-    fn of(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<StoredJudgement> {
-        let Compared { judgement, shape, positions, layout, plain, part } = compared.clone();
+    fn new(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<StoredJudgement> {
+        let Compared { judgement, shape, positions, layout, as_stored: plain, part } = compared.clone();
         let tap = place.tap.to_string();
         let is_known = Tap::named(&tap) == place.tap;
         (part.is_none() && is_known).then_some(StoredJudgement {
@@ -155,19 +155,26 @@ impl JudgedBefore {
     /// When a side of it has changed since then, or cannot be read.
     pub(crate) fn judged(&self, run: &ComparisonContext<'_>, place: Place) -> Result<Option<TapJudgement>, DumpError> {
         let Some(kept) = self.0.get(&place) else { return Ok(None) };
-        let sides = [run.reference, run.candidate].into_iter().zip(run.seen(place)?).zip(kept.seen);
+        let sides = [run.reference, run.candidate].into_iter().zip(run.checksums(place)?).zip(kept.seen);
         if let Some(((dump, _), _)) = sides.into_iter().find(|((_, now), then)| now != then) {
             let (path, tap) = (dump.path().to_owned(), stored_name(&kept.tap, kept.step));
             return Err(DumpError::Stale { path, tap });
         }
         let StoredJudgement { judgement, shape, positions, layout, plain, .. } = kept.clone();
-        Ok(Some(TapJudgement::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None }))))
+        Ok(Some(TapJudgement::Compared(Arc::new(Compared {
+            judgement,
+            shape,
+            positions,
+            layout,
+            as_stored: plain,
+            part: None,
+        }))))
     }
 }
 
 impl ComparisonContext<'_> {
     /// The checksums of both sides of a place, as they are now; `None` for what a server would have to send whole.
-    fn seen(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
+    fn checksums(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
         let (left, right) = self.both(place);
         let of = |dump: &Dump, entry: Option<Entry>| {
             let here = entry.filter(|entry| !entry.is_remote());

@@ -62,7 +62,7 @@ impl<'a> TapJudge<'a> {
                     return TapJudgement::Unchecked(Reason::RowOrderContradicted);
                 }
                 if judgement.outcome.agrees() {
-                    return self.found(pair, judgement.clone(), as_shown(pair, judgement));
+                    return self.compared(pair, judgement.clone(), as_shown(pair, judgement));
                 }
                 AsStored::Compared(Box::new(judgement))
             }
@@ -88,12 +88,12 @@ impl<'a> TapJudge<'a> {
         match (plain, self.sides.as_it_stands(), nearest) {
             // A difference is measured in the order that both sides declare: otherwise the error could not be interpreted.
             (AsStored::Compared(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
-                Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
-                None => self.found(pair, *judgement, None),
+                Some(pair) => self.compared(&pair, judge(&pair, self.profile, allowed), None),
+                None => self.compared(pair, *judgement, None),
             },
             // The shape allows only this layout, and the values differ.
             (AsStored::ShapeMismatch(_), _, Some((_, pair))) => {
-                self.found(&pair, judge(&pair, self.profile, allowed), None)
+                self.compared(&pair, judge(&pair, self.profile, allowed), None)
             }
             (AsStored::ShapeMismatch(reason), ..) => TapJudgement::ShapeMismatch(reason),
             (AsStored::Compared(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
@@ -125,7 +125,7 @@ impl<'a> TapJudge<'a> {
         let differs =
             matches!(plain, AsStored::Compared(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
         if differs && other.outcome == Outcome::Inconclusive {
-            return Some(self.found(pair, other, None));
+            return Some(self.compared(pair, other, None));
         }
         if !other.outcome.agrees() {
             return None;
@@ -137,13 +137,13 @@ impl<'a> TapJudge<'a> {
                 return None;
             }
             other.outcome = Outcome::Differs(Difference::Padding { what });
-            return Some(self.found(pair, other, None));
+            return Some(self.compared(pair, other, None));
         }
         let plain = match plain {
             AsStored::Compared(judgement) => AsStored::Compared(judgement.clone()),
             AsStored::ShapeMismatch(reason) => AsStored::ShapeMismatch(reason.clone()),
         };
-        Some(self.found(pair, other, needs.then_some(plain)))
+        Some(self.compared(pair, other, needs.then_some(plain)))
     }
 
     /// The judgement in the nearest layout for which `is` holds, where that is nearer than `off`.
@@ -157,12 +157,19 @@ impl<'a> TapJudge<'a> {
         let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
         let size = |judgement: &PairJudgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
         let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;
-        off.is_none_or(|off| size(&judgement) < off).then(|| self.found(&pair, judgement, None))
+        off.is_none_or(|off| size(&judgement) < off).then(|| self.compared(&pair, judgement, None))
     }
 
-    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: PairJudgement, plain: Option<AsStored>) -> TapJudgement {
+    pub(crate) fn compared(&self, pair: &Pair<'_>, judgement: PairJudgement, plain: Option<AsStored>) -> TapJudgement {
         let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
-        TapJudgement::from(Compared { judgement, shape, positions, layout: pair.layout().clone(), plain, part: None })
+        TapJudgement::from(Compared {
+            judgement,
+            shape,
+            positions,
+            layout: pair.layout().clone(),
+            as_stored: plain,
+            part: None,
+        })
     }
 }
 

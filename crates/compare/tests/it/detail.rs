@@ -8,7 +8,7 @@ use firstdiff_trace::{Site, Values};
 fn detail(site: Site, shape: &[usize], reference: &[f64], candidate: &[f64]) -> TapDetail {
     let [r, c] = [reference, candidate].map(|v| Values::F64(Cow::Owned(v.to_vec())));
     let of = |values| TensorRef { values, shape, rows: None };
-    TapDetail::of(&Pair::new(site, &of(&r), &of(&c), None).unwrap())
+    TapDetail::measure(&Pair::new(site, &of(&r), &of(&c), None).unwrap())
 }
 
 #[test]

@@ -155,9 +155,9 @@ proptest! {
         let expected = Metrics::of_f32(&r_f32, &c_f32);
         for reference in [Values::F32(&r_f32), Values::F64(&r_f64), Values::BF16(&r_bf16)] {
             for candidate in [Values::F32(&c_f32), Values::F64(&c_f64), Values::F16(&c_f16)] {
-                prop_assert_eq!(Metrics::of(reference, candidate), expected);
+                prop_assert_eq!(Metrics::measure(reference, candidate), expected);
             }
-            prop_assert!(Metrics::of(reference, Values::F32(&r_f32)).is_identical());
+            prop_assert!(Metrics::measure(reference, Values::F32(&r_f32)).is_identical());
         }
     }
 }

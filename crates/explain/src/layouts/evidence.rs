@@ -40,7 +40,7 @@ impl Witness for OwnValues<'_, '_> {
         // Rows are looked up whole: no mistake makes another order of axes of an embedding.
         let is_own = claim.place.tap.site == Site::H0
             || own.is_of_rows_alone() && agree.is_empty() && differ.is_empty()
-            || others.any(|a| shows_the_same(LayoutConvention::of(a.place.tap.site, &a.layout)));
+            || others.any(|a| shows_the_same(LayoutConvention::new(a.place.tap.site, &a.layout)));
         Ok(if evidence == LayoutEvidence::None && is_own { LayoutEvidence::For } else { evidence })
     }
 }

@@ -264,10 +264,10 @@ impl Run<'_> {
         let claims = claims.map(|a| Claim { place: a.place, layout: a.layout.clone() }).collect();
         let resolved = resolve(claims, &mut OwnValues { run: self, shown, taps })?;
         let mut changed = false;
-        for claim in resolved.of(LayoutEvidence::Against) {
+        for claim in resolved.claims_with(LayoutEvidence::Against) {
             changed |= decided.layouts.insert(claim.place, None) != Some(None);
         }
-        for claim in resolved.of(LayoutEvidence::None) {
+        for claim in resolved.claims_with(LayoutEvidence::None) {
             self.recorded.unconfirmed.insert(claim.place, claim.layout.clone());
             changed = true;
         }

@@ -61,7 +61,7 @@ pub(crate) fn both_count(site: Site, a: f64, b: f64) -> bool {
 pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
     let part = |(reference, other): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
         let pairs = reference.iter().zip(&other).map(|(r, o)| (*r, *o));
-        Squares::of(pairs.filter(|(r, o)| both_count(site, *r, *o)))
+        Squares::sum(pairs.filter(|(r, o)| both_count(site, *r, *o)))
     };
     let axis = site.position_axis();
     if axis >= reference.ndim() || reference.shape() != other.shape() {
@@ -97,7 +97,7 @@ pub(crate) fn compared(
     profile: Judged,
     allowed: f64,
 ) -> (PairJudgement, Vec<usize>) {
-    let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::own(allowed)), pair.shape().to_vec());
+    let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::rounding_only(allowed)), pair.shape().to_vec());
     paired(site, reference, candidate, judged).unwrap_or_else(|| {
         let (metrics, outcome) = (Metrics::of_f64(&[], &[]), Outcome::Inconclusive);
         let judgement =

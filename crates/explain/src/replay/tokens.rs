@@ -22,7 +22,7 @@ pub(crate) fn fed(model: &Model, dump: &Dump, options: &Options) -> Done<Option<
     let own = ArrayView2::from_shape((rows.len(), rows[0].len()), &listed).ok();
     let Some(tokens) = own.and_then(|own| ids(model, step, own, told)) else { return Ok(None) };
     let [ours, theirs] = [told, &tokens].map(|ids| ids.iter().map(|&id| i64::from(id)).collect::<Vec<i64>>());
-    let edits = TokenEdits::of_ids(&ours, &theirs);
+    let edits = TokenEdits::compare_ids(&ours, &theirs);
     Ok(edits.map(|edits| (Options { tokens, ..options.clone() }, edits)))
 }
 

@@ -412,7 +412,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() || a.is_empty() {
         return f64::INFINITY;
     }
-    Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative()
+    Squares::sum(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative()
 }
 
 /// That NMSE, where it is no more than the two types must cost.

@@ -140,7 +140,7 @@ fn conclusion(screen: &mut Screen, judged: &Comparison, told: &Compare) {
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
-            let how = paint(GOOD, &parity(judged.session.loosened));
+            let how = paint(GOOD, &parity(judged.session.coarser_profile));
             screen.line(&format!("{how} {}", agreement(judged, told)));
         }
     }

@@ -259,7 +259,7 @@ impl Compare {
             judged_in: JudgedIn {
                 profile: report.profile.name(),
                 profile_reason: session.profile_reason.clone(),
-                profile_loosened: CoarserProfileReport::new(session.loosened),
+                profile_loosened: CoarserProfileReport::new(session.coarser_profile),
                 cache: report.cache.name(),
                 cache_is_assumed: session.cache_shown_by().is_some(),
             },
@@ -382,8 +382,8 @@ impl Alignment {
         Alignment {
             reference: chunks(&alignment.reference),
             candidate: chunks(&alignment.candidate),
-            together: alignment.together(),
-            tokens_differ_at: alignment.parted,
+            together: alignment.common_positions(),
+            tokens_differ_at: alignment.tokens_differ_at,
             cells: alignment.cells.iter().map(cell).collect(),
             phases: alignment.phased().map(|_| Phases { prefill: phase(true), decode: phase(false) }),
         }

@@ -215,7 +215,7 @@ impl CoarserProfileReport {
     /// From what a session found.
     pub fn new(loosened: Option<arithmetic::CoarserProfile>) -> Option<CoarserProfileReport> {
         loosened.map(|l| CoarserProfileReport {
-            profile: l.asked.name(),
+            profile: l.declared.name(),
             tensors: l.tensors.name(),
             reference: l.reference.map(Profile::name),
             without: l.without().name(),

@@ -40,7 +40,7 @@ impl OneSequence {
         let is_recorded = is_recorded(reference.path());
         let found = match is_recorded && reference.entries().iter().all(like) {
             true => Sequences::default(),
-            false => Sequences::of(&reference, &candidate),
+            false => Sequences::count_in(&reference, &candidate),
         };
         match (&found.reference, &found.candidate, asked) {
             (None, None, Some(index)) if index > 0 => bail!(

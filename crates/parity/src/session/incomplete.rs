@@ -13,7 +13,7 @@ impl Incomplete {
     /// The unfinished ones of these dumps, each given with its name (`the candidate`); `all` is how many taps a complete one would have, if that is known.
     pub fn find_in(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
         let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
-        Incomplete(torn.map(|(who, dump)| said(who, dump, all)).collect())
+        Incomplete(torn.map(|(who, dump)| describe(who, dump, all)).collect())
     }
 
     /// Whether there is none.
@@ -50,7 +50,7 @@ impl Incomplete {
 }
 
 /// `the candidate's recording is not complete ..: 10 of 156 taps are there, the last layers.0.probs`.
-fn said(who: &str, dump: &Dump, all: Option<usize>) -> String {
+fn describe(who: &str, dump: &Dump, all: Option<usize>) -> String {
     let count = dump.entries().len() + dump.parts().len();
     let of = all.filter(|&all| all > count).map_or(String::new(), |all| format!(" of {all}"));
     let there = match (count, dump.entries().last()) {

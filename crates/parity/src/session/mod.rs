@@ -43,7 +43,7 @@ pub struct Session {
     /// Why this profile.
     pub profile_reason: String,
     /// Whether only the candidate's own metadata asks for a profile as coarse as this.
-    pub loosened: Option<CoarserProfile>,
+    pub coarser_profile: Option<CoarserProfile>,
     /// Notes beside the report's own warnings.
     pub warnings: Vec<String>,
     /// The model of both, where one is given.
@@ -59,7 +59,7 @@ pub struct Session {
     /// How both were read.
     pub reading: ReadingArgs,
     /// How the type of the K/V cache is known.
-    pub cache_said: CacheSource,
+    pub cache_source: CacheSource,
     /// The second right run, where there is one.
     pub noise: Option<SecondRun>,
     /// The forms in which the rows of the candidate's experts may be stored.
@@ -70,9 +70,9 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSource {
     /// Neither declared nor shown: keys and values are taken as they are.
-    Nobody,
+    Unknown,
     /// By --cache.
-    Asked,
+    Argument,
     /// By the reference's dump.json, or by both.
     Declared,
     /// Only by the candidate's dump.json.
@@ -128,7 +128,7 @@ impl Session {
         cells: CellsOf,
     ) -> Result<Session> {
         let [reference, candidate] = reading.open_both(reference, candidate)?;
-        let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
+        let (mut reference, mut candidate) = (told.add_tokens(reference)?, told.add_tokens(candidate)?);
         (reference, candidate) = crate::session::streams::resolve(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let OneSequence { reference, mut candidate, padding, is_padded, batch, are_batches } =
@@ -138,7 +138,7 @@ impl Session {
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref())?;
         let choice = match profile {
-            Some(profile) => ProfileChoice::asked(profile),
+            Some(profile) => ProfileChoice::by_user(profile),
             None => declared_profile(&reference, &candidate)?,
         };
         let graph = graph_of(&reference, &candidate);
@@ -157,7 +157,9 @@ impl Session {
         }
         warnings.extend(notes);
         warnings.extend(experts.notes().iter().cloned());
-        warnings.extend(choice.loosened.map(CoarserProfile::note).or_else(|| choice.unshown([&reference, &candidate])));
+        warnings.extend(
+            choice.coarser_profile.map(CoarserProfile::note).or_else(|| choice.unshown([&reference, &candidate])),
+        );
         // Once aligned, they hold only the requested rows.
         let rows = rows.filter(|_| alignment.is_none());
         let declared = [&reference, &candidate].map(|dump| {
@@ -167,7 +169,7 @@ impl Session {
             })
         });
         let cache_said = match declared {
-            [None, None] => CacheSource::Nobody,
+            [None, None] => CacheSource::Unknown,
             [None, Some(_)] => CacheSource::ByCandidate,
             [Some(_), _] => CacheSource::Declared,
         };
@@ -181,7 +183,7 @@ impl Session {
             is_padded,
             batch,
             are_batches,
-            cache_said,
+            cache_source: cache_said,
             reading: reading.clone(),
             experts,
             ..session
@@ -196,7 +198,7 @@ impl Session {
             graph,
             options,
             profile_reason: choice.reason.clone(),
-            loosened: choice.loosened,
+            coarser_profile: choice.coarser_profile,
             warnings: Vec::new(),
             model: None,
             batch: 1,
@@ -204,7 +206,7 @@ impl Session {
             padding: Vec::new(),
             is_padded: false,
             reading: ReadingArgs::default(),
-            cache_said: CacheSource::Nobody,
+            cache_source: CacheSource::Unknown,
             noise: None,
             experts: ExpertRows::default(),
         }
@@ -213,19 +215,19 @@ impl Session {
     /// The session with the type of the K/V cache, where it is given.
     pub fn with_cache(mut self, cache: Option<Cache>) -> Session {
         if let Some(cache) = cache {
-            (self.options.cache, self.cache_said) = (cache, CacheSource::Asked);
+            (self.options.cache, self.cache_source) = (cache, CacheSource::Argument);
         }
         self
     }
 
     /// The type of the K/V cache, where it is declared or shown.
     pub fn known_cache(&self) -> Option<Cache> {
-        (self.cache_said != CacheSource::Nobody).then_some(self.options.cache)
+        (self.cache_source != CacheSource::Unknown).then_some(self.options.cache)
     }
 
     /// The side that shows the type of a cache that is not declared.
     pub fn cache_shown_by(&self) -> Option<&'static str> {
-        if let CacheSource::Assumed(side) = self.cache_said { Some(side) } else { None }
+        if let CacheSource::Assumed(side) = self.cache_source { Some(side) } else { None }
     }
 
     /// The candidate's values as the reference has them.
@@ -244,7 +246,7 @@ impl Session {
     /// What a verdict must mention about a cache that is not declared.
     pub fn assumed_cache(&self) -> String {
         let cache = self.options.cache;
-        match self.cache_said {
+        match self.cache_source {
             CacheSource::Assumed(side) => {
                 format!("; that takes a K/V cache in {cache}, which is not stated, but the {side} shows it")
             }
@@ -259,12 +261,13 @@ impl Session {
     /// candidate declares excuses nothing.
     fn check_cache(&mut self) -> Result<Option<String>> {
         let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
-        let is_told = matches!(self.cache_said, CacheSource::Asked | CacheSource::Declared | CacheSource::ByCandidate);
+        let is_told =
+            matches!(self.cache_source, CacheSource::Argument | CacheSource::Declared | CacheSource::ByCandidate);
         if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
             return Ok(None);
         }
         let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
-        let is_of_both = self.cache_said == CacheSource::Declared;
+        let is_of_both = self.cache_source == CacheSource::Declared;
         let (why, is_left_out) = match shown[0] {
             _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
             ShownCache::Is(other) => (format!("the candidate's keys, values and products show {other}"), false),
@@ -282,7 +285,7 @@ impl Session {
 
     /// Where the type of the K/V cache is not declared and the two differ: takes the type that a side shows, if the two then differ no earlier.
     fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
-        let (CacheSource::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
+        let (CacheSource::Unknown, Some(first)) = (self.cache_source, &report.first) else { return Ok(()) };
         let [reference, candidate] = self.recorded();
         let shown = match shown_cache(candidate, reference)? {
             ShownCache::Is(cache) => Some((cache, "candidate")),
@@ -297,7 +300,7 @@ impl Session {
             let again = compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})?;
             if again.first.as_ref().is_none_or(|later| later.index >= first.index) {
                 *report = again;
-                (self.options.cache, self.cache_said) = (cache, CacheSource::Assumed(side));
+                (self.options.cache, self.cache_source) = (cache, CacheSource::Assumed(side));
             }
         }
         Ok(())
@@ -342,11 +345,11 @@ impl Session {
         let edits = if report.verdict == Verdict::Parity { None } else { token_edits(reference, candidate)? };
         let h0 = Tap { layer: None, site: Site::H0 };
         let there = report.first.as_ref().map(|first| &report.taps[first.index]).filter(|tap| tap.place.tap == h0);
-        let fed = edits.as_ref().filter(|edits| edits.is_certain).zip(there);
+        let fed = edits.as_ref().filter(|edits| edits.is_proved).zip(there);
         let why = why(&self, &report, fed);
         if let Some(edits) = edits.as_ref().filter(|_| fed.is_none() || why.is_none()) {
             let or = ", or is padded there, or its rows of h0 are wrong (`explain MODEL` looks them up in the table)";
-            let or = if edits.is_certain { "" } else { or };
+            let or = if edits.is_proved { "" } else { or };
             report.warnings.push(format!("by ids or rows of h0 the candidate was fed {edits}{or}").into());
         }
         Ok(Comparison { session: self, report, why, recorder_gives: None })

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{DROWNED, Noise, Options, Place, Profile, Verdict, compare};
+use firstdiff_compare::{Noise, Options, Place, Profile, SECOND_RUN_LIMIT, Verdict, compare};
 use firstdiff_trace::Dump;
 
 use crate::session::Session;
@@ -49,7 +49,7 @@ impl Session {
         }
         let recorded = |dump: &Dump, place: Place| dump.find(place.tap, place.step).is_some();
         let mut noise =
-            Noise::of(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
+            Noise::measure(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
         // Compared within its own distance, a tap differs by structure only.
         let own = Options { profile: self.options.profile, noise: Some(noise.clone()), ..second.options.clone() };
         noise.has_structure_in(&measured(&own)?);
@@ -57,7 +57,7 @@ impl Session {
         let far = measured.iter().filter(|(_, noise)| noise.is_drowned()).count();
         if 2 * far > measured.len() {
             bail!(
-                "--noise {}: {far} of {} are off by an NMSE above {DROWNED}: it is a run of something else, and nothing can be measured by it",
+                "--noise {}: {far} of {} are off by an NMSE above {SECOND_RUN_LIMIT}: it is a run of something else, and nothing can be measured by it",
                 path.display(),
                 taps_in_words(measured.len())
             );

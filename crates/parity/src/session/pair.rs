@@ -56,7 +56,7 @@ pub struct PairArgs {
     pub reading: ReadingArgs,
     /// The tokens that were fed.
     #[cfg_attr(feature = "command", command(flatten))]
-    pub told: TokenArgs,
+    pub tokens: TokenArgs,
 }
 
 impl PairArgs {
@@ -71,7 +71,15 @@ impl PairArgs {
     fn open_at(&self, tools: &Tools<'_>, sequence: Option<usize>, rows: Option<Rows>) -> Result<Session> {
         let reading = ReadingArgs { sequence, ..self.reading.clone() };
         let open = |other: &Path| {
-            Session::open_with(&self.reference, other, self.profile, rows.clone(), &reading, &self.told, CellsOf::Both)
+            Session::open_with(
+                &self.reference,
+                other,
+                self.profile,
+                rows.clone(),
+                &reading,
+                &self.tokens,
+                CellsOf::Both,
+            )
         };
         let mut session = open(&self.candidate)?.with_cache(self.cache);
         if let Some(model) = &self.model {

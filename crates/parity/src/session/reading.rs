@@ -163,7 +163,7 @@ impl TokenArgs {
     ///
     /// # Errors
     /// When it declares others.
-    pub fn tell(&self, dump: Dump) -> Result<Dump> {
+    pub fn add_tokens(&self, dump: Dump) -> Result<Dump> {
         let Some(tokens) = &self.tokens else { return Ok(dump) };
         let path = dump.path().display().to_string();
         dump.with_tokens(tokens, self.decode_tokens.as_deref().unwrap_or_default()).map_err(|at| {

@@ -31,7 +31,7 @@ impl Cells {
 
     /// The last cell that both sides have and for which both were fed the same tokens, if there is one.
     pub(crate) fn last(&self) -> Option<u32> {
-        let together = self.alignment.together();
+        let together = self.alignment.common_positions();
         let count = self.alignment.cells.iter().take(self.list.len()).take_while(|cell| cell.end <= together).count();
         u32::try_from(count.checked_sub(1)?).ok()
     }
@@ -63,7 +63,7 @@ impl Cells {
     }
 
     /// The cells of which the engine wrote something.
-    pub(crate) fn came(&self, entry: &Entry) -> Vec<Place> {
+    pub(crate) fn written_cells(&self, entry: &Entry) -> Vec<Place> {
         let has = |rows: &Range<usize>| match &entry.rows {
             Some(Rows::List(list)) => list.iter().any(|row| rows.contains(row)),
             Some(Rows::Named(NamedRows::Last)) => {
@@ -76,7 +76,7 @@ impl Cells {
     }
 
     /// Whether row `row` of a cell was seen; all of it where `None`.
-    pub(crate) fn seen(&self, evidence: &CollectedTaps, cell: u32, tap: Tap, row: Option<usize>) -> bool {
+    pub(crate) fn is_collected(&self, evidence: &CollectedTaps, cell: u32, tap: Tap, row: Option<usize>) -> bool {
         let Some((step, rows)) = self.list.get(cell as usize) else { return false };
         let mut rows = row.map_or(rows.clone(), |row| rows.start + row..rows.start + row + 1);
         rows.all(|row| evidence.holds(Place { step: *step, tap }, Some(row)))

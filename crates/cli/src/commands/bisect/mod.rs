@@ -1,10 +1,10 @@
 //! `firstdiff bisect REF --run 'ENGINE'`: finds where an engine diverges by asking it for a few taps at a time. Arguments, and the loop over runs.
 
 mod cells;
+mod first_run;
 mod question;
 mod reference;
-mod settle;
-mod told;
+mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::commands::bisect::reference::Reference;
 use crate::driver::engine::{EngineRun, Failure, Question};
 use crate::driver::evidence::{CollectedTaps, Wavering, size};
 use crate::driver::kept::Trust;
-use crate::driver::told::{heading, kept, run_line, says, wavers};
+use crate::driver::render::{heading, kept_runs_note, run_line, run_result, wavers};
 use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, feed, noise};
 use crate::output::Inputs;
 use crate::session::ByModel;
@@ -122,8 +122,8 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     if !matches!(outcome, Outcome::Failed(_)) {
         bisection.driver.finish()?;
     }
-    crate::render::json::to_file(json.as_deref(), &told::report(&bisection, &outcome), &inputs)?;
-    bisection.say(&told::answer(&bisection, &outcome))?;
+    crate::render::json::to_file(json.as_deref(), &render::report(&bisection, &outcome), &inputs)?;
+    bisection.say(&render::answer(&bisection, &outcome))?;
     match &outcome {
         Outcome::Answer(judged) => match &judged.report.verdict {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
@@ -144,7 +144,7 @@ pub(crate) struct EngineBisection {
     tokens: usize,
     last_step: u32,
     /// The same for the engine's own steps, where its chunks differ from the reference's.
-    own: (usize, u32),
+    engine_extent: (usize, u32),
     cells: Option<Cells>,
     /// Bytes of a full dump of the same run.
     full: f64,
@@ -166,10 +166,10 @@ impl EngineBisection {
             layers,
             tokens: 0,
             last_step: 0,
-            own: (0, 0),
+            engine_extent: (0, 0),
             cells: None,
             full: 0.0,
-            choice: ProfileChoice::asked(args.profile.unwrap_or(Profile::F32)),
+            choice: ProfileChoice::by_user(args.profile.unwrap_or(Profile::F32)),
             cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
             asked_again: BTreeSet::new(),
@@ -186,7 +186,7 @@ impl EngineBisection {
     fn drive(&mut self) -> Result<Outcome> {
         match self.driver.try_kept()? {
             EarlierRuns::None => {}
-            EarlierRuns::Usable => self.say(&kept(&self.driver))?,
+            EarlierRuns::Usable => self.say(&kept_runs_note(&self.driver))?,
             EarlierRuns::Useless(trust) => self.discard(trust)?,
             EarlierRuns::Failed(failure) => return Ok(Outcome::Failed(failure)),
         }
@@ -204,8 +204,8 @@ impl EngineBisection {
         self.driver.discard(why)?;
         self.reference.as_recorded();
         (self.cells, self.confirmed, self.asked_again, self.warnings) = Default::default();
-        (self.tokens, self.last_step, self.own, self.full) = Default::default();
-        self.say(&kept(&self.driver))
+        (self.tokens, self.last_step, self.engine_extent, self.full) = Default::default();
+        self.say(&kept_runs_note(&self.driver))
     }
 
     fn search(&mut self) -> Result<Outcome> {
@@ -232,12 +232,13 @@ impl EngineBisection {
             };
             asked.push(question.clone());
             if self.driver.runs.is_empty() {
-                self.settle(&run)?;
+                self.configure(&run)?;
             }
-            let came = self.came(&run);
+            let came = self.written_places(&run);
             absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
-            let wavering = self.driver.evidence.absorb(&run, self.own, noise(self.choice.profile, self.size()))?;
-            self.driver.runs.push(RunSummary::of(&run, &put, why, came.into_iter().collect()));
+            let wavering =
+                self.driver.evidence.absorb(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
+            self.driver.runs.push(RunSummary::new(&run, &put, why, came.into_iter().collect()));
             if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_kept()) {
                 return Ok(Outcome::Wavers(wavering.clone()));
             }
@@ -261,17 +262,17 @@ impl EngineBisection {
     ) -> Result<Next> {
         let (session, report) = self.judged()?;
         self.driver.absent.clone_from(absent);
-        let says = self.driver.runs.last().map(|run| says(run, &report)).unwrap_or_default();
+        let says = self.driver.runs.last().map(|run| run_result(run, &report)).unwrap_or_default();
         let count = self.driver.runs.len();
-        if let Some(last) = self.driver.runs.last_mut().filter(|last| last.says.is_empty()) {
-            last.says = says;
+        if let Some(last) = self.driver.runs.last_mut().filter(|last| last.result.is_empty()) {
+            last.result = says;
             let line = run_line(count, last);
             self.say(&line)?;
         }
         let mut confirmed = std::mem::take(&mut self.confirmed);
         let hopeless = matches!(report.verdict, Verdict::Incomparable(_))
             && report.taps.iter().all(|t| t.metrics.is_none())
-            && !told::unclear(&report);
+            && !render::unclear(&report);
         let (next, again) = if hopeless {
             (None, None)
         } else {
@@ -318,7 +319,7 @@ impl EngineBisection {
     fn judged(&mut self) -> Result<(Session, Report)> {
         let candidate = self.driver.evidence.write(&self.args.work.join("evidence"))?;
         let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
-        let reference = self.reference.with(&taps)?;
+        let reference = self.reference.with_taps(&taps)?;
         let Aligned { reference, candidate, alignment } = match &self.cells {
             Some(_) => align(CellsOf::Both, reference, candidate, None)?,
             None => Aligned { reference, candidate, alignment: None },
@@ -346,7 +347,12 @@ impl EngineBisection {
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.is_bracketed();
-            let cause = crate::session::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
+            let cause = crate::session::cause::explain_divergence(
+                model,
+                &session,
+                report.taps[first.index].place,
+                inputs_agree,
+            );
             // A model that judges its own values shows nothing.
             why = cause.filter(|cause| once.is_none() && matches!(cause, ByModel::Cause(_)));
             session.model = Some(model.to_owned());
@@ -377,9 +383,9 @@ impl EngineBisection {
     }
 
     /// The compared places that a run wrote.
-    fn came(&self, run: &EngineRun) -> BTreeSet<Place> {
+    fn written_places(&self, run: &EngineRun) -> BTreeSet<Place> {
         let places = |entry: &Entry| match &self.cells {
-            Some(cells) => cells.came(entry),
+            Some(cells) => cells.written_cells(entry),
             None => vec![Place { step: entry.step, tap: entry.tap }],
         };
         run.entries.iter().flat_map(places).filter(|p| p.step <= self.last_step).collect()
@@ -390,13 +396,13 @@ impl EngineBisection {
         let noise = noise(self.choice.profile, self.size());
         let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(found) };
         let mut two = CollectedTaps::default();
-        two.absorb(run, self.own, &noise)?;
-        let earlier = two.absorb(&again, self.own, &noise)?;
+        two.absorb(run, self.engine_extent, &noise)?;
+        let earlier = two.absorb(&again, self.engine_extent, &noise)?;
         self.driver.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
         let says = "the same question once more".to_owned();
         self.driver
             .runs
-            .push(RunSummary { says, ..RunSummary::of(&again, question, "where two runs part", Vec::new()) });
+            .push(RunSummary { result: says, ..RunSummary::new(&again, question, "where two runs part", Vec::new()) });
         Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
     }
 }

@@ -142,7 +142,7 @@ impl SearchState<'_> {
 
     fn holds(&self, place: Place, row: Option<usize>) -> bool {
         match self.cells {
-            Some(cells) => cells.seen(self.evidence, place.step, place.tap, row),
+            Some(cells) => cells.is_collected(self.evidence, place.step, place.tap, row),
             None => self.evidence.holds(place, row),
         }
     }

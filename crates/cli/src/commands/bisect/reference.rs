@@ -78,10 +78,10 @@ impl Reference {
     ///
     /// # Errors
     /// When the model cannot be run, or the dump no longer exists.
-    pub(crate) fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
+    pub(crate) fn with_taps(&mut self, taps: &[Tap]) -> Result<Dump> {
         match self {
             Reference::Recorded(dump, _) => Ok(Dump::open(dump.path())?),
-            Reference::Computed(computed) => computed.with(taps),
+            Reference::Computed(computed) => computed.compute(taps),
         }
     }
 
@@ -133,12 +133,12 @@ impl Reference {
     /// The last step that can be compared, whatever the engine's chunks: by the number of positions that a dump holds.
     pub(crate) fn farthest(&self) -> Option<u32> {
         let Reference::Recorded(dump, _) = self else { return None };
-        let positions = Chunks::of(dump).and_then(|chunks| u32::try_from(chunks.total().saturating_sub(1)).ok());
+        let positions = Chunks::find(dump).and_then(|chunks| u32::try_from(chunks.total().saturating_sub(1)).ok());
         positions.or(self.extent().1)
     }
 
     /// From here on the dump cut into cells is used.
-    pub(crate) fn lay(&mut self, cut: Dump) {
+    pub(crate) fn use_cells(&mut self, cut: Dump) {
         if let Reference::Recorded(_, cells) = self {
             *cells = Some(Box::new(cut));
         }
@@ -187,7 +187,7 @@ impl Reference {
 }
 
 impl Computed {
-    fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
+    fn compute(&mut self, taps: &[Tap]) -> Result<Dump> {
         let had = self.taps.len();
         self.taps.extend(taps.iter().filter(|tap| self.model.plan.step(**tap).is_some()));
         if self.taps.len() > had || !self.folder.join("dump.json").exists() {

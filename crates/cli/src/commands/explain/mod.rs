@@ -1,6 +1,6 @@
 //! `firstdiff explain MODEL CAND`: finds the cause of wrong taps. Arguments, screen and JSON.
 
-mod asked;
+mod engine;
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::{Effort, Explanation};
 use firstdiff_explain::mistakes::{find, ids, what};
 
-use crate::commands::explain::asked::{EngineSearch, ask};
-use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
+use crate::commands::explain::engine::{EngineSearch, ask};
+use crate::commands::replay::{heading, notes_section, right_of_all, run_each_sequence};
 use crate::driver::Asking;
-use crate::driver::told::in_bytes;
+use crate::driver::render::in_bytes;
 use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
@@ -45,7 +45,7 @@ must feed the same tokens each time. All that it wrote is left as a dump in the 
 #[command(mut_arg("candidate", |arg| arg.required(false).required_unless_present("run")))]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
-    of: CandidateArgs,
+    candidate: CandidateArgs,
     /// The engine's command line, for the shell: it is run for the taps that the answer needs, and CAND may be left out
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
@@ -102,26 +102,27 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         seconds: args.seconds,
         ..Effort::default()
     };
-    let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
+    let reference =
+        args.reference.as_ref().map(|path| explain_reference(&args.candidate, path, &effort)).transpose()?;
     let quiet = is_stdout(args.json.as_ref()) || is_stdout(args.html.as_ref());
-    let asked = args.asking().map(|asking| ask(&args.of, &asking, quiet)).transpose()?;
+    let asked = args.asking().map(|asking| ask(&args.candidate, &asking, quiet)).transpose()?;
     let explained = match &asked {
-        Some(asked) => explained(asked.of.clone(), &effort)?,
-        None => of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?,
+        Some(asked) => explained(asked.candidate.clone(), &effort)?,
+        None => run_each_sequence(&args.candidate, |of| explained(of, &effort), |explained| &mut explained.session)?,
     };
     asked.as_ref().map(EngineSearch::finish).transpose()?;
     let verdict = explained.session.verdict();
     let (session, of) = (&explained.session, reference.as_ref().map(|reference| &reference.session));
     let told = Explain {
         asked: asked.as_ref().map(EngineSearch::report),
-        ..Explain::of(session, &verdict, &explained.not_testable, of)
+        ..Explain::new(session, &verdict, &explained.not_testable, of)
     };
     crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
     Page { explained: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !quiet {
         crate::output::print(screen(session, &told, &verdict, args.verbose).as_str())?;
     }
-    crate::output::exit(&verdict, explained.session.given.dump.path().display())
+    crate::output::exit(&verdict, explained.session.input.dump.path().display())
 }
 
 impl ExplainArgs {
@@ -146,11 +147,11 @@ pub(crate) fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement>
     let given = of.open()?;
     let Explanation { mut replay, findings, not_testable } = cause::searched(&given, effort)?;
     replay.warnings.extend(given.notes());
-    Ok(Judgement { session: ReplaySession { given, replay, findings }, not_testable })
+    Ok(Judgement { session: ReplaySession { input: given, replay, findings }, not_testable })
 }
 
 /// The reference, explained like a candidate.
-fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
+fn explain_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
     let candidate = Some(path.to_owned());
     explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..of.clone() }, effort)
 }
@@ -165,7 +166,7 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
     match verdict {
         Verdict::Parity => {
             let text = right_of_all(session, &told.judged.counts);
-            let (how, assumed) = (paint(GOOD, &parity(session.given.loosened)), session.assumed_cache());
+            let (how, assumed) = (paint(GOOD, &parity(session.input.coarser_profile)), session.assumed_cache());
             screen.line(&format!("{how} {text}; there is nothing to explain{assumed}"));
         }
         Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
@@ -176,7 +177,7 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
             told.findings.iter().for_each(|found| finding(&mut screen, &told.judged, found, verbose));
         }
     }
-    rest(&mut screen, &told.judged);
+    notes_section(&mut screen, &told.judged);
     if let Some(asked) = &told.asked {
         let count = if asked.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", asked.runs.len()) };
         screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(asked.bytes))));
@@ -191,14 +192,15 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
         screen.line(&format!("{} {list}", paint(WARN, "not testable with this dump:")));
     }
     if let Some(reference) = &told.reference {
-        beside(&mut screen, &told.judged, reference);
+        reference_section(&mut screen, &told.judged, reference);
     }
     screen
 }
 
 /// `2 causes proved, 1 fault unexplained`.
 fn summary(findings: &[Explained]) -> String {
-    let count = |kind: FindingStatus| findings.iter().filter(|f| FindingStatus::of(&f.diagnosis) == kind).count();
+    let count =
+        |kind: FindingStatus| findings.iter().filter(|f| FindingStatus::from_diagnosis(&f.diagnosis) == kind).count();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let (arithmetic, taken_back) = (count(FindingStatus::OtherArithmetic), count(FindingStatus::TakenBack));
     let mut parts = vec![match (arithmetic, count(FindingStatus::Proved)) {
@@ -230,7 +232,7 @@ enum FindingStatus {
 }
 
 impl FindingStatus {
-    fn of(found: &Diagnosis) -> FindingStatus {
+    fn from_diagnosis(found: &Diagnosis) -> FindingStatus {
         let rounds_otherwise = |id| find(id).is_some_and(|mistake| mistake.is_another_arithmetic);
         match found.matched {
             _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => {
@@ -343,7 +345,7 @@ fn open_finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, v
 }
 
 /// The result for a reference.
-fn beside(screen: &mut Screen, judged: &ReplayInputs, reference: &OfReference) {
+fn reference_section(screen: &mut Screen, judged: &ReplayInputs, reference: &OfReference) {
     let path = safe(&reference.candidate.path);
     let text = match reference.conclusion.verdict {
         report::Verdict::Parity => format!("{path} is right by itself"),

@@ -90,7 +90,7 @@ struct MapPicture {
 impl Details {
     /// The details of taps of which only the measures are known.
     pub(crate) fn without_tensors(listed: &[MapEntry<'_>], shown: &PageTaps) -> Details {
-        let told = shown.0.iter().map(|&at| TapDetails::of(&listed[at], None));
+        let told = shown.0.iter().map(|&at| TapDetails::new(&listed[at], None));
         Details { taps: told.collect(), left_out: 0 }
     }
 
@@ -108,10 +108,10 @@ impl Details {
         wanted.truncate(MOST);
         let taps: Vec<&TapReport> = wanted.iter().map(|&at| &report.taps[at]).collect();
         let read = order.details(&taps)?;
-        let drawn = taps.iter().zip(read).map(|(tap, detail)| detail.map(|detail| TapPicture::of(tap, detail)));
+        let drawn = taps.iter().zip(read).map(|(tap, detail)| detail.map(|detail| TapPicture::new(tap, detail)));
         let mut details: HashMap<usize, TapPicture> =
             wanted.iter().zip(drawn).filter_map(|(at, drawn)| Some((*at, drawn?))).collect();
-        let told = shown.0.iter().map(|&at| TapDetails::of(&listed[at], details.remove(&at)));
+        let told = shown.0.iter().map(|&at| TapDetails::new(&listed[at], details.remove(&at)));
         Ok(Details { taps: told.collect(), left_out })
     }
 
@@ -122,7 +122,7 @@ impl Details {
 }
 
 impl TapDetails {
-    fn of(place: &MapEntry<'_>, detail: Option<TapPicture>) -> TapDetails {
+    fn new(place: &MapEntry<'_>, detail: Option<TapPicture>) -> TapDetails {
         let TapEntry { tap, op, status, reason, measures, .. } = place.entry;
         let finite = |value: Option<f64>| value.filter(|v| v.is_finite());
         let measured = [
@@ -150,7 +150,7 @@ impl TapDetails {
 }
 
 impl TapPicture {
-    fn of(tap: &TapReport, detail: TapDetail) -> TapPicture {
+    fn new(tap: &TapReport, detail: TapDetail) -> TapPicture {
         let TapDetail { positions, tokens, heads, channels, worst, spread, maps } = detail;
         let Spread { equal, not_finite, from, counts } = spread;
         let last = if tap.place.tap.site.axes().last() == Some(&'S') { "key" } else { "channel" };
@@ -158,17 +158,17 @@ impl TapPicture {
             (tap.index_in_words(&index), digits(reference), digits(candidate))
         };
         TapPicture {
-            positions: Levels::of(positions),
+            positions: Levels::new(positions),
             tokens,
             last,
-            heads: Levels::of(heads),
-            channels: Levels::of(channels),
+            heads: Levels::new(heads),
+            channels: Levels::new(channels),
             worst: worst.into_iter().map(side_by_side).collect(),
             equal,
             not_finite,
             from,
             counts,
-            maps: maps.map(MapPicture::of),
+            maps: maps.map(MapPicture::new),
         }
     }
 }
@@ -177,7 +177,7 @@ impl TapPicture {
 const NOT_FINITE: i32 = 9999;
 
 impl Levels {
-    fn of(bars: Bars) -> Levels {
+    fn new(bars: Bars) -> Levels {
         let tenths = |nmse: f64| match nmse {
             0.0 => None,
             _ if nmse.is_finite() => Some((10.0 * nmse.log10()).round() as i32),
@@ -190,7 +190,7 @@ impl Levels {
 }
 
 impl MapPicture {
-    fn of(maps: Maps) -> MapPicture {
+    fn new(maps: Maps) -> MapPicture {
         let percent = |p: f64| p.is_finite().then(|| (100.0 * p).round() as i32);
         let percents = |values: Vec<f64>| values.into_iter().map(percent).collect();
         let Maps { head, size, each, tokens, reference, candidate } = maps;

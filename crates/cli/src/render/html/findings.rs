@@ -24,23 +24,23 @@ const MOST: usize = 12;
 /// The faults on a page: those that were explained, else those of the replayed operations, else that of the comparison.
 pub(crate) fn cards(page: &Page<'_>) -> Vec<Card> {
     if let Some(told) = page.explained {
-        return told.findings.iter().map(Card::of_explained).collect();
+        return told.findings.iter().map(Card::from_explained).collect();
     }
     if let Some(told) = page.replayed {
-        return told.findings.iter().map(Card::of_operation).collect();
+        return told.findings.iter().map(Card::from_operation).collect();
     }
     let first = page.compared.and_then(|(_, told)| told.first_divergence.as_ref());
     let cause = first.and_then(|first| Some((first, first.why.as_ref()?)));
-    cause.map(|(first, why)| Card::of(first.place.clone(), first.op.clone(), why)).into_iter().collect()
+    cause.map(|(first, why)| Card::new(first.place.clone(), first.op.clone(), why)).into_iter().collect()
 }
 
 impl Card {
     /// Whether one of its lines has this text.
-    pub(crate) fn says(&self, text: &str) -> bool {
+    pub(crate) fn has_line(&self, text: &str) -> bool {
         self.lines.iter().any(|(_, line)| line == text)
     }
 
-    fn of(place: String, op: String, known: &Diagnosis) -> Card {
+    fn new(place: String, op: String, known: &Diagnosis) -> Card {
         let mut lines: Vec<(&'static str, String)> = Vec::new();
         let law = known.measured.as_ref();
         let (sure, title) = match (known.matched, law) {
@@ -61,11 +61,11 @@ impl Card {
         let same = law.map(|law| shorten(&law.equivalent, 3)).filter(|same| !same.is_empty());
         line("the same here", same);
         line("fix", known.fix.clone());
-        Card { place, sure, title, lines, picture: law.and_then(|law| Picture::of(law.data.as_ref()?)) }
+        Card { place, sure, title, lines, picture: law.and_then(|law| Picture::from_data(law.data.as_ref()?)) }
     }
 
-    fn of_explained(found: &Explained) -> Card {
-        let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
+    fn from_explained(found: &Explained) -> Card {
+        let mut card = Card::new(found.place.clone(), found.op.clone(), &found.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
         let is_open = matches!(found.diagnosis.matched, CauseCertainty::Unknown | CauseCertainty::Closest);
         line("how far", Some(format!("NMSE {}", number(found.base_nmse))).filter(|_| found.diagnosis.proof.is_none()));
@@ -77,8 +77,8 @@ impl Card {
         card
     }
 
-    fn of_operation(found: &WrongOperation) -> Card {
-        let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
+    fn from_operation(found: &WrongOperation) -> Card {
+        let mut card = Card::new(found.place.clone(), found.op.clone(), &found.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
         line("how far", found.worst_nmse.map(|nmse| format!("NMSE {}", number(nmse))));
         line("why", found.note.clone());

@@ -28,7 +28,7 @@ pub(crate) struct MapEntry<'a> {
 
 impl<'a> MapEntry<'a> {
     /// A tap of a run, or of two that were aligned by token position.
-    pub(crate) fn of(entry: &'a TapEntry, alignment: Option<&ChunkAlignment>) -> MapEntry<'a> {
+    pub(crate) fn new(entry: &'a TapEntry, alignment: Option<&ChunkAlignment>) -> MapEntry<'a> {
         let step = entry.step;
         let in_prefill = alignment.map_or(step == 0, |alignment| alignment.is_prefill(step).unwrap_or(true));
         let phase = if in_prefill { Phase::Prefill } else { Phase::Decode };

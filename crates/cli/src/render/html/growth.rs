@@ -78,5 +78,5 @@ fn plot(listed: &[MapEntry<'_>], stack: &str) -> Option<Plot> {
     };
     let series = series.into_iter().filter(|s| !s.points.is_empty()).collect();
     let layer = |x: f64| if x.fract() == 0.0 { format!("{x:.0}") } else { String::new() };
-    Plot::of(title, summary, "layer", series, [&layer, &|y| format!("1e{y:.0}")])
+    Plot::new(title, summary, "layer", series, [&layer, &|y| format!("1e{y:.0}")])
 }

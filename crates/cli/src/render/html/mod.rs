@@ -132,7 +132,7 @@ impl Page<'_> {
             notes,
             lines: without_cause.map(|(name, text)| Line::new(name, text)).collect(),
             facts: self.facts(),
-            next: self.next().filter(|next| !cards.iter().any(|card| card.says(next))),
+            next: self.next().filter(|next| !cards.iter().any(|card| card.has_line(next))),
             cards,
             not_checked: self.not_checked(),
             warnings: self.warnings(),
@@ -158,10 +158,10 @@ impl Page<'_> {
     fn listed(&self) -> Vec<MapEntry<'_>> {
         let alignment = self.compared.and_then(|(judged, _)| judged.report.alignment.as_deref());
         match self.compared {
-            Some((_, told)) => told.taps.iter().map(|entry| MapEntry::of(entry, alignment)).collect(),
+            Some((_, told)) => told.taps.iter().map(|entry| MapEntry::new(entry, alignment)).collect(),
             None => {
                 let taps = self.judged().into_iter().flat_map(|judged| &judged.taps);
-                taps.map(|tap| MapEntry::of(&tap.entry, alignment)).collect()
+                taps.map(|tap| MapEntry::new(&tap.entry, alignment)).collect()
             }
         }
     }
@@ -237,7 +237,7 @@ impl Page<'_> {
 
     /// A note that only the candidate's own metadata asks for so coarse a profile.
     fn loosened(&self) -> String {
-        self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.loosened))
+        self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.coarser_profile))
     }
 
     /// The conclusion, where there is no first divergence.

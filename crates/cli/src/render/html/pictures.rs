@@ -25,14 +25,19 @@ pub(crate) struct Mask {
 
 impl Picture {
     /// The picture of a law's data; `None` where there is no picture for it.
-    pub(crate) fn of(data: &Value) -> Option<Picture> {
+    pub(crate) fn from_data(data: &Value) -> Option<Picture> {
         let numbers =
             |key: &str| -> Option<Vec<f64>> { data.get(key)?.as_array()?.iter().map(Value::as_f64).collect() };
         match data.get("kind")?.as_str()? {
-            "angles" => {
-                beside("Angles over the model's, by pair of channels", "pair", numbers("right")?, numbers("measured")?)
+            "angles" => ratio_chart(
+                "Angles over the model's, by pair of channels",
+                "pair",
+                numbers("right")?,
+                numbers("measured")?,
+            ),
+            "gain" => {
+                ratio_chart("Gains over the model's, by channel", "channel", numbers("right")?, numbers("measured")?)
             }
-            "gain" => beside("Gains over the model's, by channel", "channel", numbers("right")?, numbers("measured")?),
             "curve" => {
                 let points: Vec<(f64, f64)> = numbers("x")?.into_iter().zip(numbers("y")?).collect();
                 let (first, last) = (points.first()?, points.last()?);
@@ -46,17 +51,17 @@ impl Picture {
                 let points = points.iter().map(|(x, y)| (*x, *y, format!("f({}) = {}", number(*x), number(*y))));
                 let series = vec![Series { name: "measured", class: "error", points: points.collect() }];
                 let text: &dyn Fn(f64) -> String = &|v| format!("{v:.1}");
-                Plot::of("The function that is applied".into(), summary, "input", series, [text, text])
+                Plot::new("The function that is applied".into(), summary, "input", series, [text, text])
                     .map(Picture::Chart)
             }
-            "mask" => Mask::of(data).map(Picture::Mask),
+            "mask" => Mask::from_data(data).map(Picture::Mask),
             _ => None,
         }
     }
 }
 
 /// Measured numbers divided by the model's: a ratio of 1 is right. Widely spread ratios are drawn by their logarithm.
-fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>) -> Option<Picture> {
+fn ratio_chart(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>) -> Option<Picture> {
     let of_both = || right.iter().zip(&measured);
     let ratios: Vec<f64> = of_both().map(|(right, measured)| measured / right).collect();
     let finite = || ratios.iter().copied().filter(|ratio| ratio.is_finite());
@@ -80,7 +85,7 @@ fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>)
         Series { name: "measured", class: "error", points: measured.collect() },
     ];
     let y_text = |y: f64| number(if by_logarithm { 10f64.powf(y) } else { y });
-    Plot::of(title.into(), summary, along, series, [&|x| format!("{x:.0}"), &y_text]).map(Picture::Chart)
+    Plot::new(title.into(), summary, along, series, [&|x| format!("{x:.0}"), &y_text]).map(Picture::Chart)
 }
 
 /// Ratios as far apart as this are drawn by their logarithm.
@@ -92,7 +97,7 @@ impl Mask {
         self.rows.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    fn of(data: &Value) -> Option<Mask> {
+    fn from_data(data: &Value) -> Option<Mask> {
         let rows = |head: &Value| -> Option<Vec<String>> {
             head.as_array()?.iter().map(|row| row.as_str().map(str::to_owned)).collect()
         };
@@ -124,7 +129,7 @@ mod tests {
     #[test]
     fn a_mask_is_of_the_head_that_is_least_causal() {
         let data = json!({"kind": "mask", "sees": [["100", "110", "111"], ["100", "110", "011"]]});
-        let Some(Picture::Mask(mask)) = Picture::of(&data) else { panic!("no mask") };
+        let Some(Picture::Mask(mask)) = Picture::from_data(&data) else { panic!("no mask") };
         assert_eq!((mask.summary.starts_with("Head 1:"), &mask.rows[2]), (true, &vec![false, true, true]));
     }
 
@@ -136,7 +141,7 @@ mod tests {
             json!({"kind": "gain", "right": [1, "x"]}),
             json!({"kind": "curve"}),
         ] {
-            assert!(Picture::of(&data).is_none(), "{data}");
+            assert!(Picture::from_data(&data).is_none(), "{data}");
         }
     }
 }

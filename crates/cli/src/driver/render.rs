@@ -25,9 +25,9 @@ pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
 }
 
 /// What was done with the runs of an earlier start.
-pub(crate) fn kept(driver: &Driver) -> Screen {
+pub(crate) fn kept_runs_note(driver: &Driver) -> Screen {
     let mut screen = Screen::default();
-    if let Some(kept) = &driver.kept {
+    if let Some(kept) = &driver.kept_runs {
         let style = if matches!(kept.trust, Trust::Same) { DIM } else { WARN };
         screen.line(&paint(style, &format!("kept runs  {}", kept.in_words())));
         screen.line("");
@@ -54,14 +54,14 @@ pub(crate) fn run_line(number: usize, run: &RunSummary) -> Screen {
     };
     let kept = if run.kept { ", kept from before" } else { "" };
     let cost = paint(DIM, &format!("({}{kept})", in_bytes(run.bytes)));
-    screen.line(&format!("  run {number}  {place}: {}  {cost}", run.says));
+    screen.line(&format!("  run {number}  {place}: {}  {cost}", run.result));
     screen
 }
 
 /// What a run shows, by what it wrote.
-pub(crate) fn says(run: &RunSummary, report: &Report) -> String {
+pub(crate) fn run_result(run: &RunSummary, report: &Report) -> String {
     let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
-        let came = |t: &&TapReport| run.came.contains(&t.place) && wanted(t.status);
+        let came = |t: &&TapReport| run.written.contains(&t.place) && wanted(t.status);
         report.taps.iter().filter(came).map(|t| t.place).collect()
     };
     let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
@@ -94,7 +94,7 @@ fn by_tap(places: &[Place], run: &RunSummary, alignment: Option<&ChunkAlignment>
         let steps =
             |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step as usize).collect::<Vec<usize>>();
         let here = steps(places);
-        if here == steps(&run.came) {
+        if here == steps(&run.written) {
             return tap.to_string();
         }
         match alignment {
@@ -134,7 +134,7 @@ pub(crate) fn in_bytes(bytes: u64) -> String {
 }
 
 /// A run, as data.
-pub(crate) fn of_run(run: &RunSummary) -> EngineRunReport {
+pub(crate) fn run_report(run: &RunSummary) -> EngineRunReport {
     EngineRunReport {
         taps: run.question.taps_text(),
         steps: run.question.steps_text(),
@@ -143,7 +143,7 @@ pub(crate) fn of_run(run: &RunSummary) -> EngineRunReport {
         kept: run.kept,
         seconds: run.seconds,
         bytes: run.bytes,
-        written: run.came.iter().map(ToString::to_string).collect(),
-        says: anstream::adapter::strip_str(&run.says).to_string(),
+        written: run.written.iter().map(ToString::to_string).collect(),
+        says: anstream::adapter::strip_str(&run.result).to_string(),
     }
 }

@@ -7,7 +7,7 @@ use firstdiff_trace::Tap;
 
 use crate::commands::bisect::{EngineBisection, Outcome};
 use crate::driver::kept::KeptRuns;
-use crate::driver::told::{in_bytes, of_run, wavers};
+use crate::driver::render::{in_bytes, run_report, wavers};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
 use crate::report::{Bisect, Compare, Judgement, SeenWhole, Unrepeated, next_step};
 use crate::session::Comparison;
@@ -47,7 +47,7 @@ pub(crate) fn answer(bisection: &EngineBisection, outcome: &Outcome) -> Screen {
         (Verdict::Parity, _) => {
             let count = report.count(Status::agrees);
             let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, judged).join("; "));
-            screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.loosened))));
+            screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.coarser_profile))));
             screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
         }
     }
@@ -169,8 +169,8 @@ pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
         nondeterministic,
         engine: bisection.args.run.clone(),
         work: bisection.args.work.to_string_lossy().into_owned(),
-        runs: bisection.driver.runs.iter().map(of_run).collect(),
-        kept_runs: bisection.driver.kept.as_ref().map(KeptRuns::report),
+        runs: bisection.driver.runs.iter().map(run_report).collect(),
+        kept_runs: bisection.driver.kept_runs.as_ref().map(KeptRuns::report),
         bytes: bisection.driver.evidence.bytes,
         full_bytes: bisection.full as u64,
         all_positions,

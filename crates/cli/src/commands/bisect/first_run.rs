@@ -13,7 +13,7 @@ use crate::session::ids;
 
 impl EngineBisection {
     /// Takes from the first run which tokens the engine is fed, and its arithmetic.
-    pub(super) fn settle(&mut self, run: &EngineRun) -> Result<()> {
+    pub(super) fn configure(&mut self, run: &EngineRun) -> Result<()> {
         let own = run.dump.meta();
         let due = self.reference.meta().cloned().unwrap_or_default();
         let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
@@ -31,7 +31,7 @@ impl EngineBisection {
         let reference = fed(&due.tokens)?;
         let tokens = asked.or(told);
         self.driver.evidence.describe(run, tokens.as_deref(), &decoded);
-        let in_chunks = self.reference.model().is_none() && self.lay(run, tokens.as_deref())?;
+        let in_chunks = self.reference.model().is_none() && self.align_steps(run, tokens.as_deref())?;
         if let (Some(tokens), Some(reference), false) = (&tokens, &reference, in_chunks)
             && tokens != reference
         {
@@ -67,7 +67,7 @@ impl EngineBisection {
             self.tokens = tokens.len();
             let Reference::Computed(computed) = &self.reference else { return Ok(()) };
             self.choice = match self.args.profile {
-                Some(asked) => ProfileChoice::asked(asked),
+                Some(asked) => ProfileChoice::by_user(asked),
                 None => crate::session::given::declared(&computed.model, &run.dump)?,
             };
             self.cache =
@@ -78,17 +78,17 @@ impl EngineBisection {
             if !in_chunks {
                 self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
             }
-            let reference = self.reference.with(&[])?;
+            let reference = self.reference.with_taps(&[])?;
             self.choice = match self.args.profile {
-                Some(asked) => ProfileChoice::asked(asked),
+                Some(asked) => ProfileChoice::by_user(asked),
                 None => declared_profile(&reference, &run.dump)?,
             };
             let declared = [&reference, &run.dump].map(|dump| crate::session::declared_cache(dump).ok().flatten());
             self.cache = self.args.cache.or(declared.into_iter().flatten().max()).unwrap_or_default();
         }
-        self.warnings.extend(self.choice.loosened.map(CoarserProfile::note));
+        self.warnings.extend(self.choice.coarser_profile.map(CoarserProfile::note));
         if !in_chunks {
-            self.own = (self.tokens, self.last_step);
+            self.engine_extent = (self.tokens, self.last_step);
         }
         let bytes = run.dump.entries().first().map_or(4, |e| e.dtype.size());
         self.full = (self.full_elements() * bytes) as f64;
@@ -108,25 +108,26 @@ impl EngineBisection {
     }
 
     /// Aligns the engine's steps with a recorded reference by token position; returns whether they are other chunks of the same tokens.
-    fn lay(&mut self, run: &EngineRun, tokens: Option<&[u32]>) -> Result<bool> {
-        let mut look = CollectedTaps::of(self.driver.evidence.meta.clone());
+    fn align_steps(&mut self, run: &EngineRun, tokens: Option<&[u32]>) -> Result<bool> {
+        let mut look = CollectedTaps::new(self.driver.evidence.meta.clone());
         look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
-        let Aligned { reference, alignment, .. } = align(CellsOf::Both, self.reference.with(&[])?, candidate, None)?;
+        let Aligned { reference, alignment, .. } =
+            align(CellsOf::Both, self.reference.with_taps(&[])?, candidate, None)?;
         let Some(alignment) = alignment else { return Ok(false) };
         let cells = Cells::new(alignment);
         // Without common tokens, it is reported as other tokens.
         let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
             return Ok(false);
         };
-        if let Some(at) = cells.alignment.parted {
+        if let Some(at) = cells.alignment.tokens_differ_at {
             self.warnings.push(format!(
                 "the engine was fed other tokens than the reference from position {at} on: only the positions before it are compared"
             ));
         }
         (self.tokens, self.last_step) = (cells.alignment.cells[0].len(), last);
-        self.own = (cells.alignment.candidate.lengths[0], step);
-        self.reference.lay(reference);
+        self.engine_extent = (cells.alignment.candidate.lengths[0], step);
+        self.reference.use_cells(reference);
         self.cells = Some(cells);
         Ok(true)
     }

@@ -9,7 +9,7 @@ use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 use crate::driver::engine::{ANY_STEP, EngineRun, Failure, Question};
 use crate::driver::evidence::Wavering;
 use crate::driver::kept::Trust;
-use crate::driver::told::{heading, kept, run_line, says, wavers};
+use crate::driver::render::{heading, kept_runs_note, run_line, run_result, wavers};
 use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, feed, noise};
 use crate::report;
 use crate::session::arithmetic::precision;
@@ -29,7 +29,7 @@ pub(crate) struct EngineSearch {
     driver: Driver,
     notes: Vec<String>,
     /// The candidate: all that was written.
-    pub(crate) of: CandidateArgs,
+    pub(crate) candidate: CandidateArgs,
 }
 
 /// Asks until single operations are wrong, everything is right, or nothing more can be asked.
@@ -63,13 +63,16 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<En
     let driver = Driver::new(asking, fed, quiet);
     driver.say(&heading("model", &of.model, &driver))?;
     let evidence = asking.work.join("evidence");
-    let mut asked =
-        EngineSearch { driver, notes: Vec::new(), of: CandidateArgs { candidate: Some(evidence), ..of.clone() } };
+    let mut asked = EngineSearch {
+        driver,
+        notes: Vec::new(),
+        candidate: CandidateArgs { candidate: Some(evidence), ..of.clone() },
+    };
     // The names that the engine writes are taps, and so are those in the collected dump.
-    asked.of.reading = ReadingArgs { partial: of.reading.partial, ..ReadingArgs::default() };
+    asked.candidate.reading = ReadingArgs { partial: of.reading.partial, ..ReadingArgs::default() };
     match asked.driver.try_kept()? {
         EarlierRuns::None => {}
-        EarlierRuns::Usable => asked.driver.say(&kept(&asked.driver))?,
+        EarlierRuns::Usable => asked.driver.say(&kept_runs_note(&asked.driver))?,
         EarlierRuns::Useless(trust) => asked.discard(trust)?,
         EarlierRuns::Failed(failure) => bail!("{failure}"),
     }
@@ -100,14 +103,14 @@ fn other_run(candidate: &Path, wavering: &Wavering) -> String {
 impl EngineSearch {
     fn discard(&mut self, why: Trust) -> Result<()> {
         self.driver.discard(why)?;
-        self.driver.say(&kept(&self.driver))
+        self.driver.say(&kept_runs_note(&self.driver))
     }
 
     /// Asks run by run; returns the place where two runs differ, if there is one.
     fn search(&mut self, given: Option<&EngineRun>, begin: Option<&TapsToRecord>) -> Result<Option<Wavering>> {
         (self.driver.absent, self.notes) = Default::default();
         if let Some(run) = given {
-            let (own, bytes) = (self.own(run), self.driver.evidence.bytes);
+            let (own, bytes) = (self.extent(run), self.driver.evidence.bytes);
             self.driver.evidence.absorb(run, own, |_, _| 0.0)?;
             // The engine did not write it in this start.
             self.driver.evidence.bytes = bytes;
@@ -116,7 +119,7 @@ impl EngineSearch {
         loop {
             if wanted.is_none() {
                 let session = self.judged()?;
-                wanted = self.wanted(&session);
+                wanted = self.next_taps(&session);
             }
             let Some(TapsToRecord { taps, why }) = wanted.take() else { return Ok(None) };
             let question = whole(taps);
@@ -129,13 +132,13 @@ impl EngineSearch {
                 }
                 Err(failure) => bail!("{failure}"),
             };
-            let own = self.own(&run);
-            let profile = self.of.profile.or(precision(&run.dump).ok().flatten()).unwrap_or(Profile::F32);
+            let own = self.extent(&run);
+            let profile = self.candidate.profile.or(precision(&run.dump).ok().flatten()).unwrap_or(Profile::F32);
             let layers = question.taps.iter().filter_map(|tap| tap.layer).max().map_or(1, |last| last + 1);
             let noise = noise(profile, Extent { layers, positions: own.0 });
             let wavering = self.driver.evidence.absorb(&run, own, noise)?;
             let came = run.entries.iter().map(|entry| Place { step: entry.step, tap: entry.tap }).collect();
-            self.driver.runs.push(RunSummary::of(&run, &question, why, came));
+            self.driver.runs.push(RunSummary::new(&run, &question, why, came));
             if wavering.is_some() {
                 return Ok(wavering);
             }
@@ -145,11 +148,11 @@ impl EngineSearch {
             let verdict = session.verdict();
             let (count, report) = (self.driver.runs.len(), session.report(&verdict));
             if let Some(last) = self.driver.runs.last_mut() {
-                last.says = says(last, &report);
+                last.result = run_result(last, &report);
                 let line = run_line(count, last);
                 self.driver.say(&line)?;
             }
-            wanted = self.wanted(&session);
+            wanted = self.next_taps(&session);
             if wanted.is_none() {
                 return Ok(None);
             }
@@ -157,8 +160,8 @@ impl EngineSearch {
     }
 
     /// The taps to ask for next.
-    fn wanted(&mut self, session: &ReplaySession) -> Option<TapsToRecord> {
-        let wanted = next(&session.replay, &session.given.dump, &self.driver.absent)?;
+    fn next_taps(&mut self, session: &ReplaySession) -> Option<TapsToRecord> {
+        let wanted = next(&session.replay, &session.input.dump, &self.driver.absent)?;
         if self.driver.runs.len() >= MOST_RUNS {
             self.notes.push(format!("stopped after {MOST_RUNS} runs: more could be asked for (a full dump tells all)"));
             return None;
@@ -167,24 +170,24 @@ impl EngineSearch {
     }
 
     /// Positions of the first step, and the last step that counts.
-    fn own(&self, run: &EngineRun) -> (usize, u32) {
+    fn extent(&self, run: &EngineRun) -> (usize, u32) {
         let told = run.dump.meta().tokens.as_ref().map(Vec::len);
         let whole = |entry: &&firstdiff_trace::Entry| {
             entry.step == 0 && !entry.tap.is_open() && entry.shape.len() == entry.tap.site.axes().len()
         };
         let rows = |entry: &firstdiff_trace::Entry| entry.shape.get(entry.tap.site.position_axis()).copied();
         let shown = || run.entries.iter().filter(whole).filter_map(rows).max();
-        let asked = || self.of.tokens.as_ref().map(Vec::len);
+        let asked = || self.candidate.tokens.as_ref().map(Vec::len);
         (told.or_else(asked).or_else(shown).unwrap_or(1), ANY_STEP)
     }
 
     /// Judges all that was written, each operation on its own inputs.
     fn judged(&self) -> Result<ReplaySession> {
         self.driver.evidence.write(&self.driver.work.join("evidence"))?;
-        let given = self.of.clone().open().with_context(|| "what the engine wrote")?;
+        let given = self.candidate.clone().open().with_context(|| "what the engine wrote")?;
         let mut replay = given.source.replayed(&given.dump)?;
         replay.warnings.extend(given.notes());
-        Ok(ReplaySession { given, replay, findings: Vec::new() })
+        Ok(ReplaySession { input: given, replay, findings: Vec::new() })
     }
 
     /// Marks that there is an answer.
@@ -200,8 +203,8 @@ impl EngineSearch {
         report::EngineQueries {
             engine: self.driver.engine.command.clone(),
             work: self.driver.work.to_string_lossy().into_owned(),
-            runs: self.driver.runs.iter().map(crate::driver::told::of_run).collect(),
-            kept_runs: self.driver.kept.as_ref().map(crate::driver::kept::KeptRuns::report),
+            runs: self.driver.runs.iter().map(crate::driver::render::run_report).collect(),
+            kept_runs: self.driver.kept_runs.as_ref().map(crate::driver::kept::KeptRuns::report),
             bytes: self.driver.evidence.bytes,
             not_written: self.driver.absent.iter().map(ToString::to_string).collect(),
             notes: self.notes.clone(),
