@@ -346,20 +346,20 @@ fn cells(report: &Report) -> Option<Vec<usize>> {
 }
 
 /// Whether a tap that was accepted now agrees, and not only because it was near the tolerance.
-fn is_outgrown(tap: &TapReport, was: BaselineEntry) -> bool {
-    let beyond_the_edge = tap.allowed.is_none_or(|allowed| was.nmse > ROOM * allowed);
-    was.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == was.part && beyond_the_edge
+fn is_outgrown(tap: &TapReport, entry: BaselineEntry) -> bool {
+    let beyond_the_edge = tap.allowed.is_none_or(|allowed| entry.nmse > ROOM * allowed);
+    entry.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == entry.part && beyond_the_edge
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that anything not known to be as good is worse.
-fn worse(tap: &TapReport, was: BaselineEntry, now: Option<f64>) -> Option<String> {
+fn worse(tap: &TapReport, entry: BaselineEntry, now: Option<f64>) -> Option<String> {
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
     let negligible = tap.allowed.unwrap_or(0.0) * NEGLIGIBLE;
-    let as_good = now.is_some_and(|now| now <= (ROOM * was.nmse).max(negligible));
+    let as_good = now.is_some_and(|now| now <= (ROOM * entry.nmse).max(negligible));
     match (tap.status.agrees(), as_good) {
-        (true, true) if tap.positions.is_some() && !was.part => {
+        (true, true) if tap.positions.is_some() && !entry.part => {
             Some("compared at some token positions only, where its baseline is of all".into())
         }
         (true, true) => None,
@@ -369,30 +369,30 @@ fn worse(tap: &TapReport, was: BaselineEntry, now: Option<f64>) -> Option<String
 }
 
 /// The same where the baseline is of an engine that was not at parity: its taps then are the standard.
-fn worse_than_held(tap: &TapReport, was: BaselineEntry, now: Option<f64>) -> Option<String> {
-    if !tap.status.differs() && was.differed.is_none() {
-        return worse(tap, was, now);
+fn worse_than_held(tap: &TapReport, entry: BaselineEntry, now: Option<f64>) -> Option<String> {
+    if !tap.status.differs() && entry.differed.is_none() {
+        return worse(tap, entry, now);
     }
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
-    if tap.positions.is_some() && !was.part {
+    if tap.positions.is_some() && !entry.part {
         return Some("compared at some token positions only, where its baseline is of all".into());
     }
     // A tap that was not accepted may be as far off as it was, up to rounding; but its operation may not be wrong, and it may differ only by size.
     let by_its_size = tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
-    if was.differed.is_none() && (tap.status == Status::Diverged || !by_its_size) {
+    if entry.differed.is_none() && (tap.status == Status::Diverged || !by_its_size) {
         return Some(tap.status.name().into());
     }
     // A tap that agreed then is still compared with its reference: its factor was 1.
-    let (is, had) = (factor(tap), was.differed.unwrap_or(1.0));
+    let (is, had) = (factor(tap), entry.differed.unwrap_or(1.0));
     // The values of one position inherit their errors from few sources, so they count as few: a factor scatters accordingly.
     let axis = tap.place.tap.site.position_axis();
     let positions = tap.shape.get(axis).copied().unwrap_or(1).max(1) as f64;
     // The part of the error that the factor itself explains does not scatter.
-    let beside = (was.nmse - (had - 1.0).powi(2)).max(0.0);
-    let scatter = FACTOR_SIGMAS * (beside / (VALUES_A_POSITION * positions)).sqrt();
-    match now.is_some_and(|now| now <= ROOM * was.nmse) {
+    let rest = (entry.nmse - (had - 1.0).powi(2)).max(0.0);
+    let scatter = FACTOR_SIGMAS * (rest / (VALUES_A_POSITION * positions)).sqrt();
+    match now.is_some_and(|now| now <= ROOM * entry.nmse) {
         false => Some("worse than its baseline".into()),
         true if (is - had).abs() <= scatter.max(FACTOR_ROOM) => None,
         true => Some(format!("{is:.4} times the reference, where it was {had:.4} times")),

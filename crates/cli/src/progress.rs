@@ -44,12 +44,12 @@ impl Pace {
             return None;
         }
         self.last = now;
-        let made = (done - self.from) as f64;
-        let left = |total: usize| (now - self.since).as_secs_f64() / made * total.saturating_sub(done) as f64;
+        let done_here = (done - self.from) as f64;
+        let left = |total: usize| (now - self.since).as_secs_f64() / done_here * total.saturating_sub(done) as f64;
         let left_in_words = total.map(left).filter(|left| *left > 0.0 && left.is_finite());
         let left_in_words = left_in_words.map_or(String::new(), |left| format!(", about {left:.0} s left"));
-        let of = total.filter(|total| done <= *total).map_or(String::new(), |total| format!(" of {total}"));
-        Some(format!("{what}: {done}{of}{left_in_words}"))
+        let of_total = total.filter(|total| done <= *total).map_or(String::new(), |total| format!(" of {total}"));
+        Some(format!("{what}: {done}{of_total}{left_in_words}"))
     }
 }
 

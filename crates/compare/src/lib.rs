@@ -54,7 +54,7 @@ pub use judge::leak::Leak;
 pub use judge::tensor::{Difference, NotFinite, NotFiniteKind, Outcome, PairJudgement, Tolerance, judge, size_of};
 pub use layout::candidates::LayoutCandidates;
 pub use layout::convention::LayoutConvention;
-pub use layout::mismatch::{Misfit, ShapeMismatch};
+pub use layout::mismatch::{NotComparable, ShapeMismatch};
 pub use layout::pair::{Pair, TensorRef};
 pub use layout::row_order::row_order;
 pub use layout::strided::StridedLayout;

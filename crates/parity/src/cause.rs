@@ -186,8 +186,8 @@ pub const IN_PROBABILITIES: &str = " in the probabilities that the scores make";
 impl MeasuredLaw {
     /// How sure it is, in words.
     pub fn proof(&self) -> String {
-        let of = if self.is_of_scores { IN_PROBABILITIES } else { "" };
-        let left = format!("leaves NMSE {} of {}{of}", number(self.residual_nmse), number(self.before_nmse));
+        let of_what = if self.is_of_scores { IN_PROBABILITIES } else { "" };
+        let left = format!("leaves NMSE {} of {}{of_what}", number(self.residual_nmse), number(self.before_nmse));
         let on = match self.proved_on.held_out.len() {
             0 => {
                 format!(

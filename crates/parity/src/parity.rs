@@ -64,8 +64,8 @@ impl NoParity {
         if page.is_none() && !has_program {
             return self.text.clone();
         }
-        let made = page.as_ref().and_then(|page| page.parent()).map_or(Ok(()), std::fs::create_dir_all);
-        let found = made.map_err(Into::into).and_then(|()| match &page {
+        let created = page.as_ref().and_then(|page| page.parent()).map_or(Ok(()), std::fs::create_dir_all);
+        let found = created.map_err(Into::into).and_then(|()| match &page {
             Some(page) => installed::report(&judged.session, page),
             None => installed::causes(&judged.session),
         });

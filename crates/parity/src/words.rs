@@ -52,12 +52,12 @@ pub fn places(places: &[Place]) -> Vec<String> {
             None => runs.push((tap, step, step)),
         }
     }
-    let said = |(tap, from, to): (Tap, u32, u32)| match (from, to) {
+    let describe = |(tap, from, to): (Tap, u32, u32)| match (from, to) {
         (0, _) => tap.to_string(),
         (from, to) if from == to => format!("{tap} (decode step {from})"),
         (from, to) => format!("{tap} (decode steps {from}-{to})"),
     };
-    runs.into_iter().map(said).collect()
+    runs.into_iter().map(describe).collect()
 }
 
 /// Where in a run a step is: `decode step 3`, `positions 5-7`; `None` for the prefill.
@@ -159,11 +159,11 @@ pub fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
 
 /// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; empty where they have none.
 pub fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
-    let said = |(stack, layers): (&str, BTreeSet<u32>)| {
+    let describe = |(stack, layers): (&str, BTreeSet<u32>)| {
         let (gap, s) = (if stack.is_empty() { "" } else { " " }, if layers.len() == 1 { "" } else { "s" });
         format!("{stack}{gap}layer{s} {}", layers_in_short(layers))
     };
-    by_stack(taps).into_iter().map(said).collect::<Vec<_>>().join(" and ")
+    by_stack(taps).into_iter().map(describe).collect::<Vec<_>>().join(" and ")
 }
 
 /// The numbers of the layers of each stack.

@@ -84,15 +84,15 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
     let finished = finish(&judged);
     let accepted = baseline.as_ref().and_then(Baseline::accepted);
-    let held = accepted.is_some() && !matches!(finished, Ok(PARITY));
+    let is_accepted = accepted.is_some() && !matches!(finished, Ok(PARITY));
     let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
-    let told = Gate::new(&judged, &regressions, accepted.filter(|_| held), unmet);
-    let unmet = &told.compare.required_unchecked;
+    let report = Gate::new(&judged, &regressions, accepted.filter(|_| is_accepted), unmet);
+    let unmet = &report.compare.required_unchecked;
     let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
     let worse_in_words = worse + &unmet_line(unmet);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if let Some(path) = &args.html {
-        let failed = match (told.passed, held) {
+        let failed = match (report.passed, is_accepted) {
             (true, true) => {
                 vec![format!(
                     "Not parity: held to its own baseline, {}{}.",
@@ -103,21 +103,21 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
             (true, false) => Vec::new(),
             (false, _) => worse_in_words.lines().map(|line| line.trim().to_owned()).collect(),
         };
-        let passed = (!args.update).then_some(told.passed);
-        Page { compared: Some((&judged, &told.compare)), passed, failed, ..Page::default() }
+        let passed = (!args.update).then_some(report.passed);
+        Page { compared: Some((&judged, &report.compare)), passed, failed, ..Page::default() }
             .to_file(Some(path), &inputs)?;
     }
-    let held_by = accepted.filter(|_| held);
+    let held_by = accepted.filter(|_| is_accepted);
     let passed = || in_lines(&passed_in_words(&args, &judged, baseline.as_ref(), held_by));
-    let concluded = match (args.update, told.passed) {
+    let concluded = match (args.update, report.passed) {
         (true, _) => judged.report.verdict.name(),
         (false, true) => "gate passed",
         (false, false) => "gate failed",
     };
-    let failures = failures(&judged, &regressions, held, unmet);
+    let failures = failures(&judged, &regressions, is_accepted, unmet);
     args.ci.write_outcome(
-        &Outcome { report: &judged.report, concluded, failures, held },
-        || match told.passed {
+        &Outcome { report: &judged.report, concluded, failures, held: is_accepted },
+        || match report.passed {
             true => anstream::adapter::strip_str(&passed()).to_string(),
             false => render(&judged, Detail::Folded).to_plain() + &worse_in_words,
         },
@@ -132,7 +132,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         }
         return Ok(PARITY);
     }
-    if told.passed {
+    if report.passed {
         if screen {
             print(&args.ci.screen_text(&passed()))?;
         }
@@ -226,8 +226,8 @@ fn failures(judged: &Comparison, regressions: &[Regression], held: bool, unmet: 
         ),
     });
     let others = Failure::from_report(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
-    let mut told = HashSet::new();
-    worse.chain(others).filter(|failure| told.insert(failure.place.clone())).collect()
+    let mut reported = HashSet::new();
+    worse.chain(others).filter(|failure| reported.insert(failure.place.clone())).collect()
 }
 
 /// Notes, each on a line of its own: that only the candidate asks for such a profile, and what was not checked.

@@ -95,9 +95,9 @@ fn open(args: &ImportArgs) -> Result<Dump> {
             let reading =
                 OpenOptions { names, dtype: args.reading.dtype, name: Some(name.clone()), ..OpenOptions::default() };
             let dump = Dump::open_with(&args.source, &reading)?;
-            let held = dump.entries().len() + dump.unmapped().len();
-            if held > 1 {
-                bail!("--name {name}: is for a single tensor, and {} holds {held}", args.source.display());
+            let count = dump.entries().len() + dump.unmapped().len();
+            if count > 1 {
+                bail!("--name {name}: is for a single tensor, and {} holds {count}", args.source.display());
             }
             dump
         }
@@ -150,8 +150,8 @@ fn shape(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, entry: &Entry) -> 
         }
         return Ok(shape.clone());
     }
-    let told = like.and_then(|dump| dump.find(entry.tap, entry.step)).filter(|_| entry.shape.len() == 1);
-    Ok(told
+    let same_tap = like.and_then(|dump| dump.find(entry.tap, entry.step)).filter(|_| entry.shape.len() == 1);
+    Ok(same_tap
         .filter(|e| element_count(&e.shape) == element_count(&entry.shape))
         .map_or(entry.shape.clone(), |e| e.shape.clone()))
 }
@@ -168,8 +168,8 @@ fn record(recorder: &Recorder, entry: &Entry, shape: &[usize], values: &Values<'
 
 fn summary(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
     let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
-    let of = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
-    let mut text = format!("{}{of} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
+    let of_steps = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
+    let mut text = format!("{}{of_steps} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
     for note in Incomplete::find_in(&[("the source", dump)], None).notes() {
         text += &format!("note: {note}; what was written says so too\n");
     }

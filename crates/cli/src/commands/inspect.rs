@@ -86,10 +86,10 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
         let own = OwnProgram::run(&args.candidate, args.rows.clone(), &args.reading, &args.told, &inspection)?;
         own.apply_to(&mut inspection);
     }
-    let told = Inspect::new(&dump, &inspection);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    let report = Inspect::new(&dump, &inspection);
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::output::print(screen(&told, &inspection, args.verbose).as_str())?;
+        crate::output::print(screen(&report, &inspection, args.verbose).as_str())?;
     }
     if inspection.count(Sureness::Certain) > 0 {
         return Ok(DIVERGED);
@@ -101,12 +101,12 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     }
 }
 
-fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
+fn screen(report: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    screen.line(&format!("candidate  {}", described(&told.candidate)));
+    screen.line(&format!("candidate  {}", described(&report.candidate)));
     let read = format!(
         "looked at  {}, with no reference and no weights: nothing here is a verdict",
-        taps_in_words(told.looked_at)
+        taps_in_words(report.looked_at)
     );
     screen.line(&paint(DIM, &read));
     screen.line("");
@@ -120,22 +120,22 @@ fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     }
     let [certain, likely, notes] = [Sureness::Certain, Sureness::Likely, Sureness::Note]
         .map(|sure| groups.iter().filter(|g| g[0].sure == sure).count());
-    let said = format!("{certain} certain, {likely} likely, {notes} to note");
+    let counts = format!("{certain} certain, {likely} likely, {notes} to note");
     match certain + likely {
         0 => screen.line(&format!("{} nothing that right engines do not do, {notes} to note", paint(GOOD, "found:"))),
-        _ => screen.line(&format!("{} {said}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
+        _ => screen.line(&format!("{} {counts}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
     }
-    for text in &told.unseen {
+    for text in &report.unseen {
         screen.line(&format!("{} {}", paint(WARN, "not looked at:"), safe(text)));
     }
-    if !told.unmapped.is_empty() {
-        let names: Vec<String> = told.unmapped.iter().map(|n| with_suggestion(n)).collect();
+    if !report.unmapped.is_empty() {
+        let names: Vec<String> = report.unmapped.iter().map(|n| with_suggestion(n)).collect();
         screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not looked at:"), shorten(&names, 6)));
     }
-    for note in &told.warnings {
+    for note in &report.warnings {
         screen.line(&format!("{} {note}", paint(WARN, "note:")));
     }
-    screen.line(&format!("next: {}", told.next));
+    screen.line(&format!("next: {}", report.next));
     screen
 }
 

@@ -91,22 +91,22 @@ fn compare_arguments() -> Result<Vec<String>> {
     let matches = command.clone().get_matches();
     let (name, matches) = matches.subcommand().context("a part is one of `firstdiff compare`")?;
     let compare = command.find_subcommand(name).context("a part is one of `firstdiff compare`")?;
-    let kept = compare.get_arguments().filter(|arg| !["part", "output"].contains(&arg.get_id().as_str()));
-    let mut asked = Vec::new();
-    for arg in kept.filter(|arg| is_given(matches, arg.get_id().as_str())) {
+    let passed_on = compare.get_arguments().filter(|arg| !["part", "output"].contains(&arg.get_id().as_str()));
+    let mut arguments = Vec::new();
+    for arg in passed_on.filter(|arg| is_given(matches, arg.get_id().as_str())) {
         let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
         let values: Vec<String> = values
             .map(|value| value.to_str().map(str::to_owned).with_context(|| format!("{} is no UTF-8", value.display())))
             .collect::<Result<_>>()?;
         match arg.get_long() {
             Some(long) if arg.get_action().takes_values() => {
-                asked.extend(values.iter().map(|value| format!("--{long}={value}")))
+                arguments.extend(values.iter().map(|value| format!("--{long}={value}")))
             }
-            Some(long) => asked.push(format!("--{long}")),
-            None => asked.extend(values),
+            Some(long) => arguments.push(format!("--{long}")),
+            None => arguments.extend(values),
         }
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
 fn is_given(matches: &ArgMatches, id: &str) -> bool {
@@ -134,9 +134,9 @@ pub(crate) fn run(args: JoinArgs) -> Result<u8> {
     let more = absent.checked_sub(NAMED + 1).map_or(String::new(), |more| format!(" and {} more", more + 1));
     ensure!(absent == 0, "part {missing}{more} is missing");
     ensure!(parts.len() == of, "a part is named twice");
-    let asked = CompareArguments::try_parse_from(&first.asked)?;
+    let arguments = CompareArguments::try_parse_from(&first.asked)?;
     let judged: JudgedBefore = parts.into_iter().map(|(_, judged)| judged).collect();
-    show(&asked.pair, asked.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
+    show(&arguments.pair, arguments.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
 }
 
 fn read(path: &Path) -> Result<(Head, JudgedShare)> {

@@ -52,49 +52,49 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let inputs = Inputs::of_command_line();
     inputs.spare_all([json.as_deref(), args.html.as_deref()])?;
-    let judge = |of: CandidateArgs| {
-        let given = of.open()?;
+    let judge = |candidate_args: CandidateArgs| {
+        let given = candidate_args.open()?;
         let Explanation { mut replay, findings, .. } = cause::explain_quickly(&given, 2)?;
         replay.warnings.extend(given.notes());
         Ok(ReplaySession { input: given, replay, findings })
     };
     let session = run_each_sequence(&args.candidate, judge, |session| session)?;
     let verdict = session.verdict();
-    let told = Replay::new(&session, &verdict);
-    crate::render::json::to_file(json.as_deref(), &told, &inputs)?;
-    Page { replayed: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
+    let report = Replay::new(&session, &verdict);
+    crate::render::json::to_file(json.as_deref(), &report, &inputs)?;
+    Page { replayed: Some(&report), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !is_stdout(json.as_ref()) && !is_stdout(args.html.as_ref()) {
-        crate::output::print(screen(&session, &told, &verdict, verbose).as_str())?;
+        crate::output::print(screen(&session, &report, &verdict, verbose).as_str())?;
     }
     crate::output::exit(&verdict, session.input.dump.path().display())
 }
 
 /// The screen of a replay.
-fn screen(session: &ReplaySession, told: &Replay, verdict: &Verdict, verbose: bool) -> Screen {
+fn screen(session: &ReplaySession, report: &Replay, verdict: &Verdict, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    heading(&mut screen, session, &told.judged);
+    heading(&mut screen, session, &report.judged);
     screen.line("");
     taps(&mut screen, &session.report(verdict), if verbose { Detail::Every } else { Detail::Folded });
     screen.line("");
-    conclusion(&mut screen, session, told, verdict);
-    notes_section(&mut screen, &told.judged);
+    conclusion(&mut screen, session, report, verdict);
+    notes_section(&mut screen, &report.judged);
     screen
 }
 
 /// What is judged, and in which arithmetic.
-pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &ReplayInputs) {
-    let Architecture { family, layers, hidden } = &told.architecture;
+pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, inputs: &ReplayInputs) {
+    let Architecture { family, layers, hidden } = &inputs.architecture;
     let what = format!("({family}, {layers} layers, {hidden} wide)");
-    screen.line(&format!("model      {}  {}", safe(&told.model), paint(DIM, &what)));
-    screen.line(&format!("candidate  {}", described(&told.candidate)));
-    let JudgedIn { profile, profile_reason, .. } = &told.judged_in;
+    screen.line(&format!("model      {}  {}", safe(&inputs.model), paint(DIM, &what)));
+    screen.line(&format!("candidate  {}", described(&inputs.candidate)));
+    let JudgedIn { profile, profile_reason, .. } = &inputs.judged_in;
     let cache = session.cache_in_words();
     let how = format!("judged as  {profile}{cache} ({profile_reason}), each operation on the candidate's own inputs");
     screen.line(&paint(DIM, &how));
-    for routed in told.routing.iter().take(MOST_ROUTERS) {
+    for routed in inputs.routing.iter().take(MOST_ROUTERS) {
         screen.line(&format!("routing    {}", safe(&routed.words)));
     }
-    if let Some(more) = told.routing.len().checked_sub(MOST_ROUTERS).filter(|more| *more > 0) {
+    if let Some(more) = inputs.routing.len().checked_sub(MOST_ROUTERS).filter(|more| *more > 0) {
         screen.line(&format!("routing    and so do {more} more"));
     }
 }
@@ -103,9 +103,9 @@ pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Repla
 const MOST_ROUTERS: usize = 4;
 
 /// What was not checked, and other notes.
-pub(crate) fn notes_section(screen: &mut Screen, told: &ReplayInputs) {
-    not_checked(screen, &told.not_checked);
-    for warning in &told.warnings {
+pub(crate) fn notes_section(screen: &mut Screen, inputs: &ReplayInputs) {
+    not_checked(screen, &inputs.not_checked);
+    for warning in &inputs.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
     }
 }
@@ -118,8 +118,8 @@ pub(crate) fn right_of_all(session: &ReplaySession, counts: &Counts) -> String {
     format!("{right} of {} come out right from what they read{rest}", taps_in_words(all))
 }
 
-fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdict: &Verdict) {
-    let counts = &told.judged.counts;
+fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, verdict: &Verdict) {
+    let counts = &report.judged.counts;
     match verdict {
         Verdict::Parity => {
             let (how, assumed) = (paint(GOOD, &parity(session.input.coarser_profile)), session.assumed_cache());
@@ -143,14 +143,14 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
             let taken_back = count(&|f| !f.diagnosis.taken_back.is_empty());
             let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
             let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
-            let of_all = match &told.arithmetic {
+            let of_all = match &report.arithmetic {
                 Some(_) => Some("another arithmetic of all products with weights".to_owned()),
                 None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
             };
             let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
             screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));
-            for line in told.arithmetic.iter().flat_map(|other| &other.words) {
+            for line in report.arithmetic.iter().flat_map(|other| &other.words) {
                 screen.line(&format!("  {line}"));
             }
             for other in session.rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
@@ -159,7 +159,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
                 screen.line(&format!("    {}", cause::proof(other)));
             }
             findings.iter().for_each(|found| finding(screen, found));
-            if let Some(next) = &told.next {
+            if let Some(next) = &report.next {
                 screen.line(&format!("next: {next}"));
             }
         }
@@ -167,11 +167,11 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
 }
 
 fn finding(screen: &mut Screen, found: &WrongOperation) {
-    let of = if found.taps.len() > 1 { " and so on" } else { "" };
+    let and_so_on = if found.taps.len() > 1 { " and so on" } else { "" };
     let due = match found.from.is_empty() {
-        _ if found.is_of_the_reference => format!("the reference's own value{of}"),
-        true => format!("what comes out of the tokens{of}"),
-        false => format!("what comes out of the candidate's own {}{of}", shorten(&found.from, 4)),
+        _ if found.is_of_the_reference => format!("the reference's own value{and_so_on}"),
+        true => format!("what comes out of the tokens{and_so_on}"),
+        false => format!("what comes out of the candidate's own {}{and_so_on}", shorten(&found.from, 4)),
     };
     screen.line(&format!("  {}  {}", paint(BOLD, &found.place), found.op));
     let reason = found.note.as_deref().unwrap_or_default();

@@ -71,8 +71,8 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), ..Page::default() }
         .to_file(Some(&args.output), &inputs)?;
     if let Some(path) = &args.json {
-        let told = CompareAndExplain { compare: compared.clone(), explained: explanation, no_cause };
-        crate::render::json::to_file(Some(path), &told, &inputs)?;
+        let both = CompareAndExplain { compare: compared.clone(), explained: explanation, no_cause };
+        crate::render::json::to_file(Some(path), &both, &inputs)?;
     }
     if !is_stdout(Some(&args.output)) && !is_stdout(args.json.as_ref()) {
         let first = compared.first_divergence.as_ref();
@@ -84,7 +84,7 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
 
 fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
     let pair = &args.pair;
-    let of = CandidateArgs {
+    let candidate_args = CandidateArgs {
         model: model.to_owned(),
         candidate: Some(pair.candidate.clone()),
         profile: pair.profile,
@@ -95,7 +95,7 @@ fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
         rows: pair.rows.clone(),
         reading: pair.reading.clone(),
     };
-    let judged = explained(of, &Effort { seconds: args.seconds, ..Effort::default() })?;
+    let judged = explained(candidate_args, &Effort { seconds: args.seconds, ..Effort::default() })?;
     let verdict = judged.session.verdict();
     Ok(Explain::new(&judged.session, &verdict, &judged.not_testable, None))
 }

@@ -96,11 +96,13 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
         _ if args.head.is_some() => bail!("--head: name one tensor"),
         _ => None,
     };
-    let told = Show::new(&dump, all.len(), taps, map);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    let report = Show::new(&dump, all.len(), taps, map);
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if !is_stdout(args.json.as_ref()) {
         let others = steps.len() - asked.len();
-        print(crate::render::show::screen(&told, args.taps.is_some() || args.verbose, args.verbose, others).as_str())?;
+        print(
+            crate::render::show::screen(&report, args.taps.is_some() || args.verbose, args.verbose, others).as_str(),
+        )?;
     }
     Ok(PARITY)
 }

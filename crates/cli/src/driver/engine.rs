@@ -145,10 +145,10 @@ impl Engine {
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
     pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<EngineRun, Failure>> {
-        let asked = self.run_key(question, turn);
-        let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
+        let key = self.run_key(question, turn);
+        let folder = self.runs.join(format!("{:016x}", fnv(key.as_bytes())));
         if turn == 0
-            && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
+            && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == key)
             && let Ok(dump) = open(&folder.join("dump"), &question.taps)
         {
             return Ok(Ok(EngineRun {
@@ -159,7 +159,7 @@ impl Engine {
                 seconds: 0.0,
             }));
         }
-        let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(asked.as_bytes()), std::process::id()));
+        let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(key.as_bytes()), std::process::id()));
         let seconds = match self.make(question, &making)? {
             Ok(seconds) => seconds,
             Err(failure) => {
@@ -167,7 +167,7 @@ impl Engine {
                 return Ok(Err(failure));
             }
         };
-        fs::write(making.join("asked.json"), asked).with_context(|| making.display().to_string())?;
+        fs::write(making.join("asked.json"), key).with_context(|| making.display().to_string())?;
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
         let dump = open(&folder.join("dump"), &question.taps)?;
@@ -211,9 +211,9 @@ impl Engine {
         let run = |folder: PathBuf| {
             let text = fs::read_to_string(folder.join("asked.json")).ok()?;
             let question = Question::parse(&serde_json::from_str(&text).ok()?)?;
-            let made = fs::metadata(folder.join("asked.json")).and_then(|meta| meta.modified()).ok()?;
+            let written_at = fs::metadata(folder.join("asked.json")).and_then(|meta| meta.modified()).ok()?;
             let usable = self.run_key(&question, 0) == text && Dump::open(folder.join("dump")).is_ok();
-            usable.then_some(KeptRun { question, folder, made })
+            usable.then_some(KeptRun { question, folder, made: written_at })
         };
         let mut runs: Vec<KeptRun> = folders.filter_map(run).collect();
         runs.sort_by(|a, b| (a.made, &a.folder).cmp(&(b.made, &b.folder)));
@@ -273,10 +273,10 @@ impl Engine {
         };
         drop(keeper);
         bar.finish();
-        let said = last_lines(&folder.join("stderr"));
+        let stderr = last_lines(&folder.join("stderr"));
         Ok(match ended {
-            None => Err(Failure::Hung(self.timeout.as_secs_f64(), said)),
-            Some(status) if !status.success() => Err(Failure::Status(status.to_string(), said)),
+            None => Err(Failure::Hung(self.timeout.as_secs_f64(), stderr)),
+            Some(status) if !status.success() => Err(Failure::Status(status.to_string(), stderr)),
             Some(_) => Ok(()),
         })
     }
@@ -302,22 +302,22 @@ fn names(question: &Question) -> Vec<String> {
 /// Whether a dump was written with something in it that was requested.
 fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     let dump = folder.join("dump");
-    let said = || last_lines(&folder.join("stderr"));
+    let stderr = || last_lines(&folder.join("stderr"));
     if fs::read_dir(&dump).map_or(true, |mut entries| entries.next().is_none()) {
-        return Err(Failure::Silent("it is empty".into(), said()));
+        return Err(Failure::Silent("it is empty".into(), stderr()));
     }
     let opened = match open(&dump, &question.taps) {
         Ok(opened) => opened,
         Err(error) => {
             let error = error.to_string().replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR");
-            return Err(Failure::Silent(error, said()));
+            return Err(Failure::Silent(error, stderr()));
         }
     };
     // An engine that ended by itself and successfully is done, even without finish().
     if opened.meta().ended_by_itself != Some(true)
         && let Some(incomplete) = Incomplete::find_in(&[("its", &opened)], None).notes().next()
     {
-        return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), said()));
+        return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), stderr()));
     }
     if opened.all_entries().iter().any(|e| question.taps.contains(&e.tap)) {
         return Ok(());
@@ -326,7 +326,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     wrote.extend(opened.unmapped().iter().cloned());
     wrote.dedup();
     match wrote.is_empty() {
-        true => Err(Failure::Silent("it holds no tensor".into(), said())),
+        true => Err(Failure::Silent("it holds no tensor".into(), stderr())),
         false => Err(Failure::Others(question.taps_text(), wrote)),
     }
 }

@@ -226,7 +226,7 @@ pub(crate) fn size(entry: &Entry) -> u64 {
 }
 
 /// The positions an entry holds of `positions`, where not all: those it declares, else the requested ones if it has as many rows.
-fn held_positions(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
+fn held_positions(entry: &Entry, requested: &Rows, positions: usize) -> Option<Vec<usize>> {
     let axis = entry.tap.site.position_axis();
     let count = *entry.shape.get(axis).filter(|_| entry.shape.len() == entry.tap.site.axes().len())?;
     let listed = |rows: &Rows| match rows {
@@ -234,8 +234,10 @@ fn held_positions(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<u
         Rows::Named(NamedRows::Last) => Some(vec![positions.saturating_sub(1)]),
         Rows::List(list) => Some(list.iter().copied().filter(|&row| row < positions).collect::<Vec<_>>()),
     };
-    let said = entry.rows.as_ref().and_then(listed);
-    said.or_else(|| listed(asked).filter(|_| count < positions)).filter(|rows| rows.len() == count && count < positions)
+    let declared = entry.rows.as_ref().and_then(listed);
+    declared
+        .or_else(|| listed(requested).filter(|_| count < positions))
+        .filter(|rows| rows.len() == count && count < positions)
 }
 
 impl CollectedRows {

@@ -14,8 +14,8 @@ pub(crate) const COMMAND: &str = "keep-engine";
 
 /// The exit code of a keeper, where the program's arguments ask for one. It is not a command of the command line: no user is to type it.
 pub(crate) fn run_if_asked(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
-    let asked = arguments.next().is_some_and(|command| command == COMMAND);
-    let (folder, line) = (arguments.next().filter(|_| asked)?, arguments.next()?);
+    let is_keeper = arguments.next().is_some_and(|command| command == COMMAND);
+    let (folder, line) = (arguments.next().filter(|_| is_keeper)?, arguments.next()?);
     Some(run(Path::new(&folder), &line))
 }
 

@@ -52,14 +52,14 @@ impl KeptRuns {
             true => utc(self.from),
             false => format!("{} to {}", utc(self.from), utc(self.to)),
         };
-        let of = format!("{runs} of an earlier start ({when}, {})", age(self.to));
+        let runs_text = format!("{runs} of an earlier start ({when}, {})", age(self.to));
         match &self.trust {
-            Trust::Same => format!("{of} used again: the last was repeated, and is the same bit for bit"),
+            Trust::Same => format!("{runs_text} used again: the last was repeated, and is the same bit for bit"),
             Trust::Differs(place) => format!(
-                "{of} discarded: the last, repeated, is not the same at {place}: the engine has changed, or is not deterministic"
+                "{runs_text} discarded: the last, repeated, is not the same at {place}: the engine has changed, or is not deterministic"
             ),
             Trust::Otherwise => format!(
-                "{of} discarded: the last, repeated, holds other taps or says other things of itself: the engine has changed"
+                "{runs_text} discarded: the last, repeated, holds other taps or says other things of itself: the engine has changed"
             ),
         }
     }
@@ -85,14 +85,14 @@ impl KeptRuns {
 /// # Errors
 /// When a tensor cannot be read.
 pub(crate) fn compared(kept: &Dump, again: &Dump) -> Result<Trust> {
-    let said = |dump: &Dump| {
+    let declarations = |dump: &Dump| {
         let meta = dump.meta();
         (meta.tokens.clone(), meta.decode_tokens.clone(), meta.precision.clone(), meta.cache.clone(), meta.qk_rows)
     };
-    let held = |dump: &Dump| -> Vec<_> {
+    let tensors = |dump: &Dump| -> Vec<_> {
         dump.all_entries().iter().map(|e| (e.step, e.tap, e.shape.clone(), e.dtype, e.rows.clone())).collect()
     };
-    if said(kept) != said(again) || held(kept) != held(again) {
+    if declarations(kept) != declarations(again) || tensors(kept) != tensors(again) {
         return Ok(Trust::Otherwise);
     }
     for (entry, other) in kept.all_entries().iter().zip(&again.all_entries()) {

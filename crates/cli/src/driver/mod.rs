@@ -92,10 +92,10 @@ pub(crate) struct RunSummary {
 
 impl RunSummary {
     /// A run that wrote these places.
-    pub(crate) fn new(run: &EngineRun, question: &Question, why: &'static str, came: Vec<Place>) -> RunSummary {
+    pub(crate) fn new(run: &EngineRun, question: &Question, why: &'static str, written: Vec<Place>) -> RunSummary {
         let bytes = run.entries.iter().map(size).sum();
         let (kept, seconds) = (run.kept, run.seconds);
-        RunSummary { question: question.clone(), why, kept, seconds, bytes, written: came, result: String::new() }
+        RunSummary { question: question.clone(), why, kept, seconds, bytes, written, result: String::new() }
     }
 
     /// The requested taps that it did not write.

@@ -60,11 +60,12 @@ pub(crate) fn run_line(number: usize, run: &RunSummary) -> Screen {
 
 /// What a run shows, by what it wrote.
 pub(crate) fn run_result(run: &RunSummary, report: &Report) -> String {
-    let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
-        let came = |t: &&TapReport| run.written.contains(&t.place) && wanted(t.status);
-        report.taps.iter().filter(came).map(|t| t.place).collect()
+    let places_with = |wanted: fn(Status) -> bool| -> Vec<Place> {
+        let is_written = |t: &&TapReport| run.written.contains(&t.place) && wanted(t.status);
+        report.taps.iter().filter(is_written).map(|t| t.place).collect()
     };
-    let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
+    let (right, wrong, open) =
+        (places_with(Status::agrees), places_with(Status::differs), places_with(|s| s == Status::Unchecked));
     let names = |places: &[Place]| shorten(&by_tap(places, run, report.alignment.as_deref()), 5);
     let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
     let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };

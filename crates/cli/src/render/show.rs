@@ -16,16 +16,16 @@ const NOTHING: char = ' ';
 const NOT_FINITE: char = '!';
 
 /// The screen. `each`: whether every tensor has a line; `others`: at how many other steps the shown tensor exists too.
-pub(crate) fn screen(told: &Show, each: bool, verbose: bool, others: usize) -> Screen {
+pub(crate) fn screen(report: &Show, each: bool, verbose: bool, others: usize) -> Screen {
     let mut screen = Screen::default();
-    screen.line(&format!("dump  {}", described(&told.dump)));
-    if let Some(tokens) = &told.dump.tokens {
+    screen.line(&format!("dump  {}", described(&report.dump)));
+    if let Some(tokens) = &report.dump.tokens {
         let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
         screen.line(&paint(DIM, &format!("tokens  {}", shorten(&ids, 16))));
     }
     screen.line("");
-    match (&told.taps[..], each) {
-        ([one], true) => whole(&mut screen, one, told.map.as_ref(), others),
+    match (&report.taps[..], each) {
+        ([one], true) => whole(&mut screen, one, report.map.as_ref(), others),
         (taps, true) => {
             let most = if verbose { taps.len() } else { LINES };
             taps.iter().take(most).for_each(|tap| screen.line(&line(&name(tap), std::slice::from_ref(&tap))));
@@ -35,14 +35,14 @@ pub(crate) fn screen(told: &Show, each: bool, verbose: bool, others: usize) -> S
         }
         (taps, false) => kinds(&mut screen, taps),
     }
-    if !told.unreadable.is_empty() {
-        let names: Vec<String> = told.unreadable.iter().map(|name| safe(name)).collect();
+    if !report.unreadable.is_empty() {
+        let names: Vec<String> = report.unreadable.iter().map(|name| safe(name)).collect();
         screen.line(&format!("{} no tensors of floats: {}", paint(WARN, "not shown:"), shorten(&names, 6)));
     }
-    if !told.dump.complete {
+    if !report.dump.complete {
         screen.line(&format!("{} its recording was not finished: tensors may be missing", paint(WARN, "note:")));
     }
-    told.warnings.iter().for_each(|text| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(text))));
+    report.warnings.iter().for_each(|text| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(text))));
     screen
 }
 
@@ -137,13 +137,13 @@ fn anomalies(group: &[&TensorSummary]) -> String {
 
 fn whole(screen: &mut Screen, tap: &TensorSummary, map: Option<&Map>, others: usize) {
     screen.line(&format!("{}  {}", paint(BOLD, &name(tap)), paint(DIM, &format!("{:?} {}", tap.shape, tap.dtype))));
-    let told = |value: Option<f64>| value.map_or("-".to_owned(), number);
+    let text = |value: Option<f64>| value.map_or("-".to_owned(), number);
     let percent =
         |count: usize| format!("{count} of {} ({:.1} %)", tap.count, 100.0 * count as f64 / tap.count.max(1) as f64);
     let mut line = |label: &str, text: String| screen.line(&format!("  {label:<10} {text}"));
-    line("range", format!("{} to {}; mean {}, RMS {}", told(tap.min), told(tap.max), told(tap.mean), told(tap.rms)));
+    line("range", format!("{} to {}; mean {}, RMS {}", text(tap.min), text(tap.max), text(tap.mean), text(tap.rms)));
     if let Some(at) = &tap.peak_at {
-        line("largest", format!("{} at {at:?}", told(tap.peak())));
+        line("largest", format!("{} at {at:?}", text(tap.peak())));
     }
     line("zeros", percent(tap.zeros));
     if tap.not_finite > 0 {

@@ -50,12 +50,13 @@ impl Gate {
         accepted: Option<&Accepted>,
         required_unchecked: Vec<RequiredUnchecked>,
     ) -> Gate {
-        let held = accepted.is_some();
-        let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
+        let is_accepted = accepted.is_some();
+        let as_good =
+            judged.report.verdict == Verdict::Parity || is_accepted && judged.report.verdict == Verdict::Diverged;
         Gate {
             passed: regressions.is_empty() && required_unchecked.is_empty() && as_good,
             compare: Compare { required_unchecked, ..Compare::new("gate", judged) },
-            held_to_own_baseline: held,
+            held_to_own_baseline: is_accepted,
             accepted: accepted.cloned(),
             regressions: regressions.iter().map(RegressionReport::new).collect(),
         }

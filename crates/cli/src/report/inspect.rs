@@ -116,11 +116,15 @@ impl InspectFindingReport {
 
 impl FindingCounts {
     fn count(inspection: &Inspection) -> FindingCounts {
-        let of = |sure: Sureness| {
+        let count = |sure: Sureness| {
             let kinds = inspection.findings.iter().filter(|f| f.sure == sure).map(|f| (f.what, f.points_to));
             kinds.collect::<BTreeSet<_>>().len()
         };
-        FindingCounts { certain: of(Sureness::Certain), likely: of(Sureness::Likely), note: of(Sureness::Note) }
+        FindingCounts {
+            certain: count(Sureness::Certain),
+            likely: count(Sureness::Likely),
+            note: count(Sureness::Note),
+        }
     }
 }
 

@@ -141,12 +141,13 @@ pub(crate) fn proof(finding: &Finding) -> String {
         Counted::OfProbabilities => IN_PROBABILITIES,
         Counted::OneSided => ", with the share of the cells that are masked or no number on one side alone",
     };
-    let with = match together.is_empty() {
+    let and_others = match together.is_empty() {
         true => String::new(),
         false => format!(" and {}", shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4)),
     };
     let [base, left] = [*base_nmse, *residual_nmse].map(number);
-    let mut proof = format!("with this mistake{with} in the model the error falls from NMSE {base} to {left}{counted}");
+    let mut proof =
+        format!("with this mistake{and_others} in the model the error falls from NMSE {base} to {left}{counted}");
     if !together.is_empty() {
         proof.push_str(&format!("; with this one alone to {}", number(*alone_nmse)));
     }

@@ -50,9 +50,9 @@ pub(crate) fn diagnosis_with_fix(finding: &Finding, fix: Option<String>) -> Diag
 fn measured_law(measured: &Measured, finding: &Finding) -> MeasuredLaw {
     let Measured { law, proof, places, .. } = measured;
     let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
-    let said = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
+    let describe = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
     let stacks = by_stack(finding.shown_at.iter().map(|place| place.tap));
-    let layers = stacks.into_iter().map(said).collect::<Vec<String>>().join(", ");
+    let layers = stacks.into_iter().map(describe).collect::<Vec<String>>().join(", ");
     let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));
     MeasuredLaw {
         form: law.form.name(),

@@ -123,10 +123,11 @@ impl CandidateArgs {
             }),
         };
         let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
-        let told = given_or_declared(&args.tokens, declared_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
+        let tokens_given =
+            given_or_declared(&args.tokens, declared_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
         let decoded = given_or_declared(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?
             .unwrap_or_default();
-        let (tokens, tokens_are_known, decode_tokens) = match told {
+        let (tokens, tokens_are_known, decode_tokens) = match tokens_given {
             Some(tokens) => {
                 // --tokens may give those of all steps.
                 let prompt = dump.meta().tokens.as_ref().map_or(tokens.len(), Vec::len);
@@ -232,17 +233,19 @@ impl ReplayInput {
 
 /// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are given.
 fn declared_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
-    let told = dump.meta().tokens.clone()?;
+    let declared = dump.meta().tokens.clone()?;
     let later = dump.entries().last().is_some_and(|e| e.step > 0);
-    let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > told.len()) else { return Some(told) };
-    let all: Vec<i64> = told.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
+    let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > declared.len()) else {
+        return Some(declared);
+    };
+    let all: Vec<i64> = declared.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
     let rest = asked.iter().skip(all.len()).map(|&id| i64::from(id));
     Some(all.iter().copied().chain(rest).collect())
 }
 
 /// Token ids as given, or as the dump declares; the two may not differ.
-fn given_or_declared(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
-    let told = told.map(crate::session::ids).transpose()?;
+fn given_or_declared(asked: &Option<Vec<u32>>, declared: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
+    let told = declared.map(crate::session::ids).transpose()?;
     match (asked, told) {
         (Some(asked), Some(told)) if *asked != told => {
             let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
@@ -332,16 +335,16 @@ fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
 
 /// The profile that the dump declares, else f32. Running a GGUF through llama.cpp rounds activations as each weight type requires.
 pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<ProfileChoice> {
-    let said = crate::session::arithmetic::precision(dump)?;
+    let precision = crate::session::arithmetic::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
-    let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
+    let coarse = matches!(precision, Some(Named::F16 | Named::Bf16 | Named::Ggml));
     let choice =
         |profile: Named, reason: &str| ProfileChoice { reason: reason.into(), ..ProfileChoice::by_user(profile) };
     if llama_cpp && coarse && model.format == Format::Gguf {
         return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
     }
-    Ok(match said {
+    Ok(match precision {
         // The profile in which llama.cpp runs a GGUF.
         Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
         Some(profile) => ProfileChoice::candidates(profile, dump, None),

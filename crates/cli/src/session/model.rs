@@ -37,12 +37,14 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     let measured = measured(&session, &model)?;
     session.options.allowed = measured.allowed;
     if let Some((place, nmse)) = measured.doubt {
-        let said =
+        let mismatch =
             format!("the reference's {place} is off the exact run of {} by NMSE {}", path.display(), number(nmse));
         if nmse > OTHER {
-            bail!("{said}: it is a run of another model, or the reference is the wrong side; compare without --model");
+            bail!(
+                "{mismatch}: it is a run of another model, or the reference is the wrong side; compare without --model"
+            );
         }
-        session.warnings.push(format!("{said}: it may be the wrong side"));
+        session.warnings.push(format!("{mismatch}: it may be the wrong side"));
     }
     session.warnings.extend(window_warning(&model, &session.reference));
     Ok(session)

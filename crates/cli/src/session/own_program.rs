@@ -65,13 +65,13 @@ impl OwnProgram {
         folder: &Path,
         rows: Option<Rows>,
         reading: &ReadingArgs,
-        told: &TokenArgs,
+        token_args: &TokenArgs,
         inspection: &Inspection,
     ) -> Result<OwnProgram> {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
-        let session = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?;
+        let session = Session::open_with(folder, folder, None, rows, reading, token_args, CellsOf::Both)?;
         let judged = crate::session::run(session)?;
         let values = judged.session.in_reference_order();
         let candidate = crate::session::in_a_program(&judged.session, &values, &judged.report.taps);

@@ -137,10 +137,10 @@ impl Recorded {
             .with_context(|| format!("the weights of {}: {}", folder.display(), path.display()))?;
         program.check_memory(&weights).with_context(|| folder.display().to_string())?;
         program.check_work(&weights).with_context(|| folder.display().to_string())?;
-        let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
+        let token_args = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
         // A program is valid only for the chunks with which it was recorded.
         let (rows, cells) = (args.rows.clone(), CellsOf::Reference);
-        let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &told, cells)?
+        let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &token_args, cells)?
             .with_cache(args.cache);
         if let Some(alignment) = session.alignment() {
             if let Some(at) = alignment.tokens_differ_at {

@@ -121,9 +121,9 @@ type Parted = Option<(Chunks, Chunks, Option<usize>)>;
 fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<Parted, DumpError> {
     let Some(ours) = Chunks::find(reference) else { return Ok(None) };
     let Some(theirs) = chunks(candidate, reference, &ours) else { return Ok(None) };
-    let told = ours.ids.is_some() && theirs.ids.is_some();
+    let ids_known = ours.ids.is_some() && theirs.ids.is_some();
     let moved = edits.filter(|edits| edits.counts[0] != edits.counts[1]).and_then(|edits| edits.edits.first());
-    let parted = match told {
+    let parted = match ids_known {
         true => parted(&ours, &theirs),
         false if let Some((_, at, _)) = moved => Some(at[0].min(at[1])),
         false => embeddings::parted((reference, &ours), (candidate, &theirs))?,
@@ -140,7 +140,7 @@ fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) 
     };
     let one_by_one = shorter.lengths.len() > longer.lengths.len() && shorter.lengths.iter().all(|&length| length == 1);
     let begins = ours.total() == theirs.total() || one_by_one || sees_itself(dump, shorter.lengths[0]);
-    Ok((told || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
+    Ok((ids_known || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
 }
 
 /// Whether attention of the first step, which has this many positions, sees no more keys than these.
@@ -158,8 +158,8 @@ impl ChunkAlignment {
     /// Why nothing is reported for the positions from [`ChunkAlignment::parted`] on.
     pub(crate) fn parting(&self) -> Option<Parting> {
         let at = self.tokens_differ_at?;
-        let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
-        Some(match told {
+        let ids_known = self.reference.ids.is_some() && self.candidate.ids.is_some();
+        Some(match ids_known {
             true => Parting::Ids { at },
             false if at == 0 => Parting::Moved,
             false => Parting::Embeddings { at },
@@ -326,8 +326,8 @@ impl<'a> ChunkedRun<'a> {
             let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.entries_of_step(side, at)));
             let mut met = HashSet::new();
             for entry in all.filter(|entry| met.insert(entry.tap)) {
-                let made = if entry.tap.is_open() { &mut made_open } else { &mut made };
-                made.extend(self.cell_tensor(entry, (number, cell), &cut, unchecked));
+                let tensors = if entry.tap.is_open() { &mut made_open } else { &mut made };
+                tensors.extend(self.cell_tensor(entry, (number, cell), &cut, unchecked));
             }
         }
         let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
@@ -354,8 +354,9 @@ impl<'a> ChunkedRun<'a> {
             }
         };
         Some(Entry::computed(tap, number, shape, entry.dtype, rows, move || {
-            let of = |(step, cut): &(u32, Cut)| cut.apply(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
-            let parts = cuts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            let read_part =
+                |(step, cut): &(u32, Cut)| cut.apply(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
+            let parts = cuts.iter().map(read_part).collect::<Result<Vec<_>, _>>()?;
             Tensor::concatenated(parts, axis).ok_or_else(|| read.changed())
         }))
     }

@@ -21,18 +21,18 @@ pub(crate) fn slowest_first(
     candidate: Dump,
     theirs: &Chunks,
 ) -> Result<Dump, DumpError> {
-    let mut says = Vec::new();
+    let mut votes = Vec::new();
     for entry in candidate.entries().iter().filter(|entry| entry.step == 0) {
-        if says.len() == ASKED {
+        if votes.len() == ASKED {
             break;
         }
         if let Some(like) = reference.find(entry.tap, 0)
             && let Some(reversed) = is_reversed((reference, like, ours), (&candidate, entry, theirs))?
         {
-            says.push(reversed);
+            votes.push(reversed);
         }
     }
-    if says.is_empty() || says.contains(&false) {
+    if votes.is_empty() || votes.contains(&false) {
         return Ok(candidate);
     }
     let mut candidate = candidate.reshaped(|_, _, shape| Some(shape.iter().rev().copied().collect()));

@@ -64,8 +64,8 @@ impl OpenTapAxes {
         let axis = self.axes.get(&entry.tap).copied().unwrap_or(Err(AxisUnknown::NotOfTokens));
         let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: step.len(), why };
         let axis = axis.map_err(named)?[side];
-        let asked = |at: &usize| wanted.is_none_or(|wanted| wanted.contains(at));
-        let picks: Vec<usize> = (cell.start - step.start..cell.end - step.start).filter(asked).collect();
+        let is_requested = |at: &usize| wanted.is_none_or(|wanted| wanted.contains(at));
+        let picks: Vec<usize> = (cell.start - step.start..cell.end - step.start).filter(is_requested).collect();
         Ok((!picks.is_empty()).then(|| Cut::rows(&entry.shape, axis, picks, cell.len(), cell.start - step.start)))
     }
 }

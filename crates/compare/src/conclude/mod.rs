@@ -70,10 +70,10 @@ impl ComparisonContext<'_> {
 
     /// The names of either side that are no tap of the report: those that a run lists as taps, and those that neither run lists.
     fn left_out(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
-        let told: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
+        let reported: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
         let is_told = |side: usize, tap: Tap, step: u32| match self.alignment() {
-            Some(alignment) => alignment.cells_of(side, step).any(|step| told.contains(&Place { step, tap })),
-            None => told.contains(&Place { step, tap }),
+            Some(alignment) => alignment.cells_of(side, step).any(|step| reported.contains(&Place { step, tap })),
+            None => reported.contains(&Place { step, tap }),
         };
         // A name of the reference is a tap of the model; a name that only the candidate has may be another name of one.
         let of_reference: BTreeSet<Tap> = match self.recorded().first() {

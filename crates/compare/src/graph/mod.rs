@@ -229,8 +229,8 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
     let mut found = Vec::new();
     for read in reads {
         let cached = tap.is_open() || attends && read.site.is_attended();
-        let made = index.get(read).map_or(&[][..], Vec::as_slice);
-        found.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
+        let places = index.get(read).map_or(&[][..], Vec::as_slice);
+        found.extend(places.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
     }
     // A state is computed from its own earlier value.
     let own = index.get(&tap).filter(|_| tap.is_open());
@@ -241,8 +241,8 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
 /// The places of the vocabulary that a dump holds, including those held in pieces by ranks where it is unknown how the pieces are joined.
 fn places(dump: &Dump) -> impl Iterator<Item = Place> + '_ {
     let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
-    let apart = dump.ranks().into_iter().flat_map(|ranks| ranks.not_joined());
-    let parts = dump.parts().iter().map(|part| (part.step, part.tap)).chain(apart);
+    let not_joined = dump.ranks().into_iter().flat_map(|ranks| ranks.not_joined());
+    let parts = dump.parts().iter().map(|part| (part.step, part.tap)).chain(not_joined);
     entries.chain(parts.map(|(step, tap)| Place { step, tap })).filter(|place| !place.tap.is_open())
 }
 

@@ -14,7 +14,7 @@ use crate::tolerance::inspect::{BRANCH_LOST, BY_CHANCE};
 const SHARED: &str = "same-buffer";
 
 /// `said` are the earlier findings: nothing is reported twice for a stream that was already checked.
-pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], said: &[InspectFinding]) -> Vec<InspectFinding> {
+pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], reported: &[InspectFinding]) -> Vec<InspectFinding> {
     let telling = |s: &&Summary| s.count >= BY_CHANCE && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
@@ -25,7 +25,7 @@ pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], said: &[Inspect
     let pairs = alike.values().flat_map(|group| group.windows(2));
     let mut found: Vec<InspectFinding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
     let streams = alike.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
-    let summed: BTreeSet<Place> = said.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
+    let summed: BTreeSet<Place> = reported.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
     found.extend(streams.filter_map(|pair| added_between(run, known, &summed, pair[0], pair[1])));
     found.extend(repeated(run, known));
     found
@@ -94,11 +94,11 @@ fn unchanged(run: &InspectedDump<'_>, tap: &Summary) -> Option<(Sureness, &'stat
 fn added_between(
     run: &InspectedDump<'_>,
     known: &[Summary],
-    said: &BTreeSet<Place>,
+    reported: &BTreeSet<Place>,
     one: &Summary,
     other: &Summary,
 ) -> Option<InspectFinding> {
-    let looked_at = said.contains(&one.place) || said.contains(&other.place);
+    let looked_at = reported.contains(&one.place) || reported.contains(&other.place);
     let (added, _) = branch(run, other.place).filter(|_| summed(run, other) && !looked_at)?;
     let level = at(known, Place { tap: added, ..other.place })?.level;
     (level > BRANCH_LOST * other.level).then(|| {

@@ -48,8 +48,8 @@ pub(super) fn check_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>,
     let found = match tally.all_zero() {
         true => vec![all_zero(run, seen, tally)],
         false => {
-            let alike = tally.constant.then(|| constant(run, seen, tally)).flatten();
-            vec![not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally), alike]
+            let constant_rows = tally.constant.then(|| constant(run, seen, tally)).flatten();
+            vec![not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally), constant_rows]
         }
     };
     let no_surer = |finding: InspectFinding| {
@@ -304,9 +304,9 @@ fn copied(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally, known: 
         (None, ids) => ids.is_some_and(|ids| ids[a] != ids[b]),
     };
     let mut first = BTreeMap::new();
-    let of = |row: usize| Some((row, *first.entry(tally.hashes[row]).or_insert(row)));
+    let first_equal = |row: usize| Some((row, *first.entry(tally.hashes[row]).or_insert(row)));
     let filled = (0..seen.rows).filter(|row| !tally.constant_rows.contains(row));
-    let copies: Vec<(usize, usize)> = filled.filter_map(of).filter(|&(row, from)| differ(row, from)).collect();
+    let copies: Vec<(usize, usize)> = filled.filter_map(first_equal).filter(|&(row, from)| differ(row, from)).collect();
     let &(row, from) = copies.first()?;
     let text = format!(
         "{} of {} rows are copies of another token's, the first at position {row} of position {from}",

@@ -114,11 +114,11 @@ fn expert_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, ot
 /// estimated from cells where both sides have a probability beyond `least`.
 fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
     let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
-    let apart = |i: usize| {
+    let log_distance = |i: usize| {
         let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
         (one - other).abs() / one.abs().max(other.abs()).max(1.0)
     };
-    let most = (0..len).into_par_iter().filter(seen).map(apart).reduce(|| 0.0, f64::max);
+    let most = (0..len).into_par_iter().filter(seen).map(log_distance).reduce(|| 0.0, f64::max);
     limit.powf((1.0 - SCORES_SCATTER * most).max(0.0))
 }
 

@@ -325,11 +325,11 @@ pub(crate) fn square_error(metrics: &Metrics) -> f64 {
 
 /// The same for measured positions; `None` where one is not finite.
 pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
-    let of = |row: &Metrics| {
+    let squares = |row: &Metrics| {
         let values = row.compared() as f64;
         Some(Squares { error: row.rmse()?.powi(2) * values, energy: row.reference_rms()?.powi(2) * values })
     };
-    balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
+    balanced(&positions.iter().filter(|row| row.compared() > 0).map(squares).collect::<Option<Vec<_>>>()?)
 }
 
 impl PairJudgement {
@@ -616,25 +616,25 @@ fn relative_error(row: &Metrics, least: f64) -> f64 {
 
 fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let usual = usual_energy(by_position);
-    let beside = |row: &Metrics, share: f64| relative_error(row, share * usual);
+    let relative_nmse = |row: &Metrics, share: f64| relative_error(row, share * usual);
     // Over several operations in 16 bits, the error of a small position may become as large as that of the others.
     let over_several = allowed.single_op.is_none() && !allowed.inherited.positions.is_empty();
     let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_ENERGY_SHARE };
     let worst = by_position
         .iter()
         .enumerate()
-        .map(|(position, row)| (position, beside(row, share)))
+        .map(|(position, row)| (position, relative_nmse(row, share)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(position, _)| position);
     // e^x turns an error of a score into a relative one: a position of large scores is further off.
-    let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
+    let has_equal_rounding = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
     let position = worst.or_else(|| {
         // A position of little energy (a sum of both signs) must not stand out by that alone.
-        let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
-        allowed.outlying_position(&nmse).filter(|_| alike)
+        let nmse: Vec<f64> = by_position.iter().map(|row| relative_nmse(row, 1.0)).collect();
+        allowed.outlying_position(&nmse).filter(|_| has_equal_rounding)
     })?;
-    Some(Difference::Row { position: pair.token_position(position), nmse: beside(&by_position[position], 0.0) })
+    Some(Difference::Row { position: pair.token_position(position), nmse: relative_nmse(&by_position[position], 0.0) })
 }
 
 /// Only where noise could hide it.

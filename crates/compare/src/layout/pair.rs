@@ -7,7 +7,7 @@ use std::sync::Arc;
 use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
 use rayon::prelude::*;
 
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::rows::{SelectedRows, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
@@ -88,7 +88,7 @@ impl<'a> Pair<'a> {
         reference: &TensorRef<'a>,
         candidate: &TensorRef<'a>,
         rows: Option<&Rows>,
-    ) -> Result<Pair<'a>, Misfit> {
+    ) -> Result<Pair<'a>, NotComparable> {
         let axis = site.position_axis();
         let (left, right) = (SelectedRows::new(site, reference, axis), SelectedRows::new(site, candidate, axis));
         let wanted = rows.filter(|r| !r.is_all());
@@ -97,7 +97,7 @@ impl<'a> Pair<'a> {
         let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
             let row = |one: &[usize], other: &[usize]| other.get(1..) == Some(one);
             let one_row = axis == 0 && (row(&left.shape, &right.shape) || row(&right.shape, &left.shape));
-            Misfit::Shapes(ShapeMismatch::Shapes {
+            NotComparable::Shapes(ShapeMismatch::Shapes {
                 candidate: candidate.shape.to_vec(),
                 witness: reference.shape.to_vec(),
                 // For a tap outside the vocabulary it is unknown whether rows are token positions: an expert has rows of its own.
@@ -268,12 +268,12 @@ impl<'a> Pair<'a> {
             Layout::Permuted(order) => Some(order.clone()),
             _ => None,
         };
-        let of = |rows| Layout::Rows { rows, axes: axes.clone() };
-        let adjacent = self.candidate_at(of(QkRows::Adjacent), move |at| {
+        let layout = |rows| Layout::Rows { rows, axes: axes.clone() };
+        let adjacent = self.candidate_at(layout(QkRows::Adjacent), move |at| {
             let (head, j) = (at - at % d, at % d);
             head + 2 * (j % half) + j / half
         });
-        let halves = self.candidate_at(of(QkRows::Half), move |at| {
+        let halves = self.candidate_at(layout(QkRows::Half), move |at| {
             let (head, j) = (at - at % d, at % d);
             head + (j % 2) * half + j / 2
         });

@@ -150,11 +150,11 @@ mod tests {
     /// The results for these taps' claims, all of them with heads first.
     fn resolved<const OUTWEIGHED: bool>(
         sites: &[Site],
-        told: &[(Site, LayoutEvidence)],
+        evidence_of: &[(Site, LayoutEvidence)],
     ) -> Vec<Option<LayoutEvidence>> {
         let claim = |site: &Site| Claim { place: place(*site), layout: Layout::Permuted(vec![1, 0, 2]) };
         let claims = sites.iter().map(claim).collect();
-        let Ok(resolved) = resolve(claims, &mut Weighed::<OUTWEIGHED>(told.to_vec()));
+        let Ok(resolved) = resolve(claims, &mut Weighed::<OUTWEIGHED>(evidence_of.to_vec()));
         sites.iter().map(|site| resolved.evidence(place(*site))).collect()
     }
 
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn evidence_against_is_outweighed_where_it_is_weak() {
-        let told = [(Site::Q, LayoutEvidence::For), (Site::K, LayoutEvidence::Against)];
-        assert_eq!(resolved::<true>(&[Site::Q, Site::K], &told)[1], Some(LayoutEvidence::For));
-        assert_eq!(resolved::<false>(&[Site::Q, Site::K], &told)[1], Some(LayoutEvidence::Against));
+        let evidence_of = [(Site::Q, LayoutEvidence::For), (Site::K, LayoutEvidence::Against)];
+        assert_eq!(resolved::<true>(&[Site::Q, Site::K], &evidence_of)[1], Some(LayoutEvidence::For));
+        assert_eq!(resolved::<false>(&[Site::Q, Site::K], &evidence_of)[1], Some(LayoutEvidence::Against));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{PairElements, TensorRef};
 
 /// A shape without its batch axis: [T, D] for [1, T, D]. Unchanged where the vocabulary does not define the axes.
@@ -32,10 +32,10 @@ impl<'a> SelectedRows<'a> {
     }
 
     /// Keeps only `positions` of the position axis.
-    fn keep(mut self, positions: &[usize]) -> Result<SelectedRows<'a>, Misfit> {
+    fn keep(mut self, positions: &[usize]) -> Result<SelectedRows<'a>, NotComparable> {
         let extent = self.shape[self.axis];
         if let Some(outside) = positions.iter().find(|&&p| p >= extent) {
-            return Err(Misfit::Shapes(ShapeMismatch::RowOutside { row: *outside, rows: extent }));
+            return Err(NotComparable::Shapes(ShapeMismatch::RowOutside { row: *outside, rows: extent }));
         }
         let inner: usize = self.shape[self.axis + 1..].iter().product();
         let positions: Arc<[usize]> = positions.into();
@@ -76,7 +76,7 @@ pub(crate) fn select_rows<'a>(
     reference: SelectedRows<'a>,
     candidate: SelectedRows<'a>,
     wanted: Option<&Rows>,
-) -> Result<AtPositions<'a>, Misfit> {
+) -> Result<AtPositions<'a>, NotComparable> {
     if reference.rows.is_none() && candidate.rows.is_none() && wanted.is_none() {
         return Ok((reference, candidate, None));
     }
@@ -88,8 +88,9 @@ pub(crate) fn select_rows<'a>(
         side
     };
     let (reference, candidate) = (vector(reference), vector(candidate));
-    let extent =
-        |side: &SelectedRows<'_>| side.shape.get(side.axis).copied().ok_or(Misfit::Shapes(ShapeMismatch::NoRowAxis));
+    let extent = |side: &SelectedRows<'_>| {
+        side.shape.get(side.axis).copied().ok_or(NotComparable::Shapes(ShapeMismatch::NoRowAxis))
+    };
     // A declared row is within the step, even where both sides hold only a few rows.
     let named = [&reference.rows, &candidate.rows].into_iter().flatten().filter_map(|rows| match rows {
         Rows::List(list) => list.iter().max().map(|last| last + 1),
@@ -102,7 +103,7 @@ pub(crate) fn select_rows<'a>(
         Rows::Named(NamedRows::All) => (0..total).collect(),
     };
     // The positions that each side holds: those it declares, else all, else (with fewer rows than the other side) the requested ones.
-    let holds = |side: &SelectedRows<'_>| -> Result<Vec<usize>, Misfit> {
+    let holds = |side: &SelectedRows<'_>| -> Result<Vec<usize>, NotComparable> {
         let count = extent(side)?;
         let held = match (&side.rows, wanted) {
             (Some(rows), _) => listed(rows),
@@ -112,15 +113,18 @@ pub(crate) fn select_rows<'a>(
         };
         match held.len() == count {
             true => Ok(held),
-            false => Err(Misfit::Shapes(ShapeMismatch::RowCount { held: count, declared: held.len() })),
+            false => Err(NotComparable::Shapes(ShapeMismatch::RowCount { held: count, declared: held.len() })),
         }
     };
     let (left, right) = (holds(&reference)?, holds(&candidate)?);
-    let asked = wanted.map(&listed);
-    let common: Vec<usize> =
-        left.iter().copied().filter(|p| right.contains(p) && asked.as_ref().is_none_or(|a| a.contains(p))).collect();
+    let requested = wanted.map(&listed);
+    let common: Vec<usize> = left
+        .iter()
+        .copied()
+        .filter(|p| right.contains(p) && requested.as_ref().is_none_or(|a| a.contains(p)))
+        .collect();
     if common.is_empty() {
-        return Err(Misfit::NoRows);
+        return Err(NotComparable::NoRows);
     }
     let places =
         |held: &[usize]| -> Vec<usize> { common.iter().filter_map(|p| held.iter().position(|q| q == p)).collect() };

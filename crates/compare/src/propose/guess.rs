@@ -185,9 +185,9 @@ pub(crate) fn guesses<'a>(
 pub(crate) fn score(template: &str, site: Site) -> usize {
     let name = plain(template);
     let words = WORDS.iter().find(|(of, _)| *of == site).map_or("", |(_, words)| words);
-    let said =
+    let longest =
         words.split_whitespace().filter(|word| name.contains(&format!("_{word}_"))).map(|word| 2 * word.len()).max();
-    said.unwrap_or(usize::from(similarity(&name, site.name()) > 0.7))
+    longest.unwrap_or(usize::from(similarity(&name, site.name()) > 0.7))
 }
 
 /// The similarity of two names: the share of letter pairs that they have in common.

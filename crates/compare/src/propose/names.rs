@@ -278,14 +278,14 @@ fn without_copies(
     rest: Vec<(String, usize, u64)>,
     covered: &dyn Fn(&str) -> bool,
 ) -> (Vec<(String, usize)>, Vec<Alias>) {
-    let says = |name: &str| Site::ALL.iter().map(|site| score(split_stored_name(name).0, *site)).max();
+    let best_score = |name: &str| Site::ALL.iter().map(|site| score(split_stored_name(name).0, *site)).max();
     let mut of_values: BTreeMap<(usize, u64), Vec<String>> = BTreeMap::new();
     for (name, size, values) in rest {
         of_values.entry((size, values)).or_default().push(name);
     }
     let (mut left, mut aliases) = (Vec::new(), Vec::new());
     for ((size, _), mut names) in of_values {
-        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(says(name)), name.len(), name.clone()));
+        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(best_score(name)), name.len(), name.clone()));
         let first = names.remove(0);
         aliases
             .extend(names.into_iter().filter(|name| !covered(name)).map(|name| Alias { name, same_as: first.clone() }));
@@ -327,7 +327,7 @@ fn best(
 /// Notes on tensors that were not read as they are.
 fn notes(matches: &[NameMatch]) -> Vec<String> {
     let forms: BTreeSet<TensorForm> = matches.iter().map(|m| m.form).collect();
-    let told = forms.into_iter().filter_map(|form| match form {
+    let notes = forms.into_iter().filter_map(|form| match form {
         TensorForm::Sequence { index, count } => {
             Some(format!("a batch of {count} sequences: the names are those of sequence {index} (--sequence)"))
         }
@@ -336,7 +336,7 @@ fn notes(matches: &[NameMatch]) -> Vec<String> {
         TensorForm::Appended => Some("a tensor for all steps of the reference, one behind the other".to_owned()),
         TensorForm::Whole => None,
     });
-    told.collect()
+    notes.collect()
 }
 
 /// One rule as a table of names.

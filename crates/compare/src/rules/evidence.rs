@@ -134,7 +134,7 @@ impl Reference<'_, '_> {
         if self.run.declared() == rows {
             return Ok(LayoutEvidence::For);
         }
-        let told = self.orders_are_told();
+        let orders_are_declared = self.orders_are_told();
         let same = |i: usize| self.agreeing[i].as_ref().is_some_and(|theirs| theirs.rows() == rows);
         let partner = self.partner(index).filter(|&i| self.agreeing[i].is_some() && self.stays_compared(i, resolved));
         let rotated = is_rotated(self.site(index));
@@ -143,7 +143,7 @@ impl Reference<'_, '_> {
             return Ok(if same(partner) { LayoutEvidence::For } else { LayoutEvidence::Against });
         }
         // In that order before the rotation and after it: it was rotated in that order.
-        let was_so = rotated && !told && self.run.graph.reads(index).iter().any(|&i| same(i));
+        let was_so = rotated && !orders_are_declared && self.run.graph.reads(index).iter().any(|&i| same(i));
         let mut evidence = if was_so { LayoutEvidence::For } else { LayoutEvidence::None };
         for i in self.readers(index) {
             let rotates = is_rotated(self.site(i)) && self.run.graph.reads(i).contains(&index);
@@ -152,13 +152,13 @@ impl Reference<'_, '_> {
                 Some(_) => LayoutEvidence::Against,
                 // Rotated in the pairs of the reference's order: the mistake may be here or in the next tap. Where the dumps declare their orders, it is
                 // here.
-                None if rotates && !told && self.rotates(index, i, &claim.layout)? == (true, false) => {
+                None if rotates && !orders_are_declared && self.rotates(index, i, &claim.layout)? == (true, false) => {
                     LayoutEvidence::For
                 }
                 None => LayoutEvidence::None,
             });
         }
-        let alone = told || partner.is_some_and(|i| !same(i));
+        let alone = orders_are_declared || partner.is_some_and(|i| !same(i));
         Ok(if evidence == LayoutEvidence::None && alone { LayoutEvidence::Against } else { evidence })
     }
 
@@ -216,7 +216,7 @@ impl Reference<'_, '_> {
 
     /// The evidence of a reader that differs: one that is nearly right in this order, and far off as it stands, may have its own mistake.
     fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<LayoutEvidence, DumpError> {
-        let says = |alignment: &TapJudge<'_>, _| {
+        let evidence = |alignment: &TapJudge<'_>, _| {
             let same = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).same(own);
             let plain = alignment.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
             match alignment.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
@@ -224,7 +224,7 @@ impl Reference<'_, '_> {
                 false => LayoutEvidence::Against,
             }
         };
-        Ok(self.run.with_tap_judge(self.place(index), says)?.unwrap_or(LayoutEvidence::Against))
+        Ok(self.run.with_tap_judge(self.place(index), evidence)?.unwrap_or(LayoutEvidence::Against))
     }
 
     /// Whether the candidate's tensor has the same shape as the reference's: then it states itself in which order its values are.

@@ -44,7 +44,7 @@ impl ComparisonContext<'_> {
     /// Queries and keys whose rows are in different orders have other products: where no product shows that they are right, they are unchecked.
     fn doubt_unlike_rows(&self, draft: &mut Draft) {
         let places = self.graph.places();
-        let of = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
+        let is_at = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
         const QUERIES: [Site; 3] = [Site::Q, Site::QNorm, Site::QRope];
         const KEYS: [Site; 3] = [Site::K, Site::KNorm, Site::KRope];
         const PRODUCTS: [Site; 4] = [Site::Qk, Site::Scores, Site::Probs, Site::Context];
@@ -54,12 +54,12 @@ impl ComparisonContext<'_> {
         }
         for layer in layers.values() {
             let rows = |sites: &[Site], found: &[TapJudgement]| -> Vec<(usize, Layout)> {
-                let here = layer.iter().filter(|&&i| of(&places[i], sites));
+                let here = layer.iter().filter(|&&i| is_at(&places[i], sites));
                 here.filter_map(|&i| Some((i, agreeing_layout(&found[i])?.clone()))).collect()
             };
             let (queries, keys) = (rows(&QUERIES, draft), rows(&KEYS, draft));
             let unlike = queries.iter().any(|(_, q)| keys.iter().any(|(_, k)| q.rows() != k.rows()));
-            if !unlike || layer.iter().any(|&i| of(&places[i], &PRODUCTS) && draft[i].is_compared()) {
+            if !unlike || layer.iter().any(|&i| is_at(&places[i], &PRODUCTS) && draft[i].is_compared()) {
                 continue;
             }
             for (index, layout) in queries.iter().chain(&keys).filter(|(_, layout)| layout.rows().is_some()) {

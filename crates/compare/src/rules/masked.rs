@@ -30,10 +30,10 @@ impl ComparisonContext<'_> {
             if judged.judgement.outcome.agrees() || judged.part.is_some() {
                 continue;
             }
-            let beside = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
+            let differs_in_padding = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
             let (layout, shape, positions) = (judged.layout.clone(), judged.shape.clone(), judged.positions.clone());
             if judged_as(place.tap, &shape) != Site::Scores
-                || !self.is_masked_away(&mut draft, index, &layout, beside)?
+                || !self.is_masked_away(&mut draft, index, &layout, differs_in_padding)?
             {
                 continue;
             }

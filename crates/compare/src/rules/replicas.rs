@@ -30,20 +30,21 @@ impl ComparisonContext<'_> {
     /// A tap whose ranks hold different values of the whole shape that do not add up to the reference's: neither replicas nor a sum.
     pub(crate) fn unlike_ranks(&self, found: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let apart = |(place, here): (&Place, &TapJudgement)| {
+        let describe = |(place, here): (&Place, &TapJudgement)| {
             let why = ranks.why_not_joined(place.tap, place.step).filter(|_| !here.is_compared())?;
             let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
-            let held = tensors(ranks, *place).ok()?;
-            let is_whole = held.len() > 1 && held.iter().all(|(_, tensor)| tensor.shape() == due.shape());
+            let rank_tensors = tensors(ranks, *place).ok()?;
+            let is_whole =
+                rank_tensors.len() > 1 && rank_tensors.iter().all(|(_, tensor)| tensor.shape() == due.shape());
             let is_sum = || {
-                let (due, parts) = (due.values().to_f64(), held.iter().map(|(_, tensor)| tensor.values()));
+                let (due, parts) = (due.values().to_f64(), rank_tensors.iter().map(|(_, tensor)| tensor.values()));
                 let parts: Vec<_> = parts.collect();
                 let sums: Vec<f64> = (0..due.len()).map(|i| parts.iter().map(|part| part.get(i)).sum()).collect();
                 Metrics::of_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
             };
             (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
         };
-        self.graph.places().iter().zip(found).find_map(apart)
+        self.graph.places().iter().zip(found).find_map(describe)
     }
 
     /// Judges every replica other than the compared one, and describes those that differ.

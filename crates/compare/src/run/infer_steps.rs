@@ -70,8 +70,9 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
         };
         // A tensor with all its axes shows its positions: what it holds more may be padding of its heads.
         let own = squeezed(theirs.tap.site, theirs.shape);
-        let says = own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
-        *counts.entry(if says { prefill } else { held / row }).or_default() += 1;
+        let shows_positions =
+            own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
+        *counts.entry(if shows_positions { prefill } else { held / row }).or_default() += 1;
     }
     let (held, _) = counts.into_iter().max_by_key(|&(_, taps)| taps)?;
     (held > prefill).then_some(held)
@@ -89,7 +90,7 @@ pub fn one_a_token(dump: Dump, tokens: usize, shape: impl Fn(Tap, usize) -> Opti
 
 /// The same, by the reference's tensors.
 pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
-    let told = candidate.meta().tokens.as_ref().map(|ids| {
+    let declared = candidate.meta().tokens.as_ref().map(|ids| {
         let decoded = candidate.meta().decode_tokens.as_ref().map_or(0, Vec::len);
         ids.len() + decoded
     });
@@ -97,7 +98,7 @@ pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
     if Chunks::find(&candidate).is_some_and(|own| own.lengths.iter().any(|&length| length > 1)) {
         return candidate;
     }
-    let tokens = told.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());
+    let tokens = declared.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());
     one_a_token(candidate, tokens, |tap, keys| of_one_position(reference.find(tap, 0)?, ours.lengths[0], keys))
 }
 
@@ -121,6 +122,7 @@ fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<u
 /// How many elements a tap has per position of its step; `None` where it has an axis of keys.
 fn row_of(entry: &Entry, positions: usize) -> Option<usize> {
     let held = entry.shape.iter().product::<usize>();
-    let told = entry.tap.site.position_axis() == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);
-    told.then(|| held / positions)
+    let is_per_position =
+        entry.tap.site.position_axis() == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);
+    is_per_position.then(|| held / positions)
 }

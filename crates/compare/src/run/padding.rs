@@ -84,8 +84,8 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
     let behind = range.end..all;
     let goes_on = || {
         let theirs = other?.meta().tokens.as_deref()?;
-        let kept = ids.map(|ids| &ids[range.clone()]).or(dump.meta().tokens.as_deref())?;
-        let next = theirs.strip_prefix(kept)?.first()?;
+        let tokens = ids.map(|ids| &ids[range.clone()]).or(dump.meta().tokens.as_deref())?;
+        let next = theirs.strip_prefix(tokens)?.first()?;
         Some(!behind.is_empty() && ids.is_none_or(|ids| ids[behind.start] == *next))
     };
     [0..range.start, behind.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| behind.clone()))
@@ -148,12 +148,12 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
         let looked_at = if is_whole { vec![0, count / 3, 2 * count / 3, count - 1] } else { vec![count - 1] };
         let row = |values: &[f64], at: usize| values[at * width..(at + 1) * width].to_vec();
         let due: Vec<f64> = looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
-        let apart = |from: usize| {
+        let nmse_at = |from: usize| {
             let here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
             Metrics::of_f64(&due, &here).nmse().filter(|nmse| nmse.is_finite()).unwrap_or(f64::INFINITY)
         };
-        let ends = [apart(0), apart(all - count)];
-        if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| apart(from) < SAME_TOKENS) {
+        let ends = [nmse_at(0), nmse_at(all - count)];
+        if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| nmse_at(from) < SAME_TOKENS) {
             return Ok(None);
         }
         behind += usize::from(ends[0] < ends[1]);

@@ -107,8 +107,8 @@ impl Recorded<'_> {
     fn largest_step(&self) -> Option<u32> {
         let products = |step: u32| {
             let of_step = self.dump.entries().iter().filter(|e| e.step == step);
-            let made = of_step.filter(|e| matches!(e.tap.site, Site::Qk | Site::Probs));
-            made.map(|e| e.shape.iter().product::<usize>()).max().unwrap_or(0)
+            let attention_taps = of_step.filter(|e| matches!(e.tap.site, Site::Qk | Site::Probs));
+            attention_taps.map(|e| e.shape.iter().product::<usize>()).max().unwrap_or(0)
         };
         let last = self.dump.entries().iter().map(|e| e.step).max()?;
         [0, last].into_iter().rev().max_by_key(|&step| products(step))
@@ -174,8 +174,8 @@ impl Recorded<'_> {
                 let comes_out = |with: f64| with <= PRODUCTS_COME_OUT && CACHE_TELLS * with <= without;
                 // Keys or values recorded as the cache holds them show nothing about products.
                 let width = kept.shape.last().copied().unwrap_or(1);
-                let says = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
-                let vote = |cache: Cache| Some(cache).filter(says).map(|c| left_of(c).is_some_and(comes_out));
+                let is_cached_as = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
+                let vote = |cache: Cache| Some(cache).filter(is_cached_as).map(|c| left_of(c).is_some_and(comes_out));
                 votes.add(TYPES.map(vote));
             }
         }

@@ -90,8 +90,8 @@ pub(crate) fn cut(
     // The step's position of each row.
     let rows =
         if count == length && declared.is_none() { (0..length).collect() } else { held.clone().unwrap_or_default() };
-    let asked = |position: &usize| held.as_ref().is_none_or(|held| held.contains(position));
-    let within = |position: usize| cell.contains(&(step.start + position)) && asked(&position);
+    let is_requested = |position: &usize| held.as_ref().is_none_or(|held| held.contains(position));
+    let within = |position: usize| cell.contains(&(step.start + position)) && is_requested(&position);
     let picks: Vec<usize> = (0..count).filter(|&row| rows.get(row).is_some_and(|&at| within(at))).collect();
     if picks.is_empty() {
         return Ok(None);

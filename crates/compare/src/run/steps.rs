@@ -245,8 +245,8 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
 
 /// What the reference or the candidate declares about its tokens that its own tensors contradict.
 pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<Misaligned> {
-    let of = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
-    of(reference, Side::Reference).or_else(|| of(candidate, Side::Candidate))
+    let contradicted = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
+    contradicted(reference, Side::Reference).or_else(|| contradicted(candidate, Side::Candidate))
 }
 
 /// What a dump declares about its tokens that its tensors contradict. More positions than tokens may be padding.

@@ -37,17 +37,17 @@ impl TokenEdits {
 
     /// The changes between two lists of ids, where most are equal and not only their ends differ.
     pub fn compare_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
-        let apart = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
-        TokenEdits::align([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &apart)
+        let distance = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
+        TokenEdits::align([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &distance)
     }
 
     /// Aligns two sequences. `apart` gives the distance of a token of one from a token of the other where they are the same.
     fn align(
         [n, m]: [usize; 2],
         ids: [Option<&[i64]>; 2],
-        apart: &dyn Fn(usize, usize) -> Option<f64>,
+        distance: &dyn Fn(usize, usize) -> Option<f64>,
     ) -> Option<TokenEdits> {
-        let (pairs, changes) = aligned([n, m], &|a, b| apart(a, b).is_some())?;
+        let (pairs, changes) = aligned([n, m], &|a, b| distance(a, b).is_some())?;
         let (first, last) = pairs.first().zip(pairs.last())?;
         (2 * pairs.len() >= n.min(m).max(4)).then_some(())?;
         let id_of = |side: usize, at: usize| ids[side].and_then(|ids| ids.get(at).copied());
@@ -55,7 +55,7 @@ impl TokenEdits {
         let is_told = pairs.iter().all(|&[a, b]| id_of(0, a).is_none_or(|id| id_of(1, b) == Some(id)));
         let known = |at: usize| {
             let pair = pairs.iter().find(|pair| pair[1] == at).map(|pair| pair[0]);
-            let like = pair.or_else(|| (0..n).find(|&a| apart(a, at).is_some()));
+            let like = pair.or_else(|| (0..n).find(|&a| distance(a, at).is_some()));
             like.and_then(|a| id_of(0, a)).or_else(|| id_of(1, at).filter(|_| is_told))
         };
         let edit = |(has, at): Change| {
@@ -65,22 +65,23 @@ impl TokenEdits {
         let ids: Option<Vec<i64>> = (0..m).map(known).collect();
         // At either end, or beside an equal token there, it may be padding, or more of the same text.
         let is_like_ends = |has: &[bool; 2], [a, b]: [usize; 2]| match has {
-            [false, _] => (0..=b).all(|b| apart(0, b).is_some()) || (b..m).all(|b| apart(n - 1, b).is_some()),
-            [_, false] => (0..=a).all(|a| apart(a, 0).is_some()) || (a..n).all(|a| apart(a, m - 1).is_some()),
+            [false, _] => (0..=b).all(|b| distance(0, b).is_some()) || (b..m).all(|b| distance(n - 1, b).is_some()),
+            [_, false] => (0..=a).all(|a| distance(a, 0).is_some()) || (a..n).all(|a| distance(a, m - 1).is_some()),
             _ => false,
         };
         let is_within =
             |(has, at, _): &Edit| first[0] < at[0] && (last[0] > at[0] || last[1] > at[1]) && !is_like_ends(has, *at);
         let is_other = |(has, _, ids): &Edit| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
-        let apart = pairs.iter().filter_map(|&[a, b]| apart(a, b)).fold(0.0, f64::max);
-        let is_certain = apart <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
+        let largest_nmse = pairs.iter().filter_map(|&[a, b]| distance(a, b)).fold(0.0, f64::max);
+        let is_certain =
+            largest_nmse <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
         let is_clear = is_certain || (n == m && edits.iter().all(is_within));
         Some(TokenEdits {
             edits,
             equal_count: pairs.len(),
             counts: [n, m],
             ids,
-            largest_nmse: apart,
+            largest_nmse,
             is_no_padding: is_clear,
             is_proved: is_certain,
         })
@@ -104,16 +105,16 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     if theirs.iter().any(|row| row.len() != ours[0].len() || row.iter().all(|x| *x == 0.0 || !x.is_finite())) {
         return Ok(None);
     }
-    let apart = |a: usize, b: usize| {
+    let distance = |a: usize, b: usize| {
         let is_same = token(&ours[a], &theirs[b]) == Some(Prompt::Same);
         is_same.then(|| Metrics::of_f64(&ours[a], &theirs[b]).nmse().unwrap_or(f64::INFINITY))
     };
     let counts = [ours.len(), theirs.len()];
     let ids = [0, 1].map(|side| ids[side].filter(|ids| ids.len() == counts[side]));
-    let Some(mut edits) = TokenEdits::align(counts, ids, &apart) else { return Ok(None) };
+    let Some(mut edits) = TokenEdits::align(counts, ids, &distance) else { return Ok(None) };
     // One more token at the front is not padding if later positions saw it.
     if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.largest_nmse <= OTHER_TOKEN / 100.0 {
-        edits.is_proved = (counts[0] > counts[1] || apart(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
+        edits.is_proved = (counts[0] > counts[1] || distance(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
         edits.is_no_padding = edits.is_proved;
     }
     Ok(Some(edits))

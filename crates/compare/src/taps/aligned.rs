@@ -42,8 +42,8 @@ impl ComparisonContext<'_> {
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
             (left, right) => {
-                let apart = self.not_joined_reason(place).map(TapJudgement::NotComparable);
-                return settled(apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some())));
+                let not_joined = self.not_joined_reason(place).map(TapJudgement::NotComparable);
+                return settled(not_joined.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some())));
             }
         };
         if let Some(reason) = self.unaligned(place).or_else(|| self.misaligned()) {
@@ -90,8 +90,8 @@ impl ComparisonContext<'_> {
             (Some(left), Some(right)) => (left, right),
             (left, right) => {
                 let why = self.not_joined_reason(place).or_else(|| self.unreadable(place));
-                let apart = why.map(|reason| self.as_declared(place, TapJudgement::NotComparable(reason)));
-                let settled = apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some()));
+                let unread = why.map(|reason| self.as_declared(place, TapJudgement::NotComparable(reason)));
+                let settled = unread.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some()));
                 return AlignedTap::Settled(settled);
             }
         };

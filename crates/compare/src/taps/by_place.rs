@@ -91,11 +91,11 @@ mod tests {
 
     #[test]
     fn places_follow_the_choice_token_by_token() {
-        let of = |ours: &[f64], theirs: &[f64]| order_of_places(ours.chunks(2).zip(theirs.chunks(2)));
-        assert_eq!(of(&[1.0, 3.0, 2.0, 0.0], &[3.0, 1.0, 2.0, 0.0]), Some(vec![1, 0, 2, 3]));
-        assert_eq!(of(&[1.0, 3.0], &[1.0, 3.0]), None);
+        let order = |ours: &[f64], theirs: &[f64]| order_of_places(ours.chunks(2).zip(theirs.chunks(2)));
+        assert_eq!(order(&[1.0, 3.0, 2.0, 0.0], &[3.0, 1.0, 2.0, 0.0]), Some(vec![1, 0, 2, 3]));
+        assert_eq!(order(&[1.0, 3.0], &[1.0, 3.0]), None);
         // Other experts, or one of them twice: nothing says which place is which.
-        assert_eq!(of(&[1.0, 3.0, 2.0, 0.0], &[3.0, 2.0, 0.0, 2.0]), Some(vec![0, 1, 3, 2]));
-        assert_eq!(of(&[1.0, 1.0], &[1.0, 3.0]), None);
+        assert_eq!(order(&[1.0, 3.0, 2.0, 0.0], &[3.0, 2.0, 0.0, 2.0]), Some(vec![0, 1, 3, 2]));
+        assert_eq!(order(&[1.0, 1.0], &[1.0, 3.0]), None);
     }
 }

@@ -140,14 +140,14 @@ impl ComparisonContext<'_> {
             if before.iter().any(|&i| !found[i].agrees()) {
                 continue;
             }
-            let asked = self.requested_rows(ours.len());
+            let requested = self.requested_rows(ours.len());
             let rows: Vec<usize> = match scores.are_ranked {
                 true => {
                     let grid = self.with_noise(found, scores, 1.0);
-                    asked.filter(|&row| !grid.is_clear(row, &ours[row])).collect()
+                    requested.filter(|&row| !grid.is_clear(row, &ours[row])).collect()
                 }
                 // The choice depends on more than these scores: which tokens may go elsewhere is unknown.
-                false if self.flips_by_rounding(&scores) * ours.len() as f64 >= 1.0 => asked.collect(),
+                false if self.flips_by_rounding(&scores) * ours.len() as f64 >= 1.0 => requested.collect(),
                 false => Vec::new(),
             };
             let tokens: Vec<usize> = rows.iter().map(|row| self.start(place.step) + row).collect();

@@ -31,8 +31,8 @@ impl ComparisonContext<'_> {
             let in_order = theirs.len() == site.axes().len()
                 && positions.is_none_or(|positions| theirs.get(site.position_axis()) == Some(&positions));
             let same = theirs.iter().product::<usize>() == left.shape[0];
-            let told = positions.and_then(|positions| unflattened(site, &left.shape, positions));
-            match (in_order && same, told) {
+            let unflattened_shape = positions.and_then(|positions| unflattened(site, &left.shape, positions));
+            match (in_order && same, unflattened_shape) {
                 (true, _) => left.shape = theirs,
                 (false, Some(shape)) => {
                     if right.shape == left.shape {

@@ -8,7 +8,7 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_co
 use crate::graph::Place;
 use crate::judge::kept::towards;
 use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::are_all;
 use crate::layout::types::Layout;
@@ -60,8 +60,8 @@ impl ComparisonContext<'_> {
         let values = tensor.values();
         let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
             Ok(readings) => readings,
-            Err(Misfit::NoRows) => return Ok(TapJudgement::without_rows(self.options.rows.is_some())),
-            Err(Misfit::Shapes(reason)) => return Ok(TapJudgement::ShapeMismatch(reason)),
+            Err(NotComparable::NoRows) => return Ok(TapJudgement::without_rows(self.options.rows.is_some())),
+            Err(NotComparable::Shapes(reason)) => return Ok(TapJudgement::ShapeMismatch(reason)),
         };
         let own = self.allowed(place, whole, whole);
         let sides = PartialPair { place, whole, values: &values, part, part_is_candidate, own };
@@ -212,7 +212,12 @@ impl PartialPair<'_> {
 }
 
 /// The ways to place the part's elements in the whole: as they stand, and with rows of Q and K in the other order.
-fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Placement>, Misfit> {
+fn readings(
+    whole: &Entry,
+    values: &Values<'_>,
+    part: &Partial,
+    rows: Option<&Rows>,
+) -> Result<Vec<Placement>, NotComparable> {
     let site = whole.tap.site;
     let shape = part.part.shape.clone().unwrap_or_else(|| {
         let mut shape = whole.shape.clone();
@@ -224,10 +229,13 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     let total = element_count(&shape).filter(|&n| n <= 2 * values.len().max(1) * 256);
     let Some(total) = total else {
         let witness = whole.shape.clone();
-        return Err(Misfit::Shapes(ShapeMismatch::Shapes { candidate: shape, witness, may_be_rows: false }));
+        return Err(NotComparable::Shapes(ShapeMismatch::Shapes { candidate: shape, witness, may_be_rows: false }));
     };
     if part.part.elements.iter().any(|&at| at >= total) {
-        return Err(Misfit::Shapes(ShapeMismatch::TooManyValues { values: part.part.elements.len(), of: total }));
+        return Err(NotComparable::Shapes(ShapeMismatch::TooManyValues {
+            values: part.part.elements.len(),
+            of: total,
+        }));
     }
     // Each element of the part's tensor gets its own number: that shows its place in the pair under every layout.
     let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());

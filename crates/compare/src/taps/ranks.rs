@@ -18,12 +18,12 @@ pub(crate) fn not_joined(why: &str) -> Reason {
 
 /// The tensors of all ranks that hold a place.
 pub(crate) fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
-    let held = ranks
+    let entries = ranks
         .names()
         .iter()
         .zip(ranks.dumps())
         .filter_map(|(name, dump)| Some((name, dump, dump.find(place.tap, place.step)?)));
-    let read = held.map(|(name, dump, entry)| Ok((name.clone(), dump.read(entry)?)));
+    let read = entries.map(|(name, dump, entry)| Ok((name.clone(), dump.read(entry)?)));
     Ok(ranks.in_order(place.tap, place.step, read.collect::<Result<_, DumpError>>()?))
 }
 
@@ -115,15 +115,16 @@ impl ComparisonContext<'_> {
     pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let [one] = ranks.names() else { return None };
-        let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.is_declared);
+        let is_declared = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.is_declared);
         let summed = matches!(place.tap.site, Site::H0 | Site::AttnOut | Site::FfnOut);
-        (summed && !told).then(|| Reason::MayBeSummand { rank: one.clone() })
+        (summed && !is_declared).then(|| Reason::MayBeSummand { rank: one.clone() })
     }
 
     /// Why ranks' tensors of a place were not joined.
     pub(crate) fn not_joined_reason(&self, place: Place) -> Option<Reason> {
-        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.why_not_joined(place.tap, place.step)).map(not_joined);
-        apart(self.candidate).or_else(|| apart(self.reference))
+        let reason_in =
+            |dump: &Dump| dump.ranks().and_then(|r| r.why_not_joined(place.tap, place.step)).map(not_joined);
+        reason_in(self.candidate).or_else(|| reason_in(self.reference))
     }
 
     /// The error of a place by rank, where it was joined from ranks.

@@ -90,14 +90,14 @@ pub fn judge_share(
     assert!((1..=share.of).contains(&share.number), "share {} of {}", share.number, share.of);
     let run = ComparisonContext::new(reference, candidate, graph, options);
     let places = share.places(&run, graph.places());
-    let mut kept = Vec::new();
+    let mut stored = Vec::new();
     for (done, (place, judged)) in places.iter().zip(by_themselves(&run, places)).enumerate() {
         progress(done, places.len());
         if let TapJudgement::Compared(compared) = judged? {
-            kept.extend(StoredJudgement::new(*place, &compared, run.checksums(*place)?));
+            stored.extend(StoredJudgement::new(*place, &compared, run.checksums(*place)?));
         }
     }
-    Ok(JudgedShare(kept))
+    Ok(JudgedShare(stored))
 }
 
 impl StoredJudgement {
@@ -176,11 +176,11 @@ impl ComparisonContext<'_> {
     /// The checksums of both sides of a place, as they are now; `None` for what a server would have to send whole.
     fn checksums(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
         let (left, right) = self.both(place);
-        let of = |dump: &Dump, entry: Option<Entry>| {
+        let checksum = |dump: &Dump, entry: Option<Entry>| {
             let here = entry.filter(|entry| !entry.is_remote());
             here.map(|entry| Ok(sample(&dump.read(&entry)?))).transpose()
         };
-        Ok([of(self.reference, left)?, of(self.candidate, right)?])
+        Ok([checksum(self.reference, left)?, checksum(self.candidate, right)?])
     }
 }
 

@@ -6,7 +6,7 @@ use crate::graph::Place;
 use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::explains;
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
@@ -54,8 +54,8 @@ impl<'a> TapJudge<'a> {
     pub(crate) fn judge(&self, allowed: &Tolerance) -> TapJudgement {
         let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return TapJudgement::ShapeMismatch(ShapeMismatch::Empty),
-            Err(Misfit::NoRows) => return TapJudgement::without_rows(self.asked),
-            Err(Misfit::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
+            Err(NotComparable::NoRows) => return TapJudgement::without_rows(self.asked),
+            Err(NotComparable::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
                 if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
@@ -153,8 +153,9 @@ impl<'a> TapJudge<'a> {
         allowed: &Tolerance,
         is: impl Fn(&Layout) -> bool,
     ) -> Option<TapJudgement> {
-        let of = |pair: &Pair<'_>| is(pair.layout());
-        let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
+        let has_layout = |pair: &Pair<'_>| is(pair.layout());
+        let judged =
+            self.others().into_iter().filter(has_layout).map(|pair| (judge(&pair, self.profile, allowed), pair));
         let size = |judgement: &PairJudgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
         let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;
         off.is_none_or(|off| size(&judgement) < off).then(|| self.compared(&pair, judgement, None))

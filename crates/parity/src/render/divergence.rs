@@ -26,9 +26,9 @@ pub struct Divergence {
 
 impl Divergence {
     /// The first divergence of a comparison, if there is one.
-    pub fn describe(judged: &Comparison, told: &Compare) -> Option<Divergence> {
+    pub fn describe(judged: &Comparison, compare_report: &Compare) -> Option<Divergence> {
         let report = &judged.report;
-        let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
+        let (first, said) = (report.first.as_ref()?, compare_report.first_divergence.as_ref()?);
         let tap = &report.taps[first.index];
         let place = match &report.alignment {
             Some(alignment) => {
@@ -138,8 +138,8 @@ fn how_far(report: &Report, tap: &TapReport) -> Option<String> {
         }
     };
     // For a tap known in part, the text begins with the known part.
-    let said = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
-    part("NMSE", metrics.nmse().filter(|_| !said));
+    let reason_has_nmse = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
+    part("NMSE", metrics.nmse().filter(|_| !reason_has_nmse));
     part("RMSE", metrics.rmse());
     part("correlation", metrics.correlation());
     if let Some(peak) = metrics.max_abs_diff() {

@@ -99,7 +99,7 @@ fn steps(screen: &mut Screen, report: &Report, shown: &TableDetail<'_>) {
 fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
     let step_of = |taps: &[TapReport]| taps.iter().take_while(|t| t.place.step == taps[0].place.step).count();
     // The result of a step: whether anything was checked, and whether anything differs.
-    let says = |step: &[TapReport]| {
+    let results = |step: &[TapReport]| {
         let kinds = |kind_of: u8| step.iter().any(|t| kind(t.status) == kind_of);
         (kinds(0) || kinds(2), kinds(2))
     };
@@ -107,8 +107,8 @@ fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
     while count < taps.len() {
         let step = &taps[count..count + step_of(&taps[count..])];
         let unfolds = step.iter().any(|t| shown.unfolds(t));
-        let quiet = !says(step).1 || shown.fold > Fold::Runs;
-        let same = *said.get_or_insert(says(step)) == says(step) || shown.fold == Fold::Whole;
+        let quiet = !results(step).1 || shown.fold > Fold::Runs;
+        let same = *said.get_or_insert(results(step)) == results(step) || shown.fold == Fold::Whole;
         if step[0].place.step == 0 || unfolds || !quiet || !same {
             break;
         }
@@ -164,12 +164,12 @@ fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> us
         let block = taps[0].place.tap.block();
         taps.iter().take_while(|t| t.place.tap.block() == block && !unfold(t)).count()
     };
-    let says =
+    let kinds =
         |layer: &[TapReport]| -> BTreeSet<u8> { layer.iter().map(|t| kind(t.status)).filter(|k| *k != 1).collect() };
     let (mut count, mut said) = (0, None);
     while count < taps.len() && !unfold(&taps[count]) {
         let layer = &taps[count..count + layer_of(&taps[count..])];
-        let here = says(layer);
+        let here = kinds(layer);
         if !here.is_empty() && *said.get_or_insert_with(|| here.clone()) != here {
             break;
         }

@@ -63,12 +63,12 @@ pub fn reasons(run: &[&TapReport]) -> String {
 pub fn unmapped_hint(judged: &Comparison) -> Option<String> {
     let dumps = judged.session.recorded();
     let left: BTreeSet<&String> = judged.report.unmapped.iter().filter(|name| !name.starts_with("weights.")).collect();
-    let of = |side: usize| {
+    let mostly_unmapped = |side: usize| {
         let unknown = dumps[side].unmapped().iter().filter(|name| left.contains(name)).count();
         let known = dumps[side].entries().len() + dumps[side].parts().len();
         (2 * unknown > known).then_some((side, unknown, unknown + known))
     };
-    let (side, unknown, all) = of(1).or_else(|| of(0))?;
+    let (side, unknown, all) = mostly_unmapped(1).or_else(|| mostly_unmapped(0))?;
     let [name, other] = [side, 1 - side].map(|at| safe(&dumps[at].path().to_string_lossy()));
     let whose = if side == 1 { "candidate" } else { "reference" };
     Some(format!(

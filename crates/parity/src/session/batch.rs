@@ -97,10 +97,10 @@ pub fn of_one_prompt(
         match prompt(reference, candidate)? {
             _ if judged.report.verdict == Verdict::Parity => parity = Some((index, judged)),
             Prompt::Same => {
-                let said = format!(
+                let note = format!(
                     "a batch of {count} sequences: sequence {index} is shown; those behind it were not looked at"
                 );
-                return Ok(with_note(judged, said));
+                return Ok(with_note(judged, note));
             }
             Prompt::Other => {
                 others.push(index);
@@ -114,7 +114,7 @@ pub fn of_one_prompt(
         }
     }
     let list = others.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    let apart = match others.is_empty() {
+    let other_prompts = match others.is_empty() {
         true => String::new(),
         false => format!("; sequence {list}: another prompt than the reference's by its h0 or token ids, not compared"),
     };
@@ -140,15 +140,17 @@ pub fn of_one_prompt(
             with_note(judged, format!("{batch}: each was compared by itself; all are at parity, the last is shown"))
         }
         (Some((index, judged)), None, _) => {
-            with_note(judged, format!("{batch}: sequence {index} is shown{apart}; --sequence N compares one"))
+            with_note(judged, format!("{batch}: sequence {index} is shown{other_prompts}; --sequence N compares one"))
         }
         (None, Some((index, judged)), _) if judged.report.verdict == Verdict::Diverged => undecided(
             judged,
             format!(
-                "{batch} against one: sequence {index} differs{apart}, and neither h0 nor token ids show whether it is of the same prompt; say --sequence N"
+                "{batch} against one: sequence {index} differs{other_prompts}, and neither h0 nor token ids show whether it is of the same prompt; say --sequence N"
             ),
         ),
-        (None, Some((index, judged)), _) => with_note(judged, format!("{batch}: sequence {index} is shown{apart}")),
+        (None, Some((index, judged)), _) => {
+            with_note(judged, format!("{batch}: sequence {index} is shown{other_prompts}"))
+        }
         (None, None, Some(judged)) => undecided(
             judged,
             format!("{batch}: by their h0 or token ids none is of the reference's prompt; --sequence N compares one"),
@@ -159,7 +161,7 @@ pub fn of_one_prompt(
 
 /// How many tokens both sides of a sequence record, and how many positions they hold, where that is more: which of them are padding is unknown.
 pub fn padded(judged: &Comparison) -> Option<(usize, usize)> {
-    let of = |dump: &Dump| {
+    let tokens_and_positions = |dump: &Dump| {
         let tokens = dump.meta().tokens.as_ref()?.len();
         let rows =
             |entry: &Entry| entry.shape.first().copied().filter(|_| entry.shape.len() == 2 && entry.rows.is_none());
@@ -168,7 +170,7 @@ pub fn padded(judged: &Comparison) -> Option<(usize, usize)> {
         (positions > tokens).then_some((tokens, positions))
     };
     let [reference, candidate] = judged.session.recorded();
-    of(reference).filter(|padded| of(candidate) == Some(*padded))
+    tokens_and_positions(reference).filter(|padded| tokens_and_positions(candidate) == Some(*padded))
 }
 
 /// The judgement turned into neither a pass nor a blame.
@@ -177,7 +179,7 @@ pub fn undecided(mut judged: Comparison, reason: String) -> Comparison {
     judged
 }
 
-pub fn with_note(mut judged: Comparison, said: String) -> Comparison {
-    judged.report.warnings.push(said.into());
+pub fn with_note(mut judged: Comparison, note: String) -> Comparison {
+    judged.report.warnings.push(note.into());
     judged
 }

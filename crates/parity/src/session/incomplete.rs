@@ -52,14 +52,14 @@ impl Incomplete {
 /// `the candidate's recording is not complete ..: 10 of 156 taps are there, the last layers.0.probs`.
 fn describe(who: &str, dump: &Dump, all: Option<usize>) -> String {
     let count = dump.entries().len() + dump.parts().len();
-    let of = all.filter(|&all| all > count).map_or(String::new(), |all| format!(" of {all}"));
+    let of_all = all.filter(|&all| all > count).map_or(String::new(), |all| format!(" of {all}"));
     let there = match (count, dump.entries().last()) {
-        (1, _) => format!("1{of} tap is there"),
+        (1, _) => format!("1{of_all} tap is there"),
         (_, Some(last)) => {
             let step = if last.step > 0 { format!(" (step {})", last.step) } else { String::new() };
-            format!("{count}{of} taps are there, the last {}{step}", last.tap)
+            format!("{count}{of_all} taps are there, the last {}{step}", last.tap)
         }
-        (_, None) => format!("{count}{of} taps are there"),
+        (_, None) => format!("{count}{of_all} taps are there"),
     };
     let how = match dump.meta().ended_by_itself {
         Some(true) => "the program ended without finish()",

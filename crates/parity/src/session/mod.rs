@@ -124,11 +124,11 @@ impl Session {
         profile: Option<Profile>,
         rows: Option<Rows>,
         reading: &ReadingArgs,
-        told: &TokenArgs,
+        token_args: &TokenArgs,
         cells: CellsOf,
     ) -> Result<Session> {
         let [reference, candidate] = reading.open_both(reference, candidate)?;
-        let (mut reference, mut candidate) = (told.add_tokens(reference)?, told.add_tokens(candidate)?);
+        let (mut reference, mut candidate) = (token_args.add_tokens(reference)?, token_args.add_tokens(candidate)?);
         (reference, candidate) = crate::session::streams::resolve(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let OneSequence { reference, mut candidate, padding, is_padded, batch, are_batches } =

@@ -183,9 +183,9 @@ pub fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, 
     let (index, count) = (asked.unwrap_or(0), batch.count());
     let path = dump.path().display().to_string();
     let one = batch.sequence(&Arc::new(dump), index).with_context(|| path)?;
-    let said = match asked {
+    let note = match asked {
         Some(index) => format!("a batch of {count} sequences: sequence {index} was judged"),
         None => format!("a batch of {count} sequences: the first was judged; --sequence N for another"),
     };
-    Ok((one, vec![said]))
+    Ok((one, vec![note]))
 }

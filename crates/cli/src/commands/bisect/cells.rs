@@ -20,12 +20,12 @@ pub(crate) struct Cells {
 impl Cells {
     pub(crate) fn new(alignment: Arc<ChunkAlignment>) -> Cells {
         let steps = alignment.candidate.ranges();
-        let of = |cell: &Range<usize>| {
+        let step_and_rows = |cell: &Range<usize>| {
             let step = alignment.candidate.step_of(cell.start)?;
             let start = steps.get(step as usize)?.start;
             Some((step, cell.start - start..cell.end - start))
         };
-        let list = alignment.cells.iter().map_while(of).collect();
+        let list = alignment.cells.iter().map_while(step_and_rows).collect();
         Cells { alignment, list }
     }
 

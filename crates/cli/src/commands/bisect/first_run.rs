@@ -19,17 +19,17 @@ impl EngineBisection {
         let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
         let given = fed(&own.decode_tokens)?;
         let decoded = self.args.decode_tokens.clone().or(given).unwrap_or_default();
-        let told = fed(&own.tokens)?;
+        let declared_tokens = fed(&own.tokens)?;
         // --tokens may give those of all steps.
-        let all = told.as_ref().map(|told| [told, &decoded[..]].concat());
-        let asked = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
-        if let (Some(told), Some(asked)) = (&told, &asked)
+        let all = declared_tokens.as_ref().map(|told| [told, &decoded[..]].concat());
+        let given_tokens = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
+        if let (Some(told), Some(asked)) = (&declared_tokens, &given_tokens)
             && told != asked
         {
             return other_tokens(told, asked, "--tokens says");
         }
         let reference = fed(&due.tokens)?;
-        let tokens = asked.or(told);
+        let tokens = given_tokens.or(declared_tokens);
         self.driver.evidence.describe(run, tokens.as_deref(), &decoded);
         let in_chunks = self.reference.model().is_none() && self.align_steps(run, tokens.as_deref())?;
         if let (Some(tokens), Some(reference), false) = (&tokens, &reference, in_chunks)
@@ -48,9 +48,9 @@ impl EngineBisection {
             return other_tokens(tokens, reference, "the reference says");
         }
         let tokens = tokens.or(reference);
-        let made = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
+        let last_written = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
         if !in_chunks {
-            self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(made);
+            self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(last_written);
             self.common_steps(fed(&due.decode_tokens)?.as_deref(), &decoded);
         }
         if self.reference.model().is_some() {

@@ -234,11 +234,11 @@ impl EngineBisection {
             if self.driver.runs.is_empty() {
                 self.configure(&run)?;
             }
-            let came = self.written_places(&run);
-            absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
+            let written = self.written_places(&run);
+            absent.extend(question.taps.iter().filter(|tap| !written.iter().any(|p| p.tap == **tap)));
             let wavering =
                 self.driver.evidence.absorb(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
-            self.driver.runs.push(RunSummary::new(&run, &put, why, came.into_iter().collect()));
+            self.driver.runs.push(RunSummary::new(&run, &put, why, written.into_iter().collect()));
             if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_kept()) {
                 return Ok(Outcome::Wavers(wavering.clone()));
             }
@@ -262,10 +262,10 @@ impl EngineBisection {
     ) -> Result<Next> {
         let (session, report) = self.judged()?;
         self.driver.absent.clone_from(absent);
-        let says = self.driver.runs.last().map(|run| run_result(run, &report)).unwrap_or_default();
+        let result = self.driver.runs.last().map(|run| run_result(run, &report)).unwrap_or_default();
         let count = self.driver.runs.len();
         if let Some(last) = self.driver.runs.last_mut().filter(|last| last.result.is_empty()) {
-            last.result = says;
+            last.result = result;
             let line = run_line(count, last);
             self.say(&line)?;
         }
@@ -399,10 +399,11 @@ impl EngineBisection {
         two.absorb(run, self.engine_extent, &noise)?;
         let earlier = two.absorb(&again, self.engine_extent, &noise)?;
         self.driver.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
-        let says = "the same question once more".to_owned();
-        self.driver
-            .runs
-            .push(RunSummary { result: says, ..RunSummary::new(&again, question, "where two runs part", Vec::new()) });
+        let reason = "the same question once more".to_owned();
+        self.driver.runs.push(RunSummary {
+            result: reason,
+            ..RunSummary::new(&again, question, "where two runs part", Vec::new())
+        });
         Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
     }
 }

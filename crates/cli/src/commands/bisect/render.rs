@@ -37,11 +37,11 @@ pub(crate) fn answer(bisection: &EngineBisection, outcome: &Outcome) -> Screen {
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(_)) => {
-            let told = compared(bisection, judged);
+            let compare_report = compared(bisection, judged);
             let mut ending = vec![("checked", looked_at(bisection, judged).join("; "))];
             ending.extend(not_asked(bisection, judged).map(|names| ("not asked", names)));
-            ending.extend(told.next.clone().map(|next| ("next", next)));
-            divergence(&mut screen, judged, &told, &ending);
+            ending.extend(compare_report.next.clone().map(|next| ("next", next)));
+            divergence(&mut screen, judged, &compare_report, &ending);
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {

@@ -20,21 +20,22 @@ use crate::words::taps_in_words;
 /// Executes the program and writes the dump, completely or not at all. Returns the number of taps.
 pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
     let golden = args.model.as_path();
-    let said = || golden.display().to_string();
-    let program = Program::open(golden).with_context(said)?;
+    let path_text = || golden.display().to_string();
+    let program = Program::open(golden).with_context(path_text)?;
     let reference = Dump::open(golden)?;
     refuse_other_tokens(args, reference.meta())?;
     if args.cache != Cache::F32 {
-        bail!("--cache {}: {} is a recorded program, which has its own caches", args.cache.name(), said());
+        bail!("--cache {}: {} is a recorded program, which has its own caches", args.cache.name(), path_text());
     }
     let taps: Vec<Tap> = program.taps().iter().map(|tap| Tap::named(&tap.tap)).collect();
     if let Some(pattern) = matching_none(&args.taps, &taps) {
         bail!("--taps {pattern}: no tap of this program matches");
     }
     let path = program_weights(golden, args.weights.as_deref(), &program)?;
-    let weights = ModelFolder::open(&path).with_context(|| format!("the weights of {}: {}", said(), path.display()))?;
-    program.check_memory(&weights).with_context(said)?;
-    program.check_work(&weights).with_context(said)?;
+    let weights =
+        ModelFolder::open(&path).with_context(|| format!("the weights of {}: {}", path_text(), path.display()))?;
+    program.check_memory(&weights).with_context(path_text)?;
+    program.check_work(&weights).with_context(path_text)?;
     let profile = match args.profile {
         Some(profile) => profile,
         None => precision(&reference)?.unwrap_or(Profile::F32),

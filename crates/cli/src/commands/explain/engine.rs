@@ -36,23 +36,23 @@ pub(crate) struct EngineSearch {
 ///
 /// # Errors
 /// When the engine fails, does not give the same result twice, or wrote something that cannot be judged.
-pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<EngineSearch> {
+pub(crate) fn ask(args: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<EngineSearch> {
     asking.check()?;
-    if of.reading.sequence.is_some() {
+    if args.reading.sequence.is_some() {
         bail!("--sequence: an engine is asked for a run of one sequence; leave it out with --run");
     }
-    let given = of.candidate.as_deref().map(|path| of.reading.open(path)).transpose()?;
+    let given = args.candidate.as_deref().map(|path| args.reading.open(path)).transpose()?;
     if let Some(dump) = &given
         && let Some(said) = Incomplete::find_in(&[("the candidate", dump)], None).notes().next()
     {
         bail!("{said}: leave it out, and the engine is asked for all");
     }
-    let golden = is_recorded(&of.model).then(|| Dump::open(&of.model)).transpose()?;
+    let golden = is_recorded(&args.model).then(|| Dump::open(&args.model)).transpose()?;
     let meta = given.as_ref().or(golden.as_ref()).map(Dump::meta);
-    let fed = feed(of.tokens.as_deref(), of.decode_tokens.as_deref(), meta);
+    let fed = feed(args.tokens.as_deref(), args.decode_tokens.as_deref(), meta);
     let begin = match &given {
         Some(_) => None,
-        None => Some(TapsToRecord { taps: first(&taps_of(&of.model)?), why: "which layers are wrong" }),
+        None => Some(TapsToRecord { taps: first(&taps_of(&args.model)?), why: "which layers are wrong" }),
     };
     let given = given.map(|dump| {
         let entries = dump.all_entries();
@@ -61,31 +61,31 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<En
     });
     asking.open_work()?;
     let driver = Driver::new(asking, fed, quiet);
-    driver.say(&heading("model", &of.model, &driver))?;
+    driver.say(&heading("model", &args.model, &driver))?;
     let evidence = asking.work.join("evidence");
-    let mut asked = EngineSearch {
+    let mut search = EngineSearch {
         driver,
         notes: Vec::new(),
-        candidate: CandidateArgs { candidate: Some(evidence), ..of.clone() },
+        candidate: CandidateArgs { candidate: Some(evidence), ..args.clone() },
     };
     // The names that the engine writes are taps, and so are those in the collected dump.
-    asked.candidate.reading = ReadingArgs { partial: of.reading.partial, ..ReadingArgs::default() };
-    match asked.driver.try_kept()? {
+    search.candidate.reading = ReadingArgs { partial: args.reading.partial, ..ReadingArgs::default() };
+    match search.driver.try_kept()? {
         EarlierRuns::None => {}
-        EarlierRuns::Usable => asked.driver.say(&kept_runs_note(&asked.driver))?,
-        EarlierRuns::Useless(trust) => asked.discard(trust)?,
+        EarlierRuns::Usable => search.driver.say(&kept_runs_note(&search.driver))?,
+        EarlierRuns::Useless(trust) => search.discard(trust)?,
         EarlierRuns::Failed(failure) => bail!("{failure}"),
     }
-    let mut wavering = asked.search(given.as_ref(), begin.as_ref())?;
-    if let Some(found) = wavering.take_if(|_| asked.driver.uses_kept()) {
-        asked.discard(Trust::Differs(found.place))?;
-        wavering = asked.search(given.as_ref(), begin.as_ref())?;
+    let mut wavering = search.search(given.as_ref(), begin.as_ref())?;
+    if let Some(found) = wavering.take_if(|_| search.driver.uses_kept()) {
+        search.discard(Trust::Differs(found.place))?;
+        wavering = search.search(given.as_ref(), begin.as_ref())?;
     }
     if let Some(found) = wavering {
-        let of_given = of.candidate.as_deref().filter(|_| asked.driver.runs.len() == 1);
+        let of_given = args.candidate.as_deref().filter(|_| search.driver.runs.len() == 1);
         bail!("{}", of_given.map_or_else(|| wavers(&found), |path| other_run(path, &found)));
     }
-    Ok(asked)
+    Ok(search)
 }
 
 /// The message that an engine does not give what a dump of it holds.
@@ -137,8 +137,8 @@ impl EngineSearch {
             let layers = question.taps.iter().filter_map(|tap| tap.layer).max().map_or(1, |last| last + 1);
             let noise = noise(profile, Extent { layers, positions: own.0 });
             let wavering = self.driver.evidence.absorb(&run, own, noise)?;
-            let came = run.entries.iter().map(|entry| Place { step: entry.step, tap: entry.tap }).collect();
-            self.driver.runs.push(RunSummary::new(&run, &question, why, came));
+            let written = run.entries.iter().map(|entry| Place { step: entry.step, tap: entry.tap }).collect();
+            self.driver.runs.push(RunSummary::new(&run, &question, why, written));
             if wavering.is_some() {
                 return Ok(wavering);
             }
@@ -171,14 +171,14 @@ impl EngineSearch {
 
     /// Positions of the first step, and the last step that counts.
     fn extent(&self, run: &EngineRun) -> (usize, u32) {
-        let told = run.dump.meta().tokens.as_ref().map(Vec::len);
+        let declared = run.dump.meta().tokens.as_ref().map(Vec::len);
         let whole = |entry: &&firstdiff_trace::Entry| {
             entry.step == 0 && !entry.tap.is_open() && entry.shape.len() == entry.tap.site.axes().len()
         };
         let rows = |entry: &firstdiff_trace::Entry| entry.shape.get(entry.tap.site.position_axis()).copied();
         let shown = || run.entries.iter().filter(whole).filter_map(rows).max();
-        let asked = || self.candidate.tokens.as_ref().map(Vec::len);
-        (told.or_else(asked).or_else(shown).unwrap_or(1), ANY_STEP)
+        let given_tokens = || self.candidate.tokens.as_ref().map(Vec::len);
+        (declared.or_else(given_tokens).or_else(shown).unwrap_or(1), ANY_STEP)
     }
 
     /// Judges all that was written, each operation on its own inputs.

@@ -105,22 +105,22 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     let reference =
         args.reference.as_ref().map(|path| explain_reference(&args.candidate, path, &effort)).transpose()?;
     let quiet = is_stdout(args.json.as_ref()) || is_stdout(args.html.as_ref());
-    let asked = args.asking().map(|asking| ask(&args.candidate, &asking, quiet)).transpose()?;
-    let explained = match &asked {
+    let search = args.asking().map(|asking| ask(&args.candidate, &asking, quiet)).transpose()?;
+    let explained = match &search {
         Some(asked) => explained(asked.candidate.clone(), &effort)?,
         None => run_each_sequence(&args.candidate, |of| explained(of, &effort), |explained| &mut explained.session)?,
     };
-    asked.as_ref().map(EngineSearch::finish).transpose()?;
+    search.as_ref().map(EngineSearch::finish).transpose()?;
     let verdict = explained.session.verdict();
     let (session, of) = (&explained.session, reference.as_ref().map(|reference| &reference.session));
-    let told = Explain {
-        asked: asked.as_ref().map(EngineSearch::report),
+    let report = Explain {
+        asked: search.as_ref().map(EngineSearch::report),
         ..Explain::new(session, &verdict, &explained.not_testable, of)
     };
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
-    Page { explained: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
+    Page { explained: Some(&report), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !quiet {
-        crate::output::print(screen(session, &told, &verdict, args.verbose).as_str())?;
+        crate::output::print(screen(session, &report, &verdict, args.verbose).as_str())?;
     }
     crate::output::exit(&verdict, explained.session.input.dump.path().display())
 }
@@ -143,42 +143,46 @@ pub(crate) struct Judgement {
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
-pub(crate) fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement> {
-    let given = of.open()?;
+pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<Judgement> {
+    let given = args.open()?;
     let Explanation { mut replay, findings, not_testable } = cause::searched(&given, effort)?;
     replay.warnings.extend(given.notes());
     Ok(Judgement { session: ReplaySession { input: given, replay, findings }, not_testable })
 }
 
 /// The reference, explained like a candidate.
-fn explain_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
+fn explain_reference(args: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
     let candidate = Some(path.to_owned());
-    explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..of.clone() }, effort)
+    explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..args.clone() }, effort)
 }
 
-fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: bool) -> Screen {
+fn screen(session: &ReplaySession, report: &Explain, verdict: &Verdict, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    if told.asked.is_some() {
+    if report.asked.is_some() {
         screen.line("");
     }
-    heading(&mut screen, session, &told.judged);
+    heading(&mut screen, session, &report.judged);
     screen.line("");
     match verdict {
         Verdict::Parity => {
-            let text = right_of_all(session, &told.judged.counts);
+            let text = right_of_all(session, &report.judged.counts);
             let (how, assumed) = (paint(GOOD, &parity(session.input.coarser_profile)), session.assumed_cache());
             screen.line(&format!("{how} {text}; there is nothing to explain{assumed}"));
         }
         Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
         Verdict::Diverged => {
-            let right = taps_in_words(told.judged.counts.agree());
-            let said = summary(&told.findings);
-            screen.line(&format!("{} {said}; {right} right{}", paint(BAD, "diverged:"), session.assumed_cache()));
-            told.findings.iter().for_each(|found| finding(&mut screen, &told.judged, found, verbose));
+            let right = taps_in_words(report.judged.counts.agree());
+            let summary_text = summary(&report.findings);
+            screen.line(&format!(
+                "{} {summary_text}; {right} right{}",
+                paint(BAD, "diverged:"),
+                session.assumed_cache()
+            ));
+            report.findings.iter().for_each(|found| finding(&mut screen, &report.judged, found, verbose));
         }
     }
-    notes_section(&mut screen, &told.judged);
-    if let Some(asked) = &told.asked {
+    notes_section(&mut screen, &report.judged);
+    if let Some(asked) = &report.asked {
         let count = if asked.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", asked.runs.len()) };
         screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(asked.bytes))));
         asked.notes.iter().for_each(|note| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(note))));
@@ -187,12 +191,12 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
             screen.line(&format!("{} asked for, and not written: {names}", paint(WARN, "note:")));
         }
     }
-    if !told.not_testable.is_empty() {
-        let list = told.not_testable.join(", ");
+    if !report.not_testable.is_empty() {
+        let list = report.not_testable.join(", ");
         screen.line(&format!("{} {list}", paint(WARN, "not testable with this dump:")));
     }
-    if let Some(reference) = &told.reference {
-        reference_section(&mut screen, &told.judged, reference);
+    if let Some(reference) = &report.reference {
+        reference_section(&mut screen, &report.judged, reference);
     }
     screen
 }

@@ -90,8 +90,8 @@ struct MapPicture {
 impl Details {
     /// The details of taps of which only the measures are known.
     pub(crate) fn without_tensors(listed: &[MapEntry<'_>], shown: &PageTaps) -> Details {
-        let told = shown.0.iter().map(|&at| TapDetails::new(&listed[at], None));
-        Details { taps: told.collect(), left_out: 0 }
+        let details = shown.0.iter().map(|&at| TapDetails::new(&listed[at], None));
+        Details { taps: details.collect(), left_out: 0 }
     }
 
     /// The details of taps that are read again: those that differ before those that agree.

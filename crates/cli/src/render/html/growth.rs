@@ -38,13 +38,13 @@ fn plot(listed: &[MapEntry<'_>], stack: &str) -> Option<Plot> {
         for place in listed.iter().filter(|place| place.phase == phase) {
             let tap = &place.tap;
             let (Some(x), Some(y)) = (along(tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
-            let of = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
+            let point = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
             let y = if y.is_nan() { f64::INFINITY } else { y };
             // The worst of several steps.
             match points.iter_mut().find(|(known, ..)| *known == x) {
-                Some(known) if known.1 < y.max(LEAST).log10() => *known = of(y),
+                Some(known) if known.1 < y.max(LEAST).log10() => *known = point(y),
                 Some(_) => {}
-                None => points.push(of(y)),
+                None => points.push(point(y)),
             }
         }
         points.sort_by(|a, b| a.0.total_cmp(&b.0));

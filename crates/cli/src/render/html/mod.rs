@@ -101,9 +101,9 @@ impl Page<'_> {
         let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
         let details = self.details(&listed, &shown)?;
         let Conclusion { verdict, reason } = self.conclusion();
-        let told = self.compared.and_then(|(judged, told)| Divergence::describe(judged, told));
-        let is_divergence = told.is_some();
-        let (headline, notes, lines) = match told {
+        let divergence = self.compared.and_then(|(judged, told)| Divergence::describe(judged, told));
+        let is_divergence = divergence.is_some();
+        let (headline, notes, lines) = match divergence {
             Some(Divergence { headline, notes, lines, .. }) => (headline, notes, lines),
             None => (reason.clone().map_or_else(|| self.in_short(), |reason| safe(&reason)), Vec::new(), Vec::new()),
         };
@@ -191,8 +191,8 @@ impl Page<'_> {
         let of_comparison = self.compared.map(|(_, told)| &told.conclusion);
         let of_explanation = || self.explained.map(|told| &told.conclusion);
         let of_replay = || self.replayed.map(|told| &told.conclusion);
-        let told = of_comparison.or_else(of_explanation).or_else(of_replay);
-        told.cloned().unwrap_or(Conclusion { verdict: Verdict::Incomparable, reason: None })
+        let conclusion = of_comparison.or_else(of_explanation).or_else(of_replay);
+        conclusion.cloned().unwrap_or(Conclusion { verdict: Verdict::Incomparable, reason: None })
     }
 
     /// The reference or the model, and the candidate.

@@ -73,9 +73,9 @@ fn ratio_chart(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<
     let measured =
         measured.map(|(at, (both, ratio))| (at as f64, height(*ratio), format!("{along} {at}: {}", text(both))));
     let due = [0, ratios.len().saturating_sub(1)].map(|at| (at as f64, height(1.0), "right: 1".to_owned()));
-    let apart = finite().filter(|ratio| (ratio - 1.0).abs() > 1e-3).count();
+    let unequal = finite().filter(|ratio| (ratio - 1.0).abs() > 1e-3).count();
     let summary = format!(
-        "{apart} of {} differ by more than a thousandth, from {} to {} times",
+        "{unequal} of {} differ by more than a thousandth, from {} to {} times",
         ratios.len(),
         number(least),
         number(most)
@@ -113,9 +113,9 @@ impl Mask {
             head.iter().enumerate().map(of_row).sum::<usize>()
         };
         let head = (0..heads.len()).rev().max_by_key(|&head| odd(&heads[head]))?;
-        let of = &heads[head];
+        let rows_of_head = &heads[head];
         let summary = format!("Head {head}: which key (column) each query (row) sees");
-        let rows = of.iter().take(MASK).map(|row| row.bytes().take(MASK).map(|sees| sees == b'1').collect());
+        let rows = rows_of_head.iter().take(MASK).map(|row| row.bytes().take(MASK).map(|sees| sees == b'1').collect());
         Some(Mask { rows: rows.collect(), summary })
     }
 }
