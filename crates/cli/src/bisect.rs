@@ -63,9 +63,9 @@ pub fn bisect(session: &Session) -> Result<Bisection> {
     Ok(Bisection { probes, report })
 }
 
-/// Compares the taps for which `wanted` holds; the rest are not read.
-fn compare_taps(session: &Session, wanted: impl Fn(Tap) -> bool) -> Result<Report> {
-    let places: BTreeSet<Place> = session.graph.places().iter().copied().filter(|p| wanted(p.tap)).collect();
+/// Compares the taps for which `is_wanted` holds; the rest are not read.
+fn compare_taps(session: &Session, is_wanted: impl Fn(Tap) -> bool) -> Result<Report> {
+    let places: BTreeSet<Place> = session.graph.places().iter().copied().filter(|p| is_wanted(p.tap)).collect();
     let options = Options { only: Some(places), ..session.options.clone() };
     session.compared(&options, &mut |_, _| {})
 }

@@ -128,7 +128,7 @@ impl Metrics {
     }
 
     /// The metrics of several parts, in order.
-    pub fn over(parts: &[Self]) -> Self {
+    pub fn merge_all(parts: &[Self]) -> Self {
         parts.iter().fold(Self::default(), |whole, &part| whole.merge(part))
     }
 

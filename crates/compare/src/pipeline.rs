@@ -2,7 +2,7 @@
 //!
 //! 1. `plan`: [`AlignmentPlan`], which token positions the two runs hold, by what the dumps declare and their shapes show.
 //!    Runs with different chunks are aligned before, by [`crate::align()`].
-//! 2. `taps`: every tap by itself, in forward order: [`AlignedTap`], its two sides or why it has none; then [`Judged`], in the `layout` that
+//! 2. `taps`: every tap by itself, in forward order: [`AlignedTap`], its two sides or why it has none; then [`TapJudgement`], in the `layout` that
 //!    fits, by the verdict function of `judge`, and again with the errors that its operation may have passed on from its inputs.
 //! 3. `rules`: [`Attributed`], judgements revised by rules over all taps. A judgement is never changed: a rule gives another, which is logged.
 //! 4. `conclude`: [`Report`], with status by the graph, verdict, first divergence, and what this input could not have shown.
@@ -11,7 +11,7 @@
 //!
 //! [`AlignmentPlan`]: crate::plan::AlignmentPlan
 //! [`AlignedTap`]: crate::taps::aligned::AlignedTap
-//! [`Judged`]: crate::taps::context::Judged
+//! [`TapJudgement`]: crate::taps::context::TapJudgement
 //! [`Attributed`]: crate::rules::Attributed
 
 use firstdiff_trace::{Dump, DumpError};

@@ -57,7 +57,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         bail!("{}: already exists; remove it, or write elsewhere", output.display());
     }
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let reference = args.tokens.add_tokens(args.reading.open(&args.reference)?)?;
     let candidate = args.tokens.add_tokens(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
     if unnamed(&reference, &candidate).next().is_none() {
@@ -94,7 +94,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             let sure = count(|e| matches!(e, ProposalBasis::Content { .. }));
             let by_size = count(|e| matches!(e, ProposalBasis::Size { .. }));
             let guessed = count(|e| matches!(e, ProposalBasis::Words | ProposalBasis::Order));
-            let seen_once = naming.proposals.iter().filter(|p| departs(p)).count();
+            let seen_once = naming.proposals.iter().filter(|p| holds_other_values(p)).count();
             let mut lines = vec![
                 format!("{sure} names found by content, written to {}", path.display()),
                 format!("{by_size} known by size alone (comments there), {} unknown", naming.unknown.len()),
@@ -127,7 +127,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
 }
 
 /// Whether tensors of a proposed name hold other values than its taps.
-fn departs(proposal: &Proposal) -> bool {
+fn holds_other_values(proposal: &Proposal) -> bool {
     matches!(proposal.evidence, ProposalBasis::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
 }
 

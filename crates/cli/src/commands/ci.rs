@@ -65,7 +65,7 @@ impl CiArgs {
     ///
     /// # Errors
     /// When a pattern matches no tap of either dump: a misspelt pattern would require nothing.
-    pub(crate) fn unmet(&self, report: &Report, rows_asked: bool) -> Result<Vec<RequiredUnchecked>> {
+    pub(crate) fn required_unchecked(&self, report: &Report, rows_asked: bool) -> Result<Vec<RequiredUnchecked>> {
         let patterns = match (&self.require, self.fail_on_unchecked) {
             (Some(patterns), _) => patterns.as_str(),
             (None, true) => "*",

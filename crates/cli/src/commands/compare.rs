@@ -104,9 +104,14 @@ pub(crate) fn show(
     parts: &[PathBuf],
     judged: Option<Arc<JudgedBefore>>,
 ) -> Result<u8> {
-    let inputs = Inputs::of_command_line().and(parts);
+    let inputs = Inputs::of_command_line().also(parts);
     let [junit, summary] = args.ci.files();
-    inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([
+        args.json.as_deref(),
+        args.html.as_deref(),
+        junit.as_deref(),
+        summary.as_deref(),
+    ])?;
     // Only for the session of the parts, which is the first: other sequences, or other rows, have other taps.
     let judged = Cell::new(judged);
     let run = |mut session: Session| {
@@ -120,7 +125,7 @@ pub(crate) fn show(
     {
         bail!("--why {patterns}: no tap of either dump matches");
     }
-    let unmet = args.ci.unmet(&judged.report, pair.rows.is_some())?;
+    let unmet = args.ci.required_unchecked(&judged.report, pair.rows.is_some())?;
     if args.json.is_some() || args.html.is_some() {
         let mut report = Compare::new("compare", &judged);
         report.required_unchecked = unmet.clone();

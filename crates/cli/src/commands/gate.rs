@@ -63,12 +63,12 @@ pub(crate) struct GateArgs {
 
 pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let dumps = Inputs::of_command_line();
-    let inputs = dumps.clone().and([&args.baseline]);
+    let inputs = dumps.clone().also([&args.baseline]);
     let [junit, summary] = args.ci.files();
     let files = [args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()];
     let written = Some(&*args.baseline).filter(|_| args.update);
-    dumps.spare_all(files.into_iter().chain([written]))?;
-    inputs.spare_all(files)?;
+    dumps.refuse_inputs_as_outputs(files.into_iter().chain([written]))?;
+    inputs.refuse_inputs_as_outputs(files)?;
     let by = args.by.clone().or_else(whoever_runs_this);
     let accepted_now = Accepted::new(by.as_deref(), args.reason.as_deref());
     for (option, told, kept) in
@@ -85,7 +85,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let finished = finish(&judged);
     let accepted = baseline.as_ref().and_then(Baseline::accepted);
     let is_accepted = accepted.is_some() && !matches!(finished, Ok(PARITY));
-    let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
+    let unmet = args.ci.required_unchecked(&judged.report, args.pair.rows.is_some())?;
     let report = Gate::new(&judged, &regressions, accepted.filter(|_| is_accepted), unmet);
     let unmet = &report.compare.required_unchecked;
     let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
@@ -179,17 +179,17 @@ fn update(
     Ok(format!("gate: baseline of {count} written to {path}{how}{differ}\n{}", note(judged)))
 }
 
-/// The message of a gate that passes. `held`: who accepted the differences.
+/// The message of a gate that passes. `accepted`: who accepted the differences.
 fn passed_in_words(
     args: &GateArgs,
     judged: &Comparison,
     baseline: Option<&Baseline>,
-    held: Option<&Accepted>,
+    accepted: Option<&Accepted>,
 ) -> String {
     let taps = taps_in_words(baseline.map_or(0, Baseline::len));
     let (how, path) = (as_it_asks(judged.session.coarser_profile), args.baseline.display());
-    let what = if held.is_some() { "not parity: held to its own baseline, " } else { "" };
-    let (assumed, why) = (judged.session.assumed_cache(), accepted_suffix(held));
+    let what = if accepted.is_some() { "not parity: held to its own baseline, " } else { "" };
+    let (assumed, why) = (judged.session.assumed_cache(), accepted_suffix(accepted));
     format!(
         "gate: passed{how}, {what}{taps} within what {path} allows, {ROOM} times its NMSE{assumed}{why}\n{}",
         note(judged)
@@ -213,7 +213,12 @@ fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
 }
 
 /// The reasons for the gate to fail: taps worse than the baseline, taps that had to be compared, and differences that no baseline allows.
-fn failures(judged: &Comparison, regressions: &[Regression], held: bool, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
+fn failures(
+    judged: &Comparison,
+    regressions: &[Regression],
+    is_accepted: bool,
+    unmet: &[RequiredUnchecked],
+) -> Vec<Failure> {
     let report = &judged.report;
     let worse = regressions.iter().map(|worse| Failure {
         place: report.name(worse.place),
@@ -225,7 +230,8 @@ fn failures(judged: &Comparison, regressions: &[Regression], held: bool, unmet: 
             worse.reason
         ),
     });
-    let others = Failure::from_report(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
+    let others =
+        Failure::from_report(report, unmet).into_iter().filter(|failure| !is_accepted || failure.kind != "diverged");
     let mut reported = HashSet::new();
     worse.chain(others).filter(|failure| reported.insert(failure.place.clone())).collect()
 }

@@ -68,7 +68,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let dump = open(&args)?;
     if dump.entries().is_empty() {
         let names: Vec<String> = dump.unmapped().iter().map(|n| with_suggestion(n)).collect();

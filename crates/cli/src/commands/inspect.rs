@@ -62,7 +62,7 @@ pub(crate) struct InspectArgs {
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let dump = args.told.add_tokens(args.reading.open(&args.candidate)?)?;
     let dump = args.reading.asked_sequence(dump)?;
     refuse_rows(args.rows.as_ref(), &[&dump])?;
@@ -97,7 +97,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let incomplete = Incomplete::find_in(&[("the candidate", &dump)], None);
     match incomplete.is_empty() || args.reading.partial {
         true => Ok(PARITY),
-        false => bail!("{}: {}", args.candidate.display(), incomplete.refusal()),
+        false => bail!("{}: {}", args.candidate.display(), incomplete.why_no_parity()),
     }
 }
 
@@ -110,7 +110,7 @@ fn screen(report: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     );
     screen.line(&paint(DIM, &read));
     screen.line("");
-    let groups = folded(inspection, verbose);
+    let groups = group_findings(inspection, verbose);
     let most = if verbose { usize::MAX } else { LINES };
     for group in groups.iter().take(most) {
         finding(&mut screen, group);
@@ -140,7 +140,7 @@ fn screen(report: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
 }
 
 /// Findings grouped by kind, the most certain first, else in the order in which they were found.
-fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&InspectFinding>> {
+fn group_findings(inspection: &Inspection, verbose: bool) -> Vec<Vec<&InspectFinding>> {
     let mut groups: Vec<Vec<&InspectFinding>> = Vec::new();
     for finding in &inspection.findings {
         let same = |g: &&mut Vec<&InspectFinding>| {

@@ -63,7 +63,7 @@ const LIMIT: u64 = 4 << 30;
 /// Judges a share and writes it.
 pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, output: &Path) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(Some(output))?;
+    inputs.refuse_input_as_output(Some(output))?;
     let mut session = pair.open(&crate::session::TOOLS)?;
     if let Some(patterns) = taps {
         narrow(&mut session, patterns)?;

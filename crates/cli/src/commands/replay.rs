@@ -51,7 +51,7 @@ pub(crate) struct ReplayArgs {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let inputs = Inputs::of_command_line();
-    inputs.spare_all([json.as_deref(), args.html.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([json.as_deref(), args.html.as_deref()])?;
     let judge = |candidate_args: CandidateArgs| {
         let given = candidate_args.open()?;
         let Explanation { mut replay, findings, .. } = cause::explain_quickly(&given, 2)?;

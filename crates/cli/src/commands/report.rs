@@ -56,7 +56,7 @@ pub(crate) struct ReportArgs {
 /// When something cannot be read, or the page not written.
 pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare_all([Some(&*args.output), args.json.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([Some(&*args.output), args.json.as_deref()])?;
     if !args.seconds.is_finite() || args.seconds < 0.0 {
         bail!("--seconds {}: must be 0 or more", args.seconds);
     }

@@ -54,7 +54,7 @@ pub(crate) struct ShowArgs {
 /// When it cannot be read, or holds nothing of that name.
 pub(crate) fn run(args: ShowArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let dump = args.reading.asked_sequence(args.tokens.add_tokens(args.reading.open(&args.dump)?)?)?;
     let all = dump.all_entries();
     if all.is_empty() {

@@ -61,7 +61,7 @@ pub(crate) struct WeightsArgs {
 /// When something cannot be read, or nothing can be compared.
 pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let (program, a) = right_weights(&args)?;
     let sides = [Side::open(&a)?, Side::open(&args.b)?];
     let bar = Bar::of_tensors();
@@ -172,7 +172,7 @@ fn screen(args: &WeightsArgs, report: &Weights, comparison: &Comparison, verdict
     let most = if another.is_some() && !args.verbose { OF_ANOTHER } else { usize::MAX };
     for finding in report.findings.iter().take(most) {
         let cause = finding.cause.map_or_else(|| paint(WARN, "cause unknown"), |cause| paint(BAD, cause));
-        screen.line(&format!("  {}  {cause}", paint(BOLD, &folded(&finding.tensors))));
+        screen.line(&format!("  {}  {cause}", paint(BOLD, &fold_layers(&finding.tensors))));
         let left = finding.residual_nmse.map(|r| format!(" (leaves NMSE {})", number(r))).unwrap_or_default();
         screen.line(&format!("    {}{left}", safe(&finding.note)));
     }
@@ -266,7 +266,7 @@ fn tensors(count: usize) -> String {
 }
 
 /// `model.layers.0-2.self_attn.q_proj.weight, ...`: names of one role folded over their layers.
-fn folded(names: &[String]) -> String {
+fn fold_layers(names: &[String]) -> String {
     let mut roles: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut rest = Vec::new();
     for name in names {

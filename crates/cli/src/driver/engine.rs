@@ -160,7 +160,7 @@ impl Engine {
             }));
         }
         let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(key.as_bytes()), std::process::id()));
-        let seconds = match self.make(question, &making)? {
+        let seconds = match self.start_run(question, &making)? {
             Ok(seconds) => seconds,
             Err(failure) => {
                 let _ = fs::remove_dir_all(&making);
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Makes a run in a folder of its own, and returns how many seconds it took.
-    fn make(&self, question: &Question, folder: &Path) -> Result<Result<f64, Failure>> {
+    fn start_run(&self, question: &Question, folder: &Path) -> Result<Result<f64, Failure>> {
         fs::create_dir_all(folder.join("dump")).with_context(|| folder.display().to_string())?;
         let began = Instant::now();
         let outcome = self.run(question, folder)?;
@@ -194,7 +194,7 @@ impl Engine {
         look: impl FnOnce(&Dump, &Dump) -> Result<T>,
     ) -> Result<Result<T, Failure>> {
         let making = self.runs.join(format!("again.{}.tmp", std::process::id()));
-        let looked = match self.make(&kept.question, &making)? {
+        let looked = match self.start_run(&kept.question, &making)? {
             Ok(_) => {
                 let [first, again] = [&kept.folder, &making].map(|made| open(&made.join("dump"), &kept.question.taps));
                 look(&first?, &again?).map(Ok)
@@ -224,7 +224,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the folder cannot be emptied.
-    pub(crate) fn forget(&self) -> Result<()> {
+    pub(crate) fn remove_earlier_runs(&self) -> Result<()> {
         fs::remove_dir_all(&self.runs)
             .and_then(|()| fs::create_dir_all(&self.runs))
             .with_context(|| self.runs.display().to_string())
@@ -261,7 +261,7 @@ impl Engine {
         let (taps, limit) = (shorten(&names(question), 3), self.timeout.as_secs());
         let what = format!("the engine runs for {taps} (--timeout {limit}), seconds");
         let ended = loop {
-            if let Some(status) = keeper.ended()? {
+            if let Some(status) = keeper.try_status()? {
                 break Some(status);
             }
             if began.elapsed() >= self.timeout {

@@ -127,7 +127,7 @@ impl CollectedTaps {
     }
 
     /// Whether row `row` of a tap was seen; all rows where `None`.
-    pub(crate) fn holds(&self, place: Place, row: Option<usize>) -> bool {
+    pub(crate) fn is_collected(&self, place: Place, row: Option<usize>) -> bool {
         self.taps.get(&place).is_some_and(|seen| match (&seen.rows, row) {
             (None, _) => true,
             (Some(rows), Some(row)) => rows.contains(&row),
@@ -136,7 +136,7 @@ impl CollectedTaps {
     }
 
     /// Whether anything was seen twice.
-    pub(crate) fn repeats(&self) -> bool {
+    pub(crate) fn has_repeats(&self) -> bool {
         self.twice.values().any(|rows| !rows.is_empty())
     }
 
@@ -186,10 +186,10 @@ impl CollectedTaps {
                 None => Some(Rows::Named(NamedRows::All)),
             };
             match seen.dtype {
-                DType::F64 => put(&recorder, tap, rows, shape, values)?,
-                DType::F32 => put(&recorder, tap, rows, shape, &as_type(values, |x| x as f32))?,
-                DType::F16 => put(&recorder, tap, rows, shape, &as_type(values, to_f16))?,
-                DType::BF16 => put(&recorder, tap, rows, shape, &as_type(values, to_bf16))?,
+                DType::F64 => put_rows(&recorder, tap, rows, shape, values)?,
+                DType::F32 => put_rows(&recorder, tap, rows, shape, &as_type(values, |x| x as f32))?,
+                DType::F16 => put_rows(&recorder, tap, rows, shape, &as_type(values, to_f16))?,
+                DType::BF16 => put_rows(&recorder, tap, rows, shape, &as_type(values, to_bf16))?,
             }
         }
         recorder.describe(|own| own.decode_tokens = decoded);
@@ -203,7 +203,7 @@ fn of_this_folder(own: &Meta, engine: &Meta) -> Meta {
     Meta { format: own.format, complete: own.complete, ended_by_itself: None, ..engine.clone() }
 }
 
-fn put<T: Element>(
+fn put_rows<T: Element>(
     recorder: &Recorder,
     tap: Tap,
     rows: Option<Rows>,

@@ -37,7 +37,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the system does not report it.
-    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub(crate) fn try_status(&mut self) -> io::Result<Option<ExitStatus>> {
         match self.0.try_wait()? {
             Some(status) => self.engine_status(status).map(Some),
             None => Ok(None),

@@ -163,7 +163,7 @@ impl Driver {
     ///
     /// # Errors
     /// When a folder cannot be read or written.
-    pub(crate) fn try_kept(&mut self) -> Result<EarlierRuns> {
+    pub(crate) fn repeat_last_run(&mut self) -> Result<EarlierRuns> {
         let runs = self.engine.kept_runs();
         let Some(last) = runs.last() else { return Ok(EarlierRuns::None) };
         let mut bytes = 0;
@@ -189,7 +189,7 @@ impl Driver {
     /// # Errors
     /// When the folder of the runs cannot be emptied.
     pub(crate) fn discard(&mut self, why: Trust) -> Result<()> {
-        self.engine.forget()?;
+        self.engine.remove_earlier_runs()?;
         let bytes = self.evidence.bytes;
         self.evidence = CollectedTaps::default();
         self.evidence.bytes = bytes;
@@ -201,7 +201,7 @@ impl Driver {
     }
 
     /// Whether any run that was used is of an earlier start.
-    pub(crate) fn uses_kept(&self) -> bool {
+    pub(crate) fn uses_earlier_runs(&self) -> bool {
         self.runs.iter().any(|run| run.kept)
     }
 
@@ -221,7 +221,7 @@ pub(crate) fn noise(profile: Profile, extent: Extent) -> impl Fn(Tap, DType) -> 
 }
 
 /// The tokens that an engine is given in its environment: the requested ones, else those that a run was fed.
-pub(crate) fn feed(
+pub(crate) fn engine_tokens(
     tokens: Option<&[u32]>,
     decode_tokens: Option<&[u32]>,
     meta: Option<&Meta>,

@@ -60,8 +60,8 @@ pub(crate) fn run_line(number: usize, run: &RunSummary) -> Screen {
 
 /// What a run shows, by what it wrote.
 pub(crate) fn run_result(run: &RunSummary, report: &Report) -> String {
-    let places_with = |wanted: fn(Status) -> bool| -> Vec<Place> {
-        let is_written = |t: &&TapReport| run.written.contains(&t.place) && wanted(t.status);
+    let places_with = |has_status: fn(Status) -> bool| -> Vec<Place> {
+        let is_written = |t: &&TapReport| run.written.contains(&t.place) && has_status(t.status);
         report.taps.iter().filter(is_written).map(|t| t.place).collect()
     };
     let (right, wrong, open) =
@@ -114,7 +114,7 @@ fn positions(alignment: &ChunkAlignment, cells: &[usize]) -> String {
 }
 
 /// The message that two runs differ.
-pub(crate) fn wavers(wavering: &Wavering) -> String {
+pub(crate) fn nondeterminism_text(wavering: &Wavering) -> String {
     format!(
         "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
          fixed (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",

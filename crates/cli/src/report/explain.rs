@@ -13,7 +13,7 @@ use crate::report::{
 };
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
-use crate::session::wanted::{narrowing, positions};
+use crate::session::wanted::{dividing_taps, positions};
 use crate::words::{layers_in_short, layers_of, shorten};
 
 /// The report of `firstdiff report`: where two runs diverge and, where the model is available, why.
@@ -227,7 +227,7 @@ const NEXT_TO_NOTHING: f64 = 1e-2;
 /// The taps that divide the span of a fault, and are not in the candidate's dump.
 fn not_recorded(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
     let is_recorded = |tap: &Tap| candidate.all_entries().iter().any(|entry| entry.tap == *tap);
-    narrowing(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
+    dividing_taps(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
 }
 
 /// `wrong at positions 5 to 13, right before`.

@@ -35,14 +35,14 @@ pub(crate) fn explain_quickly(given: &ReplayInput, faults: usize) -> anyhow::Res
 
 /// Replays, and names the causes that are found quickly and that no recorded tap contradicts.
 fn explain_consistently(given: &ReplayInput) -> anyhow::Result<Explanation> {
-    searched(given, &Effort { weigh: true, ..Effort::quick() })
+    run_search(given, &Effort { weigh: true, ..Effort::quick() })
 }
 
 /// Replays and explains with `effort`, and shows the progress.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn searched(given: &ReplayInput, effort: &Effort) -> anyhow::Result<Explanation> {
+pub(crate) fn run_search(given: &ReplayInput, effort: &Effort) -> anyhow::Result<Explanation> {
     let bar = Mutex::new(Bar::with_text());
     let tell = |what: &str, done: usize, total: usize| {
         if let Ok(bar) = bar.lock() {
@@ -159,7 +159,7 @@ pub(crate) fn proof(finding: &Finding) -> String {
 }
 
 /// `another arithmetic, not a mistake: all 45 products with weights are off alike ..`, and which one it looks like.
-pub(crate) fn arithmetic(other: &OtherArithmetic) -> [String; 2] {
+pub(crate) fn arithmetic_text(other: &OtherArithmetic) -> [String; 2] {
     let [least, most] = other.nmse.map(number);
     let rest = if other.alone { "; every other operation is right" } else { "" };
     let all = if other.places.len() == other.judged { "all" } else { "nearly all" };

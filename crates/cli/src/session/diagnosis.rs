@@ -9,7 +9,7 @@ use firstdiff_parity::report::{
 };
 use firstdiff_trace::Site;
 
-use crate::session::cause::{arithmetic, beside_another_arithmetic, cause_text, fix, in_words, proof};
+use crate::session::cause::{arithmetic_text, beside_another_arithmetic, cause_text, fix, in_words, proof};
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
@@ -95,7 +95,7 @@ pub(crate) fn other_arithmetic(other: &firstdiff_explain::OtherArithmetic) -> Ot
         nmse: other.nmse,
         looks_like: other.nearest.map(firstdiff_explain::Rounding::words),
         left_share: other.share,
-        words: arithmetic(other),
+        words: arithmetic_text(other),
         next: beside_another_arithmetic(other),
     }
 }

@@ -13,7 +13,7 @@ use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, tap_names};
 use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
 use crate::session::is_recorded;
-use crate::session::reading::{ReadingArgs, one_of, token};
+use crate::session::reading::{ReadingArgs, take_sequence, token};
 use crate::session::source::{Recorded, Source, refuse_weights};
 
 /// A model, a candidate, and how to judge it.
@@ -47,7 +47,7 @@ pub(crate) struct CandidateArgs {
 }
 
 /// The model's profile of that name.
-pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
+pub(crate) fn model_profile(named: Named, cache: Cache) -> Profile {
     match named {
         Named::Exact => Profile::Exact,
         Named::F32 => Profile::F32,
@@ -100,7 +100,7 @@ impl CandidateArgs {
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
         let sequences = batch.as_ref().map_or(1, Batch::count);
         let (dump, warnings) = match (&batch, args.reading.sequence) {
-            (Some(batch), asked) => one_of(dump, asked, batch)?,
+            (Some(batch), asked) => take_sequence(dump, asked, batch)?,
             (None, Some(index)) if index > 0 && model.prompts.len() <= index => {
                 bail!("--sequence {index}: the dump is not of a batch by its shapes")
             }
@@ -122,7 +122,11 @@ impl CandidateArgs {
                 None
             }),
         };
-        let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
+        let own = model
+            .prompts
+            .get(args.reading.sequence.unwrap_or(0))
+            .filter(|_| has_as_many_positions(&dump, &model))
+            .cloned();
         let tokens_given =
             given_or_declared(&args.tokens, declared_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
         let decoded = given_or_declared(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?
@@ -158,7 +162,7 @@ impl CandidateArgs {
         {
             bail!("--rows {row}: the run has {} tokens, the last at position {}", tokens.len(), tokens.len() - 1);
         }
-        let profile = arithmetic(named, cache.unwrap_or_default());
+        let profile = model_profile(named, cache.unwrap_or_default());
         let (mut rows, mut warnings) = (args.rows.clone(), warnings);
         if let Some(tap) = single_row(&dump, &model, tokens.len()).filter(|_| rows.is_none() && tokens_are_known) {
             rows = Some(Rows::Named(NamedRows::Last));
@@ -232,10 +236,10 @@ impl ReplayInput {
 }
 
 /// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are given.
-fn declared_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
+fn declared_tokens(given: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
     let declared = dump.meta().tokens.clone()?;
     let later = dump.entries().last().is_some_and(|e| e.step > 0);
-    let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > declared.len()) else {
+    let Some(asked) = given.as_ref().filter(|asked| later && asked.len() > declared.len()) else {
         return Some(declared);
     };
     let all: Vec<i64> = declared.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
@@ -244,9 +248,9 @@ fn declared_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
 }
 
 /// Token ids as given, or as the dump declares; the two may not differ.
-fn given_or_declared(asked: &Option<Vec<u32>>, declared: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
+fn given_or_declared(given: &Option<Vec<u32>>, declared: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
     let told = declared.map(crate::session::ids).transpose()?;
-    match (asked, told) {
+    match (given, told) {
         (Some(asked), Some(told)) if *asked != told => {
             let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
             bail!(
@@ -262,8 +266,8 @@ fn given_or_declared(asked: &Option<Vec<u32>>, declared: Option<&[i64]>, what: &
 /// The dump with lists of values made into whole tensors, where it has a step for each known token.
 fn one_a_token(dump: Dump, model: &Model, args: &CandidateArgs) -> Dump {
     let meta = dump.meta();
-    let count = |asked: &Option<Vec<u32>>, own: &Option<Vec<i64>>| {
-        asked.as_ref().map_or(own.as_ref().map_or(0, Vec::len), Vec::len)
+    let count = |given: &Option<Vec<u32>>, own: &Option<Vec<i64>>| {
+        given.as_ref().map_or(own.as_ref().map_or(0, Vec::len), Vec::len)
     };
     let tokens = count(&args.tokens, &meta.tokens) + count(&args.decode_tokens, &meta.decode_tokens);
     let dims = &model.plan.dims;
@@ -308,7 +312,7 @@ fn single_row(dump: &Dump, model: &Model, tokens: usize) -> Option<Tap> {
 }
 
 /// Whether the dump holds as many positions as the model's own prompt has, so that it may be a run of that.
-fn fits(dump: &Dump, model: &Model) -> bool {
+fn has_as_many_positions(dump: &Dump, model: &Model) -> bool {
     let length = model.prompts.first().map(Vec::len);
     length.is_some() && positions(dump, model).ok() == length && dump.meta().tokens.is_none()
 }

@@ -20,7 +20,7 @@ pub(crate) use firstdiff_parity::session::{
 use firstdiff_trace::Cache;
 
 use crate::progress::Bar;
-use crate::session::given::arithmetic as arithmetic_of;
+use crate::session::given::model_profile as arithmetic_of;
 
 /// The tools of this command: models, causes, and a progress bar.
 pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &run };

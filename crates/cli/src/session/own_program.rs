@@ -82,7 +82,8 @@ impl OwnProgram {
         let mut own = OwnProgram { replayed, whatever_weights: BTreeSet::new(), program };
         let of_weights: BTreeSet<Place> = own.taps_of_weights().collect();
         own.replayed.retain(|place, _| !of_weights.contains(place));
-        let is_open = |finding: &InspectFinding| of_weights.contains(&finding.place) && !own.is_meant(finding);
+        let is_open =
+            |finding: &InspectFinding| of_weights.contains(&finding.place) && !own.is_computed_by_program(finding);
         if inspection.findings.iter().any(|finding| may_be_meant(finding) && is_open(finding)) {
             let recording = Recording { program: &own.program, weights: &AnyWeights::new(&own.program) };
             let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
@@ -108,8 +109,8 @@ impl OwnProgram {
     /// Reports what the program does not compute, and withdraws findings about what it does on purpose.
     pub(crate) fn apply_to(&self, inspection: &mut Inspection) {
         // Whether queries see later keys is defined by the program.
-        inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_meant(finding));
-        for finding in inspection.findings.iter_mut().filter(|finding| self.is_meant(finding)) {
+        inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_computed_by_program(finding));
+        for finding in inspection.findings.iter_mut().filter(|finding| self.is_computed_by_program(finding)) {
             finding.sure = Sureness::Note;
             finding.points_to = "the program in this dump does so itself";
         }
@@ -126,7 +127,7 @@ impl OwnProgram {
     }
 
     /// Whether the program computes what was found, so that it is no fault of the recording.
-    fn is_meant(&self, finding: &InspectFinding) -> bool {
+    fn is_computed_by_program(&self, finding: &InspectFinding) -> bool {
         let is_one = || {
             let all = std::iter::once(finding.place.tap).chain(finding.others.iter().copied());
             let views: Option<Vec<&ProgramTap>> = all.map(|tap| self.find(tap, finding.place.step)).collect();

@@ -76,7 +76,7 @@ impl ReplaySession {
                 self.input.named,
                 unclear[0].report.place
             )),
-            (0, 0) => Verdict::Incomparable(self.nothing()),
+            (0, 0) => Verdict::Incomparable(self.why_nothing_judged()),
             (0, _) if misfit > 0 => Verdict::Incomparable(format!(
                 "{} of {} have another shape than the model gives them ({}); what could be judged is right",
                 misfit,
@@ -91,7 +91,7 @@ impl ReplaySession {
             (0, _) if self.replay.order_is_open => Verdict::Incomparable(
                 "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
             ),
-            (0, _) if let Some(reason) = self.judged_nowhere().or_else(|| self.not_read()) => Verdict::Incomparable(reason),
+            (0, _) if let Some(reason) = self.never_judged().or_else(|| self.not_read_notes()) => Verdict::Incomparable(reason),
             (0, _) if self.replay.taps.iter().any(|t| open(&t)) => Verdict::Incomparable(format!(
                 "{} can neither be computed nor held against the reference's own values ({}); what could be judged is right",
                 taps_in_words(self.replay.taps.iter().filter(open).count()),
@@ -116,7 +116,7 @@ impl ReplaySession {
     }
 
     /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: nothing is known about it.
-    fn judged_nowhere(&self) -> Option<String> {
+    fn never_judged(&self) -> Option<String> {
         let dump = self.input.source.judged(&self.input.dump);
         let recorded = |t: &&Replayed| {
             let place = t.report.place;
@@ -140,7 +140,7 @@ impl ReplaySession {
     }
 
     /// What was recorded and could not be read, and what must not pass whatever was judged.
-    fn not_read(&self) -> Option<String> {
+    fn not_read_notes(&self) -> Option<String> {
         let dump = &self.input.dump;
         let apart = dump.ranks().and_then(|ranks| {
             let (step, tap) = ranks.not_joined().next()?;
@@ -153,7 +153,7 @@ impl ReplaySession {
     }
 
     /// Why nothing could be judged: the reason of most taps.
-    fn nothing(&self) -> String {
+    fn why_nothing_judged(&self) -> String {
         let mut reasons: Vec<(usize, &Reason)> = Vec::new();
         let recorded = self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent));
         for reason in recorded.filter_map(|t| t.reason.as_ref()) {

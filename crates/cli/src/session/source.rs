@@ -207,13 +207,13 @@ impl Recorded {
     }
 }
 
-/// Where the weights of a program are: `asked`, else the folder that the program names.
+/// Where the weights of a program are: `given`, else the folder that the program names.
 ///
 /// # Errors
 /// When neither is there.
-pub(crate) fn program_weights(dump: &Path, asked: Option<&Path>, program: &Program) -> Result<PathBuf> {
+pub(crate) fn program_weights(dump: &Path, given: Option<&Path>, program: &Program) -> Result<PathBuf> {
     let dump = dump.display();
-    match (asked, program.folder()) {
+    match (given, program.folder()) {
         (Some(path), _) => Ok(path.to_owned()),
         (None, Some(path)) if path.exists() => Ok(path.to_owned()),
         (None, Some(path)) => bail!(
@@ -228,8 +228,8 @@ pub(crate) fn program_weights(dump: &Path, asked: Option<&Path>, program: &Progr
 ///
 /// # Errors
 /// When there are some.
-pub(crate) fn refuse_weights(model: &Path, asked: Option<&Path>) -> Result<()> {
-    match asked {
+pub(crate) fn refuse_weights(model: &Path, given: Option<&Path>) -> Result<()> {
+    match given {
         Some(_) => bail!("--weights: {} holds no recorded program, and has its own weights", model.display()),
         None => Ok(()),
     }

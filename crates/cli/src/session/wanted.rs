@@ -18,7 +18,7 @@ pub(crate) struct TapsToRecord {
 const MOST_BYTES: usize = 1 << 29;
 
 /// The taps that divide a whole run: the output of each layer, and the taps of no layer. `all` is in order of production.
-pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
+pub(crate) fn outline_taps(all: &[Tap]) -> Vec<Tap> {
     let mut last = BTreeMap::new();
     for (at, &tap) in all.iter().enumerate() {
         last.insert(tap.block().map_or((Some(at), "", 0), |(stack, layer)| (None, stack, layer)), at);
@@ -28,17 +28,17 @@ pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
 }
 
 /// Of the taps inside a wrong span, those that divide it: all taps of a single layer, or the output of each of several layers.
-pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
+pub(crate) fn dividing_taps(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
     let inside: BTreeSet<Tap> = through.iter().copied().collect();
     let mut met = BTreeSet::new();
     let in_order = replay.taps.iter().map(|t| t.report.place.tap);
     let taps: Vec<Tap> = in_order.filter(|tap| inside.contains(tap) && met.insert(*tap)).collect();
     let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
-    if layers.len() > 1 { outline(&taps) } else { taps }
+    if layers.len() > 1 { outline_taps(&taps) } else { taps }
 }
 
 /// The taps to record next of a candidate, except those that it does not write; `None` where no wrong span can be divided.
-pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<TapsToRecord> {
+pub(crate) fn next_taps(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<TapsToRecord> {
     let recorded: BTreeSet<Tap> = dump.all_entries().iter().map(|entry| entry.tap).collect();
     // A site that it does not write in one layer it writes in none.
     let site = |tap: &Tap| (tap.stack(), tap.site);
@@ -59,7 +59,7 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     if !taps.is_empty() {
         return Some(TapsToRecord { taps, why: "whether the same operations are wrong in the other layers" });
     }
-    let mut taps = narrowing(replay, inside);
+    let mut taps = dividing_taps(replay, inside);
     let layers: BTreeSet<_> = inside.iter().filter_map(Tap::block).collect();
     let why = if layers.len() > 1 { "in which layer it is wrong" } else { "which operation is wrong" };
     // Again, so that an engine whose results vary is not blamed.

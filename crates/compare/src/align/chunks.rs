@@ -68,7 +68,7 @@ pub enum CellsOf {
 ///
 /// # Errors
 /// When a tap would occur twice.
-pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
+pub fn align(cell_kind: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let candidate = with_merged_heads(candidate, &reference);
     let reference = with_positions(with_merged_heads(reference, &candidate));
     let candidate = with_positions(one_a_token_by(&reference, candidate));
@@ -78,7 +78,7 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
     };
     let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
     let runs = [Arc::new(reference), Arc::new(candidate)];
-    let cells = match of {
+    let cells = match cell_kind {
         CellsOf::Reference => ours.ranges(),
         CellsOf::Both => {
             let steps = [&ours, &theirs].into_iter().flat_map(Chunks::ranges);
@@ -139,12 +139,12 @@ fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) 
         false => (&theirs, &ours, candidate),
     };
     let one_by_one = shorter.lengths.len() > longer.lengths.len() && shorter.lengths.iter().all(|&length| length == 1);
-    let begins = ours.total() == theirs.total() || one_by_one || sees_itself(dump, shorter.lengths[0]);
+    let begins = ours.total() == theirs.total() || one_by_one || attends_only_to_first_step(dump, shorter.lengths[0]);
     Ok((ids_known || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
 }
 
 /// Whether attention of the first step, which has this many positions, sees no more keys than these.
-fn sees_itself(dump: &Dump, positions: usize) -> bool {
+fn attends_only_to_first_step(dump: &Dump, positions: usize) -> bool {
     dump.entries().iter().any(|entry| entry.step == 0 && keys(entry) == Some(positions))
 }
 
@@ -155,7 +155,7 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
 }
 
 impl ChunkAlignment {
-    /// Why nothing is reported for the positions from [`ChunkAlignment::parted`] on.
+    /// Why nothing is reported for the positions from [`ChunkAlignment::tokens_differ_at`] on.
     pub(crate) fn parting(&self) -> Option<Parting> {
         let at = self.tokens_differ_at?;
         let ids_known = self.reference.ids.is_some() && self.candidate.ids.is_some();
@@ -290,7 +290,7 @@ impl<'a> ChunkedRun<'a> {
         cells: &[Range<usize>],
         other: &ChunkedRun<'_>,
         (open, side): (&OpenTapAxes, usize),
-        wanted: Option<&Rows>,
+        requested: Option<&Rows>,
         unchecked: &mut BTreeMap<Place, Unaligned>,
     ) -> Result<Dump, DumpError> {
         let (mut made, mut made_open, mut parts) = (Vec::new(), Vec::new(), Vec::new());
@@ -301,10 +301,10 @@ impl<'a> ChunkedRun<'a> {
             for part in self.dump.parts().iter().filter(|part| part.step == at && steps.len() == 1) {
                 let mut here = part.clone();
                 here.step = number;
-                if step != cell || wanted.is_some() {
+                if step != cell || requested.is_some() {
                     let Some(whole) = part.whole().filter(|_| self.dump.find(part.tap, at).is_none()) else { continue };
                     let width = self.width(other, cell, &whole);
-                    match cut(&whole, step, cell, width, wanted, self.custom) {
+                    match cut(&whole, step, cell, width, requested, self.custom) {
                         Ok(Some(cut)) => keep_cell_of_part(&mut here, &cut, self.dump.read(&whole)?),
                         Ok(None) => continue,
                         Err(error) => {
@@ -315,7 +315,7 @@ impl<'a> ChunkedRun<'a> {
                 parts.push(here);
             }
             // To join a tensor with others, its axis of tokens must be known.
-            let wanted = wanted.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
+            let wanted = requested.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
             let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
                 if entry.tap.is_open() {
                     let wanted = wanted.map(|rows| listed(rows, step.len()));

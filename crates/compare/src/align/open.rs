@@ -48,23 +48,23 @@ impl OpenTapAxes {
         self.entries[side].get(&step).map_or(&[], Vec::as_slice)
     }
 
-    /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`; `wanted` are the requested positions of the step.
+    /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`; `requested` are the positions of the step to be compared.
     pub(super) fn cut(
         &self,
         side: usize,
         entry: &Entry,
         step: &Range<usize>,
         cell: &Range<usize>,
-        wanted: Option<&[usize]>,
+        requested: Option<&[usize]>,
     ) -> Result<Option<Cut>, CutError> {
         // The only token of a step has the whole tensor.
-        if step == cell && wanted.is_none() && (step.len() == 1 || !is_of_expert(entry.tap)) {
+        if step == cell && requested.is_none() && (step.len() == 1 || !is_of_expert(entry.tap)) {
             return Ok(Some(Cut::whole(entry)));
         }
         let axis = self.axes.get(&entry.tap).copied().unwrap_or(Err(AxisUnknown::NotOfTokens));
         let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: step.len(), why };
         let axis = axis.map_err(named)?[side];
-        let is_requested = |at: &usize| wanted.is_none_or(|wanted| wanted.contains(at));
+        let is_requested = |at: &usize| requested.is_none_or(|wanted| wanted.contains(at));
         let picks: Vec<usize> = (cell.start - step.start..cell.end - step.start).filter(is_requested).collect();
         Ok((!picks.is_empty()).then(|| Cut::rows(&entry.shape, axis, picks, cell.len(), cell.start - step.start)))
     }

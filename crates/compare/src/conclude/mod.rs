@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use firstdiff_trace::{DumpError, Tap, split_stored_name};
 
 use crate::conclude::coverage::blind_spots;
-use crate::conclude::verdict::in_part;
+use crate::conclude::verdict::partial_agreement;
 use crate::expert::is_of_expert;
 use crate::graph::Place;
 use crate::report::reason::Warning;
@@ -49,12 +49,12 @@ impl ComparisonContext<'_> {
         let mut taps: Vec<TapReport> = places.iter().filter_map(with_log).collect();
         let known: BTreeSet<Place> = self.graph.places().iter().copied().collect();
         if self.options.only.is_none() {
-            taps.extend(self.strangers(&known));
+            taps.extend(self.taps_outside_graph(&known));
         }
-        let (one_sided, unmapped) = self.left_out(&taps);
+        let (one_sided, unmapped) = self.names_not_reported(&taps);
         let verdict = self.verdict(&found, &taps, first.is_some());
-        let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
-        let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());
+        let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(partial_agreement(&taps));
+        let notes = notes.chain(self.only_first_position(&found).map(|(words, _)| words)).chain(self.taken_for_last());
         warnings.extend(notes.map(Warning::Note));
         let first = match first {
             Some(index) => {
@@ -69,7 +69,7 @@ impl ComparisonContext<'_> {
     }
 
     /// The names of either side that are no tap of the report: those that a run lists as taps, and those that neither run lists.
-    fn left_out(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
+    fn names_not_reported(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
         let reported: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
         let is_told = |side: usize, tap: Tap, step: u32| match self.alignment() {
             Some(alignment) => alignment.cells_of(side, step).any(|step| reported.contains(&Place { step, tap })),

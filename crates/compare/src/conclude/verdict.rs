@@ -61,7 +61,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Taps that a dump holds and the graph does not.
-    pub(crate) fn strangers(&self, known: &BTreeSet<Place>) -> Vec<TapReport> {
+    pub(crate) fn taps_outside_graph(&self, known: &BTreeSet<Place>) -> Vec<TapReport> {
         let entries = self.reference.entries().iter().chain(self.candidate.entries());
         let places: BTreeSet<Place> =
             entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
@@ -96,7 +96,7 @@ impl ComparisonContext<'_> {
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
                 TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_) => {
-                    Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.untold_steps()))
+                    Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.steps_hint()))
                 }
                 _ => None,
             });
@@ -146,7 +146,7 @@ impl ComparisonContext<'_> {
                 which.join(", ")
             ));
         }
-        if let Some((words, true)) = self.first_alone(found) {
+        if let Some((words, true)) = self.only_first_position(found) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
             return Verdict::Incomparable(format!(
                 "{words}, and the reference has more positions; {agree} taps agree at that one"
@@ -159,7 +159,7 @@ impl ComparisonContext<'_> {
     }
 
     /// How runs with different numbers of steps could be aligned.
-    fn untold_steps(&self) -> String {
+    fn steps_hint(&self) -> String {
         let runs = [self.reference, self.candidate];
         let [ours, theirs] = runs.map(|dump| steps(dump).len());
         if ours == theirs || self.alignment().is_some() || runs.iter().all(|dump| dump.meta().tokens.is_some()) {
@@ -175,7 +175,7 @@ impl ComparisonContext<'_> {
 }
 
 /// One line about the taps that agree as far as they are known.
-pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
+pub(crate) fn partial_agreement(taps: &[TapReport]) -> Option<String> {
     let known = taps.iter().filter(|tap| tap.part.is_some() && tap.status.agrees());
     let (count, first) = (known.clone().count(), known.clone().next()?);
     let which = first.why().unwrap_or_default();

@@ -32,13 +32,14 @@ pub(super) struct ExpertChoice {
 }
 
 impl ExpertChoice {
-    fn read(dump: &Dump, block: &Block, beside: Option<&ExpertChoice>) -> Result<Option<ExpertChoice>, DumpError> {
+    fn read(dump: &Dump, block: &Block, reference: Option<&ExpertChoice>) -> Result<Option<ExpertChoice>, DumpError> {
         let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
         let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
         // The same number of tokens may go to more experts, or to fewer.
         let size = entry.shape.iter().product::<usize>();
-        let own = places_of(&entry).filter(|places| beside.is_none_or(|other| places * other.tokens == size));
-        let Some(places) = own.or(beside.map(|other| other.places)) else { return Ok(None) };
+        let own =
+            choices_per_token(&entry).filter(|places| reference.is_none_or(|other| places * other.tokens == size));
+        let Some(places) = own.or(reference.map(|other| other.places)) else { return Ok(None) };
         let values = dump.read(&entry)?.values().to_f64();
         let is_expert = |value: &f64| *value >= 0.0 && value.fract() == 0.0 && *value < f64::from(u32::MAX);
         let fits = places > 0 && !values.is_empty() && values.len().is_multiple_of(places);
@@ -59,7 +60,7 @@ impl ExpertChoice {
     }
 
     /// The largest number of an expert that is chosen.
-    pub(super) fn last(&self) -> Option<usize> {
+    pub(super) fn largest_expert(&self) -> Option<usize> {
         self.rows.keys().last().copied()
     }
 
@@ -76,7 +77,7 @@ impl ExpertChoice {
     }
 
     /// Takes over the reference's places for tokens that go to the same experts.
-    fn rank_by(&mut self, reference: &ExpertChoice) {
+    fn use_ranks_of(&mut self, reference: &ExpertChoice) {
         let places = |choice: &ExpertChoice| {
             let mut places: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
             for (&expert, rows) in &choice.rows {
@@ -117,7 +118,7 @@ impl ExpertChoice {
 }
 
 /// The last axis, where there is more than one; a single axis may be that of the tokens.
-fn places_of(entry: &Entry) -> Option<usize> {
+fn choices_per_token(entry: &Entry) -> Option<usize> {
     (entry.shape.len() > 1).then(|| entry.shape.last().copied()).flatten()
 }
 
@@ -129,12 +130,12 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    pub(super) fn read(reference: &Dump, candidate: &Dump, wanted: &ReferenceSite) -> Result<Choices, DumpError> {
+    pub(super) fn read(reference: &Dump, candidate: &Dump, site: &ReferenceSite) -> Result<Choices, DumpError> {
         let mut choices = Choices { candidate: BTreeMap::new(), reference: BTreeMap::new() };
-        for block in wanted.blocks.keys() {
+        for block in site.blocks.keys() {
             let theirs = ExpertChoice::read(reference, block, None)?;
             if let Some(mut own) = ExpertChoice::read(candidate, block, theirs.as_ref())? {
-                theirs.iter().for_each(|theirs| own.rank_by(theirs));
+                theirs.iter().for_each(|theirs| own.use_ranks_of(theirs));
                 choices.candidate.insert(block.clone(), own);
             }
             choices.reference.extend(theirs.map(|theirs| (block.clone(), theirs)));

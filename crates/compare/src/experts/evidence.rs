@@ -21,12 +21,12 @@ pub(super) struct RowEvidence<'a> {
 }
 
 impl RowEvidence<'_> {
-    /// How well each reading fits the reference's rows. Readings with the same number in `alike` take the same rows.
+    /// How well each reading fits the reference's rows. Readings with the same number in `groups` take the same rows.
     ///
     /// # Errors
     /// When a tensor cannot be read.
-    pub(super) fn votes(&self, alike: Vec<usize>) -> Result<RowVotes, DumpError> {
-        let mut votes = RowVotes::new(alike);
+    pub(super) fn votes(&self, groups: Vec<usize>) -> Result<RowVotes, DumpError> {
+        let mut votes = RowVotes::new(groups);
         let (mut number, is_open) = (0, self.readings.len() > 1);
         for (block, experts) in self.reference_site.blocks.iter().filter(|_| is_open) {
             let mut all: Option<Rc<Vec<f64>>> = None;

@@ -144,14 +144,14 @@ pub(super) struct ExpertRowReading {
 
 impl ExpertRowReading {
     /// All readings that the shapes allow.
-    pub(super) fn all(wanted: &ReferenceSite, held: &CandidateSite, choices: &Choices) -> Vec<ExpertRowReading> {
-        let forms: &[ExpertRowForm] = if matches!(held, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
-        let orders: &[Option<Order>] = match wanted.is_dense(choices) {
+    pub(super) fn all(site: &ReferenceSite, candidate: &CandidateSite, choices: &Choices) -> Vec<ExpertRowReading> {
+        let forms: &[ExpertRowForm] = if matches!(candidate, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
+        let orders: &[Option<Order>] = match site.is_dense(choices) {
             true => &[None],
             false => &[Some(Order::Token), Some(Order::Place)],
         };
         let both = forms.iter().flat_map(|&form| orders.iter().map(move |&order| (form, order)));
-        both.filter_map(|(form, order)| ExpertRowReading::in_form(form, order, wanted, held, choices)).collect()
+        both.filter_map(|(form, order)| ExpertRowReading::in_form(form, order, site, candidate, choices)).collect()
     }
 
     /// Whether another one takes the same rows.
@@ -165,19 +165,19 @@ impl ExpertRowReading {
     fn in_form(
         form: ExpertRowForm,
         order: Option<Order>,
-        wanted: &ReferenceSite,
-        held: &CandidateSite,
+        site: &ReferenceSite,
+        candidate: &CandidateSite,
         choices: &Choices,
     ) -> Option<ExpertRowReading> {
         let mut pieces = BTreeMap::new();
-        let mut is_as_it_stands = matches!(held, CandidateSite::ByExpert(_));
-        for block in held.blocks() {
+        let mut is_as_it_stands = matches!(candidate, CandidateSite::ByExpert(_));
+        for block in candidate.blocks() {
             let choice = choices.candidate.get(block)?;
-            let experts = experts_of(wanted, held, block, choice);
+            let experts = experts_of(site, candidate, block, choice);
             let mut of_block = BTreeMap::new();
             for expert in 0..experts {
-                let Some(source) = held.source(block, expert) else { continue };
-                let axes = axes(&source.shape, wanted)?;
+                let Some(source) = candidate.source(block, expert) else { continue };
+                let axes = axes(&source.shape, site)?;
                 if !form.fits(&axes, choice, experts) {
                     return None;
                 }
@@ -205,16 +205,16 @@ impl ExpertRowReading {
 }
 
 /// How many experts a block has.
-fn experts_of(wanted: &ReferenceSite, held: &CandidateSite, block: &Block, choice: &ExpertChoice) -> usize {
-    let named = wanted.blocks.values().flat_map(BTreeMap::keys).copied();
-    let known = named.chain(choice.last()).max().map_or(0, |last| last + 1);
-    match held {
+fn experts_of(site: &ReferenceSite, candidate: &CandidateSite, block: &Block, choice: &ExpertChoice) -> usize {
+    let named = site.blocks.values().flat_map(BTreeMap::keys).copied();
+    let known = named.chain(choice.largest_expert()).max().map_or(0, |last| last + 1);
+    match candidate {
         CandidateSite::ByExpert(all) => {
             all.get(block).and_then(|own| own.keys().last()).map_or(known, |last| known.max(last + 1))
         }
         // An axis can be that of the experts where it is at least as long as their numbers need, and is neither that of tokens nor that of places.
         CandidateSite::Together(all) => {
-            let axes = all.get(block).and_then(|entry| axes(&entry.shape, wanted)).unwrap_or_default();
+            let axes = all.get(block).and_then(|entry| axes(&entry.shape, site)).unwrap_or_default();
             match axes[..] {
                 [first, second] if second == choice.tokens() && first >= known => first,
                 [first, second] if first == choice.tokens() && second >= known => second,
@@ -226,8 +226,8 @@ fn experts_of(wanted: &ReferenceSite, held: &CandidateSite, block: &Block, choic
 }
 
 /// The axes in front of a row's own, without leading axes of length 1; `None` where the last axes do not make up a row.
-fn axes(shape: &[usize], wanted: &ReferenceSite) -> Option<Vec<usize>> {
-    let mut width = wanted.width();
+fn axes(shape: &[usize], site: &ReferenceSite) -> Option<Vec<usize>> {
+    let mut width = site.width();
     let mut axes = shape.to_vec();
     while width > 1 {
         let last = axes.pop().filter(|&last| last > 0 && width.is_multiple_of(last))?;

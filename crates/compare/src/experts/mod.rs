@@ -15,7 +15,7 @@ mod votes;
 use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 
 use crate::experts::form::ExpertRowReading;
-pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, rights};
+pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, right_readings};
 use crate::experts::source::{CandidateSite, expert_tap};
 pub use crate::experts::votes::{Right, RowVotes, row_distance};
 
@@ -27,12 +27,12 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
     let mut rows = ExpertRows::find(reference, candidate)?;
     let mut notes = Vec::new();
     for site in &rows.sites {
-        match site.taken() {
+        match site.reading_taken() {
             Some(reading) => {
                 notes.extend(site.note(reading));
-                take(candidate, site, &site.readings[reading])?;
+                replace_expert_rows(candidate, site, &site.readings[reading])?;
             }
-            None if site.is_of_all_experts() => notes.push(site.not_read()),
+            None if site.is_of_all_experts() => notes.push(site.notes_where_unread()),
             // Left unchanged.
             None => {}
         }
@@ -42,7 +42,7 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
 }
 
 /// Each expert's rows, in the reference's order, in place of what the candidate holds.
-fn take(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRowReading) -> Result<(), DumpError> {
+fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRowReading) -> Result<(), DumpError> {
     if reading.is_as_it_stands {
         return Ok(());
     }

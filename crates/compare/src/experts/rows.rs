@@ -106,7 +106,7 @@ impl ExpertRows {
             sites[at].group = (0..at).find(|&other| sites[at].may_stand_as(&sites[other])).unwrap_or(at);
         }
         let groups: Vec<usize> = sites.iter().map(|site| site.group).collect();
-        for (site, right) in sites.iter_mut().zip(rights(&groups, &all_votes)) {
+        for (site, right) in sites.iter_mut().zip(right_readings(&groups, &all_votes)) {
             site.taken = right;
         }
         Ok(ExpertRows { sites, notes: Vec::new() })
@@ -120,15 +120,15 @@ fn first_alike(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<us
 
 /// The right reading of each site: by its own rows where several experts confirm it, else by the rows of all sites of its group; the two must not contradict
 /// each other.
-pub fn rights(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
+pub fn right_readings(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
     let of_group = |group: usize| {
         let mut members = (0..groups.len()).filter(|&at| groups[at] == group).peekable();
         let mut all = votes[*members.peek()?].without_rows();
         members.for_each(|at| all.extend(at << 32, &votes[at]));
-        all.right()
+        all.right_reading()
     };
     let by_group: BTreeMap<usize, Option<Right>> = groups.iter().map(|&group| (group, of_group(group))).collect();
-    let right = |(at, votes): (usize, &RowVotes)| match (votes.right(), by_group[&groups[at]]) {
+    let right = |(at, votes): (usize, &RowVotes)| match (votes.right_reading(), by_group[&groups[at]]) {
         (Some(own), _) if own.experts > 1 => Some(own.reading),
         (Some(own), Some(all)) => votes.are_alike(own.reading, all.reading).then_some(all.reading),
         (own, all) => own.or(all).map(|right| right.reading),
@@ -163,7 +163,7 @@ impl SiteRows {
     }
 
     /// The reading that was taken; `None` where each tensor was left as it is.
-    pub fn taken(&self) -> Option<usize> {
+    pub fn reading_taken(&self) -> Option<usize> {
         self.taken
     }
 
@@ -227,7 +227,7 @@ impl SiteRows {
     }
 
     /// What to report where no reading is taken.
-    pub fn not_read(&self) -> String {
+    pub fn notes_where_unread(&self) -> String {
         let why = match (self.readings.is_empty(), self.knows_choices) {
             (_, false) => "router_topk of its layer and step, which says whose rows are whose, was not recorded",
             (true, true) => "its shape is none that router_topk of its layer and step gives it",

@@ -119,13 +119,13 @@ pub(super) enum CandidateSite {
 
 impl CandidateSite {
     /// `None` where it holds nothing of the site.
-    pub(super) fn find(reference: &Dump, wanted: &ReferenceSite, candidate: &Dump) -> Option<CandidateSite> {
+    pub(super) fn find(reference: &Dump, reference_site: &ReferenceSite, candidate: &Dump) -> Option<CandidateSite> {
         let routers = Routers::find(reference);
-        let layers: BTreeSet<&Block> = wanted.blocks.keys().collect();
+        let layers: BTreeSet<&Block> = reference_site.blocks.keys().collect();
         let whole = |tap: Tap, step: u32| candidate.entry(tap, step).filter(|entry| entry.rows.is_none());
         let mut by_expert: BTreeMap<Block, BTreeMap<usize, Entry>> = BTreeMap::new();
         for (block, expert, site) in candidate.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
-            if site == wanted.site
+            if site == reference_site.site
                 && layers.contains(&block)
                 && let Some(entry) = whole(expert_tap(&block, expert, &site), block.step)
             {
@@ -135,11 +135,11 @@ impl CandidateSite {
         if !by_expert.is_empty() {
             return Some(CandidateSite::ByExpert(by_expert));
         }
-        if !wanted.site.is_of_the_vocabulary() {
+        if !reference_site.site.is_of_the_vocabulary() {
             return None;
         }
         let together = |block: &&Block| {
-            let entry = whole(Tap::named(&CandidateSite::joint_name(block, &wanted.site)), block.step)?;
+            let entry = whole(Tap::named(&CandidateSite::joint_name(block, &reference_site.site)), block.step)?;
             Some(((*block).clone(), entry))
         };
         let together: BTreeMap<Block, Entry> = layers.iter().filter_map(together).collect();
@@ -167,14 +167,14 @@ impl CandidateSite {
     }
 
     /// The first tap of them.
-    pub(super) fn first_name(&self, wanted: &ReferenceSite) -> String {
+    pub(super) fn first_name(&self, site: &ReferenceSite) -> String {
         match self {
             CandidateSite::Together(all) => {
-                all.keys().next().map_or_else(String::new, |block| CandidateSite::joint_name(block, &wanted.site))
+                all.keys().next().map_or_else(String::new, |block| CandidateSite::joint_name(block, &site.site))
             }
             CandidateSite::ByExpert(all) => {
                 let first = all.iter().find_map(|(block, experts)| Some((block, *experts.keys().next()?)));
-                first.map_or_else(String::new, |(block, expert)| expert_tap(block, expert, &wanted.site).to_string())
+                first.map_or_else(String::new, |(block, expert)| expert_tap(block, expert, &site.site).to_string())
             }
         }
     }

@@ -24,9 +24,9 @@ pub struct Right {
 }
 
 impl RowVotes {
-    /// No rows yet. Readings with the same number in `alike` take the same rows.
-    pub fn new(alike: Vec<usize>) -> RowVotes {
-        RowVotes { groups: alike, rows: Vec::new() }
+    /// No rows yet. Readings with the same number in `groups` take the same rows.
+    pub fn new(groups: Vec<usize>) -> RowVotes {
+        RowVotes { groups, rows: Vec::new() }
     }
 
     /// The same readings, and no rows.
@@ -50,7 +50,7 @@ impl RowVotes {
     }
 
     /// The reading that is right; `None` where the rows do not decide.
-    pub fn right(&self) -> Option<Right> {
+    pub fn right_reading(&self) -> Option<Right> {
         (0..self.groups.len()).find_map(|reading| Some(Right { reading, experts: self.experts_for(reading)? }))
     }
 
@@ -98,22 +98,22 @@ mod tests {
     #[test]
     fn rows_that_are_wrong_in_every_reading_say_nothing() {
         let wrong = [(0, [1.0, 0.9]), (0, [0.8, 1.0]), (1, [1.0, 1.0])];
-        assert_eq!(votes(&[0, 1], &wrong).right(), None);
+        assert_eq!(votes(&[0, 1], &wrong).right_reading(), None);
         let with_right = [wrong.as_slice(), &[(2, [1.0, 1e-12])]].concat();
-        assert_eq!(votes(&[0, 1], &with_right).right(), Some(Right { reading: 1, experts: 1 }));
+        assert_eq!(votes(&[0, 1], &with_right).right_reading(), Some(Right { reading: 1, experts: 1 }));
     }
 
     #[test]
     fn rows_that_contradict_each_other_decide_nothing() {
-        assert_eq!(votes(&[0, 1], &[(0, [1.0, 0.0]), (1, [0.0, 1.0])]).right(), None);
+        assert_eq!(votes(&[0, 1], &[(0, [1.0, 0.0]), (1, [0.0, 1.0])]).right_reading(), None);
         let most = [(0, [1.0, 0.0]), (1, [1.0, 0.0]), (2, [0.0, 1.0])];
-        assert_eq!(votes(&[0, 1], &most).right(), Some(Right { reading: 1, experts: 2 }));
+        assert_eq!(votes(&[0, 1], &most).right_reading(), Some(Right { reading: 1, experts: 2 }));
     }
 
     #[test]
     fn readings_that_are_alike_need_no_row() {
-        assert_eq!(votes(&[0, 0], &[]).right(), Some(Right { reading: 0, experts: usize::MAX }));
-        assert_eq!(votes(&[0, 1], &[]).right(), None);
+        assert_eq!(votes(&[0, 0], &[]).right_reading(), Some(Right { reading: 0, experts: usize::MAX }));
+        assert_eq!(votes(&[0, 1], &[]).right_reading(), None);
     }
 
     #[test]

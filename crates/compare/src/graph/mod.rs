@@ -106,7 +106,7 @@ impl Graph {
         // A layer with only its stream inside the vocabulary is not a decoder layer.
         let is_other = |layer: u32| !inner.contains(&layer) && open.has_layer(layer);
         let nodes =
-            |(&step, layers)| (step, open.among(open.completing(vocabulary::decoder(layers, &sites, is_other)), step));
+            |(&step, layers)| (step, open.among(open.complete(vocabulary::decoder(layers, &sites, is_other)), step));
         let mut graph = Graph::of_steps(steps.iter().map(nodes));
         // The layers of named stacks are those of the model, where no others occur.
         let are_layers = |layers: &BTreeSet<u32>| !layers.is_empty() || !open.has_named_stacks();
@@ -208,7 +208,7 @@ impl Graph {
         if !self.knows_inputs(index) {
             return (self.reads[index].iter().copied().filter(|&read| stop(read)).collect(), Vec::new());
         }
-        let (mut met, passed) = walk(&self.reads, index, &stop);
+        let (mut met, passed) = nearest_along(&self.reads, index, &stop);
         let may_read = self.stream_may_read.get(&index).into_iter().flatten().copied();
         met.extend(may_read.filter(|&read| stop(read)));
         met.sort_unstable();
@@ -218,7 +218,7 @@ impl Graph {
 
     /// The nearest places after `index` for which `stop` holds, and those passed on the way; both in order.
     pub fn nearest_after(&self, index: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
-        walk(&self.readers, index, stop)
+        nearest_along(&self.readers, index, stop)
     }
 }
 
@@ -265,7 +265,7 @@ fn unrecorded(step: u32, layers: &BTreeSet<u32>) -> Vec<UnrecordedLayers> {
     found
 }
 
-fn walk(edges: &[Vec<usize>], from: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
+fn nearest_along(edges: &[Vec<usize>], from: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
     let (mut met, mut passed) = (BTreeSet::new(), BTreeSet::new());
     let mut todo = edges[from].clone();
     while let Some(next) = todo.pop() {

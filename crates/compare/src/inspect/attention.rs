@@ -64,7 +64,7 @@ fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspect
     let (least, most) =
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
     let slight = least >= 1.0 - SUM_ROOM && most <= 1.0 + SUM_ROOM;
-    let (sure, points) = match (most > 1.0 + room, masked_late(run, seen, &sums)?) {
+    let (sure, points) = match (most > 1.0 + room, is_masked_after_softmax(run, seen, &sums)?) {
         _ if slight => (Sureness::Likely, "a wrong sum in the softmax, a factor on its result, or probs in few bits"),
         (true, _) => (
             run.law(),
@@ -83,7 +83,7 @@ fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspect
 }
 
 /// Whether the mask came after the softmax: the recorded scores show it, or in every head only the last row sums to 1, where nothing is masked.
-fn masked_late(run: &InspectedDump<'_>, seen: &TensorRows<'_>, sums: &[f64]) -> Result<bool, DumpError> {
+fn is_masked_after_softmax(run: &InspectedDump<'_>, seen: &TensorRows<'_>, sums: &[f64]) -> Result<bool, DumpError> {
     if seen.keys_are_positions() && behind(run, seen)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
         return Ok(true);
     }
@@ -116,10 +116,10 @@ fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Behin
     if scores.shape != seen.shape {
         return Ok(None);
     }
-    let mut behind = Behind { softmaxed: true, fill: fill(&scores), ..Behind::default() };
+    let mut behind = Behind { softmaxed: true, fill: fill_value(&scores), ..Behind::default() };
     let (mut seen_keys, mut hidden_keys) = (Moments::default(), Moments::default());
     for row in 0..scores.rows {
-        let first = after(&scores, row);
+        let first = first_key_after(&scores, row);
         scores.row(row).take(first).for_each(|x| seen_keys.add(x));
         let (all, masked) = (behind.all, behind.masked);
         for x in scores.row(row).skip(first) {
@@ -138,15 +138,15 @@ fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Behin
 }
 
 /// The single value of all scores behind the query, where there are several.
-fn fill(scores: &TensorRows<'_>) -> Option<f64> {
-    let mut behind = (0..scores.rows).flat_map(|row| scores.row(row).skip(after(scores, row)));
+fn fill_value(scores: &TensorRows<'_>) -> Option<f64> {
+    let mut behind = (0..scores.rows).flat_map(|row| scores.row(row).skip(first_key_after(scores, row)));
     let first = behind.next()?;
     let more = behind.try_fold(0, |count, x| (x == first).then_some(count + 1))?;
     (more > 0).then_some(first)
 }
 
 /// `all -5, and e to that is 0.0067, not 0`.
-fn leaks(fill: f64) -> String {
+fn leak_text(fill: f64) -> String {
     format!("all {fill}, and e to that is {}, not 0", number(fill.exp()))
 }
 
@@ -175,7 +175,7 @@ impl Moments {
 }
 
 /// The first key behind the query of a row.
-fn after(seen: &TensorRows<'_>, row: usize) -> usize {
+fn first_key_after(seen: &TensorRows<'_>, row: usize) -> usize {
     seen.position(row).map_or(usize::MAX, |position| position + 1)
 }
 
@@ -187,7 +187,7 @@ fn future(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspe
     let padding = !unseeing.iter().all(|u| *u);
     let mass = |row: usize| match padding && unseeing[row % queries] {
         true => 0.0,
-        false => seen.row(row).skip(after(seen, row)).sum::<f64>(),
+        false => seen.row(row).skip(first_key_after(seen, row)).sum::<f64>(),
     };
     let mass: Vec<f64> = (0..seen.rows).map(mass).collect();
     let Some(worst) = (0..mass.len()).max_by(|&a, &b| mass[a].total_cmp(&mass[b])).filter(|&r| mass[r] > UNDERFLOW)
@@ -197,7 +197,7 @@ fn future(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspe
     let rows = mass.iter().filter(|m| **m > UNDERFLOW).count();
     let behind = behind(run, seen)?;
     let weak = behind.as_ref().and_then(|b| b.fill).filter(|fill| *fill > MASKED);
-    let filled = weak.map_or(String::new(), |fill| format!("; their scores are {}", leaks(fill)));
+    let filled = weak.map_or(String::new(), |fill| format!("; their scores are {}", leak_text(fill)));
     let text = format!(
         "{rows} of {} rows attend to keys behind the query (up to {} of a row, at position {}){filled}",
         seen.rows,
@@ -298,8 +298,8 @@ pub(super) fn unmasked_scores(run: &InspectedDump<'_>, seen: &TensorRows<'_>) ->
         return None;
     }
     let open: usize =
-        (0..seen.rows).map(|row| seen.row(row).skip(after(seen, row)).filter(|x| *x > MASKED).count()).sum();
-    let filled = fill(seen).map_or(String::new(), |fill| format!(": they are {}", leaks(fill)));
+        (0..seen.rows).map(|row| seen.row(row).skip(first_key_after(seen, row)).filter(|x| *x > MASKED).count()).sum();
+    let filled = fill_value(seen).map_or(String::new(), |fill| format!(": they are {}", leak_text(fill)));
     (open > 0).then(|| {
         let text = format!("{open} scores of keys behind the query are not masked{filled}");
         let finding = InspectFinding::new(Sureness::Note, "unmasked-scores", seen.place, text);

@@ -13,8 +13,12 @@ use crate::tolerance::inspect::{BRANCH_LOST, BY_CHANCE};
 
 const SHARED: &str = "same-buffer";
 
-/// `said` are the earlier findings: nothing is reported twice for a stream that was already checked.
-pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], reported: &[InspectFinding]) -> Vec<InspectFinding> {
+/// Finds streams that equal another bit for bit. `reported` are the earlier findings: nothing is reported twice for a stream that was already checked.
+pub(super) fn find_shared_buffers(
+    run: &InspectedDump<'_>,
+    known: &[Summary],
+    reported: &[InspectFinding],
+) -> Vec<InspectFinding> {
     let telling = |s: &&Summary| s.count >= BY_CHANCE && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
@@ -26,8 +30,8 @@ pub(super) fn shared(run: &InspectedDump<'_>, known: &[Summary], reported: &[Ins
     let mut found: Vec<InspectFinding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
     let streams = alike.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
     let summed: BTreeSet<Place> = reported.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
-    found.extend(streams.filter_map(|pair| added_between(run, known, &summed, pair[0], pair[1])));
-    found.extend(repeated(run, known));
+    found.extend(streams.filter_map(|pair| find_unrecorded_sum(run, known, &summed, pair[0], pair[1])));
+    found.extend(find_stale_steps(run, known));
     found
 }
 
@@ -50,7 +54,7 @@ fn meaning(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: boo
         (V, Context) if one.rows == 1 => return None,
         (Qk, Scores) => (Note, "scores without scale and mask (score-scale), or recorded before them"),
         (H0 | HAttn | H, HAttn | H) => return unchanged(run, other),
-        (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) if summed(run, other) => return None,
+        (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) if is_sum_checked(run, other) => return None,
         (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) => {
             (run.law().max(Likely), "the residual left out (residual-omitted), or one buffer recorded after its sum")
         }
@@ -77,7 +81,7 @@ fn meaning(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: boo
 }
 
 /// Whether stream.rs has checked the sum of `tap`.
-fn summed(run: &InspectedDump<'_>, tap: &Summary) -> bool {
+fn is_sum_checked(run: &InspectedDump<'_>, tap: &Summary) -> bool {
     let stream = match tap.place.tap.site {
         Site::HAttn => input(run, tap.place).is_some(),
         _ => run.find(Site::HAttn, tap.place).is_some(),
@@ -87,11 +91,11 @@ fn summed(run: &InspectedDump<'_>, tap: &Summary) -> bool {
 
 /// A stream that does not change; stream.rs has checked it where the branch was recorded.
 fn unchanged(run: &InspectedDump<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
-    (!summed(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
+    (!is_sum_checked(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
 }
 
 /// A stream that equals an earlier one, though a branch that is not zero was added in between and the sum is right: one of the two was recorded wrongly.
-fn added_between(
+fn find_unrecorded_sum(
     run: &InspectedDump<'_>,
     known: &[Summary],
     reported: &BTreeSet<Place>,
@@ -99,7 +103,7 @@ fn added_between(
     other: &Summary,
 ) -> Option<InspectFinding> {
     let looked_at = reported.contains(&one.place) || reported.contains(&other.place);
-    let (added, _) = branch(run, other.place).filter(|_| summed(run, other) && !looked_at)?;
+    let (added, _) = branch(run, other.place).filter(|_| is_sum_checked(run, other) && !looked_at)?;
     let level = at(known, Place { tap: added, ..other.place })?.level;
     (level > BRANCH_LOST * other.level).then(|| {
         let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
@@ -110,7 +114,7 @@ fn added_between(
 }
 
 /// Taps of a decode step that still hold the previous step's values, though another token was fed.
-fn repeated(run: &InspectedDump<'_>, known: &[Summary]) -> Vec<InspectFinding> {
+fn find_stale_steps(run: &InspectedDump<'_>, known: &[Summary]) -> Vec<InspectFinding> {
     let mut found = Vec::new();
     for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= BY_CHANCE && !s.constant && s.finite) {
         // Rare tokens may share an embedding, and all that is computed from it before any attention.

@@ -77,13 +77,13 @@ pub fn inspect(
         let seen = TensorRows::new(&run, entry, &values);
         findings.extend(values::check_unknown_axes(&run, &seen, &Tally::count(&seen)));
     }
-    findings.extend(stream::levels(&known));
-    let shared = buffers::shared(&run, &known, &findings);
+    findings.extend(stream::check_levels(&known));
+    let shared = buffers::find_shared_buffers(&run, &known, &findings);
     findings.extend(shared);
     rope::set_certainty(&mut findings, &run);
     values::only_first_not_finite(&mut findings);
     findings.sort_by_key(|f| f.place);
-    Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all + open.len() })
+    Ok(Inspection { findings, unseen: probe::not_recorded(&run), taps: all + open.len() })
 }
 
 /// The place of an entry.

@@ -30,7 +30,7 @@ pub(super) fn few_tokens(run: &InspectedDump<'_>) -> Vec<InspectFinding> {
 }
 
 /// What was not recorded, and so not checked.
-pub(super) fn unseen(run: &InspectedDump<'_>) -> Vec<String> {
+pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
     let entries = run.dump.entries();
     let has = |site: Site| entries.iter().any(|e| e.tap.site == site);
     let mut unseen = Vec::new();

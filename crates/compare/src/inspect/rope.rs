@@ -33,7 +33,7 @@ pub(super) fn check(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Ve
         let Some(entry) = run.find(source, seen.place) else { continue };
         let tensor = run.dump.read(entry)?;
         if tensor.values().len() == seen.values.len() && seen.positions.is_some() {
-            turns.push((source, turn(seen, &tensor.values())));
+            turns.push((source, measure_turn(seen, &tensor.values())));
         }
     }
     // A rotation of zeros cannot be seen.
@@ -48,7 +48,7 @@ pub(super) fn check(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Ve
         let tolerance = if run.coarse { KEPT_LENGTH_COARSE } else { KEPT_LENGTH };
         match turns.iter().find(|(_, t)| t.most - t.least <= tolerance * t.most) {
             Some((source, turn)) => found.extend(check_lengths(seen, *source, turn, tolerance)),
-            None => found.push(stretched(seen, &turns)),
+            None => found.push(stretched_lengths(seen, &turns)),
         }
     }
     Ok(found)
@@ -59,7 +59,7 @@ fn sources(site: Site) -> [Site; 2] {
     if site == Site::QRope { [Site::QNorm, Site::Q] } else { [Site::KNorm, Site::K] }
 }
 
-fn turn(seen: &TensorRows<'_>, source: &Values<'_>) -> Turn {
+fn measure_turn(seen: &TensorRows<'_>, source: &Values<'_>) -> Turn {
     let mut turn = Turn { beyond: 0, turned: false, least: f64::INFINITY, most: 0.0, at_zero: 0.0 };
     let span = (seen.width / seen.heads.unwrap_or(1).max(1)).max(1);
     for row in 0..seen.rows {
@@ -101,7 +101,7 @@ fn check_lengths(seen: &TensorRows<'_>, source: Site, turn: &Turn, tolerance: f6
     })
 }
 
-fn stretched(seen: &TensorRows<'_>, turns: &[(Site, Turn)]) -> InspectFinding {
+fn stretched_lengths(seen: &TensorRows<'_>, turns: &[(Site, Turn)]) -> InspectFinding {
     let (source, turn) = &turns[0];
     // Without the norm's own tap it is unknown whether the model has one in between.
     let sure = if turns.len() > 1 { Sureness::Likely } else { Sureness::Note };

@@ -30,7 +30,7 @@ impl<'a> InspectedDump<'a> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let mut after_a_prefill = false;
         for entries in dump.entries().chunk_by(|one, other| one.step == other.step) {
-            let (step, usual) = (entries[0].step, usual(entries));
+            let (step, usual) = (entries[0].step, most_common_positions(entries));
             after_a_prefill |= step == 0 && usual.is_some();
             if let Some(count) = usual.or_else(|| flat(dump, entries, after_a_prefill)) {
                 counts.insert(step, count);
@@ -69,8 +69,8 @@ impl<'a> InspectedDump<'a> {
         }
     }
 
-    pub(super) fn find(&self, site: Site, beside: Place) -> Option<&'a Entry> {
-        self.dump.find(Tap { layer: beside.tap.layer, site }, beside.step)
+    pub(super) fn find(&self, site: Site, place: Place) -> Option<&'a Entry> {
+        self.dump.find(Tap { layer: place.tap.layer, site }, place.step)
     }
 
     /// Token positions of a step.
@@ -99,16 +99,16 @@ impl<'a> InspectedDump<'a> {
     }
 
     /// The token positions of an entry's rows, where they are known.
-    pub(super) fn positions(&self, entry: &Entry, held: usize) -> Option<Vec<usize>> {
+    pub(super) fn positions(&self, entry: &Entry, row_count: usize) -> Option<Vec<usize>> {
         let (start, count) = (self.start(entry.step)?, self.count(entry.step)?);
-        let rows = entry.rows.as_ref().or(self.rows.filter(|_| held != count));
+        let rows = entry.rows.as_ref().or(self.rows.filter(|_| row_count != count));
         let within = match rows {
             None | Some(Rows::Named(NamedRows::All)) => (0..count).collect(),
             // In a prompt of unknown length, the last position is unknown.
             Some(Rows::Named(NamedRows::Last)) => vec![count.checked_sub(1)?],
             Some(Rows::List(list)) => list.clone(),
         };
-        (within.len() == held).then(|| within.into_iter().map(|p| start + p).collect())
+        (within.len() == row_count).then(|| within.into_iter().map(|p| start + p).collect())
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn sixteen_bits<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> b
 }
 
 /// The number of positions that most taps of a step have.
-fn usual(entries: &[Entry]) -> Option<usize> {
+fn most_common_positions(entries: &[Entry]) -> Option<usize> {
     let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
     let in_shape = |e: &&Entry| e.shape.len() >= e.tap.site.axes().len();
     for held in entries.iter().filter(in_shape).filter_map(extent) {

@@ -76,7 +76,7 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
         let finding = InspectFinding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
         Some(finding.with_others([stream, added]))
     };
-    let (factor, rest) = multiple(&y, &x);
+    let (factor, rest) = best_multiple(&y, &x);
     if fits(rest) {
         let before = Place { tap: stream, ..place };
         let made = if x == y { parts(run, before, len)? } else { None };
@@ -100,9 +100,9 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
         let text = format!("is {} times {stream}: {added} is not in it", number(factor));
         return Ok(broken(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
     }
-    let (factor, rest) = multiple(&y, &b);
+    let (factor, rest) = best_multiple(&y, &b);
     if fits(rest) {
-        if b == y && multiple(&y, &x).0.abs() > STREAM_ABSENT {
+        if b == y && best_multiple(&y, &x).0.abs() > STREAM_ABSENT {
             let text = format!("is {added}: the stream {stream} is not in it, or is in both, as one buffer");
             return Ok(either(
                 text,
@@ -140,7 +140,7 @@ fn residual_share(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// The factor that brings x nearest to y, and what remains.
-fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
+fn best_multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let factor = dot(x, y) / dot(x, x);
     let rest: f64 = y.iter().zip(x).map(|(y, x)| (y - factor * x) * (y - factor * x)).sum();
@@ -149,7 +149,7 @@ fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
 }
 
 /// Checks how the size of signals changes from tap to tap.
-pub(super) fn levels(known: &[Summary]) -> Vec<InspectFinding> {
+pub(super) fn check_levels(known: &[Summary]) -> Vec<InspectFinding> {
     let mut found = Vec::new();
     for step in known.chunk_by(|one, other| one.place.step == other.place.step) {
         let here = || step.iter().filter(|s| s.finite);

@@ -115,7 +115,7 @@ impl Tally {
     }
 
     /// The median RMS of the rows: a few rows with massive activations do not move it.
-    pub(super) fn typical(&self) -> f64 {
+    pub(super) fn median_rms(&self) -> f64 {
         let mut rms = self.rms.clone();
         rms.sort_by(f64::total_cmp);
         rms.get(rms.len() / 2).copied().unwrap_or(0.0)
@@ -160,7 +160,7 @@ impl Summary {
             rows: seen.rows,
             count: tally.count,
             level: tally.level(),
-            typical: tally.typical(),
+            typical: tally.median_rms(),
             finite: tally.nan + tally.positive_inf == 0,
             constant: tally.constant,
             alike: seen.rows > 1 && tally.spread < SAME_ROW,

@@ -26,16 +26,16 @@ pub(super) fn check(
     if tally.all_zero() {
         return all_zero(run, seen, tally).into_iter().collect();
     }
-    let of_values = [not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally)];
+    let of_values = [not_finite(seen, tally), check_magnitudes(seen, tally), check_vanishing(run, seen, tally)];
     let of_rows = [
         zero_rows(run, seen, tally, known),
         zero_tail(run, seen, tally),
-        stopped(seen, tally),
+        check_broken_row(seen, tally),
         constant(run, seen, tally),
     ];
     let of_positions = [
-        check_equal_rows(run, seen, tally, known).or_else(|| copied(run, seen, tally, known)),
-        one_winner(run, seen, tally),
+        check_equal_rows(run, seen, tally, known).or_else(|| check_copied_rows(run, seen, tally, known)),
+        check_one_winner(run, seen, tally),
     ];
     of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
 }
@@ -49,7 +49,12 @@ pub(super) fn check_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>,
         true => vec![all_zero(run, seen, tally)],
         false => {
             let constant_rows = tally.constant.then(|| constant(run, seen, tally)).flatten();
-            vec![not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally), constant_rows]
+            vec![
+                not_finite(seen, tally),
+                check_magnitudes(seen, tally),
+                check_vanishing(run, seen, tally),
+                constant_rows,
+            ]
         }
     };
     let no_surer = |finding: InspectFinding| {
@@ -118,7 +123,7 @@ fn not_finite(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     Some(finding.number("nan", tally.nan as f64).number("inf", infinite as f64))
 }
 
-fn absurd(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_magnitudes(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let masked = may_be_masked(seen);
     let count = tally.positive_absurd + if masked { 0 } else { tally.negative_absurd };
     let at = tally.first_absurd.filter(|_| count > 0)?;
@@ -137,7 +142,7 @@ fn absurd(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     }))
 }
 
-fn vanishing(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_vanishing(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     // Probabilities and gated activations may be arbitrarily small.
     let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
     let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
@@ -222,7 +227,7 @@ fn zero_tail(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> O
 }
 
 /// A last row with values that breaks off.
-fn stopped(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_broken_row(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let last = (0..seen.rows).rev().find(|&r| tally.filled[r] > 0)?;
     let tail = seen.width - tally.filled[last];
     let whole = last > 0 && tally.filled[..last].iter().all(|&n| n + 1 >= seen.width);
@@ -292,7 +297,12 @@ fn check_equal_rows(
 }
 
 /// Rows that are bit for bit equal to that of an earlier position with another token.
-fn copied(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally, known: &[Summary]) -> Option<InspectFinding> {
+fn check_copied_rows(
+    run: &InspectedDump<'_>,
+    seen: &TensorRows<'_>,
+    tally: &Tally,
+    known: &[Summary],
+) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.width < BY_CHANCE || tally.spread < SAME_ROW || seen.positions.is_none() {
         return None;
     }
@@ -318,7 +328,7 @@ fn copied(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally, known: 
     Some(finding.to("one row computed or copied for several, or a kernel that stopped early"))
 }
 
-fn one_winner(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_one_winner(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
     let winner = *tally.winners.first()?;
     let same = tally.winners.len() >= 4 && tally.constant_rows.is_empty() && tally.winners.iter().all(|w| *w == winner);
     (seen.site() == Site::Logits && same && tally.spread >= SAME_ROW && one_token(run, seen) != Some(true)).then(|| {

@@ -40,7 +40,7 @@ impl Inherited {
     }
 
     /// Adds what may come from a tap that is itself inconclusive, with NMSE `nmse`: operations on the way may multiply it by up to `growth`.
-    pub(crate) fn unclear(&mut self, nmse: f64, growth: f64) {
+    pub(crate) fn add_inconclusive(&mut self, nmse: f64, growth: f64) {
         self.read = self.read.max(nmse);
         self.max = self.max.max(growth * nmse);
         let each = self.positions.iter_mut().chain(&mut self.expected_positions);
@@ -64,7 +64,7 @@ impl Inherited {
     }
 
     /// Replaces the estimate by what a norm passes on, as a whole and by position.
-    pub(crate) fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
+    pub(crate) fn replace_by_norm(&mut self, passed: Option<(f64, Vec<f64>)>) {
         let Some((whole, positions)) = passed else { return };
         // The error of an input counts as it is once the norm has weighted its channels.
         let positions = positions.into_iter().map(|nmse| NORM_ROOM * INHERITED_MOST * POSITION_ROOM * nmse).collect();

@@ -42,7 +42,7 @@ pub(crate) fn leaked(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
 }
 
 /// No probability where the reference has some.
-pub(crate) fn hidden(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
+pub(crate) fn missing_probability(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
     one_sided(pair, profile, TAIL, &|i| pair.candidate(i), &|i| pair.reference(i))
 }
 
@@ -86,7 +86,12 @@ fn key_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other
     if suspects.is_empty() {
         return None;
     }
-    let limit = scattered(flushed(pair.len(), profile, zeros).max(least), (pair.len(), least), zeros, other);
+    let limit = limit_with_score_errors(
+        underflow_limit(pair.len(), profile, zeros).max(least),
+        (pair.len(), least),
+        zeros,
+        other,
+    );
     let mask = Mask::from_zeros(pair, zeros);
     let (rows, keys) = pair.rows();
     let wrong = |&i: &usize| other(i).abs() > limit || mask.hides(i / keys % rows, i % keys);
@@ -106,13 +111,13 @@ fn expert_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, ot
     if cells.is_empty() {
         return None;
     }
-    let limit = flushed(pair.len(), profile, zeros).max(least);
+    let limit = underflow_limit(pair.len(), profile, zeros).max(least);
     largest(pair, cells.into_iter().filter(|&i| other(i).abs() > limit), other)
 }
 
 /// `limit` after errors of the scores, which are relative to the scores: large scores in 16 bits move a probability by many powers of e. The errors are
 /// estimated from cells where both sides have a probability beyond `least`.
-fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
+fn limit_with_score_errors(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
     let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
     let log_distance = |i: usize| {
         let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
@@ -133,7 +138,7 @@ fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get
 }
 
 /// Below which size a tensor's arithmetic, or what recorded it, may have made a probability 0.
-fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
+fn underflow_limit(len: usize, profile: Profile, values: Get<'_>) -> f64 {
     let (mut least, mut f16s, mut bf16s) = (f64::INFINITY, true, true);
     for x in (0..len).map(values).map(f64::abs).filter(|x| *x > 0.0) {
         least = least.min(x);

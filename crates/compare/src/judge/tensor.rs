@@ -395,12 +395,12 @@ impl Tolerance {
     pub fn whole(&self, profile: Profile) -> f64 {
         let most = inherits_most(profile) * self.cumulative + CACHE_GROWS * self.cache;
         let most = most.min((SECOND_RUN_LIMIT - self.cumulative).max(0.0));
-        let whole = (self.cumulative + self.inherited.expected.min(most)).min(self.beyond());
+        let whole = (self.cumulative + self.inherited.expected.min(most)).min(self.differs_from());
         self.inherited.limit.map_or(whole, |within| whole.min(within))
     }
 
     /// NMSE from which on the whole differs, whatever was inherited.
-    pub fn beyond(&self) -> f64 {
+    pub fn differs_from(&self) -> f64 {
         match self.single_op {
             Some(fresh) => FRESH_ROOM * fresh + self.inherited.max,
             None => self.cumulative + self.inherited.max,
@@ -437,7 +437,7 @@ impl Tolerance {
 /// Judges a pair by a tolerance.
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> PairJudgement {
     let rows = pair.row_metrics();
-    let metrics = Metrics::over(&rows);
+    let metrics = Metrics::merge_all(&rows);
     let positions = by_position(pair, rows);
     let balanced = balanced_nmse(&positions);
     let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
@@ -486,16 +486,16 @@ pub(crate) fn outcome_of(
     };
     let wrong_mask = leak::leaked(pair, profile)
         .map(Difference::Leak)
-        .or_else(|| leak::hidden(pair, profile).map(Difference::Hidden));
+        .or_else(|| leak::missing_probability(pair, profile).map(Difference::Hidden));
     if let Some(difference) = wrong_mask {
         return Outcome::Differs(difference);
     }
     // Written so that a NaN cannot pass.
     let size = size(nmse, balanced);
-    let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
+    let (within, without) = (size <= allowed.whole(profile), size <= allowed.differs_from());
     if !without {
         // The limit reported is the one that passes, as in the judgement; what differs is beyond it in any case.
-        let (beyond, allowed) = (allowed.beyond(), allowed.whole(profile));
+        let (beyond, allowed) = (allowed.differs_from(), allowed.whole(profile));
         return Outcome::Differs(match balanced {
             Some(balanced) if nmse <= beyond => {
                 Difference::Balanced { nmse: balanced, allowed, heaviest: heaviest(pair, positions) }

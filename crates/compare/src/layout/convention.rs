@@ -63,7 +63,7 @@ impl LayoutConvention {
     }
 
     /// Whether both have the same order of axes and of rows.
-    pub fn same(&self, other: &LayoutConvention) -> bool {
+    pub fn is_same_order(&self, other: &LayoutConvention) -> bool {
         self.order == other.order && self.rows == other.rows
     }
 

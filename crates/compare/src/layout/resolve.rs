@@ -68,7 +68,7 @@ impl Resolved {
     }
 
     /// Whether a tap's agreement holds: it needed no claim, or its claim was confirmed.
-    pub fn stands(&self, place: Place) -> bool {
+    pub fn agreement_holds(&self, place: Place) -> bool {
         self.evidence(place).is_none_or(|evidence| evidence == LayoutEvidence::For)
     }
 
@@ -81,7 +81,7 @@ impl Resolved {
     /// from misplaced values, unless it treats each value by itself and its result is misplaced in the same way.
     pub fn of_reader(&self, claim: &Claim, reader: Place, theirs: &Layout) -> LayoutEvidence {
         let site = reader.tap.site;
-        match keeps_places(site) && LayoutConvention::new(site, theirs).same(&claim.convention()) {
+        match works_by_value_or_head(site) && LayoutConvention::new(site, theirs).is_same_order(&claim.convention()) {
             true => self.evidence(reader).unwrap_or(LayoutEvidence::For),
             false => LayoutEvidence::For,
         }
@@ -108,14 +108,14 @@ pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<Resolv
     Ok(resolved)
 }
 
-/// Whether a layout with metrics `now` explains an error that was `was` as the tensor stands. A constant tensor is the same in any order.
-pub fn explains(now: &Metrics, was: Option<f64>) -> bool {
-    let less = |nmse: f64| was.is_none_or(|was| nmse <= CHANGE_LEAVES * was);
-    now.correlation().is_some() && now.nmse().is_some_and(less)
+/// Whether a layout explains an error: the NMSE in that layout (`in_layout`) is much smaller than the NMSE of the tensor as stored (`as_stored`). A constant tensor is the same in any order.
+pub fn explains(in_layout: &Metrics, as_stored: Option<f64>) -> bool {
+    let less = |nmse: f64| as_stored.is_none_or(|was| nmse <= CHANGE_LEAVES * was);
+    in_layout.correlation().is_some() && in_layout.nmse().is_some_and(less)
 }
 
 /// Whether an operation treats each value, or each head of a position, by itself: misplaced inputs give misplaced results.
-fn keeps_places(site: Site) -> bool {
+fn works_by_value_or_head(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
     matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
 }

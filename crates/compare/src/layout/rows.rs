@@ -75,9 +75,9 @@ type AtPositions<'a> = (SelectedRows<'a>, SelectedRows<'a>, Option<Arc<[usize]>>
 pub(crate) fn select_rows<'a>(
     reference: SelectedRows<'a>,
     candidate: SelectedRows<'a>,
-    wanted: Option<&Rows>,
+    requested_rows: Option<&Rows>,
 ) -> Result<AtPositions<'a>, NotComparable> {
-    if reference.rows.is_none() && candidate.rows.is_none() && wanted.is_none() {
+    if reference.rows.is_none() && candidate.rows.is_none() && requested_rows.is_none() {
         return Ok((reference, candidate, None));
     }
     let vector = |mut side: SelectedRows<'a>| {
@@ -105,7 +105,7 @@ pub(crate) fn select_rows<'a>(
     // The positions that each side holds: those it declares, else all, else (with fewer rows than the other side) the requested ones.
     let holds = |side: &SelectedRows<'_>| -> Result<Vec<usize>, NotComparable> {
         let count = extent(side)?;
-        let held = match (&side.rows, wanted) {
+        let held = match (&side.rows, requested_rows) {
             (Some(rows), _) => listed(rows),
             (None, _) if count == total => (0..total).collect(),
             (None, Some(rows)) => listed(rows),
@@ -117,7 +117,7 @@ pub(crate) fn select_rows<'a>(
         }
     };
     let (left, right) = (holds(&reference)?, holds(&candidate)?);
-    let requested = wanted.map(&listed);
+    let requested = requested_rows.map(&listed);
     let common: Vec<usize> = left
         .iter()
         .copied()

@@ -121,7 +121,7 @@ impl StridedLayout {
             let (at, part) = (self.place(axis.name), axis.from..axis.from + axis.wanted);
             let is_copied = axis.copies > 1;
             let beyond: Vec<usize> = (0..axis.held).filter(|i| is_copied || !part.contains(i)).collect();
-            for mut index in self.everywhere(axis.name, &beyond) {
+            for mut index in self.indices_along(axis.name, &beyond) {
                 let (x, here) = (value(&index), index[at]);
                 if is_copied {
                     index[at] -= here % axis.copies;
@@ -162,7 +162,7 @@ impl StridedLayout {
     }
 
     /// Every index in the candidate with these values along `name`, and the reference's part of the other axes.
-    fn everywhere<'i>(&'i self, name: char, these: &'i [usize]) -> impl Iterator<Item = Vec<usize>> + use<'i> {
+    fn indices_along<'i>(&'i self, name: char, these: &'i [usize]) -> impl Iterator<Item = Vec<usize>> + use<'i> {
         let extent = move |a: &Axis| if a.name == name { these.len() } else { a.wanted };
         let count: usize = self.axes.iter().map(extent).product();
         (0..count).map(move |mut i| {
@@ -228,7 +228,7 @@ pub(crate) fn candidates<'a>(
     {
         return Vec::new();
     }
-    let fine = fine(site, &shape, heads);
+    let fine = axes_with_heads(site, &shape, heads);
     let has_rope_row_order = site.has_rope_rows() && fine.last().is_some_and(|(_, d)| *d >= 4 && d % 2 == 0);
     let rows = if has_rope_row_order { &[None, Some(QkRows::Adjacent), Some(QkRows::Half)][..] } else { &[None][..] };
     let mut seen = BTreeSet::new();
@@ -239,9 +239,9 @@ pub(crate) fn candidates<'a>(
                 sides(&axes).into_iter().flat_map(|axes| rows.iter().map(move |&rows| (axes.clone(), rows)))
             {
                 let in_order = ordered(&axes, &fine);
-                let held: Vec<usize> = axes.iter().map(|a| a.held).collect();
-                let listed = without_ones(candidate.shape, held.len());
-                let against_shape = listed.len() == held.len() && listed != held;
+                let extents: Vec<usize> = axes.iter().map(|a| a.held).collect();
+                let listed = without_ones(candidate.shape, extents.len());
+                let against_shape = listed.len() == extents.len() && listed != extents;
                 // Axes of the same length can be exchanged without changing the shape.
                 let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
                 let shown = shown && (in_order || !own.eq(listed.iter().copied()));
@@ -259,7 +259,7 @@ pub(crate) fn candidates<'a>(
 }
 
 /// The axes of a site with their extents; a context's heads get an axis of their own.
-fn fine(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
+fn axes_with_heads(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
     match (site, heads) {
         (Site::Context, Some(h)) if h > 0 && shape[1].is_multiple_of(h) => {
             vec![('T', shape[0]), ('H', h), ('d', shape[1] / h)]

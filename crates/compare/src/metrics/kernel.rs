@@ -107,8 +107,8 @@ macro_rules! add_group_with {
             let [diff_squares, diff_abs, max, sum_r, sum_c, rr, cc, rc] = &mut sums;
             for (r, c) in r.iter().zip(c) {
                 if from == 0 {
-                    ahead(r);
-                    ahead(c);
+                    prefetch_next(r);
+                    prefetch_next(c);
                 }
                 let at = (r[from..from + $lanes].as_ptr(), c[from..from + $lanes].as_ptr());
                 // SAFETY: values of one register, of the type that T says it is.
@@ -326,7 +326,7 @@ fn halve<const N: usize, const HALF: usize>(x: [f64; N]) -> [f64; HALF] {
 /// Prefetches the cache lines that the loop reaches next. Without this the loop waits for them, and runs at half the memory's speed.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn ahead<T>(row: &[T; LANES]) {
+fn prefetch_next<T>(row: &[T; LANES]) {
     for line in (0..size_of_val(row)).step_by(64) {
         firstdiff_simd::prefetch(row.as_ptr().wrapping_byte_add(PREFETCH_BYTES + line));
     }

@@ -96,7 +96,7 @@ impl Fingerprints {
         sequence: usize,
         sizes: &BTreeSet<usize>,
     ) -> Result<Fingerprints, DumpError> {
-        let appended = appended(reference, entries, sizes)?;
+        let appended = joined_steps(reference, entries, sizes)?;
         let mut prints =
             Fingerprints { whole: BTreeMap::new(), rows: BTreeMap::new(), appended, keys: BTreeSet::new(), sequence };
         let one_pass = reference.entries().iter().all(|e| e.step == 0);
@@ -120,7 +120,7 @@ impl Fingerprints {
     }
 
     /// How near `tensor` comes to each tap, in each form that it may have.
-    pub(crate) fn near(&self, tensor: &Tensor) -> Vec<(Place, TensorForm, f64)> {
+    pub(crate) fn add_nearest(&self, tensor: &Tensor) -> Vec<(Place, TensorForm, f64)> {
         let values = tensor.values().to_f64();
         let shape = tensor.shape();
         let mut near = Vec::new();
@@ -142,17 +142,17 @@ impl Fingerprints {
         form: TensorForm,
         near: &mut Vec<(Place, TensorForm, f64)>,
     ) {
-        self.against(&self.whole, values, form, near);
+        self.compare_sorted(&self.whole, values, form, near);
         if form == TensorForm::Whole {
-            self.against(&self.rows, values, TensorForm::Row, near);
-            self.against(&self.appended, values, TensorForm::Appended, near);
+            self.compare_sorted(&self.rows, values, TensorForm::Row, near);
+            self.compare_sorted(&self.appended, values, TensorForm::Appended, near);
         }
         let Some(&to) = shape.last().filter(|_| shape.len() > 1) else { return };
         for &keys in self.keys.iter().filter(|&&keys| keys < to) {
             let cut: Vec<f64> = values.chunks_exact(to).flat_map(|row| &row[..keys]).copied().collect();
             let padded = if form == TensorForm::Whole { TensorForm::Padded { to } } else { form };
             let earlier = near.len();
-            self.against(&self.whole, &cut, padded, near);
+            self.compare_sorted(&self.whole, &cut, padded, near);
             let mut at = 0;
             near.retain(|(place, ..)| {
                 at += 1;
@@ -161,7 +161,7 @@ impl Fingerprints {
         }
     }
 
-    fn against(
+    fn compare_sorted(
         &self,
         prints: &BTreeMap<usize, Vec<(Place, Fingerprint)>>,
         values: &[f64],
@@ -175,7 +175,7 @@ impl Fingerprints {
 }
 
 /// Taps that are in every one of several steps, joined as by an engine that appends to its files.
-fn appended(
+fn joined_steps(
     reference: &Dump,
     entries: &[&Entry],
     sizes: &BTreeSet<usize>,

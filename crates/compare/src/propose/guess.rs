@@ -183,7 +183,7 @@ pub(crate) fn guesses<'a>(
 
 /// How well a name's words match a site: the length of the longest of the site's words in it; mere similarity to the site's own name counts little.
 pub(crate) fn score(template: &str, site: Site) -> usize {
-    let name = plain(template);
+    let name = normalised_name(template);
     let words = WORDS.iter().find(|(of, _)| *of == site).map_or("", |(_, words)| words);
     let longest =
         words.split_whitespace().filter(|word| name.contains(&format!("_{word}_"))).map(|word| 2 * word.len()).max();
@@ -201,7 +201,7 @@ fn similarity(one: &str, other: &str) -> f64 {
 }
 
 /// `_self_attn_q_proj_` of `layers.{N}.selfAttn/q_proj`: lower case, one separator, without the words that every name has.
-fn plain(template: &str) -> String {
+fn normalised_name(template: &str) -> String {
     let text = template.replace("{N+1}", "_").replace("{N}", "_");
     let mut out = String::from("_");
     let mut before = '_';

@@ -170,7 +170,7 @@ pub fn propose(
             None => rest.push((name.clone(), tensor.shape().iter().product::<usize>(), values)),
         }
     }
-    let ChosenNames { matches, others, unclear } = elected(matches);
+    let ChosenNames { matches, others, unclear } = choose_names(matches);
     aliases.extend(others);
     let proposals = without_contradictions(rules(&matches, &names, of_model));
     let mut naming = Naming { proposals, aliases, notes: notes(&matches), ..Naming::default() };
@@ -185,7 +185,7 @@ pub fn propose(
     let (by_size, unknown) = by_size(&rest, &left);
     naming.proposals.extend(by_size);
     let unknown: BTreeSet<String> = unknown.into_iter().chain(open).collect();
-    let guessed = guessed(candidate, &unknown, &naming.proposals, &left, of_model);
+    let guessed = guess_rest(candidate, &unknown, &naming.proposals, &left, of_model);
     let table: Vec<Names> = guessed.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     naming.unknown = unknown.into_iter().filter(|name| !table.iter().any(|names| names.find(name).is_some())).collect();
     naming.proposals.extend(guessed);
@@ -217,7 +217,7 @@ struct ChosenNames {
 
 /// Of names with equal values (every graph has some, where nodes reshape or copy), chooses the one whose pattern most layers have, then the one that names
 /// the site.
-fn elected(matches: Vec<NameMatch>) -> ChosenNames {
+fn choose_names(matches: Vec<NameMatch>) -> ChosenNames {
     let kinds = |m: &NameMatch| -> Vec<(Site, String)> {
         let layer = m.place.tap.layer;
         let of_layer = layer.map_or_else(|| vec![m.name.clone()], |layer| templates(&m.name, layer));
@@ -247,7 +247,7 @@ fn elected(matches: Vec<NameMatch>) -> ChosenNames {
 }
 
 /// Guesses for the remaining names, among the taps without a proposal.
-fn guessed(
+fn guess_rest(
     candidate: &Dump,
     unknown: &BTreeSet<String>,
     proposals: &[Proposal],
@@ -311,7 +311,7 @@ fn best(
     prints: &Fingerprints,
     allowed: impl Fn(Tap) -> f64,
 ) -> Option<(Place, TensorForm, f64, Next)> {
-    let mut near = prints.near(tensor);
+    let mut near = prints.add_nearest(tensor);
     // What another name of the reference holds as well is the vocabulary's tap.
     let is_open = |place: &Place| place.tap.is_open();
     near.sort_by(|a, b| {

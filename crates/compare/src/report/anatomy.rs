@@ -257,7 +257,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let nmse = sums.whole.nmse();
     let mut explained_by: Vec<Transform> = in_place(pair, &sums, factor)
         .into_iter()
-        .chain(moved(pair))
+        .chain(moving_changes(pair))
         .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * nmse)
         // No change of this kind explains values that are not finite.
         .filter(|_| sums.finite)
@@ -335,7 +335,7 @@ fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Tr
 }
 
 /// Changes that move elements.
-fn moved(pair: &Pair<'_>) -> Vec<Transform> {
+fn moving_changes(pair: &Pair<'_>) -> Vec<Transform> {
     let stride = (pair.len() / SAMPLE).max(1);
     let mut found = Vec::new();
     let mut attempt = |change, reading: &Pair<'_>| {

@@ -40,7 +40,7 @@ impl TapNoise {
     }
 
     /// Whether the second run is too far off to serve as a measure, or NaN.
-    pub fn is_drowned(self) -> bool {
+    pub fn is_too_far(self) -> bool {
         self.nmse.is_nan() || self.nmse > SECOND_RUN_LIMIT
     }
 }
@@ -89,7 +89,7 @@ impl Noise {
     }
 
     /// The distance at a place, where it is known and not 0.
-    pub fn at(&self, place: Place) -> Option<TapNoise> {
+    pub fn distance_at(&self, place: Place) -> Option<TapNoise> {
         self.taps.get(&place).copied()
     }
 

@@ -46,7 +46,7 @@ impl Witness for Reference<'_, '_> {
         let others = |(i, other): (usize, &Option<Layout>)| Some((i, self.convention(i, other.as_ref()?)));
         let mut others = self.agreeing.iter().enumerate().filter(|(i, _)| *i != index).filter_map(others);
         let contradicted = others.clone().any(|(_, other)| other.speaks_against(&own));
-        if others.any(|(i, other)| resolved.stands(self.place(i)) && other.shows_the_same(&own)) {
+        if others.any(|(i, other)| resolved.agreement_holds(self.place(i)) && other.shows_the_same(&own)) {
             return Ok(LayoutEvidence::For);
         }
         let after = self.readers(index);
@@ -120,7 +120,7 @@ impl Reference<'_, '_> {
     }
 
     /// Whether a tap is still compared once its claim is decided.
-    fn stays_compared(&self, index: usize, resolved: &Resolved) -> bool {
+    fn remains_compared(&self, index: usize, resolved: &Resolved) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(LayoutEvidence::None) => false,
             Some(LayoutEvidence::Against) => as_it_stands(&self.found[index]).is_compared(),
@@ -136,7 +136,7 @@ impl Reference<'_, '_> {
         }
         let orders_are_declared = self.orders_are_told();
         let same = |i: usize| self.agreeing[i].as_ref().is_some_and(|theirs| theirs.rows() == rows);
-        let partner = self.partner(index).filter(|&i| self.agreeing[i].is_some() && self.stays_compared(i, resolved));
+        let partner = self.partner(index).filter(|&i| self.agreeing[i].is_some() && self.remains_compared(i, resolved));
         let rotated = is_rotated(self.site(index));
         if let (true, Some(partner)) = (rotated, partner) {
             // Rotated Q and K both in the other order have the same products: the order is the dump's own.
@@ -180,7 +180,7 @@ impl Reference<'_, '_> {
     /// Whether what `reader` computes from `index` is a rotation of it: in this layout, and as both stand.
     fn rotates(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
         let own = self.convention(index, layout);
-        let like = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).same(&own);
+        let like = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).is_same_order(&own);
         let both = |alignment: &TapJudge<'_>, in_layout: Option<Pair<'_>>| {
             (
                 in_layout.map(|pair| Heads::from_pair(&pair)),
@@ -217,7 +217,7 @@ impl Reference<'_, '_> {
     /// The evidence of a reader that differs: one that is nearly right in this order, and far off as it stands, may have its own mistake.
     fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<LayoutEvidence, DumpError> {
         let evidence = |alignment: &TapJudge<'_>, _| {
-            let same = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).same(own);
+            let same = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).is_same_order(own);
             let plain = alignment.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
             match alignment.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
                 true => LayoutEvidence::None,

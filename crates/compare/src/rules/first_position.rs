@@ -15,10 +15,10 @@ use crate::words::unravel;
 
 impl ComparisonContext<'_> {
     /// What to report where, behind attention, only position 0 is known; and whether the reference has more positions.
-    pub(crate) fn first_alone(&self, found: &[TapJudgement]) -> Option<(String, bool)> {
+    pub(crate) fn only_first_position(&self, found: &[TapJudgement]) -> Option<(String, bool)> {
         let ranges = self.ranges();
         let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
-        let all = judged().all(|(place, judged)| self.at_first(&ranges, place, judged));
+        let all = judged().all(|(place, judged)| self.has_only_first_position(&ranges, place, judged));
         let mut later = judged().filter(|(place, _)| !is_by_position(place.tap)).peekable();
         let which = match (judged().next(), later.peek()) {
             (None, _) => return None,
@@ -26,11 +26,11 @@ impl ComparisonContext<'_> {
             (Some(_), Some(_)) => " from the rotations on",
             _ => return None,
         };
-        later.all(|(place, judged)| self.at_first(&ranges, place, judged)).then(|| {
+        later.all(|(place, judged)| self.has_only_first_position(&ranges, place, judged)).then(|| {
             let words = format!(
                 "only position 0 is known of any tap{which}: no mistake in rotations, masks, attention scale or heads can show there"
             );
-            (words, self.has_more() || judged().any(|(place, judged)| extent(place, judged) > Some(1)))
+            (words, self.has_more() || judged().any(|(place, judged)| reference_positions(place, judged) > Some(1)))
         })
     }
 
@@ -40,24 +40,25 @@ impl ComparisonContext<'_> {
         let rotated = |(place, _): &(Place, &Compared)| matches!(place.tap.site, Site::QRope | Site::KRope);
         let rotations = taps.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
         let seen_beyond: BTreeSet<Tap> = rotations
-            .filter(|(place, judged)| !self.at_first(&ranges, *place, judged))
+            .filter(|(place, judged)| !self.has_only_first_position(&ranges, *place, judged))
             .map(|(place, _)| place.tap)
             .collect();
         let shows_nothing = |&index: &usize| {
             let Some((place, judged)) = judged((&taps[index], &self.graph.places()[index])) else { return false };
             let turned = rotated(&(place, judged)) && !seen_beyond.contains(&place.tap);
-            let more = more || extent(place, judged) > Some(1);
-            turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, place, judged)
+            let more = more || reference_positions(place, judged) > Some(1);
+            turned && more && judged.judgement.outcome.agrees() && self.has_only_first_position(&ranges, place, judged)
         };
         let doubted = (0..taps.len()).filter(shows_nothing);
         Ok(Changes::all(doubted, &TapJudgement::Unchecked(Reason::RotationAtZero)))
     }
 
     /// Whether only position 0 of a place was compared.
-    fn at_first(&self, ranges: &[Range<usize>], place: Place, judged: &Compared) -> bool {
+    fn has_only_first_position(&self, ranges: &[Range<usize>], place: Place, judged: &Compared) -> bool {
         let own = ranges.get(place.step as usize);
         // A single row of a run with an unknown number of tokens.
-        if judged.part.is_none() && extent(place, judged) == Some(1) && self.is_of_unknown_position(place) {
+        if judged.part.is_none() && reference_positions(place, judged) == Some(1) && self.is_of_unknown_position(place)
+        {
             return false;
         }
         if own.map_or(place.step > 0, |own| own.start > 0) {
@@ -68,7 +69,7 @@ impl ComparisonContext<'_> {
             (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &judged.shape).get(axis) == Some(&0)),
             (None, Some(positions)) => positions.iter().all(|&position| position == 0),
             // A single undeclared row of a longer step is its last.
-            (None, None) => own.map_or(extent(place, judged) == Some(1), |own| own.len() == 1),
+            (None, None) => own.map_or(reference_positions(place, judged) == Some(1), |own| own.len() == 1),
         }
     }
 
@@ -107,6 +108,6 @@ fn judged<'a>((here, place): (&'a TapJudgement, &Place)) -> Option<(Place, &'a C
 }
 
 /// How many positions the reference's tensor has.
-fn extent(place: Place, judged: &Compared) -> Option<usize> {
+fn reference_positions(place: Place, judged: &Compared) -> Option<usize> {
     judged.shape.get(place.tap.site.position_axis()).copied()
 }

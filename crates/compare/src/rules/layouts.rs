@@ -29,7 +29,7 @@ impl ComparisonContext<'_> {
         let mut draft = Draft::new(taps);
         for (index, (place, here)) in self.graph.places().iter().zip(taps).enumerate() {
             match (resolved.evidence(*place), here.provisional()) {
-                (Some(LayoutEvidence::None), Some(layout)) => draft.set(index, cannot_tell(layout)),
+                (Some(LayoutEvidence::None), Some(layout)) => draft.set(index, undecided_layout(layout)),
                 (Some(LayoutEvidence::Against), _) => draft.set(index, as_it_stands(here)),
                 _ => {}
             }
@@ -63,7 +63,7 @@ impl ComparisonContext<'_> {
                 continue;
             }
             for (index, layout) in queries.iter().chain(&keys).filter(|(_, layout)| layout.rows().is_some()) {
-                draft.set(*index, cannot_tell(layout));
+                draft.set(*index, undecided_layout(layout));
             }
         }
     }
@@ -94,7 +94,7 @@ impl ComparisonContext<'_> {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
                 // The order that its shape shows is not its own where the values are entirely different.
-                TapJudgement::Compared(judged) if judged.layout.is_shown() && is_unlike(judged) => {
+                TapJudgement::Compared(judged) if judged.layout.is_shown() && looks_misplaced(judged) => {
                     (judged.judgement.metrics.nmse(), true)
                 }
                 TapJudgement::ShapeMismatch(_) => (None, false),
@@ -128,7 +128,7 @@ impl ComparisonContext<'_> {
     /// A tap in another shape than the reference's that is far off, though all later taps agree, may be in an order of axes that was not found, or was
     /// recorded wrongly: no operation's fault.
     pub(crate) fn doubt_orders(&self, taps: &[TapJudgement]) -> Ruled {
-        let strange: Vec<bool> = (0..taps.len()).map(|index| self.is_strange(taps, index)).collect();
+        let strange: Vec<bool> = (0..taps.len()).map(|index| self.has_unknown_layout(taps, index)).collect();
         let vouched_for = |&index: &usize| {
             if !strange[index] {
                 return false;
@@ -171,9 +171,9 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
-    fn is_strange(&self, found: &[TapJudgement], index: usize) -> bool {
+    fn has_unknown_layout(&self, found: &[TapJudgement], index: usize) -> bool {
         let TapJudgement::Compared(judged) = &found[index] else { return false };
-        let far = is_unlike(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
+        let far = looks_misplaced(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
         if !far {
             return false;
         }
@@ -184,7 +184,7 @@ impl ComparisonContext<'_> {
 }
 
 /// Whether values are as far off as misplaced ones: they do not resemble each other, or equally many are masked, but in other places.
-fn is_unlike(judged: &Compared) -> bool {
+fn looks_misplaced(judged: &Compared) -> bool {
     let metrics = &judged.judgement.metrics;
     let [ours, theirs] = [metrics.non_finite().inf_reference.count, metrics.non_finite().inf_candidate.count];
     metrics.correlation().is_some_and(|correlation| correlation < MISPLACED_CORRELATION) || ours > 0 && ours == theirs
@@ -207,7 +207,7 @@ fn undone_layout(found: &TapJudgement) -> Option<&Layout> {
 }
 
 /// A tap that agrees in a layout of which it is unknown whether it is the dump's.
-fn cannot_tell(layout: &Layout) -> TapJudgement {
+fn undecided_layout(layout: &Layout) -> TapJudgement {
     TapJudgement::Unchecked(Reason::Unconfirmed(layout.clone()))
 }
 

@@ -20,7 +20,7 @@ use crate::tolerance::judge::MASKED;
 
 impl ComparisonContext<'_> {
     /// Forgives scores that are right wherever the reference has any, where nothing is computed from the others; adds a note.
-    pub(crate) fn forgive_hidden(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn forgive_masked_scores(&self, taps: &[TapJudgement]) -> Ruled {
         let mut draft = Draft::new(taps);
         let mut forgiven = Vec::new();
         // Later readers are decided first.
@@ -60,7 +60,7 @@ impl ComparisonContext<'_> {
         draft: &mut Draft,
         index: usize,
         layout: &Layout,
-        beside: bool,
+        differs_in_padding: bool,
     ) -> Result<bool, DumpError> {
         let place = self.graph.places()[index];
         let probs = Place { tap: place.tap.sibling(Site::Probs), ..place };
@@ -86,7 +86,7 @@ impl ComparisonContext<'_> {
             return Ok(!leaks);
         }
         // Keys beyond the reference's are not in the pair.
-        if beside {
+        if differs_in_padding {
             return Ok(false);
         }
         let profile = self.options.profile;

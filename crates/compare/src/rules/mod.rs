@@ -43,7 +43,7 @@ const RULES: [(Stage, Rule); 8] = [
     (Stage::Positions, |run, taps| run.doubt_positions(taps)),
     (Stage::Continuation, |run, taps| run.doubt_continuations(taps)),
     (Stage::BehindChoices, |run, taps| run.judge_behind_choices(taps)),
-    (Stage::Masked, |run, taps| run.forgive_hidden(taps)),
+    (Stage::Masked, |run, taps| run.forgive_masked_scores(taps)),
     (Stage::FirstPosition, |run, taps| run.doubt_rotations(taps)),
     (Stage::AxisOrder, |run, taps| run.doubt_orders(taps)),
     (Stage::Replicas, |run, taps| run.check_replicas(taps)),

@@ -105,12 +105,12 @@ impl ComparisonContext<'_> {
             .or_else(|| self.unlike_ranks(found))
             .or_else(|| self.behind_other_experts(found))
             .or_else(|| self.unmapped_taps(found))
-            .or_else(|| self.unclear_together(found))
+            .or_else(|| self.linked_inconclusive_taps(found))
     }
 
     /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or
     /// more rounding than is known: undecidable.
-    fn unclear_together(&self, found: &[TapJudgement]) -> Option<String> {
+    fn linked_inconclusive_taps(&self, found: &[TapJudgement]) -> Option<String> {
         let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
         let read =
             |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], TapJudgement::NotRecorded)).0;
@@ -128,9 +128,9 @@ impl ComparisonContext<'_> {
 
     /// Token positions that only the candidate has, in a step of both, and that nothing declares: padding, more tokens, or other sequences.
     fn undeclared_padding(&self, found: &[TapJudgement]) -> Option<String> {
-        let more = |held: usize, wanted: usize, place: &str| {
+        let more = |count: usize, other_count: usize, place: &str| {
             format!(
-                "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and neither its token ids nor its other taps \
+                "what was compared agrees, but {place} holds {count} token positions where the reference has {other_count}, and neither its token ids nor its other taps \
                  say that the rest are padding: name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
             )
         };

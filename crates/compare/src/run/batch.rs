@@ -26,8 +26,8 @@ impl Sequences {
             (Some(batch), None) => found.candidate = as_many(batch, reference, candidate),
             (None, Some(batch)) => found.reference = as_many(batch, candidate, reference),
             (None, None) => {
-                found.candidate = times(reference, candidate);
-                found.reference = times(candidate, reference);
+                found.candidate = batch_by_multiples(reference, candidate);
+                found.reference = batch_by_multiples(candidate, reference);
             }
             _ => {}
         }
@@ -75,7 +75,7 @@ fn single(dump: &Dump, tap: Tap, step: u32) -> Option<Vec<usize>> {
 
 /// The batch of a dump without a batch axis, where each of its tensors has the same multiple of the single sequence's elements. With more positions there
 /// would also be more keys, and a larger multiple for scores.
-fn times(one: &Dump, other: &Dump) -> Option<Batch> {
+fn batch_by_multiples(one: &Dump, other: &Dump) -> Option<Batch> {
     let size = |dump: &Dump, tap, step| element_count(&dump.find(tap, step)?.shape);
     let ratio = |entry: &Entry| {
         let (one, all) = (size(one, entry.tap, entry.step)?, element_count(&entry.shape)?);
@@ -105,7 +105,7 @@ fn as_many(batch: &Batch, whole: &Dump, other: &Dump) -> Option<Batch> {
 ///
 /// # Errors
 /// When a tensor cannot be read.
-pub fn spoiled(dump: &Dump) -> Result<Option<String>, DumpError> {
+pub fn sign_of_error(dump: &Dump) -> Result<Option<String>, DumpError> {
     for entry in dump.entries() {
         let tensor = dump.read(entry)?;
         let values = tensor.values();

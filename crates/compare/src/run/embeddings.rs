@@ -96,7 +96,7 @@ pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result
     let apart: Vec<Option<f64>> = ours.iter().zip(&theirs).map(|(ours, theirs)| nmse(ours, theirs)).collect();
     let Some(first) = apart.iter().position(|nmse| !is_same(*nmse)) else { return Ok(None) };
     if first == 0 {
-        return Ok((moved(&ours, &theirs) || moved(&theirs, &ours)).then_some(0));
+        return Ok((are_shifted(&ours, &theirs) || are_shifted(&theirs, &ours)).then_some(0));
     }
     Ok(apart[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
 }
@@ -116,7 +116,7 @@ fn is_same(nmse: Option<f64>) -> bool {
 }
 
 /// Whether the embeddings of one side from some position on, at least two of them different, are the other's from the first on: it was padded on the left.
-fn moved(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
+fn are_shifted(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
     (1..theirs.len().saturating_sub(1)).any(|by| {
         let pairs = || ours.iter().zip(&theirs[by..]);
         pairs().all(|(ours, theirs)| is_same(nmse(ours, theirs))) && pairs().skip(1).any(|(row, _)| *row != ours[0])

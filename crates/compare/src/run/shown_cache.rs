@@ -75,7 +75,8 @@ impl Recorded<'_> {
         let right = TensorRef { values: &values, shape: &own, rows: None };
         let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
         let as_it_stands = layouts.as_it_stands().ok().cloned();
-        let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);
+        let near =
+            |pair: &Pair<'_>| Metrics::merge_all(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);
         // Another order is searched only where the tap is not right as it stands; a masked tap has no NMSE and is accepted by its shape.
         let found = match as_it_stands.filter(|pair| own == shape || near(pair)) {
             Some(pair) => Some(pair),

@@ -52,14 +52,14 @@ pub(crate) fn heads(entry: &Entry) -> Option<usize> {
 }
 
 /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`. `width` is the number of keys that it must have, where it has an axis of
-/// keys: raw products are cut to it; in scores and probs, missing keys are masked and have probability 0. `wanted` are the requested positions of the step.
+/// keys: raw products are cut to it; in scores and probs, missing keys are masked and have probability 0. `requested` are the positions of the step to be compared.
 /// `None`: it holds none of them.
 pub(crate) fn cut(
     entry: &Entry,
     step: &Range<usize>,
     cell: &Range<usize>,
     width: Option<usize>,
-    wanted: Option<&Rows>,
+    requested: Option<&Rows>,
     custom: AxisOrder,
 ) -> Result<Option<Cut>, CutError> {
     let site = entry.tap.site;
@@ -71,10 +71,10 @@ pub(crate) fn cut(
     let declared = entry.rows.as_ref().filter(|rows| !rows.is_all());
     let attends = site.position_axis() == 1;
     let fits = width.is_none() || keys(entry).is_none() || keys(entry) == width;
-    if step == cell && fits && wanted.is_none() {
+    if step == cell && fits && requested.is_none() {
         return Ok(Some(Cut::whole(entry)));
     }
-    let held = declared.or(wanted).map(|rows| listed(rows, length));
+    let held = declared.or(requested).map(|rows| listed(rows, length));
     let count = declared.map_or(length, |_| held.as_ref().map_or(length, Vec::len));
     let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: length, why };
     let (axis, count, shape) = match position(site, &shape, count, custom) {

@@ -41,7 +41,7 @@ impl TokenEdits {
         TokenEdits::align([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &distance)
     }
 
-    /// Aligns two sequences. `apart` gives the distance of a token of one from a token of the other where they are the same.
+    /// Aligns two sequences. `distance` gives that of a token of one from a token of the other, where they are the same token.
     fn align(
         [n, m]: [usize; 2],
         ids: [Option<&[i64]>; 2],

@@ -123,7 +123,7 @@ impl ComparisonContext<'_> {
 
     /// Why a place is not judged where a second right run is itself far off.
     fn drowned(&self, place: Place) -> Option<Reason> {
-        let noise = self.noise(place).filter(|noise| noise.is_drowned())?;
+        let noise = self.noise(place).filter(|noise| noise.is_too_far())?;
         Some(Reason::Drowned { nmse: noise.nmse })
     }
 }

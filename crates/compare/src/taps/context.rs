@@ -105,8 +105,8 @@ impl From<Compared> for TapJudgement {
 
 impl TapJudgement {
     /// A tap whose two sides share no token position: requested rows may be missing, but otherwise it should have been compared.
-    pub(crate) fn without_rows(asked: bool) -> TapJudgement {
-        match asked {
+    pub(crate) fn without_rows(has_requested_rows: bool) -> TapJudgement {
+        match has_requested_rows {
             true => TapJudgement::Unchecked(Reason::NoneOfTheRowsAsked),
             false => TapJudgement::NotComparable(Reason::NoCommonPosition),
         }

@@ -25,6 +25,6 @@ impl ComparisonContext<'_> {
 
     /// How far a second right run is from the reference here.
     pub(crate) fn noise(&self, place: Place) -> Option<TapNoise> {
-        self.options.noise.as_ref()?.at(place)
+        self.options.noise.as_ref()?.distance_at(place)
     }
 }

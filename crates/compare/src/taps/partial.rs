@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_count};
 
 use crate::graph::Place;
-use crate::judge::kept::towards;
+use crate::judge::kept::move_towards;
 use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
@@ -102,7 +102,7 @@ impl ComparisonContext<'_> {
             let half = left.half_unit(a) + right.half_unit(b);
             sharpness.add(a, half);
             r.push(a);
-            c.push(towards(b, a, half));
+            c.push(move_towards(b, a, half));
         }
         if sharpness.is_lost() {
             return TapJudgement::Unchecked(too_coarse(right));
@@ -120,7 +120,7 @@ impl ComparisonContext<'_> {
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
             let half = side.part.half_unit(printed);
-            let printed = towards(printed, known, half);
+            let printed = move_towards(printed, known, half);
             let (r, c) = if side.part_is_candidate { (known, printed) } else { (printed, known) };
             sharpness.add(known, half);
             reference.push(r);

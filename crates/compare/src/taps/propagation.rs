@@ -21,7 +21,8 @@ use crate::taps::choice::is_choice;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, fresh, growth, range_fresh, range_growth,
+    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, growth, range_growth, single_layer_nmse,
+    single_op_nmse,
 };
 use crate::words::number;
 
@@ -108,10 +109,10 @@ impl ComparisonContext<'_> {
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct =
             between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(found, index, &before, &between);
-        let fresh = fresh(profile, place.tap.site).filter(|_| direct);
-        let least = if direct { fresh } else { range_fresh(profile) };
+        let fresh = single_op_nmse(profile, place.tap.site).filter(|_| direct);
+        let least = if direct { fresh } else { single_layer_nmse(profile) };
         let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
-        let leaps = |first: &Compared| least.is_some_and(|least| self.leaps(found, &before, first, least));
+        let leaps = |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(found, &before, first, least));
         if first.is_some_and(|first| !differs(first) && !leaps(first)) {
             return Ok(here);
         }
@@ -138,9 +139,9 @@ impl ComparisonContext<'_> {
                     (Site::Qk, Site::Scores, _) => through_mask(x, pair),
                     _ => None,
                 };
-                inherited.passed(self.with_pair(x, layout, passed_on)?.flatten());
+                inherited.replace_by_norm(self.with_pair(x, layout, passed_on)?.flatten());
             }
-            inherited.unclear(unclear_before, range_growth(profile));
+            inherited.add_inconclusive(unclear_before, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
             let allowed = Tolerance { single_op: fresh, inherited, ..self.allowance(place, own) };
@@ -165,7 +166,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from its inputs.
-    fn leaps(&self, found: &[TapJudgement], before: &[usize], judged: &Compared, least: f64) -> bool {
+    fn is_far_from_inputs(&self, found: &[TapJudgement], before: &[usize], judged: &Compared, least: f64) -> bool {
         let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
         let read = before.iter().map(|&i| if let TapJudgement::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
         !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
@@ -231,7 +232,7 @@ fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
     let site = out.site();
     let positions = by_position(out, out.row_metrics());
     let rows = positions.len();
-    let energy = mean_square(&Metrics::over(&positions));
+    let energy = mean_square(&Metrics::merge_all(&positions));
     let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
     // The same at each position, where an input has it.
     let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
@@ -255,7 +256,7 @@ fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
     let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::median)).sum::<f64>();
     inherited.expected_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
     if matches!(site, Site::Qk | Site::Scores) {
-        inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
+        inherited.keys = error_by_key(reads, self::growth(Site::Qk) * room);
     }
     if matches!(site, Site::H | Site::HAttn) && energy > 0.0 {
         let of_read = |read: &InputTap| {
@@ -268,7 +269,7 @@ fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
 }
 
 /// What each key's own error, and that of the worst query, may become in the products with it.
-fn by_key(reads: &[InputTap], growth: f64) -> Vec<f64> {
+fn error_by_key(reads: &[InputTap], growth: f64) -> Vec<f64> {
     let Some(keys) = reads.iter().find(|r| r.tap.site.is_attended()) else { return Vec::new() };
     let others = reads.iter().filter(|r| !r.tap.site.is_attended());
     let worst: f64 = others.map(InputTap::worst).sum();
@@ -287,7 +288,7 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) 
     // Structure could come from any operation on the way: none stands out against what they may pass on.
     let usual = RANGE_USUAL * read;
     // A leap below the table's limit does not pass either.
-    let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
+    let within = single_layer_nmse(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
     let usual = own + usual;
     Inherited {
         read: range_growth(profile) * read,
@@ -300,13 +301,13 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) 
 }
 
 /// Whether each position of `site` reads all positions of `read`.
-fn crosses(read: Site, site: Site) -> bool {
+fn reads_all_positions(read: Site, site: Site) -> bool {
     read.is_attended() && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context)
 }
 
 /// The NMSE with which an input enters row `row`: its own there, or that of `all` positions, where these are read.
 fn at(read: &InputTap, site: Site, rows: usize, row: usize, all: fn(&InputTap) -> f64) -> f64 {
-    let here = read.at(row).filter(|_| read.positions.len() == rows && !crosses(read.tap.site, site));
+    let here = read.at(row).filter(|_| read.positions.len() == rows && !reads_all_positions(read.tap.site, site));
     here.unwrap_or_else(|| all(read))
 }
 
@@ -331,7 +332,7 @@ fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     // The root mean square is off by no more than the error of the row.
     let off =
         |&(error, energy, read, size): &(f64, f64, f64, f64)| Squares { error: error + energy * read / size, energy };
-    passed_on(&sums.iter().map(off).collect::<Vec<_>>())
+    nmse_by_position(&sums.iter().map(off).collect::<Vec<_>>())
 }
 
 /// The NMSE of the products that a mask leaves, whole and by position: the first positions see few keys, whose products may be small beside the masked ones.
@@ -344,11 +345,11 @@ fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>
     for i in (0..scores.len()).filter(|&i| scores.reference(i) > MASKED && scores.candidate(i) > MASKED) {
         sums[i / keys % rows].add(products.reference(i), products.candidate(i));
     }
-    passed_on(&sums)
+    nmse_by_position(&sums)
 }
 
 /// NMSE as a whole, and of each position, from the error and the energy of each.
-fn passed_on(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
+fn nmse_by_position(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
     let whole = size_of(positions);
     whole.is_finite().then(|| (whole, positions.iter().map(|part| part.nmse_or(0.0)).collect()))
 }

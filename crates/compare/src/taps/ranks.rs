@@ -150,7 +150,7 @@ impl ComparisonContext<'_> {
         for (name, tensor) in tensors(ranks, place)? {
             let values = tensor.values();
             let off = |alignment: &TapJudge<'_>, own: f64| {
-                let metrics = Metrics::over(&alignment.with_candidate(&values).under(layout)?.row_metrics());
+                let metrics = Metrics::merge_all(&alignment.with_candidate(&values).under(layout)?.row_metrics());
                 let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
                 Some(RankError { name: name.clone(), part: "replica".into(), nmse, right: nmse <= own })
             };

@@ -22,7 +22,7 @@ pub(crate) struct TapJudge<'a> {
     /// The candidate's order of the rows of Q and K, where both sides declare theirs and they differ.
     declared: Option<QkRows>,
     /// Whether token positions were requested.
-    asked: bool,
+    has_requested_rows: bool,
 }
 
 impl<'a> TapJudge<'a> {
@@ -54,7 +54,7 @@ impl<'a> TapJudge<'a> {
     pub(crate) fn judge(&self, allowed: &Tolerance) -> TapJudgement {
         let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return TapJudgement::ShapeMismatch(ShapeMismatch::Empty),
-            Err(NotComparable::NoRows) => return TapJudgement::without_rows(self.asked),
+            Err(NotComparable::NoRows) => return TapJudgement::without_rows(self.has_requested_rows),
             Err(NotComparable::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
@@ -198,7 +198,7 @@ impl ComparisonContext<'_> {
             sides: sides.beginning_at(self.start(left.step)),
             profile: options.profile,
             declared: self.declared(),
-            asked: options.rows.is_some(),
+            has_requested_rows: options.rows.is_some(),
         }
     }
 

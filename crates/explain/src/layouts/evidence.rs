@@ -36,7 +36,7 @@ impl Witness for OwnValues<'_, '_> {
         }
         let own = claim.convention();
         let shows_the_same = |other: LayoutConvention| own.shows_the_same(&other);
-        let mut others = self.shown.agree.iter().filter(|a| resolved.stands(a.place));
+        let mut others = self.shown.agree.iter().filter(|a| resolved.agreement_holds(a.place));
         // Rows are looked up whole: no mistake makes another order of axes of an embedding.
         let is_own = claim.place.tap.site == Site::H0
             || own.is_of_rows_alone() && agree.is_empty() && differ.is_empty()

@@ -71,7 +71,7 @@ impl Run<'_> {
             let shown = if of_empty.is_empty() { shown } else { of_empty };
             let order = |pair: &Pair<'_>| LayoutConvention::new(site, pair.layout());
             // Where axes are of one length, a shape shows several orders.
-            let one = shown.windows(2).all(|two| order(&two[0]).same(&order(&two[1])));
+            let one = shown.windows(2).all(|two| order(&two[0]).is_same_order(&order(&two[1])));
             let shown = most(shown, alike).filter(|_| one);
             shown.map(|pair| Likely { layout: pair.layout().clone(), by_likeness: false })
         })?;

@@ -275,7 +275,7 @@ impl Run<'_> {
             self.recorded.unconfirmed.insert(a.place, a.layout.clone());
             changed = true;
         }
-        decided.known = shown.known(|a| resolved.stands(a.place));
+        decided.known = shown.known(|a| resolved.agreement_holds(a.place));
         for &place in &shown.open {
             changed |= self.resolve_open(place, taps, decided)?;
         }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, rights, row_distance};
+use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, right_readings, row_distance};
 use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -23,7 +23,7 @@ pub(crate) fn settle(
     held: &mut Held,
 ) -> Result<Vec<String>, ReplayError> {
     let (program, sites) = (recording.program, candidate.experts.sites());
-    let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::taken).collect();
+    let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::reading_taken).collect();
     let taps: HashMap<_, usize> = (0..program.taps().len()).map(|tap| (held.place(tap), tap)).collect();
     let sorted = Sorted::of(program);
     let tap_of = |piece: &ExpertPiece<'_>| taps.get(&piece.place).copied();
@@ -79,7 +79,7 @@ pub(crate) fn settle(
     }
     let note = |(at, site): (usize, &SiteRows)| match taken[at] {
         Some(reading) => site.note(reading),
-        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.not_read()),
+        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.notes_where_unread()),
     };
     Ok(sites.iter().enumerate().filter_map(note).collect())
 }
@@ -134,14 +134,14 @@ impl OpenRows<'_, '_> {
     fn decided(&self, open: &[usize], sites: &[SiteRows]) -> Vec<Option<usize>> {
         let groups: Vec<usize> = open.iter().map(|&at| sites[at].group()).collect();
         let votes: Vec<RowVotes> = open.iter().map(|&at| self.by_what_is_above(at, &sites[at])).collect();
-        let mut right = rights(&groups, &votes);
+        let mut right = right_readings(&groups, &votes);
         let known = self.overlay(open.iter().copied().zip(right.iter().copied()));
         for group in groups.iter().collect::<BTreeSet<_>>() {
             let members: Vec<usize> =
                 (0..open.len()).filter(|&at| groups[at] == *group && right[at].is_none()).collect();
             let Some(&first) = members.first() else { continue };
             let both: Vec<usize> = members.iter().map(|&at| open[at]).collect();
-            let found = self.together(&both, &sites[open[first]], &known).right().map(|right| right.reading);
+            let found = self.together(&both, &sites[open[first]], &known).right_reading().map(|right| right.reading);
             members.into_iter().for_each(|at| right[at] = found);
         }
         right

@@ -110,7 +110,7 @@ impl Measured {
     }
 
     fn metrics(&self) -> Metrics {
-        Metrics::over(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>())
+        Metrics::merge_all(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>())
     }
 
     pub(crate) fn allowed(&self) -> f64 {

@@ -30,7 +30,7 @@ struct Group<'a> {
 
 /// The taps by position, neighbouring positions of one kind folded.
 pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &TableDetail<'_>) {
-    let unfold = &|tap: &TapReport| shown.unfolds(tap);
+    let unfold = &|tap: &TapReport| shown.is_unfolded(tap);
     let mut rest = &report.taps[..];
     while let Some(group) = next_group(rest, alignment, unfold) {
         rest = &rest[group.taps.len()..];
@@ -39,7 +39,7 @@ pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, sh
             screen.line(&paint(BOLD, &label));
             step_lines(screen, group.taps, shown);
         } else if group.taps.iter().any(|t| t.status.differs()) {
-            screen.line(&mixed(&label, group.taps));
+            screen.line(&mixed_cells(&label, group.taps));
         } else {
             screen.line(&fold_line(&label, group.taps));
         }
@@ -70,7 +70,7 @@ fn next_group<'a>(
 }
 
 /// A line for cells in which something differs.
-pub fn mixed(name: &str, taps: &[TapReport]) -> String {
+pub fn mixed_cells(name: &str, taps: &[TapReport]) -> String {
     let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
     let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
     let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };

@@ -85,12 +85,12 @@ pub fn render(judged: &Comparison, detail: Detail) -> Screen {
 }
 
 pub fn described(dump: &Provenance) -> String {
-    let (path, what) = (safe(&dump.path), about(dump));
+    let (path, what) = (safe(&dump.path), metadata_in_brackets(dump));
     if what.is_empty() { path } else { format!("{path}  {}", paint(DIM, &what)) }
 }
 
 /// A dump's metadata, in brackets; empty where it has none.
-pub fn about(dump: &Provenance) -> String {
+pub fn metadata_in_brackets(dump: &Provenance) -> String {
     let mut parts = Vec::new();
     parts.extend(dump.producer.as_deref().map(safe));
     parts.extend(dump.model.as_deref().map(safe));

@@ -32,7 +32,7 @@ pub struct TableDetail<'a> {
 
 impl TableDetail<'_> {
     /// Whether a tap is in the first wrong layer, or all taps are shown.
-    pub fn unfolds(&self, tap: &TapReport) -> bool {
+    pub fn is_unfolded(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
         let of_first =
             |f: Place| f.step == tap.place.step && f.tap.block() == tap.place.tap.block() && !self.may_be_folded(tap);
@@ -106,7 +106,7 @@ fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
     let (mut count, mut said) = (0, None);
     while count < taps.len() {
         let step = &taps[count..count + step_of(&taps[count..])];
-        let unfolds = step.iter().any(|t| shown.unfolds(t));
+        let unfolds = step.iter().any(|t| shown.is_unfolded(t));
         let quiet = !results(step).1 || shown.fold > Fold::Runs;
         let same = *said.get_or_insert(results(step)) == results(step) || shown.fold == Fold::Whole;
         if step[0].place.step == 0 || unfolds || !quiet || !same {
@@ -119,7 +119,7 @@ fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
 
 /// The lines of one step.
 pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &TableDetail<'_>) {
-    let unfold = &|tap: &TapReport| shown.unfolds(tap);
+    let unfold = &|tap: &TapReport| shown.is_unfolded(tap);
     let mut rest = taps;
     while let Some(tap) = rest.first() {
         let run = if unfold(tap) {
@@ -155,7 +155,7 @@ fn name_of(run: &[TapReport]) -> String {
 /// A line for taps that all agree, or all differ, or both.
 fn group_line(name: &str, taps: &[TapReport]) -> String {
     let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
-    if any(0) && any(2) { crate::render::alignment::mixed(name, taps) } else { fold_line(name, taps) }
+    if any(0) && any(2) { crate::render::alignment::mixed_cells(name, taps) } else { fold_line(name, taps) }
 }
 
 /// How many taps from the first on are in layers with the same results: which sites differ, and which agree.

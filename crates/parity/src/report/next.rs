@@ -30,7 +30,7 @@ pub fn next_step(judged: &Comparison, first: &FirstDivergence, tap: &TapReport) 
     }
     let is_embedding = tap.place.tap.site == Site::H0;
     let rounded = if is_embedding { rounded_table(judged, tap.place) } else { None };
-    if let Some(next) = rounded.or_else(|| recorded_otherwise(first, tap)) {
+    if let Some(next) = rounded.or_else(|| next_if_recording_is_wrong(first, tap)) {
         return next;
     }
     // Where an earlier tap agrees, both were fed the same.
@@ -80,7 +80,7 @@ fn is_in_other_rows(first: &FirstDivergence) -> bool {
 }
 
 /// The next step where the tap rather than its operation may be wrong: later taps agree again, or it is another tap of the reference.
-fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
+fn next_if_recording_is_wrong(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
     let (name, op) = (tap.place.tap, &tap.op);
     let other = first.anatomy.explained_by.iter().find_map(|u| match &u.change {
         Change::OtherTap(other) => Some(other),

@@ -218,7 +218,7 @@ impl CoarserProfileReport {
             profile: l.declared.name(),
             tensors: l.tensors.name(),
             reference: l.reference.map(Profile::name),
-            without: l.without().name(),
+            without: l.profile_without_candidate().name(),
         })
     }
 }

@@ -47,13 +47,13 @@ impl ProfileChoice {
         let loosened = (profile > without).then_some(CoarserProfile { declared: profile, tensors, reference });
         let mut reason = "the candidate's dump.json".to_owned();
         if let Some(loosened) = loosened {
-            reason = format!("{reason} alone: {}", loosened.others());
+            reason = format!("{reason} alone: {}", loosened.stored_types_text());
         }
         ProfileChoice { profile, reason, coarser_profile: loosened }
     }
 
     /// A note on a 16-bit arithmetic that the values of neither run show.
-    pub fn unshown(&self, runs: [&Dump; 2]) -> Option<String> {
+    pub fn note_on_unshown_type(&self, runs: [&Dump; 2]) -> Option<String> {
         let ProfileChoice { profile, reason, .. } = self;
         let tells = |dump: &Dump| computed(dump).next().is_some();
         let is_unshown = matches!(profile, Profile::F16 | Profile::Bf16)
@@ -66,12 +66,12 @@ impl ProfileChoice {
 
 impl CoarserProfile {
     /// The finest profile that only the candidate's own metadata contradicts.
-    pub fn without(self) -> Profile {
+    pub fn profile_without_candidate(self) -> Profile {
         self.reference.unwrap_or(Profile::F32).max(self.tensors).max(Profile::F32)
     }
 
     /// `its tensors are stored in f32 and the reference is f32`.
-    fn others(self) -> String {
+    fn stored_types_text(self) -> String {
         let tensors = format!("its tensors are stored in {}", self.tensors);
         self.reference.map_or(tensors.clone(), |reference| format!("{tensors} and the reference is {reference}"))
     }
@@ -81,8 +81,8 @@ impl CoarserProfile {
         format!(
             "judged in {}, as the candidate's dump.json asks; {}: pass --profile {} to judge without this",
             self.declared,
-            self.others(),
-            self.without()
+            self.stored_types_text(),
+            self.profile_without_candidate()
         )
     }
 }

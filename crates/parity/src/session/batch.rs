@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 use firstdiff_compare::{
-    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, spoiled, without_padding,
+    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, sign_of_error, without_padding,
 };
 use firstdiff_trace::{Batch, Dump, Entry};
 
 use crate::session::Comparison;
 use crate::session::is_recorded;
-use crate::session::reading::one_of;
+use crate::session::reading::take_sequence;
 
 /// Both runs of one sequence, without padding.
 pub struct OneSequence {
@@ -29,8 +29,8 @@ impl OneSequence {
     ///
     /// # Errors
     /// When there is no such sequence, or a tensor cannot be read.
-    pub fn cut_out(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
-        let [reference, candidate] = match asked {
+    pub fn cut_out(reference: Dump, candidate: Dump, requested: Option<usize>) -> Result<OneSequence> {
+        let [reference, candidate] = match requested {
             None => grids(reference, candidate),
             Some(_) => [reference, candidate],
         };
@@ -42,7 +42,7 @@ impl OneSequence {
             true => Sequences::default(),
             false => Sequences::count_in(&reference, &candidate),
         };
-        match (&found.reference, &found.candidate, asked) {
+        match (&found.reference, &found.candidate, requested) {
             (None, None, Some(index)) if index > 0 => bail!(
                 "--sequence {index}: neither dump is of a batch by its shapes; where they do not show it, name the token ids of each sequence \
              ('tokens': [[..], [..]] in dump.json)"
@@ -55,7 +55,7 @@ impl OneSequence {
             _ => {}
         }
         let cut = |dump: Dump, batch: &Option<Batch>| match batch {
-            Some(batch) => one_of(dump, asked, batch).map(|(one, _)| one),
+            Some(batch) => take_sequence(dump, requested, batch).map(|(one, _)| one),
             None => Ok(dump),
         };
         let are_batches = [found.reference.is_some(), found.candidate.is_some()];
@@ -104,7 +104,7 @@ pub fn of_one_prompt(
             }
             Prompt::Other => {
                 others.push(index);
-                let what = if of_references { None } else { spoiled(candidate)? };
+                let what = if of_references { None } else { sign_of_error(candidate)? };
                 match what {
                     Some(what) => broken = broken.or(Some((index, what, judged))),
                     None => other = other.or(Some(judged)),
@@ -120,13 +120,13 @@ pub fn of_one_prompt(
     };
     let batch = format!("a batch of {count} sequences");
     if let Some((index, what, judged)) = broken {
-        return Ok(undecided(
+        return Ok(into_undecided(
             judged,
             format!("{batch}: sequence {index} is of another prompt, and no right run: {what}"),
         ));
     }
     Ok(match (parity, open, other) {
-        (Some((index, judged)), Some((other, _)), _) if !of_references => undecided(
+        (Some((index, judged)), Some((other, _)), _) if !of_references => into_undecided(
             judged,
             format!(
                 "{batch} against a reference of one: sequence {index} agrees, sequence {other} differs, and neither h0 nor token ids show that it is of \
@@ -142,7 +142,7 @@ pub fn of_one_prompt(
         (Some((index, judged)), None, _) => {
             with_note(judged, format!("{batch}: sequence {index} is shown{other_prompts}; --sequence N compares one"))
         }
-        (None, Some((index, judged)), _) if judged.report.verdict == Verdict::Diverged => undecided(
+        (None, Some((index, judged)), _) if judged.report.verdict == Verdict::Diverged => into_undecided(
             judged,
             format!(
                 "{batch} against one: sequence {index} differs{other_prompts}, and neither h0 nor token ids show whether it is of the same prompt; say --sequence N"
@@ -151,7 +151,7 @@ pub fn of_one_prompt(
         (None, Some((index, judged)), _) => {
             with_note(judged, format!("{batch}: sequence {index} is shown{other_prompts}"))
         }
-        (None, None, Some(judged)) => undecided(
+        (None, None, Some(judged)) => into_undecided(
             judged,
             format!("{batch}: by their h0 or token ids none is of the reference's prompt; --sequence N compares one"),
         ),
@@ -174,7 +174,7 @@ pub fn padded(judged: &Comparison) -> Option<(usize, usize)> {
 }
 
 /// The judgement turned into neither a pass nor a blame.
-pub fn undecided(mut judged: Comparison, reason: String) -> Comparison {
+pub fn into_undecided(mut judged: Comparison, reason: String) -> Comparison {
     (judged.report.verdict, judged.report.first, judged.why) = (Verdict::Incomparable(reason), None, None);
     judged
 }

@@ -29,13 +29,13 @@ impl Incomplete {
     /// The verdict that remains of one on what is there. `partial`: parity of what is there was requested.
     pub fn verdict(&self, found: Verdict, partial: bool) -> Verdict {
         match found {
-            Verdict::Parity if !self.is_empty() && !partial => Verdict::Incomparable(self.refusal()),
+            Verdict::Parity if !self.is_empty() && !partial => Verdict::Incomparable(self.why_no_parity()),
             found => found,
         }
     }
 
     /// Why agreement of what is there is not called parity.
-    pub fn refusal(&self) -> String {
+    pub fn why_no_parity(&self) -> String {
         format!(
             "{}; nothing wrong was found in what is there: record it again, or judge that alone by --partial",
             self.0.join("; ")

@@ -148,7 +148,7 @@ impl Session {
         let left_out: usize = alignment
             .iter()
             .flat_map(|alignment| alignment.runs.iter().zip([&reference, &candidate]))
-            .map(left_out)
+            .map(count_not_cut)
             .sum();
         if left_out > 0 {
             notes.push(format!(
@@ -158,7 +158,10 @@ impl Session {
         warnings.extend(notes);
         warnings.extend(experts.notes().iter().cloned());
         warnings.extend(
-            choice.coarser_profile.map(CoarserProfile::note).or_else(|| choice.unshown([&reference, &candidate])),
+            choice
+                .coarser_profile
+                .map(CoarserProfile::note)
+                .or_else(|| choice.note_on_unshown_type([&reference, &candidate])),
         );
         // Once aligned, they hold only the requested rows.
         let rows = rows.filter(|_| alignment.is_none());
@@ -391,10 +394,10 @@ pub fn notes(dumps: &[&Dump]) -> Vec<String> {
 }
 
 /// How many taps of a run that was cut into cells are known in part, and were not cut.
-fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
+fn count_not_cut((run, now): (&Arc<Dump>, &Dump)) -> usize {
     let entries = now.entries().iter().map(|entry| entry.tap);
-    let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
-    run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
+    let recorded: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
+    run.parts().iter().filter(|part| !recorded.contains(&part.tap)).count()
 }
 
 pub fn ids(tokens: &[i64]) -> Result<Vec<u32>> {

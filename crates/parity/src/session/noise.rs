@@ -54,7 +54,7 @@ impl Session {
         let own = Options { profile: self.options.profile, noise: Some(noise.clone()), ..second.options.clone() };
         noise.has_structure_in(&measured(&own)?);
         let measured: Vec<_> = noise.places().collect();
-        let far = measured.iter().filter(|(_, noise)| noise.is_drowned()).count();
+        let far = measured.iter().filter(|(_, noise)| noise.is_too_far()).count();
         if 2 * far > measured.len() {
             bail!(
                 "--noise {}: {far} of {} are off by an NMSE above {SECOND_RUN_LIMIT}: it is a run of something else, and nothing can be measured by it",
@@ -66,7 +66,7 @@ impl Session {
         let open: Vec<Place> = self.graph.places().iter().copied().filter(both).collect();
         let (equal, lacking) = open
             .into_iter()
-            .filter(|place| noise.at(*place).is_none())
+            .filter(|place| noise.distance_at(*place).is_none())
             .partition(|place| report.tap(place.tap, place.step).is_some_and(|tap| tap.metrics.is_some()));
         let second = SecondRun { path: path.to_string_lossy().into_owned(), lacking, equal };
         self.warnings.extend(second.warnings(&noise, self.options.profile));

@@ -127,7 +127,7 @@ impl PairArgs {
         if judged.report.verdict == Verdict::Diverged
             && let Some((tokens, positions)) = crate::session::batch::padded(&judged)
         {
-            return Ok(crate::session::batch::undecided(
+            return Ok(crate::session::batch::into_undecided(
                 judged,
                 format!(
                     "a batch of {batch} sequences: sequence {shown} names {tokens} tokens and holds {positions} token positions, and differs, perhaps in its padding \

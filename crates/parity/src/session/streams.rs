@@ -37,7 +37,8 @@ fn set_stream_meaning(dump: Dump, normed: Option<bool>) -> Result<Dump> {
 
 fn is_normed(dump: &Dump, last: u32, other: &Dump) -> Option<bool> {
     let norm = Tap { layer: None, site: Site::FinalNorm };
-    let [to_norm, to_stream] = [norm, Tap::layer(last.checked_sub(1)?, Site::H)].map(|tap| distance(dump, other, tap));
+    let [to_norm, to_stream] =
+        [norm, Tap::layer(last.checked_sub(1)?, Site::H)].map(|tap| stream_nmse(dump, other, tap));
     if let (Some(to_norm), Some(to_stream)) = (to_norm, to_stream) {
         let (near, far) = (to_norm.min(to_stream), to_norm.max(to_stream));
         if near <= NEAR && far >= FURTHER * near {
@@ -58,7 +59,7 @@ fn is_normed(dump: &Dump, last: u32, other: &Dump) -> Option<bool> {
 }
 
 /// NMSE of the last stream against a tap of the other run, where both hold as many values.
-fn distance(dump: &Dump, other: &Dump, tap: Tap) -> Option<f64> {
+fn stream_nmse(dump: &Dump, other: &Dump, tap: Tap) -> Option<f64> {
     let entry = other.find(tap, 0)?;
     let own = dump.read_last_hidden_state()?;
     let (x, y) = (other.read(entry).ok()?.values().to_f64(), own.values().to_f64());

@@ -30,7 +30,7 @@ impl Cells {
     }
 
     /// The last cell that both sides have and for which both were fed the same tokens, if there is one.
-    pub(crate) fn last(&self) -> Option<u32> {
+    pub(crate) fn last_common_cell(&self) -> Option<u32> {
         let together = self.alignment.common_positions();
         let count = self.alignment.cells.iter().take(self.list.len()).take_while(|cell| cell.end <= together).count();
         u32::try_from(count.checked_sub(1)?).ok()
@@ -42,16 +42,16 @@ impl Cells {
     }
 
     /// A question about cells, in the engine's own steps and rows.
-    pub(crate) fn question(&self, asked: &Question) -> Question {
-        let end = (asked.steps.1 as usize + 1).min(self.list.len());
-        let cells = self.list.get(asked.steps.0 as usize..end).unwrap_or_default();
-        let (Some((first, from)), Some((last, to))) = (cells.first(), cells.last()) else { return asked.clone() };
+    pub(crate) fn question(&self, question: &Question) -> Question {
+        let end = (question.steps.1 as usize + 1).min(self.list.len());
+        let cells = self.list.get(question.steps.0 as usize..end).unwrap_or_default();
+        let (Some((first, from)), Some((last, to))) = (cells.first(), cells.last()) else { return question.clone() };
         let length = |step: u32| self.alignment.candidate.lengths.get(step as usize).copied().unwrap_or(0);
         let whole = |(step, rows): &(u32, Range<usize>)| rows.len() == length(*step);
         let rows = if cells.iter().all(whole) {
-            asked.rows.clone()
+            question.rows.clone()
         } else if first == last {
-            let of_cell = |(_, rows): &(u32, Range<usize>)| within(&asked.rows, rows.clone());
+            let of_cell = |(_, rows): &(u32, Range<usize>)| rows_in_step(&question.rows, rows.clone());
             Rows::List(cells.iter().flat_map(of_cell).collect())
         } else {
             Rows::Named(NamedRows::All)
@@ -59,7 +59,7 @@ impl Cells {
         let all = matches!(&rows, Rows::List(list) if list.len() == length(*first))
             && (from.start, to.end) == (0, length(*first));
         let rows = if all { Rows::Named(NamedRows::All) } else { rows };
-        Question { taps: asked.taps.clone(), steps: (*first, *last), rows }
+        Question { taps: question.taps.clone(), steps: (*first, *last), rows }
     }
 
     /// The cells of which the engine wrote something.
@@ -79,7 +79,7 @@ impl Cells {
     pub(crate) fn is_collected(&self, evidence: &CollectedTaps, cell: u32, tap: Tap, row: Option<usize>) -> bool {
         let Some((step, rows)) = self.list.get(cell as usize) else { return false };
         let mut rows = row.map_or(rows.clone(), |row| rows.start + row..rows.start + row + 1);
-        rows.all(|row| evidence.holds(Place { step: *step, tap }, Some(row)))
+        rows.all(|row| evidence.is_collected(Place { step: *step, tap }, Some(row)))
     }
 
     /// Whether one of these rows of a cell was seen twice; any row where none is given.
@@ -92,8 +92,8 @@ impl Cells {
 }
 
 /// Rows of a cell as rows of the engine's step.
-fn within(asked: &Rows, cell: Range<usize>) -> Vec<usize> {
-    match asked {
+fn rows_in_step(rows: &Rows, cell: Range<usize>) -> Vec<usize> {
+    match rows {
         Rows::Named(NamedRows::All) => cell.collect(),
         Rows::Named(NamedRows::Last) => vec![cell.end - 1],
         Rows::List(list) => list.iter().map(|row| cell.start + row).filter(|row| cell.contains(row)).collect(),

@@ -73,7 +73,7 @@ impl EngineBisection {
             self.cache =
                 self.args.cache.or(crate::session::declared_cache(&run.dump).ok().flatten()).unwrap_or_default();
             let decoded = decoded[..self.last_step as usize].to_vec();
-            self.reference.feed(tokens, decoded, self.choice.profile, self.cache);
+            self.reference.set_input(tokens, decoded, self.choice.profile, self.cache);
         } else {
             if !in_chunks {
                 self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
@@ -117,7 +117,7 @@ impl EngineBisection {
         let Some(alignment) = alignment else { return Ok(false) };
         let cells = Cells::new(alignment);
         // Without common tokens, it is reported as other tokens.
-        let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
+        let Some((last, step)) = cells.last_common_cell().and_then(|last| Some((last, cells.step(last)?))) else {
             return Ok(false);
         };
         if let Some(at) = cells.alignment.tokens_differ_at {

@@ -23,8 +23,8 @@ use crate::commands::bisect::reference::Reference;
 use crate::driver::engine::{EngineRun, Failure, Question};
 use crate::driver::evidence::{CollectedTaps, Wavering, size};
 use crate::driver::kept::Trust;
-use crate::driver::render::{heading, kept_runs_note, run_line, run_result, wavers};
-use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, feed, noise};
+use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
+use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, engine_tokens, noise};
 use crate::output::Inputs;
 use crate::session::ByModel;
 use crate::session::arithmetic::ProfileChoice;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     let json = args.json.clone();
     let quiet = json.as_deref() == Some(Path::new("-"));
     let inputs = Inputs::of_command_line();
-    inputs.spare(json.as_deref())?;
+    inputs.refuse_input_as_output(json.as_deref())?;
     let reference = Reference::open(&args.reference, args.work.join("reference"))?;
     asking.open_work()?;
     let mut bisection = EngineBisection::new(args, reference, quiet);
@@ -129,7 +129,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
             verdict => Ok(crate::output::exit_code(verdict)),
         },
-        Outcome::Wavers(wavering) => bail!("{}", wavers(wavering)),
+        Outcome::Wavers(wavering) => bail!("{}", nondeterminism_text(wavering)),
         Outcome::Failed(failure) => bail!("{failure}"),
     }
 }
@@ -158,7 +158,7 @@ pub(crate) struct EngineBisection {
 
 impl EngineBisection {
     fn new(args: BisectArgs, reference: Reference, quiet: bool) -> EngineBisection {
-        let fed = feed(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
+        let fed = engine_tokens(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
         let layers = reference.extent().0;
         EngineBisection {
             driver: Driver::new(&args.asking(), fed, quiet),
@@ -184,7 +184,7 @@ impl EngineBisection {
 
     /// Searches; if runs of an earlier start turn out to be of another engine, once more without them.
     fn drive(&mut self) -> Result<Outcome> {
-        match self.driver.try_kept()? {
+        match self.driver.repeat_last_run()? {
             EarlierRuns::None => {}
             EarlierRuns::Usable => self.say(&kept_runs_note(&self.driver))?,
             EarlierRuns::Useless(trust) => self.discard(trust)?,
@@ -192,7 +192,7 @@ impl EngineBisection {
         }
         let outcome = self.search()?;
         let Outcome::Wavers(wavering) = &outcome else { return Ok(outcome) };
-        if !self.driver.uses_kept() {
+        if !self.driver.uses_earlier_runs() {
             return Ok(outcome);
         }
         self.discard(Trust::Differs(wavering.place))?;
@@ -239,11 +239,11 @@ impl EngineBisection {
             let wavering =
                 self.driver.evidence.absorb(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
             self.driver.runs.push(RunSummary::new(&run, &put, why, written.into_iter().collect()));
-            if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_kept()) {
+            if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_earlier_runs()) {
                 return Ok(Outcome::Wavers(wavering.clone()));
             }
             if let Some(wavering) = wavering {
-                return Ok(Outcome::Wavers(self.earliest(&put, &run, wavering, turn)?));
+                return Ok(Outcome::Wavers(self.repeat_question(&put, &run, wavering, turn)?));
             }
             match self.next(&mut asked, &mut absent, most, &first)? {
                 Next::Ask(next) => (question, why) = next,
@@ -255,7 +255,7 @@ impl EngineBisection {
     /// Judges all that was seen, reports the last run, and decides the next question.
     fn next(
         &mut self,
-        asked: &mut [Question],
+        questions: &mut [Question],
         absent: &mut BTreeSet<Tap>,
         most: usize,
         first: &Question,
@@ -288,15 +288,15 @@ impl EngineBisection {
                 cells: self.cells.as_ref(),
                 last_step: self.last_step,
                 full: self.full,
-                runs_left: most.saturating_sub(asked.len()),
+                runs_left: most.saturating_sub(questions.len()),
             };
             let again =
                 known.repetition().map(|(place, again)| (place, known.repeats_cheaply(&again).then_some(again)));
             (known.next(), again)
         };
         self.confirmed = confirmed;
-        let next = next.filter(|(question, _)| !asked.contains(question));
-        if asked.len() < most && !hopeless {
+        let next = next.filter(|(question, _)| !questions.contains(question));
+        if questions.len() < most && !hopeless {
             if let Some(next) = next {
                 return Ok(Next::Ask(next));
             }
@@ -305,7 +305,7 @@ impl EngineBisection {
                 Some((place, Some(ref again))) if self.asked_again.insert(place) => {
                     return Ok(Next::Ask((again.clone(), second)));
                 }
-                None if !self.driver.evidence.repeats() => return Ok(Next::Ask((first.clone(), second))),
+                None if !self.driver.evidence.has_repeats() => return Ok(Next::Ask((first.clone(), second))),
                 _ => {}
             }
         } else if next.is_some() {
@@ -392,9 +392,15 @@ impl EngineBisection {
     }
 
     /// Asks the same question again, to find where two runs begin to differ.
-    fn earliest(&mut self, question: &Question, run: &EngineRun, found: Wavering, turn: usize) -> Result<Wavering> {
+    fn repeat_question(
+        &mut self,
+        question: &Question,
+        run: &EngineRun,
+        wavering: Wavering,
+        turn: usize,
+    ) -> Result<Wavering> {
         let noise = noise(self.choice.profile, self.size());
-        let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(found) };
+        let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(wavering) };
         let mut two = CollectedTaps::default();
         two.absorb(run, self.engine_extent, &noise)?;
         let earlier = two.absorb(&again, self.engine_extent, &noise)?;
@@ -404,7 +410,7 @@ impl EngineBisection {
             result: reason,
             ..RunSummary::new(&again, question, "where two runs part", Vec::new())
         });
-        Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
+        Ok(earlier.filter(|earlier| earlier.place < wavering.place).unwrap_or(wavering))
     }
 }
 

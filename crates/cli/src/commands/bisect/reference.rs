@@ -67,7 +67,7 @@ impl Reference {
     }
 
     /// Sets the tokens that the model is fed, and its arithmetic.
-    pub(crate) fn feed(&mut self, tokens: Vec<u32>, decode_tokens: Vec<u32>, profile: Profile, cache: Cache) {
+    pub(crate) fn set_input(&mut self, tokens: Vec<u32>, decode_tokens: Vec<u32>, profile: Profile, cache: Cache) {
         if let Reference::Computed(computed) = self {
             (computed.tokens, computed.decode_tokens) = (tokens, decode_tokens);
             (computed.profile, computed.cache) = (profile, cache);

@@ -7,7 +7,7 @@ use firstdiff_trace::Tap;
 
 use crate::commands::bisect::{EngineBisection, Outcome};
 use crate::driver::kept::KeptRuns;
-use crate::driver::render::{in_bytes, run_report, wavers};
+use crate::driver::render::{in_bytes, nondeterminism_text, run_report};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
 use crate::report::{Bisect, Compare, Judgement, SeenWhole, Unrepeated, next_step};
 use crate::session::Comparison;
@@ -38,15 +38,16 @@ pub(crate) fn answer(bisection: &EngineBisection, outcome: &Outcome) -> Screen {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(_)) => {
             let compare_report = compared(bisection, judged);
-            let mut ending = vec![("checked", looked_at(bisection, judged).join("; "))];
-            ending.extend(not_asked(bisection, judged).map(|names| ("not asked", names)));
+            let mut ending = vec![("checked", coverage_text(bisection, judged).join("; "))];
+            ending.extend(not_checked_text(bisection, judged).map(|names| ("not asked", names)));
             ending.extend(compare_report.next.clone().map(|next| ("next", next)));
             divergence(&mut screen, judged, &compare_report, &ending);
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
             let count = report.count(Status::agrees);
-            let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, judged).join("; "));
+            let text =
+                format!("{} looked at agree: {}", taps_in_words(count), coverage_text(bisection, judged).join("; "));
             screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.coarser_profile))));
             screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
         }
@@ -59,7 +60,7 @@ pub(crate) fn answer(bisection: &EngineBisection, outcome: &Outcome) -> Screen {
 }
 
 /// Which taps up to the answer were seen at all positions of all steps, and which at some; the last of them, which show most.
-fn looked_at(bisection: &EngineBisection, judged: &Comparison) -> Vec<String> {
+fn coverage_text(bisection: &EngineBisection, judged: &Comparison) -> Vec<String> {
     const MOST: usize = 6;
     let report = &judged.report;
     let end = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
@@ -84,7 +85,7 @@ fn looked_at(bisection: &EngineBisection, judged: &Comparison) -> Vec<String> {
 }
 
 /// The taps before the answer in its layer that were not checked: they are not on the way to it, and may be wrong as well.
-fn not_asked(bisection: &EngineBisection, judged: &Comparison) -> Option<String> {
+fn not_checked_text(bisection: &EngineBisection, judged: &Comparison) -> Option<String> {
     let first = judged.report.first.as_ref()?;
     let place = judged.report.taps[first.index].place;
     let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
@@ -163,7 +164,7 @@ pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
     Bisect {
         judgement: match outcome {
             Outcome::Answer(judged) => Judgement::Answer(Box::new(compared(bisection, judged))),
-            Outcome::Wavers(wavering) => Judgement::none(wavers(wavering)),
+            Outcome::Wavers(wavering) => Judgement::none(nondeterminism_text(wavering)),
             Outcome::Failed(failure) => Judgement::none(failure.to_string()),
         },
         nondeterministic,
@@ -174,7 +175,7 @@ pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
         bytes: bisection.driver.evidence.bytes,
         full_bytes: bisection.full as u64,
         all_positions,
-        looked_at: answer.map(|judged| looked_at(bisection, judged)).unwrap_or_default(),
-        not_asked: answer.and_then(|judged| not_asked(bisection, judged)),
+        looked_at: answer.map(|judged| coverage_text(bisection, judged)).unwrap_or_default(),
+        not_asked: answer.and_then(|judged| not_checked_text(bisection, judged)),
     }
 }

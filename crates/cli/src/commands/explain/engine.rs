@@ -9,8 +9,8 @@ use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 use crate::driver::engine::{ANY_STEP, EngineRun, Failure, Question};
 use crate::driver::evidence::Wavering;
 use crate::driver::kept::Trust;
-use crate::driver::render::{heading, kept_runs_note, run_line, run_result, wavers};
-use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, feed, noise};
+use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
+use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, engine_tokens, noise};
 use crate::report;
 use crate::session::arithmetic::precision;
 use crate::session::given::CandidateArgs;
@@ -19,7 +19,7 @@ use crate::session::is_recorded;
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
 use crate::session::source::taps_of;
-use crate::session::wanted::{TapsToRecord, next, outline};
+use crate::session::wanted::{TapsToRecord, next_taps, outline_taps};
 
 /// The most runs: the ends, the layers, one layer, the other layers of its kind, and the same for a second mistake and a third.
 const MOST_RUNS: usize = 10;
@@ -49,7 +49,7 @@ pub(crate) fn ask(args: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<
     }
     let golden = is_recorded(&args.model).then(|| Dump::open(&args.model)).transpose()?;
     let meta = given.as_ref().or(golden.as_ref()).map(Dump::meta);
-    let fed = feed(args.tokens.as_deref(), args.decode_tokens.as_deref(), meta);
+    let fed = engine_tokens(args.tokens.as_deref(), args.decode_tokens.as_deref(), meta);
     let begin = match &given {
         Some(_) => None,
         None => Some(TapsToRecord { taps: first(&taps_of(&args.model)?), why: "which layers are wrong" }),
@@ -70,20 +70,20 @@ pub(crate) fn ask(args: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<
     };
     // The names that the engine writes are taps, and so are those in the collected dump.
     search.candidate.reading = ReadingArgs { partial: args.reading.partial, ..ReadingArgs::default() };
-    match search.driver.try_kept()? {
+    match search.driver.repeat_last_run()? {
         EarlierRuns::None => {}
         EarlierRuns::Usable => search.driver.say(&kept_runs_note(&search.driver))?,
         EarlierRuns::Useless(trust) => search.discard(trust)?,
         EarlierRuns::Failed(failure) => bail!("{failure}"),
     }
     let mut wavering = search.search(given.as_ref(), begin.as_ref())?;
-    if let Some(found) = wavering.take_if(|_| search.driver.uses_kept()) {
+    if let Some(found) = wavering.take_if(|_| search.driver.uses_earlier_runs()) {
         search.discard(Trust::Differs(found.place))?;
         wavering = search.search(given.as_ref(), begin.as_ref())?;
     }
     if let Some(found) = wavering {
         let of_given = args.candidate.as_deref().filter(|_| search.driver.runs.len() == 1);
-        bail!("{}", of_given.map_or_else(|| wavers(&found), |path| other_run(path, &found)));
+        bail!("{}", of_given.map_or_else(|| nondeterminism_text(&found), |path| other_run(path, &found)));
     }
     Ok(search)
 }
@@ -161,7 +161,7 @@ impl EngineSearch {
 
     /// The taps to ask for next.
     fn next_taps(&mut self, session: &ReplaySession) -> Option<TapsToRecord> {
-        let wanted = next(&session.replay, &session.input.dump, &self.driver.absent)?;
+        let wanted = next_taps(&session.replay, &session.input.dump, &self.driver.absent)?;
         if self.driver.runs.len() >= MOST_RUNS {
             self.notes.push(format!("stopped after {MOST_RUNS} runs: more could be asked for (a full dump tells all)"));
             return None;
@@ -215,7 +215,7 @@ impl EngineSearch {
 /// The first taps: the output of each layer, and the choice of its router, without which no row of an expert can be read.
 fn first(all: &[Tap]) -> Vec<Tap> {
     let choices = all.iter().copied().filter(|tap| tap.is_open() && tap.last_name() == CHOICE);
-    outline(all).into_iter().chain(choices).collect()
+    outline_taps(all).into_iter().chain(choices).collect()
 }
 
 /// All positions and steps of some taps.

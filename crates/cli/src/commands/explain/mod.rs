@@ -95,7 +95,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         }
     }
     let inputs = Inputs::of_command_line();
-    inputs.spare_all([args.json.as_deref(), args.html.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([args.json.as_deref(), args.html.as_deref()])?;
     let effort = Effort {
         only: args.only.clone(),
         faults: usize::from(args.faults),
@@ -145,7 +145,7 @@ pub(crate) struct Judgement {
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<Judgement> {
     let given = args.open()?;
-    let Explanation { mut replay, findings, not_testable } = cause::searched(&given, effort)?;
+    let Explanation { mut replay, findings, not_testable } = cause::run_search(&given, effort)?;
     replay.warnings.extend(given.notes());
     Ok(Judgement { session: ReplaySession { input: given, replay, findings }, not_testable })
 }
@@ -269,7 +269,7 @@ fn finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbos
             }
             screen.line(&format!("    {} {}", paint(DIM, "fix:"), cause.fix.as_deref().unwrap_or_default()));
             if verbose && !found.tried.is_empty() {
-                screen.line(&format!("    tried, and what each leaves: {}", tried(found, true).join(", ")));
+                screen.line(&format!("    tried, and what each leaves: {}", tried_causes(found, true).join(", ")));
             }
         }
         _ if !cause.misrecorded.is_empty() => {
@@ -326,7 +326,7 @@ fn open_finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, v
         let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
         screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&found.diagnosis)));
     }
-    let words = tried(found, verbose);
+    let words = tried_causes(found, verbose);
     if !words.is_empty() {
         let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
         // Between several operations, another fault may hide it.
@@ -378,7 +378,7 @@ fn what_is_left(cause: &Diagnosis) -> String {
 }
 
 /// The ids that were tried, the nearest first, with what each leaves if `verbose`.
-fn tried(found: &Explained, verbose: bool) -> Vec<String> {
+fn tried_causes(found: &Explained, verbose: bool) -> Vec<String> {
     let mut tried: Vec<&Tried> = found.tried.iter().collect();
     if found.diagnosis.cause.is_none() {
         // Without the nearest ones, which are printed anyway.

@@ -12,7 +12,7 @@ const LEAST: f64 = 1e-18;
 
 /// The charts.
 pub(crate) fn plots(listed: &[MapEntry<'_>]) -> Vec<Plot> {
-    let of_stream = |place: &MapEntry<'_>| along(&place.tap).map(|x| (place.tap.stack(), x));
+    let of_stream = |place: &MapEntry<'_>| position_in_stream(&place.tap).map(|x| (place.tap.stack(), x));
     let mut stacks: Vec<&'static str> = Vec::new();
     for (stack, _) in listed.iter().filter_map(of_stream) {
         if !stacks.contains(&stack) {
@@ -23,7 +23,7 @@ pub(crate) fn plots(listed: &[MapEntry<'_>]) -> Vec<Plot> {
 }
 
 /// The place of a tap along the stream: layer n ends at n + 1.
-fn along(tap: &Tap) -> Option<f64> {
+fn position_in_stream(tap: &Tap) -> Option<f64> {
     match (tap.role(), tap.layer) {
         (Site::H0, _) => Some(0.0),
         (Site::HAttn, Some(layer)) => Some(f64::from(layer) + 0.5),
@@ -37,7 +37,9 @@ fn plot(listed: &[MapEntry<'_>], stack: &str) -> Option<Plot> {
         let mut points: Vec<(f64, f64, String)> = Vec::new();
         for place in listed.iter().filter(|place| place.phase == phase) {
             let tap = &place.tap;
-            let (Some(x), Some(y)) = (along(tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
+            let (Some(x), Some(y)) = (position_in_stream(tap).filter(|_| tap.stack() == stack), value(place)) else {
+                continue;
+            };
             let point = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
             let y = if y.is_nan() { f64::INFINITY } else { y };
             // The worst of several steps.

@@ -20,7 +20,7 @@ use crate::render::html::findings::Card;
 use crate::render::html::grid::{Grid, MapEntry};
 use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
-use crate::render::screen::{about, agreement, beside_noise};
+use crate::render::screen::{agreement, beside_noise, metadata_in_brackets};
 use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, ReplayInputs as Replayed, Verdict};
 use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
@@ -95,7 +95,7 @@ impl Page<'_> {
     }
 
     fn text(&self) -> Result<String> {
-        let listed = self.listed();
+        let listed = self.list_taps();
         let first = self.first(&listed);
         let mut shown = PageTaps::default();
         let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
@@ -120,7 +120,7 @@ impl Page<'_> {
             Some(true) => ("gate passed".to_owned(), "parity"),
             Some(false) => ("gate failed".to_owned(), "diverged"),
             None if !self.failed.is_empty() && verdict == Verdict::Parity => ("failed".to_owned(), "diverged"),
-            None => (verdict_word.to_owned() + &self.loosened(), verdict_word),
+            None => (verdict_word.to_owned() + &self.coarser_profile_note(), verdict_word),
         };
         let filled = PageTemplate {
             title: format!("{shown}: {}", candidate.path),
@@ -155,7 +155,7 @@ impl Page<'_> {
     }
 
     /// Every tap, with where in the run it is.
-    fn listed(&self) -> Vec<MapEntry<'_>> {
+    fn list_taps(&self) -> Vec<MapEntry<'_>> {
         let alignment = self.compared.and_then(|(judged, _)| judged.report.alignment.as_deref());
         match self.compared {
             Some((_, told)) => told.taps.iter().map(|entry| MapEntry::new(entry, alignment)).collect(),
@@ -207,7 +207,7 @@ impl Page<'_> {
     fn facts(&self) -> Vec<Line> {
         let (reference, candidate) = self.provenance();
         let mut facts: Vec<Line> = Vec::new();
-        let described = |dump: &Provenance| format!("{} {}", dump.path, about(dump));
+        let described = |dump: &Provenance| format!("{} {}", dump.path, metadata_in_brackets(dump));
         facts.extend(reference.map(|reference| Line::new("reference", described(reference))));
         let judged = self.judged();
         if let Some(judged) = judged {
@@ -236,7 +236,7 @@ impl Page<'_> {
     }
 
     /// A note that only the candidate's own metadata asks for so coarse a profile.
-    fn loosened(&self) -> String {
+    fn coarser_profile_note(&self) -> String {
         self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.coarser_profile))
     }
 
