@@ -41,11 +41,13 @@ mod taps;
 mod tolerance;
 mod words;
 
-pub use align::chunks::{Aligned, CellsOf, ChunkAlignment, Parting, Unaligned, align};
+pub use align::chunks::{Aligned, CellsOf, ChunkAlignment, TokenDivergence, Unaligned, align};
 pub use expert::is_of_expert;
-pub use experts::{ExpertPiece, ExpertRows, Right, RowVotes, SiteRows, right_readings, row_distance, split_experts};
+pub use experts::{
+    ExpertPiece, ExpertRows, RightReading, RowVotes, SiteRows, right_readings, row_distance, split_experts,
+};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
-pub use inspect::{FUTURE_ATTENDED, InspectFinding, Inspection, Sureness, inspect};
+pub use inspect::{Certainty, FUTURE_ATTENDED, InspectFinding, Inspection, inspect};
 pub use judge::choice::{choice_margin, margin_of_best};
 pub use judge::inherited::Inherited;
 pub use judge::kept::beyond_the_profile;
@@ -62,7 +64,7 @@ pub use layout::types::{Layout, layout_notes};
 pub use pipeline::{InReferenceOrder, compare, graph_of};
 pub use propose::names::{Alias, Naming, NextTap, Proposal, ProposalBasis, propose, unnamed};
 pub use report::anatomy::{Anatomy, Change, RankError, Transform, anatomy};
-pub use report::detail::{Apart, Bars, Maps, Spread, TapDetail};
+pub use report::detail::{DifferenceHistogram, GroupErrors, ProbabilityMaps, TapDetail, ValuePair};
 pub use report::log::{LogEntry, Stage, Standing};
 pub use report::noise::{Noise, TapNoise};
 pub use report::reason::{OtherChoice, RankShortfall, Reason, Warning};
@@ -78,7 +80,7 @@ pub use run::seen_padding::{SeenPadding, seen_padding};
 pub use run::shown_cache::{ShownCache, shown_cache};
 pub use run::side::Side;
 pub use run::slice::{AxisUnknown, CutError};
-pub use run::steps::{Chunks, Contradiction, Misaligned, Unwitnessed};
+pub use run::steps::{Chunks, Contradiction, Misaligned, UnknownPositions};
 pub use run::tokens::{TokenEdits, token_edits};
 pub use taps::choice::{CHOICE, WEIGHTS};
 pub use taps::context::Options;

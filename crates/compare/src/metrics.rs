@@ -58,7 +58,7 @@ pub struct Peak {
 
 /// How often something occurred, and the flat index where it first occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
+pub struct Occurrences {
     /// Number of pairs.
     pub count: usize,
     /// Index of the first.
@@ -69,17 +69,17 @@ pub struct Tally {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NonFinite {
     /// The reference is NaN.
-    pub nan_reference: Tally,
+    pub nan_reference: Occurrences,
     /// The candidate is NaN.
-    pub nan_candidate: Tally,
+    pub nan_candidate: Occurrences,
     /// The reference is infinite, the candidate finite.
-    pub inf_reference: Tally,
+    pub inf_reference: Occurrences,
     /// The candidate is infinite, the reference finite.
-    pub inf_candidate: Tally,
+    pub inf_candidate: Occurrences,
     /// Both are infinite, of opposite sign.
-    pub inf_sign: Tally,
+    pub inf_sign: Occurrences,
     /// Both are the same infinity: these agree.
-    pub inf_equal: Tally,
+    pub inf_equal: Occurrences,
 }
 
 /// The factor that best explains a candidate, see [`Metrics::best_factor`].
@@ -306,7 +306,7 @@ impl NonFinite {
     }
 }
 
-impl Tally {
+impl Occurrences {
     fn add(&mut self, index: usize) {
         self.count += 1;
         self.first.get_or_insert(index);

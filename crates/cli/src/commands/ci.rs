@@ -11,7 +11,7 @@ use crate::commands::compare::matching_none;
 use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::render::github;
 use crate::render::junit;
-use crate::report::{Outcome, RequiredUnchecked};
+use crate::report::{CiOutcome, RequiredUnchecked};
 use crate::words::{safe, shorten, taps_in_words};
 
 /// Arguments of the commands that run in CI.
@@ -103,7 +103,7 @@ impl CiArgs {
     /// When it cannot be printed or written.
     pub(crate) fn write_outcome(
         &self,
-        outcome: &Outcome<'_>,
+        outcome: &CiOutcome<'_>,
         screen: impl Fn() -> String,
         inputs: &Inputs,
     ) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::commands::join::write_part;
 use crate::output::{Inputs, exit, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
-use crate::report::{Compare, Failure, Outcome};
+use crate::report::{CiFailure, CiOutcome, Compare};
 use crate::session::pair::PairArgs;
 use crate::session::{Comparison, Session, TOOLS, Tools};
 
@@ -150,7 +150,7 @@ pub(crate) fn show(
     let report = &judged.report;
     let unchecked = report.verdict == Verdict::Parity && !unmet.is_empty();
     let concluded = if unchecked { "failed" } else { report.verdict.name() };
-    let outcome = Outcome { report, concluded, failures: Failure::from_report(report, &unmet), held: false };
+    let outcome = CiOutcome { report, concluded, failures: CiFailure::from_report(report, &unmet), held: false };
     args.ci.write_outcome(&outcome, || screen.to_plain(), &inputs)?;
     Ok(with_unmet(finish(&judged)?, &unmet))
 }

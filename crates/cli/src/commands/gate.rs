@@ -13,7 +13,7 @@ use crate::commands::{in_lines, print_lines};
 use crate::output::{DIVERGED, Inputs, PARITY, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
-use crate::report::{Failure, Gate, Outcome, RequiredUnchecked, not_checked};
+use crate::report::{CiFailure, CiOutcome, Gate, RequiredUnchecked, not_checked};
 use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
@@ -71,10 +71,10 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     inputs.refuse_inputs_as_outputs(files)?;
     let by = args.by.clone().or_else(whoever_runs_this);
     let accepted_now = Accepted::new(by.as_deref(), args.reason.as_deref());
-    for (option, told, kept) in
+    for (option, text, kept) in
         [("--reason", &args.reason, &accepted_now.because), ("--by", &args.by, &accepted_now.by)]
     {
-        if told.is_some() && kept.is_none() {
+        if text.is_some() && kept.is_none() {
             bail!("{option}: says nothing");
         }
     }
@@ -116,7 +116,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     };
     let failures = failures(&judged, &regressions, is_accepted, unmet);
     args.ci.write_outcome(
-        &Outcome { report: &judged.report, concluded, failures, held: is_accepted },
+        &CiOutcome { report: &judged.report, concluded, failures, held: is_accepted },
         || match report.passed {
             true => anstream::adapter::strip_str(&passed()).to_string(),
             false => render(&judged, Detail::Folded).to_plain() + &worse_in_words,
@@ -218,9 +218,9 @@ fn failures(
     regressions: &[Regression],
     is_accepted: bool,
     unmet: &[RequiredUnchecked],
-) -> Vec<Failure> {
+) -> Vec<CiFailure> {
     let report = &judged.report;
-    let worse = regressions.iter().map(|worse| Failure {
+    let worse = regressions.iter().map(|worse| CiFailure {
         place: report.name(worse.place),
         kind: worse.kind(),
         message: format!(
@@ -231,7 +231,7 @@ fn failures(
         ),
     });
     let others =
-        Failure::from_report(report, unmet).into_iter().filter(|failure| !is_accepted || failure.kind != "diverged");
+        CiFailure::from_report(report, unmet).into_iter().filter(|failure| !is_accepted || failure.kind != "diverged");
     let mut reported = HashSet::new();
     worse.chain(others).filter(|failure| reported.insert(failure.place.clone())).collect()
 }

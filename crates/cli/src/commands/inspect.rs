@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anstyle::Style;
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{InspectFinding, Inspection, Sureness, inspect};
+use firstdiff_compare::{Certainty, InspectFinding, Inspection, inspect};
 use firstdiff_trace::{Rows, Site, Tap};
 
 use crate::output::{DIVERGED, Inputs, PARITY};
@@ -91,7 +91,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&report, &inspection, args.verbose).as_str())?;
     }
-    if inspection.count(Sureness::Certain) > 0 {
+    if inspection.count(Certainty::Certain) > 0 {
         return Ok(DIVERGED);
     }
     let incomplete = Incomplete::find_in(&[("the candidate", &dump)], None);
@@ -118,7 +118,7 @@ fn screen(report: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     if groups.len() > most {
         screen.line(&format!("  ... and {} more (-v shows all)", groups.len() - most));
     }
-    let [certain, likely, notes] = [Sureness::Certain, Sureness::Likely, Sureness::Note]
+    let [certain, likely, notes] = [Certainty::Certain, Certainty::Likely, Certainty::Note]
         .map(|sure| groups.iter().filter(|g| g[0].sure == sure).count());
     let counts = format!("{certain} certain, {likely} likely, {notes} to note");
     match certain + likely {
@@ -155,11 +155,11 @@ fn group_findings(inspection: &Inspection, verbose: bool) -> Vec<Vec<&InspectFin
     groups
 }
 
-fn style(sure: Sureness) -> Style {
+fn style(sure: Certainty) -> Style {
     match sure {
-        Sureness::Certain => BAD,
-        Sureness::Likely => WARN,
-        Sureness::Note => DIM,
+        Certainty::Certain => BAD,
+        Certainty::Likely => WARN,
+        Certainty::Note => DIM,
     }
 }
 

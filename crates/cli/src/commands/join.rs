@@ -44,7 +44,7 @@ struct CompareArguments {
 
 /// The first line of a part; the taps follow it.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct PartHeader {
     /// The version of the command that wrote it: another may judge differently.
     firstdiff: String,
     /// The arguments of `compare`, without the part.
@@ -76,7 +76,7 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
     bar.finish();
     let taps = judged.to_bytes()?;
     let firstdiff = env!("CARGO_PKG_VERSION").to_owned();
-    let head = Head { firstdiff, asked: compare_arguments()?, share, crc32: crc32fast::hash(&taps) };
+    let head = PartHeader { firstdiff, asked: compare_arguments()?, share, crc32: crc32fast::hash(&taps) };
     let mut bytes = serde_json::to_vec(&head)?;
     bytes.push(b'\n');
     bytes.extend(taps);
@@ -114,7 +114,7 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
 }
 
 pub(crate) fn run(args: JoinArgs) -> Result<u8> {
-    let parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(Head, JudgedShare)>>>()?;
+    let parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(PartHeader, JudgedShare)>>>()?;
     let [(first, _), ..] = &parts[..] else { bail!("no part is named") };
     for ((head, _), path) in parts.iter().zip(&args.parts) {
         ensure!(
@@ -139,11 +139,11 @@ pub(crate) fn run(args: JoinArgs) -> Result<u8> {
     show(&arguments.pair, arguments.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
 }
 
-fn read(path: &Path) -> Result<(Head, JudgedShare)> {
+fn read(path: &Path) -> Result<(PartHeader, JudgedShare)> {
     let bytes = firstdiff_trace::read_regular(path, LIMIT)?;
     let no_part = || format!("{}: not what `firstdiff compare --part` writes", path.display());
     let end = bytes.iter().position(|byte| *byte == b'\n').with_context(no_part)?;
-    let head: Head = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
+    let head: PartHeader = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
     let own = env!("CARGO_PKG_VERSION");
     ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
     let taps = &bytes[end + 1..];

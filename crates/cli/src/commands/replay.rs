@@ -147,9 +147,9 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
                 Some(_) => Some("another arithmetic of all products with weights".to_owned()),
                 None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
             };
-            let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
+            let parts: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
-            screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));
+            screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), parts.join(", ")));
             for line in report.arithmetic.iter().flat_map(|other| &other.words) {
                 screen.line(&format!("  {line}"));
             }

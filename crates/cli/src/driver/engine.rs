@@ -45,8 +45,8 @@ impl Question {
     }
 
     /// The question that a kept run answers, parsed from its texts.
-    fn parse(kept: &Value) -> Option<Question> {
-        let text = |name: &str| kept[name].as_str();
+    fn parse(fields: &Value) -> Option<Question> {
+        let text = |name: &str| fields[name].as_str();
         let taps: Option<Vec<Tap>> = text("taps")?.split(',').map(|tap| tap.parse().ok()).collect();
         let steps = match text("steps")? {
             "all" => (0, ANY_STEP),
@@ -69,7 +69,7 @@ impl Question {
 
 /// Why a run is of no use.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum EngineFailure {
     /// It ended with this status; these were its last lines.
     Status(String, Vec<String>),
     /// It did not end within this many seconds.
@@ -82,33 +82,33 @@ pub(crate) enum Failure {
     Others(String, Vec<String>),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for EngineFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, said) = match self {
-            Failure::Status(status, said) => (format!("the engine failed: {status}"), said),
-            Failure::Hung(seconds, said) => {
+        let (what, stderr) = match self {
+            EngineFailure::Status(status, said) => (format!("the engine failed: {status}"), said),
+            EngineFailure::Hung(seconds, said) => {
                 (format!("the engine did not end within {seconds} s and was stopped (--timeout)"), said)
             }
-            Failure::Silent(why, said) => (
+            EngineFailure::Silent(why, said) => (
                 format!(
                     "the engine ended well and wrote nothing that can be read into FIRSTDIFF_DIR ({why}): does it have a recorder, \
                      and is it compiled in?"
                 ),
                 said,
             ),
-            Failure::Torn(incomplete, said) => (
+            EngineFailure::Torn(incomplete, said) => (
                 format!("the engine ended well, and {incomplete}: was what records killed behind the shell's back?"),
                 said,
             ),
-            Failure::Others(asked, wrote) => {
+            EngineFailure::Others(asked, wrote) => {
                 let wrote: Vec<String> = wrote.iter().map(|name| safe(name)).collect();
                 return write!(f, "the engine wrote none of the taps asked for ({asked}), but {}", shorten(&wrote, 6));
             }
         };
-        match said.is_empty() {
+        match stderr.is_empty() {
             true => f.write_str(&what),
             false => {
-                write!(f, "{what}; its last words: {}", said.iter().map(|l| safe(l)).collect::<Vec<_>>().join(" | "))
+                write!(f, "{what}; its last words: {}", stderr.iter().map(|l| safe(l)).collect::<Vec<_>>().join(" | "))
             }
         }
     }
@@ -144,7 +144,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
-    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<EngineRun, Failure>> {
+    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<EngineRun, EngineFailure>> {
         let key = self.run_key(question, turn);
         let folder = self.runs.join(format!("{:016x}", fnv(key.as_bytes())));
         if turn == 0
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Makes a run in a folder of its own, and returns how many seconds it took.
-    fn start_run(&self, question: &Question, folder: &Path) -> Result<Result<f64, Failure>> {
+    fn start_run(&self, question: &Question, folder: &Path) -> Result<Result<f64, EngineFailure>> {
         fs::create_dir_all(folder.join("dump")).with_context(|| folder.display().to_string())?;
         let began = Instant::now();
         let outcome = self.run(question, folder)?;
@@ -192,7 +192,7 @@ impl Engine {
         &self,
         kept: &KeptRun,
         look: impl FnOnce(&Dump, &Dump) -> Result<T>,
-    ) -> Result<Result<T, Failure>> {
+    ) -> Result<Result<T, EngineFailure>> {
         let making = self.runs.join(format!("again.{}.tmp", std::process::id()));
         let looked = match self.start_run(&kept.question, &making)? {
             Ok(_) => {
@@ -240,7 +240,7 @@ impl Engine {
         .to_string()
     }
 
-    fn run(&self, question: &Question, folder: &Path) -> Result<Result<(), Failure>> {
+    fn run(&self, question: &Question, folder: &Path) -> Result<Result<(), EngineFailure>> {
         let absolute = std::path::absolute(folder.join("dump"))?;
         let environment = |command: &mut Command| {
             command.env("FIRSTDIFF_DIR", absolute).env("FIRSTDIFF_TAPS", question.taps_text());
@@ -275,8 +275,8 @@ impl Engine {
         bar.finish();
         let stderr = last_lines(&folder.join("stderr"));
         Ok(match ended {
-            None => Err(Failure::Hung(self.timeout.as_secs_f64(), stderr)),
-            Some(status) if !status.success() => Err(Failure::Status(status.to_string(), stderr)),
+            None => Err(EngineFailure::Hung(self.timeout.as_secs_f64(), stderr)),
+            Some(status) if !status.success() => Err(EngineFailure::Status(status.to_string(), stderr)),
             Some(_) => Ok(()),
         })
     }
@@ -300,24 +300,24 @@ fn names(question: &Question) -> Vec<String> {
 }
 
 /// Whether a dump was written with something in it that was requested.
-fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
+fn written(question: &Question, folder: &Path) -> Result<(), EngineFailure> {
     let dump = folder.join("dump");
     let stderr = || last_lines(&folder.join("stderr"));
     if fs::read_dir(&dump).map_or(true, |mut entries| entries.next().is_none()) {
-        return Err(Failure::Silent("it is empty".into(), stderr()));
+        return Err(EngineFailure::Silent("it is empty".into(), stderr()));
     }
     let opened = match open(&dump, &question.taps) {
         Ok(opened) => opened,
         Err(error) => {
             let error = error.to_string().replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR");
-            return Err(Failure::Silent(error, stderr()));
+            return Err(EngineFailure::Silent(error, stderr()));
         }
     };
     // An engine that ended by itself and successfully is done, even without finish().
     if opened.meta().ended_by_itself != Some(true)
         && let Some(incomplete) = Incomplete::find_in(&[("its", &opened)], None).notes().next()
     {
-        return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), stderr()));
+        return Err(EngineFailure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), stderr()));
     }
     if opened.all_entries().iter().any(|e| question.taps.contains(&e.tap)) {
         return Ok(());
@@ -326,8 +326,8 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     wrote.extend(opened.unmapped().iter().cloned());
     wrote.dedup();
     match wrote.is_empty() {
-        true => Err(Failure::Silent("it holds no tensor".into(), stderr())),
-        false => Err(Failure::Others(question.taps_text(), wrote)),
+        true => Err(EngineFailure::Silent("it holds no tensor".into(), stderr())),
+        false => Err(EngineFailure::Others(question.taps_text(), wrote)),
     }
 }
 

@@ -24,7 +24,7 @@ struct CollectedRows {
 
 /// A tap that two runs wrote with different bits.
 #[derive(Clone, Debug)]
-pub(crate) struct Wavering {
+pub(crate) struct UnrepeatedTap {
     pub(crate) place: Place,
     pub(crate) nmse: f64,
     pub(crate) max_abs_diff: f64,
@@ -41,7 +41,7 @@ pub(crate) struct CollectedTaps {
     /// The positions of each place that a run of this start wrote.
     fresh: BTreeMap<Place, BTreeSet<usize>>,
     /// Where two runs were furthest apart by no more than noise.
-    pub(crate) noise: Option<Wavering>,
+    pub(crate) noise: Option<UnrepeatedTap>,
     /// Whether a run wrote positions that were not requested.
     pub(crate) rows_ignored: bool,
     /// Whether a run wrote taps that were not requested.
@@ -65,7 +65,7 @@ impl CollectedTaps {
         run: &EngineRun,
         (tokens, last_step): (usize, u32),
         noise: impl Fn(Tap, DType) -> f64,
-    ) -> Result<Option<Wavering>> {
+    ) -> Result<Option<UnrepeatedTap>> {
         let mut wavering = None;
         self.meta.get_or_insert_with(|| run.dump.meta().clone());
         for entry in &run.entries {
@@ -102,7 +102,7 @@ impl CollectedTaps {
                 if !same_bits(&one, &other) {
                     let found = difference(place, &one, &other);
                     if found.nmse <= noise(place.tap, old.dtype) {
-                        let larger = |old: &Wavering| old.nmse >= found.nmse;
+                        let larger = |old: &UnrepeatedTap| old.nmse >= found.nmse;
                         self.noise = self.noise.take().filter(larger).or(Some(found));
                     } else {
                         wavering.get_or_insert(found);
@@ -298,7 +298,7 @@ pub(crate) fn same_bits(one: &[f64], other: &[f64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-fn difference(place: Place, one: &[f64], other: &[f64]) -> Wavering {
+fn difference(place: Place, one: &[f64], other: &[f64]) -> UnrepeatedTap {
     let (mut error, mut energy, mut most) = (0.0, 0.0, 0.0f64);
     for (a, b) in one.iter().zip(other) {
         let finite = a.is_finite() && b.is_finite();
@@ -312,7 +312,7 @@ fn difference(place: Place, one: &[f64], other: &[f64]) -> Wavering {
         (error, most) = (error + d * d, most.max(d));
         energy += if a.is_finite() { a * a } else { 0.0 };
     }
-    Wavering { place, nmse: Squares { error, energy }.nmse(), max_abs_diff: most }
+    UnrepeatedTap { place, nmse: Squares { error, energy }.nmse(), max_abs_diff: most }
 }
 
 #[cfg(test)]

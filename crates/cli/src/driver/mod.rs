@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::{Extent, Place, Profile, allowed_nmse};
 use firstdiff_trace::{DType, Meta, Tap};
 
-use crate::driver::engine::{Engine, EngineRun, Failure, Question};
+use crate::driver::engine::{Engine, EngineFailure, EngineRun, Question};
 use crate::driver::evidence::{CollectedTaps, size};
-use crate::driver::kept::{KeptRuns, Trust, compared};
+use crate::driver::kept::{KeptRuns, KeptRunsCheck, compared};
 use crate::render::screen::Screen;
 
 /// How much two runs of one engine may differ and still be judged, as a share of a tap's tolerance.
@@ -28,7 +28,7 @@ const FINISHED: &str = "finished";
 
 /// The engine, and how it is to be run.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct EngineOptions {
     /// Its command line, for the shell.
     pub(crate) command: String,
     /// Seconds that a run may take.
@@ -39,7 +39,7 @@ pub(crate) struct Asking {
     pub(crate) fresh: bool,
 }
 
-impl Asking {
+impl EngineOptions {
     /// Refuses an invalid time limit.
     ///
     /// # Errors
@@ -125,14 +125,14 @@ pub(crate) enum EarlierRuns {
     /// They may be used.
     Usable,
     /// They may not be used.
-    Useless(Trust),
+    Useless(KeptRunsCheck),
     /// The one that was to be repeated failed.
-    Failed(Failure),
+    Failed(EngineFailure),
 }
 
 impl Driver {
     /// An engine that has not been asked yet.
-    pub(crate) fn new(asking: &Asking, feed: Vec<(&'static str, String)>, quiet: bool) -> Driver {
+    pub(crate) fn new(asking: &EngineOptions, feed: Vec<(&'static str, String)>, quiet: bool) -> Driver {
         let engine = Engine {
             command: asking.command.clone(),
             timeout: Duration::from_secs_f64(asking.timeout),
@@ -173,13 +173,13 @@ impl Driver {
         })?;
         let trust = match looked {
             Ok(trust) => trust,
-            Err(Failure::Others(..) | Failure::Silent(..)) => Trust::Otherwise,
+            Err(EngineFailure::Others(..) | EngineFailure::Silent(..)) => KeptRunsCheck::Otherwise,
             Err(failure) => return Ok(EarlierRuns::Failed(failure)),
         };
         self.evidence.bytes += bytes;
-        self.kept_runs = KeptRuns::new(&runs, Trust::Same);
+        self.kept_runs = KeptRuns::new(&runs, KeptRunsCheck::Same);
         Ok(match trust {
-            Trust::Same => EarlierRuns::Usable,
+            KeptRunsCheck::Same => EarlierRuns::Usable,
             other => EarlierRuns::Useless(other),
         })
     }
@@ -188,7 +188,7 @@ impl Driver {
     ///
     /// # Errors
     /// When the folder of the runs cannot be emptied.
-    pub(crate) fn discard(&mut self, why: Trust) -> Result<()> {
+    pub(crate) fn discard(&mut self, why: KeptRunsCheck) -> Result<()> {
         self.engine.remove_earlier_runs()?;
         let bytes = self.evidence.bytes;
         self.evidence = CollectedTaps::default();

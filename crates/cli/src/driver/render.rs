@@ -6,8 +6,8 @@ use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport, number
 use firstdiff_trace::Tap;
 
 use crate::driver::engine::ANY_STEP;
-use crate::driver::evidence::Wavering;
-use crate::driver::kept::Trust;
+use crate::driver::evidence::UnrepeatedTap;
+use crate::driver::kept::KeptRunsCheck;
 use crate::driver::{Driver, RunSummary};
 use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
 use crate::report::EngineRunReport;
@@ -28,7 +28,7 @@ pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
 pub(crate) fn kept_runs_note(driver: &Driver) -> Screen {
     let mut screen = Screen::default();
     if let Some(kept) = &driver.kept_runs {
-        let style = if matches!(kept.trust, Trust::Same) { DIM } else { WARN };
+        let style = if matches!(kept.trust, KeptRunsCheck::Same) { DIM } else { WARN };
         screen.line(&paint(style, &format!("kept runs  {}", kept.in_words())));
         screen.line("");
     }
@@ -52,8 +52,8 @@ pub(crate) fn run_line(number: usize, run: &RunSummary) -> Screen {
         (0, last) => format!("{rows}, steps 0-{last}"),
         (first, last) => format!("decode steps {first}-{last}"),
     };
-    let kept = if run.kept { ", kept from before" } else { "" };
-    let cost = paint(DIM, &format!("({}{kept})", in_bytes(run.bytes)));
+    let kept_note = if run.kept { ", kept from before" } else { "" };
+    let cost = paint(DIM, &format!("({}{kept_note})", in_bytes(run.bytes)));
     screen.line(&format!("  run {number}  {place}: {}  {cost}", run.result));
     screen
 }
@@ -114,7 +114,7 @@ fn positions(alignment: &ChunkAlignment, cells: &[usize]) -> String {
 }
 
 /// The message that two runs differ.
-pub(crate) fn nondeterminism_text(wavering: &Wavering) -> String {
+pub(crate) fn nondeterminism_text(wavering: &UnrepeatedTap) -> String {
     format!(
         "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
          fixed (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{InspectFinding, Inspection, Sureness};
+use firstdiff_compare::{Certainty, InspectFinding, Inspection};
 use firstdiff_trace::{Dump, stored_name};
 use serde::Serialize;
 
@@ -116,14 +116,14 @@ impl InspectFindingReport {
 
 impl FindingCounts {
     fn count(inspection: &Inspection) -> FindingCounts {
-        let count = |sure: Sureness| {
+        let count = |sure: Certainty| {
             let kinds = inspection.findings.iter().filter(|f| f.sure == sure).map(|f| (f.what, f.points_to));
             kinds.collect::<BTreeSet<_>>().len()
         };
         FindingCounts {
-            certain: count(Sureness::Certain),
-            likely: count(Sureness::Likely),
-            note: count(Sureness::Note),
+            certain: count(Certainty::Certain),
+            likely: count(Certainty::Likely),
+            note: count(Certainty::Note),
         }
     }
 }
@@ -131,7 +131,7 @@ impl FindingCounts {
 /// The next step for the most certain finding.
 fn next(dump: &Dump, inspection: &Inspection) -> String {
     let path = safe(&dump.path().to_string_lossy());
-    match inspection.findings.iter().min_by_key(|f| f.sure).filter(|f| f.sure != Sureness::Note) {
+    match inspection.findings.iter().min_by_key(|f| f.sure).filter(|f| f.sure != Certainty::Note) {
         Some(first) => format!(
             "look at what makes {} first, and inspect again; `firstdiff replay MODEL {path}` judges every operation by itself",
             first.place

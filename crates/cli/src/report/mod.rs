@@ -15,14 +15,14 @@ mod weights;
 mod written;
 
 pub use align::Align;
-pub use bisect::{Bisect, EngineRunReport, Judgement, KeptRuns, NoAnswer, SeenWhole, Unrepeated};
+pub use bisect::{Bisect, BisectComparison, EngineRunReport, KeptRuns, NoAnswer, SeenWhole, Unrepeated};
 pub(crate) use explain::where_of;
 pub use explain::{CompareAndExplain, EngineQueries, Explain, Explained, OfReference, Tried};
 pub use firstdiff_parity::report::*;
 pub use gate::{Gate, RegressionReport};
 pub use inspect::{FindingCounts, Inspect, InspectFindingReport};
-pub(crate) use outcome::{Failure, Outcome};
+pub(crate) use outcome::{CiFailure, CiOutcome};
 pub use replay::{Architecture, Fit, Replay, ReplayInputs, ReplayedTap, WrongOperation};
 pub use show::{Map, NoHead, Show, TensorSummary};
-pub use weights::{Difference, NotChecked, Tensor, TensorCounts, Unlike, WeightFile, Weights};
+pub use weights::{Difference, NotChecked, Tensor, TensorCounts, UnrelatedMatrices, WeightFile, Weights};
 pub use written::{Dump, Import};

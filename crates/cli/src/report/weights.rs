@@ -27,7 +27,7 @@ pub struct Weights {
     /// Whether nearly all matrices are unlike, and no known mistake explains them.
     pub another_model: bool,
     /// How many are unlike, where that is so.
-    pub unlike: Option<Unlike>,
+    pub unlike: Option<UnrelatedMatrices>,
     /// What is wrong.
     pub findings: Vec<Difference>,
     /// Every tensor of both.
@@ -55,7 +55,7 @@ pub struct WeightFile {
 
 /// Matrices that have nothing in common.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Unlike {
+pub struct UnrelatedMatrices {
     /// How many.
     pub unlike: usize,
     /// Of how many.
@@ -134,7 +134,7 @@ impl Weights {
             b: WeightFile::new(&sides[1]),
             counts: TensorCounts::count(comparison),
             another_model: comparison.another_model().is_some(),
-            unlike: comparison.another_model().map(|found| Unlike { unlike: found.unlike, of: found.of }),
+            unlike: comparison.another_model().map(|found| UnrelatedMatrices { unlike: found.unlike, of: found.of }),
             findings: comparison.findings.iter().map(Difference::new).collect(),
             tensors: comparison.tensors.iter().map(Tensor::new).collect(),
             not_checked: NotChecked::all(comparison),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::{Profile as Named, seen_padding};
+use firstdiff_compare::{Profile as NamedProfile, seen_padding};
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, tap_names};
@@ -14,7 +14,7 @@ use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
 use crate::session::is_recorded;
 use crate::session::reading::{ReadingArgs, take_sequence, token};
-use crate::session::source::{Recorded, Source, refuse_weights};
+use crate::session::source::{RecordedProgram, Source, refuse_weights};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct CandidateArgs {
     pub(crate) candidate: Option<PathBuf>,
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
     #[arg(long)]
-    pub(crate) profile: Option<Named>,
+    pub(crate) profile: Option<NamedProfile>,
     /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0, e4m3 [default: what the dump says, else what fits]
     #[arg(long)]
     pub(crate) cache: Option<Cache>,
@@ -47,13 +47,13 @@ pub(crate) struct CandidateArgs {
 }
 
 /// The model's profile of that name.
-pub(crate) fn model_profile(named: Named, cache: Cache) -> Profile {
+pub(crate) fn model_profile(named: NamedProfile, cache: Cache) -> Profile {
     match named {
-        Named::Exact => Profile::Exact,
-        Named::F32 => Profile::F32,
-        Named::F16 => Profile::F16,
-        Named::Bf16 => Profile::Bf16,
-        Named::Ggml => Profile::Ggml { cache },
+        NamedProfile::Exact => Profile::Exact,
+        NamedProfile::F32 => Profile::F32,
+        NamedProfile::F16 => Profile::F16,
+        NamedProfile::Bf16 => Profile::Bf16,
+        NamedProfile::Ggml => Profile::Ggml { cache },
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct ReplayInput {
     pub(crate) path: PathBuf,
     pub(crate) source: Source,
     pub(crate) dump: Dump,
-    pub(crate) named: Named,
+    pub(crate) named: NamedProfile,
     pub(crate) why: String,
     /// Whether only the dump's own metadata asks for a profile as coarse as this.
     pub(crate) coarser_profile: Option<CoarserProfile>,
@@ -113,7 +113,7 @@ impl CandidateArgs {
             None => declared(&model, &dump)?,
         };
         // In the coarser profiles, f16's rounding is the engine's own, and hides no rounding by the printer.
-        let dump = if matches!(named, Named::Exact | Named::F32) { dump.printed_as_f16() } else { dump };
+        let dump = if matches!(named, NamedProfile::Exact | NamedProfile::F32) { dump.printed_as_f16() } else { dump };
         let mut warnings = warnings;
         let cache = match args.cache {
             Some(cache) => Some(cache),
@@ -191,7 +191,7 @@ impl CandidateArgs {
 /// A candidate with the program that its reference ran.
 fn open_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
-    let (recorded, why, loosened) = Recorded::open(&args)?;
+    let (recorded, why, loosened) = RecordedProgram::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));
     Ok(ReplayInput {
@@ -239,18 +239,18 @@ impl ReplayInput {
 fn declared_tokens(given: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
     let declared = dump.meta().tokens.clone()?;
     let later = dump.entries().last().is_some_and(|e| e.step > 0);
-    let Some(asked) = given.as_ref().filter(|asked| later && asked.len() > declared.len()) else {
+    let Some(ids) = given.as_ref().filter(|asked| later && asked.len() > declared.len()) else {
         return Some(declared);
     };
     let all: Vec<i64> = declared.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
-    let rest = asked.iter().skip(all.len()).map(|&id| i64::from(id));
+    let rest = ids.iter().skip(all.len()).map(|&id| i64::from(id));
     Some(all.iter().copied().chain(rest).collect())
 }
 
 /// Token ids as given, or as the dump declares; the two may not differ.
 fn given_or_declared(given: &Option<Vec<u32>>, declared: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
-    let told = declared.map(crate::session::ids).transpose()?;
-    match (given, told) {
+    let declared_ids = declared.map(crate::session::ids).transpose()?;
+    match (given, declared_ids) {
         (Some(asked), Some(told)) if *asked != told => {
             let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
             bail!(
@@ -342,15 +342,19 @@ pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<ProfileChoice> {
     let precision = crate::session::arithmetic::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
-    let coarse = matches!(precision, Some(Named::F16 | Named::Bf16 | Named::Ggml));
-    let choice =
-        |profile: Named, reason: &str| ProfileChoice { reason: reason.into(), ..ProfileChoice::by_user(profile) };
+    let coarse = matches!(precision, Some(NamedProfile::F16 | NamedProfile::Bf16 | NamedProfile::Ggml));
+    let choice = |profile: NamedProfile, reason: &str| ProfileChoice {
+        reason: reason.into(),
+        ..ProfileChoice::by_user(profile)
+    };
     if llama_cpp && coarse && model.format == Format::Gguf {
-        return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
+        return Ok(choice(NamedProfile::Ggml, "llama.cpp's own arithmetic"));
     }
     Ok(match precision {
         // The profile in which llama.cpp runs a GGUF.
-        Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
+        Some(NamedProfile::Ggml) if model.format == Format::Gguf => {
+            choice(NamedProfile::Ggml, "the candidate's dump.json")
+        }
         Some(profile) => ProfileChoice::candidates(profile, dump, None),
         None => ProfileChoice::undeclared(dump),
     })

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{CellsOf, FUTURE_ATTENDED, InspectFinding, Inspection, Place, Status, Sureness, number};
+use firstdiff_compare::{CellsOf, Certainty, FUTURE_ATTENDED, InspectFinding, Inspection, Place, Status, number};
 use firstdiff_explain::program::{Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
 use firstdiff_program::{DType, Kind, Operand, Program, ProgramTap, Slice, Tensor, Values, View, WeightError, Weights};
@@ -111,7 +111,7 @@ impl OwnProgram {
         // Whether queries see later keys is defined by the program.
         inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_computed_by_program(finding));
         for finding in inspection.findings.iter_mut().filter(|finding| self.is_computed_by_program(finding)) {
-            finding.sure = Sureness::Note;
+            finding.sure = Certainty::Note;
             finding.points_to = "the program in this dump does so itself";
         }
         inspection.findings.extend(self.replayed.values().filter_map(not_its_program));
@@ -145,7 +145,7 @@ impl OwnProgram {
 /// NaN and the like remain findings, however they were computed.
 fn may_be_meant(finding: &InspectFinding) -> bool {
     const OF_NUMBERS: [&str; 3] = ["not-finite", "absurd-values", "empty"];
-    finding.sure != Sureness::Note && !OF_NUMBERS.contains(&finding.what)
+    finding.sure != Certainty::Note && !OF_NUMBERS.contains(&finding.what)
 }
 
 /// Whether it is what the program computes from other taps of the dump.
@@ -168,7 +168,7 @@ fn not_its_program(tap: &Replayed) -> Option<InspectFinding> {
         let nmse = report.metrics.and_then(|metrics| metrics.nmse());
         let size = nmse.map_or_else(String::new, |nmse| format!(" (NMSE {})", number(nmse)));
         InspectFinding {
-            sure: Sureness::Likely,
+            sure: Certainty::Likely,
             what: "not-its-program",
             place: report.place,
             others: tap.from.clone(),

@@ -142,13 +142,13 @@ impl ReplaySession {
     /// What was recorded and could not be read, and what must not pass whatever was judged.
     fn not_read_notes(&self) -> Option<String> {
         let dump = &self.input.dump;
-        let apart = dump.ranks().and_then(|ranks| {
+        let not_joined = dump.ranks().and_then(|ranks| {
             let (step, tap) = ranks.not_joined().next()?;
             Some((Place { step, tap }, ranks.why_not_joined(tap, step)?))
         });
         let doubted = || dump.doubts().first_key_value();
         let doubted = || doubted().map(|(&(step, tap), what)| (Place { step, tap }, what.as_str()));
-        let (place, what) = apart.or_else(doubted)?;
+        let (place, what) = not_joined.or_else(doubted)?;
         Some(format!("{place}: {what}; what could be judged is right"))
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{CellsOf, Profile as Named, Report, Status, TapReport, Verdict};
+use firstdiff_compare::{CellsOf, Profile as NamedProfile, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
@@ -23,11 +23,11 @@ pub(crate) enum Source {
     /// A model that is read as a Plan, and how to judge by it.
     Plan { model: Box<Model>, options: Options },
     /// The program that the reference ran.
-    Program(Box<Recorded>),
+    Program(Box<RecordedProgram>),
 }
 
 /// A reference's dump with its program and weights, and its comparison with the candidate.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedProgram {
     program: Program,
     weights: ModelFolder,
     session: Session,
@@ -124,12 +124,12 @@ impl Source {
     }
 }
 
-impl Recorded {
+impl RecordedProgram {
     /// Opens all, and compares the two dumps: that shows how to read the candidate's tensors. Also returns why the profile was chosen.
     ///
     /// # Errors
     /// When something cannot be read, or the two runs are not of the same tokens.
-    pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<CoarserProfile>)> {
+    pub(crate) fn open(args: &CandidateArgs) -> Result<(RecordedProgram, String, Option<CoarserProfile>)> {
         let (folder, candidate) = (&args.model, args.candidate()?);
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         let path = program_weights(folder, args.weights.as_deref(), &program)?;
@@ -165,10 +165,10 @@ impl Recorded {
             bail!("incomparable: {}: {reason}", candidate.display());
         }
         let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.coarser_profile);
-        Ok((Recorded { program, weights, session: judged.session, report: judged.report }, why, loosened))
+        Ok((RecordedProgram { program, weights, session: judged.session, report: judged.report }, why, loosened))
     }
 
-    pub(crate) fn profile(&self) -> Named {
+    pub(crate) fn profile(&self) -> NamedProfile {
         self.session.options.profile
     }
 

@@ -117,8 +117,8 @@ pub fn align(cell_kind: CellsOf, reference: Dump, candidate: Dump, rows: Option<
 
 /// The chunks of both runs, and the position from which they were fed different tokens (which `edits` may give). `None` where the chunks are unknown, or are
 /// the same as far as both runs go and no token differs.
-type Parted = Option<(Chunks, Chunks, Option<usize>)>;
-fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<Parted, DumpError> {
+type OtherChunks = Option<(Chunks, Chunks, Option<usize>)>;
+fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<OtherChunks, DumpError> {
     let Some(ours) = Chunks::find(reference) else { return Ok(None) };
     let Some(theirs) = chunks(candidate, reference, &ours) else { return Ok(None) };
     let ids_known = ours.ids.is_some() && theirs.ids.is_some();
@@ -156,13 +156,13 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
 
 impl ChunkAlignment {
     /// Why nothing is reported for the positions from [`ChunkAlignment::tokens_differ_at`] on.
-    pub(crate) fn parting(&self) -> Option<Parting> {
+    pub(crate) fn parting(&self) -> Option<TokenDivergence> {
         let at = self.tokens_differ_at?;
         let ids_known = self.reference.ids.is_some() && self.candidate.ids.is_some();
         Some(match ids_known {
-            true => Parting::Ids { at },
-            false if at == 0 => Parting::Moved,
-            false => Parting::Embeddings { at },
+            true => TokenDivergence::Ids { at },
+            false if at == 0 => TokenDivergence::Moved,
+            false => TokenDivergence::Embeddings { at },
         })
     }
 
@@ -280,8 +280,8 @@ impl<'a> ChunkedRun<'a> {
         if entry.tap.site == Site::Qk {
             return keys(entry).or_else(|| of_side(other, &|_| true)).map(|_| cell.end);
         }
-        let alike = |other: &Entry| heads(other) == heads(entry);
-        Some(of_side(self, &alike)?.max(of_side(other, &alike)?))
+        let has_equal_heads = |other: &Entry| heads(other) == heads(entry);
+        Some(of_side(self, &has_equal_heads)?.max(of_side(other, &has_equal_heads)?))
     }
 
     /// The dump of the cells. Open taps that cannot be cut stay whole, and are not compared.
@@ -442,19 +442,19 @@ const KEPT: usize = 256 << 20;
 
 impl Reader {
     fn tensor(&self, tap: Tap, step: u32) -> Result<Tensor, DumpError> {
-        let mut kept = self.kept_cells.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tensor) = kept.1.get(&(tap, step)) {
+        let mut cached = self.kept_cells.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tensor) = cached.1.get(&(tap, step)) {
             return Ok(tensor.clone());
         }
         let entry = self.dump.entry(tap, step).ok_or_else(|| self.changed())?;
         let tensor = self.dump.read(&entry)?;
         let size = tensor.shape().iter().product::<usize>() * tensor.dtype().size();
-        if kept.0 + size > KEPT {
-            *kept = (0, HashMap::new());
+        if cached.0 + size > KEPT {
+            *cached = (0, HashMap::new());
         }
         if size <= KEPT {
-            kept.0 += size;
-            kept.1.insert((tap, step), tensor.clone());
+            cached.0 += size;
+            cached.1.insert((tap, step), tensor.clone());
         }
         Ok(tensor)
     }
@@ -470,7 +470,7 @@ pub enum Unaligned {
     /// The positions of one side's step could not be cut out of its tensor.
     NotCut(CutError),
     /// The two runs were fed different tokens from a position on.
-    Parted(Parting),
+    Parted(TokenDivergence),
 }
 
 impl fmt::Display for Unaligned {
@@ -484,7 +484,7 @@ impl fmt::Display for Unaligned {
 
 /// From where on two runs were fed different tokens, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum TokenDivergence {
     /// By the token ids that both record.
     Ids {
         /// The first position.
@@ -499,15 +499,15 @@ pub enum Parting {
     Moved,
 }
 
-impl fmt::Display for Parting {
+impl fmt::Display for TokenDivergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Parting::Ids { at } => write!(f, "the two runs were fed different tokens from position {at} on"),
-            Parting::Moved => f.write_str(
+            TokenDivergence::Ids { at } => write!(f, "the two runs were fed different tokens from position {at} on"),
+            TokenDivergence::Moved => f.write_str(
                 "the embeddings of one are those of the other's tokens at other positions: its prompt is padded on the left, or has more or fewer tokens in front \
                  (--tokens)",
             ),
-            Parting::Embeddings { at } => write!(
+            TokenDivergence::Embeddings { at } => write!(
                 f,
                 "the embeddings are those of the same tokens before position {at}, and of other tokens or of padding from there on, and not both dumps say which \
                  tokens they were fed (--tokens, --decode-tokens)"

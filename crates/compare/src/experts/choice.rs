@@ -9,7 +9,7 @@ use crate::taps::choice::CHOICE;
 
 /// The order in which an expert takes the tokens sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum TokenOrder {
     /// By token.
     Token,
     /// By place: first the tokens whose first choice it is. Where a token goes to the same experts as in the reference, by the reference's places.
@@ -65,13 +65,13 @@ impl ExpertChoice {
     }
 
     /// Token and place of every row of an expert.
-    pub(super) fn rows_of(&self, expert: usize, order: Order) -> Vec<(usize, usize)> {
+    pub(super) fn rows_of(&self, expert: usize, order: TokenOrder) -> Vec<(usize, usize)> {
         let mut rows = self.rows.get(&expert).cloned().unwrap_or_default();
         let rank = |at: &(usize, usize)| self.ranks.get(at).copied().unwrap_or(at.1);
         match order {
-            Order::Token => {}
-            Order::Place => rows.sort_by_key(|at| (rank(at), at.0)),
-            Order::OwnPlace => rows.sort_by_key(|&(token, place)| (place, token)),
+            TokenOrder::Token => {}
+            TokenOrder::Place => rows.sort_by_key(|at| (rank(at), at.0)),
+            TokenOrder::OwnPlace => rows.sort_by_key(|&(token, place)| (place, token)),
         }
         rows
     }
@@ -124,14 +124,14 @@ fn choices_per_token(entry: &Entry) -> Option<usize> {
 
 /// The choices of both sides.
 #[derive(Debug)]
-pub(super) struct Choices {
+pub(super) struct ExpertChoices {
     pub(super) candidate: BTreeMap<Block, ExpertChoice>,
     pub(super) reference: BTreeMap<Block, ExpertChoice>,
 }
 
-impl Choices {
-    pub(super) fn read(reference: &Dump, candidate: &Dump, site: &ReferenceSite) -> Result<Choices, DumpError> {
-        let mut choices = Choices { candidate: BTreeMap::new(), reference: BTreeMap::new() };
+impl ExpertChoices {
+    pub(super) fn read(reference: &Dump, candidate: &Dump, site: &ReferenceSite) -> Result<ExpertChoices, DumpError> {
+        let mut choices = ExpertChoices { candidate: BTreeMap::new(), reference: BTreeMap::new() };
         for block in site.blocks.keys() {
             let theirs = ExpertChoice::read(reference, block, None)?;
             if let Some(mut own) = ExpertChoice::read(candidate, block, theirs.as_ref())? {

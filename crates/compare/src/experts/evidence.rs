@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use firstdiff_trace::{Dump, DumpError};
 
-use crate::experts::choice::{Choices, ExpertChoice};
+use crate::experts::choice::{ExpertChoice, ExpertChoices};
 use crate::experts::form::{ExpertRowIndices, ExpertRowReading};
 use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 use crate::experts::votes::{RowVotes, row_distance};
@@ -16,7 +16,7 @@ pub(super) struct RowEvidence<'a> {
     pub(super) candidate: &'a Dump,
     pub(super) reference_site: &'a ReferenceSite,
     pub(super) candidate_site: &'a CandidateSite,
-    pub(super) choices: &'a Choices,
+    pub(super) choices: &'a ExpertChoices,
     pub(super) readings: &'a [ExpertRowReading],
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::experts::choice::{Choices, ExpertChoice, Order};
+use crate::experts::choice::{ExpertChoice, ExpertChoices, TokenOrder};
 use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 
 /// How rows of experts are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpertRowForm {
     /// A tensor for each expert, of its own rows, perhaps with others behind them.
-    Own(Order),
+    Own(TokenOrder),
     /// A tensor for each expert, of all tokens.
     OwnOfAll,
     /// [experts, tokens, ..].
@@ -17,55 +17,55 @@ pub(super) enum ExpertRowForm {
     /// [tokens, experts, ..].
     ByToken,
     /// [experts, capacity, ..], with padding behind each expert's rows.
-    Padded(Order),
+    Padded(TokenOrder),
     /// [tokens, places, ..], or both in one axis.
     ByPlace,
     /// [places, tokens, ..].
     PlacesFirst,
     /// [tokens * places, ..], sorted by expert.
-    Sorted(Order),
+    Sorted(TokenOrder),
 }
 
 const OWN: [ExpertRowForm; 4] = [
-    ExpertRowForm::Own(Order::Token),
-    ExpertRowForm::Own(Order::Place),
-    ExpertRowForm::Own(Order::OwnPlace),
+    ExpertRowForm::Own(TokenOrder::Token),
+    ExpertRowForm::Own(TokenOrder::Place),
+    ExpertRowForm::Own(TokenOrder::OwnPlace),
     ExpertRowForm::OwnOfAll,
 ];
 const TOGETHER: [ExpertRowForm; 10] = [
     ExpertRowForm::ByExpert,
     ExpertRowForm::ByToken,
-    ExpertRowForm::Padded(Order::Token),
-    ExpertRowForm::Padded(Order::Place),
-    ExpertRowForm::Padded(Order::OwnPlace),
+    ExpertRowForm::Padded(TokenOrder::Token),
+    ExpertRowForm::Padded(TokenOrder::Place),
+    ExpertRowForm::Padded(TokenOrder::OwnPlace),
     ExpertRowForm::ByPlace,
     ExpertRowForm::PlacesFirst,
-    ExpertRowForm::Sorted(Order::Token),
-    ExpertRowForm::Sorted(Order::Place),
-    ExpertRowForm::Sorted(Order::OwnPlace),
+    ExpertRowForm::Sorted(TokenOrder::Token),
+    ExpertRowForm::Sorted(TokenOrder::Place),
+    ExpertRowForm::Sorted(TokenOrder::OwnPlace),
 ];
 
 impl ExpertRowForm {
     pub(super) fn words(self) -> &'static str {
         match self {
-            ExpertRowForm::Own(Order::Token) => "an expert's own rows, in the order of the tokens",
-            ExpertRowForm::Own(Order::Place) => "an expert's own rows, by place of the choice",
-            ExpertRowForm::Own(Order::OwnPlace) => {
+            ExpertRowForm::Own(TokenOrder::Token) => "an expert's own rows, in the order of the tokens",
+            ExpertRowForm::Own(TokenOrder::Place) => "an expert's own rows, by place of the choice",
+            ExpertRowForm::Own(TokenOrder::OwnPlace) => {
                 "an expert's own rows, by place of the choice as the candidate recorded it"
             }
             ExpertRowForm::OwnOfAll => "all tokens for each expert",
             ExpertRowForm::ByExpert => "[experts, tokens, ..]",
             ExpertRowForm::ByToken => "[tokens, experts, ..]",
-            ExpertRowForm::Padded(Order::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
-            ExpertRowForm::Padded(Order::Place) => "[experts, capacity, ..], padded, by place of the choice",
-            ExpertRowForm::Padded(Order::OwnPlace) => {
+            ExpertRowForm::Padded(TokenOrder::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
+            ExpertRowForm::Padded(TokenOrder::Place) => "[experts, capacity, ..], padded, by place of the choice",
+            ExpertRowForm::Padded(TokenOrder::OwnPlace) => {
                 "[experts, capacity, ..], padded, by place of the choice as the candidate recorded it"
             }
             ExpertRowForm::ByPlace => "[tokens, places, ..]",
             ExpertRowForm::PlacesFirst => "[places, tokens, ..]",
-            ExpertRowForm::Sorted(Order::Token) => "[tokens * places, ..], sorted by expert and token",
-            ExpertRowForm::Sorted(Order::Place) => "[tokens * places, ..], sorted by expert, place and token",
-            ExpertRowForm::Sorted(Order::OwnPlace) => {
+            ExpertRowForm::Sorted(TokenOrder::Token) => "[tokens * places, ..], sorted by expert and token",
+            ExpertRowForm::Sorted(TokenOrder::Place) => "[tokens * places, ..], sorted by expert, place and token",
+            ExpertRowForm::Sorted(TokenOrder::OwnPlace) => {
                 "[tokens * places, ..], sorted by expert, place as the candidate recorded it, and token"
             }
         }
@@ -136,7 +136,7 @@ pub(super) struct ExpertRowIndices {
 pub(super) struct ExpertRowReading {
     pub(super) form: ExpertRowForm,
     /// The order of the reference's rows of an expert; `None` where it has a row for every token.
-    pub(super) order: Option<Order>,
+    pub(super) order: Option<TokenOrder>,
     pub(super) pieces: BTreeMap<Block, BTreeMap<usize, ExpertRowIndices>>,
     /// Whether every expert's tensor is read as it is.
     pub(super) is_as_it_stands: bool,
@@ -144,11 +144,15 @@ pub(super) struct ExpertRowReading {
 
 impl ExpertRowReading {
     /// All readings that the shapes allow.
-    pub(super) fn all(site: &ReferenceSite, candidate: &CandidateSite, choices: &Choices) -> Vec<ExpertRowReading> {
+    pub(super) fn all(
+        site: &ReferenceSite,
+        candidate: &CandidateSite,
+        choices: &ExpertChoices,
+    ) -> Vec<ExpertRowReading> {
         let forms: &[ExpertRowForm] = if matches!(candidate, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
-        let orders: &[Option<Order>] = match site.is_dense(choices) {
+        let orders: &[Option<TokenOrder>] = match site.is_dense(choices) {
             true => &[None],
-            false => &[Some(Order::Token), Some(Order::Place)],
+            false => &[Some(TokenOrder::Token), Some(TokenOrder::Place)],
         };
         let both = forms.iter().flat_map(|&form| orders.iter().map(move |&order| (form, order)));
         both.filter_map(|(form, order)| ExpertRowReading::in_form(form, order, site, candidate, choices)).collect()
@@ -164,10 +168,10 @@ impl ExpertRowReading {
 
     fn in_form(
         form: ExpertRowForm,
-        order: Option<Order>,
+        order: Option<TokenOrder>,
         site: &ReferenceSite,
         candidate: &CandidateSite,
-        choices: &Choices,
+        choices: &ExpertChoices,
     ) -> Option<ExpertRowReading> {
         let mut pieces = BTreeMap::new();
         let mut is_as_it_stands = matches!(candidate, CandidateSite::ByExpert(_));
@@ -181,7 +185,7 @@ impl ExpertRowReading {
                 if !form.fits(&axes, choice, experts) {
                     return None;
                 }
-                let chosen = choice.rows_of(expert, order.unwrap_or(Order::Token));
+                let chosen = choice.rows_of(expert, order.unwrap_or(TokenOrder::Token));
                 // Where all experts are in one tensor, rows of tokens that are sent elsewhere are not read.
                 let all = order.is_none() && form == ExpertRowForm::OwnOfAll;
                 let due: Vec<(usize, usize)> =

@@ -17,7 +17,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 use crate::experts::form::ExpertRowReading;
 pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, right_readings};
 use crate::experts::source::{CandidateSite, expert_tap};
-pub use crate::experts::votes::{Right, RowVotes, row_distance};
+pub use crate::experts::votes::{RightReading, RowVotes, row_distance};
 
 /// Replaces what `candidate` holds of all experts in another form by a tap for each expert, as `reference` has it, and returns what was taken.
 ///
@@ -54,10 +54,10 @@ fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRo
             let tensor = candidate.read(source)?;
             let (rows, path, given) = (piece.rows.clone(), candidate.path().to_owned(), source.tap);
             let shape: Vec<usize> = [rows.len()].into_iter().chain(wanted.row.iter().copied()).collect();
-            let (tap, step, dtype, made) =
+            let (tap, step, dtype, out_shape) =
                 (expert_tap(block, expert, &wanted.site), block.step, source.dtype, shape.clone());
             let make = move || {
-                tensor.rows(&rows, made.clone()).ok_or_else(|| DumpError::NotADump {
+                tensor.rows(&rows, out_shape.clone()).ok_or_else(|| DumpError::NotADump {
                     path: path.clone(),
                     reason: format!("{given} does not hold the rows of all experts"),
                 })

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Dump, DumpError, Entry};
 
-use crate::experts::choice::{Choices, Order};
+use crate::experts::choice::{ExpertChoices, TokenOrder};
 use crate::experts::evidence::RowEvidence;
 use crate::experts::form::{ExpertRowForm, ExpertRowReading};
 use crate::experts::source::{Block, CandidateSite, ReferenceSite, expert_tap};
-use crate::experts::votes::{Right, RowVotes};
+use crate::experts::votes::{RightReading, RowVotes};
 use crate::graph::Place;
 
 /// The possible forms of all rows of experts, and the form in which they were read.
@@ -77,15 +77,16 @@ impl ExpertRows {
         let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
         for wanted in ReferenceSite::all(reference) {
             let Some(held) = CandidateSite::find(reference, &wanted, candidate) else { continue };
-            let choices = Choices::read(reference, candidate, &wanted)?;
+            let choices = ExpertChoices::read(reference, candidate, &wanted)?;
             let readings = ExpertRowReading::all(&wanted, &held, &choices);
-            let alike = first_alike(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
+            let first_with_same_rows =
+                first_equal(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
             let knows_choices = choices.has_all(held.blocks().into_iter());
             let site = SiteRows {
                 reference: wanted,
                 candidate: held,
                 readings,
-                first_with_same_rows: alike,
+                first_with_same_rows,
                 knows_choices,
                 group: 0,
                 taken: None,
@@ -114,7 +115,7 @@ impl ExpertRows {
 }
 
 /// For each of `count` items, the first one like it.
-fn first_alike(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
+fn first_equal(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
     (0..count).map(|one| (0..one).find(|&other| are_alike(one, other)).unwrap_or(one)).collect()
 }
 
@@ -127,7 +128,8 @@ pub fn right_readings(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>
         members.for_each(|at| all.extend(at << 32, &votes[at]));
         all.right_reading()
     };
-    let by_group: BTreeMap<usize, Option<Right>> = groups.iter().map(|&group| (group, of_group(group))).collect();
+    let by_group: BTreeMap<usize, Option<RightReading>> =
+        groups.iter().map(|&group| (group, of_group(group))).collect();
     let right = |(at, votes): (usize, &RowVotes)| match (votes.right_reading(), by_group[&groups[at]]) {
         (Some(own), _) if own.experts > 1 => Some(own.reading),
         (Some(own), Some(all)) => votes.are_alike(own.reading, all.reading).then_some(all.reading),
@@ -159,7 +161,7 @@ impl SiteRows {
                 .collect()
         };
         let all: Vec<_> = self.readings.iter().map(rows).collect();
-        first_alike(all.len(), |one, other| all[one] == all[other])
+        first_equal(all.len(), |one, other| all[one] == all[other])
     }
 
     /// The reading that was taken; `None` where each tensor was left as it is.
@@ -241,7 +243,7 @@ impl SiteRows {
     }
 
     fn may_stand_as(&self, other: &SiteRows) -> bool {
-        let forms = |site: &SiteRows| -> Vec<(ExpertRowForm, Option<Order>)> {
+        let forms = |site: &SiteRows| -> Vec<(ExpertRowForm, Option<TokenOrder>)> {
             site.readings.iter().map(|reading| (reading.form, reading.order)).collect()
         };
         self.is_of_all_experts() == other.is_of_all_experts()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, Entry, Tap, split_stored_name};
 
 use crate::expert::{EXPERTS, expert_of};
-use crate::experts::choice::Choices;
+use crate::experts::choice::ExpertChoices;
 use crate::taps::choice::CHOICE;
 
 /// The experts of a layer in a step.
@@ -18,12 +18,12 @@ pub(super) struct Block {
 
 /// The name of an expert's tap without block and number: the text before the number, and behind it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Site {
+pub(super) struct ExpertSite {
     before: String,
     after: String,
 }
 
-impl Site {
+impl ExpertSite {
     /// Whether it is a site of the vocabulary: one tensor may hold all its experts. For a module's output that is not known.
     fn is_of_the_vocabulary(&self) -> bool {
         self.before == EXPERTS && self.after.starts_with('.')
@@ -37,7 +37,7 @@ impl Site {
 /// What the reference holds of one site of the experts.
 #[derive(Debug)]
 pub(super) struct ReferenceSite {
-    pub(super) site: Site,
+    pub(super) site: ExpertSite,
     pub(super) blocks: BTreeMap<Block, BTreeMap<usize, Entry>>,
     /// The shape of a row.
     pub(super) row: Vec<usize>,
@@ -56,24 +56,24 @@ impl Routers {
     }
 
     /// The block, expert and site of a stored name. The output of a module inside a block belongs to that block's router.
-    fn expert_site(&self, stored: &str) -> Option<(Block, usize, Site)> {
+    fn expert_site(&self, stored: &str) -> Option<(Block, usize, ExpertSite)> {
         let (name, step) = split_stored_name(stored);
         let (left, expert, after) = expert_of(name)?;
         let ends = [left.len()].into_iter().chain(left.rmatch_indices('.').map(|(at, _)| at));
         let prefix = ends.map(|end| &left[..end]).find(|prefix| self.0.contains(*prefix)).unwrap_or(left);
-        let site = Site { before: format!("{}{EXPERTS}", &left[prefix.len()..]), after: after.to_owned() };
+        let site = ExpertSite { before: format!("{}{EXPERTS}", &left[prefix.len()..]), after: after.to_owned() };
         Some((Block { prefix: prefix.to_owned(), step }, expert, site))
     }
 }
 
-pub(super) fn expert_tap(block: &Block, expert: usize, site: &Site) -> Tap {
+pub(super) fn expert_tap(block: &Block, expert: usize, site: &ExpertSite) -> Tap {
     Tap::named(&format!("{}{}{expert}{}", block.prefix, site.before, site.after))
 }
 
 impl ReferenceSite {
     /// Every site of experts for which the reference holds rows of one shape.
     pub(super) fn all(reference: &Dump) -> Vec<ReferenceSite> {
-        let (routers, mut sites) = (Routers::find(reference), BTreeMap::<Site, ReferenceSite>::new());
+        let (routers, mut sites) = (Routers::find(reference), BTreeMap::<ExpertSite, ReferenceSite>::new());
         for (block, expert, site) in reference.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
             let entry = reference.entry(expert_tap(&block, expert, &site), block.step);
             let Some(entry) = entry.filter(|entry| entry.shape.len() > 1 && entry.rows.is_none()) else { continue };
@@ -94,7 +94,7 @@ impl ReferenceSite {
     }
 
     /// Whether each expert takes all tokens there, not only those sent to it.
-    pub(super) fn is_dense(&self, choices: &Choices) -> bool {
+    pub(super) fn is_dense(&self, choices: &ExpertChoices) -> bool {
         let mut known =
             self.blocks.iter().filter_map(|(block, experts)| Some((choices.reference.get(block)?, experts)));
         let mut is_other = false;
@@ -147,7 +147,7 @@ impl CandidateSite {
     }
 
     /// The name of the tensor of all experts.
-    pub(super) fn joint_name(block: &Block, site: &Site) -> String {
+    pub(super) fn joint_name(block: &Block, site: &ExpertSite) -> String {
         format!("{}{EXPERTS}{}", block.prefix, site.words())
     }
 

@@ -2,9 +2,9 @@
 
 use firstdiff_trace::{DumpError, Site};
 
-use super::finding::{InspectFinding, Sureness};
+use super::finding::{Certainty, InspectFinding};
 use super::seen::{InspectedDump, TensorRows, sixteen_bits};
-use super::tally::Tally;
+use super::tally::ValueCounts;
 use crate::tolerance::inspect::{
     ALL_PROBABILITY, ENOUGH_ROWS, EVEN_SUMS, SAME_PROBABILITY, SCORES_APART, SOME_PROBABILITY, SUM_ROOM, SUM_ROOM_EXACT,
 };
@@ -19,7 +19,7 @@ const WEAK: &str = "masked scores were filled with a number that is too large: -
 pub(super) fn check(
     run: &InspectedDump<'_>,
     seen: &TensorRows<'_>,
-    tally: &Tally,
+    tally: &ValueCounts,
 ) -> Result<Vec<InspectFinding>, DumpError> {
     if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
         return Ok(Vec::new());
@@ -65,7 +65,7 @@ fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspect
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
     let slight = least >= 1.0 - SUM_ROOM && most <= 1.0 + SUM_ROOM;
     let (sure, points) = match (most > 1.0 + room, is_masked_after_softmax(run, seen, &sums)?) {
-        _ if slight => (Sureness::Likely, "a wrong sum in the softmax, a factor on its result, or probs in few bits"),
+        _ if slight => (Certainty::Likely, "a wrong sum in the softmax, a factor on its result, or probs in few bits"),
         (true, _) => (
             run.law(),
             "softmax over another axis, no softmax, or a lost division (softmax-axis); or attention without softmax",
@@ -74,7 +74,7 @@ fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspect
         _ if most - least < EVEN_SUMS && filled.len() >= ENOUGH_ROWS => {
             (run.law(), "a sum over more keys than were written, or dropout's factor; or attention that subtracts")
         }
-        _ => (Sureness::Note, "attention sinks in the denominator if the model has them (gpt-oss), else a wrong sum"),
+        _ => (Certainty::Note, "attention sinks in the denominator if the model has them (gpt-oss), else a wrong sum"),
     };
     let text =
         format!("{off} of {} rows do not sum to 1 (they sum to {} to {})", filled.len(), number(least), number(most));
@@ -95,7 +95,7 @@ fn is_masked_after_softmax(run: &InspectedDump<'_>, seen: &TensorRows<'_>, sums:
 
 /// What the recorded scores show about keys behind the query.
 #[derive(Default)]
-struct Behind {
+struct LaterKeyScores {
     all: usize,
     masked: usize,
     /// A row has both masked and unmasked keys behind the query.
@@ -108,7 +108,7 @@ struct Behind {
     softmaxed: bool,
 }
 
-fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Behind>, DumpError> {
+fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<LaterKeyScores>, DumpError> {
     let Some(entry) = run.find(Site::Scores, seen.place) else { return Ok(None) };
     let tensor = run.dump.read(entry)?;
     let values = tensor.values();
@@ -116,7 +116,7 @@ fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Behin
     if scores.shape != seen.shape {
         return Ok(None);
     }
-    let mut behind = Behind { softmaxed: true, fill: fill_value(&scores), ..Behind::default() };
+    let mut behind = LaterKeyScores { softmaxed: true, fill: fill_value(&scores), ..LaterKeyScores::default() };
     let (mut seen_keys, mut hidden_keys) = (Moments::default(), Moments::default());
     for row in 0..scores.rows {
         let first = first_key_after(&scores, row);
@@ -208,15 +208,15 @@ fn future(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspe
     let broken = weak.is_some() || behind.as_ref().is_some_and(|b| b.masked == b.all);
     let everywhere = (0..seen.rows).all(|row| seen.row(row).last().is_some_and(|p| p > SOME_PROBABILITY));
     let sure = match (broken, everywhere) {
-        (true, _) => Sureness::Certain,
+        (true, _) => Certainty::Certain,
         (false, true) => run.causal_law(),
         (false, false) => run.law(),
     };
     let points = match behind {
-        Some(b) if b.masked == 0 && b.alike && sure != Sureness::Certain => {
+        Some(b) if b.masked == 0 && b.alike && sure != Certainty::Certain => {
             "the scores were never masked (mask-omitted); right in a model that attends in both directions"
         }
-        None if sure != Sureness::Certain => {
+        None if sure != Certainty::Certain => {
             "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted); right in a model that attends in both directions"
         }
         None => "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted)",
@@ -265,7 +265,7 @@ fn one_key(seen: &TensorRows<'_>) -> Option<InspectFinding> {
         diagonal += usize::from(seen.values.get(row * seen.width + at) == top);
     }
     (rows >= 2).then(|| {
-        let sure = if rows >= ENOUGH_ROWS { Sureness::Likely } else { Sureness::Note };
+        let sure = if rows >= ENOUGH_ROWS { Certainty::Likely } else { Certainty::Note };
         let which = if diagonal == rows { "its own key" } else { "one key" };
         let text = format!("each of {rows} rows in all heads looks at {which} alone (at least {})", number(least));
         let finding = InspectFinding::new(sure, "one-key", seen.place, text).number("rows", rows as f64);
@@ -285,7 +285,7 @@ fn uniform(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFind
     }
     (rows >= ENOUGH_ROWS).then(|| {
         // In 16 bits the small differences of an untrained model are rounded away.
-        let sure = if run.coarse { Sureness::Note } else { Sureness::Likely };
+        let sure = if run.coarse { Certainty::Note } else { Certainty::Likely };
         let text = format!("each of {rows} rows gives all its keys the same");
         let finding = InspectFinding::new(sure, "uniform-attention", seen.place, text).number("rows", rows as f64);
         finding.to("q or k is 0 or constant, or the scores were scaled away (weight-unset, score-scale)")
@@ -302,7 +302,7 @@ pub(super) fn unmasked_scores(run: &InspectedDump<'_>, seen: &TensorRows<'_>) ->
     let filled = fill_value(seen).map_or(String::new(), |fill| format!(": they are {}", leak_text(fill)));
     (open > 0).then(|| {
         let text = format!("{open} scores of keys behind the query are not masked{filled}");
-        let finding = InspectFinding::new(Sureness::Note, "unmasked-scores", seen.place, text);
+        let finding = InspectFinding::new(Certainty::Note, "unmasked-scores", seen.place, text);
         let points = match filled.is_empty() {
             true => "no mask, or scores recorded before it: record probs",
             false => "a fill that is too large (mask-fill), or places that nobody wrote: record probs",

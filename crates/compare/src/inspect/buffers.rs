@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::Site;
 
-use super::finding::{InspectFinding, Sureness};
+use super::finding::{Certainty, InspectFinding};
 use super::seen::InspectedDump;
 use super::stream::{SUM, branch, input};
 use super::tally::{Summary, at, embedded};
@@ -20,15 +20,15 @@ pub(super) fn find_shared_buffers(
     reported: &[InspectFinding],
 ) -> Vec<InspectFinding> {
     let telling = |s: &&Summary| s.count >= BY_CHANCE && !s.constant && s.finite;
-    let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
+    let mut by_hash: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
-        alike.entry((tap.place.step, tap.hash, tap.count)).or_default().push(tap);
+        by_hash.entry((tap.place.step, tap.hash, tap.count)).or_default().push(tap);
     }
     let still = |s: &Summary| matches!(s.place.tap.site, Site::H0 | Site::HAttn | Site::H);
-    let skipped = alike.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
-    let pairs = alike.values().flat_map(|group| group.windows(2));
+    let skipped = by_hash.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
+    let pairs = by_hash.values().flat_map(|group| group.windows(2));
     let mut found: Vec<InspectFinding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
-    let streams = alike.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
+    let streams = by_hash.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
     let summed: BTreeSet<Place> = reported.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
     found.extend(streams.filter_map(|pair| find_unrecorded_sum(run, known, &summed, pair[0], pair[1])));
     found.extend(find_stale_steps(run, known));
@@ -42,9 +42,14 @@ fn judged(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool
 }
 
 /// What it means that `other` equals `one`, which comes before it; `None` where right runs do that too.
-fn meaning(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<(Sureness, &'static str)> {
+fn meaning(
+    run: &InspectedDump<'_>,
+    one: &Summary,
+    other: &Summary,
+    skipped: bool,
+) -> Option<(Certainty, &'static str)> {
+    use Certainty::{Likely, Note};
     use Site::*;
-    use Sureness::{Likely, Note};
     let sites = (one.place.tap.site, other.place.tap.site);
     let layers = one.place.tap.layer == other.place.tap.layer;
     Some(match sites {
@@ -64,7 +69,7 @@ fn meaning(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: boo
         (H0 | H | HAttn, AttnNorm | FfnNorm) | (Q, QNorm) | (K, KNorm) => (Likely, "the norm left out (norm-omitted)"),
         (AttnOut, AttnPostNorm) | (FfnOut, FfnPostNorm) => (Likely, "the norm left out (norm-omitted)"),
         (FfnGate, FfnUp) => (run.law(), "one weight used (weight-swapped), or one buffer recorded, for both"),
-        (AttnNorm, FfnNorm) if layers && run.law() != Sureness::Certain => {
+        (AttnNorm, FfnNorm) if layers && run.law() != Certainty::Certain => {
             (Note, "one norm for both, as in models whose blocks are parallel (GPT-J, Falcon, Cohere)")
         }
         (FfnGate | FfnUp, FfnAct) => (Likely, "no activation, or no product (activation, gate-product)"),
@@ -90,8 +95,8 @@ fn is_sum_checked(run: &InspectedDump<'_>, tap: &Summary) -> bool {
 }
 
 /// A stream that does not change; stream.rs has checked it where the branch was recorded.
-fn unchanged(run: &InspectedDump<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
-    (!is_sum_checked(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
+fn unchanged(run: &InspectedDump<'_>, tap: &Summary) -> Option<(Certainty, &'static str)> {
+    (!is_sum_checked(run, tap)).then_some((Certainty::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
 }
 
 /// A stream that equals an earlier one, though a branch that is not zero was added in between and the sum is right: one of the two was recorded wrongly.
@@ -108,7 +113,7 @@ fn find_unrecorded_sum(
     (level > BRANCH_LOST * other.level).then(|| {
         let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
         let finding =
-            InspectFinding::new(Sureness::Likely, SHARED, other.place, text).with_others([one.place.tap, added]);
+            InspectFinding::new(Certainty::Likely, SHARED, other.place, text).with_others([one.place.tap, added]);
         finding.to("one buffer recorded under two names, or a sum that is not passed on (aliasing, layer-skipped)")
     })
 }
@@ -122,7 +127,7 @@ fn find_stale_steps(run: &InspectedDump<'_>, known: &[Summary]) -> Vec<InspectFi
         let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);
         if let Some(before) = before.filter(|_| later && other_token(run, known, tap.place.step)) {
             let text = format!("equals that of step {} bit for bit", before.place.step);
-            let finding = InspectFinding::new(Sureness::Likely, "same-as-last-step", tap.place, text);
+            let finding = InspectFinding::new(Certainty::Likely, "same-as-last-step", tap.place, text);
             found
                 .push(finding.to("a buffer that was not written in this step, or recorded too early (kv-cache-stale)"));
         }

@@ -6,7 +6,7 @@ use crate::graph::Place;
 
 /// How sure a finding is, most certain first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sureness {
+pub enum Certainty {
     /// No right engine of any architecture does this; or, where the dump names its architecture, no right engine of that one.
     Certain,
     /// Most right engines do not do this.
@@ -15,13 +15,13 @@ pub enum Sureness {
     Note,
 }
 
-impl Sureness {
+impl Certainty {
     /// `certain`, `likely` or `note`.
     pub fn name(self) -> &'static str {
         match self {
-            Sureness::Certain => "certain",
-            Sureness::Likely => "likely",
-            Sureness::Note => "note",
+            Certainty::Certain => "certain",
+            Certainty::Likely => "likely",
+            Certainty::Note => "note",
         }
     }
 }
@@ -30,7 +30,7 @@ impl Sureness {
 #[derive(Clone, Debug)]
 pub struct InspectFinding {
     /// How sure it is.
-    pub sure: Sureness,
+    pub sure: Certainty,
     /// A short name of the kind of finding: `not-finite`, `future-attended` ...
     pub what: &'static str,
     /// The tap it was seen in; for a whole run, its first tap.
@@ -46,7 +46,7 @@ pub struct InspectFinding {
 }
 
 impl InspectFinding {
-    pub(super) fn new(sure: Sureness, what: &'static str, place: Place, detail: impl Into<String>) -> InspectFinding {
+    pub(super) fn new(sure: Certainty, what: &'static str, place: Place, detail: impl Into<String>) -> InspectFinding {
         let detail = detail.into();
         InspectFinding { sure, what, place, others: Vec::new(), detail, points_to: "", numbers: Vec::new() }
     }

@@ -16,11 +16,11 @@ mod values;
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 
 pub use attention::FUTURE_ATTENDED;
-pub use finding::{InspectFinding, Sureness};
+pub use finding::{Certainty, InspectFinding};
 
 use crate::graph::Place;
 use seen::{InspectedDump, TensorRows};
-use tally::{Summary, Tally};
+use tally::{Summary, ValueCounts};
 
 /// The findings of a dump, and what could not be checked.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Inspection {
 
 impl Inspection {
     /// How many findings are this sure.
-    pub fn count(&self, sure: Sureness) -> usize {
+    pub fn count(&self, sure: Certainty) -> usize {
         self.findings.iter().filter(|f| f.sure == sure).count()
     }
 }
@@ -58,7 +58,7 @@ pub fn inspect(
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         let seen = TensorRows::new(&run, entry, &values);
-        let tally = Tally::count(&seen);
+        let tally = ValueCounts::count(&seen);
         findings.extend(values::check(&run, &seen, &tally, &known));
         match entry.tap.site {
             Site::Probs => findings.extend(attention::check(&run, &seen, &tally)?),
@@ -75,7 +75,7 @@ pub fn inspect(
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         let seen = TensorRows::new(&run, entry, &values);
-        findings.extend(values::check_unknown_axes(&run, &seen, &Tally::count(&seen)));
+        findings.extend(values::check_unknown_axes(&run, &seen, &ValueCounts::count(&seen)));
     }
     findings.extend(stream::check_levels(&known));
     let shared = buffers::find_shared_buffers(&run, &known, &findings);

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{Entry, Site};
 
-use super::finding::{InspectFinding, Sureness};
+use super::finding::{Certainty, InspectFinding};
 use super::seen::{InspectedDump, squeezed};
 use super::{extent, place_of};
 use crate::conclude::coverage::same_token;
@@ -21,11 +21,11 @@ pub(super) fn few_tokens(run: &InspectedDump<'_>) -> Vec<InspectFinding> {
         _ => ("", ""),
     };
     let few = (!text.is_empty()).then(|| {
-        let finding = InspectFinding::new(Sureness::Note, "few-tokens", first, format!("{text} ({count})"));
+        let finding = InspectFinding::new(Certainty::Note, "few-tokens", first, format!("{text} ({count})"));
         finding.to(points).number("tokens", count as f64)
     });
     let same = same_token(run.dump)
-        .map(|text| InspectFinding::new(Sureness::Note, "tokens-alike", first, text).to("use tokens that differ"));
+        .map(|text| InspectFinding::new(Certainty::Note, "tokens-alike", first, text).to("use tokens that differ"));
     few.into_iter().chain(same).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values, to_bf16, to_f16};
 
-use super::finding::Sureness;
+use super::finding::Certainty;
 use super::{extent, place_of};
 use crate::graph::Place;
 
@@ -54,18 +54,18 @@ impl<'a> InspectedDump<'a> {
     }
 
     /// How sure a finding is that breaks a rule of plain decoders: certain where dump.json names such an architecture, as any other may do it on purpose.
-    pub(super) fn law(&self) -> Sureness {
-        if self.plain { Sureness::Certain } else { Sureness::Likely }
+    pub(super) fn law(&self) -> Certainty {
+        if self.plain { Certainty::Certain } else { Certainty::Likely }
     }
 
     /// The same for attention to later keys. Embedding models are plain decoders otherwise, but have no head and never decode; a dump that does not show a
     /// decoder may be an encoder's.
-    pub(super) fn causal_law(&self) -> Sureness {
+    pub(super) fn causal_law(&self) -> Certainty {
         let generates = |e: &Entry| e.tap.site == Site::Logits || e.step > 0;
         match self.dump.entries().iter().any(generates) {
             true => self.law(),
-            false if self.plain => Sureness::Likely,
-            false => Sureness::Note,
+            false if self.plain => Certainty::Likely,
+            false => Certainty::Note,
         }
     }
 
@@ -143,8 +143,8 @@ fn flat(dump: &Dump, entries: &[Entry], after_a_prefill: bool) -> Option<usize> 
     let step = entries.first()?.step;
     let flat = entries.iter().filter(|e| e.shape.len() == 1 && e.tap.site.position_axis() == 0);
     let mut pairs = flat.filter_map(|e| Some((e, dump.find(e.tap, u32::from(step == 0))?))).peekable();
-    let alike = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
-    (alike || (step > 0 && after_a_prefill)).then_some(1)
+    let have_equal_shapes = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
+    (have_equal_shapes || (step > 0 && after_a_prefill)).then_some(1)
 }
 
 /// A shape without leading axes of length 1 that the vocabulary does not have; a single row gets back its missing axis.

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{DumpError, Entry, Site, Tap};
 
-use super::finding::{InspectFinding, Sureness};
+use super::finding::{Certainty, InspectFinding};
 use super::seen::{InspectedDump, TensorRows};
 use super::tally::Summary;
 use crate::graph::Place;
@@ -73,24 +73,24 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
     };
     // One buffer under two names: the engine may have computed the sum right, and recorded one of the two too late.
     let either = |text: String, points| {
-        let finding = InspectFinding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
+        let finding = InspectFinding::new(run.law().max(Certainty::Likely), SUM, place, text).to(points);
         Some(finding.with_others([stream, added]))
     };
     let (factor, rest) = best_multiple(&y, &x);
     if fits(rest) {
         let before = Place { tap: stream, ..place };
-        let made = if x == y { parts(run, before, len)? } else { None };
-        let is_late = made.as_ref().is_some_and(|[(_, s), (_, a)]| {
+        let sum = if x == y { parts(run, before, len)? } else { None };
+        let is_late = sum.as_ref().is_some_and(|[(_, s), (_, a)]| {
             let all: Vec<f64> = s.iter().zip(a).map(|(s, a)| s + a).collect();
             residual_share(&x, s, a) > tolerance && residual_share(&y, &all, &b) <= tolerance
         });
-        if let Some([(first, _), (second, _)]) = made.as_ref().filter(|_| is_late) {
+        if let Some([(first, _), (second, _)]) = sum.as_ref().filter(|_| is_late) {
             let text = format!("is {}, which is {first} + {second} + {added}: {second} alone is due here", place.tap);
             let finding =
                 InspectFinding::new(run.law(), SUM, before, text).with_others([place.tap, *first, *second, added]);
             return Ok(Some(finding.to("a buffer recorded after the next sum was written into it")));
         }
-        if x == y && made.is_none_or(|[(_, s), (_, a)]| residual_share(&x, &s, &a) > tolerance) {
+        if x == y && sum.is_none_or(|[(_, s), (_, a)]| residual_share(&x, &s, &a) > tolerance) {
             let text = format!("is {stream}: {added} is not in it, or is in both, as one buffer");
             return Ok(either(
                 text,
@@ -124,7 +124,7 @@ pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Opti
     {
         let finding = broken(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
         // BLOOM and ChatGLM can be configured this way.
-        return Ok(finding.map(|f| InspectFinding { sure: Sureness::Likely, ..f }));
+        return Ok(finding.map(|f| InspectFinding { sure: Certainty::Likely, ..f }));
     }
     Ok(None)
 }
@@ -171,7 +171,7 @@ fn growth(before: &Summary, after: &Summary) -> Option<InspectFinding> {
     let what = if ratio > bound { "explodes" } else { "vanishes" };
     (before.typical > 0.0 && after.typical > 0.0 && !(1.0 / bound..=bound).contains(&ratio)).then(|| {
         // The first positions of trained models have massive activations.
-        let sure = if after.rows >= 4 { Sureness::Likely } else { Sureness::Note };
+        let sure = if after.rows >= 4 { Certainty::Likely } else { Certainty::Note };
         let text = format!(
             "the stream {what}: RMS {} after {} in {}",
             number(after.typical),
@@ -186,11 +186,11 @@ fn growth(before: &Summary, after: &Summary) -> Option<InspectFinding> {
 }
 
 fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<InspectFinding> {
-    let beside = before.level.min(after.level);
-    (signal.level < TINY_SIGNAL * beside).then(|| {
+    let neighbour_level = before.level.min(after.level);
+    (signal.level < TINY_SIGNAL * neighbour_level).then(|| {
         let text = format!("RMS {} between {} and {}", number(signal.level), number(before.level), number(after.level));
         let finding =
-            InspectFinding::new(Sureness::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
+            InspectFinding::new(Certainty::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
         finding.to("too small for a tolerance: agreement after it says little of this tap")
     })
 }

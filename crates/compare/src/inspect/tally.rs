@@ -12,7 +12,7 @@ use crate::tolerance::inspect::{ABSURD, SAME_ROW, VANISHING};
 
 /// Counts of one tensor.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct ValueCounts {
     pub(super) nan: usize,
     pub(super) positive_inf: usize,
     pub(super) negative_inf: usize,
@@ -38,9 +38,9 @@ pub(super) struct Tally {
     pub(super) constant: bool,
 }
 
-impl Tally {
-    pub(super) fn count(seen: &TensorRows<'_>) -> Tally {
-        let mut tally = Tally { constant: true, first: f64::NAN, ..Tally::default() };
+impl ValueCounts {
+    pub(super) fn count(seen: &TensorRows<'_>) -> ValueCounts {
+        let mut tally = ValueCounts { constant: true, first: f64::NAN, ..ValueCounts::default() };
         let first: Vec<f64> = if seen.rows > 0 { seen.row(0).collect() } else { Vec::new() };
         tally.first = first.first().copied().unwrap_or(f64::NAN);
         for row in 0..seen.rows {
@@ -152,7 +152,7 @@ pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
 }
 
 impl Summary {
-    pub(super) fn new(entry: &Entry, seen: &TensorRows<'_>, tally: &Tally, bytes: &[u8]) -> Summary {
+    pub(super) fn new(entry: &Entry, seen: &TensorRows<'_>, tally: &ValueCounts, bytes: &[u8]) -> Summary {
         let mut hasher = DefaultHasher::new();
         hasher.write(bytes);
         Summary {

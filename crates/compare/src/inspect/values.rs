@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::Site;
 
-use super::finding::{InspectFinding, Sureness};
+use super::finding::{Certainty, InspectFinding};
 use super::seen::{InspectedDump, TensorRows};
-use super::tally::{Summary, Tally, embedded};
+use super::tally::{Summary, ValueCounts, embedded};
 use crate::graph::Place;
 use crate::tolerance::inspect::{ABSURD, BY_CHANCE, SAME_LOGITS, SAME_ROW};
 use crate::words::number;
@@ -17,11 +17,11 @@ const UNREAD: &str = "behind the query, where engines that skip masked keys writ
 pub(super) fn check(
     run: &InspectedDump<'_>,
     seen: &TensorRows<'_>,
-    tally: &Tally,
+    tally: &ValueCounts,
     known: &[Summary],
 ) -> Vec<InspectFinding> {
     if tally.count == 0 {
-        return vec![InspectFinding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
+        return vec![InspectFinding::new(Certainty::Likely, "empty", seen.place, "holds no element")];
     }
     if tally.all_zero() {
         return all_zero(run, seen, tally).into_iter().collect();
@@ -41,9 +41,13 @@ pub(super) fn check(
 }
 
 /// Checks of a tap outside the vocabulary: none that needs its rows, or the range of its operation.
-pub(super) fn check_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Vec<InspectFinding> {
+pub(super) fn check_unknown_axes(
+    run: &InspectedDump<'_>,
+    seen: &TensorRows<'_>,
+    tally: &ValueCounts,
+) -> Vec<InspectFinding> {
     if tally.count == 0 {
-        return vec![InspectFinding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
+        return vec![InspectFinding::new(Certainty::Likely, "empty", seen.place, "holds no element")];
     }
     let found = match tally.all_zero() {
         true => vec![all_zero(run, seen, tally)],
@@ -59,7 +63,7 @@ pub(super) fn check_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>,
     };
     let no_surer = |finding: InspectFinding| {
         let is_nan = finding.what == NOT_FINITE && tally.nan > 0;
-        let sure = if is_nan || finding.sure == Sureness::Note { finding.sure } else { Sureness::Likely };
+        let sure = if is_nan || finding.sure == Certainty::Note { finding.sure } else { Certainty::Likely };
         InspectFinding { sure, ..finding }
     };
     found.into_iter().flatten().map(no_surer).collect()
@@ -67,7 +71,7 @@ pub(super) fn check_unknown_axes(run: &InspectedDump<'_>, seen: &TensorRows<'_>,
 
 /// Keeps the first tap that is not finite, and counts the taps behind it that it spoilt.
 pub(super) fn only_first_not_finite(findings: &mut Vec<InspectFinding>) {
-    let is = |f: &InspectFinding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
+    let is = |f: &InspectFinding| f.what == NOT_FINITE && f.sure == Certainty::Certain;
     let after: BTreeSet<Place> = findings.iter().filter(|f| is(f)).skip(1).map(|f| f.place).collect();
     findings.retain(|f| !is(f) || !after.contains(&f.place));
     if let Some(first) = findings.iter_mut().find(|f| is(f)).filter(|_| !after.is_empty()) {
@@ -88,22 +92,22 @@ fn may_be_masked(seen: &TensorRows<'_>) -> bool {
 }
 
 /// How sure a finding is of values that no computation leaves. Many engines do not compute scores behind the query, and nothing reads what is there.
-fn of_numbers(seen: &TensorRows<'_>, is_wrong: impl Fn(f64) -> bool) -> Sureness {
+fn of_numbers(seen: &TensorRows<'_>, is_wrong: impl Fn(f64) -> bool) -> Certainty {
     let unread = |row: usize| {
         let first = seen.position(row).map_or(usize::MAX, |position| position + 1);
         seen.row(row).take(first).all(|x| !is_wrong(x))
     };
     let scores = matches!(seen.site(), Site::Scores | Site::Qk) && seen.keys_are_positions();
-    if scores && (0..seen.rows).all(unread) { Sureness::Note } else { Sureness::Certain }
+    if scores && (0..seen.rows).all(unread) { Certainty::Note } else { Certainty::Certain }
 }
 
-fn not_finite(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn not_finite(seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     let masked = may_be_masked(seen);
     let wrong = tally.nan + tally.positive_inf + if masked { 0 } else { tally.negative_inf };
     if wrong == 0 {
         return (tally.negative_inf > 0 && seen.site() != Site::Scores).then(|| {
             let text = format!("{} of {} are -inf", tally.negative_inf, tally.count);
-            InspectFinding::new(Sureness::Note, NOT_FINITE, seen.place, text)
+            InspectFinding::new(Certainty::Note, NOT_FINITE, seen.place, text)
                 .to("masked, or tokens that may not be chosen")
         });
     }
@@ -118,12 +122,12 @@ fn not_finite(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
         }
     };
     let sure = of_numbers(seen, |x| x.is_nan() || x == f64::INFINITY || (!masked && x.is_infinite()));
-    let points = if sure == Sureness::Note { UNREAD } else { points };
+    let points = if sure == Certainty::Note { UNREAD } else { points };
     let finding = InspectFinding::new(sure, NOT_FINITE, seen.place, text).to(points);
     Some(finding.number("nan", tally.nan as f64).number("inf", infinite as f64))
 }
 
-fn check_magnitudes(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_magnitudes(seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     let masked = may_be_masked(seen);
     let count = tally.positive_absurd + if masked { 0 } else { tally.negative_absurd };
     let at = tally.first_absurd.filter(|_| count > 0)?;
@@ -137,12 +141,12 @@ fn check_magnitudes(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFindi
     let sure = of_numbers(seen, |x| x.is_finite() && if masked { x > ABSURD } else { x.abs() > ABSURD });
     let finding = InspectFinding::new(sure, "absurd-values", seen.place, text).number("count", count as f64);
     Some(finding.to(match sure {
-        Sureness::Note => UNREAD,
+        Certainty::Note => UNREAD,
         _ => "memory that nobody wrote, or bytes read in the wrong type or byte order (storage-type)",
     }))
 }
 
-fn check_vanishing(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_vanishing(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     // Probabilities and gated activations may be arbitrarily small.
     let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
     let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
@@ -153,7 +157,7 @@ fn check_vanishing(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally
     })
 }
 
-fn all_zero(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn all_zero(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     // A projection whose weights are 0 in the checkpoint leaves a branch at 0: some models start training so.
     let branch = matches!(
         seen.site(),
@@ -166,7 +170,7 @@ fn all_zero(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Op
             | Site::RouterLogits
     );
     // With one token there is one key, and that is no finding.
-    let sure = if branch || seen.over_keys() { Sureness::Likely } else { run.law() };
+    let sure = if branch || seen.over_keys() { Certainty::Likely } else { run.law() };
     (tally.count > 1).then(|| {
         InspectFinding::new(sure, "all-zero", seen.place, format!("all {} elements are exactly 0", tally.count))
             .to("a weight that was never loaded, or a kernel that never ran (weight-unset)")
@@ -176,7 +180,7 @@ fn all_zero(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Op
 fn zero_rows(
     run: &InspectedDump<'_>,
     seen: &TensorRows<'_>,
-    tally: &Tally,
+    tally: &ValueCounts,
     known: &[Summary],
 ) -> Option<InspectFinding> {
     let rows: Vec<usize> = (0..seen.rows).filter(|&r| tally.filled[r] == 0).collect();
@@ -194,17 +198,17 @@ fn zero_rows(
     let at_an_end = rows[0] == 0 || rows[rows.len() - 1] + 1 == seen.rows;
     let sure = match seen.site() {
         // Several tokens that were never trained may share a row of zeros, also in published models.
-        Site::H0 if several => Sureness::Likely,
-        Site::H0 if ids.is_some() => Sureness::Note,
-        _ if embedded.is_none() && at_an_end => Sureness::Note,
-        _ => Sureness::Likely,
+        Site::H0 if several => Certainty::Likely,
+        Site::H0 if ids.is_some() => Certainty::Note,
+        _ if embedded.is_none() && at_an_end => Certainty::Note,
+        _ => Certainty::Likely,
     };
     let text = format!("{} of {} rows are exactly 0, the first at position {}", rows.len(), seen.rows, rows[0]);
     let finding = InspectFinding::new(sure, "zero-rows", seen.place, text).number("rows", rows.len() as f64);
     Some(finding.to("a kernel or a copy that stopped early, or a truncated weight (dequant-truncated); padding else"))
 }
 
-fn zero_tail(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn zero_tail(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     let tail = seen.width - tally.filled.iter().copied().max()?;
     let elsewhere = tally.zeros.saturating_sub(tail * seen.rows);
     let dense = elsewhere * 100 <= (seen.width - tail) * seen.rows;
@@ -215,11 +219,11 @@ fn zero_tail(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> O
     // Vocabularies and feed-forward widths are padded in some files.
     let padded = matches!(seen.site(), Site::Logits | Site::FfnGate | Site::FfnUp | Site::FfnAct);
     let sure = match (padded, large) {
-        (true, false) => Sureness::Note,
+        (true, false) => Certainty::Note,
         // A model may have a few dead channels.
-        _ if short => Sureness::Note,
+        _ if short => Certainty::Note,
         (false, true) if seen.rows > 1 => run.law(),
-        _ => Sureness::Likely,
+        _ => Certainty::Likely,
     };
     let text = format!("the last {tail} of {} of every row are exactly 0", seen.width);
     let finding = InspectFinding::new(sure, "zero-tail", seen.place, text).number("tail", tail as f64);
@@ -227,18 +231,18 @@ fn zero_tail(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> O
 }
 
 /// A last row with values that breaks off.
-fn check_broken_row(seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_broken_row(seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     let last = (0..seen.rows).rev().find(|&r| tally.filled[r] > 0)?;
     let tail = seen.width - tally.filled[last];
     let whole = last > 0 && tally.filled[..last].iter().all(|&n| n + 1 >= seen.width);
     (!is_sparse(seen) && whole && tail >= (seen.width / 8).max(4)).then(|| {
         let text = format!("row {last} is exactly 0 from element {} of {} on", tally.filled[last], seen.width);
-        let finding = InspectFinding::new(Sureness::Likely, "zero-tail", seen.place, text).number("tail", tail as f64);
+        let finding = InspectFinding::new(Certainty::Likely, "zero-tail", seen.place, text).number("tail", tail as f64);
         finding.to("a kernel or a copy that stopped in the middle of a row")
     })
 }
 
-fn constant(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn constant(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.width < BY_CHANCE / 2 {
         return None;
     }
@@ -250,7 +254,7 @@ fn constant(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Op
     let rows: Vec<usize> = tally.constant_rows.iter().copied().filter(|&r| tally.filled[r] > 0).collect();
     let first = *rows.first()?;
     let text = format!("{} of {} rows hold one number alone, the first at position {first}", rows.len(), seen.rows);
-    let finding = InspectFinding::new(Sureness::Likely, "constant-rows", seen.place, text).to(points);
+    let finding = InspectFinding::new(Certainty::Likely, "constant-rows", seen.place, text).to(points);
     Some(finding.number("rows", rows.len() as f64))
 }
 
@@ -263,7 +267,7 @@ fn one_token(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<bool> {
 fn check_equal_rows(
     run: &InspectedDump<'_>,
     seen: &TensorRows<'_>,
-    tally: &Tally,
+    tally: &ValueCounts,
     known: &[Summary],
 ) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.rows < 2 || tally.constant || !tally.finite() || seen.positions.is_none() {
@@ -273,7 +277,7 @@ fn check_equal_rows(
     if tally.spread >= SAME_ROW {
         return (logits && tally.spread < SAME_LOGITS && one_token(run, seen) != Some(true)).then(|| {
             let text = format!("hardly change with position (at most {} of their energy)", number(tally.spread));
-            let finding = InspectFinding::new(Sureness::Note, "positions-nearly-alike", seen.place, text);
+            let finding = InspectFinding::new(Certainty::Note, "positions-nearly-alike", seen.place, text);
             finding.to("a stream in which the tokens drown").number("spread", tally.spread)
         });
     }
@@ -282,10 +286,10 @@ fn check_equal_rows(
     let sure = match (one_token(run, seen), embedded.map(|h0| h0.alike)) {
         // Equal rows follow where all tokens are, or may be, the same.
         (Some(true), _) | (None, Some(true)) => return None,
-        (None, _) if seen.site() == Site::H0 => Sureness::Note,
-        _ if attended => Sureness::Likely,
+        (None, _) if seen.site() == Site::H0 => Certainty::Note,
+        _ if attended => Certainty::Likely,
         (Some(false), _) | (None, Some(false)) => run.law(),
-        (None, _) => Sureness::Likely,
+        (None, _) => Certainty::Likely,
     };
     let text = format!("all {} rows are the same row", seen.rows);
     let finding = InspectFinding::new(sure, "positions-alike", seen.place, text).number("spread", tally.spread);
@@ -300,7 +304,7 @@ fn check_equal_rows(
 fn check_copied_rows(
     run: &InspectedDump<'_>,
     seen: &TensorRows<'_>,
-    tally: &Tally,
+    tally: &ValueCounts,
     known: &[Summary],
 ) -> Option<InspectFinding> {
     if is_sparse(seen) || seen.width < BY_CHANCE || tally.spread < SAME_ROW || seen.positions.is_none() {
@@ -324,17 +328,17 @@ fn check_copied_rows(
         seen.rows
     );
     let finding =
-        InspectFinding::new(Sureness::Likely, "rows-copied", seen.place, text).number("rows", copies.len() as f64);
+        InspectFinding::new(Certainty::Likely, "rows-copied", seen.place, text).number("rows", copies.len() as f64);
     Some(finding.to("one row computed or copied for several, or a kernel that stopped early"))
 }
 
-fn check_one_winner(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &Tally) -> Option<InspectFinding> {
+fn check_one_winner(run: &InspectedDump<'_>, seen: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFinding> {
     let winner = *tally.winners.first()?;
     let same = tally.winners.len() >= 4 && tally.constant_rows.is_empty() && tally.winners.iter().all(|w| *w == winner);
     (seen.site() == Site::Logits && same && tally.spread >= SAME_ROW && one_token(run, seen) != Some(true)).then(|| {
         let text = format!("token {winner} wins at all {} positions", seen.rows);
         let finding =
-            InspectFinding::new(Sureness::Note, "one-winner", seen.place, text).number("token", winner as f64);
+            InspectFinding::new(Certainty::Note, "one-winner", seen.place, text).number("token", winner as f64);
         finding.to("greedy decoding that loops; a stream in which the tokens drown")
     })
 }

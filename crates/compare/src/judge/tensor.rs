@@ -441,8 +441,8 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> PairJudg
     let positions = by_position(pair, rows);
     let balanced = balanced_nmse(&positions);
     let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
-    let kept = if outcome.agrees() { None } else { judge_as_cached(pair, profile, allowed) };
-    let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
+    let as_cached = if outcome.agrees() { None } else { judge_as_cached(pair, profile, allowed) };
+    let (outcome, cost) = as_cached.unwrap_or((outcome, 0.0));
     let usual = usual_energy(&positions);
     let worst_position =
         positions.iter().map(|row| relative_error(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);

@@ -54,14 +54,14 @@ pub trait Witness {
     ///
     /// # Errors
     /// Where something cannot be read.
-    fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<LayoutEvidence, Self::Error>;
+    fn evidence(&mut self, claim: &Claim, resolved: &ResolvedClaims) -> Result<LayoutEvidence, Self::Error>;
 }
 
 /// Claims with their results.
 #[derive(Debug, Default)]
-pub struct Resolved(BTreeMap<Place, (Claim, LayoutEvidence)>);
+pub struct ResolvedClaims(BTreeMap<Place, (Claim, LayoutEvidence)>);
 
-impl Resolved {
+impl ResolvedClaims {
     /// The result for a tap's claim; `None` where the tap has none, or it is not decided yet.
     pub fn evidence(&self, place: Place) -> Option<LayoutEvidence> {
         self.0.get(&place).map(|(_, evidence)| *evidence)
@@ -92,8 +92,8 @@ impl Resolved {
 ///
 /// # Errors
 /// Those of the witness.
-pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<Resolved, W::Error> {
-    let mut resolved = Resolved::default();
+pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<ResolvedClaims, W::Error> {
+    let mut resolved = ResolvedClaims::default();
     for claim in claims.into_iter().rev() {
         let evidence = witness.evidence(&claim, &resolved)?;
         resolved.0.insert(claim.place, (claim, evidence));
@@ -134,7 +134,7 @@ mod tests {
 
         const IS_OUTWEIGHED: bool = OUTWEIGHED;
 
-        fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<LayoutEvidence, Self::Error> {
+        fn evidence(&mut self, claim: &Claim, resolved: &ResolvedClaims) -> Result<LayoutEvidence, Self::Error> {
             let site = claim.place.tap.site;
             Ok(match self.0.iter().find(|(of, _)| *of == site) {
                 Some((_, evidence)) => *evidence,

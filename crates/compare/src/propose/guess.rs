@@ -167,12 +167,12 @@ pub(crate) fn guesses<'a>(
         let mut done: BTreeSet<&str> = BTreeSet::new();
         for family in &left {
             let fitting: Vec<Site> = sites.iter().copied().filter(|s| !taken.contains(s) && fits(family, *s)).collect();
-            let alike: Vec<&&Family> = left
+            let similar: Vec<&&Family> = left
                 .iter()
                 .filter(|other| other.members == family.members && fitting.iter().all(|s| fits(other, *s)))
                 .collect();
-            if fitting.len() == alike.len() && done.insert(&family.template) {
-                let at = alike.iter().position(|other| other.template == family.template);
+            if fitting.len() == similar.len() && done.insert(&family.template) {
+                let at = similar.iter().position(|other| other.template == family.template);
                 found.extend(at.map(|at| (*family, fitting[at], ProposalBasis::Order)));
             }
         }

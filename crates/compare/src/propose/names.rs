@@ -91,7 +91,7 @@ struct NameMatch {
     place: Place,
     form: TensorForm,
     nmse: f64,
-    next: Next,
+    next: SecondBest,
     /// A hash of its sorted values.
     values: u64,
 }
@@ -303,14 +303,14 @@ fn without_contradictions(proposals: Vec<Proposal>) -> Vec<Proposal> {
 }
 
 /// The second-best tap, and how near it is.
-type Next = Option<(Place, f64)>;
+type SecondBest = Option<(Place, f64)>;
 
 /// The tap whose sorted values match the tensor's in one of the forms, and the second best.
 fn best(
     tensor: &Tensor,
     prints: &Fingerprints,
     allowed: impl Fn(Tap) -> f64,
-) -> Option<(Place, TensorForm, f64, Next)> {
+) -> Option<(Place, TensorForm, f64, SecondBest)> {
     let mut near = prints.add_nearest(tensor);
     // What another name of the reference holds as well is the vocabulary's tap.
     let is_open = |place: &Place| place.tap.is_open();

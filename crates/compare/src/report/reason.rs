@@ -8,7 +8,7 @@ use crate::judge::tensor::Difference;
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::run::side::Side;
-use crate::run::steps::Unwitnessed;
+use crate::run::steps::UnknownPositions;
 use crate::words::{number, tokens_in_words};
 
 /// What is known of the candidate's choice of experts where it may differ from the reference's.
@@ -79,7 +79,7 @@ pub enum Reason {
     /// Every rotation is right at position 0, and no other position is known.
     RotationAtZero,
     /// Nothing shows that both sides hold the same token positions.
-    Unwitnessed(Unwitnessed),
+    Unwitnessed(UnknownPositions),
     /// Nothing in a decode step agrees, and it is unknown whether both were fed the same token there.
     Continuation,
     /// A dump itself puts its values in doubt.

@@ -7,15 +7,15 @@ use crate::rules::Changes;
 use crate::taps::context::TapJudgement;
 
 /// All taps, with the changes of one rule so far.
-pub(super) struct Draft {
+pub(super) struct RuleDraft {
     taps: Vec<TapJudgement>,
     changed: BTreeSet<usize>,
 }
 
-impl Draft {
+impl RuleDraft {
     /// No changes yet.
-    pub(super) fn new(taps: &[TapJudgement]) -> Draft {
-        Draft { taps: taps.to_vec(), changed: BTreeSet::new() }
+    pub(super) fn new(taps: &[TapJudgement]) -> RuleDraft {
+        RuleDraft { taps: taps.to_vec(), changed: BTreeSet::new() }
     }
 
     /// Replaces the judgement of one tap.
@@ -31,7 +31,7 @@ impl Draft {
     }
 }
 
-impl Deref for Draft {
+impl Deref for RuleDraft {
     type Target = [TapJudgement];
 
     fn deref(&self) -> &[TapJudgement] {

@@ -8,33 +8,33 @@ use crate::layout::convention::LayoutConvention;
 use crate::layout::pair::Pair;
 use crate::layout::rotation::Heads;
 use crate::layout::types::Layout;
-use crate::layout::{Claim, LayoutEvidence, Resolved, Witness};
+use crate::layout::{Claim, LayoutEvidence, ResolvedClaims, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
 
 /// The reference's values, with every tap judged against them.
-pub(super) struct Reference<'r, 'a> {
+pub(super) struct ReferenceWitness<'r, 'a> {
     run: &'r ComparisonContext<'a>,
     found: &'r [TapJudgement],
     /// The layout in which each tap agrees.
     agreeing: Vec<Option<Layout>>,
 }
 
-impl<'r, 'a> Reference<'r, 'a> {
-    pub(super) fn new(run: &'r ComparisonContext<'a>, found: &'r [TapJudgement]) -> Reference<'r, 'a> {
-        Reference { run, found, agreeing: found.iter().map(|here| agreeing_layout(here).cloned()).collect() }
+impl<'r, 'a> ReferenceWitness<'r, 'a> {
+    pub(super) fn new(run: &'r ComparisonContext<'a>, found: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
+        ReferenceWitness { run, found, agreeing: found.iter().map(|here| agreeing_layout(here).cloned()).collect() }
     }
 }
 
-impl Witness for Reference<'_, '_> {
+impl Witness for ReferenceWitness<'_, '_> {
     type Error = DumpError;
 
     // An operation that differs may have a mistake of its own.
     const IS_OUTWEIGHED: bool = true;
 
-    fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<LayoutEvidence, DumpError> {
+    fn evidence(&mut self, claim: &Claim, resolved: &ResolvedClaims) -> Result<LayoutEvidence, DumpError> {
         let Some(index) = self.index(claim.place) else { return Ok(LayoutEvidence::None) };
         let own = claim.convention();
         if claim.layout.rows().is_some() {
@@ -93,7 +93,7 @@ impl Witness for Reference<'_, '_> {
     }
 }
 
-impl Reference<'_, '_> {
+impl ReferenceWitness<'_, '_> {
     fn place(&self, index: usize) -> Place {
         self.run.graph.places()[index]
     }
@@ -120,7 +120,7 @@ impl Reference<'_, '_> {
     }
 
     /// Whether a tap is still compared once its claim is decided.
-    fn remains_compared(&self, index: usize, resolved: &Resolved) -> bool {
+    fn remains_compared(&self, index: usize, resolved: &ResolvedClaims) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(LayoutEvidence::None) => false,
             Some(LayoutEvidence::Against) => as_it_stands(&self.found[index]).is_compared(),
@@ -129,7 +129,12 @@ impl Reference<'_, '_> {
     }
 
     /// The evidence for or against the dump's own RoPE order of the rows of Q or K.
-    fn row_evidence(&self, claim: &Claim, index: usize, resolved: &Resolved) -> Result<LayoutEvidence, DumpError> {
+    fn row_evidence(
+        &self,
+        claim: &Claim,
+        index: usize,
+        resolved: &ResolvedClaims,
+    ) -> Result<LayoutEvidence, DumpError> {
         let rows = claim.layout.rows();
         if self.run.declared() == rows {
             return Ok(LayoutEvidence::For);

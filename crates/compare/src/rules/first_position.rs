@@ -8,7 +8,7 @@ use firstdiff_trace::{Entry, Site, Tap};
 use crate::graph::Place;
 use crate::layout::rows::squeezed;
 use crate::report::reason::Reason;
-use crate::rules::{Changes, Ruled};
+use crate::rules::{Changes, RuleResult};
 use crate::run::steps::Chunks;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::words::unravel;
@@ -35,7 +35,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Doubts rotations of which only position 0 is known: every one is right there, so agreement shows nothing of the operation.
-    pub(crate) fn doubt_rotations(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn doubt_rotations(&self, taps: &[TapJudgement]) -> RuleResult {
         let (ranges, more) = (self.ranges(), self.has_more());
         let rotated = |(place, _): &(Place, &Compared)| matches!(place.tap.site, Site::QRope | Site::KRope);
         let rotations = taps.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);

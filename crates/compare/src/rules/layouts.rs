@@ -12,21 +12,21 @@ use crate::layout::types::{Layout, layout_notes};
 use crate::layout::{Claim, LayoutEvidence, resolve};
 use crate::metrics::Metrics;
 use crate::report::reason::Reason;
-use crate::rules::draft::Draft;
-use crate::rules::evidence::Reference;
-use crate::rules::{Changes, Ruled};
+use crate::rules::draft::RuleDraft;
+use crate::rules::evidence::ReferenceWitness;
+use crate::rules::{Changes, RuleResult};
 use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
 impl ComparisonContext<'_> {
     /// A layout explains a difference only if later taps agree; without confirmation the tap is judged as it stands.
-    pub(crate) fn resolve_layouts(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn resolve_layouts(&self, taps: &[TapJudgement]) -> RuleResult {
         let here = self.graph.places().iter().zip(taps);
         let claims =
             here.filter_map(|(place, here)| Some(Claim { place: *place, layout: here.provisional()?.clone() }));
-        let resolved = resolve(claims.collect(), &mut Reference::new(self, taps))?;
-        let mut draft = Draft::new(taps);
+        let resolved = resolve(claims.collect(), &mut ReferenceWitness::new(self, taps))?;
+        let mut draft = RuleDraft::new(taps);
         for (index, (place, here)) in self.graph.places().iter().zip(taps).enumerate() {
             match (resolved.evidence(*place), here.provisional()) {
                 (Some(LayoutEvidence::None), Some(layout)) => draft.set(index, undecided_layout(layout)),
@@ -42,7 +42,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Queries and keys whose rows are in different orders have other products: where no product shows that they are right, they are unchecked.
-    fn doubt_unlike_rows(&self, draft: &mut Draft) {
+    fn doubt_unlike_rows(&self, draft: &mut RuleDraft) {
         let places = self.graph.places();
         let is_at = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
         const QUERIES: [Site; 3] = [Site::Q, Site::QNorm, Site::QRope];
@@ -69,7 +69,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Measures differences in the order that other taps show for the dump: otherwise the error could not be interpreted.
-    fn measure_in_conventions(&self, draft: &mut Draft, known: &[LayoutConvention]) -> Result<(), DumpError> {
+    fn measure_in_conventions(&self, draft: &mut RuleDraft, known: &[LayoutConvention]) -> Result<(), DumpError> {
         let agreeing: Vec<Layout> = draft.iter().filter_map(agreeing_layout).cloned().collect();
         let seen = |is: &dyn Fn(&StridedLayout) -> bool| {
             agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)))
@@ -127,7 +127,7 @@ impl ComparisonContext<'_> {
 
     /// A tap in another shape than the reference's that is far off, though all later taps agree, may be in an order of axes that was not found, or was
     /// recorded wrongly: no operation's fault.
-    pub(crate) fn doubt_orders(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn doubt_orders(&self, taps: &[TapJudgement]) -> RuleResult {
         let strange: Vec<bool> = (0..taps.len()).map(|index| self.has_unknown_layout(taps, index)).collect();
         let vouched_for = |&index: &usize| {
             if !strange[index] {

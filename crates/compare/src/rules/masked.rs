@@ -11,8 +11,8 @@ use crate::judge::leak::{LeakedProbability, leaked_at};
 use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
-use crate::rules::Ruled;
-use crate::rules::draft::Draft;
+use crate::rules::RuleResult;
+use crate::rules::draft::RuleDraft;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::taps::open::judged_as;
 use crate::tolerance::context::WOULD_SHOW;
@@ -20,8 +20,8 @@ use crate::tolerance::judge::MASKED;
 
 impl ComparisonContext<'_> {
     /// Forgives scores that are right wherever the reference has any, where nothing is computed from the others; adds a note.
-    pub(crate) fn forgive_masked_scores(&self, taps: &[TapJudgement]) -> Ruled {
-        let mut draft = Draft::new(taps);
+    pub(crate) fn forgive_masked_scores(&self, taps: &[TapJudgement]) -> RuleResult {
+        let mut draft = RuleDraft::new(taps);
         let mut forgiven = Vec::new();
         // Later readers are decided first.
         for index in (0..taps.len()).rev() {
@@ -57,7 +57,7 @@ impl ComparisonContext<'_> {
     /// Whether nothing is computed from the scores at `index` where the reference masks them. Probabilities that show the contrary are blamed.
     fn is_masked_away(
         &self,
-        draft: &mut Draft,
+        draft: &mut RuleDraft,
         index: usize,
         layout: &Layout,
         differs_in_padding: bool,

@@ -32,10 +32,10 @@ impl Changes {
     }
 }
 
-pub(crate) type Ruled = Result<Changes, DumpError>;
+pub(crate) type RuleResult = Result<Changes, DumpError>;
 
 /// A rule reads the judgements of all taps, and returns better ones for some.
-type Rule = for<'a> fn(&ComparisonContext<'a>, &[TapJudgement]) -> Ruled;
+type Rule = for<'a> fn(&ComparisonContext<'a>, &[TapJudgement]) -> RuleResult;
 
 /// Every rule, in the order in which they are applied: a later one sees the results of an earlier one.
 const RULES: [(Stage, Rule); 8] = [

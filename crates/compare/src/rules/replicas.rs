@@ -5,7 +5,7 @@ use firstdiff_trace::Share;
 use crate::graph::Place;
 use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::metrics::Metrics;
-use crate::rules::{Changes, Ruled};
+use crate::rules::{Changes, RuleResult};
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::taps::ranks::{not_joined, others, tensors};
 use crate::taps::tap::TapJudge;
@@ -48,7 +48,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Judges every replica other than the compared one, and describes those that differ.
-    pub(crate) fn check_replicas(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn check_replicas(&self, taps: &[TapJudgement]) -> RuleResult {
         let mut changes = Changes::default();
         let Some(ranks) = self.candidate.ranks() else { return Ok(changes) };
         let mut unequal: Vec<String> = Vec::new();

@@ -7,18 +7,18 @@ use firstdiff_trace::{DumpError, Rows, Site};
 use crate::align::chunks::name_of;
 use crate::graph::Place;
 use crate::report::reason::Reason;
-use crate::rules::draft::Draft;
-use crate::rules::{Changes, Ruled, attribute};
-use crate::taps::choice::{Token, behind};
+use crate::rules::draft::RuleDraft;
+use crate::rules::{Changes, RuleResult, attribute};
+use crate::taps::choice::{MovedToken, behind};
 use crate::taps::context::{ComparisonContext, Options, TapJudgement};
 use crate::taps::judge_taps;
 
 impl ComparisonContext<'_> {
     /// Taps that differ behind tokens sent elsewhere: judged again at the tokens before the first of these, or not at all.
-    pub(crate) fn judge_behind_choices(&self, taps: &[TapJudgement]) -> Ruled {
-        let mut draft = Draft::new(taps);
+    pub(crate) fn judge_behind_choices(&self, taps: &[TapJudgement]) -> RuleResult {
+        let mut draft = RuleDraft::new(taps);
         self.undecided(taps)?.into_iter().for_each(|(index, judged)| draft.set(index, judged));
-        let flips: Vec<(Token, usize)> = self.flips(&draft).collect();
+        let flips: Vec<(MovedToken, usize)> = self.flips(&draft).collect();
         let Some(&(token, at)) = flips.iter().min() else { return Ok(Changes::default()) };
         let place = |index: usize| self.graph.places()[index];
         let reached: BTreeSet<usize> =

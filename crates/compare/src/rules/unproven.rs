@@ -8,7 +8,7 @@ use crate::align::chunks::name_of;
 use crate::graph::Place;
 use crate::report::reason::Reason;
 use crate::rules::first_position::is_by_position;
-use crate::rules::{Changes, Ruled};
+use crate::rules::{Changes, RuleResult};
 use crate::run::padding::is_padded;
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::run::tokens::token_edits;
@@ -17,7 +17,7 @@ use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
 impl ComparisonContext<'_> {
     /// Withdraws differences where nothing shows that both sides hold the same positions.
-    pub(crate) fn doubt_positions(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn doubt_positions(&self, taps: &[TapJudgement]) -> RuleResult {
         let [reference, candidate] = self.recorded();
         let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
         if chosen || taps.iter().any(TapJudgement::agrees) {
@@ -50,7 +50,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Withdraws differences in later steps where nothing agrees, and neither ids nor embeddings show that both were fed the same token.
-    pub(crate) fn doubt_continuations(&self, taps: &[TapJudgement]) -> Ruled {
+    pub(crate) fn doubt_continuations(&self, taps: &[TapJudgement]) -> RuleResult {
         let mut changes = Changes::default();
         let steps: BTreeSet<u32> =
             self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();

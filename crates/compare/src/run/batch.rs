@@ -84,10 +84,10 @@ fn batch_by_multiples(one: &Dump, other: &Dump) -> Option<Batch> {
     let attends = |entry: &Entry| entry.tap.site.position_axis() == 1;
     let shared: Vec<(&Entry, usize)> = other.entries().iter().filter_map(|e| Some((e, ratio(e)?))).collect();
     let &(_, count) = shared.first()?;
-    let alike = count > 1 && shared.iter().all(|(_, times)| *times == count);
+    let have_equal_factor = count > 1 && shared.iter().all(|(_, times)| *times == count);
     let both = shared.iter().any(|(e, _)| attends(e)) && shared.iter().any(|(e, _)| !attends(e));
     let batch = || Batch::with_count(other, count, &|tap, step| single(one, tap, step));
-    (alike && both).then(batch).filter(Batch::is_whole)
+    (have_equal_factor && both).then(batch).filter(Batch::is_whole)
 }
 
 /// The batch of a dump without a batch axis that holds as many elements as all sequences of the other.

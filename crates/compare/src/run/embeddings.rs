@@ -93,12 +93,12 @@ pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result
         return Ok(None);
     }
     let (ours, theirs) = (embeddings(ours.0, ours.1)?, embeddings(theirs.0, theirs.1)?);
-    let apart: Vec<Option<f64>> = ours.iter().zip(&theirs).map(|(ours, theirs)| nmse(ours, theirs)).collect();
-    let Some(first) = apart.iter().position(|nmse| !is_same(*nmse)) else { return Ok(None) };
+    let distances: Vec<Option<f64>> = ours.iter().zip(&theirs).map(|(ours, theirs)| nmse(ours, theirs)).collect();
+    let Some(first) = distances.iter().position(|nmse| !is_same(*nmse)) else { return Ok(None) };
     if first == 0 {
         return Ok((are_shifted(&ours, &theirs) || are_shifted(&theirs, &ours)).then_some(0));
     }
-    Ok(apart[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
+    Ok(distances[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
 }
 
 /// Whether h0 is not a look-up of tokens, by a dump's own graph: it is computed from other recorded taps.

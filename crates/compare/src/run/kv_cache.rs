@@ -115,9 +115,9 @@ fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
         Some(shape)
     };
     let mut axes = axes.filter(|&axis| {
-        let mut beside = entries.iter().map(|entry| own(entry, axis));
-        let first = beside.next().flatten();
-        first.is_some() && beside.all(|shape| shape == first)
+        let mut other_entries = entries.iter().map(|entry| own(entry, axis));
+        let first = other_entries.next().flatten();
+        first.is_some() && other_entries.all(|shape| shape == first)
     });
     entries.first().is_some_and(|entry| entry.step == 0) && axes.next().is_some()
 }

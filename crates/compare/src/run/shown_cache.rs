@@ -27,7 +27,7 @@ pub enum ShownCache {
 /// # Errors
 /// When a file cannot be read.
 pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
-    let run = Recorded { dump, like };
+    let run = RecordedTaps { dump, like };
     let evidence = [run.values_show()?, run.products_show()?];
     let shows = |i: usize| evidence.iter().flatten().any(|shown| shown[i]);
     // Numbers of a coarser type may also be numbers of a finer one (in f16's range all of bf16 but the smallest): the coarsest that fits counts.
@@ -45,7 +45,7 @@ const TYPES: [Cache; 4] = [Cache::F16, Cache::Bf16, Cache::Q8_0, Cache::E4m3];
 const ROWS: usize = 64;
 
 /// What a run recorded, each tap in the vocabulary's order of axes.
-struct Recorded<'a> {
+struct RecordedTaps<'a> {
     dump: &'a Dump,
     like: &'a Dump,
 }
@@ -56,7 +56,7 @@ struct Ordered {
     values: Vec<f64>,
 }
 
-impl Recorded<'_> {
+impl RecordedTaps<'_> {
     /// The whole of a tap in a step; `None` where its order of axes is unknown.
     fn read(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
         let Some(entry) = self.dump.find(tap, step).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
@@ -138,12 +138,12 @@ impl Recorded<'_> {
 
     /// Of which types most keys and values are numbers, one vote a tap, and nothing else is; `None` where none were recorded.
     fn values_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
-        let kept = [Site::KRope, Site::V].map(|site| self.taps(site));
-        if kept.iter().any(Vec::is_empty) {
+        let stored = [Site::KRope, Site::V].map(|site| self.taps(site));
+        if stored.iter().any(Vec::is_empty) {
             return Ok(None);
         }
-        let mut votes = Votes::default();
-        for tap in kept.into_iter().flatten() {
+        let mut votes = TypeVotes::default();
+        for tap in stored.into_iter().flatten() {
             votes.add(self.rounded_to(tap)?);
         }
         let mut shown = votes.most();
@@ -161,7 +161,7 @@ impl Recorded<'_> {
     /// To which types keys and values must be rounded so that most contexts, and products of queries, match that do not match without; `None` where too
     /// little was recorded.
     fn products_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
-        let mut votes = Votes::default();
+        let mut votes = TypeVotes::default();
         let Some(step) = self.largest_step() else { return Ok(None) };
         for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
             for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
@@ -186,11 +186,11 @@ impl Recorded<'_> {
 
 /// How many votes are for each type, of all that decide.
 #[derive(Default)]
-struct Votes {
+struct TypeVotes {
     of_type: [(usize, usize); TYPES.len()],
 }
 
-impl Votes {
+impl TypeVotes {
     fn add(&mut self, shown: [Option<bool>; TYPES.len()]) {
         for ((yes, all), shown) in self.of_type.iter_mut().zip(shown) {
             *yes += usize::from(shown == Some(true));

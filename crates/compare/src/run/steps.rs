@@ -138,7 +138,7 @@ pub(crate) fn length_witnesses(dump: &Dump) -> impl Iterator<Item = LengthWitnes
 }
 
 /// Positions and how many tensors show them, for each step.
-type Votes = Vec<BTreeMap<usize, usize>>;
+type LengthVotes = Vec<BTreeMap<usize, usize>>;
 
 /// How many positions each step up to `last` has, by the majority of its taps: those with all axes of the vocabulary, else the flat ones, else those with
 /// merged heads, which may as well be the heads of one position.
@@ -157,8 +157,8 @@ fn shown_by_rows(dump: &Dump, last: usize, tokens: usize) -> Option<Vec<usize>> 
 }
 
 /// How many positions each step up to `last` has by the whole tensors whose site and shape `counts`.
-fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> Votes {
-    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
+fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> LengthVotes {
+    let mut votes: LengthVotes = vec![BTreeMap::new(); last + 1];
     for held in
         length_witnesses(dump).filter(|held| held.whole && counts(held.tap.site, &squeezed(held.tap.site, held.shape)))
     {
@@ -180,13 +180,13 @@ fn leading(site: Site, shape: &[usize]) -> Option<usize> {
 }
 
 /// Step and elements of every flat tensor of a tap.
-type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
+type FlatSizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 
 /// The positions by flat tensors: each position has an equal part of what all steps hold, where the tokens of all are recorded; else a step is measured in
 /// multiples of the smallest step, if that has a single position.
 fn lengths_by_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let flat = |held: &LengthWitness<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
-    let mut sizes: Sizes = BTreeMap::new();
+    let mut sizes: FlatSizes = BTreeMap::new();
     for held in length_witnesses(dump).filter(flat) {
         let Tap { layer, site } = held.tap;
         sizes.entry((layer, site)).or_default().push((held.step, held.shape[0]));
@@ -194,7 +194,7 @@ fn lengths_by_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let meta = dump.meta();
     let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
     let tokens = meta.tokens.as_ref().map(|tokens| tokens.len() + decoded).filter(|tokens| *tokens > 0);
-    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
+    let mut votes: LengthVotes = vec![BTreeMap::new(); last + 1];
     for steps in sizes.values().filter(|steps| steps.len() > 1) {
         let sizes = || steps.iter().map(|(_, size)| *size);
         let part = tokens.filter(|_| steps.len() == last + 1).map(|tokens| sizes().sum::<usize>() / tokens);
@@ -278,16 +278,16 @@ fn other_ids(reference: &Dump, candidate: &Dump) -> Option<usize> {
 
 /// Why it is unknown whether two runs in which nothing agrees hold the same positions: their numbers of positions differ, and not both record their tokens. A
 /// prompt padded on the left looks like that, and so does another prompt.
-pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnessed> {
+pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<UnknownPositions> {
     let [ours, theirs] = [reference, candidate].map(Chunks::find);
     let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
     let total = |chunks: &Option<Chunks>| chunks.as_ref().map(Chunks::total);
     match (total(&ours), total(&theirs)) {
         _ if ids(&ours) && ids(&theirs) || is_without_tokens([reference, candidate]) => None,
         (Some(reference), Some(candidate)) if reference != candidate => {
-            Some(Unwitnessed::Counts { reference, candidate })
+            Some(UnknownPositions::Counts { reference, candidate })
         }
-        (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(Unwitnessed::NotItsTokens),
+        (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(UnknownPositions::NotItsTokens),
         _ => None,
     }
 }
@@ -423,7 +423,7 @@ impl fmt::Display for Misaligned {
 
 /// Why it is unknown whether two runs in which nothing agrees hold the same positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwitnessed {
+pub enum UnknownPositions {
     /// Their numbers of positions differ, and not both record their tokens.
     Counts {
         /// The reference's.
@@ -435,15 +435,15 @@ pub enum Unwitnessed {
     NotItsTokens,
 }
 
-impl fmt::Display for Unwitnessed {
+impl fmt::Display for UnknownPositions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nothing agrees; ")?;
         match self {
-            Unwitnessed::Counts { reference, candidate } => write!(
+            UnknownPositions::Counts { reference, candidate } => write!(
                 f,
                 "the reference has {reference} token positions and the candidate {candidate}, and not both say of which tokens"
             )?,
-            Unwitnessed::NotItsTokens => {
+            UnknownPositions::NotItsTokens => {
                 f.write_str("the candidate's tensors have another number of token positions than it names tokens")?;
             }
         }

@@ -9,13 +9,13 @@ use crate::run::embeddings::{Prompt, is_made_of_taps, rows_of, token};
 use crate::tolerance::run::{MOST_PAIRS, OTHER_TOKEN};
 
 /// Whether each side has the token, and its position on each side (where it is missing, that of the next token); an edit also has the ids.
-type Change = ([bool; 2], [usize; 2]);
-pub(crate) type Edit = ([bool; 2], [usize; 2], [Option<i64>; 2]);
+type TokenChange = ([bool; 2], [usize; 2]);
+pub(crate) type EditWithIds = ([bool; 2], [usize; 2], [Option<i64>; 2]);
 
 /// How the candidate's tokens differ from the reference's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEdits {
-    pub(crate) edits: Vec<Edit>,
+    pub(crate) edits: Vec<EditWithIds>,
     equal_count: usize,
     /// How many tokens either side has.
     pub counts: [usize; 2],
@@ -58,10 +58,10 @@ impl TokenEdits {
             let like = pair.or_else(|| (0..n).find(|&a| distance(a, at).is_some()));
             like.and_then(|a| id_of(0, a)).or_else(|| id_of(1, at).filter(|_| is_told))
         };
-        let edit = |(has, at): Change| {
+        let edit = |(has, at): TokenChange| {
             (has, at, [has[0].then(|| id_of(0, at[0])).flatten(), has[1].then(|| known(at[1])).flatten()])
         };
-        let edits: Vec<Edit> = changes.into_iter().map(edit).collect();
+        let edits: Vec<EditWithIds> = changes.into_iter().map(edit).collect();
         let ids: Option<Vec<i64>> = (0..m).map(known).collect();
         // At either end, or beside an equal token there, it may be padding, or more of the same text.
         let is_like_ends = |has: &[bool; 2], [a, b]: [usize; 2]| match has {
@@ -69,9 +69,10 @@ impl TokenEdits {
             [_, false] => (0..=a).all(|a| distance(a, 0).is_some()) || (a..n).all(|a| distance(a, m - 1).is_some()),
             _ => false,
         };
-        let is_within =
-            |(has, at, _): &Edit| first[0] < at[0] && (last[0] > at[0] || last[1] > at[1]) && !is_like_ends(has, *at);
-        let is_other = |(has, _, ids): &Edit| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
+        let is_within = |(has, at, _): &EditWithIds| {
+            first[0] < at[0] && (last[0] > at[0] || last[1] > at[1]) && !is_like_ends(has, *at)
+        };
+        let is_other = |(has, _, ids): &EditWithIds| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
         let largest_nmse = pairs.iter().filter_map(|&[a, b]| distance(a, b)).fold(0.0, f64::max);
         let is_certain =
             largest_nmse <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
@@ -145,7 +146,7 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
 
 /// The matching pairs of positions, and the changes between them, by the fewest changes from one sequence to the other; `None` where one is the beginning of
 /// the other, or they are too long to be aligned.
-fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<Change>)> {
+fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<TokenChange>)> {
     (0..n.min(m)).any(|at| !same(at, at)).then_some(())?;
     let back = (1..=n.min(m)).take_while(|&at| same(n - at, m - at)).count();
     let front = (0..n.min(m) - back).take_while(|&at| same(at, at)).count();

@@ -5,7 +5,7 @@ use firstdiff_trace::{DumpError, Entry, Tap, Values};
 
 use crate::expert::EXPERTS;
 use crate::graph::Place;
-use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
+use crate::taps::choice::{CHOICE, RoundedRows, WEIGHTS};
 use crate::taps::context::{ComparisonContext, TapJudgement};
 
 impl ComparisonContext<'_> {
@@ -50,8 +50,11 @@ impl ComparisonContext<'_> {
         };
         let Some([_, own]) = both(place.tap).filter(fits) else { return Ok(None) };
         let [left, right] = &chosen;
-        let grids =
-            Grid::read(self.reference, left, &left.shape)?.zip(Grid::read(self.candidate, right, &right.shape)?);
+        let grids = RoundedRows::read(self.reference, left, &left.shape)?.zip(RoundedRows::read(
+            self.candidate,
+            right,
+            &right.shape,
+        )?);
         let Some(order) = grids.and_then(|(ours, theirs)| order_of_places(ours.rows().zip(theirs.rows()))) else {
             return Ok(None);
         };

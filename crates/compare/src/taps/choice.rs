@@ -23,24 +23,24 @@ pub const CHOICE: &str = "router_topk";
 pub const WEIGHTS: &str = "router_weights";
 
 /// The numbers of a tap, row by row, with an error of `unit` times the largest of the row.
-pub(crate) struct Grid {
+pub(crate) struct RoundedRows {
     pub(crate) values: Vec<f64>,
     width: usize,
     unit: f64,
 }
 
-impl Grid {
-    pub(crate) fn read(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
+impl RoundedRows {
+    pub(crate) fn read(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<RoundedRows>, DumpError> {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
-        Ok(Grid::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
+        Ok(RoundedRows::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
     }
 
     /// `None` where the values are not rows of that shape.
-    fn new(values: Vec<f64>, entry: &Entry, shape: &[usize]) -> Option<Grid> {
+    fn new(values: Vec<f64>, entry: &Entry, shape: &[usize]) -> Option<RoundedRows> {
         let width = *shape.last().filter(|width| **width > 0)?;
         let unit = storage_nmse(entry.dtype).sqrt();
-        (values.len() == shape.iter().product::<usize>()).then_some(Grid { values, width, unit })
+        (values.len() == shape.iter().product::<usize>()).then_some(RoundedRows { values, width, unit })
     }
 
     pub(crate) fn rows(&self) -> std::slice::ChunksExact<'_, f64> {
@@ -63,17 +63,17 @@ impl Grid {
 }
 
 /// The scores from which a choice is made.
-struct Scores {
+struct ChoiceScores {
     at: usize,
     entry: Entry,
     /// The reference's.
-    grid: Grid,
+    grid: RoundedRows,
     /// Whether the reference takes the best of them for every token.
     are_ranked: bool,
 }
 
 /// The experts that each token is sent to.
-type Chosen = Vec<BTreeSet<usize>>;
+type ChosenExperts = Vec<BTreeSet<usize>>;
 
 /// Why the choice differs, by the scores.
 enum ChoiceCause {
@@ -84,7 +84,7 @@ enum ChoiceCause {
 
 /// The first token that rounding sent elsewhere: its step, and its row in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Token {
+pub(crate) struct MovedToken {
     pub(crate) step: u32,
     pub(crate) row: usize,
 }
@@ -107,7 +107,7 @@ impl ComparisonContext<'_> {
         }
         // Tokens behind one that went elsewhere read its result.
         let first = self.flips(found).min_by_key(|(token, _)| *token);
-        let is_before = |row: &usize| first.is_none_or(|(first, _)| Token { step: place.step, row: *row } < first);
+        let is_before = |row: &usize| first.is_none_or(|(first, _)| MovedToken { step: place.step, row: *row } < first);
         let rows: Vec<usize> = other.into_iter().filter(is_before).collect();
         let Some(&row) = rows.first() else { return Ok(behind(first.map_or(index, |(_, at)| at), self)) };
         let begin = self.start(place.step);
@@ -182,18 +182,18 @@ impl ComparisonContext<'_> {
     }
 
     /// The first tokens of each place that were sent elsewhere, with no operation to blame.
-    pub(crate) fn flips(&self, found: &[TapJudgement]) -> impl Iterator<Item = (Token, usize)> {
+    pub(crate) fn flips(&self, found: &[TapJudgement]) -> impl Iterator<Item = (MovedToken, usize)> {
         found.iter().enumerate().filter_map(|(at, here)| match here {
             TapJudgement::Unchecked(Reason::OtherExperts { tokens, .. }) => {
                 let step = self.graph.places()[at].step;
-                Some((Token { step, row: tokens.first()? - self.start(step) }, at))
+                Some((MovedToken { step, row: tokens.first()? - self.start(step) }, at))
             }
             _ => None,
         })
     }
 
     /// The experts that both sides choose, token by token; `None` where the two cannot be paired.
-    fn chosen(&self, index: usize) -> Result<Option<(Chosen, Chosen)>, DumpError> {
+    fn chosen(&self, index: usize) -> Result<Option<(ChosenExperts, ChosenExperts)>, DumpError> {
         let place = self.graph.places()[index];
         let (Some(left), Some(right)) =
             (self.reference.entry(place.tap, place.step), self.candidate.entry(place.tap, place.step))
@@ -212,7 +212,7 @@ impl ComparisonContext<'_> {
         taps: &[TapJudgement],
         index: usize,
         rows: &[usize],
-        [ours, theirs]: [&Chosen; 2],
+        [ours, theirs]: [&ChosenExperts; 2],
     ) -> Result<ChoiceCause, DumpError> {
         // No token goes to one expert twice.
         if rows.iter().any(|&row| theirs[row].len() != ours[row].len()) {
@@ -242,38 +242,38 @@ impl ComparisonContext<'_> {
 
     /// The reference's scores in place of the candidate's, which were not recorded: with an error of `room` times their tolerance, or with that of what they
     /// were computed from.
-    fn with_noise(&self, taps: &[TapJudgement], scores: Scores, room: f64) -> Grid {
+    fn with_noise(&self, taps: &[TapJudgement], scores: ChoiceScores, room: f64) -> RoundedRows {
         let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
         let off = |&i: &usize| if let TapJudgement::Compared(read) = &taps[i] { read.judgement.size() } else { None };
         let noise = before.iter().filter_map(off).fold(self.allowed_of(&scores), f64::max).sqrt();
-        Grid { unit: room * noise, ..scores.grid }
+        RoundedRows { unit: room * noise, ..scores.grid }
     }
 
     /// The share of tokens that rounding sends to other experts.
-    fn flips_by_rounding(&self, scores: &Scores) -> f64 {
+    fn flips_by_rounding(&self, scores: &ChoiceScores) -> f64 {
         FLIPS_ROOM * scores.grid.width as f64 * self.allowed_of(scores).sqrt()
     }
 
-    fn allowed_of(&self, scores: &Scores) -> f64 {
+    fn allowed_of(&self, scores: &ChoiceScores) -> f64 {
         self.allowed(self.graph.places()[scores.at], &scores.entry, &scores.entry)
     }
 
     /// The scores of the reference's choice: the nearest earlier tap with this many rows of which it takes the best, else the nearest.
-    fn scores(&self, index: usize, chosen: &Chosen) -> Result<Option<Scores>, DumpError> {
+    fn scores(&self, index: usize, chosen: &ChosenExperts) -> Result<Option<ChoiceScores>, DumpError> {
         let place = |index: usize| self.graph.places()[index];
         let held = |place: Place| self.reference.entry(place.tap, place.step);
         let (read, _) = self.graph.nearest_before(index, |i| held(place(i)).is_some());
         let mut nearest = None;
         for &at in read.iter().rev() {
             let Some(entry) = held(place(at)) else { continue };
-            let Some(grid) = Grid::read(self.reference, &entry, &entry.shape)? else { continue };
+            let Some(grid) = RoundedRows::read(self.reference, &entry, &entry.shape)? else { continue };
             let fits = grid.rows().len() == chosen.len()
                 && chosen.first().is_some_and(|of_a_token| of_a_token.len() < grid.width);
             if !fits {
                 continue;
             }
             let are_ranked = (0..chosen.len()).all(|row| grid.is_best(row, &chosen[row]));
-            let scores = Scores { at, entry, grid, are_ranked };
+            let scores = ChoiceScores { at, entry, grid, are_ranked };
             if are_ranked {
                 return Ok(Some(scores));
             }
@@ -283,12 +283,13 @@ impl ComparisonContext<'_> {
     }
 
     /// The candidate's scores, in the reference's order.
-    fn candidate_grid(&self, scores: &Scores, layout: &Layout) -> Result<Option<Grid>, DumpError> {
+    fn candidate_grid(&self, scores: &ChoiceScores, layout: &Layout) -> Result<Option<RoundedRows>, DumpError> {
         let place = self.graph.places()[scores.at];
         let values =
             self.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect::<Vec<_>>())?;
         let stored = self.candidate.entry(place.tap, place.step);
-        Ok(values.and_then(|values| Grid::new(values, stored.as_ref().unwrap_or(&scores.entry), &scores.entry.shape)))
+        Ok(values
+            .and_then(|values| RoundedRows::new(values, stored.as_ref().unwrap_or(&scores.entry), &scores.entry.shape)))
     }
 }
 
@@ -298,9 +299,9 @@ pub(crate) fn is_choice(tap: Tap) -> bool {
 }
 
 /// The experts that a run sends each token to; `None` where the values are no expert numbers.
-fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<Chosen>, DumpError> {
+fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<ChosenExperts>, DumpError> {
     let is_expert = |value: f64| value >= 0.0 && value.fract() == 0.0;
-    let grid = Grid::read(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
+    let grid = RoundedRows::read(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
     let set = |row: &[f64]| row.iter().map(|&expert| expert as usize).collect();
     Ok(grid.map(|grid| grid.rows().map(set).collect()))
 }

@@ -7,13 +7,13 @@ use crate::graph::Place;
 use crate::layout::row_order::row_order;
 use crate::metrics::Squares;
 use crate::report::reason::Reason;
-use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
+use crate::taps::choice::{CHOICE, RoundedRows, WEIGHTS};
 use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// What both sides hold at a place, and the NMSE allowed there.
 struct RowPair {
-    reference: Grid,
-    candidate: Grid,
+    reference: RoundedRows,
+    candidate: RoundedRows,
     shape: [usize; 2],
     allowed: f64,
 }
@@ -57,8 +57,11 @@ impl ComparisonContext<'_> {
         if left.shape != right.shape || rows == 0 {
             return Ok(None);
         }
-        let grids =
-            Grid::read(self.reference, &left, &left.shape)?.zip(Grid::read(self.candidate, &right, &right.shape)?);
+        let grids = RoundedRows::read(self.reference, &left, &left.shape)?.zip(RoundedRows::read(
+            self.candidate,
+            &right,
+            &right.shape,
+        )?);
         let allowed = self.allowed(place, &left, &right);
         Ok(grids.map(|(reference, candidate)| RowPair { reference, candidate, shape: [rows, width], allowed }))
     }
@@ -104,7 +107,7 @@ impl ComparisonContext<'_> {
 }
 
 /// The expert numbers of a row and their weights, each row sorted by number.
-fn by_number(weights: &Grid, numbers: &Grid) -> Vec<(f64, f64)> {
+fn by_number(weights: &RoundedRows, numbers: &RoundedRows) -> Vec<(f64, f64)> {
     let sorted = |(weights, numbers): (&[f64], &[f64])| {
         let mut pairs: Vec<(f64, f64)> = numbers.iter().copied().zip(weights.iter().copied()).collect();
         pairs.sort_by(|one, other| one.0.total_cmp(&other.0));

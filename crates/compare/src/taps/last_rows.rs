@@ -71,8 +71,8 @@ impl ComparisonContext<'_> {
             let listed = |entry: &Entry| matches!(entry.rows, Some(Rows::List(_)));
             known || dump.find(place.tap, place.step).is_some_and(listed)
         };
-        let asked = matches!(self.options.rows, Some(Rows::List(_)));
-        self.alignment().is_none() && !asked && !dumps.into_iter().any(|dump| later(dump) || named(dump))
+        let has_row_list = matches!(self.options.rows, Some(Rows::List(_)));
+        self.alignment().is_none() && !has_row_list && !dumps.into_iter().any(|dump| later(dump) || named(dump))
     }
 
     /// Whether a dump declares that the single rows of the first step are the last ones.

@@ -154,13 +154,13 @@ impl JudgedBefore {
     /// # Errors
     /// When a side of it has changed since then, or cannot be read.
     pub(crate) fn judged(&self, run: &ComparisonContext<'_>, place: Place) -> Result<Option<TapJudgement>, DumpError> {
-        let Some(kept) = self.0.get(&place) else { return Ok(None) };
-        let sides = [run.reference, run.candidate].into_iter().zip(run.checksums(place)?).zip(kept.seen);
+        let Some(stored) = self.0.get(&place) else { return Ok(None) };
+        let sides = [run.reference, run.candidate].into_iter().zip(run.checksums(place)?).zip(stored.seen);
         if let Some(((dump, _), _)) = sides.into_iter().find(|((_, now), then)| now != then) {
-            let (path, tap) = (dump.path().to_owned(), stored_name(&kept.tap, kept.step));
+            let (path, tap) = (dump.path().to_owned(), stored_name(&stored.tap, stored.step));
             return Err(DumpError::Stale { path, tap });
         }
-        let StoredJudgement { judgement, shape, positions, layout, plain, .. } = kept.clone();
+        let StoredJudgement { judgement, shape, positions, layout, plain, .. } = stored.clone();
         Ok(Some(TapJudgement::Compared(Arc::new(Compared {
             judgement,
             shape,

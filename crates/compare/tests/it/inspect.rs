@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use firstdiff_compare::{InspectFinding, Inspection, Sureness, inspect};
+use firstdiff_compare::{Certainty, InspectFinding, Inspection, inspect};
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Tap};
 
-use Sureness::{Certain, Likely, Note};
+use Certainty::{Certain, Likely, Note};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
@@ -68,7 +68,7 @@ fn faults_of_engines_that_show_by_themselves() {
 }
 
 #[track_caller]
-fn found(name: &str, findings: &[InspectFinding], (sure, what, tap): (Sureness, &str, &str)) {
+fn found(name: &str, findings: &[InspectFinding], (sure, what, tap): (Certainty, &str, &str)) {
     let is = |f: &&InspectFinding| (f.sure, f.what, f.place.tap.to_string().as_str()) == (sure, what, tap);
     let all: Vec<String> =
         findings.iter().map(|f| format!("{} {} {}: {}", f.sure.name(), f.what, f.place, f.detail)).collect();
@@ -138,7 +138,7 @@ impl Run {
 
 /// Plants a fault in a right run, and checks that it is found.
 #[track_caller]
-fn check(sure: Sureness, what: &str, tap: &str, plant: impl FnOnce(&mut Run)) {
+fn check(sure: Certainty, what: &str, tap: &str, plant: impl FnOnce(&mut Run)) {
     let mut run = Run::right();
     plant(&mut run);
     found("planted", &run.inspect(true, None).findings, (sure, what, tap));

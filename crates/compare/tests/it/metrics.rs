@@ -1,6 +1,6 @@
 //! Checks the streaming metrics against the plain formulas, and that no value that is not finite passes unnoticed.
 
-use firstdiff_compare::metrics::{Metrics, Tally, Values};
+use firstdiff_compare::metrics::{Metrics, Occurrences, Values};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -121,7 +121,7 @@ proptest! {
     fn every_pair_is_counted_once(pairs in any_pairs()) {
         let (r, c): (Vec<f32>, Vec<f32>) = pairs.iter().copied().unzip();
         let metrics = Metrics::of_f32(&r, &c);
-        let tally = |is: &dyn Fn(f32, f32) -> bool| Tally {
+        let tally = |is: &dyn Fn(f32, f32) -> bool| Occurrences {
             count: pairs.iter().filter(|(r, c)| is(*r, *c)).count(),
             first: pairs.iter().position(|(r, c)| is(*r, *c)),
         };
@@ -303,13 +303,13 @@ fn masked_scores_agree_where_both_are_minus_infinity() {
     };
     assert!(masked.is_finite());
     assert_eq!(masked.nmse(), Metrics::of_f32(&kept(&r), &kept(&noise)).nmse());
-    assert_eq!(masked.non_finite().inf_equal, Tally { count: 334, first: Some(0) });
+    assert_eq!(masked.non_finite().inf_equal, Occurrences { count: 334, first: Some(0) });
     let peak = masked.max_abs_diff().unwrap();
     assert_eq!((peak.reference, peak.candidate), (f64::from(r[peak.index]), f64::from(noise[peak.index])));
     let mut flipped = mask(&noise);
     flipped[3] = f32::INFINITY;
     let metrics = Metrics::of_f32(&mask(&r), &flipped);
-    assert_eq!((metrics.nmse(), metrics.non_finite().inf_sign), (None, Tally { count: 1, first: Some(3) }));
+    assert_eq!((metrics.nmse(), metrics.non_finite().inf_sign), (None, Occurrences { count: 1, first: Some(3) }));
     assert!(Metrics::of_f32(&mask(&r), &mask(&r)).is_identical());
     assert_eq!(Metrics::of_f32(&[f32::INFINITY; 5], &[f32::INFINITY; 5]).nmse(), Some(0.0));
 }

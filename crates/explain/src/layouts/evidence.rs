@@ -1,6 +1,6 @@
 //! What speaks for a layout in which a tap comes out, or against it? What the model's own operations give of the tap, read in that layout and as it stands.
 
-use firstdiff_compare::layout::{Claim, LayoutEvidence, Resolved, Witness};
+use firstdiff_compare::layout::{Claim, LayoutEvidence, ResolvedClaims, Witness};
 use firstdiff_compare::{LayoutConvention, Place};
 use firstdiff_trace::Site;
 
@@ -20,7 +20,7 @@ impl Witness for OwnValues<'_, '_> {
     // What comes out of a tap as it stands was made of it as it stands.
     const IS_OUTWEIGHED: bool = false;
 
-    fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Done<LayoutEvidence> {
+    fn evidence(&mut self, claim: &Claim, resolved: &ResolvedClaims) -> Done<LayoutEvidence> {
         let mut evidence = LayoutEvidence::None;
         let (agree, differ): (Vec<_>, Vec<_>) =
             readers(claim.place, self.taps).map(|t| &t.report).partition(|report| report.status.agrees());

@@ -181,10 +181,10 @@ fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> us
 /// How many taps from the first on have the same result. Unchecked taps between them are folded with them, and counted.
 fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
     let run = taps.iter().take_while(|t| !unfold(t));
-    let Some(said) = run.clone().find(|t| t.status != Status::Unchecked).map(|t| kind(t.status)) else {
+    let Some(first_kind) = run.clone().find(|t| t.status != Status::Unchecked).map(|t| kind(t.status)) else {
         return run.count();
     };
-    run.take_while(|t| t.status == Status::Unchecked || kind(t.status) == said).count()
+    run.take_while(|t| t.status == Status::Unchecked || kind(t.status) == first_kind).count()
 }
 
 /// The kind of a status: taps of one kind are folded together.

@@ -109,8 +109,8 @@ impl Session {
     /// # Errors
     /// When a dump cannot be read, or declares an unknown precision.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
-        let (reading, told) = (ReadingArgs::default(), TokenArgs::default());
-        Session::open_with(reference, candidate, profile, rows, &reading, &told, CellsOf::Both)
+        let (reading, tokens) = (ReadingArgs::default(), TokenArgs::default());
+        Session::open_with(reference, candidate, profile, rows, &reading, &tokens, CellsOf::Both)
     }
 
     /// The same, with what the files do not declare, and with the cells in which two runs of different chunks are compared. Of a batch one sequence is
@@ -384,13 +384,13 @@ impl Session {
 
 /// What had to be assumed to read the dumps, each assumption once.
 pub fn notes(dumps: &[&Dump]) -> Vec<String> {
-    let mut said: Vec<String> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
     for note in dumps.iter().flat_map(|dump| dump.notes()) {
-        if !said.contains(note) {
-            said.push(note.clone());
+        if !notes.contains(note) {
+            notes.push(note.clone());
         }
     }
-    said
+    notes
 }
 
 /// How many taps of a run that was cut into cells are known in part, and were not cut.
@@ -406,10 +406,10 @@ pub fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
 
 /// The type of K/V cache that `dump` declares; or a message about an unknown name.
 pub fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
-    let Some(told) = &dump.meta().cache else { return Ok(None) };
+    let Some(declared) = &dump.meta().cache else { return Ok(None) };
     let unknown =
         |what: String| format!("{}: cache {what}: it is not known how that rounds (--cache)", dump.path().display());
-    told.parse().map(Some).map_err(unknown)
+    declared.parse().map(Some).map_err(unknown)
 }
 
 /// Whether a path is a dump with its recorded program.

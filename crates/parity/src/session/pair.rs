@@ -105,11 +105,11 @@ impl PairArgs {
             let last = (tools.run)(self.open_at(tools, sequence, Some(Rows::Named(NamedRows::Last)))?)?;
             Ok(if are_last_rows(&last) { crate::session::batch::with_note(last, LAST_ROWS.to_owned()) } else { judged })
         };
-        let asked = self.reading.sequence;
+        let requested = self.reading.sequence;
         let session = self.open(tools)?;
         let (batch, are_batches) = (session.batch, session.are_batches);
-        let mut judged = run(session, asked)?;
-        if batch == 1 || asked.is_some() {
+        let mut judged = run(session, requested)?;
+        if batch == 1 || requested.is_some() {
             return Ok(judged);
         }
         let another = |index| run(self.open_at(tools, Some(index), self.rows.clone())?, Some(index));

@@ -11,14 +11,14 @@ use crate::driver::engine::Question;
 use crate::driver::evidence::CollectedTaps;
 
 /// How an engine's steps are aligned with the reference's.
-pub(crate) struct Cells {
+pub(crate) struct StepAlignment {
     pub(crate) alignment: Arc<ChunkAlignment>,
     /// The engine's step of each cell, and the rows of that step.
     list: Vec<(u32, Range<usize>)>,
 }
 
-impl Cells {
-    pub(crate) fn new(alignment: Arc<ChunkAlignment>) -> Cells {
+impl StepAlignment {
+    pub(crate) fn new(alignment: Arc<ChunkAlignment>) -> StepAlignment {
         let steps = alignment.candidate.ranges();
         let step_and_rows = |cell: &Range<usize>| {
             let step = alignment.candidate.step_of(cell.start)?;
@@ -26,7 +26,7 @@ impl Cells {
             Some((step, cell.start - start..cell.end - start))
         };
         let list = alignment.cells.iter().map_while(step_and_rows).collect();
-        Cells { alignment, list }
+        StepAlignment { alignment, list }
     }
 
     /// The last cell that both sides have and for which both were fed the same tokens, if there is one.

@@ -4,8 +4,8 @@ use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, CellsOf, align};
 
 use crate::commands::bisect::EngineBisection;
-use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::reference::Reference;
+use crate::commands::bisect::cells::StepAlignment;
+use crate::commands::bisect::reference::BisectReference;
 use crate::driver::engine::{ANY_STEP, EngineRun};
 use crate::driver::evidence::CollectedTaps;
 use crate::session::arithmetic::{CoarserProfile, ProfileChoice, declared_profile};
@@ -16,10 +16,10 @@ impl EngineBisection {
     pub(super) fn configure(&mut self, run: &EngineRun) -> Result<()> {
         let own = run.dump.meta();
         let due = self.reference.meta().cloned().unwrap_or_default();
-        let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
-        let given = fed(&own.decode_tokens)?;
+        let to_ids = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
+        let given = to_ids(&own.decode_tokens)?;
         let decoded = self.args.decode_tokens.clone().or(given).unwrap_or_default();
-        let declared_tokens = fed(&own.tokens)?;
+        let declared_tokens = to_ids(&own.tokens)?;
         // --tokens may give those of all steps.
         let all = declared_tokens.as_ref().map(|told| [told, &decoded[..]].concat());
         let given_tokens = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
@@ -28,7 +28,7 @@ impl EngineBisection {
         {
             return other_tokens(told, asked, "--tokens says");
         }
-        let reference = fed(&due.tokens)?;
+        let reference = to_ids(&due.tokens)?;
         let tokens = given_tokens.or(declared_tokens);
         self.driver.evidence.describe(run, tokens.as_deref(), &decoded);
         let in_chunks = self.reference.model().is_none() && self.align_steps(run, tokens.as_deref())?;
@@ -36,7 +36,7 @@ impl EngineBisection {
             && tokens != reference
         {
             let together = |list: &Option<Vec<u32>>, rest: &[u32]| [list.as_deref().unwrap_or_default(), rest].concat();
-            let due = together(&Some(reference.clone()), &fed(&due.decode_tokens)?.unwrap_or_default());
+            let due = together(&Some(reference.clone()), &to_ids(&due.decode_tokens)?.unwrap_or_default());
             if together(&Some(tokens.clone()), &decoded).iter().zip(&due).all(|(a, b)| a == b) {
                 bail!(
                     "the engine took the tokens in other chunks than the reference ({} at first, the reference {}), and which positions each of \
@@ -51,7 +51,7 @@ impl EngineBisection {
         let last_written = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
         if !in_chunks {
             self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(last_written);
-            self.common_steps(fed(&due.decode_tokens)?.as_deref(), &decoded);
+            self.common_steps(to_ids(&due.decode_tokens)?.as_deref(), &decoded);
         }
         if self.reference.model().is_some() {
             let Some(tokens) = tokens.clone() else {
@@ -65,7 +65,7 @@ impl EngineBisection {
                 );
             }
             self.tokens = tokens.len();
-            let Reference::Computed(computed) = &self.reference else { return Ok(()) };
+            let BisectReference::Computed(computed) = &self.reference else { return Ok(()) };
             self.choice = match self.args.profile {
                 Some(asked) => ProfileChoice::by_user(asked),
                 None => crate::session::given::declared(&computed.model, &run.dump)?,
@@ -115,7 +115,7 @@ impl EngineBisection {
         let Aligned { reference, alignment, .. } =
             align(CellsOf::Both, self.reference.with_taps(&[])?, candidate, None)?;
         let Some(alignment) = alignment else { return Ok(false) };
-        let cells = Cells::new(alignment);
+        let cells = StepAlignment::new(alignment);
         // Without common tokens, it is reported as other tokens.
         let Some((last, step)) = cells.last_common_cell().and_then(|last| Some((last, cells.step(last)?))) else {
             return Ok(false);

@@ -17,14 +17,14 @@ use firstdiff_compare::{
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
 
-use crate::commands::bisect::cells::Cells;
+use crate::commands::bisect::cells::StepAlignment;
 use crate::commands::bisect::question::SearchState;
-use crate::commands::bisect::reference::Reference;
-use crate::driver::engine::{EngineRun, Failure, Question};
-use crate::driver::evidence::{CollectedTaps, Wavering, size};
-use crate::driver::kept::Trust;
+use crate::commands::bisect::reference::BisectReference;
+use crate::driver::engine::{EngineFailure, EngineRun, Question};
+use crate::driver::evidence::{CollectedTaps, UnrepeatedTap, size};
+use crate::driver::kept::KeptRunsCheck;
 use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
-use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, engine_tokens, noise};
+use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
 use crate::output::Inputs;
 use crate::session::ByModel;
 use crate::session::arithmetic::ProfileChoice;
@@ -88,19 +88,19 @@ pub(crate) struct BisectArgs {
 }
 
 impl BisectArgs {
-    fn asking(&self) -> Asking {
-        Asking { command: self.run.clone(), timeout: self.timeout, work: self.work.clone(), fresh: self.fresh }
+    fn asking(&self) -> EngineOptions {
+        EngineOptions { command: self.run.clone(), timeout: self.timeout, work: self.work.clone(), fresh: self.fresh }
     }
 }
 
 /// How a bisection ended.
-pub(crate) enum Outcome {
+pub(crate) enum BisectionResult {
     /// A report on all that was seen.
     Answer(Box<Comparison>),
     /// Two runs were not the same.
-    Wavers(Wavering),
+    Wavers(UnrepeatedTap),
     /// A run failed.
-    Failed(Failure),
+    Failed(EngineFailure),
 }
 
 /// Bisects, prints, and returns the exit code.
@@ -114,23 +114,23 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     let quiet = json.as_deref() == Some(Path::new("-"));
     let inputs = Inputs::of_command_line();
     inputs.refuse_input_as_output(json.as_deref())?;
-    let reference = Reference::open(&args.reference, args.work.join("reference"))?;
+    let reference = BisectReference::open(&args.reference, args.work.join("reference"))?;
     asking.open_work()?;
     let mut bisection = EngineBisection::new(args, reference, quiet);
     bisection.say(&heading("reference", &bisection.args.reference, &bisection.driver))?;
     let outcome = bisection.drive()?;
-    if !matches!(outcome, Outcome::Failed(_)) {
+    if !matches!(outcome, BisectionResult::Failed(_)) {
         bisection.driver.finish()?;
     }
     crate::render::json::to_file(json.as_deref(), &render::report(&bisection, &outcome), &inputs)?;
     bisection.say(&render::answer(&bisection, &outcome))?;
     match &outcome {
-        Outcome::Answer(judged) => match &judged.report.verdict {
+        BisectionResult::Answer(judged) => match &judged.report.verdict {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
             verdict => Ok(crate::output::exit_code(verdict)),
         },
-        Outcome::Wavers(wavering) => bail!("{}", nondeterminism_text(wavering)),
-        Outcome::Failed(failure) => bail!("{failure}"),
+        BisectionResult::Wavers(wavering) => bail!("{}", nondeterminism_text(wavering)),
+        BisectionResult::Failed(failure) => bail!("{failure}"),
     }
 }
 
@@ -138,14 +138,14 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
 pub(crate) struct EngineBisection {
     args: BisectArgs,
     driver: Driver,
-    reference: Reference,
+    reference: BisectReference,
     layers: u32,
     /// Token positions of the first step, and the last step that is compared.
     tokens: usize,
     last_step: u32,
     /// The same for the engine's own steps, where its chunks differ from the reference's.
     engine_extent: (usize, u32),
-    cells: Option<Cells>,
+    cells: Option<StepAlignment>,
     /// Bytes of a full dump of the same run.
     full: f64,
     choice: ProfileChoice,
@@ -157,7 +157,7 @@ pub(crate) struct EngineBisection {
 }
 
 impl EngineBisection {
-    fn new(args: BisectArgs, reference: Reference, quiet: bool) -> EngineBisection {
+    fn new(args: BisectArgs, reference: BisectReference, quiet: bool) -> EngineBisection {
         let fed = engine_tokens(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
         let layers = reference.extent().0;
         EngineBisection {
@@ -183,24 +183,24 @@ impl EngineBisection {
     }
 
     /// Searches; if runs of an earlier start turn out to be of another engine, once more without them.
-    fn drive(&mut self) -> Result<Outcome> {
+    fn drive(&mut self) -> Result<BisectionResult> {
         match self.driver.repeat_last_run()? {
             EarlierRuns::None => {}
             EarlierRuns::Usable => self.say(&kept_runs_note(&self.driver))?,
             EarlierRuns::Useless(trust) => self.discard(trust)?,
-            EarlierRuns::Failed(failure) => return Ok(Outcome::Failed(failure)),
+            EarlierRuns::Failed(failure) => return Ok(BisectionResult::Failed(failure)),
         }
         let outcome = self.search()?;
-        let Outcome::Wavers(wavering) = &outcome else { return Ok(outcome) };
+        let BisectionResult::Wavers(wavering) = &outcome else { return Ok(outcome) };
         if !self.driver.uses_earlier_runs() {
             return Ok(outcome);
         }
-        self.discard(Trust::Differs(wavering.place))?;
+        self.discard(KeptRunsCheck::Differs(wavering.place))?;
         self.search()
     }
 
     /// Starts again without the runs of an earlier start, and says why.
-    fn discard(&mut self, why: Trust) -> Result<()> {
+    fn discard(&mut self, why: KeptRunsCheck) -> Result<()> {
         self.driver.discard(why)?;
         self.reference.as_recorded();
         (self.cells, self.confirmed, self.asked_again, self.warnings) = Default::default();
@@ -208,7 +208,7 @@ impl EngineBisection {
         self.say(&kept_runs_note(&self.driver))
     }
 
-    fn search(&mut self) -> Result<Outcome> {
+    fn search(&mut self) -> Result<BisectionResult> {
         let first = question::first(&self.reference, self.layers, self.reference.farthest());
         let (mut question, mut why) = (first.clone(), "whether anything is wrong at the end");
         let (mut asked, mut absent) = (Vec::new(), BTreeSet::<Tap>::new());
@@ -219,16 +219,16 @@ impl EngineBisection {
             let run = match self.driver.engine.ask(&put, turn)? {
                 Ok(run) => run,
                 // The engine may not be able to write its other taps: its other runs still show something.
-                Err(Failure::Others(..) | Failure::Silent(..)) if asked.len() > 1 => {
+                Err(EngineFailure::Others(..) | EngineFailure::Silent(..)) if asked.len() > 1 => {
                     absent.extend(&question.taps);
                     asked.push(question.clone());
                     match self.next(&mut asked, &mut absent, most, &first)? {
                         Next::Ask(next) => (question, why) = next,
-                        Next::Done(judged) => return Ok(Outcome::Answer(judged)),
+                        Next::Done(judged) => return Ok(BisectionResult::Answer(judged)),
                     }
                     continue;
                 }
-                Err(failure) => return Ok(Outcome::Failed(failure)),
+                Err(failure) => return Ok(BisectionResult::Failed(failure)),
             };
             asked.push(question.clone());
             if self.driver.runs.is_empty() {
@@ -240,14 +240,14 @@ impl EngineBisection {
                 self.driver.evidence.absorb(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
             self.driver.runs.push(RunSummary::new(&run, &put, why, written.into_iter().collect()));
             if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_earlier_runs()) {
-                return Ok(Outcome::Wavers(wavering.clone()));
+                return Ok(BisectionResult::Wavers(wavering.clone()));
             }
             if let Some(wavering) = wavering {
-                return Ok(Outcome::Wavers(self.repeat_question(&put, &run, wavering, turn)?));
+                return Ok(BisectionResult::Wavers(self.repeat_question(&put, &run, wavering, turn)?));
             }
             match self.next(&mut asked, &mut absent, most, &first)? {
                 Next::Ask(next) => (question, why) = next,
-                Next::Done(judged) => return Ok(Outcome::Answer(judged)),
+                Next::Done(judged) => return Ok(BisectionResult::Answer(judged)),
             }
         }
     }
@@ -396,9 +396,9 @@ impl EngineBisection {
         &mut self,
         question: &Question,
         run: &EngineRun,
-        wavering: Wavering,
+        wavering: UnrepeatedTap,
         turn: usize,
-    ) -> Result<Wavering> {
+    ) -> Result<UnrepeatedTap> {
         let noise = noise(self.choice.profile, self.size());
         let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(wavering) };
         let mut two = CollectedTaps::default();

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::{Graph, Place, Reason, Report, Status, is_of_expert};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
-use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::reference::Reference;
+use crate::commands::bisect::cells::StepAlignment;
+use crate::commands::bisect::reference::BisectReference;
 use crate::driver::engine::{ANY_STEP, Question};
 use crate::driver::evidence::CollectedTaps;
 
@@ -25,7 +25,7 @@ const MANY_LAYERS: f64 = 22.0;
 
 /// What is known, and what can be asked.
 pub(crate) struct SearchState<'a> {
-    pub(crate) reference: &'a Reference,
+    pub(crate) reference: &'a BisectReference,
     pub(crate) evidence: &'a CollectedTaps,
     pub(crate) graph: &'a Graph,
     pub(crate) report: &'a Report,
@@ -36,7 +36,7 @@ pub(crate) struct SearchState<'a> {
     pub(crate) layers: u32,
     pub(crate) tokens: usize,
     /// The cells that steps stand for, where the engine's chunks differ from the reference's.
-    pub(crate) cells: Option<&'a Cells>,
+    pub(crate) cells: Option<&'a StepAlignment>,
     pub(crate) last_step: u32,
     /// Bytes of a full dump.
     pub(crate) full: f64,
@@ -47,7 +47,7 @@ const ALL: Rows = Rows::Named(NamedRows::All);
 const LAST: Rows = Rows::Named(NamedRows::Last);
 
 /// The first question: whether anything is wrong at the end, in any step.
-pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) -> Question {
+pub(crate) fn first(reference: &BisectReference, layers: u32, last_step: Option<u32>) -> Question {
     let there = |tap: &Tap| reference.has(Place { step: 0, tap: *tap });
     let mut taps: Vec<Tap> = head_and_last_layer(layers).into_iter().filter(there).collect();
     if taps.is_empty() {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use firstdiff_compare::{FirstDivergence, Place, Reason, Report, Status, TapReport, Verdict};
 use firstdiff_trace::Tap;
 
-use crate::commands::bisect::{EngineBisection, Outcome};
+use crate::commands::bisect::{BisectionResult, EngineBisection};
 use crate::driver::kept::KeptRuns;
 use crate::driver::render::{in_bytes, nondeterminism_text, run_report};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
-use crate::report::{Bisect, Compare, Judgement, SeenWhole, Unrepeated, next_step};
+use crate::report::{Bisect, BisectComparison, Compare, SeenWhole, Unrepeated, next_step};
 use crate::session::Comparison;
 use crate::session::arithmetic::parity;
 use crate::words::{between, safe, shorten, taps_in_words};
@@ -20,10 +20,10 @@ pub(crate) fn unclear(report: &Report) -> bool {
 }
 
 /// The answer, and its cost.
-pub(crate) fn answer(bisection: &EngineBisection, outcome: &Outcome) -> Screen {
+pub(crate) fn answer(bisection: &EngineBisection, outcome: &BisectionResult) -> Screen {
     let mut screen = Screen::default();
-    let Outcome::Answer(judged) = outcome else {
-        if let Outcome::Wavers(wavering) = outcome {
+    let BisectionResult::Answer(judged) = outcome else {
+        if let BisectionResult::Wavers(wavering) = outcome {
             screen.line("");
             let at = paint(BOLD, &wavering.place.to_string());
             screen.line(&format!("{} two runs of one command differ at {at}", paint(WARN, "not deterministic:")));
@@ -142,9 +142,9 @@ fn share(bisection: &EngineBisection) -> f64 {
 }
 
 /// The result for programs.
-pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
+pub(crate) fn report(bisection: &EngineBisection, outcome: &BisectionResult) -> Bisect {
     let nondeterministic = match outcome {
-        Outcome::Wavers(wavering) => Some(Unrepeated {
+        BisectionResult::Wavers(wavering) => Some(Unrepeated {
             tap: wavering.place.tap.to_string(),
             step: wavering.place.step,
             nmse: wavering.nmse,
@@ -153,7 +153,7 @@ pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
         _ => None,
     };
     let answer = match outcome {
-        Outcome::Answer(judged) => Some(judged),
+        BisectionResult::Answer(judged) => Some(judged),
         _ => None,
     };
     let all_positions = answer.map(|judged| {
@@ -163,9 +163,9 @@ pub(crate) fn report(bisection: &EngineBisection, outcome: &Outcome) -> Bisect {
     });
     Bisect {
         judgement: match outcome {
-            Outcome::Answer(judged) => Judgement::Answer(Box::new(compared(bisection, judged))),
-            Outcome::Wavers(wavering) => Judgement::none(nondeterminism_text(wavering)),
-            Outcome::Failed(failure) => Judgement::none(failure.to_string()),
+            BisectionResult::Answer(judged) => BisectComparison::Answer(Box::new(compared(bisection, judged))),
+            BisectionResult::Wavers(wavering) => BisectComparison::none(nondeterminism_text(wavering)),
+            BisectionResult::Failed(failure) => BisectComparison::none(failure.to_string()),
         },
         nondeterministic,
         engine: bisection.args.run.clone(),

@@ -59,11 +59,11 @@ pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
 
 /// Another prompt would lead to other shapes and masks, and to other branches in the reference's code.
 fn refuse_other_tokens(args: &DumpArgs, meta: &Meta) -> Result<()> {
-    for (option, asked, recorded) in
+    for (option, given, recorded) in
         [("tokens", &args.tokens, &meta.tokens), ("decode-tokens", &args.decode_tokens, &meta.decode_tokens)]
     {
-        let same = recorded.as_ref().is_some_and(|ids| ids.iter().copied().eq(asked.iter().map(|&id| i64::from(id))));
-        if !asked.is_empty() && !same {
+        let same = recorded.as_ref().is_some_and(|ids| ids.iter().copied().eq(given.iter().map(|&id| i64::from(id))));
+        if !given.is_empty() && !same {
             bail!(
                 "--{option}: {} is a recorded program, which holds for the tokens that it was recorded with: its shapes, masks and branches are \
                  theirs. Leave --{option} out, or record the reference again with these",

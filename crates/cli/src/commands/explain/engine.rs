@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::{CHOICE, Extent, Place, Profile, number};
 use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 
-use crate::driver::engine::{ANY_STEP, EngineRun, Failure, Question};
-use crate::driver::evidence::Wavering;
-use crate::driver::kept::Trust;
+use crate::driver::engine::{ANY_STEP, EngineFailure, EngineRun, Question};
+use crate::driver::evidence::UnrepeatedTap;
+use crate::driver::kept::KeptRunsCheck;
 use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
-use crate::driver::{Asking, Driver, EarlierRuns, RunSummary, engine_tokens, noise};
+use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
 use crate::report;
 use crate::session::arithmetic::precision;
 use crate::session::given::CandidateArgs;
@@ -36,16 +36,16 @@ pub(crate) struct EngineSearch {
 ///
 /// # Errors
 /// When the engine fails, does not give the same result twice, or wrote something that cannot be judged.
-pub(crate) fn ask(args: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<EngineSearch> {
+pub(crate) fn ask(args: &CandidateArgs, asking: &EngineOptions, quiet: bool) -> Result<EngineSearch> {
     asking.check()?;
     if args.reading.sequence.is_some() {
         bail!("--sequence: an engine is asked for a run of one sequence; leave it out with --run");
     }
     let given = args.candidate.as_deref().map(|path| args.reading.open(path)).transpose()?;
     if let Some(dump) = &given
-        && let Some(said) = Incomplete::find_in(&[("the candidate", dump)], None).notes().next()
+        && let Some(note) = Incomplete::find_in(&[("the candidate", dump)], None).notes().next()
     {
-        bail!("{said}: leave it out, and the engine is asked for all");
+        bail!("{note}: leave it out, and the engine is asked for all");
     }
     let golden = is_recorded(&args.model).then(|| Dump::open(&args.model)).transpose()?;
     let meta = given.as_ref().or(golden.as_ref()).map(Dump::meta);
@@ -78,7 +78,7 @@ pub(crate) fn ask(args: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<
     }
     let mut wavering = search.search(given.as_ref(), begin.as_ref())?;
     if let Some(found) = wavering.take_if(|_| search.driver.uses_earlier_runs()) {
-        search.discard(Trust::Differs(found.place))?;
+        search.discard(KeptRunsCheck::Differs(found.place))?;
         wavering = search.search(given.as_ref(), begin.as_ref())?;
     }
     if let Some(found) = wavering {
@@ -89,7 +89,7 @@ pub(crate) fn ask(args: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<
 }
 
 /// The message that an engine does not give what a dump of it holds.
-fn other_run(candidate: &Path, wavering: &Wavering) -> String {
+fn other_run(candidate: &Path, wavering: &UnrepeatedTap) -> String {
     format!(
         "the engine does not write what {} holds of {} (NMSE {}, max |d| {}): another build, other tokens, or an engine that is not deterministic; leave the \
          dump out, and the engine is asked for all",
@@ -101,13 +101,13 @@ fn other_run(candidate: &Path, wavering: &Wavering) -> String {
 }
 
 impl EngineSearch {
-    fn discard(&mut self, why: Trust) -> Result<()> {
+    fn discard(&mut self, why: KeptRunsCheck) -> Result<()> {
         self.driver.discard(why)?;
         self.driver.say(&kept_runs_note(&self.driver))
     }
 
     /// Asks run by run; returns the place where two runs differ, if there is one.
-    fn search(&mut self, given: Option<&EngineRun>, begin: Option<&TapsToRecord>) -> Result<Option<Wavering>> {
+    fn search(&mut self, given: Option<&EngineRun>, begin: Option<&TapsToRecord>) -> Result<Option<UnrepeatedTap>> {
         (self.driver.absent, self.notes) = Default::default();
         if let Some(run) = given {
             let (own, bytes) = (self.extent(run), self.driver.evidence.bytes);
@@ -126,7 +126,9 @@ impl EngineSearch {
             let run = match self.driver.engine.ask(&question, 0)? {
                 Ok(run) => run,
                 // The engine may not be able to write its other taps: its other runs still show something.
-                Err(Failure::Others(..) | Failure::Silent(..)) if !self.driver.runs.is_empty() || given.is_some() => {
+                Err(EngineFailure::Others(..) | EngineFailure::Silent(..))
+                    if !self.driver.runs.is_empty() || given.is_some() =>
+                {
                     self.driver.absent.extend(&question.taps);
                     continue;
                 }

@@ -12,7 +12,7 @@ use firstdiff_explain::mistakes::{find, ids, what};
 
 use crate::commands::explain::engine::{EngineSearch, ask};
 use crate::commands::replay::{heading, notes_section, right_of_all, run_each_sequence};
-use crate::driver::Asking;
+use crate::driver::EngineOptions;
 use crate::driver::render::in_bytes;
 use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     let quiet = is_stdout(args.json.as_ref()) || is_stdout(args.html.as_ref());
     let search = args.asking().map(|asking| ask(&args.candidate, &asking, quiet)).transpose()?;
     let explained = match &search {
-        Some(asked) => explained(asked.candidate.clone(), &effort)?,
+        Some(search) => explained(search.candidate.clone(), &effort)?,
         None => run_each_sequence(&args.candidate, |of| explained(of, &effort), |explained| &mut explained.session)?,
     };
     search.as_ref().map(EngineSearch::finish).transpose()?;
@@ -127,14 +127,14 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
 
 impl ExplainArgs {
     /// The engine to ask, if there is one.
-    fn asking(&self) -> Option<Asking> {
+    fn asking(&self) -> Option<EngineOptions> {
         let (work, fresh) = (self.work.clone(), self.fresh);
-        self.run.clone().map(|command| Asking { command, timeout: self.timeout, work, fresh })
+        self.run.clone().map(|command| EngineOptions { command, timeout: self.timeout, work, fresh })
     }
 }
 
 /// A dump that was explained.
-pub(crate) struct Judgement {
+pub(crate) struct ExplainedDump {
     pub(crate) session: ReplaySession,
     pub(crate) not_testable: Vec<String>,
 }
@@ -143,15 +143,15 @@ pub(crate) struct Judgement {
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
-pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<Judgement> {
+pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<ExplainedDump> {
     let given = args.open()?;
     let Explanation { mut replay, findings, not_testable } = cause::run_search(&given, effort)?;
     replay.warnings.extend(given.notes());
-    Ok(Judgement { session: ReplaySession { input: given, replay, findings }, not_testable })
+    Ok(ExplainedDump { session: ReplaySession { input: given, replay, findings }, not_testable })
 }
 
 /// The reference, explained like a candidate.
-fn explain_reference(args: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
+fn explain_reference(args: &CandidateArgs, path: &Path, effort: &Effort) -> Result<ExplainedDump> {
     let candidate = Some(path.to_owned());
     explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..args.clone() }, effort)
 }
@@ -182,12 +182,12 @@ fn screen(session: &ReplaySession, report: &Explain, verdict: &Verdict, verbose:
         }
     }
     notes_section(&mut screen, &report.judged);
-    if let Some(asked) = &report.asked {
-        let count = if asked.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", asked.runs.len()) };
-        screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(asked.bytes))));
-        asked.notes.iter().for_each(|note| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(note))));
-        if !asked.not_written.is_empty() {
-            let names = safe(&shorten(&asked.not_written, 6));
+    if let Some(queries) = &report.asked {
+        let count = if queries.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", queries.runs.len()) };
+        screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(queries.bytes))));
+        queries.notes.iter().for_each(|note| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(note))));
+        if !queries.not_written.is_empty() {
+            let names = safe(&shorten(&queries.not_written, 6));
             screen.line(&format!("{} asked for, and not written: {names}", paint(WARN, "note:")));
         }
     }

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use firstdiff_compare::{Apart, Bars, InReferenceOrder, Maps, Report, Spread, TapDetail, TapReport, number};
+use firstdiff_compare::{
+    DifferenceHistogram, GroupErrors, InReferenceOrder, ProbabilityMaps, Report, TapDetail, TapReport, ValuePair,
+    number,
+};
 use serde::Serialize;
 
 use crate::render::html::grid::MapEntry;
@@ -111,8 +114,8 @@ impl Details {
         let drawn = taps.iter().zip(read).map(|(tap, detail)| detail.map(|detail| TapPicture::new(tap, detail)));
         let mut details: HashMap<usize, TapPicture> =
             wanted.iter().zip(drawn).filter_map(|(at, drawn)| Some((*at, drawn?))).collect();
-        let told = shown.0.iter().map(|&at| TapDetails::new(&listed[at], details.remove(&at)));
-        Ok(Details { taps: told.collect(), left_out })
+        let entries = shown.0.iter().map(|&at| TapDetails::new(&listed[at], details.remove(&at)));
+        Ok(Details { taps: entries.collect(), left_out })
     }
 
     /// All details as JSON that can be embedded in a page.
@@ -152,9 +155,9 @@ impl TapDetails {
 impl TapPicture {
     fn new(tap: &TapReport, detail: TapDetail) -> TapPicture {
         let TapDetail { positions, tokens, heads, channels, worst, spread, maps } = detail;
-        let Spread { equal, not_finite, from, counts } = spread;
+        let DifferenceHistogram { equal, not_finite, from, counts } = spread;
         let last = if tap.place.tap.site.axes().last() == Some(&'S') { "key" } else { "channel" };
-        let side_by_side = |Apart { index, reference, candidate }: Apart| {
+        let side_by_side = |ValuePair { index, reference, candidate }: ValuePair| {
             (tap.index_in_words(&index), digits(reference), digits(candidate))
         };
         TapPicture {
@@ -177,7 +180,7 @@ impl TapPicture {
 const NOT_FINITE: i32 = 9999;
 
 impl Levels {
-    fn new(bars: Bars) -> Levels {
+    fn new(bars: GroupErrors) -> Levels {
         let tenths = |nmse: f64| match nmse {
             0.0 => None,
             _ if nmse.is_finite() => Some((10.0 * nmse.log10()).round() as i32),
@@ -190,10 +193,10 @@ impl Levels {
 }
 
 impl MapPicture {
-    fn new(maps: Maps) -> MapPicture {
+    fn new(maps: ProbabilityMaps) -> MapPicture {
         let percent = |p: f64| p.is_finite().then(|| (100.0 * p).round() as i32);
         let percents = |values: Vec<f64>| values.into_iter().map(percent).collect();
-        let Maps { head, size, each, tokens, reference, candidate } = maps;
+        let ProbabilityMaps { head, size, each, tokens, reference, candidate } = maps;
         MapPicture { head, size, each, tokens, reference: percents(reference), candidate: percents(candidate) }
     }
 }

@@ -23,13 +23,13 @@ const MOST: usize = 12;
 
 /// The faults on a page: those that were explained, else those of the replayed operations, else that of the comparison.
 pub(crate) fn cards(page: &Page<'_>) -> Vec<Card> {
-    if let Some(told) = page.explained {
-        return told.findings.iter().map(Card::from_explained).collect();
+    if let Some(report) = page.explained {
+        return report.findings.iter().map(Card::from_explained).collect();
     }
-    if let Some(told) = page.replayed {
-        return told.findings.iter().map(Card::from_operation).collect();
+    if let Some(report) = page.replayed {
+        return report.findings.iter().map(Card::from_operation).collect();
     }
-    let first = page.compared.and_then(|(_, told)| told.first_divergence.as_ref());
+    let first = page.compared.and_then(|(_, report)| report.first_divergence.as_ref());
     let cause = first.and_then(|first| Some((first, first.why.as_ref()?)));
     cause.map(|(first, why)| Card::new(first.place.clone(), first.op.clone(), why)).into_iter().collect()
 }
