@@ -385,17 +385,17 @@ fn worse_than_held(tap: &TapReport, entry: BaselineEntry, now: Option<f64>) -> O
         return Some(tap.status.name().into());
     }
     // A tap that agreed then is still compared with its reference: its factor was 1.
-    let (is, had) = (factor(tap), entry.differed.unwrap_or(1.0));
+    let (is, before) = (factor(tap), entry.differed.unwrap_or(1.0));
     // The values of one position inherit their errors from few sources, so they count as few: a factor scatters accordingly.
     let axis = tap.place.tap.site.position_axis();
     let positions = tap.shape.get(axis).copied().unwrap_or(1).max(1) as f64;
     // The part of the error that the factor itself explains does not scatter.
-    let rest = (entry.nmse - (had - 1.0).powi(2)).max(0.0);
+    let rest = (entry.nmse - (before - 1.0).powi(2)).max(0.0);
     let scatter = FACTOR_SIGMAS * (rest / (VALUES_A_POSITION * positions)).sqrt();
     match now.is_some_and(|now| now <= ROOM * entry.nmse) {
         false => Some("worse than its baseline".into()),
-        true if (is - had).abs() <= scatter.max(FACTOR_ROOM) => None,
-        true => Some(format!("{is:.4} times the reference, where it was {had:.4} times")),
+        true if (is - before).abs() <= scatter.max(FACTOR_ROOM) => None,
+        true => Some(format!("{is:.4} times the reference, where it was {before:.4} times")),
     }
 }
 

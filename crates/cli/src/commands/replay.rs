@@ -166,17 +166,17 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
     }
 }
 
-fn finding(screen: &mut Screen, found: &WrongOperation) {
-    let and_so_on = if found.taps.len() > 1 { " and so on" } else { "" };
-    let due = match found.from.is_empty() {
-        _ if found.is_of_the_reference => format!("the reference's own value{and_so_on}"),
+fn finding(screen: &mut Screen, operation: &WrongOperation) {
+    let and_so_on = if operation.taps.len() > 1 { " and so on" } else { "" };
+    let due = match operation.from.is_empty() {
+        _ if operation.is_of_the_reference => format!("the reference's own value{and_so_on}"),
         true => format!("what comes out of the tokens{and_so_on}"),
-        false => format!("what comes out of the candidate's own {}{and_so_on}", shorten(&found.from, 4)),
+        false => format!("what comes out of the candidate's own {}{and_so_on}", shorten(&operation.from, 4)),
     };
-    screen.line(&format!("  {}  {}", paint(BOLD, &found.place), found.op));
-    let reason = found.note.as_deref().unwrap_or_default();
-    let limit = found.allowed_nmse.unwrap_or(f64::INFINITY);
-    let text = match found.worst_nmse {
+    screen.line(&format!("  {}  {}", paint(BOLD, &operation.place), operation.op));
+    let reason = operation.note.as_deref().unwrap_or_default();
+    let limit = operation.allowed_nmse.unwrap_or(f64::INFINITY);
+    let text = match operation.worst_nmse {
         Some(nmse) if nmse > limit => {
             format!("NMSE {} against {due} ({} allowed)", number(nmse), number(limit))
         }
@@ -185,30 +185,30 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
         None => reason.to_owned(),
     };
     screen.line(&format!("    {}", safe(&text)));
-    let causes = std::iter::once(&found.diagnosis).chain(&found.together);
+    let causes = std::iter::once(&operation.diagnosis).chain(&operation.together);
     for (at, summary) in causes.filter_map(|cause| cause.summary.as_ref()).enumerate() {
         let word = if at == 0 { "why:" } else { "and:" };
         screen.line(&format!("    {} {summary}", paint(BOLD, word)));
     }
-    if let Some(proof) = &found.diagnosis.proof {
+    if let Some(proof) = &operation.diagnosis.proof {
         screen.line(&format!("    {proof}"));
     }
-    for note in &found.notes {
+    for note in &operation.notes {
         screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
     }
-    if !found.diagnosis.is_blamed() {
+    if !operation.diagnosis.is_blamed() {
         return;
     }
-    if !found.span.is_empty() {
-        let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&found.span, 5));
+    if !operation.span.is_empty() {
+        let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&operation.span, 5));
         screen.line(&format!("    {text}"));
     }
-    if let Some(fit) = found.fit.as_ref().filter(|_| found.diagnosis.summary.is_none()) {
+    if let Some(fit) = operation.fit.as_ref().filter(|_| operation.diagnosis.summary.is_none()) {
         let left = format!("(leaves NMSE {})", number(fit.residual_nmse));
-        screen.line(&if fit.residual_nmse < EXPLAINS * found.worst_nmse.unwrap_or(f64::INFINITY) {
+        screen.line(&if fit.residual_nmse < EXPLAINS * operation.worst_nmse.unwrap_or(f64::INFINITY) {
             format!("    it is {} {left}", fit.words)
         } else {
-            format!("    no sum of {} and others of the stream gives it", found.from.join(", "))
+            format!("    no sum of {} and others of the stream gives it", operation.from.join(", "))
         });
     }
 }

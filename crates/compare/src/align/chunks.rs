@@ -438,7 +438,7 @@ struct Reader {
 type KeptCells = (usize, HashMap<(Tap, u32), Tensor>);
 
 /// The most bytes of tensors that are kept.
-const KEPT: usize = 256 << 20;
+const CACHED_BYTES: usize = 256 << 20;
 
 impl Reader {
     fn tensor(&self, tap: Tap, step: u32) -> Result<Tensor, DumpError> {
@@ -449,10 +449,10 @@ impl Reader {
         let entry = self.dump.entry(tap, step).ok_or_else(|| self.changed())?;
         let tensor = self.dump.read(&entry)?;
         let size = tensor.shape().iter().product::<usize>() * tensor.dtype().size();
-        if cached.0 + size > KEPT {
+        if cached.0 + size > CACHED_BYTES {
             *cached = (0, HashMap::new());
         }
-        if size <= KEPT {
+        if size <= CACHED_BYTES {
             cached.0 += size;
             cached.1.insert((tap, step), tensor.clone());
         }

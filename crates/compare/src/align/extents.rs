@@ -9,7 +9,7 @@ use crate::run::steps::Chunks;
 use crate::tolerance::layout::{ORDER_LEAVES, OTHER_ORDER_LEAVES};
 
 /// How many taps are tested.
-const ASKED: usize = 4;
+const TAPS_TESTED: usize = 4;
 
 /// The candidate with its shapes listed slowest axis first. The test uses the first position: both took it in their first step, whatever their chunks.
 ///
@@ -23,7 +23,7 @@ pub(crate) fn slowest_first(
 ) -> Result<Dump, DumpError> {
     let mut votes = Vec::new();
     for entry in candidate.entries().iter().filter(|entry| entry.step == 0) {
-        if votes.len() == ASKED {
+        if votes.len() == TAPS_TESTED {
             break;
         }
         if let Some(like) = reference.find(entry.tap, 0)

@@ -14,17 +14,17 @@ use crate::run::steps::is_without_tokens;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 
 impl ComparisonContext<'_> {
-    pub(crate) fn statuses(&self, found: &[TapJudgement]) -> Vec<Option<Status>> {
+    pub(crate) fn statuses(&self, judgements: &[TapJudgement]) -> Vec<Option<Status>> {
         let differs: Vec<usize> =
-            (0..found.len()).filter(|&i| found[i].standing() == Some(Standing::Differs)).collect();
+            (0..judgements.len()).filter(|&i| judgements[i].standing() == Some(Standing::Differs)).collect();
         let status = |(index, here): (usize, &TapJudgement)| {
             Some(match here.standing()? {
                 Standing::Exact => Status::Exact,
                 Standing::Rounding => Status::Rounding,
                 Standing::Inconclusive | Standing::Unchecked => Status::Unchecked,
                 Standing::Differs => {
-                    let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
-                    let inputs_agree = before.iter().all(|&i| found[i].agrees());
+                    let (before, between) = self.graph.nearest_before(index, |i| judgements[i].is_compared());
+                    let inputs_agree = before.iter().all(|&i| judgements[i].agrees());
                     // A tap that was not compared on the way may have read it.
                     let hidden = |other| !between.is_empty() && other < index && self.graph.may_be_read_by_any(other);
                     let may_read = |&other: &usize| self.graph.may_read(index, other) || hidden(other);
@@ -33,7 +33,7 @@ impl ComparisonContext<'_> {
                 }
             })
         };
-        found.iter().enumerate().map(status).collect()
+        judgements.iter().enumerate().map(status).collect()
     }
 
     pub(crate) fn tap_report(&self, index: usize, found: &TapJudgement, status: Status) -> TapReport {
@@ -73,7 +73,7 @@ impl ComparisonContext<'_> {
         places.into_iter().map(report).collect()
     }
 
-    pub(crate) fn verdict(&self, found: &[TapJudgement], taps: &[TapReport], diverged: bool) -> Verdict {
+    pub(crate) fn verdict(&self, judgements: &[TapJudgement], taps: &[TapReport], diverged: bool) -> Verdict {
         if diverged {
             return Verdict::Diverged;
         }
@@ -94,7 +94,7 @@ impl ComparisonContext<'_> {
             if let Some(reason) = &self.plan.misaligned {
                 return Verdict::Incomparable(reason.to_string());
             }
-            let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
+            let misfit = judgements.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
                 TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_) => {
                     Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.steps_hint()))
                 }
@@ -121,9 +121,9 @@ impl ComparisonContext<'_> {
             if let (
                 TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_),
                 Some(reason),
-            ) = (&found[index], found[index].reason())
+            ) = (&judgements[index], judgements[index].reason())
             {
-                let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
+                let (after, _) = self.graph.nearest_after(index, |i| judgements[i].is_compared());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
                         "{} could not be compared, and nothing known to be made of it was: {reason}",
@@ -146,13 +146,13 @@ impl ComparisonContext<'_> {
                 which.join(", ")
             ));
         }
-        if let Some((words, true)) = self.only_first_position(found) {
+        if let Some((words, true)) = self.only_first_position(judgements) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
             return Verdict::Incomparable(format!(
                 "{words}, and the reference has more positions; {agree} taps agree at that one"
             ));
         }
-        match self.not_passed(found) {
+        match self.not_passed(judgements) {
             Some(reason) => Verdict::Incomparable(reason),
             None => Verdict::Parity,
         }

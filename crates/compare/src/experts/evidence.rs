@@ -38,9 +38,9 @@ impl RowEvidence<'_> {
                 };
                 let theirs = self.reference.read(entry)?.values().to_f64();
                 let of_reading = |reading| self.distances(reading, block, expert, &ours, &theirs);
-                let off: Vec<Vec<Option<f64>>> = self.readings.iter().map(of_reading).collect();
+                let distances: Vec<Vec<Option<f64>>> = self.readings.iter().map(of_reading).collect();
                 for row in 0..entry.shape[0] {
-                    votes.add(number, off.iter().map(|rows| rows.get(row).copied().flatten()).collect());
+                    votes.add(number, distances.iter().map(|rows| rows.get(row).copied().flatten()).collect());
                 }
                 number += 1;
             }

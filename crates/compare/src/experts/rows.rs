@@ -132,7 +132,7 @@ pub fn right_readings(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>
         groups.iter().map(|&group| (group, of_group(group))).collect();
     let right = |(at, votes): (usize, &RowVotes)| match (votes.right_reading(), by_group[&groups[at]]) {
         (Some(own), _) if own.experts > 1 => Some(own.reading),
-        (Some(own), Some(all)) => votes.are_alike(own.reading, all.reading).then_some(all.reading),
+        (Some(own), Some(all)) => votes.take_same_rows(own.reading, all.reading).then_some(all.reading),
         (own, all) => own.or(all).map(|right| right.reading),
     };
     votes.iter().enumerate().map(right).collect()

@@ -82,9 +82,9 @@ impl ReferenceSite {
             let wanted = sites.entry(site.clone()).or_insert_with(empty);
             wanted.blocks.entry(block).or_default().insert(expert, entry);
         }
-        let is_of_one_shape = |wanted: &ReferenceSite| {
-            let mut entries = wanted.blocks.values().flat_map(BTreeMap::values);
-            entries.all(|entry| entry.shape[1..] == wanted.row[..]) && wanted.width() > 0
+        let is_of_one_shape = |site: &ReferenceSite| {
+            let mut entries = site.blocks.values().flat_map(BTreeMap::values);
+            entries.all(|entry| entry.shape[1..] == site.row[..]) && site.width() > 0
         };
         sites.into_values().filter(is_of_one_shape).collect()
     }

@@ -35,7 +35,7 @@ impl RowVotes {
     }
 
     /// Whether two readings take the same rows.
-    pub(super) fn are_alike(&self, one: usize, other: usize) -> bool {
+    pub(super) fn take_same_rows(&self, one: usize, other: usize) -> bool {
         self.groups[one] == self.groups[other]
     }
 

@@ -18,41 +18,41 @@ const WEAK: &str = "masked scores were filled with a number that is too large: -
 
 pub(super) fn check(
     run: &InspectedDump<'_>,
-    seen: &TensorRows<'_>,
+    tensor: &TensorRows<'_>,
     tally: &ValueCounts,
 ) -> Result<Vec<InspectFinding>, DumpError> {
-    if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
+    if !tally.finite() || tally.all_zero() || tensor.heads.is_none() {
         return Ok(Vec::new());
     }
-    let mut found: Vec<InspectFinding> = [negative(run, seen), sums(run, seen)?].into_iter().flatten().collect();
-    if !seen.keys_are_positions() {
+    let mut found: Vec<InspectFinding> = [negative(run, tensor), sums(run, tensor)?].into_iter().flatten().collect();
+    if !tensor.keys_are_positions() {
         return Ok(found);
     }
-    match future(run, seen)? {
+    match future(run, tensor)? {
         Some(finding) => found.push(finding),
-        None => found.extend([own_key(run, seen), one_key(seen), uniform(run, seen)].into_iter().flatten()),
+        None => found.extend([own_key(run, tensor), one_key(tensor), uniform(run, tensor)].into_iter().flatten()),
     }
     Ok(found)
 }
 
-fn negative(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
-    let below = |row: usize| seen.row(row).filter(|p| *p < -SOME_PROBABILITY).count();
-    let count: usize = (0..seen.rows).map(below).sum();
+fn negative(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Option<InspectFinding> {
+    let below = |row: usize| tensor.row(row).filter(|p| *p < -SOME_PROBABILITY).count();
+    let count: usize = (0..tensor.rows).map(below).sum();
     (count > 0).then(|| {
         let text = format!("{count} probabilities are negative");
-        let finding = InspectFinding::new(run.law(), "negative-probs", seen.place, text);
+        let finding = InspectFinding::new(run.law(), "negative-probs", tensor.place, text);
         finding
             .to("no softmax was taken, or it was taken of something else; or attention that subtracts or mixes heads")
             .number("count", count as f64)
     })
 }
 
-fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
-    let sums: Vec<f64> = (0..seen.rows).map(|row| seen.row(row).sum()).collect();
+fn sums(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
+    let sums: Vec<f64> = (0..tensor.rows).map(|row| tensor.row(row).sum()).collect();
     // A row of padding sees no key, and sums to 0.
     let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
     // In 16 bits each probability is rounded, and their sum with them.
-    let room = if run.coarse || sixteen_bits(|| (0..seen.values.len()).map(|i| seen.values.get(i))) {
+    let room = if run.coarse || sixteen_bits(|| (0..tensor.values.len()).map(|i| tensor.values.get(i))) {
         SUM_ROOM
     } else {
         SUM_ROOM_EXACT
@@ -64,7 +64,7 @@ fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspect
     let (least, most) =
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
     let slight = least >= 1.0 - SUM_ROOM && most <= 1.0 + SUM_ROOM;
-    let (sure, points) = match (most > 1.0 + room, is_masked_after_softmax(run, seen, &sums)?) {
+    let (sure, points) = match (most > 1.0 + room, is_masked_after_softmax(run, tensor, &sums)?) {
         _ if slight => (Certainty::Likely, "a wrong sum in the softmax, a factor on its result, or probs in few bits"),
         (true, _) => (
             run.law(),
@@ -78,16 +78,16 @@ fn sums(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspect
     };
     let text =
         format!("{off} of {} rows do not sum to 1 (they sum to {} to {})", filled.len(), number(least), number(most));
-    let finding = InspectFinding::new(sure, "probs-sum", seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, "probs-sum", tensor.place, text).to(points);
     Ok(Some(finding.number("rows", off as f64).number("least", least).number("most", most)))
 }
 
 /// Whether the mask came after the softmax: the recorded scores show it, or in every head only the last row sums to 1, where nothing is masked.
-fn is_masked_after_softmax(run: &InspectedDump<'_>, seen: &TensorRows<'_>, sums: &[f64]) -> Result<bool, DumpError> {
-    if seen.keys_are_positions() && behind(run, seen)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
+fn is_masked_after_softmax(run: &InspectedDump<'_>, tensor: &TensorRows<'_>, sums: &[f64]) -> Result<bool, DumpError> {
+    if tensor.keys_are_positions() && behind(run, tensor)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
         return Ok(true);
     }
-    let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
+    let queries = tensor.rows / tensor.heads.unwrap_or(1).max(1);
     let whole = |s: f64| (s - 1.0).abs() <= SUM_ROOM;
     let alone = |head: &[f64]| whole(head[queries - 1]) && head[..queries / 2].iter().all(|s| !whole(*s));
     Ok(queries >= 3 && sums.chunks(queries).all(alone))
@@ -175,38 +175,38 @@ impl Moments {
 }
 
 /// The first key behind the query of a row.
-fn first_key_after(seen: &TensorRows<'_>, row: usize) -> usize {
-    seen.position(row).map_or(usize::MAX, |position| position + 1)
+fn first_key_after(tensor: &TensorRows<'_>, row: usize) -> usize {
+    tensor.position(row).map_or(usize::MAX, |position| position + 1)
 }
 
-fn future(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
+fn future(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
     // In a padding query that sees no key, probs may be uniform over all keys, in every head.
-    let even = |row: usize| seen.row(row).all(|p| p == seen.values.get(row * seen.width));
-    let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
-    let unseeing: Vec<bool> = (0..queries).map(|query| (query..seen.rows).step_by(queries).all(even)).collect();
+    let even = |row: usize| tensor.row(row).all(|p| p == tensor.values.get(row * tensor.width));
+    let queries = tensor.rows / tensor.heads.unwrap_or(1).max(1);
+    let unseeing: Vec<bool> = (0..queries).map(|query| (query..tensor.rows).step_by(queries).all(even)).collect();
     let padding = !unseeing.iter().all(|u| *u);
     let mass = |row: usize| match padding && unseeing[row % queries] {
         true => 0.0,
-        false => seen.row(row).skip(first_key_after(seen, row)).sum::<f64>(),
+        false => tensor.row(row).skip(first_key_after(tensor, row)).sum::<f64>(),
     };
-    let mass: Vec<f64> = (0..seen.rows).map(mass).collect();
+    let mass: Vec<f64> = (0..tensor.rows).map(mass).collect();
     let Some(worst) = (0..mass.len()).max_by(|&a, &b| mass[a].total_cmp(&mass[b])).filter(|&r| mass[r] > UNDERFLOW)
     else {
         return Ok(None);
     };
     let rows = mass.iter().filter(|m| **m > UNDERFLOW).count();
-    let behind = behind(run, seen)?;
+    let behind = behind(run, tensor)?;
     let weak = behind.as_ref().and_then(|b| b.fill).filter(|fill| *fill > MASKED);
     let filled = weak.map_or(String::new(), |fill| format!("; their scores are {}", leak_text(fill)));
     let text = format!(
         "{rows} of {} rows attend to keys behind the query (up to {} of a row, at position {}){filled}",
-        seen.rows,
+        tensor.rows,
         number(mass[worst]),
-        seen.position(worst).unwrap_or(0)
+        tensor.position(worst).unwrap_or(0)
     );
     // Equal scores behind every query are a fill value, and masked keys get no probability: no model computes such probs.
     let broken = weak.is_some() || behind.as_ref().is_some_and(|b| b.masked == b.all);
-    let everywhere = (0..seen.rows).all(|row| seen.row(row).last().is_some_and(|p| p > SOME_PROBABILITY));
+    let everywhere = (0..tensor.rows).all(|row| tensor.row(row).last().is_some_and(|p| p > SOME_PROBABILITY));
     let sure = match (broken, everywhere) {
         (true, _) => Certainty::Certain,
         (false, true) => run.causal_law(),
@@ -231,7 +231,7 @@ fn future(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<Inspe
         }
         Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
     };
-    let finding = InspectFinding::new(sure, FUTURE_ATTENDED, seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, FUTURE_ATTENDED, tensor.place, text).to(points);
     Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
 }
 
@@ -241,44 +241,44 @@ fn choosing<'a>(seen: &'a TensorRows<'_>) -> impl Iterator<Item = (usize, usize)
     (0..seen.rows).filter_map(choice).filter(|&(row, at)| at > 0 && seen.row(row).any(|p| p != 0.0))
 }
 
-fn own_key(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
+fn own_key(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Option<InspectFinding> {
     let (mut rows, mut own) = (0, 0.0);
-    for (row, at) in choosing(seen) {
+    for (row, at) in choosing(tensor) {
         rows += 1;
-        own += seen.values.get(row * seen.width + at);
+        own += tensor.values.get(row * tensor.width + at);
     }
     (rows >= ENOUGH_ROWS && own == 0.0).then(|| {
         let text = format!("none of {rows} rows attends to the query's own key");
-        let finding = InspectFinding::new(run.law(), "own-key-unseen", seen.place, text);
+        let finding = InspectFinding::new(run.law(), "own-key-unseen", tensor.place, text);
         finding.to("a mask one off, or the newest key missing from the cache (mask-shifted, kv-cache-stale)")
     })
 }
 
-fn one_key(seen: &TensorRows<'_>) -> Option<InspectFinding> {
+fn one_key(tensor: &TensorRows<'_>) -> Option<InspectFinding> {
     let (mut rows, mut diagonal, mut least) = (0, 0, 1.0f64);
-    for (row, at) in choosing(seen) {
-        let top = seen.row(row).fold(0.0, f64::max);
+    for (row, at) in choosing(tensor) {
+        let top = tensor.row(row).fold(0.0, f64::max);
         if top < ALL_PROBABILITY {
             return None;
         }
         (rows, least) = (rows + 1, least.min(top));
-        diagonal += usize::from(seen.values.get(row * seen.width + at) == top);
+        diagonal += usize::from(tensor.values.get(row * tensor.width + at) == top);
     }
     (rows >= 2).then(|| {
         let sure = if rows >= ENOUGH_ROWS { Certainty::Likely } else { Certainty::Note };
         let which = if diagonal == rows { "its own key" } else { "one key" };
         let text = format!("each of {rows} rows in all heads looks at {which} alone (at least {})", number(least));
-        let finding = InspectFinding::new(sure, "one-key", seen.place, text).number("rows", rows as f64);
+        let finding = InspectFinding::new(sure, "one-key", tensor.place, text).number("rows", rows as f64);
         finding.to("scores too large: no 1/sqrt(d), or q and k far too large (score-scale); or a wrong mask")
     })
 }
 
-fn uniform(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
+fn uniform(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Option<InspectFinding> {
     let mut rows = 0;
-    for (row, _) in choosing(seen) {
-        let top = seen.row(row).fold(0.0, f64::max);
+    for (row, _) in choosing(tensor) {
+        let top = tensor.row(row).fold(0.0, f64::max);
         // Within a window only the keys in it count.
-        if seen.row(row).any(|p| p != 0.0 && (p - top).abs() > SAME_PROBABILITY * top) {
+        if tensor.row(row).any(|p| p != 0.0 && (p - top).abs() > SAME_PROBABILITY * top) {
             return None;
         }
         rows += usize::from(top < ALL_PROBABILITY);
@@ -287,22 +287,23 @@ fn uniform(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFind
         // In 16 bits the small differences of an untrained model are rounded away.
         let sure = if run.coarse { Certainty::Note } else { Certainty::Likely };
         let text = format!("each of {rows} rows gives all its keys the same");
-        let finding = InspectFinding::new(sure, "uniform-attention", seen.place, text).number("rows", rows as f64);
+        let finding = InspectFinding::new(sure, "uniform-attention", tensor.place, text).number("rows", rows as f64);
         finding.to("q or k is 0 or constant, or the scores were scaled away (weight-unset, score-scale)")
     })
 }
 
 /// Scores without a mask, where no probs were recorded to decide.
-pub(super) fn unmasked_scores(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Option<InspectFinding> {
-    if !seen.keys_are_positions() || run.find(Site::Probs, seen.place).is_some() {
+pub(super) fn unmasked_scores(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Option<InspectFinding> {
+    if !tensor.keys_are_positions() || run.find(Site::Probs, tensor.place).is_some() {
         return None;
     }
-    let open: usize =
-        (0..seen.rows).map(|row| seen.row(row).skip(first_key_after(seen, row)).filter(|x| *x > MASKED).count()).sum();
-    let filled = fill_value(seen).map_or(String::new(), |fill| format!(": they are {}", leak_text(fill)));
+    let open: usize = (0..tensor.rows)
+        .map(|row| tensor.row(row).skip(first_key_after(tensor, row)).filter(|x| *x > MASKED).count())
+        .sum();
+    let filled = fill_value(tensor).map_or(String::new(), |fill| format!(": they are {}", leak_text(fill)));
     (open > 0).then(|| {
         let text = format!("{open} scores of keys behind the query are not masked{filled}");
-        let finding = InspectFinding::new(Certainty::Note, "unmasked-scores", seen.place, text);
+        let finding = InspectFinding::new(Certainty::Note, "unmasked-scores", tensor.place, text);
         let points = match filled.is_empty() {
             true => "no mask, or scores recorded before it: record probs",
             false => "a fill that is too large (mask-fill), or places that nobody wrote: record probs",

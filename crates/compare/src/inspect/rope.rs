@@ -59,15 +59,15 @@ fn sources(site: Site) -> [Site; 2] {
     if site == Site::QRope { [Site::QNorm, Site::Q] } else { [Site::KNorm, Site::K] }
 }
 
-fn measure_turn(seen: &TensorRows<'_>, source: &Values<'_>) -> RotationChange {
+fn measure_turn(tensor: &TensorRows<'_>, source: &Values<'_>) -> RotationChange {
     let mut turn = RotationChange { beyond: 0, turned: false, least: f64::INFINITY, most: 0.0, at_zero: 0.0 };
-    let span = (seen.width / seen.heads.unwrap_or(1).max(1)).max(1);
-    for row in 0..seen.rows {
+    let span = (tensor.width / tensor.heads.unwrap_or(1).max(1)).max(1);
+    for row in 0..tensor.rows {
         let (mut moved, mut whole) = (0.0, 0.0);
-        for head in 0..seen.width / span {
+        for head in 0..tensor.width / span {
             let (mut before, mut after) = (0.0, 0.0);
-            for at in (row * seen.width + head * span..).take(span) {
-                let (x, y) = (source.get(at), seen.values.get(at));
+            for at in (row * tensor.width + head * span..).take(span) {
+                let (x, y) = (source.get(at), tensor.values.get(at));
                 (before, after, moved) = (before + x * x, after + y * y, moved + (x - y) * (x - y));
             }
             whole += before;
@@ -77,7 +77,7 @@ fn measure_turn(seen: &TensorRows<'_>, source: &Values<'_>) -> RotationChange {
             }
         }
         let share = if moved == 0.0 { 0.0 } else { moved / whole };
-        match seen.position(row) {
+        match tensor.position(row) {
             Some(0) => turn.at_zero = share,
             _ if whole == 0.0 && moved == 0.0 => {}
             _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || share.is_nan() || share > NO_TURN),
@@ -87,22 +87,27 @@ fn measure_turn(seen: &TensorRows<'_>, source: &Values<'_>) -> RotationChange {
 }
 
 /// Whether lengths were kept, or changed by one common factor.
-fn check_lengths(seen: &TensorRows<'_>, source: Site, turn: &RotationChange, tolerance: f64) -> Option<InspectFinding> {
+fn check_lengths(
+    tensor: &TensorRows<'_>,
+    source: Site,
+    turn: &RotationChange,
+    tolerance: f64,
+) -> Option<InspectFinding> {
     let factor = turn.most;
     if (factor - 1.0).abs() > tolerance {
         let text = format!("is {} times as long as {} everywhere", number(factor), source.name());
         let finding =
-            InspectFinding::new(Certainty::Note, "rotation-scales", seen.place, text).number("factor", factor);
+            InspectFinding::new(Certainty::Note, "rotation-scales", tensor.place, text).number("factor", factor);
         return Some(finding.to("YaRN's attention factor, if the model has one (rope-attention-factor)"));
     }
     (turn.at_zero > TURNED_AT_ZERO).then(|| {
         let text = format!("differs from {} at position 0, where nothing turns", source.name());
-        let finding = InspectFinding::new(Certainty::Note, "position-0-turned", seen.place, text);
+        let finding = InspectFinding::new(Certainty::Note, "position-0-turned", tensor.place, text);
         finding.to("positions that start elsewhere (rope-position), or channels reordered with the rotation")
     })
 }
 
-fn stretched_lengths(seen: &TensorRows<'_>, turns: &[(Site, RotationChange)]) -> InspectFinding {
+fn stretched_lengths(tensor: &TensorRows<'_>, turns: &[(Site, RotationChange)]) -> InspectFinding {
     let (source, turn) = &turns[0];
     // Without the norm's own tap it is unknown whether the model has one in between.
     let sure = if turns.len() > 1 { Certainty::Likely } else { Certainty::Note };
@@ -118,7 +123,7 @@ fn stretched_lengths(seen: &TensorRows<'_>, turns: &[(Site, RotationChange)]) ->
         true => (Certainty::Note, "cos and sin rounded to 16 bits (rope-precision)"),
         false => (sure, "cos and sin of different angles; or a QK-norm in between that was not recorded"),
     };
-    let finding = InspectFinding::new(sure, "rotation-stretches", seen.place, text).to(points);
+    let finding = InspectFinding::new(sure, "rotation-stretches", tensor.place, text).to(points);
     finding.number("least", turn.least).number("most", turn.most)
 }
 

@@ -54,11 +54,11 @@ fn parallel_tap<'a>(run: &InspectedDump<'a>, place: Place, site: Site) -> Option
 }
 
 /// Where the stream is not its input plus its branch: which known sum it is instead.
-pub(super) fn sum(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
-    let (place, len) = (seen.place, seen.values.len());
+pub(super) fn sum(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
+    let (place, len) = (tensor.place, tensor.values.len());
     let attention = place.tap.site == Site::HAttn;
     let Some([(stream, x), (added, b)]) = parts(run, place, len)? else { return Ok(None) };
-    let y = seen.values.to_f64();
+    let y = tensor.values.to_f64();
     if y.iter().any(|y| !y.is_finite()) {
         return Ok(None);
     }

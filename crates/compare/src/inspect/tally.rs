@@ -39,21 +39,21 @@ pub(super) struct ValueCounts {
 }
 
 impl ValueCounts {
-    pub(super) fn count(seen: &TensorRows<'_>) -> ValueCounts {
+    pub(super) fn count(tensor: &TensorRows<'_>) -> ValueCounts {
         let mut tally = ValueCounts { constant: true, first: f64::NAN, ..ValueCounts::default() };
-        let first: Vec<f64> = if seen.rows > 0 { seen.row(0).collect() } else { Vec::new() };
+        let first: Vec<f64> = if tensor.rows > 0 { tensor.row(0).collect() } else { Vec::new() };
         tally.first = first.first().copied().unwrap_or(f64::NAN);
-        for row in 0..seen.rows {
-            tally.add_row(seen, row, &first);
+        for row in 0..tensor.rows {
+            tally.add_row(tensor, row, &first);
         }
         tally
     }
 
-    fn add_row(&mut self, seen: &TensorRows<'_>, row: usize, first: &[f64]) {
+    fn add_row(&mut self, tensor: &TensorRows<'_>, row: usize, first: &[f64]) {
         let (mut energy, mut apart, mut base, mut filled, mut top) = (0.0, 0.0, 0.0, 0, 0);
         let (mut peak, mut constant, mut head, mut hash) = (f64::NEG_INFINITY, true, f64::NAN, 0u64);
-        for (at, x) in seen.row(row).enumerate() {
-            self.add(row * seen.width + at, x);
+        for (at, x) in tensor.row(row).enumerate() {
+            self.add(row * tensor.width + at, x);
             hash = (hash.rotate_left(5) ^ x.to_bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             if at == 0 {
                 head = x;
@@ -72,11 +72,11 @@ impl ValueCounts {
                 base += first[at] * first[at];
             }
         }
-        self.rms.push((energy / seen.width.max(1) as f64).sqrt());
+        self.rms.push((energy / tensor.width.max(1) as f64).sqrt());
         self.filled.push(filled);
         self.winners.push(top);
         self.hashes.push(hash);
-        if constant && seen.width > 1 {
+        if constant && tensor.width > 1 {
             self.constant_rows.push(row);
         }
         let share = if apart == 0.0 { 0.0 } else { apart / base };
@@ -152,18 +152,18 @@ pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
 }
 
 impl Summary {
-    pub(super) fn new(entry: &Entry, seen: &TensorRows<'_>, tally: &ValueCounts, bytes: &[u8]) -> Summary {
+    pub(super) fn new(entry: &Entry, tensor: &TensorRows<'_>, tally: &ValueCounts, bytes: &[u8]) -> Summary {
         let mut hasher = DefaultHasher::new();
         hasher.write(bytes);
         Summary {
             place: place_of(entry),
-            rows: seen.rows,
+            rows: tensor.rows,
             count: tally.count,
             level: tally.level(),
             typical: tally.median_rms(),
             finite: tally.nan + tally.positive_inf == 0,
             constant: tally.constant,
-            alike: seen.rows > 1 && tally.spread < SAME_ROW,
+            alike: tensor.rows > 1 && tally.spread < SAME_ROW,
             zero_rows: (0..tally.filled.len()).filter(|&r| tally.filled[r] == 0).collect(),
             row_hashes: if entry.tap.site == Site::H0 { tally.hashes.clone() } else { Vec::new() },
             hash: hasher.finish(),

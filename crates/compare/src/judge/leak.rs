@@ -118,13 +118,13 @@ fn expert_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, ot
 /// `limit` after errors of the scores, which are relative to the scores: large scores in 16 bits move a probability by many powers of e. The errors are
 /// estimated from cells where both sides have a probability beyond `least`.
 fn limit_with_score_errors(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
-    let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
+    let is_measured = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
     let log_distance = |i: usize| {
         let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
         (one - other).abs() / one.abs().max(other.abs()).max(1.0)
     };
-    let most = (0..len).into_par_iter().filter(seen).map(log_distance).reduce(|| 0.0, f64::max);
-    limit.powf((1.0 - SCORES_SCATTER * most).max(0.0))
+    let largest = (0..len).into_par_iter().filter(is_measured).map(log_distance).reduce(|| 0.0, f64::max);
+    limit.powf((1.0 - SCORES_SCATTER * largest).max(0.0))
 }
 
 fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {
@@ -145,14 +145,14 @@ fn underflow_limit(len: usize, profile: Profile, values: Get<'_>) -> f64 {
         f16s &= to_f16(x).to_f64() == x;
         bf16s &= to_bf16(x).to_f64() == x;
     }
-    let seen = UNDERFLOW_ROOM * least.min(NORMAL_F16);
+    let largest_lost = UNDERFLOW_ROOM * least.min(NORMAL_F16);
     match profile {
-        _ if f16s => seen,
+        _ if f16s => largest_lost,
         Profile::Exact | Profile::F32 => UNDERFLOW,
         // bf16 has the same smallest numbers as f32.
         _ if bf16s => TAIL_BF16,
         // A table of e^x in f16, or printed numbers.
-        _ => seen,
+        _ => largest_lost,
     }
 }
 

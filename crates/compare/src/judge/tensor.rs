@@ -235,14 +235,14 @@ pub enum NotFiniteKind {
 }
 
 impl NotFinite {
-    fn in_pair(found: &NonFinite, pair: &Pair<'_>) -> NotFinite {
+    fn in_pair(non_finite: &NonFinite, pair: &Pair<'_>) -> NotFinite {
         use NotFiniteKind::{InfiniteInCandidate, InfiniteInReference, NanInCandidate, NanInReference, OtherSign};
         let tallies = [
-            (NanInCandidate, &found.nan_candidate),
-            (NanInReference, &found.nan_reference),
-            (InfiniteInCandidate, &found.inf_candidate),
-            (InfiniteInReference, &found.inf_reference),
-            (OtherSign, &found.inf_sign),
+            (NanInCandidate, &non_finite.nan_candidate),
+            (NanInReference, &non_finite.nan_reference),
+            (InfiniteInCandidate, &non_finite.inf_candidate),
+            (InfiniteInReference, &non_finite.inf_reference),
+            (OtherSign, &non_finite.inf_sign),
         ];
         let met = tallies.into_iter().filter(|(_, tally)| tally.count > 0);
         let kinds = met.map(|(kind, tally)| (kind, tally.count, tally.first.map(|i| pair.place_in_words(i))));
@@ -297,8 +297,8 @@ pub fn size_of(positions: &[Squares]) -> f64 {
 
 /// The NMSE in which no position counts for more than the median one, from the error and the energy of each.
 fn balanced(positions: &[Squares]) -> Option<f64> {
-    let most = median(positions.iter().map(|part| part.energy).filter(|energy| *energy > 0.0))?;
-    let weight = |energy: f64| if energy > most { most / energy } else { 1.0 };
+    let limit = median(positions.iter().map(|part| part.energy).filter(|energy| *energy > 0.0))?;
+    let weight = |energy: f64| if energy > limit { limit / energy } else { 1.0 };
     let weighed = |&Squares { error, energy }: &Squares| Squares {
         error: weight(energy) * error,
         energy: weight(energy) * energy,
@@ -393,8 +393,8 @@ impl Tolerance {
 
     /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and below a multiple of the profile's own.
     pub fn whole(&self, profile: Profile) -> f64 {
-        let most = inherits_most(profile) * self.cumulative + CACHE_GROWS * self.cache;
-        let most = most.min((SECOND_RUN_LIMIT - self.cumulative).max(0.0));
+        let limit = inherits_most(profile) * self.cumulative + CACHE_GROWS * self.cache;
+        let most = limit.min((SECOND_RUN_LIMIT - self.cumulative).max(0.0));
         let whole = (self.cumulative + self.inherited.expected.min(most)).min(self.differs_from());
         self.inherited.limit.map_or(whole, |within| whole.min(within))
     }
@@ -518,8 +518,8 @@ pub(crate) fn outcome_of(
 }
 
 /// The probability that leaks through scores masked in the reference, where that is all that is not finite.
-fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak> {
-    if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
+fn unmasked(pair: &Pair<'_>, non_finite: &NonFinite, profile: Profile) -> Option<Leak> {
+    if pair.site() != Site::Scores || non_finite.disagreeing() != non_finite.inf_reference.count {
         return None;
     }
     LeakedProbability::from_scores(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)

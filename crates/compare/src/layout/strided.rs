@@ -291,20 +291,20 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
         .collect();
     let held =
         |extents: &[usize]| -> Vec<Axis> { axes.iter().zip(extents).map(|(a, &held)| Axis { held, ..*a }).collect() };
-    let own: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
-    let shape = without_ones(shape, own.len());
+    let reference_extents: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
+    let shape = without_ones(shape, reference_extents.len());
     let backwards: Vec<usize> = shape.iter().rev().copied().collect();
     let mut options: Vec<(Vec<usize>, bool)> =
-        vec![(own.clone(), shape == own), (shape.clone(), true), (backwards, false)];
-    let total: usize = own.iter().product();
-    for (i, extent) in own.iter().enumerate() {
-        let mut longer = own.clone();
+        vec![(reference_extents.clone(), shape == reference_extents), (shape.clone(), true), (backwards, false)];
+    let total: usize = reference_extents.iter().product();
+    for (i, extent) in reference_extents.iter().enumerate() {
+        let mut longer = reference_extents.clone();
         longer[i] = count / (total / extent);
         options.push((longer, false));
     }
     if let [Some(t), Some(s)] = ['T', 'S'].map(|name| axes.iter().position(|a| a.name == name)) {
-        let mut square = own.clone();
-        let both = (count / (total / (own[t] * own[s]))).isqrt();
+        let mut square = reference_extents.clone();
+        let both = (count / (total / (reference_extents[t] * reference_extents[s]))).isqrt();
         (square[t], square[s]) = (both, both);
         options.push((square, false));
     }
@@ -316,7 +316,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
             || (axis.held > axis.wanted && axis.name == 'K' && (shown || axis.held.is_multiple_of(axis.wanted)))
     };
     let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
-    let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
+    let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == reference_extents.len();
     let alignment = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
     alignment.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
 }

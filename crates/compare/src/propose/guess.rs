@@ -163,11 +163,12 @@ pub(crate) fn guesses<'a>(
     }
     if in_order {
         // As many names as there are sites of that size, in the same order.
-        let left: Vec<&Family> = families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
+        let unnamed: Vec<&Family> =
+            families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
         let mut done: BTreeSet<&str> = BTreeSet::new();
-        for family in &left {
+        for family in &unnamed {
             let fitting: Vec<Site> = sites.iter().copied().filter(|s| !taken.contains(s) && fits(family, *s)).collect();
-            let similar: Vec<&&Family> = left
+            let similar: Vec<&&Family> = unnamed
                 .iter()
                 .filter(|other| other.members == family.members && fitting.iter().all(|s| fits(other, *s)))
                 .collect();

@@ -53,7 +53,7 @@ fn rows(tap: &TapReport) -> usize {
 impl Noise {
     /// The distances by the comparison of the second run with the reference, for the places that `both` recorded. A tap that is equal bit for bit shows
     /// nothing about another arithmetic.
-    pub fn measure(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
+    pub fn measure(report: &Report, both_recorded: impl Fn(Place) -> bool) -> Noise {
         let of_tap = |tap: &TapReport| {
             // A tap that both recorded but that could not be compared counts as infinitely far off.
             let nmse = tap.size().unwrap_or(f64::INFINITY);
@@ -61,7 +61,7 @@ impl Noise {
             let worst_position = tap.worst_position.unwrap_or(f64::INFINITY);
             (nmse != 0.0).then_some((tap.place, TapNoise { nmse, worst_position, factor, has_structure: false }))
         };
-        let both = |tap: &&TapReport| both(tap.place);
+        let both = |tap: &&TapReport| both_recorded(tap.place);
         let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
         // One or two rows may be nearer by chance than the same tap usually is.
         let few = report.taps.iter().filter(|tap| rows(tap) < FEW_NOISE_ROWS && noise.taps.contains_key(&tap.place));

@@ -16,15 +16,19 @@ use crate::tolerance::layout::ROTATION_ROOM;
 
 /// The reference's values, with every tap judged against them.
 pub(super) struct ReferenceWitness<'r, 'a> {
-    run: &'r ComparisonContext<'a>,
-    found: &'r [TapJudgement],
+    context: &'r ComparisonContext<'a>,
+    judgements: &'r [TapJudgement],
     /// The layout in which each tap agrees.
     agreeing: Vec<Option<Layout>>,
 }
 
 impl<'r, 'a> ReferenceWitness<'r, 'a> {
-    pub(super) fn new(run: &'r ComparisonContext<'a>, found: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
-        ReferenceWitness { run, found, agreeing: found.iter().map(|here| agreeing_layout(here).cloned()).collect() }
+    pub(super) fn new(context: &'r ComparisonContext<'a>, judgements: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
+        ReferenceWitness {
+            context,
+            judgements,
+            agreeing: judgements.iter().map(|here| agreeing_layout(here).cloned()).collect(),
+        }
     }
 }
 
@@ -59,7 +63,7 @@ impl Witness for ReferenceWitness<'_, '_> {
         }
         let (mut evidence, mut works_as_it_stands) = (LayoutEvidence::None, false);
         for &i in &after {
-            let reads_it = self.run.graph.reads(i).contains(&index);
+            let reads_it = self.context.graph.reads(i).contains(&index);
             evidence = evidence.max(match &self.agreeing[i] {
                 Some(theirs) if reads_it => resolved.of_reader(claim, self.place(i), theirs),
                 Some(_) => LayoutEvidence::For,
@@ -95,7 +99,7 @@ impl Witness for ReferenceWitness<'_, '_> {
 
 impl ReferenceWitness<'_, '_> {
     fn place(&self, index: usize) -> Place {
-        self.run.graph.places()[index]
+        self.context.graph.places()[index]
     }
 
     fn site(&self, index: usize) -> Site {
@@ -103,7 +107,7 @@ impl ReferenceWitness<'_, '_> {
     }
 
     fn index(&self, place: Place) -> Option<usize> {
-        self.run.graph.places().iter().position(|p| *p == place)
+        self.context.graph.places().iter().position(|p| *p == place)
     }
 
     fn convention(&self, index: usize, layout: &Layout) -> LayoutConvention {
@@ -111,20 +115,20 @@ impl ReferenceWitness<'_, '_> {
     }
 
     fn is_compared(&self, index: usize) -> bool {
-        self.agreeing[index].is_some() || self.found[index].is_compared()
+        self.agreeing[index].is_some() || self.judgements[index].is_compared()
     }
 
     /// The nearest compared taps after one.
     fn readers(&self, index: usize) -> Vec<usize> {
-        self.run.graph.nearest_after(index, |i| self.is_compared(i)).0
+        self.context.graph.nearest_after(index, |i| self.is_compared(i)).0
     }
 
     /// Whether a tap is still compared once its claim is decided.
     fn remains_compared(&self, index: usize, resolved: &ResolvedClaims) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(LayoutEvidence::None) => false,
-            Some(LayoutEvidence::Against) => as_it_stands(&self.found[index]).is_compared(),
-            Some(LayoutEvidence::For) | None => self.found[index].is_compared(),
+            Some(LayoutEvidence::Against) => as_it_stands(&self.judgements[index]).is_compared(),
+            Some(LayoutEvidence::For) | None => self.judgements[index].is_compared(),
         }
     }
 
@@ -136,7 +140,7 @@ impl ReferenceWitness<'_, '_> {
         resolved: &ResolvedClaims,
     ) -> Result<LayoutEvidence, DumpError> {
         let rows = claim.layout.rows();
-        if self.run.declared() == rows {
+        if self.context.declared() == rows {
             return Ok(LayoutEvidence::For);
         }
         let orders_are_declared = self.orders_are_told();
@@ -148,10 +152,10 @@ impl ReferenceWitness<'_, '_> {
             return Ok(if same(partner) { LayoutEvidence::For } else { LayoutEvidence::Against });
         }
         // In that order before the rotation and after it: it was rotated in that order.
-        let was_so = rotated && !orders_are_declared && self.run.graph.reads(index).iter().any(|&i| same(i));
+        let was_so = rotated && !orders_are_declared && self.context.graph.reads(index).iter().any(|&i| same(i));
         let mut evidence = if was_so { LayoutEvidence::For } else { LayoutEvidence::None };
         for i in self.readers(index) {
-            let rotates = is_rotated(self.site(i)) && self.run.graph.reads(i).contains(&index);
+            let rotates = is_rotated(self.site(i)) && self.context.graph.reads(i).contains(&index);
             evidence = evidence.max(match &self.agreeing[i] {
                 Some(_) if !self.site(i).has_rope_rows() || same(i) => LayoutEvidence::For,
                 Some(_) => LayoutEvidence::Against,
@@ -193,8 +197,8 @@ impl ReferenceWitness<'_, '_> {
             )
         };
         let from =
-            self.run.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
-        let to = self.run.with_tap_judge(self.place(reader), |alignment, allowed| {
+            self.context.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
+        let to = self.context.with_tap_judge(self.place(reader), |alignment, allowed| {
             // Exactly this layout, where possible: one order, shown by the shape or by the content, is two layouts.
             let exactly = alignment.under(layout).filter(|pair| pair.layout() == layout);
             let in_layout =
@@ -204,7 +208,7 @@ impl ReferenceWitness<'_, '_> {
         let (Some((from, from_plain)), Some(((to, to_plain), allowed))) = (from, to) else { return Ok((false, false)) };
         let pairs = match layout.rows() {
             Some(rows) => rows.other(),
-            None => self.run.reference.meta().qk_rows.unwrap_or(QkRows::Half),
+            None => self.context.reference.meta().qk_rows.unwrap_or(QkRows::Half),
         };
         let rotation = |from: Option<Heads>, to: Option<Heads>| {
             let from_start = self.place(index).step == 0;
@@ -215,7 +219,7 @@ impl ReferenceWitness<'_, '_> {
 
     /// Whether an operation also reads something else that agrees in no layout: then its difference shows nothing.
     fn reads_what_is_wrong(&self, reader: usize, index: usize) -> bool {
-        let (read, _) = self.run.graph.nearest_before(reader, |i| self.is_compared(i));
+        let (read, _) = self.context.graph.nearest_before(reader, |i| self.is_compared(i));
         read.iter().any(|&i| i != index && self.agreeing[i].is_none())
     }
 
@@ -229,18 +233,18 @@ impl ReferenceWitness<'_, '_> {
                 false => LayoutEvidence::Against,
             }
         };
-        Ok(self.run.with_tap_judge(self.place(index), evidence)?.unwrap_or(LayoutEvidence::Against))
+        Ok(self.context.with_tap_judge(self.place(index), evidence)?.unwrap_or(LayoutEvidence::Against))
     }
 
     /// Whether the candidate's tensor has the same shape as the reference's: then it states itself in which order its values are.
     fn says_its_shape(&self, index: usize) -> bool {
-        let (left, right) = self.run.both(self.place(index));
+        let (left, right) = self.context.both(self.place(index));
         left.zip(right).is_some_and(|(left, right)| left.shape == right.shape)
     }
 
     /// Whether both dumps declare the order of the rows of Q and K: then another one is a mistake.
     fn orders_are_told(&self) -> bool {
-        [self.run.reference, self.run.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
+        [self.context.reference, self.context.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
     }
 }
 

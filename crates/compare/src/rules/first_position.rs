@@ -15,9 +15,9 @@ use crate::words::unravel;
 
 impl ComparisonContext<'_> {
     /// What to report where, behind attention, only position 0 is known; and whether the reference has more positions.
-    pub(crate) fn only_first_position(&self, found: &[TapJudgement]) -> Option<(String, bool)> {
+    pub(crate) fn only_first_position(&self, judgements: &[TapJudgement]) -> Option<(String, bool)> {
         let ranges = self.ranges();
-        let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
+        let judged = || judgements.iter().zip(self.graph.places()).filter_map(judged);
         let all = judged().all(|(place, judged)| self.has_only_first_position(&ranges, place, judged));
         let mut later = judged().filter(|(place, _)| !is_by_position(place.tap)).peekable();
         let which = match (judged().next(), later.peek()) {
@@ -54,10 +54,12 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether only position 0 of a place was compared.
-    fn has_only_first_position(&self, ranges: &[Range<usize>], place: Place, judged: &Compared) -> bool {
+    fn has_only_first_position(&self, ranges: &[Range<usize>], place: Place, compared: &Compared) -> bool {
         let own = ranges.get(place.step as usize);
         // A single row of a run with an unknown number of tokens.
-        if judged.part.is_none() && reference_positions(place, judged) == Some(1) && self.is_of_unknown_position(place)
+        if compared.part.is_none()
+            && reference_positions(place, compared) == Some(1)
+            && self.is_of_unknown_position(place)
         {
             return false;
         }
@@ -65,11 +67,11 @@ impl ComparisonContext<'_> {
             return false;
         }
         let axis = place.tap.site.position_axis();
-        match (&judged.part, &judged.positions) {
-            (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &judged.shape).get(axis) == Some(&0)),
+        match (&compared.part, &compared.positions) {
+            (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &compared.shape).get(axis) == Some(&0)),
             (None, Some(positions)) => positions.iter().all(|&position| position == 0),
             // A single undeclared row of a longer step is its last.
-            (None, None) => own.map_or(reference_positions(place, judged) == Some(1), |own| own.len() == 1),
+            (None, None) => own.map_or(reference_positions(place, compared) == Some(1), |own| own.len() == 1),
         }
     }
 
@@ -108,6 +110,6 @@ fn judged<'a>((here, place): (&'a TapJudgement, &Place)) -> Option<(Place, &'a C
 }
 
 /// How many positions the reference's tensor has.
-fn reference_positions(place: Place, judged: &Compared) -> Option<usize> {
-    judged.shape.get(place.tap.site.position_axis()).copied()
+fn reference_positions(place: Place, compared: &Compared) -> Option<usize> {
+    compared.shape.get(place.tap.site.position_axis()).copied()
 }

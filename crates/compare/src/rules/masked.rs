@@ -126,8 +126,8 @@ impl ComparisonContext<'_> {
 }
 
 /// Agrees, as it stands or in a layout that was confirmed.
-fn agrees(found: &TapJudgement) -> bool {
-    found.agrees() && found.provisional().is_none()
+fn agrees(judgement: &TapJudgement) -> bool {
+    judgement.agrees() && judgement.provisional().is_none()
 }
 
 /// Where the reference masks a key.

@@ -58,10 +58,10 @@ pub(crate) struct Attributed {
 }
 
 /// Applies every rule.
-pub(crate) fn attribute(run: &ComparisonContext<'_>, judged: JudgedTaps) -> Result<Attributed, DumpError> {
+pub(crate) fn attribute(context: &ComparisonContext<'_>, judged: JudgedTaps) -> Result<Attributed, DumpError> {
     let mut attributed = Attributed { taps: judged.taps, log: judged.log, notes: Vec::new() };
     for (stage, rule) in RULES {
-        let changes = rule(run, &attributed.taps)?;
+        let changes = rule(context, &attributed.taps)?;
         attributed.notes.extend(changes.note);
         for (index, judged) in changes.taps {
             let news = judged.changed_entry(stage, attributed.log[index].last());

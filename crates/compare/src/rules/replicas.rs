@@ -14,9 +14,9 @@ use crate::words::number;
 
 impl ComparisonContext<'_> {
     /// Why a rank's dump seems to be missing, by what could not be judged: then the rest does not pass.
-    pub(crate) fn missing_rank(&self, found: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn missing_rank(&self, judgements: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_compared());
+        let places = self.graph.places().iter().zip(judgements).filter(|(_, here)| !here.is_compared());
         places.map(|(place, _)| *place).find_map(|place| {
             let alone = ranks.names().len() == 1;
             let reason = self
@@ -28,23 +28,24 @@ impl ComparisonContext<'_> {
     }
 
     /// A tap whose ranks hold different values of the whole shape that do not add up to the reference's: neither replicas nor a sum.
-    pub(crate) fn unlike_ranks(&self, found: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn unlike_ranks(&self, judgements: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
         let describe = |(place, here): (&Place, &TapJudgement)| {
             let why = ranks.why_not_joined(place.tap, place.step).filter(|_| !here.is_compared())?;
-            let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
+            let reference = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
             let rank_tensors = tensors(ranks, *place).ok()?;
             let is_whole =
-                rank_tensors.len() > 1 && rank_tensors.iter().all(|(_, tensor)| tensor.shape() == due.shape());
+                rank_tensors.len() > 1 && rank_tensors.iter().all(|(_, tensor)| tensor.shape() == reference.shape());
             let is_sum = || {
-                let (due, parts) = (due.values().to_f64(), rank_tensors.iter().map(|(_, tensor)| tensor.values()));
+                let (due, parts) =
+                    (reference.values().to_f64(), rank_tensors.iter().map(|(_, tensor)| tensor.values()));
                 let parts: Vec<_> = parts.collect();
                 let sums: Vec<f64> = (0..due.len()).map(|i| parts.iter().map(|part| part.get(i)).sum()).collect();
                 Metrics::of_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
             };
             (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
         };
-        self.graph.places().iter().zip(found).find_map(describe)
+        self.graph.places().iter().zip(judgements).find_map(describe)
     }
 
     /// Judges every replica other than the compared one, and describes those that differ.

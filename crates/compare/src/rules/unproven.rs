@@ -94,30 +94,30 @@ impl ComparisonContext<'_> {
     }
 
     /// Why a run in which all that was compared agrees does not pass.
-    pub(crate) fn not_passed(&self, found: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn not_passed(&self, judgements: &[TapJudgement]) -> Option<String> {
         let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
             format!("what else was compared agrees, but {place}: {reason}")
         });
         doubt
-            .or_else(|| self.undeclared_padding(found))
-            .or_else(|| self.missing_rank(found))
-            .or_else(|| self.unlike_ranks(found))
-            .or_else(|| self.behind_other_experts(found))
-            .or_else(|| self.unmapped_taps(found))
-            .or_else(|| self.linked_inconclusive_taps(found))
+            .or_else(|| self.undeclared_padding(judgements))
+            .or_else(|| self.missing_rank(judgements))
+            .or_else(|| self.unlike_ranks(judgements))
+            .or_else(|| self.behind_other_experts(judgements))
+            .or_else(|| self.unmapped_taps(judgements))
+            .or_else(|| self.linked_inconclusive_taps(judgements))
     }
 
     /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or
     /// more rounding than is known: undecidable.
-    fn linked_inconclusive_taps(&self, found: &[TapJudgement]) -> Option<String> {
-        let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
+    fn linked_inconclusive_taps(&self, judgements: &[TapJudgement]) -> Option<String> {
+        let unclear: Vec<usize> = (0..judgements.len()).filter(|&index| judgements[index].is_unclear()).collect();
         let read =
-            |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], TapJudgement::NotRecorded)).0;
-        let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
+            |index: usize| self.graph.nearest_before(index, |i| !matches!(judgements[i], TapJudgement::NotRecorded)).0;
+        let also_unclear = |index: usize| read(index).into_iter().find(|&i| judgements[i].is_unclear());
         let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
         let name = |index: usize| name_of(self.alignment(), self.graph.places()[index]);
-        let (count, agree) = (unclear.len(), found.iter().filter(|here| here.agrees()).count());
+        let (count, agree) = (unclear.len(), judgements.iter().filter(|here| here.agrees()).count());
         (UNCLEAR_BY_CHANCE * (count + agree) as f64 <= count as f64).then(|| format!(
             "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and the error of what they read may explain it, or not: it cannot be told \
              whether that is a fault; {agree} agree. A second right run tells how far right runs are apart (--noise), the model what each operation adds (explain)",
@@ -127,7 +127,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Token positions that only the candidate has, in a step of both, and that nothing declares: padding, more tokens, or other sequences.
-    fn undeclared_padding(&self, found: &[TapJudgement]) -> Option<String> {
+    fn undeclared_padding(&self, judgements: &[TapJudgement]) -> Option<String> {
         let more = |count: usize, other_count: usize, place: &str| {
             format!(
                 "what was compared agrees, but {place} holds {count} token positions where the reference has {other_count}, and neither its token ids nor its other taps \
@@ -142,7 +142,7 @@ impl ComparisonContext<'_> {
                 .then(|| more(theirs, ours, "the candidate"));
         }
         let tokens = self.candidate.meta().tokens.as_ref().map(Vec::len);
-        let mut places = self.graph.places().iter().zip(found);
+        let mut places = self.graph.places().iter().zip(judgements);
         places.find_map(|(place, here)| {
             let TapJudgement::Compared(judged) = here else { return None };
             let (held, wanted) = judged.layout.padding()?;

@@ -64,15 +64,15 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     for theirs in length_witnesses(candidate).filter(|held| held.whole) {
         let ours = reference.find(theirs.tap, 0).filter(|entry| are_all(&entry.rows));
-        let held = theirs.shape.iter().product::<usize>();
-        let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) else {
+        let elements = theirs.shape.iter().product::<usize>();
+        let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| elements.is_multiple_of(row)) else {
             continue;
         };
         // A tensor with all its axes shows its positions: what it holds more may be padding of its heads.
         let own = squeezed(theirs.tap.site, theirs.shape);
         let shows_positions =
             own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
-        *counts.entry(if shows_positions { prefill } else { held / row }).or_default() += 1;
+        *counts.entry(if shows_positions { prefill } else { elements / row }).or_default() += 1;
     }
     let (held, _) = counts.into_iter().max_by_key(|&(_, taps)| taps)?;
     (held > prefill).then_some(held)
@@ -121,8 +121,8 @@ fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<u
 
 /// How many elements a tap has per position of its step; `None` where it has an axis of keys.
 fn row_of(entry: &Entry, positions: usize) -> Option<usize> {
-    let held = entry.shape.iter().product::<usize>();
+    let elements = entry.shape.iter().product::<usize>();
     let is_per_position =
-        entry.tap.site.position_axis() == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);
-    is_per_position.then(|| held / positions)
+        entry.tap.site.position_axis() == 0 && elements > 0 && positions > 0 && elements.is_multiple_of(positions);
+    is_per_position.then(|| elements / positions)
 }

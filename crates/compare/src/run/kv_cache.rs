@@ -139,14 +139,14 @@ fn slotted(entries: &[Entry], axis: usize, chunks: &Chunks) -> bool {
 fn read(
     dump: &Dump,
     prefill: Option<&Entry>,
-    held: &[Entry],
+    entries: &[Entry],
     axis: usize,
     ranges: &[Range<usize>],
 ) -> Result<Option<RecordedCache>, DumpError> {
     let mut written: BTreeMap<usize, (u32, Vec<u64>)> = BTreeMap::new();
     let mut cache = RecordedCache { slots: Vec::new(), rows: Vec::new(), doubts: Vec::new() };
     let (mut kept, mut changed) = (0, 0);
-    for entry in held {
+    for entry in entries {
         let tensor = dump.read(entry)?;
         let own = ranges[entry.step as usize].clone();
         cache.slots.push((entry.step, entry.shape[axis]));

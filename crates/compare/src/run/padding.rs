@@ -81,14 +81,14 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
     let ids = dump.meta().tokens.as_deref().filter(|ids| ids.len() == all);
     let is_of_many =
         |part: &Range<usize>| ids.is_some_and(|ids| ids[part.clone()].windows(2).any(|two| two[0] != two[1]));
-    let behind = range.end..all;
+    let after = range.end..all;
     let goes_on = || {
         let theirs = other?.meta().tokens.as_deref()?;
         let tokens = ids.map(|ids| &ids[range.clone()]).or(dump.meta().tokens.as_deref())?;
         let next = theirs.strip_prefix(tokens)?.first()?;
-        Some(!behind.is_empty() && ids.is_none_or(|ids| ids[behind.start] == *next))
+        Some(!after.is_empty() && ids.is_none_or(|ids| ids[after.start] == *next))
     };
-    [0..range.start, behind.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| behind.clone()))
+    [0..range.start, after.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| after.clone()))
 }
 
 /// The padding by ids: fewer ids than positions, on the declared side; or the ids of the other run with one repeated id around them, while another sequence
@@ -100,20 +100,20 @@ fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option
         let from = if side == PaddingSide::Left { all.checked_sub(count)? } else { 0 };
         return (count <= all).then(|| TokenRange::new(from..from + count, all, "by the side that is named"));
     }
-    let wanted = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
+    let other_ids = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
     let all = ids.len();
     let is_rectangle = batch.iter().all(|fed| fed.tokens.len() == all);
     let at = |from: usize| {
-        let range = from..from + wanted.len();
+        let range = from..from + other_ids.len();
         let mut rest = ids[..range.start].iter().chain(&ids[range.end..]);
         let pad = *rest.next()?;
         let end =
             |fed: &SequenceTokens| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
-        (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
+        (is_rectangle && is_padding && ids[range.clone()] == other_ids[..])
             .then(|| TokenRange::new(range, all, "by its token ids"))
     };
-    at(all - wanted.len()).or_else(|| at(0))
+    at(all - other_ids.len()).or_else(|| at(0))
 }
 
 /// Where the recorded tokens are among more positions: before the padding or behind it, whichever brings more taps nearest to the other run. `None` where a
@@ -133,24 +133,25 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
     let Some(all) = rows[0].filter(|all| *all > count && count > 0) else { return Ok(None) };
     let (mut before, mut behind) = (0, 0);
     for entry in dump.entries().iter().filter(|e| e.step == 0 && are_all(&e.rows)) {
-        let Some(held) = other.find(entry.tap, 0) else { continue };
-        let [ours, shape] = [entry, held].map(|entry| squeezed(entry.tap.site, &entry.shape));
+        let Some(reference) = other.find(entry.tap, 0) else { continue };
+        let [ours, shape] = [entry, reference].map(|entry| squeezed(entry.tap.site, &entry.shape));
         let (&[rows, width], Some(&like)) = (&ours[..], shape.last()) else { continue };
         let size = shape.iter().product::<usize>();
-        let is_last =
-            size == width && (held.rows == Some(Rows::Named(NamedRows::Last)) || (held.rows.is_none() && count > 1));
-        let is_whole = size == count * width && shape.len() == 2 && are_all(&held.rows);
+        let is_last = size == width
+            && (reference.rows == Some(Rows::Named(NamedRows::Last)) || (reference.rows.is_none() && count > 1));
+        let is_whole = size == count * width && shape.len() == 2 && are_all(&reference.rows);
         if rows != all || like != width || !(is_whole || is_last) {
             continue;
         }
         let (ours, theirs) =
-            (dump.read(entry)?.values().to_f64().to_vec(), other.read(held)?.values().to_f64().to_vec());
+            (dump.read(entry)?.values().to_f64().to_vec(), other.read(reference)?.values().to_f64().to_vec());
         let looked_at = if is_whole { vec![0, count / 3, 2 * count / 3, count - 1] } else { vec![count - 1] };
         let row = |values: &[f64], at: usize| values[at * width..(at + 1) * width].to_vec();
-        let due: Vec<f64> = looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
+        let reference_rows: Vec<f64> =
+            looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
         let nmse_at = |from: usize| {
-            let here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
-            Metrics::of_f64(&due, &here).nmse().filter(|nmse| nmse.is_finite()).unwrap_or(f64::INFINITY)
+            let rows_here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
+            Metrics::of_f64(&reference_rows, &rows_here).nmse().filter(|nmse| nmse.is_finite()).unwrap_or(f64::INFINITY)
         };
         let ends = [nmse_at(0), nmse_at(all - count)];
         if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| nmse_at(from) < SAME_TOKENS) {

@@ -169,14 +169,14 @@ impl RecordedTaps<'_> {
                 let (kept, left, made) = (self.until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
                 let (Some(left), Some(kept), Some(made)) = (left, kept, made) else { continue };
                 let product = parts[2] == Site::Qk;
-                let left_of = |cache| left_of(cache, product, &left, &kept, &made);
-                let Some(without) = left_of(Cache::F32) else { continue };
+                let nmse_with = |cache| nmse_with_rounded_cache(cache, product, &left, &kept, &made);
+                let Some(without) = nmse_with(Cache::F32) else { continue };
                 // Written so that a NaN is evidence against it.
-                let comes_out = |with: f64| with <= PRODUCTS_COME_OUT && CACHE_TELLS * with <= without;
+                let comes_out = |nmse: f64| nmse <= PRODUCTS_COME_OUT && CACHE_TELLS * nmse <= without;
                 // Keys or values recorded as the cache holds them show nothing about products.
                 let width = kept.shape.last().copied().unwrap_or(1);
                 let is_cached_as = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
-                let vote = |cache: Cache| Some(cache).filter(is_cached_as).map(|c| left_of(c).is_some_and(comes_out));
+                let vote = |cache: Cache| Some(cache).filter(is_cached_as).map(|c| nmse_with(c).is_some_and(comes_out));
                 votes.add(TYPES.map(vote));
             }
         }
@@ -204,7 +204,7 @@ impl TypeVotes {
 }
 
 /// NMSE of the recorded result against products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
-fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
+fn nmse_with_rounded_cache(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
     let [keys, groups, width] = kept.shape[..] else { return None };
     let (heads, rows) = match (product, &left.shape[..]) {
         (true, &[rows, heads, d]) if d == width && rows <= keys => (heads, rows),

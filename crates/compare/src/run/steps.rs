@@ -185,7 +185,8 @@ type FlatSizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 /// The positions by flat tensors: each position has an equal part of what all steps hold, where the tokens of all are recorded; else a step is measured in
 /// multiples of the smallest step, if that has a single position.
 fn lengths_by_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let flat = |held: &LengthWitness<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
+    let flat =
+        |witness: &LengthWitness<'_>| witness.shape.len() == 1 && witness.tap.site.position_axis() == 0 && last > 0;
     let mut sizes: FlatSizes = BTreeMap::new();
     for held in length_witnesses(dump).filter(flat) {
         let Tap { layer, site } = held.tap;

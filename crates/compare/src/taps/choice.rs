@@ -93,7 +93,7 @@ impl ComparisonContext<'_> {
     /// Judges a router's choice by the scores it was made from.
     pub(crate) fn judge_choice(
         &self,
-        found: &[TapJudgement],
+        judgements: &[TapJudgement],
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
@@ -106,12 +106,12 @@ impl ComparisonContext<'_> {
             return if is_same { Ok(here) } else { self.in_another_order(place, judged) };
         }
         // Tokens behind one that went elsewhere read its result.
-        let first = self.flips(found).min_by_key(|(token, _)| *token);
+        let first = self.flips(judgements).min_by_key(|(token, _)| *token);
         let is_before = |row: &usize| first.is_none_or(|(first, _)| MovedToken { step: place.step, row: *row } < first);
         let rows: Vec<usize> = other.into_iter().filter(is_before).collect();
         let Some(&row) = rows.first() else { return Ok(behind(first.map_or(index, |(_, at)| at), self)) };
         let begin = self.start(place.step);
-        let choice = match self.cause(found, index, &rows, [&ours, &theirs])? {
+        let choice = match self.cause(judgements, index, &rows, [&ours, &theirs])? {
             ChoiceCause::Fault => {
                 let [reference, candidate] = [&ours, &theirs].map(|all| all[row].iter().copied().collect());
                 let difference = Difference::Choice { position: begin + row, reference, candidate };
@@ -125,10 +125,10 @@ impl ComparisonContext<'_> {
     }
 
     /// Choices that the candidate did not record and that depend on rounding, each with the judgement it gets where later taps do not agree.
-    pub(crate) fn undecided(&self, found: &[TapJudgement]) -> Result<Vec<(usize, TapJudgement)>, DumpError> {
+    pub(crate) fn undecided(&self, judgements: &[TapJudgement]) -> Result<Vec<(usize, TapJudgement)>, DumpError> {
         let mut undecided = Vec::new();
         for (index, &place) in self.graph.places().iter().enumerate() {
-            let is_recorded = !matches!(found[index], TapJudgement::Unchecked(Reason::NotIn(Side::Candidate)));
+            let is_recorded = !matches!(judgements[index], TapJudgement::Unchecked(Reason::NotIn(Side::Candidate)));
             if is_recorded || !is_choice(place.tap) {
                 continue;
             }
@@ -136,14 +136,14 @@ impl ComparisonContext<'_> {
             let Some(ours) = chosen(self.reference, &entry)? else { continue };
             let Some(scores) = self.scores(index, &ours)? else { continue };
             // Another choice follows from scores that are computed from wrong taps.
-            let (before, _) = self.graph.nearest_before(scores.at, |i| found[i].is_compared());
-            if before.iter().any(|&i| !found[i].agrees()) {
+            let (before, _) = self.graph.nearest_before(scores.at, |i| judgements[i].is_compared());
+            if before.iter().any(|&i| !judgements[i].agrees()) {
                 continue;
             }
             let requested = self.requested_rows(ours.len());
             let rows: Vec<usize> = match scores.are_ranked {
                 true => {
-                    let grid = self.with_noise(found, scores, 1.0);
+                    let grid = self.with_noise(judgements, scores, 1.0);
                     requested.filter(|&row| !grid.is_clear(row, &ours[row])).collect()
                 }
                 // The choice depends on more than these scores: which tokens may go elsewhere is unknown.
@@ -170,20 +170,20 @@ impl ComparisonContext<'_> {
     }
 
     /// The same choice in another order, which is no difference.
-    fn in_another_order(&self, place: Place, judged: &Compared) -> Result<TapJudgement, DumpError> {
+    fn in_another_order(&self, place: Place, compared: &Compared) -> Result<TapJudgement, DumpError> {
         let held = self.reference.entry(place.tap, place.step);
         let values =
             held.map(|entry| self.reference.read(&entry).map(|tensor| tensor.values().to_f64())).transpose()?;
         let values = values.unwrap_or_default();
         let metrics = Metrics::of_f64(&values, &values);
         let judgement =
-            PairJudgement { outcome: Outcome::Rounding, metrics, balanced: None, ..judged.judgement.clone() };
-        Ok(TapJudgement::from(Compared { judgement, ..judged.clone() }))
+            PairJudgement { outcome: Outcome::Rounding, metrics, balanced: None, ..compared.judgement.clone() };
+        Ok(TapJudgement::from(Compared { judgement, ..compared.clone() }))
     }
 
     /// The first tokens of each place that were sent elsewhere, with no operation to blame.
-    pub(crate) fn flips(&self, found: &[TapJudgement]) -> impl Iterator<Item = (MovedToken, usize)> {
-        found.iter().enumerate().filter_map(|(at, here)| match here {
+    pub(crate) fn flips(&self, judgements: &[TapJudgement]) -> impl Iterator<Item = (MovedToken, usize)> {
+        judgements.iter().enumerate().filter_map(|(at, here)| match here {
             TapJudgement::Unchecked(Reason::OtherExperts { tokens, .. }) => {
                 let step = self.graph.places()[at].step;
                 Some((MovedToken { step, row: tokens.first()? - self.start(step) }, at))
@@ -306,10 +306,13 @@ fn chosen(dump: &Dump, entry: &Entry) -> Result<Option<ChosenExperts>, DumpError
     Ok(grid.map(|grid| grid.rows().map(set).collect()))
 }
 
-fn with_outcome(judged: &Compared, outcome: Outcome) -> TapJudgement {
-    TapJudgement::from(Compared { judgement: PairJudgement { outcome, ..judged.judgement.clone() }, ..judged.clone() })
+fn with_outcome(compared: &Compared, outcome: Outcome) -> TapJudgement {
+    TapJudgement::from(Compared {
+        judgement: PairJudgement { outcome, ..compared.judgement.clone() },
+        ..compared.clone()
+    })
 }
 
-pub(crate) fn behind(at: usize, run: &ComparisonContext<'_>) -> TapJudgement {
-    TapJudgement::Unchecked(Reason::BehindOtherExperts(run.graph.places()[at]))
+pub(crate) fn behind(at: usize, context: &ComparisonContext<'_>) -> TapJudgement {
+    TapJudgement::Unchecked(Reason::BehindOtherExperts(context.graph.places()[at]))
 }

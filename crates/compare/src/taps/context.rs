@@ -209,11 +209,11 @@ impl<'a> ComparisonContext<'a> {
 impl ComparisonContext<'_> {
     pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
-        let own = match self.options.allowed.get(&place) {
+        let rounding = match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
             None => allowed_nmse(self.options.profile, place.tap, self.plan.extent, stored),
         };
-        self.noise(place).map_or(own, |noise| own.max(NOISE_ROOM * noise.nmse))
+        self.noise(place).map_or(rounding, |noise| rounding.max(NOISE_ROOM * noise.nmse))
     }
 
     /// The token position at which a step begins.
@@ -234,7 +234,7 @@ impl ComparisonContext<'_> {
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
     pub(crate) fn keys_not_compared(
         &self,
-        found: &[TapJudgement],
+        judgements: &[TapJudgement],
         index: usize,
         before: &[usize],
         between: &[usize],
@@ -242,7 +242,7 @@ impl ComparisonContext<'_> {
         // A query, a product or a probability belongs to its own position only.
         let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
         let partial = |i: &usize| {
-            let some = matches!(&found[*i], TapJudgement::Compared(judged) if judged.positions.is_some());
+            let some = matches!(&judgements[*i], TapJudgement::Compared(judged) if judged.positions.is_some());
             some && !own(self.graph.places()[*i].tap.site)
         };
         let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);

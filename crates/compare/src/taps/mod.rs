@@ -31,20 +31,20 @@ const SIDE_BY_SIDE: usize = 32;
 
 /// Judges each of `places` by its two tensors, in parallel: while one is computed another is read, and small ones keep all threads busy.
 pub(crate) fn by_themselves<'r>(
-    run: &'r ComparisonContext<'_>,
+    context: &'r ComparisonContext<'_>,
     places: &'r [Place],
 ) -> impl Iterator<Item = Result<TapJudgement, DumpError>> + 'r {
     let judged = |some: &'r [Place]| {
-        some.par_iter().with_max_len(1).map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>()
+        some.par_iter().with_max_len(1).map(|&place| context.judged_by_itself(place)).collect::<Vec<_>>()
     };
-    portions(run, places).flat_map(judged)
+    portions(context, places).flat_map(judged)
 }
 
 /// `places` in portions, each with a fixed number that the reference holds: a graph may have many more.
-fn portions<'r>(run: &'r ComparisonContext<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
+fn portions<'r>(context: &'r ComparisonContext<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
     let mut rest = places;
     std::iter::from_fn(move || {
-        let is_held = |place: &Place| place.tap.is_open() || run.reference.find(place.tap, place.step).is_some();
+        let is_held = |place: &Place| place.tap.is_open() || context.reference.find(place.tap, place.step).is_some();
         let mut held = rest.iter().enumerate().filter(|(_, place)| is_held(place));
         let end = held.nth(SIDE_BY_SIDE - 1).map_or(rest.len(), |(at, _)| at + 1);
         let (some, others) = rest.split_at(end);
@@ -61,30 +61,30 @@ pub(crate) struct JudgedTaps {
 
 /// Aligns and judges every tap. `progress` is called before each with its number and their count.
 pub(crate) fn judge_taps(
-    run: &ComparisonContext<'_>,
+    context: &ComparisonContext<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<JudgedTaps, DumpError> {
-    let places = run.graph.places();
+    let places = context.graph.places();
     let mut judged = JudgedTaps { taps: Vec::with_capacity(places.len()), log: Vec::with_capacity(places.len()) };
-    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves(run, places)) {
+    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves(context, places)) {
         progress(index, places.len());
         let mut log: Vec<LogEntry> = Vec::new();
         let by_itself = by_itself?;
         log.extend(by_itself.changed_entry(Stage::Tensors, log.last()));
-        let in_doubt = run.doubted(place, by_itself);
+        let in_doubt = context.doubted(place, by_itself);
         log.extend(in_doubt.changed_entry(Stage::DumpInDoubt, log.last()));
         // Expert numbers cannot be off by a little.
         let here = if is_choice(place.tap) {
-            let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
+            let chosen = context.judge_choice(&judged.taps, index, in_doubt)?;
             log.extend(chosen.changed_entry(Stage::Choice, log.last()));
             chosen
         } else {
-            let in_order = match run.judge_by_place(place, &in_doubt)? {
+            let in_order = match context.judge_by_place(place, &in_doubt)? {
                 Some(by_place) => by_place,
-                None => run.in_free_order(place, in_doubt)?,
+                None => context.in_free_order(place, in_doubt)?,
             };
             log.extend(in_order.changed_entry(Stage::Choice, log.last()));
-            let with_input = run.with_input_error(&judged.taps, index, in_order)?;
+            let with_input = context.with_input_error(&judged.taps, index, in_order)?;
             log.extend(with_input.changed_entry(Stage::InputError, log.last()));
             with_input
         };

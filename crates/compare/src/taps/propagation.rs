@@ -65,26 +65,26 @@ impl ComparisonContext<'_> {
     /// Judges a tap again that differs, or is far from its inputs: against the errors that its operation may have passed on from them.
     pub(crate) fn with_input_error(
         &self,
-        found: &[TapJudgement],
+        judgements: &[TapJudgement],
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
-        self.inheriting(found, index, here, false)
+        self.inheriting(judgements, index, here, false)
     }
 
     /// The same for a tap whose layout is already known.
     pub(crate) fn with_input_error_as_stored(
         &self,
-        found: &[TapJudgement],
+        judgements: &[TapJudgement],
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
-        self.inheriting(found, index, here, true)
+        self.inheriting(judgements, index, here, true)
     }
 
     fn inheriting(
         &self,
-        found: &[TapJudgement],
+        judgements: &[TapJudgement],
         index: usize,
         here: TapJudgement,
         as_stored: bool,
@@ -96,29 +96,31 @@ impl ComparisonContext<'_> {
             _ => return Ok(here),
         };
         let (before, between) =
-            self.graph.nearest_before(index, |i| found.get(i).is_some_and(TapJudgement::is_compared));
-        let agree = before.iter().all(|&i| found[i].agrees());
+            self.graph.nearest_before(index, |i| judgements.get(i).is_some_and(TapJudgement::is_compared));
+        let agree = before.iter().all(|&i| judgements[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
         }
         // A second right run has already passed on such errors.
         if let Some(noise) = self.noise(self.graph.places()[index]) {
-            let passed_on = first.filter(|first| self.passes_on_noise(found, &before, first, noise));
+            let passed_on = first.filter(|first| self.passes_on_noise(judgements, &before, first, noise));
             return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
         }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct =
-            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(found, index, &before, &between);
+            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(judgements, index, &before, &between);
         let fresh = single_op_nmse(profile, place.tap.site).filter(|_| direct);
         let least = if direct { fresh } else { single_layer_nmse(profile) };
         let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
-        let leaps = |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(found, &before, first, least));
+        let leaps =
+            |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(judgements, &before, first, least));
         if first.is_some_and(|first| !differs(first) && !leaps(first)) {
             return Ok(here);
         }
-        let reads = self.reads(found, &before)?;
+        let reads = self.reads(judgements, &before)?;
         // A difference behind an inconclusive tap is inconclusive too, unless it has structure, or is far larger than that tap would explain.
-        let nmse = |&i: &usize| if let Some(TapJudgement::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let nmse =
+            |&i: &usize| if let Some(TapJudgement::Inconclusive(nmse)) = judgements.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
         let moved = self.weights_by_place(place)?;
         let judged = self.with_tap_judge(place, |as_recorded, own| {
@@ -133,7 +135,7 @@ impl ComparisonContext<'_> {
                 false => over_a_range(pair, own, &reads, profile),
             };
             if let ([x], true) = (&before[..], direct) {
-                let (x, layout) = (self.graph.places()[*x], found_layout(&found[*x]));
+                let (x, layout) = (self.graph.places()[*x], found_layout(&judgements[*x]));
                 let passed_on = |x: &Pair<'_>, _| match (x.site(), pair.site(), self.graph.op(index)) {
                     (_, _, "rms_norm") => through_norm(x, pair),
                     (Site::Qk, Site::Scores, _) => through_mask(x, pair),
@@ -166,18 +168,25 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from its inputs.
-    fn is_far_from_inputs(&self, found: &[TapJudgement], before: &[usize], judged: &Compared, least: f64) -> bool {
+    fn is_far_from_inputs(
+        &self,
+        judgements: &[TapJudgement],
+        before: &[usize],
+        compared: &Compared,
+        least: f64,
+    ) -> bool {
         let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
-        let read = before.iter().map(|&i| if let TapJudgement::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
-        !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
+        let read =
+            before.iter().map(|&i| if let TapJudgement::Compared(read) = &judgements[i] { nmse(read) } else { 0.0 });
+        !before.is_empty() && nmse(compared) > least + read.fold(0.0, f64::max)
     }
 
     /// The taps at `places`, each with the metrics of the step that is furthest off.
-    fn reads(&self, found: &[TapJudgement], places: &[usize]) -> Result<Vec<InputTap>, DumpError> {
+    fn reads(&self, judgements: &[TapJudgement], places: &[usize]) -> Result<Vec<InputTap>, DumpError> {
         let mut reads: Vec<InputTap> = Vec::new();
         for &i in places {
             // Expert numbers are not values that pass on an error.
-            let TapJudgement::Compared(judged) = &found[i] else { continue };
+            let TapJudgement::Compared(judged) = &judgements[i] else { continue };
             if is_choice(self.graph.places()[i].tap) {
                 continue;
             }
@@ -198,12 +207,12 @@ impl ComparisonContext<'_> {
     }
 
     /// Describes where rounding has grown beyond the profile's own: smaller faults cannot show there.
-    pub(crate) fn amplified(&self, found: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn amplified(&self, judgements: &[TapJudgement]) -> Option<String> {
         let inherited = |(i, here): (usize, &TapJudgement)| match here {
             TapJudgement::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
             _ => None,
         };
-        let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
+        let grown: Vec<(f64, usize)> = judgements.iter().enumerate().filter_map(inherited).collect();
         let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
         let place = name_of(self.alignment(), place);
@@ -355,8 +364,8 @@ fn nmse_by_position(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
 }
 
 /// The layout in which a place was judged.
-fn found_layout(found: &TapJudgement) -> &Layout {
-    match found {
+fn found_layout(judgement: &TapJudgement) -> &Layout {
+    match judgement {
         TapJudgement::Compared(judged) => &judged.layout,
         _ => &Layout::Same,
     }

@@ -53,14 +53,14 @@ pub struct ShareError(#[from] postcard::Error);
 
 impl Share {
     /// The places of the share; all shares have about the same number of bytes.
-    fn places<'p>(&self, run: &ComparisonContext<'_>, places: &'p [Place]) -> &'p [Place] {
+    fn places<'p>(&self, context: &ComparisonContext<'_>, places: &'p [Place]) -> &'p [Place] {
         let size = |place: &Place| -> u64 {
             let bytes = |dump: &Dump| {
                 let entry = dump.find(place.tap, place.step);
                 entry.map_or(0, |entry| entry.shape.iter().product::<usize>() as u64)
             };
             // A tap that only one side has takes almost no time, but some.
-            1 + bytes(run.reference) + bytes(run.candidate)
+            1 + bytes(context.reference) + bytes(context.candidate)
         };
         let mut ends: Vec<u64> = Vec::with_capacity(places.len());
         for place in places {
@@ -153,9 +153,13 @@ impl JudgedBefore {
     ///
     /// # Errors
     /// When a side of it has changed since then, or cannot be read.
-    pub(crate) fn judged(&self, run: &ComparisonContext<'_>, place: Place) -> Result<Option<TapJudgement>, DumpError> {
+    pub(crate) fn judged(
+        &self,
+        context: &ComparisonContext<'_>,
+        place: Place,
+    ) -> Result<Option<TapJudgement>, DumpError> {
         let Some(stored) = self.0.get(&place) else { return Ok(None) };
-        let sides = [run.reference, run.candidate].into_iter().zip(run.checksums(place)?).zip(stored.seen);
+        let sides = [context.reference, context.candidate].into_iter().zip(context.checksums(place)?).zip(stored.seen);
         if let Some(((dump, _), _)) = sides.into_iter().find(|((_, now), then)| now != then) {
             let (path, tap) = (dump.path().to_owned(), stored_name(&stored.tap, stored.step));
             return Err(DumpError::Stale { path, tap });

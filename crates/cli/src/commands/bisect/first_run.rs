@@ -14,12 +14,12 @@ use crate::session::ids;
 impl EngineBisection {
     /// Takes from the first run which tokens the engine is fed, and its arithmetic.
     pub(super) fn configure(&mut self, run: &EngineRun) -> Result<()> {
-        let own = run.dump.meta();
-        let due = self.reference.meta().cloned().unwrap_or_default();
+        let engine_meta = run.dump.meta();
+        let reference_meta = self.reference.meta().cloned().unwrap_or_default();
         let to_ids = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
-        let given = to_ids(&own.decode_tokens)?;
+        let given = to_ids(&engine_meta.decode_tokens)?;
         let decoded = self.args.decode_tokens.clone().or(given).unwrap_or_default();
-        let declared_tokens = to_ids(&own.tokens)?;
+        let declared_tokens = to_ids(&engine_meta.tokens)?;
         // --tokens may give those of all steps.
         let all = declared_tokens.as_ref().map(|told| [told, &decoded[..]].concat());
         let given_tokens = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
@@ -28,7 +28,7 @@ impl EngineBisection {
         {
             return other_tokens(told, asked, "--tokens says");
         }
-        let reference = to_ids(&due.tokens)?;
+        let reference = to_ids(&reference_meta.tokens)?;
         let tokens = given_tokens.or(declared_tokens);
         self.driver.evidence.describe(run, tokens.as_deref(), &decoded);
         let in_chunks = self.reference.model().is_none() && self.align_steps(run, tokens.as_deref())?;
@@ -36,7 +36,7 @@ impl EngineBisection {
             && tokens != reference
         {
             let together = |list: &Option<Vec<u32>>, rest: &[u32]| [list.as_deref().unwrap_or_default(), rest].concat();
-            let due = together(&Some(reference.clone()), &to_ids(&due.decode_tokens)?.unwrap_or_default());
+            let due = together(&Some(reference.clone()), &to_ids(&reference_meta.decode_tokens)?.unwrap_or_default());
             if together(&Some(tokens.clone()), &decoded).iter().zip(&due).all(|(a, b)| a == b) {
                 bail!(
                     "the engine took the tokens in other chunks than the reference ({} at first, the reference {}), and which positions each of \
@@ -51,7 +51,7 @@ impl EngineBisection {
         let last_written = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
         if !in_chunks {
             self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(last_written);
-            self.common_steps(to_ids(&due.decode_tokens)?.as_deref(), &decoded);
+            self.common_steps(to_ids(&reference_meta.decode_tokens)?.as_deref(), &decoded);
         }
         if self.reference.model().is_some() {
             let Some(tokens) = tokens.clone() else {

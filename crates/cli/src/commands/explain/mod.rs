@@ -236,30 +236,30 @@ enum FindingStatus {
 }
 
 impl FindingStatus {
-    fn from_diagnosis(found: &Diagnosis) -> FindingStatus {
+    fn from_diagnosis(diagnosis: &Diagnosis) -> FindingStatus {
         let rounds_otherwise = |id| find(id).is_some_and(|mistake| mistake.is_another_arithmetic);
-        match found.matched {
-            _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => {
+        match diagnosis.matched {
+            _ if diagnosis.arithmetic.is_some() || diagnosis.cause.is_some_and(rounds_otherwise) => {
                 FindingStatus::OtherArithmetic
             }
             CauseCertainty::Reproduced => FindingStatus::Proved,
             CauseCertainty::Measured => FindingStatus::Measured,
-            _ if !found.taken_back.is_empty() => FindingStatus::TakenBack,
-            _ if !found.misrecorded.is_empty() => FindingStatus::Misrecorded,
+            _ if !diagnosis.taken_back.is_empty() => FindingStatus::TakenBack,
+            _ if !diagnosis.misrecorded.is_empty() => FindingStatus::Misrecorded,
             _ => FindingStatus::Open,
         }
     }
 }
 
 /// The cause, its proof, and what to change.
-fn finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbose: bool) {
-    let (place, cause) = (paint(BOLD, &found.place), &found.diagnosis);
+fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, verbose: bool) {
+    let (place, cause) = (paint(BOLD, &explained.place), &explained.diagnosis);
     match (&cause.summary, &cause.arithmetic) {
         (_, Some(other)) => {
             let [what, which] = &other.words;
             screen.line(&format!("  {place}: {what}"));
             screen.line(&format!("    {which}"));
-            next(screen, found);
+            next(screen, explained);
         }
         (Some(summary), None) => {
             screen.line(&format!("  {place}: {summary}"));
@@ -268,15 +268,15 @@ fn finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbos
                 screen.line(&format!("    measured: {}", safe(&law.words)));
             }
             screen.line(&format!("    {} {}", paint(DIM, "fix:"), cause.fix.as_deref().unwrap_or_default()));
-            if verbose && !found.tried.is_empty() {
-                screen.line(&format!("    tried, and what each leaves: {}", tried_causes(found, true).join(", ")));
+            if verbose && !explained.tried.is_empty() {
+                screen.line(&format!("    tried, and what each leaves: {}", tried_causes(explained, true).join(", ")));
             }
         }
         _ if !cause.misrecorded.is_empty() => {
-            screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(found.base_nmse)));
+            screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(explained.base_nmse)));
         }
         _ if !cause.taken_back.is_empty() => {
-            screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(found.base_nmse)));
+            screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(explained.base_nmse)));
         }
         _ if let Some(law) = &cause.measured => {
             screen.line(&format!("  {place}: {}", safe(&law.words)));
@@ -285,71 +285,72 @@ fn finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbos
             if !law.equivalent.is_empty() {
                 screen.line(&format!("    the same here: {}", safe(&shorten(&law.equivalent, 3))));
             }
-            next(screen, found);
+            next(screen, explained);
         }
-        _ => open_finding(screen, judged, found, verbose),
+        _ => open_finding(screen, inputs, explained, verbose),
     }
-    if let Some(note) = &found.note {
+    if let Some(note) = &explained.note {
         screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
     }
 }
 
-fn next(screen: &mut Screen, found: &Explained) {
-    if let Some(text) = &found.next {
+fn next(screen: &mut Screen, explained: &Explained) {
+    if let Some(text) = &explained.next {
         screen.line(&format!("    {} {text}", paint(DIM, "next:")));
     }
 }
 
 /// A fault without a cause: the nearest mistake, and what is ruled out.
-fn open_finding(screen: &mut Screen, judged: &ReplayInputs, found: &Explained, verbose: bool) {
-    let what = match found.span.len() {
-        0 => found.op.clone(),
+fn open_finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, verbose: bool) {
+    let what = match explained.span.len() {
+        0 => explained.op.clone(),
         n => format!("wrong in what makes one of {} taps up to here", n + 1),
     };
-    let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
-    let is_given = found.diagnosis.matched == CauseCertainty::Closest && found.note.is_some();
+    let (place, nmse) = (paint(BOLD, &explained.place), number(explained.base_nmse));
+    let is_given = explained.diagnosis.matched == CauseCertainty::Closest && explained.note.is_some();
     let how = match is_given {
         true => "no cause is proved".to_owned(),
-        false if found.tried.is_empty() => "no cause is known".to_owned(),
-        false => format!("none of the mistakes tried here ({}) reproduces it", found.tried.len()),
+        false if explained.tried.is_empty() => "no cause is known".to_owned(),
+        false => format!("none of the mistakes tried here ({}) reproduces it", explained.tried.len()),
     };
     screen.line(&format!("  {place}: {what}, {how} (NMSE {nmse})"));
-    if let Some(reason) = &found.reason {
+    if let Some(reason) = &explained.reason {
         screen.line(&format!("    {}", safe(reason)));
     }
-    if let Some(words) = &found.positions_in_words {
+    if let Some(words) = &explained.positions_in_words {
         screen.line(&format!("    {words}"));
     }
-    if found.diagnosis.matched == CauseCertainty::Closest {
-        let near: Vec<String> = found.diagnosis.also.iter().map(|near| near.words.clone()).collect();
+    if explained.diagnosis.matched == CauseCertainty::Closest {
+        let near: Vec<String> = explained.diagnosis.also.iter().map(|near| near.words.clone()).collect();
         // It gives these numbers, but is not stated as the cause for another reason.
         let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
-        screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&found.diagnosis)));
+        screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&explained.diagnosis)));
     }
-    let words = tried_causes(found, verbose);
+    let words = tried_causes(explained, verbose);
     if !words.is_empty() {
         let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
         // Between several operations, another fault may hide it.
-        let how = if found.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
+        let how = if explained.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
         // A variant that was not tried, or another place, may be the cause.
-        let places = if found.span.is_empty() { "forms" } else { "forms and places" };
+        let places = if explained.span.is_empty() { "forms" } else { "forms and places" };
         screen.line(&format!("    {how}, in the {places} tried here: {text}"));
     }
-    if found.untried > 0 {
-        let text = format!("{} mistakes and sets of them were not tried for want of time (--seconds)", found.untried);
+    if explained.untried > 0 {
+        let text =
+            format!("{} mistakes and sets of them were not tried for want of time (--seconds)", explained.untried);
         screen.line(&format!("    {} {text}", paint(WARN, "not tried:")));
     }
-    if found.span.is_empty()
+    if explained.span.is_empty()
         && let Some(fit) =
-            judged.taps.iter().find(|t| Some(&t.entry.tap) == found.tap.as_ref()).and_then(|t| t.fit.as_ref())
+            inputs.taps.iter().find(|t| Some(&t.entry.tap) == explained.tap.as_ref()).and_then(|t| t.fit.as_ref())
     {
         screen.line(&format!("    as a sum: {} (leaves NMSE {})", fit.words, number(fit.residual_nmse)));
     }
-    next(screen, found);
+    next(screen, explained);
 }
 
 /// The result for a reference.
-fn reference_section(screen: &mut Screen, judged: &ReplayInputs, reference: &OfReference) {
+fn reference_section(screen: &mut Screen, inputs: &ReplayInputs, reference: &OfReference) {
     let path = safe(&reference.candidate.path);
     let text = match reference.conclusion.verdict {
         report::Verdict::Parity => format!("{path} is right by itself"),
@@ -360,7 +361,7 @@ fn reference_section(screen: &mut Screen, judged: &ReplayInputs, reference: &OfR
     };
     screen.line("");
     screen.line(&format!("reference  {text}"));
-    reference.findings.iter().for_each(|found| finding(screen, judged, found, false));
+    reference.findings.iter().for_each(|found| finding(screen, inputs, found, false));
 }
 
 /// The error that the nearest mistake leaves: where it leaves least, and where most.
@@ -378,11 +379,11 @@ fn what_is_left(cause: &Diagnosis) -> String {
 }
 
 /// The ids that were tried, the nearest first, with what each leaves if `verbose`.
-fn tried_causes(found: &Explained, verbose: bool) -> Vec<String> {
-    let mut tried: Vec<&Tried> = found.tried.iter().collect();
-    if found.diagnosis.cause.is_none() {
+fn tried_causes(explained: &Explained, verbose: bool) -> Vec<String> {
+    let mut tried: Vec<&Tried> = explained.tried.iter().collect();
+    if explained.diagnosis.cause.is_none() {
         // Without the nearest ones, which are printed anyway.
-        tried.retain(|other| found.diagnosis.also.iter().all(|near| near.cause != other.cause));
+        tried.retain(|other| explained.diagnosis.also.iter().all(|near| near.cause != other.cause));
     }
     tried.sort_by(|a, b| a.residual_nmse.total_cmp(&b.residual_nmse));
     let word =

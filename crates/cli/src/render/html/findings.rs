@@ -64,29 +64,32 @@ impl Card {
         Card { place, sure, title, lines, picture: law.and_then(|law| Picture::from_data(law.data.as_ref()?)) }
     }
 
-    fn from_explained(found: &Explained) -> Card {
-        let mut card = Card::new(found.place.clone(), found.op.clone(), &found.diagnosis);
+    fn from_explained(explained: &Explained) -> Card {
+        let mut card = Card::new(explained.place.clone(), explained.op.clone(), &explained.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
-        let is_open = matches!(found.diagnosis.matched, CauseCertainty::Unknown | CauseCertainty::Closest);
-        line("how far", Some(format!("NMSE {}", number(found.base_nmse))).filter(|_| found.diagnosis.proof.is_none()));
-        line("why", found.reason.clone().filter(|_| is_open));
-        line("where", found.positions_in_words.clone());
-        line("not recorded", Some(shorten(&found.span, MOST)).filter(|names| !names.is_empty()));
-        line("note", found.note.clone());
-        line("next", found.next.clone());
+        let is_open = matches!(explained.diagnosis.matched, CauseCertainty::Unknown | CauseCertainty::Closest);
+        line(
+            "how far",
+            Some(format!("NMSE {}", number(explained.base_nmse))).filter(|_| explained.diagnosis.proof.is_none()),
+        );
+        line("why", explained.reason.clone().filter(|_| is_open));
+        line("where", explained.positions_in_words.clone());
+        line("not recorded", Some(shorten(&explained.span, MOST)).filter(|names| !names.is_empty()));
+        line("note", explained.note.clone());
+        line("next", explained.next.clone());
         card
     }
 
-    fn from_operation(found: &WrongOperation) -> Card {
-        let mut card = Card::new(found.place.clone(), found.op.clone(), &found.diagnosis);
+    fn from_operation(operation: &WrongOperation) -> Card {
+        let mut card = Card::new(operation.place.clone(), operation.op.clone(), &operation.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
-        line("how far", found.worst_nmse.map(|nmse| format!("NMSE {}", number(nmse))));
-        line("why", found.note.clone());
-        for other in &found.together {
+        line("how far", operation.worst_nmse.map(|nmse| format!("NMSE {}", number(nmse))));
+        line("why", operation.note.clone());
+        for other in &operation.together {
             line("and", other.summary.clone());
         }
-        line("not recorded", Some(shorten(&found.span, MOST)).filter(|names| !names.is_empty()));
-        found.notes.iter().for_each(|note| line("note", Some(note.clone())));
+        line("not recorded", Some(shorten(&operation.span, MOST)).filter(|names| !names.is_empty()));
+        operation.notes.iter().for_each(|note| line("note", Some(note.clone())));
         card
     }
 }
