@@ -53,10 +53,10 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
     inputs.refuse_inputs_as_outputs([json.as_deref(), args.html.as_deref()])?;
     let judge = |candidate_args: CandidateArgs| {
-        let given = candidate_args.open()?;
-        let Explanation { mut replay, findings, .. } = cause::explain_quickly(&given, 2)?;
-        replay.warnings.extend(given.notes());
-        Ok(ReplaySession { input: given, replay, findings })
+        let input = candidate_args.open()?;
+        let Explanation { mut replay, findings, .. } = cause::explain_quickly(&input, 2)?;
+        replay.warnings.extend(input.notes());
+        Ok(ReplaySession { input, replay, findings })
     };
     let session = run_each_sequence(&args.candidate, judge, |session| session)?;
     let verdict = session.verdict();

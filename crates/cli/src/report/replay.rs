@@ -234,24 +234,24 @@ impl Replay {
 
 impl ReplayInputs {
     pub(crate) fn new(session: &ReplaySession) -> ReplayInputs {
-        let ReplaySession { input: given, replay, .. } = session;
+        let ReplaySession { input, replay, .. } = session;
         let listed = session.report(&Verdict::Parity);
-        let (family, layers, hidden) = given.source.sizes();
+        let (family, layers, hidden) = input.source.sizes();
         ReplayInputs {
             judged_in: JudgedIn {
-                profile: given.named.name(),
-                profile_reason: given.why.clone(),
-                profile_loosened: CoarserProfileReport::new(given.coarser_profile),
+                profile: input.named.name(),
+                profile_reason: input.why.clone(),
+                profile_loosened: CoarserProfileReport::new(input.coarser_profile),
                 cache: replay.cache.name(),
                 cache_is_assumed: replay.cache_is_assumed,
             },
-            model: given.path.to_string_lossy().into_owned(),
+            model: input.path.to_string_lossy().into_owned(),
             architecture: Architecture { family: family.to_owned(), layers, hidden },
-            candidate: Provenance::new(&given.dump),
+            candidate: Provenance::new(&input.dump),
             routing: replay.routing.iter().map(|routing| Routed::new(routing, replay)).collect(),
             counts: Counts::count(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::new).collect(),
-            unmapped: given.source.unmapped(&given.dump).to_vec(),
+            unmapped: input.source.unmapped(&input.dump).to_vec(),
             not_checked: lines_not_checked(session, &listed),
             warnings: replay.warnings.clone(),
         }

@@ -108,7 +108,7 @@ impl CandidateArgs {
         };
         let padding = seen_padding(&dump)?;
         let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
-        let ProfileChoice { profile: named, reason: why, coarser_profile: loosened } = match args.profile {
+        let ProfileChoice { profile: named, reason: why, coarser_profile } = match args.profile {
             Some(profile) => ProfileChoice::by_user(profile),
             None => declared(&model, &dump)?,
         };
@@ -174,37 +174,17 @@ impl CandidateArgs {
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
         let source = Source::Plan { model: Box::new(model), options };
-        Ok(ReplayInput {
-            path: args.model,
-            source,
-            dump,
-            named,
-            why,
-            coarser_profile: loosened,
-            warnings,
-            sequences,
-            partial,
-        })
+        Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences, partial })
     }
 }
 
 /// A candidate with the program that its reference ran.
 fn open_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
-    let (recorded, why, loosened) = RecordedProgram::open(&args)?;
+    let (recorded, why, coarser_profile) = RecordedProgram::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));
-    Ok(ReplayInput {
-        path: args.model,
-        source,
-        dump,
-        named,
-        why,
-        coarser_profile: loosened,
-        warnings,
-        sequences: 1,
-        partial,
-    })
+    Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences: 1, partial })
 }
 
 impl ReplayInput {

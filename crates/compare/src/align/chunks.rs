@@ -73,7 +73,7 @@ pub fn align(cell_kind: CellsOf, reference: Dump, candidate: Dump, rows: Option<
     let reference = with_positions(with_merged_heads(reference, &candidate));
     let candidate = with_positions(one_a_token_by(&reference, candidate));
     let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_proved);
-    let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate, edits.as_ref())? else {
+    let Some((ours, theirs, tokens_differ_at)) = other_chunks(&reference, &candidate, edits.as_ref())? else {
         return Ok(Aligned { reference, candidate, alignment: None });
     };
     let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
@@ -82,7 +82,8 @@ pub fn align(cell_kind: CellsOf, reference: Dump, candidate: Dump, rows: Option<
         CellsOf::Reference => ours.ranges(),
         CellsOf::Both => {
             let steps = [&ours, &theirs].into_iter().flat_map(Chunks::ranges);
-            let ends: BTreeSet<usize> = steps.map(|step| step.end).chain(parted).filter(|&end| end > 0).collect();
+            let ends: BTreeSet<usize> =
+                steps.map(|step| step.end).chain(tokens_differ_at).filter(|&end| end > 0).collect();
             std::iter::once(0).chain(ends.iter().copied()).zip(&ends).map(|(start, &end)| start..end).collect()
         }
     };
@@ -95,8 +96,7 @@ pub fn align(cell_kind: CellsOf, reference: Dump, candidate: Dump, rows: Option<
         let left = ours.cells(&cells, theirs, (&open, 0), None, &mut unchecked)?;
         [left, theirs.cells(&cells, ours, (&open, 1), wanted, &mut unchecked)?]
     };
-    let alignment =
-        ChunkAlignment { cells, reference: ours, candidate: theirs, runs, tokens_differ_at: parted, unchecked };
+    let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, tokens_differ_at, unchecked };
     let at = alignment.tokens_differ_at.unwrap_or(usize::MAX);
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });

@@ -75,31 +75,25 @@ impl ExpertRows {
     /// Finds the readings of all sites, and takes those that the reference's rows confirm.
     pub(super) fn find(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
         let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
-        for wanted in ReferenceSite::all(reference) {
-            let Some(held) = CandidateSite::find(reference, &wanted, candidate) else { continue };
-            let choices = ExpertChoices::read(reference, candidate, &wanted)?;
-            let readings = ExpertRowReading::all(&wanted, &held, &choices);
+        for reference_site in ReferenceSite::all(reference) {
+            let Some(candidate_site) = CandidateSite::find(reference, &reference_site, candidate) else { continue };
+            let choices = ExpertChoices::read(reference, candidate, &reference_site)?;
+            let readings = ExpertRowReading::all(&reference_site, &candidate_site, &choices);
             let first_with_same_rows =
                 first_equal(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
-            let knows_choices = choices.has_all(held.blocks().into_iter());
+            let knows_choices = choices.has_all(candidate_site.blocks().into_iter());
             let site = SiteRows {
-                reference: wanted,
-                candidate: held,
+                reference: reference_site,
+                candidate: candidate_site,
                 readings,
                 first_with_same_rows,
                 knows_choices,
                 group: 0,
                 taken: None,
             };
-            let SiteRows { reference: wanted, candidate: held, readings, .. } = &site;
-            let evidence = RowEvidence {
-                reference,
-                candidate,
-                reference_site: wanted,
-                candidate_site: held,
-                choices: &choices,
-                readings,
-            };
+            let SiteRows { reference: reference_site, candidate: candidate_site, readings, .. } = &site;
+            let evidence =
+                RowEvidence { reference, candidate, reference_site, candidate_site, choices: &choices, readings };
             all_votes.push(evidence.votes(site.first_with_same_rows.clone())?);
             sites.push(site);
         }

@@ -28,13 +28,13 @@ pub struct Inherited {
 impl Inherited {
     /// From the largest NMSE that the `seen` runs would have written.
     pub(crate) fn from_largest_seen(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
-        let usual_positions = positions.clone();
+        let expected_positions = positions.clone();
         Inherited {
             read,
             expected: INHERITED_USUAL * seen,
             max: INHERITED_MOST * seen,
             positions,
-            expected_positions: usual_positions,
+            expected_positions,
             ..Inherited::default()
         }
     }

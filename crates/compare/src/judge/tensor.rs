@@ -387,8 +387,8 @@ impl Default for Tolerance {
 
 impl Tolerance {
     /// Rounding alone.
-    pub fn rounding_only(own: f64) -> Tolerance {
-        Tolerance { cumulative: own, ..Tolerance::default() }
+    pub fn rounding_only(cumulative: f64) -> Tolerance {
+        Tolerance { cumulative, ..Tolerance::default() }
     }
 
     /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and below a multiple of the profile's own.

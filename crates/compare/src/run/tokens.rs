@@ -74,17 +74,17 @@ impl TokenEdits {
         };
         let is_other = |(has, _, ids): &EditWithIds| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
         let largest_nmse = pairs.iter().filter_map(|&[a, b]| distance(a, b)).fold(0.0, f64::max);
-        let is_certain =
+        let is_proved =
             largest_nmse <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
-        let is_clear = is_certain || (n == m && edits.iter().all(is_within));
+        let is_no_padding = is_proved || (n == m && edits.iter().all(is_within));
         Some(TokenEdits {
             edits,
             equal_count: pairs.len(),
             counts: [n, m],
             ids,
             largest_nmse,
-            is_no_padding: is_clear,
-            is_proved: is_certain,
+            is_no_padding,
+            is_proved,
         })
     }
 }

@@ -76,8 +76,8 @@ impl ComparisonContext<'_> {
                 None if agrees => return Ok(TapJudgement::from(found)),
                 None => judged = Some(found),
                 Some(plain) if agrees => {
-                    let plain = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
-                    return Ok(TapJudgement::from(Compared { as_stored: plain, ..found }));
+                    let as_stored = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
+                    return Ok(TapJudgement::from(Compared { as_stored, ..found }));
                 }
                 Some(_) => {}
             }

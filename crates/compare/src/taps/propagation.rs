@@ -109,8 +109,8 @@ impl ComparisonContext<'_> {
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct =
             between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(judgements, index, &before, &between);
-        let fresh = single_op_nmse(profile, place.tap.site).filter(|_| direct);
-        let least = if direct { fresh } else { single_layer_nmse(profile) };
+        let single_op = single_op_nmse(profile, place.tap.site).filter(|_| direct);
+        let least = if direct { single_op } else { single_layer_nmse(profile) };
         let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
         let leaps =
             |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(judgements, &before, first, least));
@@ -146,7 +146,7 @@ impl ComparisonContext<'_> {
             inherited.add_inconclusive(unclear_before, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
-            let allowed = Tolerance { single_op: fresh, inherited, ..self.allowance(place, own) };
+            let allowed = Tolerance { single_op, inherited, ..self.allowance(place, own) };
             Ok(Some(if as_stored {
                 alignment.compared(pair, judge(pair, profile, &allowed), None)
             } else {
@@ -292,21 +292,14 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) 
         return Inherited::default();
     }
     let worst: f64 = reads.iter().map(InputTap::worst).sum();
-    let most = RANGE_OWN * own + range_growth(profile) * read;
-    let positions = vec![most + range_growth(profile) * worst; out.rows().0];
+    let max = RANGE_OWN * own + range_growth(profile) * read;
+    let positions = vec![max + range_growth(profile) * worst; out.rows().0];
     // Structure could come from any operation on the way: none stands out against what they may pass on.
     let usual = RANGE_USUAL * read;
     // A leap below the table's limit does not pass either.
-    let within = single_layer_nmse(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
-    let usual = own + usual;
-    Inherited {
-        read: range_growth(profile) * read,
-        expected: usual,
-        max: most,
-        limit: within,
-        positions,
-        ..Inherited::default()
-    }
+    let limit = single_layer_nmse(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
+    let expected = own + usual;
+    Inherited { read: range_growth(profile) * read, expected, max, limit, positions, ..Inherited::default() }
 }
 
 /// Whether each position of `site` reads all positions of `read`.

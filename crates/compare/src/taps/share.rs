@@ -103,7 +103,7 @@ pub fn judge_share(
 impl StoredJudgement {
     /// `None` for what is judged again as quickly: a part of a tensor, or a tap whose name does not identify it.
     fn new(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<StoredJudgement> {
-        let Compared { judgement, shape, positions, layout, as_stored: plain, part } = compared.clone();
+        let Compared { judgement, shape, positions, layout, as_stored, part } = compared.clone();
         let tap = place.tap.to_string();
         let is_known = Tap::named(&tap) == place.tap;
         (part.is_none() && is_known).then_some(StoredJudgement {
@@ -113,7 +113,7 @@ impl StoredJudgement {
             shape,
             positions,
             layout,
-            plain,
+            plain: as_stored,
             seen,
         })
     }
@@ -164,13 +164,13 @@ impl JudgedBefore {
             let (path, tap) = (dump.path().to_owned(), stored_name(&stored.tap, stored.step));
             return Err(DumpError::Stale { path, tap });
         }
-        let StoredJudgement { judgement, shape, positions, layout, plain, .. } = stored.clone();
+        let StoredJudgement { judgement, shape, positions, layout, plain: as_stored, .. } = stored.clone();
         Ok(Some(TapJudgement::Compared(Arc::new(Compared {
             judgement,
             shape,
             positions,
             layout,
-            as_stored: plain,
+            as_stored,
             part: None,
         }))))
     }

@@ -161,14 +161,19 @@ impl<'a> TapJudge<'a> {
         off.is_none_or(|off| size(&judgement) < off).then(|| self.compared(&pair, judgement, None))
     }
 
-    pub(crate) fn compared(&self, pair: &Pair<'_>, judgement: PairJudgement, plain: Option<AsStored>) -> TapJudgement {
+    pub(crate) fn compared(
+        &self,
+        pair: &Pair<'_>,
+        judgement: PairJudgement,
+        as_stored: Option<AsStored>,
+    ) -> TapJudgement {
         let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
         TapJudgement::from(Compared {
             judgement,
             shape,
             positions,
             layout: pair.layout().clone(),
-            as_stored: plain,
+            as_stored,
             part: None,
         })
     }

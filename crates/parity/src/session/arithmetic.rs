@@ -44,12 +44,12 @@ impl ProfileChoice {
     pub fn candidates(profile: Profile, candidate: &Dump, reference: Option<Profile>) -> ProfileChoice {
         let tensors = profile_of_values(candidate);
         let without = [Some(tensors), reference].into_iter().flatten().fold(Profile::F32, Profile::max);
-        let loosened = (profile > without).then_some(CoarserProfile { declared: profile, tensors, reference });
+        let coarser_profile = (profile > without).then_some(CoarserProfile { declared: profile, tensors, reference });
         let mut reason = "the candidate's dump.json".to_owned();
-        if let Some(loosened) = loosened {
+        if let Some(loosened) = coarser_profile {
             reason = format!("{reason} alone: {}", loosened.stored_types_text());
         }
-        ProfileChoice { profile, reason, coarser_profile: loosened }
+        ProfileChoice { profile, reason, coarser_profile }
     }
 
     /// A note on a 16-bit arithmetic that the values of neither run show.

@@ -171,7 +171,7 @@ impl Session {
                 None
             })
         });
-        let cache_said = match declared {
+        let cache_source = match declared {
             [None, None] => CacheSource::Unknown,
             [None, Some(_)] => CacheSource::ByCandidate,
             [Some(_), _] => CacheSource::Declared,
@@ -186,7 +186,7 @@ impl Session {
             is_padded,
             batch,
             are_batches,
-            cache_source: cache_said,
+            cache_source,
             reading: reading.clone(),
             experts,
             ..session

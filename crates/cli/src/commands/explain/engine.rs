@@ -186,10 +186,10 @@ impl EngineSearch {
     /// Judges all that was written, each operation on its own inputs.
     fn judged(&self) -> Result<ReplaySession> {
         self.driver.evidence.write(&self.driver.work.join("evidence"))?;
-        let given = self.candidate.clone().open().with_context(|| "what the engine wrote")?;
-        let mut replay = given.source.replayed(&given.dump)?;
-        replay.warnings.extend(given.notes());
-        Ok(ReplaySession { input: given, replay, findings: Vec::new() })
+        let input = self.candidate.clone().open().with_context(|| "what the engine wrote")?;
+        let mut replay = input.source.replayed(&input.dump)?;
+        replay.warnings.extend(input.notes());
+        Ok(ReplaySession { input, replay, findings: Vec::new() })
     }
 
     /// Marks that there is an answer.

@@ -144,10 +144,10 @@ pub(crate) struct ExplainedDump {
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<ExplainedDump> {
-    let given = args.open()?;
-    let Explanation { mut replay, findings, not_testable } = cause::run_search(&given, effort)?;
-    replay.warnings.extend(given.notes());
-    Ok(ExplainedDump { session: ReplaySession { input: given, replay, findings }, not_testable })
+    let input = args.open()?;
+    let Explanation { mut replay, findings, not_testable } = cause::run_search(&input, effort)?;
+    replay.warnings.extend(input.notes());
+    Ok(ExplainedDump { session: ReplaySession { input, replay, findings }, not_testable })
 }
 
 /// The reference, explained like a candidate.
