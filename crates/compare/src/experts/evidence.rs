@@ -6,7 +6,7 @@ use std::rc::Rc;
 use firstdiff_trace::{Dump, DumpError};
 
 use crate::experts::choice::{ExpertChoice, ExpertChoices};
-use crate::experts::form::{ExpertRowIndices, ExpertRowReading};
+use crate::experts::form::{RowIndices, RowReading};
 use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 use crate::experts::votes::{RowVotes, row_distance};
 
@@ -17,7 +17,7 @@ pub(super) struct RowEvidence<'a> {
     pub(super) reference_site: &'a ReferenceSite,
     pub(super) candidate_site: &'a CandidateSite,
     pub(super) choices: &'a ExpertChoices,
-    pub(super) readings: &'a [ExpertRowReading],
+    pub(super) readings: &'a [RowReading],
 }
 
 impl RowEvidence<'_> {
@@ -51,7 +51,7 @@ impl RowEvidence<'_> {
     /// The distance that a reading leaves for each of the reference's rows of an expert.
     fn distances(
         &self,
-        reading: &ExpertRowReading,
+        reading: &RowReading,
         block: &Block,
         expert: usize,
         ours: &[f64],
@@ -78,8 +78,8 @@ impl RowEvidence<'_> {
 
 /// Whether the reference has rows of the same tokens, as far as that is recorded.
 fn is_of_the_same_tokens(
-    piece: &ExpertRowIndices,
-    reading: &ExpertRowReading,
+    piece: &RowIndices,
+    reading: &RowReading,
     choice: Option<&ExpertChoice>,
     expert: usize,
     rows: usize,

@@ -7,7 +7,7 @@ use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 
 /// How rows of experts are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpertRowForm {
+pub(super) enum RowForm {
     /// A tensor for each expert, of its own rows, perhaps with others behind them.
     Own(TokenOrder),
     /// A tensor for each expert, of all tokens.
@@ -26,46 +26,46 @@ pub(super) enum ExpertRowForm {
     Sorted(TokenOrder),
 }
 
-const OWN: [ExpertRowForm; 4] = [
-    ExpertRowForm::Own(TokenOrder::Token),
-    ExpertRowForm::Own(TokenOrder::Place),
-    ExpertRowForm::Own(TokenOrder::OwnPlace),
-    ExpertRowForm::OwnOfAll,
+const OWN: [RowForm; 4] = [
+    RowForm::Own(TokenOrder::Token),
+    RowForm::Own(TokenOrder::Place),
+    RowForm::Own(TokenOrder::OwnPlace),
+    RowForm::OwnOfAll,
 ];
-const TOGETHER: [ExpertRowForm; 10] = [
-    ExpertRowForm::ByExpert,
-    ExpertRowForm::ByToken,
-    ExpertRowForm::Padded(TokenOrder::Token),
-    ExpertRowForm::Padded(TokenOrder::Place),
-    ExpertRowForm::Padded(TokenOrder::OwnPlace),
-    ExpertRowForm::ByPlace,
-    ExpertRowForm::PlacesFirst,
-    ExpertRowForm::Sorted(TokenOrder::Token),
-    ExpertRowForm::Sorted(TokenOrder::Place),
-    ExpertRowForm::Sorted(TokenOrder::OwnPlace),
+const TOGETHER: [RowForm; 10] = [
+    RowForm::ByExpert,
+    RowForm::ByToken,
+    RowForm::Padded(TokenOrder::Token),
+    RowForm::Padded(TokenOrder::Place),
+    RowForm::Padded(TokenOrder::OwnPlace),
+    RowForm::ByPlace,
+    RowForm::PlacesFirst,
+    RowForm::Sorted(TokenOrder::Token),
+    RowForm::Sorted(TokenOrder::Place),
+    RowForm::Sorted(TokenOrder::OwnPlace),
 ];
 
-impl ExpertRowForm {
+impl RowForm {
     pub(super) fn words(self) -> &'static str {
         match self {
-            ExpertRowForm::Own(TokenOrder::Token) => "an expert's own rows, in the order of the tokens",
-            ExpertRowForm::Own(TokenOrder::Place) => "an expert's own rows, by place of the choice",
-            ExpertRowForm::Own(TokenOrder::OwnPlace) => {
+            RowForm::Own(TokenOrder::Token) => "an expert's own rows, in the order of the tokens",
+            RowForm::Own(TokenOrder::Place) => "an expert's own rows, by place of the choice",
+            RowForm::Own(TokenOrder::OwnPlace) => {
                 "an expert's own rows, by place of the choice as the candidate recorded it"
             }
-            ExpertRowForm::OwnOfAll => "all tokens for each expert",
-            ExpertRowForm::ByExpert => "[experts, tokens, ..]",
-            ExpertRowForm::ByToken => "[tokens, experts, ..]",
-            ExpertRowForm::Padded(TokenOrder::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
-            ExpertRowForm::Padded(TokenOrder::Place) => "[experts, capacity, ..], padded, by place of the choice",
-            ExpertRowForm::Padded(TokenOrder::OwnPlace) => {
+            RowForm::OwnOfAll => "all tokens for each expert",
+            RowForm::ByExpert => "[experts, tokens, ..]",
+            RowForm::ByToken => "[tokens, experts, ..]",
+            RowForm::Padded(TokenOrder::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
+            RowForm::Padded(TokenOrder::Place) => "[experts, capacity, ..], padded, by place of the choice",
+            RowForm::Padded(TokenOrder::OwnPlace) => {
                 "[experts, capacity, ..], padded, by place of the choice as the candidate recorded it"
             }
-            ExpertRowForm::ByPlace => "[tokens, places, ..]",
-            ExpertRowForm::PlacesFirst => "[places, tokens, ..]",
-            ExpertRowForm::Sorted(TokenOrder::Token) => "[tokens * places, ..], sorted by expert and token",
-            ExpertRowForm::Sorted(TokenOrder::Place) => "[tokens * places, ..], sorted by expert, place and token",
-            ExpertRowForm::Sorted(TokenOrder::OwnPlace) => {
+            RowForm::ByPlace => "[tokens, places, ..]",
+            RowForm::PlacesFirst => "[places, tokens, ..]",
+            RowForm::Sorted(TokenOrder::Token) => "[tokens * places, ..], sorted by expert and token",
+            RowForm::Sorted(TokenOrder::Place) => "[tokens * places, ..], sorted by expert, place and token",
+            RowForm::Sorted(TokenOrder::OwnPlace) => {
                 "[tokens * places, ..], sorted by expert, place as the candidate recorded it, and token"
             }
         }
@@ -76,14 +76,14 @@ impl ExpertRowForm {
         let (tokens, places) = (choice.tokens(), choice.places);
         let largest = || (0..experts).map(|expert| choice.count_of(expert)).max().unwrap_or(0);
         match self {
-            ExpertRowForm::Own(_) => axes.len() == 1,
-            ExpertRowForm::OwnOfAll => axes == [tokens],
-            ExpertRowForm::ByExpert => axes == [experts, tokens],
-            ExpertRowForm::ByToken => axes == [tokens, experts],
-            ExpertRowForm::Padded(_) => axes.len() == 2 && axes[0] == experts && axes[1] >= largest(),
-            ExpertRowForm::ByPlace => axes == [tokens, places] || axes == [tokens * places],
-            ExpertRowForm::PlacesFirst => axes == [places, tokens],
-            ExpertRowForm::Sorted(_) => axes == [tokens * places],
+            RowForm::Own(_) => axes.len() == 1,
+            RowForm::OwnOfAll => axes == [tokens],
+            RowForm::ByExpert => axes == [experts, tokens],
+            RowForm::ByToken => axes == [tokens, experts],
+            RowForm::Padded(_) => axes.len() == 2 && axes[0] == experts && axes[1] >= largest(),
+            RowForm::ByPlace => axes == [tokens, places] || axes == [tokens * places],
+            RowForm::PlacesFirst => axes == [places, tokens],
+            RowForm::Sorted(_) => axes == [tokens * places],
         }
     }
 
@@ -96,7 +96,7 @@ impl ExpertRowForm {
         due: &[(usize, usize)],
     ) -> Option<Vec<usize>> {
         let order = match self {
-            ExpertRowForm::Own(order) | ExpertRowForm::Padded(order) | ExpertRowForm::Sorted(order) => Some(order),
+            RowForm::Own(order) | RowForm::Padded(order) | RowForm::Sorted(order) => Some(order),
             _ => None,
         };
         let own: BTreeMap<(usize, usize), usize> = order.map_or_else(BTreeMap::new, |order| {
@@ -106,14 +106,14 @@ impl ExpertRowForm {
         let row = |&(token, place): &(usize, usize)| {
             let own = own.get(&(token, place)).copied();
             Some(match self {
-                ExpertRowForm::Own(_) => own?,
-                ExpertRowForm::OwnOfAll => token,
-                ExpertRowForm::ByExpert => expert * choice.tokens() + token,
-                ExpertRowForm::ByToken => token * experts + expert,
-                ExpertRowForm::Padded(_) => expert * stride + own?,
-                ExpertRowForm::ByPlace => token * choice.places + place,
-                ExpertRowForm::PlacesFirst => place * choice.tokens() + token,
-                ExpertRowForm::Sorted(_) => before + own?,
+                RowForm::Own(_) => own?,
+                RowForm::OwnOfAll => token,
+                RowForm::ByExpert => expert * choice.tokens() + token,
+                RowForm::ByToken => token * experts + expert,
+                RowForm::Padded(_) => expert * stride + own?,
+                RowForm::ByPlace => token * choice.places + place,
+                RowForm::PlacesFirst => place * choice.tokens() + token,
+                RowForm::Sorted(_) => before + own?,
             })
         };
         due.iter().map(row).collect()
@@ -122,7 +122,7 @@ impl ExpertRowForm {
 
 /// The rows of an expert, in the reference's order.
 #[derive(Debug)]
-pub(super) struct ExpertRowIndices {
+pub(super) struct RowIndices {
     /// Their indices in the candidate's tensor.
     pub(super) rows: Vec<usize>,
     /// Their tokens.
@@ -133,46 +133,42 @@ pub(super) struct ExpertRowIndices {
 
 /// The candidate's rows read in one form, for a reference that has its rows in some order.
 #[derive(Debug)]
-pub(super) struct ExpertRowReading {
-    pub(super) form: ExpertRowForm,
+pub(super) struct RowReading {
+    pub(super) form: RowForm,
     /// The order of the reference's rows of an expert; `None` where it has a row for every token.
     pub(super) order: Option<TokenOrder>,
-    pub(super) pieces: BTreeMap<Block, BTreeMap<usize, ExpertRowIndices>>,
+    pub(super) pieces: BTreeMap<Block, BTreeMap<usize, RowIndices>>,
     /// Whether every expert's tensor is read as it is.
     pub(super) is_as_it_stands: bool,
 }
 
-impl ExpertRowReading {
+impl RowReading {
     /// All readings that the shapes allow.
-    pub(super) fn all(
-        site: &ReferenceSite,
-        candidate: &CandidateSite,
-        choices: &ExpertChoices,
-    ) -> Vec<ExpertRowReading> {
-        let forms: &[ExpertRowForm] = if matches!(candidate, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
+    pub(super) fn all(site: &ReferenceSite, candidate: &CandidateSite, choices: &ExpertChoices) -> Vec<RowReading> {
+        let forms: &[RowForm] = if matches!(candidate, CandidateSite::ByExpert(_)) { &OWN } else { &TOGETHER };
         let orders: &[Option<TokenOrder>] = match site.is_dense(choices) {
             true => &[None],
             false => &[Some(TokenOrder::Token), Some(TokenOrder::Place)],
         };
         let both = forms.iter().flat_map(|&form| orders.iter().map(move |&order| (form, order)));
-        both.filter_map(|(form, order)| ExpertRowReading::in_form(form, order, site, candidate, choices)).collect()
+        both.filter_map(|(form, order)| RowReading::in_form(form, order, site, candidate, choices)).collect()
     }
 
     /// Whether another one takes the same rows.
-    pub(super) fn takes_same_rows(&self, other: &ExpertRowReading) -> bool {
-        let rows = |reading: &ExpertRowReading| -> Vec<Vec<usize>> {
+    pub(super) fn takes_same_rows(&self, other: &RowReading) -> bool {
+        let rows = |reading: &RowReading| -> Vec<Vec<usize>> {
             reading.pieces.values().flat_map(BTreeMap::values).map(|piece| piece.rows.clone()).collect()
         };
         rows(self) == rows(other)
     }
 
     fn in_form(
-        form: ExpertRowForm,
+        form: RowForm,
         order: Option<TokenOrder>,
         site: &ReferenceSite,
         candidate: &CandidateSite,
         choices: &ExpertChoices,
-    ) -> Option<ExpertRowReading> {
+    ) -> Option<RowReading> {
         let mut pieces = BTreeMap::new();
         let mut is_as_it_stands = matches!(candidate, CandidateSite::ByExpert(_));
         for block in candidate.blocks() {
@@ -187,7 +183,7 @@ impl ExpertRowReading {
                 }
                 let chosen = choice.rows_of(expert, order.unwrap_or(TokenOrder::Token));
                 // Where all experts are in one tensor, rows of tokens that are sent elsewhere are not read.
-                let all = order.is_none() && form == ExpertRowForm::OwnOfAll;
+                let all = order.is_none() && form == RowForm::OwnOfAll;
                 let due: Vec<(usize, usize)> =
                     if all { (0..choice.tokens()).map(|token| (token, 0)).collect() } else { chosen };
                 let rows = form.rows(choice, [experts, axes.last().copied()?], expert, &due)?;
@@ -200,11 +196,11 @@ impl ExpertRowReading {
                 let is_part = order.is_none() && tokens.len() < choice.tokens();
                 is_as_it_stands &= !is_part;
                 let positions = is_part.then(|| tokens.clone());
-                of_block.insert(expert, ExpertRowIndices { rows, tokens, positions });
+                of_block.insert(expert, RowIndices { rows, tokens, positions });
             }
             pieces.insert(block.clone(), of_block);
         }
-        Some(ExpertRowReading { form, order, pieces, is_as_it_stands })
+        Some(RowReading { form, order, pieces, is_as_it_stands })
     }
 }
 

@@ -14,7 +14,7 @@ mod votes;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 
-use crate::experts::form::ExpertRowReading;
+use crate::experts::form::RowReading;
 pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, right_readings};
 use crate::experts::source::{CandidateSite, expert_tap};
 pub use crate::experts::votes::{RightReading, RowVotes, row_distance};
@@ -32,7 +32,7 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
                 notes.extend(site.note(reading));
                 replace_expert_rows(candidate, site, &site.readings[reading])?;
             }
-            None if site.is_of_all_experts() => notes.push(site.notes_where_unread()),
+            None if site.is_of_all_experts() => notes.push(site.unread_notes()),
             // Left unchanged.
             None => {}
         }
@@ -42,7 +42,7 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
 }
 
 /// Each expert's rows, in the reference's order, in place of what the candidate holds.
-fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &ExpertRowReading) -> Result<(), DumpError> {
+fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &RowReading) -> Result<(), DumpError> {
     if reading.is_as_it_stands {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::experts::choice::{ExpertChoices, TokenOrder};
 use crate::experts::evidence::RowEvidence;
-use crate::experts::form::{ExpertRowForm, ExpertRowReading};
+use crate::experts::form::{RowForm, RowReading};
 use crate::experts::source::{Block, CandidateSite, ReferenceSite, expert_tap};
 use crate::experts::votes::{RightReading, RowVotes};
 use crate::graph::Place;
@@ -23,9 +23,9 @@ pub struct ExpertRows {
 pub struct SiteRows {
     pub(super) reference: ReferenceSite,
     pub(super) candidate: CandidateSite,
-    pub(super) readings: Vec<ExpertRowReading>,
+    pub(super) readings: Vec<RowReading>,
     /// For each reading, the first one that takes the same rows.
-    first_with_same_rows: Vec<usize>,
+    first_equal: Vec<usize>,
     pub(super) knows_choices: bool,
     group: usize,
     pub(super) taken: Option<usize>,
@@ -78,15 +78,14 @@ impl ExpertRows {
         for reference_site in ReferenceSite::all(reference) {
             let Some(candidate_site) = CandidateSite::find(reference, &reference_site, candidate) else { continue };
             let choices = ExpertChoices::read(reference, candidate, &reference_site)?;
-            let readings = ExpertRowReading::all(&reference_site, &candidate_site, &choices);
-            let first_with_same_rows =
-                first_equal(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
+            let readings = RowReading::all(&reference_site, &candidate_site, &choices);
+            let first_equal = first_equal(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
             let knows_choices = choices.has_all(candidate_site.blocks().into_iter());
             let site = SiteRows {
                 reference: reference_site,
                 candidate: candidate_site,
                 readings,
-                first_with_same_rows,
+                first_equal,
                 knows_choices,
                 group: 0,
                 taken: None,
@@ -94,7 +93,7 @@ impl ExpertRows {
             let SiteRows { reference: reference_site, candidate: candidate_site, readings, .. } = &site;
             let evidence =
                 RowEvidence { reference, candidate, reference_site, candidate_site, choices: &choices, readings };
-            all_votes.push(evidence.votes(site.first_with_same_rows.clone())?);
+            all_votes.push(evidence.votes(site.first_equal.clone())?);
             sites.push(site);
         }
         for at in 0..sites.len() {
@@ -140,13 +139,13 @@ impl SiteRows {
     }
 
     /// For each reading, the first one that takes the same rows.
-    pub fn first_with_same_rows(&self) -> &[usize] {
-        &self.first_with_same_rows
+    pub fn first_equal(&self) -> &[usize] {
+        &self.first_equal
     }
 
     /// For each reading, the first one that takes the same rows for each expert, in any order.
     pub fn alike_in_any_order(&self) -> Vec<usize> {
-        let rows = |reading: &ExpertRowReading| -> Vec<BTreeSet<usize>> {
+        let rows = |reading: &RowReading| -> Vec<BTreeSet<usize>> {
             reading
                 .pieces
                 .values()
@@ -223,7 +222,7 @@ impl SiteRows {
     }
 
     /// What to report where no reading is taken.
-    pub fn notes_where_unread(&self) -> String {
+    pub fn unread_notes(&self) -> String {
         let why = match (self.readings.is_empty(), self.knows_choices) {
             (_, false) => "router_topk of its layer and step, which says whose rows are whose, was not recorded",
             (true, true) => "its shape is none that router_topk of its layer and step gives it",
@@ -237,11 +236,11 @@ impl SiteRows {
     }
 
     fn may_stand_as(&self, other: &SiteRows) -> bool {
-        let forms = |site: &SiteRows| -> Vec<(ExpertRowForm, Option<TokenOrder>)> {
+        let forms = |site: &SiteRows| -> Vec<(RowForm, Option<TokenOrder>)> {
             site.readings.iter().map(|reading| (reading.form, reading.order)).collect()
         };
         self.is_of_all_experts() == other.is_of_all_experts()
             && forms(self) == forms(other)
-            && self.first_with_same_rows == other.first_with_same_rows
+            && self.first_equal == other.first_equal
     }
 }

@@ -27,7 +27,7 @@ pub struct Inherited {
 
 impl Inherited {
     /// From the largest NMSE that the `seen` runs would have written.
-    pub(crate) fn from_largest_seen(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
+    pub(crate) fn from_largest(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
         let expected_positions = positions.clone();
         Inherited {
             read,
@@ -68,6 +68,6 @@ impl Inherited {
         let Some((whole, positions)) = passed else { return };
         // The error of an input counts as it is once the norm has weighted its channels.
         let positions = positions.into_iter().map(|nmse| NORM_ROOM * INHERITED_MOST * POSITION_ROOM * nmse).collect();
-        *self = Inherited::from_largest_seen(whole, NORM_ROOM * whole, positions);
+        *self = Inherited::from_largest(whole, NORM_ROOM * whole, positions);
     }
 }

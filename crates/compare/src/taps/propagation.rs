@@ -21,8 +21,7 @@ use crate::taps::choice::is_choice;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, growth, range_growth, single_layer_nmse,
-    single_op_nmse,
+    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, growth, layer_nmse, op_nmse, range_growth,
 };
 use crate::words::number;
 
@@ -109,8 +108,8 @@ impl ComparisonContext<'_> {
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct =
             between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(judgements, index, &before, &between);
-        let single_op = single_op_nmse(profile, place.tap.site).filter(|_| direct);
-        let least = if direct { single_op } else { single_layer_nmse(profile) };
+        let single_op = op_nmse(profile, place.tap.site).filter(|_| direct);
+        let least = if direct { single_op } else { layer_nmse(profile) };
         let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
         let leaps =
             |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(judgements, &before, first, least));
@@ -252,15 +251,15 @@ fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
     let mut inherited = match site {
         // e^x turns an error in x into one relative to 1.
         Site::Probs | Site::RouterProbs => {
-            Inherited::from_largest_seen(total, growth * squares, vec![room * growth * squares; rows])
+            Inherited::from_largest(total, growth * squares, vec![room * growth * squares; rows])
         }
         // Errors add, though the sum may be smaller than its parts.
         Site::H | Site::HAttn if energy > 0.0 => {
             let each: Vec<_> =
                 (0..rows).map(|at| Squares { error: squares_at(at), energy: mean_square(&positions[at]) }).collect();
-            Inherited::from_largest_seen(total, growth * (squares / energy).max(size_of(&each)), by_position())
+            Inherited::from_largest(total, growth * (squares / energy).max(size_of(&each)), by_position())
         }
-        _ => Inherited::from_largest_seen(total, growth * total, by_position()),
+        _ => Inherited::from_largest(total, growth * total, by_position()),
     };
     let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::median)).sum::<f64>();
     inherited.expected_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
@@ -297,7 +296,7 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) 
     // Structure could come from any operation on the way: none stands out against what they may pass on.
     let usual = RANGE_USUAL * read;
     // A leap below the table's limit does not pass either.
-    let limit = single_layer_nmse(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
+    let limit = layer_nmse(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
     let expected = own + usual;
     Inherited { read: range_growth(profile) * read, expected, max, limit, positions, ..Inherited::default() }
 }

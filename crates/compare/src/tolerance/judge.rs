@@ -94,7 +94,7 @@ pub(crate) fn growth(site: Site) -> f64 {
 }
 
 /// NMSE of the rounding of a layer's operations together, in the coarse profiles.
-pub(crate) fn single_layer_nmse(profile: Profile) -> Option<f64> {
+pub(crate) fn layer_nmse(profile: Profile) -> Option<f64> {
     match profile {
         Profile::Exact | Profile::F32 => None,
         Profile::F16 => Some(4e-6),
@@ -114,7 +114,7 @@ pub(crate) fn range_growth(profile: Profile) -> f64 {
 }
 
 /// NMSE of one operation's own rounding in the coarse profiles, with some room; the table's is for all operations up to a depth.
-pub(crate) fn single_op_nmse(profile: Profile, site: Site) -> Option<f64> {
+pub(crate) fn op_nmse(profile: Profile, site: Site) -> Option<f64> {
     use Site::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, RouterLogits, V};
     let product = matches!(site, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut | RouterLogits | Logits);
     match profile {

@@ -32,14 +32,14 @@ pub(crate) fn settle(
     // Where a program sorts rows any order is right that all of an expert's have: `rows` sees to that.
     let is_free = |site: &SiteRows| !site.is_of_all_experts() && is_sorted(site);
     let alike = |site: &SiteRows| {
-        if is_sorted(site) { site.alike_in_any_order() } else { site.first_with_same_rows().to_vec() }
+        if is_sorted(site) { site.alike_in_any_order() } else { site.first_equal().to_vec() }
     };
-    let is_open = |site: &SiteRows| site.first_with_same_rows().iter().any(|&first| first > 0);
+    let is_open = |site: &SiteRows| site.first_equal().iter().any(|&first| first > 0);
     let open: Vec<usize> = (0..sites.len()).filter(|&at| is_open(&sites[at])).collect();
     if !open.is_empty() {
         let of_experts: BTreeSet<usize> = sites
             .iter()
-            .flat_map(|site| (0..site.first_with_same_rows().len()).flat_map(|reading| site.pieces(reading)))
+            .flat_map(|site| (0..site.first_equal().len()).flat_map(|reading| site.pieces(reading)))
             .filter_map(|piece| tap_of(&piece))
             .collect();
         let alike = open.iter().map(|&at| (at, alike(&sites[at]))).collect();
@@ -79,7 +79,7 @@ pub(crate) fn settle(
     }
     let note = |(at, site): (usize, &SiteRows)| match taken[at] {
         Some(reading) => site.note(reading),
-        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.notes_where_unread()),
+        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.unread_notes()),
     };
     Ok(sites.iter().enumerate().filter_map(note).collect())
 }
@@ -105,7 +105,7 @@ impl OpenRows<'_, '_> {
         site: &SiteRows,
         tap_of: &dyn Fn(&ExpertPiece<'_>) -> Option<usize>,
     ) -> Result<(), ReplayError> {
-        for reading in 0..site.first_with_same_rows().len() {
+        for reading in 0..site.first_equal().len() {
             let mut found = Vec::new();
             for piece in site.pieces(reading) {
                 let Some(tap) = tap_of(&piece) else { continue };
@@ -177,8 +177,7 @@ impl OpenRows<'_, '_> {
     fn by_what_is_above(&self, at: usize, site: &SiteRows) -> RowVotes {
         let mut votes = RowVotes::new(self.alike[&at].clone());
         let differing: BTreeSet<Place> = site.differing().into_iter().collect();
-        let found =
-            (0..site.first_with_same_rows().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap);
+        let found = (0..site.first_equal().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap);
         let taps: BTreeSet<usize> = found.filter(|&tap| differing.contains(&self.held.place(tap))).collect();
         // A run has one form: experts of all layers and steps, but not each of them.
         let every = taps.len().div_ceil(ENOUGH).max(1);
@@ -188,14 +187,14 @@ impl OpenRows<'_, '_> {
                 let rows = self.found[&(at, reading)].iter().find(|(own, _)| *own == tap).map(|(_, rows)| rows);
                 rows.map_or_else(Vec::new, |rows| self.distances(tap, rows, &due))
             };
-            add(&mut votes, tap, (0..site.first_with_same_rows().len()).map(off).collect());
+            add(&mut votes, tap, (0..site.first_equal().len()).map(off).collect());
         }
         votes
     }
 
     /// How far each reading of sites that all stand in one form leaves their rows, and what is made of them.
     fn together(&self, sites: &[usize], first: &SiteRows, known: &HashMap<usize, &Tensor<'static>>) -> RowVotes {
-        let (program, readings) = (self.recording.program, first.first_with_same_rows().len());
+        let (program, readings) = (self.recording.program, first.first_equal().len());
         let own: BTreeSet<usize> = sites.iter().flat_map(|&at| &self.found[&(at, 0)]).map(|(tap, _)| *tap).collect();
         let block = |tap: usize| (self.held.place(tap).step, self.held.place(tap).tap.layer);
         let blocks: BTreeSet<_> = own.iter().map(|&tap| block(tap)).collect();
