@@ -14,13 +14,13 @@ use crate::tolerance::layout::ANATOMY_ROOM;
 impl ComparisonContext<'_> {
     pub(crate) fn first_divergence(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         index: usize,
         at: usize,
     ) -> Result<FirstDivergence, DumpError> {
         let places = self.graph.places();
-        let (before, between) = self.graph.nearest_before(index, |i| judgements[i].is_compared());
-        let (nmse, layout) = match &judgements[index] {
+        let (before, between) = self.graph.nearest_before(index, |i| taps[i].is_compared());
+        let (nmse, layout) = match &taps[index] {
             TapJudgement::Compared(judged) => {
                 (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout)
             }
@@ -28,11 +28,10 @@ impl ComparisonContext<'_> {
         };
         let inputs_known = self.graph.knows_inputs(index);
         // The error ends where every tap computed from it ends in one that agrees.
-        let (after, reached) =
-            self.graph.nearest_after(index, |i| judgements[i].agrees() && !judgements[i].is_in_part());
+        let (after, reached) = self.graph.nearest_after(index, |i| taps[i].agrees() && !taps[i].is_in_part());
         let ends = |&i: &usize| self.graph.nearest_after(i, |_| true).0.is_empty();
         let recovers_at = after.first().filter(|_| !reached.iter().any(ends)).map(|&i| places[i]);
-        let differing = reached.into_iter().filter(|&i| recovers_at.is_some() && judgements[i].is_compared());
+        let differing = reached.into_iter().filter(|&i| recovers_at.is_some() && taps[i].is_compared());
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),
@@ -44,7 +43,7 @@ impl ComparisonContext<'_> {
                 .unrecorded_layers(|place| place == places[index] || between.iter().any(|&i| places[i] == place)),
             recovers_at,
             recovers_behind: differing.map(|i| places[i]).collect(),
-            keys_not_compared: self.keys_not_compared(judgements, index, &before, &between),
+            keys_not_compared: self.keys_not_compared(taps, index, &before, &between),
             anatomy: self.anatomy(places[index], layout, nmse)?,
         })
     }

@@ -14,17 +14,16 @@ use crate::run::steps::is_without_tokens;
 use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 
 impl ComparisonContext<'_> {
-    pub(crate) fn statuses(&self, judgements: &[TapJudgement]) -> Vec<Option<Status>> {
-        let differs: Vec<usize> =
-            (0..judgements.len()).filter(|&i| judgements[i].standing() == Some(Standing::Differs)).collect();
+    pub(crate) fn statuses(&self, taps: &[TapJudgement]) -> Vec<Option<Status>> {
+        let differs: Vec<usize> = (0..taps.len()).filter(|&i| taps[i].standing() == Some(Standing::Differs)).collect();
         let status = |(index, here): (usize, &TapJudgement)| {
             Some(match here.standing()? {
                 Standing::Exact => Status::Exact,
                 Standing::Rounding => Status::Rounding,
                 Standing::Inconclusive | Standing::Unchecked => Status::Unchecked,
                 Standing::Differs => {
-                    let (before, between) = self.graph.nearest_before(index, |i| judgements[i].is_compared());
-                    let inputs_agree = before.iter().all(|&i| judgements[i].agrees());
+                    let (before, between) = self.graph.nearest_before(index, |i| taps[i].is_compared());
+                    let inputs_agree = before.iter().all(|&i| taps[i].agrees());
                     // A tap that was not compared on the way may have read it.
                     let hidden = |other| !between.is_empty() && other < index && self.graph.may_be_read_by_any(other);
                     let may_read = |&other: &usize| self.graph.may_read(index, other) || hidden(other);
@@ -33,7 +32,7 @@ impl ComparisonContext<'_> {
                 }
             })
         };
-        judgements.iter().enumerate().map(status).collect()
+        taps.iter().enumerate().map(status).collect()
     }
 
     pub(crate) fn tap_report(&self, index: usize, found: &TapJudgement, status: Status) -> TapReport {

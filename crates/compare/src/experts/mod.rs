@@ -46,7 +46,7 @@ fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &RowReadi
     if reading.is_as_it_stands {
         return Ok(());
     }
-    let (wanted, held) = (&site.reference, &site.candidate);
+    let (wanted, held) = (&site.reference_site, &site.candidate_site);
     let mut entries = Vec::new();
     for (block, pieces) in &reading.pieces {
         for (&expert, piece) in pieces.iter().filter(|(_, piece)| !piece.rows.is_empty()) {

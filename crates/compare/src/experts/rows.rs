@@ -21,8 +21,8 @@ pub struct ExpertRows {
 /// The same for one site of all layers and steps.
 #[derive(Debug)]
 pub struct SiteRows {
-    pub(super) reference: ReferenceSite,
-    pub(super) candidate: CandidateSite,
+    pub(super) reference_site: ReferenceSite,
+    pub(super) candidate_site: CandidateSite,
     pub(super) readings: Vec<RowReading>,
     /// For each reading, the first one that takes the same rows.
     first_equal: Vec<usize>,
@@ -82,15 +82,15 @@ impl ExpertRows {
             let first_equal = first_equal(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
             let knows_choices = choices.has_all(candidate_site.blocks().into_iter());
             let site = SiteRows {
-                reference: reference_site,
-                candidate: candidate_site,
+                reference_site,
+                candidate_site,
                 readings,
                 first_equal,
                 knows_choices,
                 group: 0,
                 taken: None,
             };
-            let SiteRows { reference: reference_site, candidate: candidate_site, readings, .. } = &site;
+            let SiteRows { reference_site, candidate_site, readings, .. } = &site;
             let evidence =
                 RowEvidence { reference, candidate, reference_site, candidate_site, choices: &choices, readings };
             all_votes.push(evidence.votes(site.first_equal.clone())?);
@@ -167,12 +167,18 @@ impl SiteRows {
         let mut found = Vec::new();
         for (block, pieces) in &self.readings[reading].pieces {
             for (&expert, piece) in pieces {
-                let Some(source) = self.candidate.source(block, expert).filter(|_| !piece.rows.is_empty()) else {
+                let Some(source) = self.candidate_site.source(block, expert).filter(|_| !piece.rows.is_empty()) else {
                     continue;
                 };
-                let place = Place { tap: expert_tap(block, expert, &self.reference.site), step: block.step };
+                let place = Place { tap: expert_tap(block, expert, &self.reference_site.site), step: block.step };
                 let positions = piece.positions.as_deref();
-                found.push(ExpertPiece { place, source, rows: &piece.rows, positions, width: self.reference.width() });
+                found.push(ExpertPiece {
+                    place,
+                    source,
+                    rows: &piece.rows,
+                    positions,
+                    width: self.reference_site.width(),
+                });
             }
         }
         found
@@ -181,10 +187,13 @@ impl SiteRows {
     /// The taps whose rows differ between readings; all taps where no reading is known.
     pub fn differing(&self) -> Vec<Place> {
         if self.readings.is_empty() {
-            let all =
-                self.reference.blocks.iter().flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
+            let all = self
+                .reference_site
+                .blocks
+                .iter()
+                .flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
             let place = |(block, expert): (&Block, usize)| Place {
-                tap: expert_tap(block, expert, &self.reference.site),
+                tap: expert_tap(block, expert, &self.reference_site.site),
                 step: block.step,
             };
             return all.map(place).collect();
@@ -202,8 +211,8 @@ impl SiteRows {
         if reading.is_as_it_stands {
             return None;
         }
-        let (first, form) = (self.candidate.first_name(&self.reference), reading.form.words());
-        Some(match &self.candidate {
+        let (first, form) = (self.candidate_site.first_name(&self.reference_site), reading.form.words());
+        Some(match &self.candidate_site {
             CandidateSite::Together(all) => {
                 let hold = if all.len() > 1 { format!("and {} more hold", all.len() - 1) } else { "holds".to_owned() };
                 format!("{first} {hold} the rows of all experts, {form}: those of each were taken by router_topk")
@@ -218,7 +227,7 @@ impl SiteRows {
 
     /// Whether one of its tensors holds rows of all experts.
     pub fn is_of_all_experts(&self) -> bool {
-        matches!(self.candidate, CandidateSite::Together(_))
+        matches!(self.candidate_site, CandidateSite::Together(_))
     }
 
     /// What to report where no reading is taken.
@@ -229,7 +238,7 @@ impl SiteRows {
             (false, true) => "nothing shows in which of several orders its rows stand",
         };
         let (first, what) = (
-            self.candidate.first_name(&self.reference),
+            self.candidate_site.first_name(&self.reference_site),
             if self.is_of_all_experts() { "all experts" } else { "an expert" },
         );
         format!("not read: {first}, which holds rows of {what}: {why}")

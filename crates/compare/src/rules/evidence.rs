@@ -17,18 +17,14 @@ use crate::tolerance::layout::ROTATION_ROOM;
 /// The reference's values, with every tap judged against them.
 pub(super) struct ReferenceWitness<'r, 'a> {
     context: &'r ComparisonContext<'a>,
-    judgements: &'r [TapJudgement],
+    taps: &'r [TapJudgement],
     /// The layout in which each tap agrees.
     agreeing: Vec<Option<Layout>>,
 }
 
 impl<'r, 'a> ReferenceWitness<'r, 'a> {
-    pub(super) fn new(context: &'r ComparisonContext<'a>, judgements: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
-        ReferenceWitness {
-            context,
-            judgements,
-            agreeing: judgements.iter().map(|here| agreeing_layout(here).cloned()).collect(),
-        }
+    pub(super) fn new(context: &'r ComparisonContext<'a>, taps: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
+        ReferenceWitness { context, taps, agreeing: taps.iter().map(|here| agreeing_layout(here).cloned()).collect() }
     }
 }
 
@@ -115,7 +111,7 @@ impl ReferenceWitness<'_, '_> {
     }
 
     fn is_compared(&self, index: usize) -> bool {
-        self.agreeing[index].is_some() || self.judgements[index].is_compared()
+        self.agreeing[index].is_some() || self.taps[index].is_compared()
     }
 
     /// The nearest compared taps after one.
@@ -127,8 +123,8 @@ impl ReferenceWitness<'_, '_> {
     fn remains_compared(&self, index: usize, resolved: &ResolvedClaims) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(LayoutEvidence::None) => false,
-            Some(LayoutEvidence::Against) => as_it_stands(&self.judgements[index]).is_compared(),
-            Some(LayoutEvidence::For) | None => self.judgements[index].is_compared(),
+            Some(LayoutEvidence::Against) => as_it_stands(&self.taps[index]).is_compared(),
+            Some(LayoutEvidence::For) | None => self.taps[index].is_compared(),
         }
     }
 

@@ -15,9 +15,9 @@ use crate::words::unravel;
 
 impl ComparisonContext<'_> {
     /// What to report where, behind attention, only position 0 is known; and whether the reference has more positions.
-    pub(crate) fn only_first_position(&self, judgements: &[TapJudgement]) -> Option<(String, bool)> {
+    pub(crate) fn only_first_position(&self, taps: &[TapJudgement]) -> Option<(String, bool)> {
         let ranges = self.ranges();
-        let judged = || judgements.iter().zip(self.graph.places()).filter_map(judged);
+        let judged = || taps.iter().zip(self.graph.places()).filter_map(judged);
         let all = judged().all(|(place, judged)| self.has_only_first_position(&ranges, place, judged));
         let mut later = judged().filter(|(place, _)| !is_by_position(place.tap)).peekable();
         let which = match (judged().next(), later.peek()) {

@@ -53,9 +53,9 @@ impl ComparisonContext<'_> {
             layers.entry((place.step, place.tap.layer)).or_default().push(index);
         }
         for layer in layers.values() {
-            let rows = |sites: &[Site], judgements: &[TapJudgement]| -> Vec<(usize, Layout)> {
+            let rows = |sites: &[Site], taps: &[TapJudgement]| -> Vec<(usize, Layout)> {
                 let here = layer.iter().filter(|&&i| is_at(&places[i], sites));
-                here.filter_map(|&i| Some((i, agreeing_layout(&judgements[i])?.clone()))).collect()
+                here.filter_map(|&i| Some((i, agreeing_layout(&taps[i])?.clone()))).collect()
             };
             let (queries, keys) = (rows(&QUERIES, draft), rows(&KEYS, draft));
             let unlike = queries.iter().any(|(_, q)| keys.iter().any(|(_, k)| q.rows() != k.rows()));
@@ -146,8 +146,8 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether the candidate holds the reference's numbers in any order: each of the reference's is among them.
-    fn has_its_values(&self, judgements: &[TapJudgement], index: usize) -> Result<bool, DumpError> {
-        let TapJudgement::Compared(judged) = &judgements[index] else { return Ok(false) };
+    fn has_its_values(&self, taps: &[TapJudgement], index: usize) -> Result<bool, DumpError> {
+        let TapJudgement::Compared(judged) = &taps[index] else { return Ok(false) };
         let (Some(ours), Some(theirs)) = self.both(self.graph.places()[index]) else { return Ok(false) };
         let sorted = |dump: &Dump, entry: &Entry| -> Result<Vec<f64>, DumpError> {
             let mut values: Vec<f64> =
@@ -171,8 +171,8 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
-    fn has_unknown_layout(&self, judgements: &[TapJudgement], index: usize) -> bool {
-        let TapJudgement::Compared(judged) = &judgements[index] else { return false };
+    fn has_unknown_layout(&self, taps: &[TapJudgement], index: usize) -> bool {
+        let TapJudgement::Compared(judged) = &taps[index] else { return false };
         let far = looks_misplaced(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
         if !far {
             return false;
@@ -233,7 +233,7 @@ pub(super) fn as_it_stands(found: &TapJudgement) -> TapJudgement {
 }
 
 /// The layouts that were applied, a line for each.
-pub(crate) fn undone_orders(judgements: &[TapJudgement]) -> Vec<String> {
-    let layouts: Vec<&Layout> = judgements.iter().filter_map(undone_layout).collect();
+pub(crate) fn undone_orders(taps: &[TapJudgement]) -> Vec<String> {
+    let layouts: Vec<&Layout> = taps.iter().filter_map(undone_layout).collect();
     layout_notes(&layouts, "reference")
 }

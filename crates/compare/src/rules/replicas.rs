@@ -14,9 +14,9 @@ use crate::words::number;
 
 impl ComparisonContext<'_> {
     /// Why a rank's dump seems to be missing, by what could not be judged: then the rest does not pass.
-    pub(crate) fn missing_rank(&self, judgements: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn missing_rank(&self, taps: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let places = self.graph.places().iter().zip(judgements).filter(|(_, here)| !here.is_compared());
+        let places = self.graph.places().iter().zip(taps).filter(|(_, here)| !here.is_compared());
         places.map(|(place, _)| *place).find_map(|place| {
             let alone = ranks.names().len() == 1;
             let reason = self
@@ -28,7 +28,7 @@ impl ComparisonContext<'_> {
     }
 
     /// A tap whose ranks hold different values of the whole shape that do not add up to the reference's: neither replicas nor a sum.
-    pub(crate) fn unlike_ranks(&self, judgements: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn unlike_ranks(&self, taps: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
         let describe = |(place, here): (&Place, &TapJudgement)| {
             let why = ranks.why_not_joined(place.tap, place.step).filter(|_| !here.is_compared())?;
@@ -45,7 +45,7 @@ impl ComparisonContext<'_> {
             };
             (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
         };
-        self.graph.places().iter().zip(judgements).find_map(describe)
+        self.graph.places().iter().zip(taps).find_map(describe)
     }
 
     /// Judges every replica other than the compared one, and describes those that differ.

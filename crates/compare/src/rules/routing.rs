@@ -81,20 +81,20 @@ impl ComparisonContext<'_> {
     }
 
     /// Why a run with tokens sent to other experts does not pass: what follows them was not compared.
-    pub(crate) fn behind_other_experts(&self, judgements: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn behind_other_experts(&self, taps: &[TapJudgement]) -> Option<String> {
         let reason =
-            |index: usize| if let TapJudgement::Unchecked(reason) = &judgements[index] { Some(reason) } else { None };
+            |index: usize| if let TapJudgement::Unchecked(reason) = &taps[index] { Some(reason) } else { None };
         let is_flip = |index: &usize| matches!(reason(*index), Some(Reason::OtherExperts { .. }));
-        let first = (0..judgements.len()).find(is_flip)?;
+        let first = (0..taps.len()).find(is_flip)?;
         let reached = self.graph.nearest_after(first, |_| false).1;
-        let is_lost = |&index: &usize| match &judgements[index] {
+        let is_lost = |&index: &usize| match &taps[index] {
             TapJudgement::Unchecked(reason) => matches!(reason, Reason::BehindOtherExperts(_)),
             TapJudgement::Compared(judged) => self.options.rows.is_none() && judged.positions.is_some(),
             _ => false,
         };
-        let agree = judgements.iter().filter(|here| here.agrees()).count();
+        let agree = taps.iter().filter(|here| here.agrees()).count();
         // Where nothing behind it was compared, nothing shows that it had no effect.
-        let is_harmless = reached.iter().any(|&index| judgements[index].agrees());
+        let is_harmless = reached.iter().any(|&index| taps[index].agrees());
         (!is_harmless || reached.iter().any(is_lost)).then(|| {
             format!(
                 "what was compared agrees ({agree} taps), but {}: {}; what follows cannot be compared from there on: replay judges it on the candidate's own inputs",

@@ -56,9 +56,9 @@ impl ComparisonContext<'_> {
     }
 
     /// The numbers of elements of those open taps of the reference from which no compared tap is computed.
-    fn unread_open_taps<'r>(&'r self, judgements: &'r [TapJudgement]) -> impl Iterator<Item = usize> + 'r {
+    fn unread_open_taps<'r>(&'r self, taps: &'r [TapJudgement]) -> impl Iterator<Item = usize> + 'r {
         let places = self.graph.places().iter().enumerate().filter(|(_, place)| place.tap.is_open());
-        let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| judgements[i].is_compared()).0.is_empty());
+        let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| taps[i].is_compared()).0.is_empty());
         ends.filter_map(|(_, place)| match self.both(*place) {
             (Some(ours), None) => Some(ours.shape.iter().product()),
             _ => None,
@@ -67,10 +67,9 @@ impl ComparisonContext<'_> {
 
     /// The names for which, by the candidate's own graph, all that is computed from them in that step was compared and agrees, or is itself such a name. A
     /// right choice shows nothing about the size of the scores it is made from.
-    fn names_with_right_readers(&self, step: u32, judgements: &[TapJudgement]) -> HashSet<&str> {
+    fn names_with_right_readers(&self, step: u32, taps: &[TapJudgement]) -> HashSet<&str> {
         let graph = self.recorded()[1].meta().graph.as_deref().unwrap_or_default();
-        let agreeing =
-            self.graph.places().iter().zip(judgements).filter(|(place, here)| place.step == step && here.agrees());
+        let agreeing = self.graph.places().iter().zip(taps).filter(|(place, here)| place.step == step && here.agrees());
         let agreeing: HashSet<Tap> = agreeing.map(|(place, _)| place.tap).filter(|tap| !is_choice(*tap)).collect();
         // For each name, how many operations read it and how many of these are right; readers come after what they read.
         let mut readers: HashMap<&str, (usize, usize)> = HashMap::new();

@@ -94,18 +94,18 @@ impl ComparisonContext<'_> {
     }
 
     /// Why a run in which all that was compared agrees does not pass.
-    pub(crate) fn not_passed(&self, judgements: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn not_passed(&self, taps: &[TapJudgement]) -> Option<String> {
         let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
             format!("what else was compared agrees, but {place}: {reason}")
         });
         doubt
-            .or_else(|| self.undeclared_padding(judgements))
-            .or_else(|| self.missing_rank(judgements))
-            .or_else(|| self.unlike_ranks(judgements))
-            .or_else(|| self.behind_other_experts(judgements))
-            .or_else(|| self.unmapped_taps(judgements))
-            .or_else(|| self.linked_inconclusive_taps(judgements))
+            .or_else(|| self.undeclared_padding(taps))
+            .or_else(|| self.missing_rank(taps))
+            .or_else(|| self.unlike_ranks(taps))
+            .or_else(|| self.behind_other_experts(taps))
+            .or_else(|| self.unmapped_taps(taps))
+            .or_else(|| self.linked_inconclusive_taps(taps))
     }
 
     /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or

@@ -93,7 +93,7 @@ impl ComparisonContext<'_> {
     /// Judges a router's choice by the scores it was made from.
     pub(crate) fn judge_choice(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
@@ -106,12 +106,12 @@ impl ComparisonContext<'_> {
             return if is_same { Ok(here) } else { self.in_another_order(place, judged) };
         }
         // Tokens behind one that went elsewhere read its result.
-        let first = self.flips(judgements).min_by_key(|(token, _)| *token);
+        let first = self.flips(taps).min_by_key(|(token, _)| *token);
         let is_before = |row: &usize| first.is_none_or(|(first, _)| MovedToken { step: place.step, row: *row } < first);
         let rows: Vec<usize> = other.into_iter().filter(is_before).collect();
         let Some(&row) = rows.first() else { return Ok(behind(first.map_or(index, |(_, at)| at), self)) };
         let begin = self.start(place.step);
-        let choice = match self.cause(judgements, index, &rows, [&ours, &theirs])? {
+        let choice = match self.cause(taps, index, &rows, [&ours, &theirs])? {
             ChoiceCause::Fault => {
                 let [reference, candidate] = [&ours, &theirs].map(|all| all[row].iter().copied().collect());
                 let difference = Difference::Choice { position: begin + row, reference, candidate };
@@ -125,10 +125,10 @@ impl ComparisonContext<'_> {
     }
 
     /// Choices that the candidate did not record and that depend on rounding, each with the judgement it gets where later taps do not agree.
-    pub(crate) fn undecided(&self, judgements: &[TapJudgement]) -> Result<Vec<(usize, TapJudgement)>, DumpError> {
+    pub(crate) fn undecided(&self, taps: &[TapJudgement]) -> Result<Vec<(usize, TapJudgement)>, DumpError> {
         let mut undecided = Vec::new();
         for (index, &place) in self.graph.places().iter().enumerate() {
-            let is_recorded = !matches!(judgements[index], TapJudgement::Unchecked(Reason::NotIn(Side::Candidate)));
+            let is_recorded = !matches!(taps[index], TapJudgement::Unchecked(Reason::NotIn(Side::Candidate)));
             if is_recorded || !is_choice(place.tap) {
                 continue;
             }
@@ -136,14 +136,14 @@ impl ComparisonContext<'_> {
             let Some(ours) = chosen(self.reference, &entry)? else { continue };
             let Some(scores) = self.scores(index, &ours)? else { continue };
             // Another choice follows from scores that are computed from wrong taps.
-            let (before, _) = self.graph.nearest_before(scores.at, |i| judgements[i].is_compared());
-            if before.iter().any(|&i| !judgements[i].agrees()) {
+            let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
+            if before.iter().any(|&i| !taps[i].agrees()) {
                 continue;
             }
             let requested = self.requested_rows(ours.len());
             let rows: Vec<usize> = match scores.are_ranked {
                 true => {
-                    let grid = self.with_noise(judgements, scores, 1.0);
+                    let grid = self.with_noise(taps, scores, 1.0);
                     requested.filter(|&row| !grid.is_clear(row, &ours[row])).collect()
                 }
                 // The choice depends on more than these scores: which tokens may go elsewhere is unknown.
@@ -182,8 +182,8 @@ impl ComparisonContext<'_> {
     }
 
     /// The first tokens of each place that were sent elsewhere, with no operation to blame.
-    pub(crate) fn flips(&self, judgements: &[TapJudgement]) -> impl Iterator<Item = (MovedToken, usize)> {
-        judgements.iter().enumerate().filter_map(|(at, here)| match here {
+    pub(crate) fn flips(&self, taps: &[TapJudgement]) -> impl Iterator<Item = (MovedToken, usize)> {
+        taps.iter().enumerate().filter_map(|(at, here)| match here {
             TapJudgement::Unchecked(Reason::OtherExperts { tokens, .. }) => {
                 let step = self.graph.places()[at].step;
                 Some((MovedToken { step, row: tokens.first()? - self.start(step) }, at))

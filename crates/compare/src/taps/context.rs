@@ -234,7 +234,7 @@ impl ComparisonContext<'_> {
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
     pub(crate) fn keys_not_compared(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         index: usize,
         before: &[usize],
         between: &[usize],
@@ -242,7 +242,7 @@ impl ComparisonContext<'_> {
         // A query, a product or a probability belongs to its own position only.
         let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
         let partial = |i: &usize| {
-            let some = matches!(&judgements[*i], TapJudgement::Compared(judged) if judged.positions.is_some());
+            let some = matches!(&taps[*i], TapJudgement::Compared(judged) if judged.positions.is_some());
             some && !own(self.graph.places()[*i].tap.site)
         };
         let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);

@@ -10,13 +10,13 @@ impl ComparisonContext<'_> {
     /// so that it is undecided. `before` are its inputs.
     pub(crate) fn passes_on_noise(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         before: &[usize],
         here: &Compared,
         noise: TapNoise,
     ) -> bool {
         let ratio = |compared: &Compared, noise: TapNoise| compared.judgement.size().unwrap_or(0.0) / noise.nmse;
-        let read = before.iter().filter_map(|&i| match &judgements[i] {
+        let read = before.iter().filter_map(|&i| match &taps[i] {
             TapJudgement::Compared(judged) => Some(ratio(judged, self.noise(self.graph.places()[i])?)),
             _ => None,
         });

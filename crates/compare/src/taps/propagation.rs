@@ -64,26 +64,26 @@ impl ComparisonContext<'_> {
     /// Judges a tap again that differs, or is far from its inputs: against the errors that its operation may have passed on from them.
     pub(crate) fn with_input_error(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
-        self.inheriting(judgements, index, here, false)
+        self.inheriting(taps, index, here, false)
     }
 
     /// The same for a tap whose layout is already known.
     pub(crate) fn with_input_error_as_stored(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
-        self.inheriting(judgements, index, here, true)
+        self.inheriting(taps, index, here, true)
     }
 
     fn inheriting(
         &self,
-        judgements: &[TapJudgement],
+        taps: &[TapJudgement],
         index: usize,
         here: TapJudgement,
         as_stored: bool,
@@ -95,31 +95,29 @@ impl ComparisonContext<'_> {
             _ => return Ok(here),
         };
         let (before, between) =
-            self.graph.nearest_before(index, |i| judgements.get(i).is_some_and(TapJudgement::is_compared));
-        let agree = before.iter().all(|&i| judgements[i].agrees());
+            self.graph.nearest_before(index, |i| taps.get(i).is_some_and(TapJudgement::is_compared));
+        let agree = before.iter().all(|&i| taps[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
         }
         // A second right run has already passed on such errors.
         if let Some(noise) = self.noise(self.graph.places()[index]) {
-            let passed_on = first.filter(|first| self.passes_on_noise(judgements, &before, first, noise));
+            let passed_on = first.filter(|first| self.passes_on_noise(taps, &before, first, noise));
             return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
         }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct =
-            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(judgements, index, &before, &between);
+            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(taps, index, &before, &between);
         let single_op = op_nmse(profile, place.tap.site).filter(|_| direct);
         let least = if direct { single_op } else { layer_nmse(profile) };
         let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
-        let leaps =
-            |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(judgements, &before, first, least));
+        let leaps = |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(taps, &before, first, least));
         if first.is_some_and(|first| !differs(first) && !leaps(first)) {
             return Ok(here);
         }
-        let reads = self.reads(judgements, &before)?;
+        let reads = self.reads(taps, &before)?;
         // A difference behind an inconclusive tap is inconclusive too, unless it has structure, or is far larger than that tap would explain.
-        let nmse =
-            |&i: &usize| if let Some(TapJudgement::Inconclusive(nmse)) = judgements.get(i) { *nmse } else { 0.0 };
+        let nmse = |&i: &usize| if let Some(TapJudgement::Inconclusive(nmse)) = taps.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
         let moved = self.weights_by_place(place)?;
         let judged = self.with_tap_judge(place, |as_recorded, own| {
@@ -134,7 +132,7 @@ impl ComparisonContext<'_> {
                 false => over_a_range(pair, own, &reads, profile),
             };
             if let ([x], true) = (&before[..], direct) {
-                let (x, layout) = (self.graph.places()[*x], found_layout(&judgements[*x]));
+                let (x, layout) = (self.graph.places()[*x], found_layout(&taps[*x]));
                 let passed_on = |x: &Pair<'_>, _| match (x.site(), pair.site(), self.graph.op(index)) {
                     (_, _, "rms_norm") => through_norm(x, pair),
                     (Site::Qk, Site::Scores, _) => through_mask(x, pair),
@@ -167,25 +165,18 @@ impl ComparisonContext<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from its inputs.
-    fn is_far_from_inputs(
-        &self,
-        judgements: &[TapJudgement],
-        before: &[usize],
-        compared: &Compared,
-        least: f64,
-    ) -> bool {
+    fn is_far_from_inputs(&self, taps: &[TapJudgement], before: &[usize], compared: &Compared, least: f64) -> bool {
         let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
-        let read =
-            before.iter().map(|&i| if let TapJudgement::Compared(read) = &judgements[i] { nmse(read) } else { 0.0 });
+        let read = before.iter().map(|&i| if let TapJudgement::Compared(read) = &taps[i] { nmse(read) } else { 0.0 });
         !before.is_empty() && nmse(compared) > least + read.fold(0.0, f64::max)
     }
 
     /// The taps at `places`, each with the metrics of the step that is furthest off.
-    fn reads(&self, judgements: &[TapJudgement], places: &[usize]) -> Result<Vec<InputTap>, DumpError> {
+    fn reads(&self, taps: &[TapJudgement], places: &[usize]) -> Result<Vec<InputTap>, DumpError> {
         let mut reads: Vec<InputTap> = Vec::new();
         for &i in places {
             // Expert numbers are not values that pass on an error.
-            let TapJudgement::Compared(judged) = &judgements[i] else { continue };
+            let TapJudgement::Compared(judged) = &taps[i] else { continue };
             if is_choice(self.graph.places()[i].tap) {
                 continue;
             }
