@@ -145,7 +145,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
             let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
             let of_all = match &report.arithmetic {
                 Some(_) => Some("another arithmetic of all products with weights".to_owned()),
-                None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
+                None => session.taps_rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
             };
             let parts: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
@@ -153,7 +153,7 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, ver
             for line in report.arithmetic.iter().flat_map(|other| &other.words) {
                 screen.line(&format!("  {line}"));
             }
-            for other in session.rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
+            for other in session.taps_rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
                 let what = other.cause.as_ref().map(cause::cause_text).unwrap_or_default();
                 screen.line(&format!("  {}: {what}", where_of(&other.taps)));
                 screen.line(&format!("    {}", cause::proof(other)));

@@ -60,7 +60,7 @@ impl CollectedTaps {
     ///
     /// # Errors
     /// When a tensor cannot be read.
-    pub(crate) fn absorb(
+    pub(crate) fn add_run(
         &mut self,
         run: &EngineRun,
         (tokens, last_step): (usize, u32),

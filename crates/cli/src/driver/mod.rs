@@ -155,7 +155,7 @@ impl Driver {
     ///
     /// # Errors
     /// When standard output cannot be written.
-    pub(crate) fn say(&self, text: &Screen) -> Result<()> {
+    pub(crate) fn print(&self, text: &Screen) -> Result<()> {
         if self.quiet { Ok(()) } else { crate::output::print(text.as_str()) }
     }
 

@@ -170,7 +170,7 @@ fn draw(screen: &mut Screen, map: &Map) {
     let top = map.rms.iter().flatten().flatten().copied().fold(0.0, f64::max);
     map.head.iter().for_each(|head| screen.line(&paint(DIM, &format!("         head {head}"))));
     for (row, cells) in map.rms.iter().enumerate() {
-        let cells: String = cells.iter().map(|cell| shade(*cell, top)).collect();
+        let cells: String = cells.iter().map(|cell| shade_character(*cell, top)).collect();
         screen.line(&format!("  {:>6} |{cells}|", row * map.positions_each));
     }
     let several = |count: usize| if count == 1 { String::new() } else { format!(", {count} together") };
@@ -187,7 +187,7 @@ fn draw(screen: &mut Screen, map: &Map) {
     ));
 }
 
-fn shade(rms: Option<f64>, top: f64) -> char {
+fn shade_character(rms: Option<f64>, top: f64) -> char {
     match rms {
         None => NOT_FINITE,
         Some(0.0) => NOTHING,
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn shades_tell_zero_small_large_and_not_finite_apart() {
         assert_eq!(
-            [Some(0.0), Some(1e-9), Some(5.0), Some(9.0), None].map(|v| shade(v, 9.0)),
+            [Some(0.0), Some(1e-9), Some(5.0), Some(9.0), None].map(|v| shade_character(v, 9.0)),
             [' ', '.', '*', '@', '!']
         );
     }

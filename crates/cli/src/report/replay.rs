@@ -325,7 +325,7 @@ impl WrongOperation {
 fn next(session: &ReplaySession) -> Option<String> {
     let groups = session.wrong_operations();
     let Some(group) = groups.iter().find(|group| group[0].is_blamed()).or(groups.first()) else {
-        let other = session.rounded_otherwise().next()?;
+        let other = session.taps_rounded_otherwise().next()?;
         return other
             .arithmetic
             .as_ref()

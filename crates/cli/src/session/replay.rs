@@ -223,13 +223,13 @@ impl ReplaySession {
     }
 
     /// What is rounded differently without a mistake.
-    pub(crate) fn rounded_otherwise(&self) -> impl Iterator<Item = &Finding> {
+    pub(crate) fn taps_rounded_otherwise(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.is_another_arithmetic())
     }
 
     /// Wrong operations, the same one of several layers together, except products in another arithmetic.
     pub(crate) fn wrong_operations(&self) -> Vec<Vec<&Replayed>> {
-        let in_it = |t: &Replayed| self.rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
+        let in_it = |t: &Replayed| self.taps_rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
         let mut groups = self.replay.wrong();
         groups.iter_mut().for_each(|group| group.retain(|t| !in_it(t)));
         groups.retain(|group| !group.is_empty());

@@ -12,7 +12,7 @@ use crate::tolerance::context::NEAR_UNIFORM;
 const SAMPLE: usize = 1 << 18;
 
 /// Warnings about the reference run.
-pub(crate) fn blind_spots(
+pub(crate) fn not_testable_warnings(
     reference: &Dump,
     candidate: &Dump,
     profile: Profile,

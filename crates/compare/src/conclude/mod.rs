@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_trace::{DumpError, Tap, split_stored_name};
 
-use crate::conclude::coverage::blind_spots;
+use crate::conclude::coverage::not_testable_warnings;
 use crate::conclude::verdict::partial_agreement;
 use crate::expert::is_of_expert;
 use crate::graph::Place;
@@ -25,7 +25,7 @@ impl ComparisonContext<'_> {
         let Attributed { taps: found, mut log, notes } = attributed;
         let status = self.statuses(&found);
         let mut warnings: Vec<Warning> = notes.into_iter().map(Warning::Note).collect();
-        warnings.extend(blind_spots(self.reference, self.candidate, self.options.profile, self.alignment())?);
+        warnings.extend(not_testable_warnings(self.reference, self.candidate, self.options.profile, self.alignment())?);
         let unknown = |(here, place): (&TapJudgement, &Place)| {
             here.is_compared() && !place.tap.is_open() && self.is_of_unknown_position(*place)
         };
@@ -53,7 +53,11 @@ impl ComparisonContext<'_> {
         }
         let (one_sided, unmapped) = self.names_not_reported(&taps);
         let verdict = self.verdict(&found, &taps, first.is_some());
-        let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(partial_agreement(&taps));
+        let notes = self
+            .amplified_rounding_note(&found)
+            .into_iter()
+            .chain(undone_orders(&found))
+            .chain(partial_agreement(&taps));
         let notes = notes.chain(self.only_first_position(&found).map(|(words, _)| words)).chain(self.taken_for_last());
         warnings.extend(notes.map(Warning::Note));
         let first = match first {

@@ -28,9 +28,9 @@ pub(super) fn check(
     if !tensor.keys_are_positions() {
         return Ok(found);
     }
-    match future(run, tensor)? {
+    match check_future_keys(run, tensor)? {
         Some(finding) => found.push(finding),
-        None => found.extend([own_key(run, tensor), one_key(tensor), uniform(run, tensor)].into_iter().flatten()),
+        None => found.extend([check_own_key(run, tensor), one_key(tensor), uniform(run, tensor)].into_iter().flatten()),
     }
     Ok(found)
 }
@@ -84,7 +84,7 @@ fn sums(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<Inspe
 
 /// Whether the mask came after the softmax: the recorded scores show it, or in every head only the last row sums to 1, where nothing is masked.
 fn is_masked_after_softmax(run: &InspectedDump<'_>, tensor: &TensorRows<'_>, sums: &[f64]) -> Result<bool, DumpError> {
-    if tensor.keys_are_positions() && behind(run, tensor)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
+    if tensor.keys_are_positions() && read_later_scores(run, tensor)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
         return Ok(true);
     }
     let queries = tensor.rows / tensor.heads.unwrap_or(1).max(1);
@@ -108,7 +108,7 @@ struct LaterKeyScores {
     softmaxed: bool,
 }
 
-fn behind(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<LaterKeyScores>, DumpError> {
+fn read_later_scores(run: &InspectedDump<'_>, seen: &TensorRows<'_>) -> Result<Option<LaterKeyScores>, DumpError> {
     let Some(entry) = run.find(Site::Scores, seen.place) else { return Ok(None) };
     let tensor = run.dump.read(entry)?;
     let values = tensor.values();
@@ -179,7 +179,7 @@ fn first_key_after(tensor: &TensorRows<'_>, row: usize) -> usize {
     tensor.position(row).map_or(usize::MAX, |position| position + 1)
 }
 
-fn future(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
+fn check_future_keys(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
     // In a padding query that sees no key, probs may be uniform over all keys, in every head.
     let even = |row: usize| tensor.row(row).all(|p| p == tensor.values.get(row * tensor.width));
     let queries = tensor.rows / tensor.heads.unwrap_or(1).max(1);
@@ -195,7 +195,7 @@ fn future(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<Ins
         return Ok(None);
     };
     let rows = mass.iter().filter(|m| **m > UNDERFLOW).count();
-    let behind = behind(run, tensor)?;
+    let behind = read_later_scores(run, tensor)?;
     let weak = behind.as_ref().and_then(|b| b.fill).filter(|fill| *fill > MASKED);
     let filled = weak.map_or(String::new(), |fill| format!("; their scores are {}", leak_text(fill)));
     let text = format!(
@@ -241,7 +241,7 @@ fn choosing<'a>(seen: &'a TensorRows<'_>) -> impl Iterator<Item = (usize, usize)
     (0..seen.rows).filter_map(choice).filter(|&(row, at)| at > 0 && seen.row(row).any(|p| p != 0.0))
 }
 
-fn own_key(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Option<InspectFinding> {
+fn check_own_key(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Option<InspectFinding> {
     let (mut rows, mut own) = (0, 0.0);
     for (row, at) in choosing(tensor) {
         rows += 1;

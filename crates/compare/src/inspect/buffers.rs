@@ -7,7 +7,7 @@ use firstdiff_trace::Site;
 use super::finding::{Certainty, InspectFinding};
 use super::seen::InspectedDump;
 use super::stream::{SUM, branch, input};
-use super::tally::{Summary, at, embedded};
+use super::tally::{Summary, at, embeddings_of_step};
 use crate::graph::Place;
 use crate::tolerance::inspect::{BRANCH_LOST, BY_CHANCE};
 
@@ -27,7 +27,8 @@ pub(super) fn find_shared_buffers(
     let still = |s: &Summary| matches!(s.place.tap.site, Site::H0 | Site::HAttn | Site::H);
     let skipped = by_hash.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
     let pairs = by_hash.values().flat_map(|group| group.windows(2));
-    let mut found: Vec<InspectFinding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
+    let mut found: Vec<InspectFinding> =
+        pairs.filter_map(|pair| check_equal_pair(run, pair[0], pair[1], skipped)).collect();
     let streams = by_hash.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
     let summed: BTreeSet<Place> = reported.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
     found.extend(streams.filter_map(|pair| find_unrecorded_sum(run, known, &summed, pair[0], pair[1])));
@@ -35,7 +36,7 @@ pub(super) fn find_shared_buffers(
     found
 }
 
-fn judged(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<InspectFinding> {
+fn check_equal_pair(run: &InspectedDump<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<InspectFinding> {
     let (sure, points) = meaning(run, one, other, skipped)?;
     let text = format!("equals {} bit for bit", one.place.tap);
     Some(InspectFinding::new(sure, SHARED, other.place, text).to(points).with_others([one.place.tap]))
@@ -144,5 +145,6 @@ fn other_token(run: &InspectedDump<'_>, known: &[Summary], step: u32) -> bool {
     if let (Some(now), Some(before)) = (run.tokens(step), run.tokens(step - 1)) {
         return now.last() != before.last();
     }
-    embedded(known, step).is_some_and(|now| last_step(known, now).is_some_and(|before| before.hash != now.hash))
+    embeddings_of_step(known, step)
+        .is_some_and(|now| last_step(known, now).is_some_and(|before| before.hash != now.hash))
 }

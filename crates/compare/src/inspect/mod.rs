@@ -92,7 +92,7 @@ fn place_of(entry: &Entry) -> Place {
 }
 
 /// How many token positions an entry holds, where its shape is the vocabulary's or has a batch axis of 1 before it.
-fn extent(entry: &Entry) -> Option<usize> {
+fn position_count(entry: &Entry) -> Option<usize> {
     let shape = seen::squeezed(entry);
     (shape.len() == entry.tap.site.axes().len()).then(|| shape[entry.tap.site.position_axis()])
 }

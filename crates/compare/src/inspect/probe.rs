@@ -4,7 +4,7 @@ use firstdiff_trace::{Entry, Site};
 
 use super::finding::{Certainty, InspectFinding};
 use super::seen::{InspectedDump, squeezed};
-use super::{extent, place_of};
+use super::{place_of, position_count};
 use crate::conclude::coverage::same_token;
 
 /// Notes on the tokens of the run.
@@ -57,7 +57,8 @@ pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
         "residual adds (no h_attn with attn_out)",
     );
     absent(has(Site::Logits), "logits");
-    let shapes: Vec<&Entry> = entries.iter().filter(|e| extent(e).is_none() && squeezed(e).len() != 2).collect();
+    let shapes: Vec<&Entry> =
+        entries.iter().filter(|e| position_count(e).is_none() && squeezed(e).len() != 2).collect();
     if let Some(first) = shapes.first() {
         unseen.push(format!(
             "rows of {} taps whose axes are not the vocabulary's (first {}, {:?})",
@@ -66,7 +67,7 @@ pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
             first.shape
         ));
     }
-    let elsewhere = |e: &&Entry| extent(e).is_some_and(|held| run.positions(e, held).is_none());
+    let elsewhere = |e: &&Entry| position_count(e).is_some_and(|held| run.positions(e, held).is_none());
     let is_counted = |e: &&Entry| run.start(e.step).is_some() && run.count(e.step).is_some();
     let (counted, lost): (Vec<&Entry>, Vec<&Entry>) = entries.iter().filter(elsewhere).partition(is_counted);
     let other = "of another number than the step has: other axes, or some of the positions alone (--rows)";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values, to_bf16, to_f16};
 
 use super::finding::Certainty;
-use super::{extent, place_of};
+use super::{place_of, position_count};
 use crate::graph::Place;
 
 /// A dump, and how many token positions each of its steps has.
@@ -94,7 +94,7 @@ impl<'a> InspectedDump<'a> {
 
     /// Whether the columns of an entry are the keys of all positions up to its last query.
     pub(super) fn keys_are_positions(&self, entry: &Entry) -> bool {
-        let positions = extent(entry).and_then(|held| self.positions(entry, held));
+        let positions = position_count(entry).and_then(|held| self.positions(entry, held));
         entry.shape.last().is_some_and(|&keys| ends_at(positions.as_deref(), keys))
     }
 
@@ -131,7 +131,7 @@ pub(super) fn sixteen_bits<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> b
 fn most_common_positions(entries: &[Entry]) -> Option<usize> {
     let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
     let in_shape = |e: &&Entry| e.shape.len() >= e.tap.site.axes().len();
-    for held in entries.iter().filter(in_shape).filter_map(extent) {
+    for held in entries.iter().filter(in_shape).filter_map(position_count) {
         *votes.entry(held).or_default() += 1;
     }
     votes.into_iter().max_by_key(|(held, votes)| (*votes, *held)).map(|(held, _)| held)

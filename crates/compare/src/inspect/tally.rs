@@ -147,7 +147,7 @@ pub(super) fn at(known: &[Summary], place: Place) -> Option<&Summary> {
 }
 
 /// The summary of a step's embeddings.
-pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
+pub(super) fn embeddings_of_step(known: &[Summary], step: u32) -> Option<&Summary> {
     at(known, Place { step, tap: Tap { layer: None, site: Site::H0 } })
 }
 

@@ -6,7 +6,7 @@ use firstdiff_trace::Site;
 
 use super::finding::{Certainty, InspectFinding};
 use super::seen::{InspectedDump, TensorRows};
-use super::tally::{Summary, ValueCounts, embedded};
+use super::tally::{Summary, ValueCounts, embeddings_of_step};
 use crate::graph::Place;
 use crate::tolerance::inspect::{ABSURD, BY_CHANCE, SAME_LOGITS, SAME_ROW};
 use crate::words::number;
@@ -20,11 +20,8 @@ pub(super) fn check(
     tally: &ValueCounts,
     known: &[Summary],
 ) -> Vec<InspectFinding> {
-    if tally.count == 0 {
-        return vec![InspectFinding::new(Certainty::Likely, "empty", tensor.place, "holds no element")];
-    }
-    if tally.all_zero() {
-        return all_zero(run, tensor, tally).into_iter().collect();
+    if let Some(findings) = check_empty_or_zero(run, tensor, tally) {
+        return findings;
     }
     let of_values = [not_finite(tensor, tally), check_magnitudes(tensor, tally), check_vanishing(run, tensor, tally)];
     let of_rows = [
@@ -46,27 +43,30 @@ pub(super) fn check_unknown_axes(
     tensor: &TensorRows<'_>,
     tally: &ValueCounts,
 ) -> Vec<InspectFinding> {
-    if tally.count == 0 {
-        return vec![InspectFinding::new(Certainty::Likely, "empty", tensor.place, "holds no element")];
-    }
-    let found = match tally.all_zero() {
-        true => vec![all_zero(run, tensor, tally)],
-        false => {
-            let constant_rows = tally.constant.then(|| constant(run, tensor, tally)).flatten();
-            vec![
-                not_finite(tensor, tally),
-                check_magnitudes(tensor, tally),
-                check_vanishing(run, tensor, tally),
-                constant_rows,
-            ]
-        }
-    };
-    let no_surer = |finding: InspectFinding| {
+    let findings = check_empty_or_zero(run, tensor, tally).unwrap_or_else(|| {
+        let constant = tally.constant.then(|| constant(run, tensor, tally)).flatten();
+        let of_values =
+            [not_finite(tensor, tally), check_magnitudes(tensor, tally), check_vanishing(run, tensor, tally)];
+        of_values.into_iter().flatten().chain(constant).collect()
+    });
+    let at_most_likely = |finding: InspectFinding| {
         let is_nan = finding.what == NOT_FINITE && tally.nan > 0;
         let sure = if is_nan || finding.sure == Certainty::Note { finding.sure } else { Certainty::Likely };
         InspectFinding { sure, ..finding }
     };
-    found.into_iter().flatten().map(no_surer).collect()
+    findings.into_iter().map(at_most_likely).collect()
+}
+
+/// The findings of a tensor that has no element, or only zeros; `None` for any other.
+fn check_empty_or_zero(
+    run: &InspectedDump<'_>,
+    tensor: &TensorRows<'_>,
+    tally: &ValueCounts,
+) -> Option<Vec<InspectFinding>> {
+    match tally.count {
+        0 => Some(vec![InspectFinding::new(Certainty::Likely, "empty", tensor.place, "holds no element")]),
+        _ => tally.all_zero().then(|| all_zero(run, tensor, tally).into_iter().collect()),
+    }
 }
 
 /// Keeps the first tap that is not finite, and counts the taps behind it that it spoilt.
@@ -92,7 +92,7 @@ fn may_be_masked(tensor: &TensorRows<'_>) -> bool {
 }
 
 /// How sure a finding is of values that no computation leaves. Many engines do not compute scores behind the query, and nothing reads what is there.
-fn of_numbers(tensor: &TensorRows<'_>, is_wrong: impl Fn(f64) -> bool) -> Certainty {
+fn certainty_of_bad_values(tensor: &TensorRows<'_>, is_wrong: impl Fn(f64) -> bool) -> Certainty {
     let unread = |row: usize| {
         let first = tensor.position(row).map_or(usize::MAX, |position| position + 1);
         tensor.row(row).take(first).all(|x| !is_wrong(x))
@@ -125,7 +125,7 @@ fn not_finite(tensor: &TensorRows<'_>, tally: &ValueCounts) -> Option<InspectFin
             "0/0 or inf-inf here, a weight read in the wrong type, or memory that nobody wrote (storage-type, mask-fill)"
         }
     };
-    let sure = of_numbers(tensor, |x| x.is_nan() || x == f64::INFINITY || (!masked && x.is_infinite()));
+    let sure = certainty_of_bad_values(tensor, |x| x.is_nan() || x == f64::INFINITY || (!masked && x.is_infinite()));
     let points = if sure == Certainty::Note { UNREAD } else { points };
     let finding = InspectFinding::new(sure, NOT_FINITE, tensor.place, text).to(points);
     Some(finding.number("nan", tally.nan as f64).number("inf", infinite as f64))
@@ -142,7 +142,7 @@ fn check_magnitudes(tensor: &TensorRows<'_>, tally: &ValueCounts) -> Option<Insp
         number(tensor.values.get(at)),
         tensor.index_in_words(at)
     );
-    let sure = of_numbers(tensor, |x| x.is_finite() && if masked { x > ABSURD } else { x.abs() > ABSURD });
+    let sure = certainty_of_bad_values(tensor, |x| x.is_finite() && if masked { x > ABSURD } else { x.abs() > ABSURD });
     let finding = InspectFinding::new(sure, "absurd-values", tensor.place, text).number("count", count as f64);
     Some(finding.to(match sure {
         Certainty::Note => UNREAD,
@@ -191,7 +191,7 @@ fn zero_rows(
     if rows.is_empty() || is_sparse(tensor) || tensor.width < 2 {
         return None;
     }
-    let embedded = embedded(known, tensor.place.step);
+    let embedded = embeddings_of_step(known, tensor.place.step);
     let padding = |row: &usize| embedded.is_some_and(|h0| h0.zero_rows.binary_search(row).is_ok());
     if tensor.site() != Site::H0 && rows.iter().all(padding) {
         return None;
@@ -286,7 +286,7 @@ fn check_equal_rows(
             finding.to("a stream in which the tokens drown").number("spread", tally.spread)
         });
     }
-    let embedded = embedded(known, tensor.place.step);
+    let embedded = embeddings_of_step(known, tensor.place.step);
     let attended = matches!(tensor.site(), Site::Context | Site::AttnOut | Site::AttnPostNorm);
     let sure = match (one_token(run, tensor), embedded.map(|h0| h0.alike)) {
         // Equal rows follow where all tokens are, or may be, the same.
@@ -316,7 +316,8 @@ fn check_copied_rows(
         return None;
     }
     // Tokens that were never trained may share a row of the embedding.
-    let embedded = embedded(known, tensor.place.step).filter(|h0| h0.rows == tensor.rows).map(|h0| &h0.row_hashes);
+    let embedded =
+        embeddings_of_step(known, tensor.place.step).filter(|h0| h0.rows == tensor.rows).map(|h0| &h0.row_hashes);
     let ids = run.tokens(tensor.place.step).filter(|ids| ids.len() == tensor.rows);
     let differ = |a: usize, b: usize| match (embedded, ids) {
         (Some(rows), _) => rows[a] != rows[b],

@@ -498,7 +498,7 @@ pub(crate) fn outcome_of(
         let (beyond, allowed) = (allowed.differs_from(), allowed.whole(profile));
         return Outcome::Differs(match balanced {
             Some(balanced) if nmse <= beyond => {
-                Difference::Balanced { nmse: balanced, allowed, heaviest: heaviest(pair, positions) }
+                Difference::Balanced { nmse: balanced, allowed, heaviest: largest_position(pair, positions) }
             }
             _ => Difference::Nmse { nmse, allowed },
         });
@@ -593,7 +593,7 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<
 }
 
 /// The position that has most of the reference's energy.
-fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
+fn largest_position(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
     let energy = |row: usize| positions[row].reference_rms().unwrap_or(0.0);
     pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
 }

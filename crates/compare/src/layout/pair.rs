@@ -307,7 +307,7 @@ impl<'a> Pair<'a> {
         if self.site == Site::Scores {
             let (reference, candidate) = self.span(range, &mut buffers);
             let (mut reference, mut candidate) = (reference.to_vec(), candidate.to_vec());
-            settle_masks(&mut reference, &mut candidate);
+            unify_masks(&mut reference, &mut candidate);
             return Metrics::of_f64(&reference, &candidate);
         }
         let mut whole = Metrics::default();
@@ -368,7 +368,7 @@ pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
 }
 
 /// Replaces masked values by -inf: on both sides that agrees and is in no sum, on one side it differs.
-fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
+fn unify_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
     let (top_r, top_c) = (top(reference), top(candidate));
@@ -459,7 +459,7 @@ mod tests {
     fn masks_agree_by_meaning() {
         let settle = |r: &[f64], c: &[f64]| {
             let (mut r, mut c) = (r.to_vec(), c.to_vec());
-            settle_masks(&mut r, &mut c);
+            unify_masks(&mut r, &mut c);
             Metrics::of_f64(&r, &c)
         };
         let ninf = f64::NEG_INFINITY;

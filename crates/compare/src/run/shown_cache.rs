@@ -87,7 +87,7 @@ impl RecordedTaps<'_> {
     }
 
     /// Keys or values of all positions up to the end of a step.
-    fn until(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
+    fn cached_until(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
         let mut all: Option<Ordered> = None;
         for number in 0..=step {
             let Some(next) = self.read(tap, number)? else { return Ok(None) };
@@ -146,7 +146,7 @@ impl RecordedTaps<'_> {
         for tap in stored.into_iter().flatten() {
             votes.add(self.rounded_to(tap)?);
         }
-        let mut shown = votes.most();
+        let mut shown = votes.majority();
         // An engine whose results are all such numbers works in that type: that is another profile.
         for tap in [Site::QRope, Site::H].into_iter().flat_map(|site| self.taps(site)) {
             if !shown.contains(&true) {
@@ -166,7 +166,8 @@ impl RecordedTaps<'_> {
         for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
             for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
                 let [left, kept, made] = parts.map(|site| Tap::layer(layer, site));
-                let (kept, left, made) = (self.until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
+                let (kept, left, made) =
+                    (self.cached_until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
                 let (Some(left), Some(kept), Some(made)) = (left, kept, made) else { continue };
                 let product = parts[2] == Site::Qk;
                 let nmse_with = |cache| nmse_with_rounded_cache(cache, product, &left, &kept, &made);
@@ -180,7 +181,7 @@ impl RecordedTaps<'_> {
                 votes.add(TYPES.map(vote));
             }
         }
-        Ok(votes.of_type.iter().any(|(_, all)| *all > 0).then(|| votes.most()))
+        Ok(votes.of_type.iter().any(|(_, all)| *all > 0).then(|| votes.majority()))
     }
 }
 
@@ -198,24 +199,30 @@ impl TypeVotes {
         }
     }
 
-    fn most(&self) -> [bool; TYPES.len()] {
+    fn majority(&self) -> [bool; TYPES.len()] {
         self.of_type.map(|(yes, all)| 2 * yes > all)
     }
 }
 
 /// NMSE of the recorded result against products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
-fn nmse_with_rounded_cache(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
+fn nmse_with_rounded_cache(
+    cache: Cache,
+    product: bool,
+    factor: &Ordered,
+    kept: &Ordered,
+    result: &Ordered,
+) -> Option<f64> {
     let [keys, groups, width] = kept.shape[..] else { return None };
-    let (heads, rows) = match (product, &left.shape[..]) {
+    let (heads, rows) = match (product, &factor.shape[..]) {
         (true, &[rows, heads, d]) if d == width && rows <= keys => (heads, rows),
         (false, &[heads, rows, columns]) if columns == keys && rows <= keys => (heads, rows),
         _ => return None,
     };
     let whole = if product { vec![heads, rows, keys] } else { vec![rows, heads * width] };
-    if groups == 0 || heads % groups != 0 || made.shape != whole {
+    if groups == 0 || heads % groups != 0 || result.shape != whole {
         return None;
     }
-    let (left, made) = (&left.values, &made.values);
+    let (left, made) = (&factor.values, &result.values);
     let mut kept = kept.values.clone();
     cache.round(&mut kept, width);
     let mut squares = Squares::default();

@@ -68,7 +68,7 @@ impl ComparisonContext<'_> {
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
-        self.inheriting(taps, index, here, false)
+        self.judge_with_inherited(taps, index, here, false)
     }
 
     /// The same for a tap whose layout is already known.
@@ -78,10 +78,10 @@ impl ComparisonContext<'_> {
         index: usize,
         here: TapJudgement,
     ) -> Result<TapJudgement, DumpError> {
-        self.inheriting(taps, index, here, true)
+        self.judge_with_inherited(taps, index, here, true)
     }
 
-    fn inheriting(
+    fn judge_with_inherited(
         &self,
         taps: &[TapJudgement],
         index: usize,
@@ -128,7 +128,7 @@ impl ComparisonContext<'_> {
             // In any order: inherited error depends only on the expected values.
             let Some(pair) = &pair.or_else(|| alignment.others().into_iter().next()) else { return Ok(None) };
             let mut inherited = match direct {
-                true => inherited(pair, &reads),
+                true => inherited_from(pair, &reads),
                 false => over_a_range(pair, own, &reads, profile),
             };
             if let ([x], true) = (&before[..], direct) {
@@ -197,7 +197,7 @@ impl ComparisonContext<'_> {
     }
 
     /// Describes where rounding has grown beyond the profile's own: smaller faults cannot show there.
-    pub(crate) fn amplified(&self, judgements: &[TapJudgement]) -> Option<String> {
+    pub(crate) fn amplified_rounding_note(&self, judgements: &[TapJudgement]) -> Option<String> {
         let inherited = |(i, here): (usize, &TapJudgement)| match here {
             TapJudgement::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
             _ => None,
@@ -223,7 +223,7 @@ fn unclear(judgement: &PairJudgement) -> TapJudgement {
 }
 
 /// The error that the operation which makes `out` may pass on from its `reads`.
-fn inherited(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
+fn inherited_from(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
     let total: f64 = reads.iter().map(InputTap::nmse).sum();
     if reads.is_empty() || !total.is_finite() {
         return Inherited::default();

@@ -6,7 +6,7 @@ use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
-use crate::render::table::{TableDetail, differing, fold_line, kind, step_lines};
+use crate::render::table::{TableDetail, differing_counts, fold_line, kind, step_lines};
 use crate::report::Alignment;
 
 /// The chunks of the two, and how many positions are compared.
@@ -78,7 +78,7 @@ pub fn mixed_cells(name: &str, taps: &[TapReport]) -> String {
         0 => String::new(),
         n => paint(DIM, &format!("; {n} unchecked")),
     };
-    format!("  {mark} {name:<32} {}; {agree} agree{unchecked}", differing(differ, own))
+    format!("  {mark} {name:<32} {}; {agree} agree{unchecked}", differing_counts(differ, own))
 }
 
 /// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.

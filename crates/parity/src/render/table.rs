@@ -196,7 +196,7 @@ pub fn kind(status: Status) -> u8 {
     }
 }
 
-fn mark(status: Status) -> String {
+fn status_mark(status: Status) -> String {
     match status {
         Status::Exact | Status::Rounding => paint(GOOD, "ok  "),
         Status::Diverged => paint(BAD, "DIFF"),
@@ -236,7 +236,7 @@ fn tap_line(tap: &TapReport) -> String {
         (true, Some(reason)) => paint(DIM, &format!("  ({reason})")),
         _ => String::new(),
     };
-    format!("  {} {name} {} {numbers}{undone}", mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
+    format!("  {} {name} {} {numbers}{undone}", status_mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
 }
 
 pub fn fold_line(name: &str, run: &[TapReport]) -> String {
@@ -246,7 +246,7 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
     let Some(first) = checked.first() else {
         return format!(
             "  {} {name:<32} {} unchecked: {}",
-            mark(Status::Unchecked),
+            status_mark(Status::Unchecked),
             taps_in_words(run.len()),
             reasons(&unchecked)
         );
@@ -267,13 +267,13 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
             _ => format!("{} agree, all exact", checked.len()),
         }
     } else {
-        differing(checked.len(), checked.iter().filter(|t| t.status == Status::Diverged).count())
+        differing_counts(checked.len(), checked.iter().filter(|t| t.status == Status::Diverged).count())
     };
-    format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
+    format!("  {} {name:<32} {what}{}", status_mark(status), paint(DIM, &missing))
 }
 
 /// How many differ, and of how many of them all compared inputs agree.
-pub fn differing(differ: usize, diverged: usize) -> String {
+pub fn differing_counts(differ: usize, diverged: usize) -> String {
     match diverged {
         0 => format!("{differ} differ"),
         all if all == differ => format!("{differ} diverged"),

@@ -110,7 +110,7 @@ impl EngineBisection {
     /// Aligns the engine's steps with a recorded reference by token position; returns whether they are other chunks of the same tokens.
     fn align_steps(&mut self, run: &EngineRun, tokens: Option<&[u32]>) -> Result<bool> {
         let mut look = CollectedTaps::new(self.driver.evidence.meta.clone());
-        look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
+        look.add_run(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
         let Aligned { reference, alignment, .. } =
             align(CellsOf::Both, self.reference.with_taps(&[])?, candidate, None)?;

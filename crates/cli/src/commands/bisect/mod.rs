@@ -117,13 +117,13 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     let reference = BisectReference::open(&args.reference, args.work.join("reference"))?;
     asking.open_work()?;
     let mut bisection = EngineBisection::new(args, reference, quiet);
-    bisection.say(&heading("reference", &bisection.args.reference, &bisection.driver))?;
+    bisection.print(&heading("reference", &bisection.args.reference, &bisection.driver))?;
     let outcome = bisection.drive()?;
     if !matches!(outcome, BisectionResult::Failed(_)) {
         bisection.driver.finish()?;
     }
     crate::render::json::to_file(json.as_deref(), &render::report(&bisection, &outcome), &inputs)?;
-    bisection.say(&render::answer(&bisection, &outcome))?;
+    bisection.print(&render::answer(&bisection, &outcome))?;
     match &outcome {
         BisectionResult::Answer(judged) => match &judged.report.verdict {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
@@ -178,15 +178,15 @@ impl EngineBisection {
         }
     }
 
-    fn say(&self, text: &crate::render::screen::Screen) -> Result<()> {
-        self.driver.say(text)
+    fn print(&self, text: &crate::render::screen::Screen) -> Result<()> {
+        self.driver.print(text)
     }
 
     /// Searches; if runs of an earlier start turn out to be of another engine, once more without them.
     fn drive(&mut self) -> Result<BisectionResult> {
         match self.driver.repeat_last_run()? {
             EarlierRuns::None => {}
-            EarlierRuns::Usable => self.say(&kept_runs_note(&self.driver))?,
+            EarlierRuns::Usable => self.print(&kept_runs_note(&self.driver))?,
             EarlierRuns::Useless(trust) => self.discard(trust)?,
             EarlierRuns::Failed(failure) => return Ok(BisectionResult::Failed(failure)),
         }
@@ -205,7 +205,7 @@ impl EngineBisection {
         self.reference.as_recorded();
         (self.cells, self.confirmed, self.asked_again, self.warnings) = Default::default();
         (self.tokens, self.last_step, self.engine_extent, self.full) = Default::default();
-        self.say(&kept_runs_note(&self.driver))
+        self.print(&kept_runs_note(&self.driver))
     }
 
     fn search(&mut self) -> Result<BisectionResult> {
@@ -237,7 +237,7 @@ impl EngineBisection {
             let written = self.written_places(&run);
             absent.extend(question.taps.iter().filter(|tap| !written.iter().any(|p| p.tap == **tap)));
             let wavering =
-                self.driver.evidence.absorb(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
+                self.driver.evidence.add_run(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
             self.driver.runs.push(RunSummary::new(&run, &put, why, written.into_iter().collect()));
             if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_earlier_runs()) {
                 return Ok(BisectionResult::Wavers(wavering.clone()));
@@ -267,7 +267,7 @@ impl EngineBisection {
         if let Some(last) = self.driver.runs.last_mut().filter(|last| last.result.is_empty()) {
             last.result = result;
             let line = run_line(count, last);
-            self.say(&line)?;
+            self.print(&line)?;
         }
         let mut confirmed = std::mem::take(&mut self.confirmed);
         let hopeless = matches!(report.verdict, Verdict::Incomparable(_))
@@ -402,8 +402,8 @@ impl EngineBisection {
         let noise = noise(self.choice.profile, self.size());
         let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(wavering) };
         let mut two = CollectedTaps::default();
-        two.absorb(run, self.engine_extent, &noise)?;
-        let earlier = two.absorb(&again, self.engine_extent, &noise)?;
+        two.add_run(run, self.engine_extent, &noise)?;
+        let earlier = two.add_run(&again, self.engine_extent, &noise)?;
         self.driver.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
         let reason = "the same question once more".to_owned();
         self.driver.runs.push(RunSummary {

@@ -90,7 +90,7 @@ impl SearchState<'_> {
 
     /// Whether the first wrong tap can be requested again at low cost.
     pub(crate) fn repeats_cheaply(&self, question: &Question) -> bool {
-        let cost = |tap: &Tap| self.cost(Place { step: question.steps.0, tap: *tap }, &question.rows);
+        let cost = |tap: &Tap| self.bytes_of_rows(Place { step: question.steps.0, tap: *tap }, &question.rows);
         question.taps.iter().map(cost).sum::<f64>() <= ALL_RUNS * self.share_base()
     }
 
@@ -183,7 +183,7 @@ impl SearchState<'_> {
         let judged = |i: usize| status.get(&self.graph.places()[i]).is_some_and(|s| s.agrees() || s.differs());
         let askable = |p: &Place| p.step == place.step && self.can_ask(*p);
         let (before, passed) = self.graph.nearest_before(suspect, judged);
-        let low = self.mark(&before, place);
+        let low = self.last_agreeing_values(&before, place);
         let within = |i: &usize| low.is_none_or(|low| *i >= low);
         let at = |i: usize| self.graph.places()[i];
         let layers_lie_between =
@@ -285,7 +285,7 @@ impl SearchState<'_> {
     }
 
     /// With an engine that writes all rows, values stand for the stream they are computed from: nothing before the last values that agree is checked.
-    fn mark(&self, before: &[usize], place: Place) -> Option<usize> {
+    fn last_agreeing_values(&self, before: &[usize], place: Place) -> Option<usize> {
         let at = |i: usize| self.graph.places()[i];
         let last = before.iter().rev().map(|&i| at(i)).find(|p| p.step == place.step && p.tap.site == Site::V)?;
         let stream = match last.tap.layer?.checked_sub(1) {
@@ -300,7 +300,7 @@ impl SearchState<'_> {
         self.full * (MANY_LAYERS / f64::from(self.layers.max(1))).max(1.0)
     }
 
-    fn cost(&self, place: Place, rows: &Rows) -> f64 {
+    fn bytes_of_rows(&self, place: Place, rows: &Rows) -> f64 {
         let bytes = (self.reference.elements(place, self.tokens) * self.evidence.dtype().size()) as f64;
         match (rows, place.step) {
             (Rows::List(list), 0) => bytes * list.len() as f64 / self.tokens.max(1) as f64,
@@ -312,14 +312,14 @@ impl SearchState<'_> {
     fn probes(&self, streams: &[Place], suspect: Place, rows: &Rows) -> Vec<Tap> {
         let stand_in = |stream: &Place| {
             let values = Place { tap: Tap::layer(stream.tap.layer.unwrap_or(0) + 1, Site::V), ..*stream };
-            let narrow = 2.0 * self.cost(values, rows) <= self.cost(*stream, rows);
+            let narrow = 2.0 * self.bytes_of_rows(values, rows) <= self.bytes_of_rows(*stream, rows);
             let is_before = || self.index(values) < self.index(suspect);
             let usable = self.reference.has(values) && !self.absent.contains(&values.tap) && is_before();
             (self.evidence.rows_ignored && narrow && usable && !self.covers(values, rows)).then_some(values)
         };
         let values: Vec<Place> = streams.iter().filter_map(stand_in).collect();
         let from = if values.is_empty() { streams } else { &values[..] };
-        let dearest = from.iter().map(|p| self.cost(*p, rows)).fold(1.0, f64::max);
+        let dearest = from.iter().map(|p| self.bytes_of_rows(*p, rows)).fold(1.0, f64::max);
         let cheap = (ONE_RUN * self.share_base() / dearest) as usize;
         let even = (f64::from(self.layers).sqrt().ceil() as usize).saturating_sub(1).max(1);
         let left = self.runs_left.saturating_sub(3).max(1) as f64;
@@ -341,7 +341,7 @@ impl SearchState<'_> {
         from.sort_by_key(|p| (p.tap.site != Site::HAttn, width(p)));
         let (mut taps, mut bytes) = (Vec::new(), 0.0);
         for place in from {
-            bytes += self.cost(place, rows);
+            bytes += self.bytes_of_rows(place, rows);
             let most = if place.step > 0 { ONE_STEP } else { ONE_RUN };
             if !taps.is_empty() && bytes > most * self.share_base() && self.runs_left > 2 {
                 break;
@@ -389,7 +389,7 @@ impl SearchState<'_> {
         // A wrong tap must be seen twice: asked for together with others, that costs no extra run.
         let again = |tap: Tap| tap == place.tap && !self.repeated(place);
         // The cost of a run that only repeats is reserved.
-        let repetition = if self.repeated(place) { 0.0 } else { self.cost(place, &self.rows(place, false)) };
+        let repetition = if self.repeated(place) { 0.0 } else { self.bytes_of_rows(place, &self.rows(place, false)) };
         let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64 + repetition);
         for (at, p) in list.into_iter().enumerate() {
             if taps.contains(&p.tap) || self.absent.contains(&p.tap) || !self.reference.has(p) {
@@ -398,7 +398,7 @@ impl SearchState<'_> {
             if !open(p.tap) && !again(p.tap) {
                 continue;
             }
-            let cost: f64 = steps.clone().map(|step| self.cost(Place { step, tap: p.tap }, &ALL)).sum();
+            let cost: f64 = steps.clone().map(|step| self.bytes_of_rows(Place { step, tap: p.tap }, &ALL)).sum();
             let last = self.runs_left < 2 && again(p.tap);
             if at < vital || last || bytes + cost <= ALL_RUNS * self.share_base() {
                 bytes += cost;

@@ -131,13 +131,15 @@ fn cost(screen: &mut Screen, bisection: &EngineBisection) {
     let count = bisection.driver.runs.len();
     let runs = if count == 1 { "1 run".to_owned() } else { format!("{count} runs") };
     let share = match bisection.full > 0.0 {
-        true => format!(": {:.2} % of a full dump ({})", 100.0 * share(bisection), in_bytes(bisection.full as u64)),
+        true => {
+            format!(": {:.2} % of a full dump ({})", 100.0 * share_of_bytes(bisection), in_bytes(bisection.full as u64))
+        }
         false => String::new(),
     };
     screen.line(&paint(DIM, &format!("{runs}, {}{share}", in_bytes(bisection.driver.evidence.bytes))));
 }
 
-fn share(bisection: &EngineBisection) -> f64 {
+fn share_of_bytes(bisection: &EngineBisection) -> f64 {
     bisection.driver.evidence.bytes as f64 / bisection.full
 }
 

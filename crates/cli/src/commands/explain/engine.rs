@@ -61,7 +61,7 @@ pub(crate) fn ask(args: &CandidateArgs, asking: &EngineOptions, quiet: bool) -> 
     });
     asking.open_work()?;
     let driver = Driver::new(asking, fed, quiet);
-    driver.say(&heading("model", &args.model, &driver))?;
+    driver.print(&heading("model", &args.model, &driver))?;
     let evidence = asking.work.join("evidence");
     let mut search = EngineSearch {
         driver,
@@ -72,7 +72,7 @@ pub(crate) fn ask(args: &CandidateArgs, asking: &EngineOptions, quiet: bool) -> 
     search.candidate.reading = ReadingArgs { partial: args.reading.partial, ..ReadingArgs::default() };
     match search.driver.repeat_last_run()? {
         EarlierRuns::None => {}
-        EarlierRuns::Usable => search.driver.say(&kept_runs_note(&search.driver))?,
+        EarlierRuns::Usable => search.driver.print(&kept_runs_note(&search.driver))?,
         EarlierRuns::Useless(trust) => search.discard(trust)?,
         EarlierRuns::Failed(failure) => bail!("{failure}"),
     }
@@ -103,7 +103,7 @@ fn other_run(candidate: &Path, wavering: &UnrepeatedTap) -> String {
 impl EngineSearch {
     fn discard(&mut self, why: KeptRunsCheck) -> Result<()> {
         self.driver.discard(why)?;
-        self.driver.say(&kept_runs_note(&self.driver))
+        self.driver.print(&kept_runs_note(&self.driver))
     }
 
     /// Asks run by run; returns the place where two runs differ, if there is one.
@@ -111,7 +111,7 @@ impl EngineSearch {
         (self.driver.absent, self.notes) = Default::default();
         if let Some(run) = given {
             let (own, bytes) = (self.extent(run), self.driver.evidence.bytes);
-            self.driver.evidence.absorb(run, own, |_, _| 0.0)?;
+            self.driver.evidence.add_run(run, own, |_, _| 0.0)?;
             // The engine did not write it in this start.
             self.driver.evidence.bytes = bytes;
         }
@@ -138,7 +138,7 @@ impl EngineSearch {
             let profile = self.candidate.profile.or(precision(&run.dump).ok().flatten()).unwrap_or(Profile::F32);
             let layers = question.taps.iter().filter_map(|tap| tap.layer).max().map_or(1, |last| last + 1);
             let noise = noise(profile, Extent { layers, positions: own.0 });
-            let wavering = self.driver.evidence.absorb(&run, own, noise)?;
+            let wavering = self.driver.evidence.add_run(&run, own, noise)?;
             let written = run.entries.iter().map(|entry| Place { step: entry.step, tap: entry.tap }).collect();
             self.driver.runs.push(RunSummary::new(&run, &question, why, written));
             if wavering.is_some() {
@@ -152,7 +152,7 @@ impl EngineSearch {
             if let Some(last) = self.driver.runs.last_mut() {
                 last.result = run_result(last, &report);
                 let line = run_line(count, last);
-                self.driver.say(&line)?;
+                self.driver.print(&line)?;
             }
             wanted = self.next_taps(&session);
             if wanted.is_none() {
