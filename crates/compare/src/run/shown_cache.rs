@@ -165,18 +165,18 @@ impl RecordedTaps<'_> {
         let Some(step) = self.largest_step() else { return Ok(None) };
         for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
             for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
-                let [left, kept, made] = parts.map(|site| Tap::layer(layer, site));
-                let (kept, left, made) =
-                    (self.cached_until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
-                let (Some(left), Some(kept), Some(made)) = (left, kept, made) else { continue };
+                let [factor, cached, result] = parts.map(|site| Tap::layer(layer, site));
+                let (cached, factor, result) =
+                    (self.cached_until(cached, step)?, self.read(factor, step)?, self.read(result, step)?);
+                let (Some(factor), Some(cached), Some(result)) = (factor, cached, result) else { continue };
                 let product = parts[2] == Site::Qk;
-                let nmse_with = |cache| nmse_with_rounded_cache(cache, product, &left, &kept, &made);
+                let nmse_with = |cache| nmse_with_rounded_cache(cache, product, &factor, &cached, &result);
                 let Some(without) = nmse_with(Cache::F32) else { continue };
                 // Written so that a NaN is evidence against it.
                 let comes_out = |nmse: f64| nmse <= PRODUCTS_COME_OUT && CACHE_TELLS * nmse <= without;
                 // Keys or values recorded as the cache holds them show nothing about products.
-                let width = kept.shape.last().copied().unwrap_or(1);
-                let is_cached_as = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
+                let width = cached.shape.last().copied().unwrap_or(1);
+                let is_cached_as = |cache: &Cache| !is_rounded(*cache, &cached.values, width);
                 let vote = |cache: Cache| Some(cache).filter(is_cached_as).map(|c| nmse_with(c).is_some_and(comes_out));
                 votes.add(TYPES.map(vote));
             }
@@ -204,15 +204,16 @@ impl TypeVotes {
     }
 }
 
-/// NMSE of the recorded result against products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
+/// NMSE of the recorded `result` against the product of `factor` and the `cached` tensor rounded to a type. `product`: of queries and keys, else of
+/// probabilities and values.
 fn nmse_with_rounded_cache(
     cache: Cache,
     product: bool,
     factor: &Ordered,
-    kept: &Ordered,
+    cached: &Ordered,
     result: &Ordered,
 ) -> Option<f64> {
-    let [keys, groups, width] = kept.shape[..] else { return None };
+    let [keys, groups, width] = cached.shape[..] else { return None };
     let (heads, rows) = match (product, &factor.shape[..]) {
         (true, &[rows, heads, d]) if d == width && rows <= keys => (heads, rows),
         (false, &[heads, rows, columns]) if columns == keys && rows <= keys => (heads, rows),
@@ -222,29 +223,29 @@ fn nmse_with_rounded_cache(
     if groups == 0 || heads % groups != 0 || result.shape != whole {
         return None;
     }
-    let (left, made) = (&factor.values, &result.values);
-    let mut kept = kept.values.clone();
-    cache.round(&mut kept, width);
+    let (factor, result) = (&factor.values, &result.values);
+    let mut rounded = cached.values.clone();
+    cache.round(&mut rounded, width);
     let mut squares = Squares::default();
-    let mut add = |own: f64, due: f64| {
-        squares.add(own, due);
+    let mut add = |recorded: f64, computed: f64| {
+        squares.add(recorded, computed);
     };
     for t in rows.saturating_sub(ROWS)..rows {
         // The rows are those of the last positions.
         let position = keys - rows + t;
         for h in 0..heads {
             let group = h / (heads / groups);
-            let row = |s: usize| &kept[(s * groups + group) * width..][..width];
+            let row = |s: usize| &rounded[(s * groups + group) * width..][..width];
             if product {
-                let q = &left[(t * heads + h) * width..][..width];
+                let q = &factor[(t * heads + h) * width..][..width];
                 (0..=position).for_each(|s| {
-                    add(made[(h * rows + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
+                    add(result[(h * rows + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
                 });
             } else {
-                let probs = &left[(h * rows + t) * keys..][..keys];
+                let probs = &factor[(h * rows + t) * keys..][..keys];
                 (0..width).for_each(|i| {
-                    let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
-                    add(made[(t * heads + h) * width + i], due);
+                    let computed = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
+                    add(result[(t * heads + h) * width + i], computed);
                 });
             }
         }
