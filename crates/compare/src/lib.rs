@@ -48,10 +48,10 @@ pub use experts::{
 };
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use inspect::{Certainty, FUTURE_ATTENDED, InspectFinding, Inspection, inspect};
+pub use judge::cached::beyond_the_profile;
+pub use judge::cached::move_towards;
 pub use judge::choice::{choice_margin, margin_of_best};
 pub use judge::inherited::Inherited;
-pub use judge::kept::beyond_the_profile;
-pub use judge::kept::move_towards;
 pub use judge::leak::Leak;
 pub use judge::tensor::{Difference, NotFinite, NotFiniteKind, Outcome, PairJudgement, Tolerance, judge, size_of};
 pub use layout::candidates::LayoutCandidates;

@@ -183,7 +183,7 @@ impl Metrics {
         self.is_equal() && !self.not_identical
     }
 
-    /// The same sums without the non-finite pairs: what is known beside the NaNs. Never a reason to pass.
+    /// The same sums without the non-finite pairs, to describe the rest of the tensor. They must never let a tap pass.
     pub fn finite_part(&self) -> Self {
         Self { len: self.moments.n, non_finite: NonFinite::default(), ..*self }
     }

@@ -14,7 +14,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, OpenOptions, Rows, Tap,
 use serde_json::{Value, json};
 
 use crate::driver::keeper::Keeper;
-use crate::driver::kept::KeptRun;
+use crate::driver::kept_runs::KeptRun;
 use crate::progress::Bar;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, shorten};

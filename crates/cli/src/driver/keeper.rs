@@ -193,7 +193,7 @@ mod plain {
 
     use super::*;
 
-    /// The engine itself: on this system nothing ends what it leaves.
+    /// The engine itself: on this system, processes that it leaves behind are not ended.
     pub(super) fn keeper(line: &str, folder: &Path) -> io::Result<Command> {
         let [out, err] = outputs(folder)?;
         let mut command = shell(OsStr::new(line));

@@ -3,7 +3,7 @@
 pub(crate) mod engine;
 pub(crate) mod evidence;
 pub(crate) mod keeper;
-pub(crate) mod kept;
+pub(crate) mod kept_runs;
 pub(crate) mod render;
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use firstdiff_trace::{DType, Meta, Tap};
 
 use crate::driver::engine::{Engine, EngineFailure, EngineRun, Question};
 use crate::driver::evidence::{CollectedTaps, size};
-use crate::driver::kept::{KeptRuns, KeptRunsCheck, compared};
+use crate::driver::kept_runs::{KeptRuns, KeptRunsCheck, compared};
 use crate::render::screen::Screen;
 
 /// How much two runs of one engine may differ and still be judged, as a share of a tap's tolerance.

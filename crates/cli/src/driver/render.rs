@@ -7,7 +7,7 @@ use firstdiff_trace::Tap;
 
 use crate::driver::engine::ANY_STEP;
 use crate::driver::evidence::UnrepeatedTap;
-use crate::driver::kept::KeptRunsCheck;
+use crate::driver::kept_runs::KeptRunsCheck;
 use crate::driver::{Driver, RunSummary};
 use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
 use crate::report::EngineRunReport;

@@ -12,8 +12,8 @@ use crate::report::{
     Compare, Conclusion, Diagnosis, EngineRunReport, Header, KeptRuns, Provenance, ReplayInputs, names,
 };
 use crate::session::cause::beside_another_arithmetic;
+use crate::session::next_taps::{dividing_taps, positions};
 use crate::session::replay::ReplaySession;
-use crate::session::wanted::{dividing_taps, positions};
 use crate::words::{layers_in_short, layers_of, shorten};
 
 /// The report of `firstdiff report`: where two runs diverge and, where the model is available, why.

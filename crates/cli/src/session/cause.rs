@@ -12,7 +12,7 @@ use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
 use crate::session::diagnosis::diagnosis_with_fix;
-use crate::session::given::{CandidateArgs, ReplayInput};
+use crate::session::input::{CandidateArgs, ReplayInput};
 use crate::session::source::Source;
 use crate::session::{ByModel, Session};
 use crate::words::shorten;

@@ -2,12 +2,12 @@
 
 pub(crate) mod cause;
 pub(crate) mod diagnosis;
-pub(crate) mod given;
+pub(crate) mod input;
 pub(crate) mod model;
+pub(crate) mod next_taps;
 pub(crate) mod own_program;
 pub(crate) mod replay;
 pub(crate) mod source;
-pub(crate) mod wanted;
 
 use anyhow::Result;
 use firstdiff_compare::{InReferenceOrder, TapReport};
@@ -20,7 +20,7 @@ pub(crate) use firstdiff_parity::session::{
 use firstdiff_trace::Cache;
 
 use crate::progress::Bar;
-use crate::session::given::model_profile as arithmetic_of;
+use crate::session::input::model_profile;
 
 /// The tools of this command: models, causes, and a progress bar.
 pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &run };
@@ -61,7 +61,7 @@ pub(crate) fn in_a_program<'a>(
         experts: &session.experts,
         padding: &session.padding,
         is_padded: session.is_padded,
-        profile: arithmetic_of(session.options.profile, Cache::F32),
+        profile: model_profile(session.options.profile, Cache::F32),
         cache: (session.options.cache, session.cache_shown_by().is_some()),
     }
 }

@@ -106,7 +106,7 @@ impl OwnProgram {
         (0..taps.len()).filter(takes_weights).map(place)
     }
 
-    /// Reports what the program does not compute, and withdraws findings about what it does on purpose.
+    /// Adds a finding for each tap that the program does not compute, and removes findings about values that the program computes itself.
     pub(crate) fn apply_to(&self, inspection: &mut Inspection) {
         // Whether queries see later keys is defined by the program.
         inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_computed_by_program(finding));

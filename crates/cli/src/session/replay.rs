@@ -8,7 +8,7 @@ use firstdiff_explain::explain::Finding;
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 
-use crate::session::given::ReplayInput;
+use crate::session::input::ReplayInput;
 use crate::words::{shorten, steps_in_words, taps_in_words};
 
 /// The note on tensors that are in a file and cannot be used in computations.

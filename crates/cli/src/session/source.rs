@@ -13,7 +13,7 @@ use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
 
 use crate::session::arithmetic::CoarserProfile;
-use crate::session::given::CandidateArgs;
+use crate::session::input::CandidateArgs;
 use crate::session::reading::TokenArgs;
 use crate::session::{Session, in_a_program, is_recorded};
 use crate::words::shorten;

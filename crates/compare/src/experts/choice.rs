@@ -76,7 +76,7 @@ impl ExpertChoice {
         rows
     }
 
-    /// Takes over the reference's places for tokens that go to the same experts.
+    /// Uses the reference's ranks of the experts for tokens that go to the same experts.
     fn use_ranks_of(&mut self, reference: &ExpertChoice) {
         let places = |choice: &ExpertChoice| {
             let mut places: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
@@ -117,7 +117,7 @@ impl ExpertChoice {
     }
 }
 
-/// The last axis, where there is more than one; a single axis may be that of the tokens.
+/// The extent of the last axis. `None` for a tensor of one axis, which may be the axis of the tokens.
 fn choices_per_token(entry: &Entry) -> Option<usize> {
     (entry.shape.len() > 1).then(|| entry.shape.last().copied()).flatten()
 }

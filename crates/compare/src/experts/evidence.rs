@@ -1,4 +1,4 @@
-//! Measures with the reference's rows in which form the candidate holds its rows of experts. Behind a fault no row is near any row of the reference, and
+//! Measures with the reference's rows in which form the candidate holds its rows of experts. After a fault no row is near any row of the reference, and
 //! nothing is decided.
 
 use std::rc::Rc;

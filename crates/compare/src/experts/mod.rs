@@ -41,7 +41,7 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
     Ok(rows)
 }
 
-/// Each expert's rows, in the reference's order, in place of what the candidate holds.
+/// Replaces the candidate's tensors by one tensor for each expert, with its rows in the reference's order.
 fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &RowReading) -> Result<(), DumpError> {
     if reading.is_as_it_stands {
         return Ok(());

@@ -39,7 +39,7 @@ pub struct Node {
     pub reads: Option<Vec<Tap>>,
 }
 
-/// Layers of which neither dump holds any tap, so that the graph has no place for them.
+/// Layers that the graph lacks, because neither dump has a tap of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnrecordedLayers {
     /// The last recorded layer before them.

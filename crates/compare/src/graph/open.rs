@@ -165,8 +165,8 @@ impl OpenTaps {
         taps.into_iter().map(|tap| self.node(tap)).collect()
     }
 
-    /// `nodes` with `more` inserted, which keep their order. Each goes behind all that it reads; else behind what was recorded last before it; else to the
-    /// end of its layer, or of all.
+    /// Inserts `more` into `nodes`; both keep their order. A new node comes after all that it reads; else after what was recorded last before it; else at
+    /// the end of its layer, or of the graph.
     fn insert(&self, nodes: Vec<Node>, more: Vec<Node>) -> Vec<Node> {
         let recorded = |tap: &Tap| self.recorded.get(tap).copied();
         // Counted from 1: what was recorded before all of them goes to 0.

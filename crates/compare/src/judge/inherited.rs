@@ -26,7 +26,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// From the largest NMSE that the `seen` runs would have written.
+    /// From the NMSE of the inputs (`read`) and the largest NMSE of a result that right runs were seen to make of it (`seen`).
     pub(crate) fn from_largest(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
         let expected_positions = positions.clone();
         Inherited {
@@ -39,7 +39,7 @@ impl Inherited {
         }
     }
 
-    /// Adds what may come from a tap that is itself inconclusive, with NMSE `nmse`: operations on the way may multiply it by up to `growth`.
+    /// Adds the error that may come from a tap that is itself inconclusive, with NMSE `nmse`: operations on the way may multiply it by up to `growth`.
     pub(crate) fn add_inconclusive(&mut self, nmse: f64, growth: f64) {
         self.read = self.read.max(nmse);
         self.max = self.max.max(growth * nmse);

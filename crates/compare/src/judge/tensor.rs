@@ -4,8 +4,8 @@ use std::fmt;
 
 use firstdiff_trace::{Cache, Site};
 
+use crate::judge::cached::judge_as_cached;
 use crate::judge::inherited::Inherited;
-use crate::judge::kept::judge_as_cached;
 use crate::judge::leak;
 use crate::judge::leak::{Leak, LeakedProbability};
 use crate::layout::pair::{Pair, by_position};

@@ -62,7 +62,7 @@ impl LayoutConvention {
         self.own_order && self.against_shape && self.rows.is_none()
     }
 
-    /// Whether both have the same order of axes and of rows.
+    /// Whether both have the same order of axes and the same order of rows.
     pub fn is_same_order(&self, other: &LayoutConvention) -> bool {
         self.order == other.order && self.rows == other.rows
     }

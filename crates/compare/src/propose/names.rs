@@ -97,7 +97,7 @@ struct NameMatch {
 }
 
 impl NameMatch {
-    /// The form and place that tensors of the same values share.
+    /// Whether the tensor holds one row, and the tap proposed for it: equal for tensors that can share one rule.
     fn claim(&self) -> (bool, Place) {
         (self.form == TensorForm::Row, self.place)
     }

@@ -34,7 +34,7 @@ impl ComparisonContext<'_> {
         })
     }
 
-    /// Doubts rotations of which only position 0 is known: every one is right there, so agreement shows nothing of the operation.
+    /// Makes rotations unchecked where only position 0 is known: there every rotation is right, so agreement proves nothing about the operation.
     pub(crate) fn doubt_rotations(&self, taps: &[TapJudgement]) -> RuleResult {
         let (ranges, more) = (self.ranges(), self.has_more());
         let rotated = |(place, _): &(Place, &Compared)| matches!(place.tap.site, Site::QRope | Site::KRope);

@@ -206,7 +206,7 @@ fn undone_layout(judgement: &TapJudgement) -> Option<&Layout> {
     }
 }
 
-/// A tap that agrees in a layout of which it is unknown whether it is the dump's.
+/// A tap that agrees in this layout, where nothing shows whether the dump has it.
 fn undecided_layout(layout: &Layout) -> TapJudgement {
     TapJudgement::Unchecked(Reason::Unconfirmed(layout.clone()))
 }

@@ -19,7 +19,7 @@ use crate::tolerance::context::WOULD_SHOW;
 use crate::tolerance::judge::MASKED;
 
 impl ComparisonContext<'_> {
-    /// Forgives scores that are right wherever the reference has any, where nothing is computed from the others; adds a note.
+    /// Accepts scores that are right wherever the reference does not mask them, if nothing is computed from the others; adds a note.
     pub(crate) fn forgive_masked_scores(&self, taps: &[TapJudgement]) -> RuleResult {
         let mut draft = RuleDraft::new(taps);
         let mut forgiven = Vec::new();

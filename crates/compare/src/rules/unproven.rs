@@ -108,8 +108,8 @@ impl ComparisonContext<'_> {
             .or_else(|| self.linked_inconclusive_taps(taps))
     }
 
-    /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or
-    /// more rounding than is known: undecidable.
+    /// Two inconclusive taps, one of which reads the other, where that is not chance. The error may be a small fault, or more rounding than was measured:
+    /// that cannot be decided.
     fn linked_inconclusive_taps(&self, judgements: &[TapJudgement]) -> Option<String> {
         let unclear: Vec<usize> = (0..judgements.len()).filter(|&index| judgements[index].is_unclear()).collect();
         let read =

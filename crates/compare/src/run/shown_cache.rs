@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap};
 
-use crate::judge::kept::is_rounded;
+use crate::judge::cached::is_rounded;
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::{are_all, squeezed};

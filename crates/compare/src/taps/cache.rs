@@ -3,7 +3,7 @@
 use firstdiff_trace::{Cache, Site, Tap};
 
 use crate::graph::Place;
-use crate::judge::kept::beyond_the_profile;
+use crate::judge::cached::beyond_the_profile;
 use crate::judge::tensor::Tolerance;
 use crate::taps::context::ComparisonContext;
 use crate::tolerance::cache_nmse;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_count};
 
 use crate::graph::Place;
-use crate::judge::kept::move_towards;
+use crate::judge::cached::move_towards;
 use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};

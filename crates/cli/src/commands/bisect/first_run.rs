@@ -68,7 +68,7 @@ impl EngineBisection {
             let BisectReference::Computed(computed) = &self.reference else { return Ok(()) };
             self.choice = match self.args.profile {
                 Some(asked) => ProfileChoice::by_user(asked),
-                None => crate::session::given::declared(&computed.model, &run.dump)?,
+                None => crate::session::input::declared(&computed.model, &run.dump)?,
             };
             self.cache =
                 self.args.cache.or(crate::session::declared_cache(&run.dump).ok().flatten()).unwrap_or_default();

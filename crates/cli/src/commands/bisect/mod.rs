@@ -22,7 +22,7 @@ use crate::commands::bisect::question::SearchState;
 use crate::commands::bisect::reference::BisectReference;
 use crate::driver::engine::{EngineFailure, EngineRun, Question};
 use crate::driver::evidence::{CollectedTaps, UnrepeatedTap, size};
-use crate::driver::kept::KeptRunsCheck;
+use crate::driver::kept_runs::KeptRunsCheck;
 use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
 use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
 use crate::output::Inputs;

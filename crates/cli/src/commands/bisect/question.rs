@@ -295,7 +295,7 @@ impl SearchState<'_> {
         self.graph.places().iter().position(|p| *p == Place { tap: stream, ..last })
     }
 
-    /// The number of bytes of which shares are taken.
+    /// The number of bytes that counts as a whole run when shares are computed.
     fn share_base(&self) -> f64 {
         self.full * (MANY_LAYERS / f64::from(self.layers.max(1))).max(1.0)
     }

@@ -6,7 +6,7 @@ use firstdiff_compare::{FirstDivergence, Place, Reason, Report, Status, TapRepor
 use firstdiff_trace::Tap;
 
 use crate::commands::bisect::{BisectionResult, EngineBisection};
-use crate::driver::kept::KeptRuns;
+use crate::driver::kept_runs::KeptRuns;
 use crate::driver::render::{in_bytes, nondeterminism_text, run_report};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
 use crate::report::{Bisect, BisectComparison, Compare, SeenWhole, Unrepeated, next_step};

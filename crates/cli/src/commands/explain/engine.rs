@@ -8,18 +8,18 @@ use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 
 use crate::driver::engine::{ANY_STEP, EngineFailure, EngineRun, Question};
 use crate::driver::evidence::UnrepeatedTap;
-use crate::driver::kept::KeptRunsCheck;
+use crate::driver::kept_runs::KeptRunsCheck;
 use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
 use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
 use crate::report;
 use crate::session::arithmetic::precision;
-use crate::session::given::CandidateArgs;
 use crate::session::incomplete::Incomplete;
+use crate::session::input::CandidateArgs;
 use crate::session::is_recorded;
+use crate::session::next_taps::{TapsToRecord, next_taps, outline_taps};
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
 use crate::session::source::taps_of;
-use crate::session::wanted::{TapsToRecord, next_taps, outline_taps};
 
 /// The most runs: the ends, the layers, one layer, the other layers of its kind, and the same for a second mistake and a third.
 const MOST_RUNS: usize = 10;
@@ -206,7 +206,7 @@ impl EngineSearch {
             engine: self.driver.engine.command.clone(),
             work: self.driver.work.to_string_lossy().into_owned(),
             runs: self.driver.runs.iter().map(crate::driver::render::run_report).collect(),
-            kept_runs: self.driver.kept_runs.as_ref().map(crate::driver::kept::KeptRuns::report),
+            kept_runs: self.driver.kept_runs.as_ref().map(crate::driver::kept_runs::KeptRuns::report),
             bytes: self.driver.evidence.bytes,
             not_written: self.driver.absent.iter().map(ToString::to_string).collect(),
             notes: self.notes.clone(),

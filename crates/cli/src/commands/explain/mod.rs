@@ -20,7 +20,7 @@ use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, CauseCertainty, Diagnosis, Explain, Explained, OfReference, ReplayInputs, Residual, Tried};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
-use crate::session::given::CandidateArgs;
+use crate::session::input::CandidateArgs;
 use crate::session::replay::ReplaySession;
 use crate::words::{safe, shorten, taps_in_words};
 

@@ -40,7 +40,7 @@ pub(crate) enum KeptRunsCheck {
 }
 
 impl KeptRuns {
-    /// `runs`, oldest first, of which one was made again.
+    /// The kept `runs`, oldest first; one of them was repeated.
     pub(crate) fn new(runs: &[KeptRun], trust: KeptRunsCheck) -> Option<KeptRuns> {
         let (first, last) = (runs.first()?, runs.last()?);
         Some(KeptRuns { count: runs.len(), from: first.made, to: last.made, trust })
