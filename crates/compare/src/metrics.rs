@@ -96,7 +96,7 @@ impl Metrics {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn of_f32(reference: &[f32], candidate: &[f32]) -> Self {
+    pub fn measure_f32(reference: &[f32], candidate: &[f32]) -> Self {
         Self::measure(Values::F32(reference), Values::F32(candidate))
     }
 
@@ -104,7 +104,7 @@ impl Metrics {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn of_f64(reference: &[f64], candidate: &[f64]) -> Self {
+    pub fn measure_f64(reference: &[f64], candidate: &[f64]) -> Self {
         Self::measure(Values::F64(reference), Values::F64(candidate))
     }
 
@@ -122,7 +122,7 @@ impl Metrics {
     ///
     /// # Panics
     /// If the lengths differ, or `row` is 0.
-    pub fn of_rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Self> {
+    pub fn measure_rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Self> {
         assert_eq!(reference.len(), candidate.len(), "metrics are of sequences of one length");
         stream::rows(reference, candidate, row)
     }

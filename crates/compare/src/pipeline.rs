@@ -124,7 +124,7 @@ impl InReferenceOrder<'_> {
     }
 }
 
-/// The graph of two dumps, without a model: see [`Graph::of_dumps`].
+/// The graph of two dumps, without a model: see [`Graph::from_dumps`].
 pub fn graph_of(reference: &Dump, candidate: &Dump) -> Graph {
-    Graph::of_dumps(reference, candidate, None)
+    Graph::from_dumps(reference, candidate, None)
 }

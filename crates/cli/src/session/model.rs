@@ -20,7 +20,7 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     let model = firstdiff_model::load(path)?;
     same_model(&model, &session.reference)
         .with_context(|| format!("{} is not of the model {}", session.reference.path().display(), path.display()))?;
-    session.graph = Graph::of_dumps(&session.reference, &session.candidate, Some(&nodes(&model)));
+    session.graph = Graph::from_dumps(&session.reference, &session.candidate, Some(&nodes(&model)));
     if !matches!(session.options.profile, Profile::F32) {
         let note = "tolerances are the table's; those of f32 alone are measured by running the model";
         session.warnings.push(format!("profile {}: {note}", session.options.profile));

@@ -73,17 +73,17 @@ const MAY_READ: usize = 64;
 impl Graph {
     /// The graph of two dumps: that of `model`, where there is one; else a dump's own graph; else the vocabulary's, a decoder with the layers and optional
     /// sites (QK-norm, sandwich norms, router) that occur. All other taps are placed in the order the dumps recorded them.
-    pub fn of_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
+    pub fn from_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
         let open = OpenTaps::shared_by(reference, candidate);
         let places = places(reference).chain(places(candidate));
-        let Some(nodes) = model else { return Graph::of_places(places, &open) };
+        let Some(nodes) = model else { return Graph::from_places(places, &open) };
         let steps: BTreeSet<u32> = places.map(|place| place.step).chain(open.steps()).chain([0]).collect();
-        Graph::of_steps(steps.into_iter().map(|step| (step, open.among(nodes.to_vec(), step))))
+        Graph::from_steps(steps.into_iter().map(|step| (step, open.among(nodes.to_vec(), step))))
     }
 
     /// The vocabulary's own graph of a decoder that has these places.
-    pub fn of_vocabulary(places: impl IntoIterator<Item = Place>) -> Graph {
-        Graph::of_places(places, &OpenTaps::default())
+    pub fn from_vocabulary(places: impl IntoIterator<Item = Place>) -> Graph {
+        Graph::from_places(places, &OpenTaps::default())
     }
 
     /// The graph of the same `nodes`, which stand in the order they are produced, in each of `steps`.
@@ -91,10 +91,10 @@ impl Graph {
     /// Decode steps read the keys and values of every step before them. Reads of taps that no earlier node produces are
     /// left out.
     pub fn new(nodes: &[Node], steps: impl IntoIterator<Item = u32>) -> Graph {
-        Graph::of_steps(steps.into_iter().map(|step| (step, nodes.to_vec())))
+        Graph::from_steps(steps.into_iter().map(|step| (step, nodes.to_vec())))
     }
 
-    fn of_places(places: impl IntoIterator<Item = Place>, open: &OpenTaps) -> Graph {
+    fn from_places(places: impl IntoIterator<Item = Place>, open: &OpenTaps) -> Graph {
         let mut steps: BTreeMap<u32, BTreeSet<u32>> = open.steps().map(|step| (step, BTreeSet::new())).collect();
         let (mut sites, mut inner) = (BTreeSet::new(), BTreeSet::new());
         for place in places {
@@ -107,7 +107,7 @@ impl Graph {
         let is_other = |layer: u32| !inner.contains(&layer) && open.has_layer(layer);
         let nodes =
             |(&step, layers)| (step, open.among(open.complete(vocabulary::decoder(layers, &sites, is_other)), step));
-        let mut graph = Graph::of_steps(steps.iter().map(nodes));
+        let mut graph = Graph::from_steps(steps.iter().map(nodes));
         // The layers of named stacks are those of the model, where no others occur.
         let are_layers = |layers: &BTreeSet<u32>| !layers.is_empty() || !open.has_named_stacks();
         let steps = steps.iter().filter(|(_, layers)| are_layers(layers));
@@ -115,7 +115,7 @@ impl Graph {
         graph
     }
 
-    fn of_steps(steps: impl IntoIterator<Item = (u32, Vec<Node>)>) -> Graph {
+    fn from_steps(steps: impl IntoIterator<Item = (u32, Vec<Node>)>) -> Graph {
         let mut graph = Graph {
             unrecorded: Vec::new(),
             places: Vec::new(),
@@ -284,7 +284,7 @@ mod tests {
 
     fn graph(steps: u32) -> Graph {
         let taps = ["h0", "layers.0.q", "layers.1.h", "logits"].map(|t| t.parse().unwrap());
-        Graph::of_vocabulary((0..steps).flat_map(|step| taps.map(|tap| Place { step, tap })))
+        Graph::from_vocabulary((0..steps).flat_map(|step| taps.map(|tap| Place { step, tap })))
     }
 
     fn index(graph: &Graph, step: u32, tap: &str) -> usize {
@@ -321,6 +321,6 @@ mod tests {
     #[test]
     fn a_layer_number_costs_nothing() {
         let tap = "layers.4000000000.q".parse().unwrap();
-        assert!(Graph::of_vocabulary([Place { step: 4_000_000_000, tap }]).places().len() < 40);
+        assert!(Graph::from_vocabulary([Place { step: 4_000_000_000, tap }]).places().len() < 40);
     }
 }

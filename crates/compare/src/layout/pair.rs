@@ -289,7 +289,7 @@ impl<'a> Pair<'a> {
             return Vec::new();
         }
         if self.site != Site::Scores && self.reference.map.is_none() && self.candidate.map.is_none() {
-            return Metrics::of_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
+            return Metrics::measure_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
         }
         (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
     }
@@ -308,12 +308,12 @@ impl<'a> Pair<'a> {
             let (reference, candidate) = self.span(range, &mut buffers);
             let (mut reference, mut candidate) = (reference.to_vec(), candidate.to_vec());
             unify_masks(&mut reference, &mut candidate);
-            return Metrics::of_f64(&reference, &candidate);
+            return Metrics::measure_f64(&reference, &candidate);
         }
         let mut whole = Metrics::default();
         for from in range.clone().step_by(BLOCK) {
             let (reference, candidate) = self.span(from..(from + BLOCK).min(range.end), &mut buffers);
-            whole = whole.merge(Metrics::of_f64(reference, candidate));
+            whole = whole.merge(Metrics::measure_f64(reference, candidate));
         }
         whole
     }
@@ -460,7 +460,7 @@ mod tests {
         let settle = |r: &[f64], c: &[f64]| {
             let (mut r, mut c) = (r.to_vec(), c.to_vec());
             unify_masks(&mut r, &mut c);
-            Metrics::of_f64(&r, &c)
+            Metrics::measure_f64(&r, &c)
         };
         let ninf = f64::NEG_INFINITY;
         assert!(settle(&[1.0, f64::from(f32::MIN)], &[1.0, ninf]).is_equal());

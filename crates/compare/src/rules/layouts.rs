@@ -167,7 +167,7 @@ impl ComparisonContext<'_> {
             theirs[at + skipped]
         });
         let nearest: Vec<f64> = nearest.collect();
-        Ok(Metrics::of_f64(&ours, &nearest).nmse().is_some_and(|nmse| nmse <= judged.judgement.own))
+        Ok(Metrics::measure_f64(&ours, &nearest).nmse().is_some_and(|nmse| nmse <= judged.judgement.own))
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.

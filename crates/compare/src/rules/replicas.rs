@@ -41,7 +41,7 @@ impl ComparisonContext<'_> {
                     (reference.values().to_f64(), rank_tensors.iter().map(|(_, tensor)| tensor.values()));
                 let parts: Vec<_> = parts.collect();
                 let sums: Vec<f64> = (0..due.len()).map(|i| parts.iter().map(|part| part.get(i)).sum()).collect();
-                Metrics::of_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
+                Metrics::measure_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
             };
             (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
         };

@@ -59,7 +59,7 @@ fn by_embeddings(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError
 
 /// Whether two embeddings belong to one token; `None` where one is not finite, or all zeros, and so belongs to none.
 pub(crate) fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
-    let metrics = Metrics::of_f64(ours, theirs);
+    let metrics = Metrics::measure_f64(ours, theirs);
     let size = |rms: Option<f64>| rms.is_some_and(|rms| rms > 0.0);
     if !metrics.is_finite() || !size(metrics.reference_rms()) || !size(metrics.candidate_rms()) {
         return None;
@@ -108,7 +108,7 @@ pub(crate) fn is_made_of_taps(dump: &Dump) -> bool {
 }
 
 fn nmse(ours: &[f64], theirs: &[f64]) -> Option<f64> {
-    (ours.len() == theirs.len()).then(|| Metrics::of_f64(ours, theirs).nmse()).flatten()
+    (ours.len() == theirs.len()).then(|| Metrics::measure_f64(ours, theirs).nmse()).flatten()
 }
 
 fn is_same(nmse: Option<f64>) -> bool {

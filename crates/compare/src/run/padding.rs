@@ -151,7 +151,10 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
             looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
         let nmse_at = |from: usize| {
             let rows_here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
-            Metrics::of_f64(&reference_rows, &rows_here).nmse().filter(|nmse| nmse.is_finite()).unwrap_or(f64::INFINITY)
+            Metrics::measure_f64(&reference_rows, &rows_here)
+                .nmse()
+                .filter(|nmse| nmse.is_finite())
+                .unwrap_or(f64::INFINITY)
         };
         let ends = [nmse_at(0), nmse_at(all - count)];
         if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| nmse_at(from) < SAME_TOKENS) {

@@ -108,7 +108,7 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     }
     let distance = |a: usize, b: usize| {
         let is_same = token(&ours[a], &theirs[b]) == Some(Prompt::Same);
-        is_same.then(|| Metrics::of_f64(&ours[a], &theirs[b]).nmse().unwrap_or(f64::INFINITY))
+        is_same.then(|| Metrics::measure_f64(&ours[a], &theirs[b]).nmse().unwrap_or(f64::INFINITY))
     };
     let counts = [ours.len(), theirs.len()];
     let ids = [0, 1].map(|side| ids[side].filter(|ids| ids.len() == counts[side]));
@@ -132,7 +132,7 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
         else {
             continue;
         };
-        let off = |a: &[Vec<f64>], b: &[Vec<f64>]| Metrics::of_f64(&a.concat(), &b.concat()).nmse();
+        let off = |a: &[Vec<f64>], b: &[Vec<f64>]| Metrics::measure_f64(&a.concat(), &b.concat()).nmse();
         let behind = off(&ours[n.saturating_sub(m)..], &theirs[m.saturating_sub(n)..]);
         let alone = if m > n { off(&ours[..1], &theirs[..1]) } else { Some(0.0) };
         let Some((behind, alone)) = behind.zip(alone) else { return Ok(false) };

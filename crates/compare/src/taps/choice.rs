@@ -175,7 +175,7 @@ impl ComparisonContext<'_> {
         let values =
             held.map(|entry| self.reference.read(&entry).map(|tensor| tensor.values().to_f64())).transpose()?;
         let values = values.unwrap_or_default();
-        let metrics = Metrics::of_f64(&values, &values);
+        let metrics = Metrics::measure_f64(&values, &values);
         let judgement =
             PairJudgement { outcome: Outcome::Rounding, metrics, balanced: None, ..compared.judgement.clone() };
         Ok(TapJudgement::from(Compared { judgement, ..compared.clone() }))

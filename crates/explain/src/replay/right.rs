@@ -99,7 +99,7 @@ pub(crate) fn compared(
 ) -> (PairJudgement, Vec<usize>) {
     let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::rounding_only(allowed)), pair.shape().to_vec());
     paired(site, reference, candidate, judged).unwrap_or_else(|| {
-        let (metrics, outcome) = (Metrics::of_f64(&[], &[]), Outcome::Inconclusive);
+        let (metrics, outcome) = (Metrics::measure_f64(&[], &[]), Outcome::Inconclusive);
         let judgement =
             PairJudgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
         (judgement, Vec::new())
