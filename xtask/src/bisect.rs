@@ -1,7 +1,7 @@
 //! Bisects two dumps: prints the layer and the tap that `firstdiff::bisect` finds.
 
 use anyhow::Result;
-use firstdiff::Judged;
+use firstdiff::Comparison;
 use firstdiff::PairArgs;
 use firstdiff::bisect::bisect;
 use firstdiff::output::{exit_code, print};
@@ -19,7 +19,7 @@ pub(crate) fn run(args: PairArgs) -> Result<u8> {
     }
     print("\n")?;
     let code = exit_code(&bisection.report.verdict);
-    let judged = Judged { session, report: bisection.report, why: None, recorder_gives: None };
+    let judged = Comparison { session, report: bisection.report, why: None, recorder_gives: None };
     print(render(&judged, Detail::Folded).as_str())?;
     Ok(code)
 }

@@ -8,7 +8,7 @@ use firstdiff::commands::dump::{DumpArgs, dump};
 use firstdiff::compare::Profile;
 use firstdiff::output::{PARITY, print};
 use firstdiff::trace::Dump;
-use firstdiff::{Judged, Session};
+use firstdiff::{Comparison, Session};
 
 pub(crate) fn run(update: bool) -> Result<u8> {
     let fixtures = crate::root()?.join("fixtures");
@@ -34,7 +34,7 @@ fn golden(fixtures: &Path, name: &str) -> Option<std::path::PathBuf> {
     forms.into_iter().find(|path| path.exists())
 }
 
-fn judge(model: &Path, golden: &Path, profile: Profile) -> Result<Judged> {
+fn judge(model: &Path, golden: &Path, profile: Profile) -> Result<Comparison> {
     let meta = Dump::open(golden)?.meta().clone();
     let ids = |tokens: Option<Vec<i64>>| {
         tokens.unwrap_or_default().into_iter().filter_map(|t| u32::try_from(t).ok()).collect()
@@ -57,14 +57,14 @@ fn judge(model: &Path, golden: &Path, profile: Profile) -> Result<Judged> {
     Session::open(golden, &output, Some(Profile::F32), None)?.run()
 }
 
-fn settle(judged: &Judged, baseline: &Path, update: bool) -> Result<u8> {
+fn settle(judged: &Comparison, baseline: &Path, update: bool) -> Result<u8> {
     let name = baseline.file_stem().unwrap_or_default().to_string_lossy();
     let worst = judged.report.taps.iter().filter_map(|t| t.metrics?.nmse()).fold(0.0, f64::max);
     if update {
         std::fs::create_dir_all(baseline.parent().unwrap_or(Path::new(".")))?;
         std::fs::write(
             baseline,
-            Baseline::of(&judged.report, firstdiff::baseline::Accepted::default())?.to_text(judged),
+            Baseline::from_report(&judged.report, firstdiff::baseline::Accepted::default())?.to_text(judged),
         )?;
     }
     let regressions = Baseline::read(baseline)?.regressions(&judged.report);

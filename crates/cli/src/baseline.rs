@@ -11,7 +11,7 @@ use firstdiff_compare::{Place, Reason, Report, Status, TapReport};
 use firstdiff_trace::{FileError, Tap, read_regular};
 use serde::Serialize;
 
-use crate::session::Judged;
+use crate::session::Comparison;
 
 /// A tap is worse than its baseline when its NMSE is this many times what it was: other processors round differently.
 pub const ROOM: f64 = 4.0;
@@ -38,7 +38,7 @@ const NEGLIGIBLE: f64 = 0.01;
 /// The contents of a baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
-    taps: BTreeMap<Place, Was>,
+    taps: BTreeMap<Place, BaselineEntry>,
     profile: String,
     /// Token positions of each step, where the two runs have different chunks: a step's number then means these.
     cells: Option<Vec<usize>>,
@@ -59,7 +59,7 @@ pub struct Accepted {
 
 impl Accepted {
     /// From the user's words, each made one line.
-    pub fn told(by: Option<&str>, because: Option<&str>) -> Accepted {
+    pub fn new(by: Option<&str>, because: Option<&str>) -> Accepted {
         let line = |text: &str| Some(on_a_line(text)).filter(|text| !text.is_empty());
         Accepted { by: by.and_then(line), because: because.and_then(line) }
     }
@@ -80,7 +80,7 @@ fn on_a_line(text: &str) -> String {
 
 /// A tap as the baseline has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Was {
+struct BaselineEntry {
     nmse: f64,
     /// Whether it was compared at some of its positions only.
     part: bool,
@@ -94,7 +94,7 @@ pub struct Regression {
     /// The tap.
     pub place: Place,
     /// NMSE by the baseline.
-    pub was: Option<f64>,
+    pub baseline_nmse: Option<f64>,
     /// NMSE now, where it could be compared.
     pub now: Option<f64>,
     /// What is wrong.
@@ -115,17 +115,17 @@ impl Baseline {
     ///
     /// # Errors
     /// When a tap that differs is not finite: no later run could be compared with that.
-    pub fn of(report: &Report, accepted: Accepted) -> Result<Baseline> {
+    pub fn from_report(report: &Report, accepted: Accepted) -> Result<Baseline> {
         let mut taps = BTreeMap::new();
         for tap in report.taps.iter().filter(|t| t.status.agrees() || t.status.differs()) {
             let nmse = tap.size().filter(|nmse| nmse.is_finite());
             let part = tap.positions.is_some();
             match (nmse, tap.status.differs()) {
                 (Some(nmse), false) => {
-                    taps.insert(tap.place, Was { nmse, part, differed: None });
+                    taps.insert(tap.place, BaselineEntry { nmse, part, differed: None });
                 }
                 (Some(nmse), true) => {
-                    taps.insert(tap.place, Was { nmse, part, differed: Some(factor(tap)) });
+                    taps.insert(tap.place, BaselineEntry { nmse, part, differed: Some(factor(tap)) });
                 }
                 (None, true) => {
                     let why = tap.why().unwrap_or("no NMSE".into());
@@ -149,7 +149,7 @@ impl Baseline {
     }
 
     /// The file's text.
-    pub fn to_text(&self, judged: &Judged) -> String {
+    pub fn to_text(&self, judged: &Comparison) -> String {
         let mut text = format!("{HEADER} {VERSION}: NMSE of every tap; written by `firstdiff gate --update`\n");
         let meta = judged.session.reference.meta();
         let name = |value: Option<&str>| on_a_line(value.unwrap_or("unknown"));
@@ -171,7 +171,7 @@ impl Baseline {
             let lengths: Vec<String> = cells.iter().map(usize::to_string).collect();
             let _ = writeln!(text, "cells {}", lengths.join(","));
         }
-        for (place, Was { nmse, part, differed }) in &self.taps {
+        for (place, BaselineEntry { nmse, part, differed }) in &self.taps {
             // A name may hold any text; escaped it holds no space.
             let name = firstdiff_trace::escaped_name(&place.tap.to_string(), place.step);
             let part = if *part { PART } else { "" };
@@ -228,11 +228,11 @@ impl Baseline {
                     continue;
                 }
                 ACCEPTED_BY => {
-                    baseline.accepted.by = Accepted::told(Some(value), None).by;
+                    baseline.accepted.by = Accepted::new(Some(value), None).by;
                     continue;
                 }
                 ACCEPTED_BECAUSE => {
-                    baseline.accepted.because = Accepted::told(None, Some(value)).because;
+                    baseline.accepted.because = Accepted::new(None, Some(value)).because;
                     continue;
                 }
                 _ => {}
@@ -257,7 +257,7 @@ impl Baseline {
                 bail!("{}: an NMSE is 0 or more", bad());
             }
             let place = Place { step, tap: Tap::named(&firstdiff_trace::name_in_file(tap)) };
-            if baseline.taps.insert(place, Was { nmse, part, differed }).is_some() {
+            if baseline.taps.insert(place, BaselineEntry { nmse, part, differed }).is_some() {
                 bail!("{}: twice", bad());
             }
         }
@@ -271,7 +271,7 @@ impl Baseline {
     pub fn regressions(&self, report: &Report) -> Vec<Regression> {
         let mut found = Vec::new();
         if let (Some(reason), Some(tap)) = (self.of_other_steps(report), report.taps.first()) {
-            return vec![Regression { place: tap.place, was: None, now: None, reason, outgrown: false }];
+            return vec![Regression { place: tap.place, baseline_nmse: None, now: None, reason, outgrown: false }];
         }
         for (&place, &was) in &self.taps {
             let now = report.tap(place.tap, place.step);
@@ -283,12 +283,18 @@ impl Baseline {
                 Some(tap) if self.differing() > 0 => worse_than_held(tap, was, nmse),
                 Some(tap) => worse(tap, was, nmse),
             };
-            found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason, outgrown }));
+            found.extend(reason.map(|reason| Regression {
+                place,
+                baseline_nmse: Some(was.nmse),
+                now: nmse,
+                reason,
+                outgrown,
+            }));
         }
         for tap in report.taps.iter().filter(|t| t.status.differs() && !self.taps.contains_key(&t.place)) {
             let now = tap.size();
             let reason = format!("{}, and not in the baseline", tap.status.name());
-            found.push(Regression { place: tap.place, was: None, now, reason, outgrown: false });
+            found.push(Regression { place: tap.place, baseline_nmse: None, now, reason, outgrown: false });
         }
         let otherwise = [
             (self.profile != report.profile.name())
@@ -299,12 +305,9 @@ impl Baseline {
             }),
         ];
         let first = report.taps.first().map(|tap| tap.place);
-        found.extend(
-            otherwise
-                .into_iter()
-                .flatten()
-                .filter_map(|reason| Some(Regression { place: first?, was: None, now: None, reason, outgrown: false })),
-        );
+        found.extend(otherwise.into_iter().flatten().filter_map(|reason| {
+            Some(Regression { place: first?, baseline_nmse: None, now: None, reason, outgrown: false })
+        }));
         found
     }
 
@@ -343,20 +346,20 @@ fn cells(report: &Report) -> Option<Vec<usize>> {
 }
 
 /// Whether a tap that was accepted now agrees, and not only because it was near the tolerance.
-fn is_outgrown(tap: &TapReport, was: Was) -> bool {
-    let beyond_the_edge = tap.allowed.is_none_or(|allowed| was.nmse > ROOM * allowed);
-    was.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == was.part && beyond_the_edge
+fn is_outgrown(tap: &TapReport, entry: BaselineEntry) -> bool {
+    let beyond_the_edge = tap.allowed.is_none_or(|allowed| entry.nmse > ROOM * allowed);
+    entry.differed.is_some() && tap.status.agrees() && tap.positions.is_some() == entry.part && beyond_the_edge
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that anything not known to be as good is worse.
-fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
+fn worse(tap: &TapReport, entry: BaselineEntry, now: Option<f64>) -> Option<String> {
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
     let negligible = tap.allowed.unwrap_or(0.0) * NEGLIGIBLE;
-    let as_good = now.is_some_and(|now| now <= (ROOM * was.nmse).max(negligible));
+    let as_good = now.is_some_and(|now| now <= (ROOM * entry.nmse).max(negligible));
     match (tap.status.agrees(), as_good) {
-        (true, true) if tap.positions.is_some() && !was.part => {
+        (true, true) if tap.positions.is_some() && !entry.part => {
             Some("compared at some token positions only, where its baseline is of all".into())
         }
         (true, true) => None,
@@ -366,33 +369,33 @@ fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
 }
 
 /// The same where the baseline is of an engine that was not at parity: its taps then are the standard.
-fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
-    if !tap.status.differs() && was.differed.is_none() {
-        return worse(tap, was, now);
+fn worse_than_held(tap: &TapReport, entry: BaselineEntry, now: Option<f64>) -> Option<String> {
+    if !tap.status.differs() && entry.differed.is_none() {
+        return worse(tap, entry, now);
     }
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
-    if tap.positions.is_some() && !was.part {
+    if tap.positions.is_some() && !entry.part {
         return Some("compared at some token positions only, where its baseline is of all".into());
     }
     // A tap that was not accepted may be as far off as it was, up to rounding; but its operation may not be wrong, and it may differ only by size.
     let by_its_size = tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
-    if was.differed.is_none() && (tap.status == Status::Diverged || !by_its_size) {
+    if entry.differed.is_none() && (tap.status == Status::Diverged || !by_its_size) {
         return Some(tap.status.name().into());
     }
     // A tap that agreed then is still compared with its reference: its factor was 1.
-    let (is, had) = (factor(tap), was.differed.unwrap_or(1.0));
+    let (is, before) = (factor(tap), entry.differed.unwrap_or(1.0));
     // The values of one position inherit their errors from few sources, so they count as few: a factor scatters accordingly.
     let axis = tap.place.tap.site.position_axis();
     let positions = tap.shape.get(axis).copied().unwrap_or(1).max(1) as f64;
     // The part of the error that the factor itself explains does not scatter.
-    let beside = (was.nmse - (had - 1.0).powi(2)).max(0.0);
-    let scatter = FACTOR_SIGMAS * (beside / (VALUES_A_POSITION * positions)).sqrt();
-    match now.is_some_and(|now| now <= ROOM * was.nmse) {
+    let rest = (entry.nmse - (before - 1.0).powi(2)).max(0.0);
+    let scatter = FACTOR_SIGMAS * (rest / (VALUES_A_POSITION * positions)).sqrt();
+    match now.is_some_and(|now| now <= ROOM * entry.nmse) {
         false => Some("worse than its baseline".into()),
-        true if (is - had).abs() <= scatter.max(FACTOR_ROOM) => None,
-        true => Some(format!("{is:.4} times the reference, where it was {had:.4} times")),
+        true if (is - before).abs() <= scatter.max(FACTOR_ROOM) => None,
+        true => Some(format!("{is:.4} times the reference, where it was {before:.4} times")),
     }
 }
 

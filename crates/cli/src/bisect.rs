@@ -47,7 +47,8 @@ pub fn bisect(session: &Session) -> Result<Bisection> {
     let (mut low, mut high) = (0, outputs.len());
     while low < high {
         let middle = low + (high - low) / 2;
-        let status = look(session, |tap| tap == outputs[middle])?.taps.first().map_or(Status::Unchecked, |t| t.status);
+        let status =
+            compare_taps(session, |tap| tap == outputs[middle])?.taps.first().map_or(Status::Unchecked, |t| t.status);
         probes.push(Probe { tap: outputs[middle], status });
         if status.differs() { high = middle } else { low = middle + 1 }
     }
@@ -55,16 +56,16 @@ pub fn bisect(session: &Session) -> Result<Bisection> {
     let report = match outputs.get(high) {
         Some(wrong) => {
             let (first, last) = (from.map_or(0, |from| order[&from]), order[wrong]);
-            look(session, |tap| (first..=last).contains(&order[&tap]))?
+            compare_taps(session, |tap| (first..=last).contains(&order[&tap]))?
         }
-        None => look(session, |_| true)?,
+        None => compare_taps(session, |_| true)?,
     };
     Ok(Bisection { probes, report })
 }
 
-/// Compares the taps for which `wanted` holds; the rest are not read.
-fn look(session: &Session, wanted: impl Fn(Tap) -> bool) -> Result<Report> {
-    let places: BTreeSet<Place> = session.graph.places().iter().copied().filter(|p| wanted(p.tap)).collect();
+/// Compares the taps for which `is_wanted` holds; the rest are not read.
+fn compare_taps(session: &Session, is_wanted: impl Fn(Tap) -> bool) -> Result<Report> {
+    let places: BTreeSet<Place> = session.graph.places().iter().copied().filter(|p| is_wanted(p.tap)).collect();
     let options = Options { only: Some(places), ..session.options.clone() };
     session.compared(&options, &mut |_, _| {})
 }

@@ -29,6 +29,6 @@ pub use firstdiff_model as model;
 pub(crate) use firstdiff_parity::words;
 pub use firstdiff_parity::{self as parity, NoParity, REPORTS, Sides, assert_parity, check_parity};
 pub use firstdiff_trace as trace;
-pub use parity::session::arithmetic::Loosened;
+pub use parity::session::arithmetic::CoarserProfile;
 pub use session::pair::PairArgs;
-pub use session::{Judged, Session};
+pub use session::{Comparison, Session};

@@ -35,7 +35,7 @@ const DEEPEST: usize = 2;
 
 impl Inputs {
     /// The dumps, models, tables and baselines at these paths.
-    pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Inputs {
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Inputs {
         Inputs(paths.into_iter().map(Path::to_path_buf).collect())
     }
 
@@ -55,7 +55,7 @@ impl Inputs {
     }
 
     /// Also these, which are read if they exist.
-    pub(crate) fn and<'a>(mut self, paths: impl IntoIterator<Item = &'a PathBuf>) -> Inputs {
+    pub(crate) fn also<'a>(mut self, paths: impl IntoIterator<Item = &'a PathBuf>) -> Inputs {
         self.0.extend(paths.into_iter().cloned());
         self
     }
@@ -64,7 +64,7 @@ impl Inputs {
     ///
     /// # Errors
     /// When it is one of them.
-    pub fn spare(&self, output: Option<&Path>) -> Result<()> {
+    pub fn refuse_input_as_output(&self, output: Option<&Path>) -> Result<()> {
         let Some(output) = output.filter(|path| *path != Path::new("-")) else { return Ok(()) };
         let Ok(meta) = fs::metadata(output) else { return Ok(()) };
         if meta.is_dir() {
@@ -83,10 +83,13 @@ impl Inputs {
     ///
     /// # Errors
     /// When one is read, or two are the same.
-    pub(crate) fn spare_all<'a>(&self, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+    pub(crate) fn refuse_inputs_as_outputs<'a>(
+        &self,
+        outputs: impl IntoIterator<Item = Option<&'a Path>>,
+    ) -> Result<()> {
         let mut known: Vec<PathBuf> = Vec::new();
         for path in outputs.into_iter().flatten() {
-            self.spare(Some(path))?;
+            self.refuse_input_as_output(Some(path))?;
             let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
             if known.contains(&place) && !is_device(&place) {
                 bail!("{}: two outputs would go there", path.display());
@@ -173,10 +176,10 @@ pub fn write(path: &Path, text: &str, inputs: &Inputs) -> Result<()> {
 /// # Errors
 /// As [`write`].
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &Inputs) -> Result<()> {
-    inputs.spare(Some(path))?;
+    inputs.refuse_input_as_output(Some(path))?;
     let written = match fs::metadata(path) {
         Ok(meta) if meta.is_file() => fs::canonicalize(path).and_then(|file| replace(&file, bytes, Some(meta))),
-        Ok(_) => through(path, bytes),
+        Ok(_) => write_through(path, bytes),
         Err(_) => replace(&end_of_link(path), bytes, None),
     };
     written.with_context(|| format!("{}: cannot be written", path.display()))
@@ -203,7 +206,7 @@ fn replace(path: &Path, bytes: &[u8], old: Option<Metadata>) -> std::io::Result<
 }
 
 /// Writes into a device or a pipe. A reader that has closed it is no error.
-fn through(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn write_through(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(bytes));
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

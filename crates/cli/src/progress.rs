@@ -44,12 +44,12 @@ impl Pace {
             return None;
         }
         self.last = now;
-        let made = (done - self.from) as f64;
-        let left = |total: usize| (now - self.since).as_secs_f64() / made * total.saturating_sub(done) as f64;
+        let done_here = (done - self.from) as f64;
+        let left = |total: usize| (now - self.since).as_secs_f64() / done_here * total.saturating_sub(done) as f64;
         let left_in_words = total.map(left).filter(|left| *left > 0.0 && left.is_finite());
         let left_in_words = left_in_words.map_or(String::new(), |left| format!(", about {left:.0} s left"));
-        let of = total.filter(|total| done <= *total).map_or(String::new(), |total| format!(" of {total}"));
-        Some(format!("{what}: {done}{of}{left_in_words}"))
+        let of_total = total.filter(|total| done <= *total).map_or(String::new(), |total| format!(" of {total}"));
+        Some(format!("{what}: {done}{of_total}{left_in_words}"))
     }
 }
 
@@ -57,23 +57,23 @@ impl Bar {
     /// A bar for reading `dump`, if it is large and there is a terminal.
     pub(crate) fn new(dump: &Dump) -> Bar {
         let bytes: usize = dump.entries().iter().map(|e| e.shape.iter().product::<usize>() * e.dtype.size()).sum();
-        if bytes < LARGE { Bar::Silent } else { Bar::of("reading {wide_bar} {pos}/{len} taps, {eta} left") }
+        if bytes < LARGE { Bar::Silent } else { Bar::with_template("reading {wide_bar} {pos}/{len} taps, {eta} left") }
     }
 
     /// A bar over tensors, if there is a terminal.
     pub(crate) fn of_tensors() -> Bar {
-        Bar::of("comparing {wide_bar} {pos}/{len} tensors, {eta} left")
+        Bar::with_template("comparing {wide_bar} {pos}/{len} tensors, {eta} left")
     }
 
     /// A bar with words; in a log, a line now and then.
-    pub(crate) fn told() -> Bar {
-        match Bar::of("{msg} {wide_bar} {pos}/{len}, {eta} left") {
+    pub(crate) fn with_text() -> Bar {
+        match Bar::with_template("{msg} {wide_bar} {pos}/{len}, {eta} left") {
             Bar::Silent => Bar::Lines(Mutex::new(Pace::new())),
             bar => bar,
         }
     }
 
-    fn of(template: &str) -> Bar {
+    fn with_template(template: &str) -> Bar {
         if !std::io::stderr().is_terminal() {
             return Bar::Silent;
         }
@@ -83,7 +83,7 @@ impl Bar {
     }
 
     /// Shows the task, how far it is, and how long the rest takes where `total` is known.
-    pub(crate) fn tell(&self, what: &str, done: usize, total: Option<usize>) {
+    pub(crate) fn update(&self, what: &str, done: usize, total: Option<usize>) {
         match self {
             Bar::Drawn(bar) if bar.message() != what => {
                 bar.set_message(what.to_owned());

@@ -17,7 +17,7 @@ fn main() {
         reference.iter().enumerate().map(|(i, &x)| if i % 3 == 0 { x * (1.0 + f32::EPSILON) } else { x }).collect();
     let seconds = (0..RUNS).map(|_| {
         let begun = Instant::now();
-        black_box(Metrics::of_f32(&reference, &candidate));
+        black_box(Metrics::measure_f32(&reference, &candidate));
         begun.elapsed().as_secs_f64()
     });
     println!("{{\"seconds\": {:?}}}", seconds.collect::<Vec<f64>>());

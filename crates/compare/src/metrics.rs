@@ -27,7 +27,7 @@ mod values;
 
 use moments::Moments;
 
-use crate::tolerance::judge::NO_DIVISOR;
+use crate::tolerance::judge::LEAST_ENERGY;
 
 pub use squares::Squares;
 pub use values::Values;
@@ -58,7 +58,7 @@ pub struct Peak {
 
 /// How often something occurred, and the flat index where it first occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
+pub struct Occurrences {
     /// Number of pairs.
     pub count: usize,
     /// Index of the first.
@@ -69,17 +69,17 @@ pub struct Tally {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NonFinite {
     /// The reference is NaN.
-    pub nan_reference: Tally,
+    pub nan_reference: Occurrences,
     /// The candidate is NaN.
-    pub nan_candidate: Tally,
+    pub nan_candidate: Occurrences,
     /// The reference is infinite, the candidate finite.
-    pub inf_reference: Tally,
+    pub inf_reference: Occurrences,
     /// The candidate is infinite, the reference finite.
-    pub inf_candidate: Tally,
+    pub inf_candidate: Occurrences,
     /// Both are infinite, of opposite sign.
-    pub inf_sign: Tally,
+    pub inf_sign: Occurrences,
     /// Both are the same infinity: these agree.
-    pub inf_equal: Tally,
+    pub inf_equal: Occurrences,
 }
 
 /// The factor that best explains a candidate, see [`Metrics::best_factor`].
@@ -96,23 +96,23 @@ impl Metrics {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn of_f32(reference: &[f32], candidate: &[f32]) -> Self {
-        Self::of(Values::F32(reference), Values::F32(candidate))
+    pub fn measure_f32(reference: &[f32], candidate: &[f32]) -> Self {
+        Self::measure(Values::F32(reference), Values::F32(candidate))
     }
 
     /// Metrics of two f64 sequences.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn of_f64(reference: &[f64], candidate: &[f64]) -> Self {
-        Self::of(Values::F64(reference), Values::F64(candidate))
+    pub fn measure_f64(reference: &[f64], candidate: &[f64]) -> Self {
+        Self::measure(Values::F64(reference), Values::F64(candidate))
     }
 
     /// Metrics of two sequences of any of the float types. Long ones are read by all threads of the current rayon pool.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn of(reference: Values<'_>, candidate: Values<'_>) -> Self {
+    pub fn measure(reference: Values<'_>, candidate: Values<'_>) -> Self {
         assert_eq!(reference.len(), candidate.len(), "metrics are of sequences of one length");
         stream::metrics(reference, candidate)
     }
@@ -122,13 +122,13 @@ impl Metrics {
     ///
     /// # Panics
     /// If the lengths differ, or `row` is 0.
-    pub fn of_rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Self> {
+    pub fn measure_rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Self> {
         assert_eq!(reference.len(), candidate.len(), "metrics are of sequences of one length");
         stream::rows(reference, candidate, row)
     }
 
     /// The metrics of several parts, in order.
-    pub fn over(parts: &[Self]) -> Self {
+    pub fn merge_all(parts: &[Self]) -> Self {
         parts.iter().fold(Self::default(), |whole, &part| whole.merge(part))
     }
 
@@ -183,7 +183,7 @@ impl Metrics {
         self.is_equal() && !self.not_identical
     }
 
-    /// The same sums without the non-finite pairs: what is known beside the NaNs. Never a reason to pass.
+    /// The same sums without the non-finite pairs, to describe the rest of the tensor. They must never let a tap pass.
     pub fn finite_part(&self) -> Self {
         Self { len: self.moments.n, non_finite: NonFinite::default(), ..*self }
     }
@@ -254,7 +254,7 @@ impl Metrics {
     /// x / y, if every pair is finite, y has not vanished, and nothing has overflowed.
     fn ratio(&self, x: f64, y: f64) -> Option<f64> {
         let ratio = x / y;
-        (self.is_finite() && y > NO_DIVISOR && y.is_finite() && ratio.is_finite()).then_some(ratio)
+        (self.is_finite() && y > LEAST_ENERGY && y.is_finite() && ratio.is_finite()).then_some(ratio)
     }
 }
 
@@ -306,7 +306,7 @@ impl NonFinite {
     }
 }
 
-impl Tally {
+impl Occurrences {
     fn add(&mut self, index: usize) {
         self.count += 1;
         self.first.get_or_insert(index);

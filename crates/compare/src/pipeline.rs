@@ -2,7 +2,7 @@
 //!
 //! 1. `plan`: [`AlignmentPlan`], which token positions the two runs hold, by what the dumps declare and their shapes show.
 //!    Runs with different chunks are aligned before, by [`crate::align()`].
-//! 2. `taps`: every tap by itself, in forward order: [`AlignedTap`], its two sides or why it has none; then [`Judged`], in the `layout` that
+//! 2. `taps`: every tap by itself, in forward order: [`AlignedTap`], its two sides or why it has none; then [`TapJudgement`], in the `layout` that
 //!    fits, by the verdict function of `judge`, and again with the errors that its operation may have passed on from its inputs.
 //! 3. `rules`: [`Attributed`], judgements revised by rules over all taps. A judgement is never changed: a rule gives another, which is logged.
 //! 4. `conclude`: [`Report`], with status by the graph, verdict, first divergence, and what this input could not have shown.
@@ -11,7 +11,7 @@
 //!
 //! [`AlignmentPlan`]: crate::plan::AlignmentPlan
 //! [`AlignedTap`]: crate::taps::aligned::AlignedTap
-//! [`Judged`]: crate::taps::context::Judged
+//! [`TapJudgement`]: crate::taps::context::TapJudgement
 //! [`Attributed`]: crate::rules::Attributed
 
 use firstdiff_trace::{Dump, DumpError};
@@ -22,7 +22,7 @@ use crate::layout::types::Layout;
 use crate::report::detail::TapDetail;
 use crate::report::{Report, TapReport};
 use crate::rules::attribute;
-use crate::taps::context::{Options, Run};
+use crate::taps::context::{ComparisonContext, Options};
 use crate::taps::judge_taps;
 
 /// Compares `candidate` with `reference`. `graph` gives the order in which taps are produced and what each reads; without a model, use [`graph_of`].
@@ -37,7 +37,7 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let run = Run::of(reference, candidate, graph, options);
+    let run = ComparisonContext::new(reference, candidate, graph, options);
     let judged = judge_taps(&run, progress)?;
     let attributed = attribute(&run, judged)?;
     run.conclude(attributed)
@@ -45,7 +45,7 @@ pub fn compare(
 
 /// The candidate's values in the reference's order, by the layouts in which a comparison read them.
 pub struct InReferenceOrder<'a> {
-    run: Run<'a>,
+    run: ComparisonContext<'a>,
 }
 
 impl std::fmt::Debug for InReferenceOrder<'_> {
@@ -62,7 +62,7 @@ impl<'a> InReferenceOrder<'a> {
         graph: &'a Graph,
         options: &'a Options,
     ) -> InReferenceOrder<'a> {
-        InReferenceOrder { run: Run::of(reference, candidate, graph, options) }
+        InReferenceOrder { run: ComparisonContext::new(reference, candidate, graph, options) }
     }
 
     /// The candidate's values of a tap of that comparison, one for each of [`TapReport::shape`]; `None` where it was not compared whole.
@@ -81,7 +81,7 @@ impl<'a> InReferenceOrder<'a> {
     pub fn details(&self, taps: &[&TapReport]) -> Result<Vec<Option<TapDetail>>, DumpError> {
         let detail = |tap: &&TapReport| match tap.layout.as_ref().filter(|_| tap.part.is_none()) {
             Some(layout) => {
-                self.run.with_pair(tap.place, layout, |pair, _| TapDetail::of(pair).in_shape(pair, &tap.shape))
+                self.run.with_pair(tap.place, layout, |pair, _| TapDetail::measure(pair).in_shape(pair, &tap.shape))
             }
             None => Ok(None),
         };
@@ -124,7 +124,7 @@ impl InReferenceOrder<'_> {
     }
 }
 
-/// The graph of two dumps, without a model: see [`Graph::of_dumps`].
+/// The graph of two dumps, without a model: see [`Graph::from_dumps`].
 pub fn graph_of(reference: &Dump, candidate: &Dump) -> Graph {
-    Graph::of_dumps(reference, candidate, None)
+    Graph::from_dumps(reference, candidate, None)
 }

@@ -12,7 +12,7 @@ pub type Params = BTreeMap<&'static str, Value>;
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Match {
+pub enum CauseCertainty {
     /// With the mistake imitated, no more than rounding is left.
     Reproduced,
     /// In weights: it is seen directly, and needs no imitation.
@@ -35,7 +35,7 @@ pub struct Diagnosis {
     pub params: Params,
     /// How sure it is.
     #[serde(rename = "match")]
-    pub matched: Match,
+    pub matched: CauseCertainty,
     /// NMSE that is left with the mistake imitated, the worst of all places.
     pub residual_nmse: Option<f64>,
     /// What is left at each place.
@@ -186,8 +186,8 @@ pub const IN_PROBABILITIES: &str = " in the probabilities that the scores make";
 impl MeasuredLaw {
     /// How sure it is, in words.
     pub fn proof(&self) -> String {
-        let of = if self.is_of_scores { IN_PROBABILITIES } else { "" };
-        let left = format!("leaves NMSE {} of {}{of}", number(self.residual_nmse), number(self.before_nmse));
+        let of_what = if self.is_of_scores { IN_PROBABILITIES } else { "" };
+        let left = format!("leaves NMSE {} of {}{of_what}", number(self.residual_nmse), number(self.before_nmse));
         let on = match self.proved_on.held_out.len() {
             0 => {
                 format!(

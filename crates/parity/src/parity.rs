@@ -10,7 +10,7 @@ use crate::render::screen::{Detail, render};
 use crate::report::Compare;
 use crate::session::pair::{PairArgs, Tools};
 use crate::session::reading::{ReadingArgs, TokenArgs};
-use crate::session::{Judged, is_recorded};
+use crate::session::{Comparison, is_recorded};
 use crate::words::one_line;
 
 /// Names the folder in which [`assert_parity!`](crate::assert_parity) leaves the page of a comparison that failed.
@@ -30,7 +30,7 @@ firstdiff_trace::debug_is_display!(NoParity);
 /// Why a candidate is not at parity. Its text is the command's screen.
 pub struct NoParity {
     text: String,
-    judged: Option<Box<Judged>>,
+    judged: Option<Box<Comparison>>,
 }
 
 impl NoParity {
@@ -64,8 +64,8 @@ impl NoParity {
         if page.is_none() && !has_program {
             return self.text.clone();
         }
-        let made = page.as_ref().and_then(|page| page.parent()).map_or(Ok(()), std::fs::create_dir_all);
-        let found = made.map_err(Into::into).and_then(|()| match &page {
+        let created = page.as_ref().and_then(|page| page.parent()).map_or(Ok(()), std::fs::create_dir_all);
+        let found = created.map_err(Into::into).and_then(|()| match &page {
             Some(page) => installed::report(&judged.session, page),
             None => installed::causes(&judged.session),
         });
@@ -103,7 +103,7 @@ pub fn check_parity(
         model: None,
         rows: None,
         reading: ReadingArgs::default(),
-        told: TokenArgs::default(),
+        tokens: TokenArgs::default(),
     };
     let judged = pair.judged(&Tools::NONE).map_err(|error| NoParity::without_report(one_line(&error)))?;
     match judged.report.verdict {

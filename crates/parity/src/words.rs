@@ -52,12 +52,12 @@ pub fn places(places: &[Place]) -> Vec<String> {
             None => runs.push((tap, step, step)),
         }
     }
-    let said = |(tap, from, to): (Tap, u32, u32)| match (from, to) {
+    let describe = |(tap, from, to): (Tap, u32, u32)| match (from, to) {
         (0, _) => tap.to_string(),
         (from, to) if from == to => format!("{tap} (decode step {from})"),
         (from, to) => format!("{tap} (decode steps {from}-{to})"),
     };
-    runs.into_iter().map(said).collect()
+    runs.into_iter().map(describe).collect()
 }
 
 /// Where in a run a step is: `decode step 3`, `positions 5-7`; `None` for the prefill.
@@ -138,7 +138,7 @@ pub fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn
     if right.is_empty() {
         return format!("all {} {wrong}{spread}", nmse.len());
     }
-    let named = |indices: &[usize]| few(&indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
+    let named = |indices: &[usize]| ranges_if_short(&indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
     match (named(&right), named(&far)) {
         (Some(right), Some(far)) => format!("{right} right, {far} {wrong}{spread}"),
         _ => format!("{} of {} right, {} {wrong}{spread}", right.len(), nmse.len(), far.len()),
@@ -146,7 +146,7 @@ pub fn group(nmse: &[f64], allowed: f64, name: &str, wrong: &str, label: impl Fn
 }
 
 /// `0, 3-7`; `None` where that would be too long.
-fn few(sorted: &[usize]) -> Option<String> {
+fn ranges_if_short(sorted: &[usize]) -> Option<String> {
     let parts = ranges(sorted);
     (parts.len() <= 8).then(|| parts.join(", "))
 }
@@ -159,11 +159,11 @@ pub fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
 
 /// The layers of some taps, by stack: `layers 0-2`, `layer 0 and encoder layers 1,3`; empty where they have none.
 pub fn layers_of(taps: impl IntoIterator<Item = Tap>) -> String {
-    let said = |(stack, layers): (&str, BTreeSet<u32>)| {
+    let describe = |(stack, layers): (&str, BTreeSet<u32>)| {
         let (gap, s) = (if stack.is_empty() { "" } else { " " }, if layers.len() == 1 { "" } else { "s" });
         format!("{stack}{gap}layer{s} {}", layers_in_short(layers))
     };
-    by_stack(taps).into_iter().map(said).collect::<Vec<_>>().join(" and ")
+    by_stack(taps).into_iter().map(describe).collect::<Vec<_>>().join(" and ")
 }
 
 /// The numbers of the layers of each stack.
@@ -211,7 +211,7 @@ pub fn by_channel(share: &[f64], nmse: &[f64], allowed: f64, name: &str) -> Opti
     if held <= 0.9 {
         return is_in_part.then(by_itself);
     }
-    let which = few(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
+    let which = ranges_if_short(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
     let most = if held > 0.995 && far > top.len() { "more than 99".into() } else { format!("{:.0}", 100.0 * held) };
     let rest = if is_in_part { format!("; {}", by_itself()) } else { String::new() };
     let hold = if top.len() == 1 { "holds" } else { "hold" };

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use allocation_counter::measure;
 use anyhow::{Context, Result, bail};
 use firstdiff::baseline::Baseline;
-use firstdiff::{Judged, Session};
+use firstdiff::{Comparison, Session};
 use firstdiff_compare::InReferenceOrder;
 use firstdiff_explain::explain::Effort;
 use firstdiff_explain::program::{Candidate, Recording, explain};
@@ -326,7 +326,7 @@ fn evaluate(folder: &Path) -> bool {
 fn explained(folder: &Path) -> Result<()> {
     let program = Program::open_within(folder, LIMITS)?;
     let weights = ModelFolder::open(folder)?;
-    let Judged { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
+    let Comparison { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
     let Session { reference, candidate, graph, options, experts, .. } = &session;
     let values = InReferenceOrder::new(reference, candidate, graph, options);
     let (taps, profile, cache) = (&report.taps[..], Profile::F32, (Cache::F32, true));

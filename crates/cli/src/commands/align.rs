@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Alias, Evidence, Naming, Profile, Proposal, number, propose, unnamed};
+use firstdiff_compare::{Alias, Naming, Profile, Proposal, ProposalBasis, number, propose, unnamed};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
@@ -41,7 +41,7 @@ pub(crate) struct AlignArgs {
     #[command(flatten)]
     reading: ReadingArgs,
     #[command(flatten)]
-    told: TokenArgs,
+    tokens: TokenArgs,
     /// Write the proposals as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -57,11 +57,11 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         bail!("{}: already exists; remove it, or write elsewhere", output.display());
     }
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
-    let reference = args.told.tell(args.reading.open(&args.reference)?)?;
-    let candidate = args.told.tell(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
+    let reference = args.tokens.add_tokens(args.reading.open(&args.reference)?)?;
+    let candidate = args.tokens.add_tokens(args.reading.open_beside(reference.names_read(), &args.candidate)?)?;
     if unnamed(&reference, &candidate).next().is_none() {
-        crate::render::json::to_file(args.json.as_deref(), &Align::of(&Naming::default()), &inputs)?;
+        crate::render::json::to_file(args.json.as_deref(), &Align::new(&Naming::default()), &inputs)?;
         if args.json.as_deref() != Some(Path::new("-")) {
             print_lines(&format!(
                 "every tensor of {} has a name that is known: nothing to align\n",
@@ -76,7 +76,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             bar.step(done, total)
         })?;
     bar.finish();
-    crate::render::json::to_file(args.json.as_deref(), &Align::of(&naming), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &Align::new(&naming), &inputs)?;
     if naming.proposals.is_empty() && naming.aliases.is_empty() {
         bail!(
             "{}: none of its {} unknown names could be given a tap (first {}): are both runs of the same tokens, and is the \
@@ -90,11 +90,11 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     match &args.output {
         Some(path) => {
             crate::output::write(path, &text, &inputs)?;
-            let count = |is: fn(&Evidence) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
-            let sure = count(|e| matches!(e, Evidence::Content { .. }));
-            let by_size = count(|e| matches!(e, Evidence::Size { .. }));
-            let guessed = count(|e| matches!(e, Evidence::Words | Evidence::Order));
-            let seen_once = naming.proposals.iter().filter(|p| departs(p)).count();
+            let count = |is: fn(&ProposalBasis) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
+            let sure = count(|e| matches!(e, ProposalBasis::Content { .. }));
+            let by_size = count(|e| matches!(e, ProposalBasis::Size { .. }));
+            let guessed = count(|e| matches!(e, ProposalBasis::Words | ProposalBasis::Order));
+            let seen_once = naming.proposals.iter().filter(|p| holds_other_values(p)).count();
             let mut lines = vec![
                 format!("{sure} names found by content, written to {}", path.display()),
                 format!("{by_size} known by size alone (comments there), {} unknown", naming.unknown.len()),
@@ -127,8 +127,8 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
 }
 
 /// Whether tensors of a proposed name hold other values than its taps.
-fn departs(proposal: &Proposal) -> bool {
-    matches!(proposal.evidence, Evidence::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
+fn holds_other_values(proposal: &Proposal) -> bool {
+    matches!(proposal.evidence, ProposalBasis::Content { matched, of, .. } if matched < of && !proposal.name.contains("{S}"))
 }
 
 /// The table as TOML, each line with its evidence.
@@ -143,16 +143,18 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
     for Proposal { name, tap, evidence } in &naming.proposals {
         let line = format!("{} = {}", key(name), key(tap));
         text += &match evidence {
-            Evidence::Content { nmse, next, matched, of } => {
+            ProposalBasis::Content { nmse, next, matched, of } => {
                 let next = next.as_ref().map(|next| format!(", next {} {}", next.tap, number(next.nmse)));
                 let (nmse, next) = (number(*nmse), next.unwrap_or_default());
                 format!("{line}  # the same values: NMSE {nmse}{next}; {matched} of {of} of this name\n")
             }
-            Evidence::Size { elements } => {
+            ProposalBasis::Size { elements } => {
                 format!("# {line}  # by size alone ({elements} elements); the values differ\n")
             }
-            Evidence::Words => format!("# {line}  # a guess by its words and size; the values differ\n"),
-            Evidence::Order => format!("# {line}  # a guess by the order of writing and size; the values differ\n"),
+            ProposalBasis::Words => format!("# {line}  # a guess by its words and size; the values differ\n"),
+            ProposalBasis::Order => {
+                format!("# {line}  # a guess by the order of writing and size; the values differ\n")
+            }
         };
     }
     for Alias { name, same_as } in &naming.aliases {

@@ -11,7 +11,7 @@ use crate::commands::compare::matching_none;
 use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::render::github;
 use crate::render::junit;
-use crate::report::{Outcome, RequiredUnchecked};
+use crate::report::{CiOutcome, RequiredUnchecked};
 use crate::words::{safe, shorten, taps_in_words};
 
 /// Arguments of the commands that run in CI.
@@ -54,7 +54,7 @@ impl CiArgs {
     }
 
     /// The screen for standard output. In a job of GitHub Actions the runner is told not to look for commands in it, as it contains foreign names.
-    pub(crate) fn shown(&self, screen: &str) -> String {
+    pub(crate) fn screen_text(&self, screen: &str) -> String {
         match self.format {
             Format::Text => screen.to_owned(),
             Format::Github => github::without_commands(screen),
@@ -65,7 +65,7 @@ impl CiArgs {
     ///
     /// # Errors
     /// When a pattern matches no tap of either dump: a misspelt pattern would require nothing.
-    pub(crate) fn unmet(&self, report: &Report, rows_asked: bool) -> Result<Vec<RequiredUnchecked>> {
+    pub(crate) fn required_unchecked(&self, report: &Report, rows_asked: bool) -> Result<Vec<RequiredUnchecked>> {
         let patterns = match (&self.require, self.fail_on_unchecked) {
             (Some(patterns), _) => patterns.as_str(),
             (None, true) => "*",
@@ -101,7 +101,12 @@ impl CiArgs {
     ///
     /// # Errors
     /// When it cannot be printed or written.
-    pub(crate) fn tell(&self, outcome: &Outcome<'_>, screen: impl Fn() -> String, inputs: &Inputs) -> Result<()> {
+    pub(crate) fn write_outcome(
+        &self,
+        outcome: &CiOutcome<'_>,
+        screen: impl Fn() -> String,
+        inputs: &Inputs,
+    ) -> Result<()> {
         if let Some(path) = &self.junit {
             crate::output::write(path, &junit::text(outcome)?, inputs)?;
         }

@@ -14,9 +14,9 @@ use crate::commands::join::write_part;
 use crate::output::{Inputs, exit, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, Detail, paint, render};
-use crate::report::{Compare, Failure, Outcome};
+use crate::report::{CiFailure, CiOutcome, Compare};
 use crate::session::pair::PairArgs;
-use crate::session::{Judged, Session, TOOLS, Tools};
+use crate::session::{Comparison, Session, TOOLS, Tools};
 
 pub(crate) const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/dump
@@ -104,9 +104,14 @@ pub(crate) fn show(
     parts: &[PathBuf],
     judged: Option<Arc<JudgedBefore>>,
 ) -> Result<u8> {
-    let inputs = Inputs::of_command_line().and(parts);
+    let inputs = Inputs::of_command_line().also(parts);
     let [junit, summary] = args.ci.files();
-    inputs.spare_all([args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([
+        args.json.as_deref(),
+        args.html.as_deref(),
+        junit.as_deref(),
+        summary.as_deref(),
+    ])?;
     // Only for the session of the parts, which is the first: other sequences, or other rows, have other taps.
     let judged = Cell::new(judged);
     let run = |mut session: Session| {
@@ -120,7 +125,7 @@ pub(crate) fn show(
     {
         bail!("--why {patterns}: no tap of either dump matches");
     }
-    let unmet = args.ci.unmet(&judged.report, pair.rows.is_some())?;
+    let unmet = args.ci.required_unchecked(&judged.report, pair.rows.is_some())?;
     if args.json.is_some() || args.html.is_some() {
         let mut report = Compare::new("compare", &judged);
         report.required_unchecked = unmet.clone();
@@ -140,13 +145,13 @@ pub(crate) fn show(
         screen.append(&crate::render::why::render(&judged, patterns));
     }
     if !is_stdout(args.json.as_ref()) && !is_stdout(args.html.as_ref()) {
-        print(&args.ci.shown(screen.as_str()))?;
+        print(&args.ci.screen_text(screen.as_str()))?;
     }
     let report = &judged.report;
     let unchecked = report.verdict == Verdict::Parity && !unmet.is_empty();
     let concluded = if unchecked { "failed" } else { report.verdict.name() };
-    let outcome = Outcome { report, concluded, failures: Failure::of(report, &unmet), held: false };
-    args.ci.tell(&outcome, || screen.to_plain(), &inputs)?;
+    let outcome = CiOutcome { report, concluded, failures: CiFailure::from_report(report, &unmet), held: false };
+    args.ci.write_outcome(&outcome, || screen.to_plain(), &inputs)?;
     Ok(with_unmet(finish(&judged)?, &unmet))
 }
 
@@ -169,7 +174,7 @@ pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a s
 }
 
 /// The exit code; prints one line on standard error where the pair is incomparable.
-pub(crate) fn finish(judged: &Judged) -> Result<u8> {
+pub(crate) fn finish(judged: &Comparison) -> Result<u8> {
     let [reference, candidate] =
         [&judged.session.reference, &judged.session.candidate].map(|dump| dump.path().display());
     exit(&judged.report.verdict, format_args!("{reference} and {candidate}"))

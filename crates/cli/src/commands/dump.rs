@@ -63,9 +63,9 @@ pub struct DumpArgs {
 
 pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let count = dump(&args)?;
-    crate::render::json::to_file(args.json.as_deref(), &report::Dump::of(&args.output, count), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &report::Dump::new(&args.output, count), &inputs)?;
     if !is_stdout(args.json.as_ref()) {
         print_lines(&format!("{} written to {}\n", taps_in_words(count), args.output.display()))?;
     }
@@ -102,7 +102,7 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
 
 pub(crate) fn write_dump(args: &DumpArgs, model: &firstdiff_model::Model, folder: &Path) -> Result<usize> {
     let named = args.profile.unwrap_or(Profile::F32);
-    let profile = crate::session::given::arithmetic(named, args.cache);
+    let profile = crate::session::input::model_profile(named, args.cache);
     let arithmetic = firstdiff_model::RunPrecision { profile, cache: args.cache };
     let recorder = Recorder::create(folder)?.only(&args.taps);
     recorder.tokens(&args.tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>());

@@ -13,8 +13,8 @@ use crate::commands::{in_lines, print_lines};
 use crate::output::{DIVERGED, Inputs, PARITY, is_stdout, print};
 use crate::render::html::Page;
 use crate::render::screen::{Detail, render};
-use crate::report::{Failure, Gate, Outcome, RequiredUnchecked, not_checked};
-use crate::session::Judged;
+use crate::report::{CiFailure, CiOutcome, Gate, RequiredUnchecked, not_checked};
+use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
 use crate::session::pair::PairArgs;
@@ -63,18 +63,18 @@ pub(crate) struct GateArgs {
 
 pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let dumps = Inputs::of_command_line();
-    let inputs = dumps.clone().and([&args.baseline]);
+    let inputs = dumps.clone().also([&args.baseline]);
     let [junit, summary] = args.ci.files();
     let files = [args.json.as_deref(), args.html.as_deref(), junit.as_deref(), summary.as_deref()];
     let written = Some(&*args.baseline).filter(|_| args.update);
-    dumps.spare_all(files.into_iter().chain([written]))?;
-    inputs.spare_all(files)?;
+    dumps.refuse_inputs_as_outputs(files.into_iter().chain([written]))?;
+    inputs.refuse_inputs_as_outputs(files)?;
     let by = args.by.clone().or_else(whoever_runs_this);
-    let accepted_now = Accepted::told(by.as_deref(), args.reason.as_deref());
-    for (option, told, kept) in
+    let accepted_now = Accepted::new(by.as_deref(), args.reason.as_deref());
+    for (option, text, kept) in
         [("--reason", &args.reason, &accepted_now.because), ("--by", &args.by, &accepted_now.by)]
     {
-        if told.is_some() && kept.is_none() {
+        if text.is_some() && kept.is_none() {
             bail!("{option}: says nothing");
         }
     }
@@ -84,36 +84,40 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
     let finished = finish(&judged);
     let accepted = baseline.as_ref().and_then(Baseline::accepted);
-    let held = accepted.is_some() && !matches!(finished, Ok(PARITY));
-    let unmet = args.ci.unmet(&judged.report, args.pair.rows.is_some())?;
-    let told = Gate::of(&judged, &regressions, accepted.filter(|_| held), unmet);
-    let unmet = &told.compare.required_unchecked;
+    let is_accepted = accepted.is_some() && !matches!(finished, Ok(PARITY));
+    let unmet = args.ci.required_unchecked(&judged.report, args.pair.rows.is_some())?;
+    let report = Gate::new(&judged, &regressions, accepted.filter(|_| is_accepted), unmet);
+    let unmet = &report.compare.required_unchecked;
     let worse = if regressions.is_empty() && !unmet.is_empty() { String::new() } else { gate_screen(&regressions) };
     let worse_in_words = worse + &unmet_line(unmet);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if let Some(path) = &args.html {
-        let failed = match (told.passed, held) {
+        let failed = match (report.passed, is_accepted) {
             (true, true) => {
-                vec![format!("Not parity: held to its own baseline, {}{}.", args.baseline.display(), said(accepted))]
+                vec![format!(
+                    "Not parity: held to its own baseline, {}{}.",
+                    args.baseline.display(),
+                    accepted_suffix(accepted)
+                )]
             }
             (true, false) => Vec::new(),
             (false, _) => worse_in_words.lines().map(|line| line.trim().to_owned()).collect(),
         };
-        let passed = (!args.update).then_some(told.passed);
-        Page { compared: Some((&judged, &told.compare)), passed, failed, ..Page::default() }
+        let passed = (!args.update).then_some(report.passed);
+        Page { compared: Some((&judged, &report.compare)), passed, failed, ..Page::default() }
             .to_file(Some(path), &inputs)?;
     }
-    let held_by = accepted.filter(|_| held);
+    let held_by = accepted.filter(|_| is_accepted);
     let passed = || in_lines(&passed_in_words(&args, &judged, baseline.as_ref(), held_by));
-    let concluded = match (args.update, told.passed) {
+    let concluded = match (args.update, report.passed) {
         (true, _) => judged.report.verdict.name(),
         (false, true) => "gate passed",
         (false, false) => "gate failed",
     };
-    let failures = failures(&judged, &regressions, held, unmet);
-    args.ci.tell(
-        &Outcome { report: &judged.report, concluded, failures, held },
-        || match told.passed {
+    let failures = failures(&judged, &regressions, is_accepted, unmet);
+    args.ci.write_outcome(
+        &CiOutcome { report: &judged.report, concluded, failures, held: is_accepted },
+        || match report.passed {
             true => anstream::adapter::strip_str(&passed()).to_string(),
             false => render(&judged, Detail::Folded).to_plain() + &worse_in_words,
         },
@@ -128,17 +132,17 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         }
         return Ok(PARITY);
     }
-    if told.passed {
+    if report.passed {
         if screen {
-            print(&args.ci.shown(&passed()))?;
+            print(&args.ci.screen_text(&passed()))?;
         }
         return Ok(PARITY);
     }
     if screen {
         if code != PARITY {
-            print(&args.ci.shown(render(&judged, Detail::Folded).as_str()))?;
+            print(&args.ci.screen_text(render(&judged, Detail::Folded).as_str()))?;
         }
-        print(&args.ci.shown(&in_lines(&worse_in_words)))?;
+        print(&args.ci.screen_text(&in_lines(&worse_in_words)))?;
     }
     Ok(DIVERGED)
 }
@@ -146,7 +150,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
 /// Writes the baseline, and reports that.
 fn update(
     args: &GateArgs,
-    judged: &Judged,
+    judged: &Comparison,
     accepted: Accepted,
     unmet: &[RequiredUnchecked],
     code: u8,
@@ -162,22 +166,30 @@ fn update(
     if !Incomplete::find_in(&judged.session.sides(), None).is_empty() {
         bail!("{path}: not written, as a recording is not complete: a baseline is of complete ones");
     }
-    let baseline = Baseline::of(&judged.report, accepted)?;
+    let baseline = Baseline::from_report(&judged.report, accepted)?;
     crate::output::write(&args.baseline, &baseline.to_text(judged), &Inputs::of_command_line())?;
     let differ = baseline.accepted().map_or(String::new(), |accepted| {
         let count = baseline.differing();
-        format!("; not parity: {count} of them differ, and are held to what they are now{}", said(Some(accepted)))
+        format!(
+            "; not parity: {count} of them differ, and are held to what they are now{}",
+            accepted_suffix(Some(accepted))
+        )
     });
-    let (count, how) = (taps_in_words(baseline.len()), as_it_asks(judged.session.loosened));
+    let (count, how) = (taps_in_words(baseline.len()), as_it_asks(judged.session.coarser_profile));
     Ok(format!("gate: baseline of {count} written to {path}{how}{differ}\n{}", note(judged)))
 }
 
-/// The message of a gate that passes. `held`: who accepted the differences.
-fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>, held: Option<&Accepted>) -> String {
+/// The message of a gate that passes. `accepted`: who accepted the differences.
+fn passed_in_words(
+    args: &GateArgs,
+    judged: &Comparison,
+    baseline: Option<&Baseline>,
+    accepted: Option<&Accepted>,
+) -> String {
     let taps = taps_in_words(baseline.map_or(0, Baseline::len));
-    let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
-    let what = if held.is_some() { "not parity: held to its own baseline, " } else { "" };
-    let (assumed, why) = (judged.session.assumed_cache(), said(held));
+    let (how, path) = (as_it_asks(judged.session.coarser_profile), args.baseline.display());
+    let what = if accepted.is_some() { "not parity: held to its own baseline, " } else { "" };
+    let (assumed, why) = (judged.session.assumed_cache(), accepted_suffix(accepted));
     format!(
         "gate: passed{how}, {what}{taps} within what {path} allows, {ROOM} times its NMSE{assumed}{why}\n{}",
         note(judged)
@@ -185,7 +197,7 @@ fn passed_in_words(args: &GateArgs, judged: &Judged, baseline: Option<&Baseline>
 }
 
 /// Who accepted the differences, and why, to follow other words.
-fn said(accepted: Option<&Accepted>) -> String {
+fn accepted_suffix(accepted: Option<&Accepted>) -> String {
     accepted.map_or(String::new(), |accepted| format!("; {}", safe(&accepted.in_words())))
 }
 
@@ -201,21 +213,32 @@ fn unmet_line(unmet: &[RequiredUnchecked]) -> String {
 }
 
 /// The reasons for the gate to fail: taps worse than the baseline, taps that had to be compared, and differences that no baseline allows.
-fn failures(judged: &Judged, regressions: &[Regression], held: bool, unmet: &[RequiredUnchecked]) -> Vec<Failure> {
+fn failures(
+    judged: &Comparison,
+    regressions: &[Regression],
+    is_accepted: bool,
+    unmet: &[RequiredUnchecked],
+) -> Vec<CiFailure> {
     let report = &judged.report;
-    let worse = regressions.iter().map(|worse| Failure {
+    let worse = regressions.iter().map(|worse| CiFailure {
         place: report.name(worse.place),
         kind: worse.kind(),
-        message: format!("NMSE was {}, is {}: {}", worse_number(worse.was), worse_number(worse.now), worse.reason),
+        message: format!(
+            "NMSE was {}, is {}: {}",
+            worse_number(worse.baseline_nmse),
+            worse_number(worse.now),
+            worse.reason
+        ),
     });
-    let others = Failure::of(report, unmet).into_iter().filter(|failure| !held || failure.kind != "diverged");
-    let mut told = HashSet::new();
-    worse.chain(others).filter(|failure| told.insert(failure.place.clone())).collect()
+    let others =
+        CiFailure::from_report(report, unmet).into_iter().filter(|failure| !is_accepted || failure.kind != "diverged");
+    let mut reported = HashSet::new();
+    worse.chain(others).filter(|failure| reported.insert(failure.place.clone())).collect()
 }
 
 /// Notes, each on a line of its own: that only the candidate asks for such a profile, and what was not checked.
-pub(crate) fn note(judged: &Judged) -> String {
-    let loosened = judged.session.loosened.map(|loosened| format!("note: {}\n", loosened.note()));
+pub(crate) fn note(judged: &Comparison) -> String {
+    let loosened = judged.session.coarser_profile.map(|loosened| format!("note: {}\n", loosened.note()));
     let open = not_checked(&judged.report, &judged.session.candidate.path().to_string_lossy());
     let open = open.into_iter().map(|line| format!("not checked: {line}\n"));
     loosened.into_iter().chain(open).collect()
@@ -231,7 +254,7 @@ pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
         text += &format!(
             "  {:<26} NMSE was {}, is {}: {}\n",
             safe(&r.place.to_string()),
-            worse_number(r.was),
+            worse_number(r.baseline_nmse),
             worse_number(r.now),
             r.reason
         );

@@ -68,7 +68,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let dump = open(&args)?;
     if dump.entries().is_empty() {
         let names: Vec<String> = dump.unmapped().iter().map(|n| with_suggestion(n)).collect();
@@ -80,9 +80,9 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     let like = args.like.as_ref().map(Dump::open).transpose()?;
     crate::output::write_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
     let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
-    crate::render::json::to_file(args.json.as_deref(), &Import::of(&args.output, &dump), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &Import::new(&args.output, &dump), &inputs)?;
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print_lines(&said(&args, &dump, &parts))?;
+        print_lines(&summary(&args, &dump, &parts))?;
     }
     Ok(PARITY)
 }
@@ -95,9 +95,9 @@ fn open(args: &ImportArgs) -> Result<Dump> {
             let reading =
                 OpenOptions { names, dtype: args.reading.dtype, name: Some(name.clone()), ..OpenOptions::default() };
             let dump = Dump::open_with(&args.source, &reading)?;
-            let held = dump.entries().len() + dump.unmapped().len();
-            if held > 1 {
-                bail!("--name {name}: is for a single tensor, and {} holds {held}", args.source.display());
+            let count = dump.entries().len() + dump.unmapped().len();
+            if count > 1 {
+                bail!("--name {name}: is for a single tensor, and {} holds {count}", args.source.display());
             }
             dump
         }
@@ -150,8 +150,8 @@ fn shape(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, entry: &Entry) -> 
         }
         return Ok(shape.clone());
     }
-    let told = like.and_then(|dump| dump.find(entry.tap, entry.step)).filter(|_| entry.shape.len() == 1);
-    Ok(told
+    let same_tap = like.and_then(|dump| dump.find(entry.tap, entry.step)).filter(|_| entry.shape.len() == 1);
+    Ok(same_tap
         .filter(|e| element_count(&e.shape) == element_count(&entry.shape))
         .map_or(entry.shape.clone(), |e| e.shape.clone()))
 }
@@ -166,10 +166,10 @@ fn record(recorder: &Recorder, entry: &Entry, shape: &[usize], values: &Values<'
     Ok(())
 }
 
-fn said(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
+fn summary(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
     let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
-    let of = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
-    let mut text = format!("{}{of} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
+    let of_steps = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
+    let mut text = format!("{}{of_steps} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
     for note in Incomplete::find_in(&[("the source", dump)], None).notes() {
         text += &format!("note: {note}; what was written says so too\n");
     }

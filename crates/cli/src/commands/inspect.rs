@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anstyle::Style;
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
+use firstdiff_compare::{Certainty, InspectFinding, Inspection, inspect};
 use firstdiff_trace::{Rows, Site, Tap};
 
 use crate::output::{DIVERGED, Inputs, PARITY};
@@ -62,8 +62,8 @@ pub(crate) struct InspectArgs {
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
-    let dump = args.told.tell(args.reading.open(&args.candidate)?)?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
+    let dump = args.told.add_tokens(args.reading.open(&args.candidate)?)?;
     let dump = args.reading.asked_sequence(dump)?;
     refuse_rows(args.rows.as_ref(), &[&dump])?;
     let dump = firstdiff_compare::with_positions(dump).printed_as_f16();
@@ -83,34 +83,34 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let mut inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
     if is_recorded(&args.candidate) {
-        let own = OwnProgram::of(&args.candidate, args.rows.clone(), &args.reading, &args.told, &inspection)?;
-        own.settle(&mut inspection);
+        let own = OwnProgram::run(&args.candidate, args.rows.clone(), &args.reading, &args.told, &inspection)?;
+        own.apply_to(&mut inspection);
     }
-    let told = Inspect::of(&dump, &inspection);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    let report = Inspect::new(&dump, &inspection);
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::output::print(screen(&told, &inspection, args.verbose).as_str())?;
+        crate::output::print(screen(&report, &inspection, args.verbose).as_str())?;
     }
-    if inspection.count(Sureness::Certain) > 0 {
+    if inspection.count(Certainty::Certain) > 0 {
         return Ok(DIVERGED);
     }
     let incomplete = Incomplete::find_in(&[("the candidate", &dump)], None);
     match incomplete.is_empty() || args.reading.partial {
         true => Ok(PARITY),
-        false => bail!("{}: {}", args.candidate.display(), incomplete.refusal()),
+        false => bail!("{}: {}", args.candidate.display(), incomplete.why_no_parity()),
     }
 }
 
-fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
+fn screen(report: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    screen.line(&format!("candidate  {}", described(&told.candidate)));
+    screen.line(&format!("candidate  {}", described(&report.candidate)));
     let read = format!(
         "looked at  {}, with no reference and no weights: nothing here is a verdict",
-        taps_in_words(told.looked_at)
+        taps_in_words(report.looked_at)
     );
     screen.line(&paint(DIM, &read));
     screen.line("");
-    let groups = folded(inspection, verbose);
+    let groups = group_findings(inspection, verbose);
     let most = if verbose { usize::MAX } else { LINES };
     for group in groups.iter().take(most) {
         finding(&mut screen, group);
@@ -118,32 +118,32 @@ fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     if groups.len() > most {
         screen.line(&format!("  ... and {} more (-v shows all)", groups.len() - most));
     }
-    let [certain, likely, notes] = [Sureness::Certain, Sureness::Likely, Sureness::Note]
+    let [certain, likely, notes] = [Certainty::Certain, Certainty::Likely, Certainty::Note]
         .map(|sure| groups.iter().filter(|g| g[0].sure == sure).count());
-    let said = format!("{certain} certain, {likely} likely, {notes} to note");
+    let counts = format!("{certain} certain, {likely} likely, {notes} to note");
     match certain + likely {
         0 => screen.line(&format!("{} nothing that right engines do not do, {notes} to note", paint(GOOD, "found:"))),
-        _ => screen.line(&format!("{} {said}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
+        _ => screen.line(&format!("{} {counts}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
     }
-    for text in &told.unseen {
+    for text in &report.unseen {
         screen.line(&format!("{} {}", paint(WARN, "not looked at:"), safe(text)));
     }
-    if !told.unmapped.is_empty() {
-        let names: Vec<String> = told.unmapped.iter().map(|n| with_suggestion(n)).collect();
+    if !report.unmapped.is_empty() {
+        let names: Vec<String> = report.unmapped.iter().map(|n| with_suggestion(n)).collect();
         screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not looked at:"), shorten(&names, 6)));
     }
-    for note in &told.warnings {
+    for note in &report.warnings {
         screen.line(&format!("{} {note}", paint(WARN, "note:")));
     }
-    screen.line(&format!("next: {}", told.next));
+    screen.line(&format!("next: {}", report.next));
     screen
 }
 
 /// Findings grouped by kind, the most certain first, else in the order in which they were found.
-fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&Finding>> {
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+fn group_findings(inspection: &Inspection, verbose: bool) -> Vec<Vec<&InspectFinding>> {
+    let mut groups: Vec<Vec<&InspectFinding>> = Vec::new();
     for finding in &inspection.findings {
-        let same = |g: &&mut Vec<&Finding>| {
+        let same = |g: &&mut Vec<&InspectFinding>| {
             (g[0].sure, g[0].what, g[0].points_to) == (finding.sure, finding.what, finding.points_to)
         };
         match if verbose { None } else { groups.iter_mut().find(same) } {
@@ -155,15 +155,15 @@ fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&Finding>> {
     groups
 }
 
-fn style(sure: Sureness) -> Style {
+fn style(sure: Certainty) -> Style {
     match sure {
-        Sureness::Certain => BAD,
-        Sureness::Likely => WARN,
-        Sureness::Note => DIM,
+        Certainty::Certain => BAD,
+        Certainty::Likely => WARN,
+        Certainty::Note => DIM,
     }
 }
 
-fn finding(screen: &mut Screen, group: &[&Finding]) {
+fn finding(screen: &mut Screen, group: &[&InspectFinding]) {
     let first = group[0];
     let sure = paint(style(first.sure), &format!("{:<7}", first.sure.name()));
     let more = if group.len() > 1 { " (the first)" } else { "" };
@@ -174,7 +174,7 @@ fn finding(screen: &mut Screen, group: &[&Finding]) {
 }
 
 /// `layers 0-21, q_rope`; the first few names where sites are several.
-fn places(group: &[&Finding]) -> String {
+fn places(group: &[&InspectFinding]) -> String {
     if group.len() == 1 {
         return group[0].place.to_string();
     }

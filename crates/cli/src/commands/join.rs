@@ -35,7 +35,7 @@ pub(crate) struct JoinArgs {
 /// The arguments that `compare` was given.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
-struct Asked {
+struct CompareArguments {
     #[command(flatten)]
     pair: PairArgs,
     #[arg(long)]
@@ -44,7 +44,7 @@ struct Asked {
 
 /// The first line of a part; the taps follow it.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct PartHeader {
     /// The version of the command that wrote it: another may judge differently.
     firstdiff: String,
     /// The arguments of `compare`, without the part.
@@ -63,7 +63,7 @@ const LIMIT: u64 = 4 << 30;
 /// Judges a share and writes it.
 pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, output: &Path) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(Some(output))?;
+    inputs.refuse_input_as_output(Some(output))?;
     let mut session = pair.open(&crate::session::TOOLS)?;
     if let Some(patterns) = taps {
         narrow(&mut session, patterns)?;
@@ -76,7 +76,7 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
     bar.finish();
     let taps = judged.to_bytes()?;
     let firstdiff = env!("CARGO_PKG_VERSION").to_owned();
-    let head = Head { firstdiff, asked: asked()?, share, crc32: crc32fast::hash(&taps) };
+    let head = PartHeader { firstdiff, asked: compare_arguments()?, share, crc32: crc32fast::hash(&taps) };
     let mut bytes = serde_json::to_vec(&head)?;
     bytes.push(b'\n');
     bytes.extend(taps);
@@ -85,28 +85,28 @@ pub(crate) fn write_part(pair: &PairArgs, taps: Option<&str>, share: Share, outp
 }
 
 /// The arguments of `compare` in this process, without the part and its file.
-fn asked() -> Result<Vec<String>> {
+fn compare_arguments() -> Result<Vec<String>> {
     let mut command = Cli::command();
     command.build();
     let matches = command.clone().get_matches();
     let (name, matches) = matches.subcommand().context("a part is one of `firstdiff compare`")?;
     let compare = command.find_subcommand(name).context("a part is one of `firstdiff compare`")?;
-    let kept = compare.get_arguments().filter(|arg| !["part", "output"].contains(&arg.get_id().as_str()));
-    let mut asked = Vec::new();
-    for arg in kept.filter(|arg| is_given(matches, arg.get_id().as_str())) {
+    let passed_on = compare.get_arguments().filter(|arg| !["part", "output"].contains(&arg.get_id().as_str()));
+    let mut arguments = Vec::new();
+    for arg in passed_on.filter(|arg| is_given(matches, arg.get_id().as_str())) {
         let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
         let values: Vec<String> = values
             .map(|value| value.to_str().map(str::to_owned).with_context(|| format!("{} is no UTF-8", value.display())))
             .collect::<Result<_>>()?;
         match arg.get_long() {
             Some(long) if arg.get_action().takes_values() => {
-                asked.extend(values.iter().map(|value| format!("--{long}={value}")))
+                arguments.extend(values.iter().map(|value| format!("--{long}={value}")))
             }
-            Some(long) => asked.push(format!("--{long}")),
-            None => asked.extend(values),
+            Some(long) => arguments.push(format!("--{long}")),
+            None => arguments.extend(values),
         }
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
 fn is_given(matches: &ArgMatches, id: &str) -> bool {
@@ -114,7 +114,7 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
 }
 
 pub(crate) fn run(args: JoinArgs) -> Result<u8> {
-    let parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(Head, JudgedShare)>>>()?;
+    let parts = args.parts.iter().map(|path| read(path)).collect::<Result<Vec<(PartHeader, JudgedShare)>>>()?;
     let [(first, _), ..] = &parts[..] else { bail!("no part is named") };
     for ((head, _), path) in parts.iter().zip(&args.parts) {
         ensure!(
@@ -134,16 +134,16 @@ pub(crate) fn run(args: JoinArgs) -> Result<u8> {
     let more = absent.checked_sub(NAMED + 1).map_or(String::new(), |more| format!(" and {} more", more + 1));
     ensure!(absent == 0, "part {missing}{more} is missing");
     ensure!(parts.len() == of, "a part is named twice");
-    let asked = Asked::try_parse_from(&first.asked)?;
+    let arguments = CompareArguments::try_parse_from(&first.asked)?;
     let judged: JudgedBefore = parts.into_iter().map(|(_, judged)| judged).collect();
-    show(&asked.pair, asked.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
+    show(&arguments.pair, arguments.taps.as_deref(), &args.shown, &args.parts, Some(Arc::new(judged)))
 }
 
-fn read(path: &Path) -> Result<(Head, JudgedShare)> {
+fn read(path: &Path) -> Result<(PartHeader, JudgedShare)> {
     let bytes = firstdiff_trace::read_regular(path, LIMIT)?;
     let no_part = || format!("{}: not what `firstdiff compare --part` writes", path.display());
     let end = bytes.iter().position(|byte| *byte == b'\n').with_context(no_part)?;
-    let head: Head = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
+    let head: PartHeader = serde_json::from_slice(&bytes[..end]).with_context(no_part)?;
     let own = env!("CARGO_PKG_VERSION");
     ensure!(head.firstdiff == own, "{}: written by firstdiff {}, and this is {own}", path.display(), head.firstdiff);
     let taps = &bytes[end + 1..];

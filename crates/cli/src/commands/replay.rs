@@ -11,11 +11,11 @@ use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, not_checked, paint};
 use crate::render::table::taps;
-use crate::report::{Architecture, Counts, Judged, JudgedIn, Replay, WrongOperation, where_of};
+use crate::report::{Architecture, Counts, JudgedIn, Replay, ReplayInputs, WrongOperation, where_of};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
-use crate::session::given::CandidateArgs;
 use crate::session::incomplete::Incomplete;
+use crate::session::input::CandidateArgs;
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
 use crate::words::{safe, shorten, taps_in_words};
@@ -32,7 +32,7 @@ recorded is computed from the nearest recorded taps before it; the fault then li
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
-    pub(crate) of: CandidateArgs,
+    pub(crate) candidate: CandidateArgs,
     /// Show every tap on a line of its own
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -51,50 +51,50 @@ pub(crate) struct ReplayArgs {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let inputs = Inputs::of_command_line();
-    inputs.spare_all([json.as_deref(), args.html.as_deref()])?;
-    let judge = |of: CandidateArgs| {
-        let given = of.open()?;
-        let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;
-        replay.warnings.extend(given.notes());
-        Ok(ReplaySession { given, replay, findings })
+    inputs.refuse_inputs_as_outputs([json.as_deref(), args.html.as_deref()])?;
+    let judge = |candidate_args: CandidateArgs| {
+        let input = candidate_args.open()?;
+        let Explanation { mut replay, findings, .. } = cause::explain_quickly(&input, 2)?;
+        replay.warnings.extend(input.notes());
+        Ok(ReplaySession { input, replay, findings })
     };
-    let session = of_each_sequence(&args.of, judge, |session| session)?;
+    let session = run_each_sequence(&args.candidate, judge, |session| session)?;
     let verdict = session.verdict();
-    let told = Replay::of(&session, &verdict);
-    crate::render::json::to_file(json.as_deref(), &told, &inputs)?;
-    Page { replayed: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
+    let report = Replay::new(&session, &verdict);
+    crate::render::json::to_file(json.as_deref(), &report, &inputs)?;
+    Page { replayed: Some(&report), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !is_stdout(json.as_ref()) && !is_stdout(args.html.as_ref()) {
-        crate::output::print(screen(&session, &told, &verdict, verbose).as_str())?;
+        crate::output::print(screen(&session, &report, &verdict, verbose).as_str())?;
     }
-    crate::output::exit(&verdict, session.given.dump.path().display())
+    crate::output::exit(&verdict, session.input.dump.path().display())
 }
 
 /// The screen of a replay.
-fn screen(session: &ReplaySession, told: &Replay, verdict: &Verdict, verbose: bool) -> Screen {
+fn screen(session: &ReplaySession, report: &Replay, verdict: &Verdict, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    heading(&mut screen, session, &told.judged);
+    heading(&mut screen, session, &report.judged);
     screen.line("");
     taps(&mut screen, &session.report(verdict), if verbose { Detail::Every } else { Detail::Folded });
     screen.line("");
-    conclusion(&mut screen, session, told, verdict);
-    rest(&mut screen, &told.judged);
+    conclusion(&mut screen, session, report, verdict);
+    notes_section(&mut screen, &report.judged);
     screen
 }
 
 /// What is judged, and in which arithmetic.
-pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judged) {
-    let Architecture { family, layers, hidden } = &told.architecture;
+pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, inputs: &ReplayInputs) {
+    let Architecture { family, layers, hidden } = &inputs.architecture;
     let what = format!("({family}, {layers} layers, {hidden} wide)");
-    screen.line(&format!("model      {}  {}", safe(&told.model), paint(DIM, &what)));
-    screen.line(&format!("candidate  {}", described(&told.candidate)));
-    let JudgedIn { profile, profile_reason, .. } = &told.judged_in;
+    screen.line(&format!("model      {}  {}", safe(&inputs.model), paint(DIM, &what)));
+    screen.line(&format!("candidate  {}", described(&inputs.candidate)));
+    let JudgedIn { profile, profile_reason, .. } = &inputs.judged_in;
     let cache = session.cache_in_words();
     let how = format!("judged as  {profile}{cache} ({profile_reason}), each operation on the candidate's own inputs");
     screen.line(&paint(DIM, &how));
-    for routed in told.routing.iter().take(MOST_ROUTERS) {
+    for routed in inputs.routing.iter().take(MOST_ROUTERS) {
         screen.line(&format!("routing    {}", safe(&routed.words)));
     }
-    if let Some(more) = told.routing.len().checked_sub(MOST_ROUTERS).filter(|more| *more > 0) {
+    if let Some(more) = inputs.routing.len().checked_sub(MOST_ROUTERS).filter(|more| *more > 0) {
         screen.line(&format!("routing    and so do {more} more"));
     }
 }
@@ -103,9 +103,9 @@ pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judge
 const MOST_ROUTERS: usize = 4;
 
 /// What was not checked, and other notes.
-pub(crate) fn rest(screen: &mut Screen, told: &Judged) {
-    not_checked(screen, &told.not_checked);
-    for warning in &told.warnings {
+pub(crate) fn notes_section(screen: &mut Screen, inputs: &ReplayInputs) {
+    not_checked(screen, &inputs.not_checked);
+    for warning in &inputs.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
     }
 }
@@ -114,22 +114,22 @@ pub(crate) fn rest(screen: &mut Screen, told: &Judged) {
 pub(crate) fn right_of_all(session: &ReplaySession, counts: &Counts) -> String {
     let (right, all) = (counts.agree(), counts.all());
     let rest = if right < all { format!("; {} not checked", all - right) } else { String::new() };
-    let rest = rest + &Incomplete::suffix(&[("the candidate", &session.given.dump)]);
+    let rest = rest + &Incomplete::suffix(&[("the candidate", &session.input.dump)]);
     format!("{right} of {} come out right from what they read{rest}", taps_in_words(all))
 }
 
-fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdict: &Verdict) {
-    let counts = &told.judged.counts;
+fn conclusion(screen: &mut Screen, session: &ReplaySession, report: &Replay, verdict: &Verdict) {
+    let counts = &report.judged.counts;
     match verdict {
         Verdict::Parity => {
-            let (how, assumed) = (paint(GOOD, &parity(session.given.loosened)), session.assumed_cache());
+            let (how, assumed) = (paint(GOOD, &parity(session.input.coarser_profile)), session.assumed_cache());
             screen.line(&format!("{how} {}{assumed}", right_of_all(session, counts)));
         }
         Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
         Verdict::Diverged => {
             // Products in another arithmetic are reported together.
             let groups = session.wrong_operations();
-            let findings: Vec<WrongOperation> = groups.iter().map(|g| WrongOperation::of(session, g)).collect();
+            let findings: Vec<WrongOperation> = groups.iter().map(|g| WrongOperation::new(session, g)).collect();
             let count = |of: &dyn Fn(&WrongOperation) -> bool| -> usize {
                 findings.iter().filter(|f| of(f)).map(|f| f.taps.len()).sum()
             };
@@ -143,40 +143,40 @@ fn conclusion(screen: &mut Screen, session: &ReplaySession, told: &Replay, verdi
             let taken_back = count(&|f| !f.diagnosis.taken_back.is_empty());
             let of_taps = (misrecorded > 0).then(|| format!("{} recorded wrongly", taps(misrecorded)));
             let undone = (taken_back > 0).then(|| format!("{} off by what is taken back", taps(taken_back)));
-            let of_all = match &told.arithmetic {
+            let of_all = match &report.arithmetic {
                 Some(_) => Some("another arithmetic of all products with weights".to_owned()),
-                None => session.rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
+                None => session.taps_rounded_otherwise().next().map(|_| "another arithmetic, not a mistake".to_owned()),
             };
-            let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
+            let parts: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).chain(undone).collect();
             let (right, assumed) = (taps_in_words(counts.agree()), session.assumed_cache());
-            screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));
-            for line in told.arithmetic.iter().flat_map(|other| &other.words) {
+            screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), parts.join(", ")));
+            for line in report.arithmetic.iter().flat_map(|other| &other.words) {
                 screen.line(&format!("  {line}"));
             }
-            for other in session.rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
-                let what = other.cause.as_ref().map(cause::said).unwrap_or_default();
+            for other in session.taps_rounded_otherwise().filter(|other| other.arithmetic.is_none()) {
+                let what = other.cause.as_ref().map(cause::cause_text).unwrap_or_default();
                 screen.line(&format!("  {}: {what}", where_of(&other.taps)));
                 screen.line(&format!("    {}", cause::proof(other)));
             }
             findings.iter().for_each(|found| finding(screen, found));
-            if let Some(next) = &told.next {
+            if let Some(next) = &report.next {
                 screen.line(&format!("next: {next}"));
             }
         }
     }
 }
 
-fn finding(screen: &mut Screen, found: &WrongOperation) {
-    let of = if found.taps.len() > 1 { " and so on" } else { "" };
-    let due = match found.from.is_empty() {
-        _ if found.is_of_the_reference => format!("the reference's own value{of}"),
-        true => format!("what comes out of the tokens{of}"),
-        false => format!("what comes out of the candidate's own {}{of}", shorten(&found.from, 4)),
+fn finding(screen: &mut Screen, operation: &WrongOperation) {
+    let and_so_on = if operation.taps.len() > 1 { " and so on" } else { "" };
+    let due = match operation.from.is_empty() {
+        _ if operation.is_of_the_reference => format!("the reference's own value{and_so_on}"),
+        true => format!("what comes out of the tokens{and_so_on}"),
+        false => format!("what comes out of the candidate's own {}{and_so_on}", shorten(&operation.from, 4)),
     };
-    screen.line(&format!("  {}  {}", paint(BOLD, &found.place), found.op));
-    let reason = found.note.as_deref().unwrap_or_default();
-    let limit = found.allowed_nmse.unwrap_or(f64::INFINITY);
-    let text = match found.worst_nmse {
+    screen.line(&format!("  {}  {}", paint(BOLD, &operation.place), operation.op));
+    let reason = operation.note.as_deref().unwrap_or_default();
+    let limit = operation.allowed_nmse.unwrap_or(f64::INFINITY);
+    let text = match operation.worst_nmse {
         Some(nmse) if nmse > limit => {
             format!("NMSE {} against {due} ({} allowed)", number(nmse), number(limit))
         }
@@ -185,30 +185,30 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
         None => reason.to_owned(),
     };
     screen.line(&format!("    {}", safe(&text)));
-    let causes = std::iter::once(&found.diagnosis).chain(&found.together);
+    let causes = std::iter::once(&operation.diagnosis).chain(&operation.together);
     for (at, summary) in causes.filter_map(|cause| cause.summary.as_ref()).enumerate() {
         let word = if at == 0 { "why:" } else { "and:" };
         screen.line(&format!("    {} {summary}", paint(BOLD, word)));
     }
-    if let Some(proof) = &found.diagnosis.proof {
+    if let Some(proof) = &operation.diagnosis.proof {
         screen.line(&format!("    {proof}"));
     }
-    for note in &found.notes {
+    for note in &operation.notes {
         screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
     }
-    if !found.diagnosis.is_blamed() {
+    if !operation.diagnosis.is_blamed() {
         return;
     }
-    if !found.span.is_empty() {
-        let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&found.span, 5));
+    if !operation.span.is_empty() {
+        let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&operation.span, 5));
         screen.line(&format!("    {text}"));
     }
-    if let Some(fit) = found.fit.as_ref().filter(|_| found.diagnosis.summary.is_none()) {
+    if let Some(fit) = operation.fit.as_ref().filter(|_| operation.diagnosis.summary.is_none()) {
         let left = format!("(leaves NMSE {})", number(fit.residual_nmse));
-        screen.line(&if fit.residual_nmse < EXPLAINS * found.worst_nmse.unwrap_or(f64::INFINITY) {
+        screen.line(&if fit.residual_nmse < EXPLAINS * operation.worst_nmse.unwrap_or(f64::INFINITY) {
             format!("    it is {} {left}", fit.words)
         } else {
-            format!("    no sum of {} and others of the stream gives it", found.from.join(", "))
+            format!("    no sum of {} and others of the stream gives it", operation.from.join(", "))
         });
     }
 }
@@ -220,13 +220,13 @@ const EXPLAINS: f64 = 0.01;
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
-pub(crate) fn of_each_sequence<T>(
+pub(crate) fn run_each_sequence<T>(
     args: &CandidateArgs,
     judge: impl Fn(CandidateArgs) -> Result<T>,
     session: impl Fn(&mut T) -> &mut ReplaySession,
 ) -> Result<T> {
     let mut judged = judge(args.clone())?;
-    let count = session(&mut judged).given.sequences;
+    let count = session(&mut judged).input.sequences;
     if args.reading.sequence.is_some() || count == 1 {
         return Ok(judged);
     }

@@ -12,8 +12,8 @@ use crate::commands::explain::explained;
 use crate::output::{Inputs, is_stdout, print};
 use crate::render::html::Page;
 use crate::report::{Compare, CompareAndExplain, Explain};
-use crate::session::given::CandidateArgs;
 use crate::session::ids;
+use crate::session::input::CandidateArgs;
 use crate::session::is_recorded;
 use crate::session::pair::PairArgs;
 use crate::words::one_line;
@@ -56,7 +56,7 @@ pub(crate) struct ReportArgs {
 /// When something cannot be read, or the page not written.
 pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare_all([Some(&*args.output), args.json.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([Some(&*args.output), args.json.as_deref()])?;
     if !args.seconds.is_finite() || args.seconds < 0.0 {
         bail!("--seconds {}: must be 0 or more", args.seconds);
     }
@@ -71,8 +71,8 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
     Page { compared: Some((&judged, &compared)), explained: explanation.as_ref(), ..Page::default() }
         .to_file(Some(&args.output), &inputs)?;
     if let Some(path) = &args.json {
-        let told = CompareAndExplain { compare: compared.clone(), explained: explanation, no_cause };
-        crate::render::json::to_file(Some(path), &told, &inputs)?;
+        let both = CompareAndExplain { compare: compared.clone(), explained: explanation, no_cause };
+        crate::render::json::to_file(Some(path), &both, &inputs)?;
     }
     if !is_stdout(Some(&args.output)) && !is_stdout(args.json.as_ref()) {
         let first = compared.first_divergence.as_ref();
@@ -84,18 +84,18 @@ pub(crate) fn run(args: ReportArgs) -> Result<u8> {
 
 fn explanation(args: &ReportArgs, model: &Path) -> Result<Explain> {
     let pair = &args.pair;
-    let of = CandidateArgs {
+    let candidate_args = CandidateArgs {
         model: model.to_owned(),
         candidate: Some(pair.candidate.clone()),
         profile: pair.profile,
         cache: pair.cache,
         weights: args.weights.clone(),
-        tokens: pair.told.tokens.as_deref().map(ids).transpose()?,
-        decode_tokens: pair.told.decode_tokens.as_deref().map(ids).transpose()?,
+        tokens: pair.tokens.tokens.as_deref().map(ids).transpose()?,
+        decode_tokens: pair.tokens.decode_tokens.as_deref().map(ids).transpose()?,
         rows: pair.rows.clone(),
         reading: pair.reading.clone(),
     };
-    let judged = explained(of, &Effort { seconds: args.seconds, ..Effort::default() })?;
+    let judged = explained(candidate_args, &Effort { seconds: args.seconds, ..Effort::default() })?;
     let verdict = judged.session.verdict();
-    Ok(Explain::of(&judged.session, &verdict, &judged.not_testable, None))
+    Ok(Explain::new(&judged.session, &verdict, &judged.not_testable, None))
 }

@@ -8,7 +8,7 @@ use firstdiff_trace::{Entry, Tap};
 use rayon::prelude::*;
 
 use crate::output::{Inputs, PARITY, is_stdout, print};
-use crate::report::{Map, NoHead, Show, Shown};
+use crate::report::{Map, NoHead, Show, TensorSummary};
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{safe, shorten, with_suggestion};
 
@@ -39,7 +39,7 @@ pub(crate) struct ShowArgs {
     #[command(flatten)]
     reading: ReadingArgs,
     #[command(flatten)]
-    told: TokenArgs,
+    tokens: TokenArgs,
     /// Show every tensor on a line of its own
     #[arg(long, short)]
     verbose: bool,
@@ -54,31 +54,31 @@ pub(crate) struct ShowArgs {
 /// When it cannot be read, or holds nothing of that name.
 pub(crate) fn run(args: ShowArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
-    let dump = args.reading.asked_sequence(args.told.tell(args.reading.open(&args.dump)?)?)?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
+    let dump = args.reading.asked_sequence(args.tokens.add_tokens(args.reading.open(&args.dump)?)?)?;
     let all = dump.all_entries();
     if all.is_empty() {
         let names: Vec<String> = dump.unmapped().iter().map(|name| safe(name)).collect();
         bail!("{}: no tensor of floats in it: {}", args.dump.display(), shorten(&names, 4));
     }
-    let mut asked: Vec<&Entry> = match &args.taps {
+    let mut requested: Vec<&Entry> = match &args.taps {
         Some(patterns) => all.iter().filter(|entry| entry.tap.matches(patterns)).collect(),
         None => all.iter().collect(),
     };
-    if let Some(patterns) = args.taps.as_deref().filter(|_| asked.is_empty()) {
+    if let Some(patterns) = args.taps.as_deref().filter(|_| requested.is_empty()) {
         if let Some(name) = dump.unmapped().iter().find(|name| *name == patterns) {
             bail!("{}: {} is no tensor of floats", args.dump.display(), safe(name));
         }
         bail!("{}: no tensor in it matches {}", args.dump.display(), with_suggestion(patterns));
     }
     let same = |entries: &[&Entry]| entries.iter().all(|entry| entry.tap == entries[0].tap);
-    let one: Option<Tap> = (args.taps.is_some() && same(&asked)).then(|| asked[0].tap);
+    let one: Option<Tap> = (args.taps.is_some() && same(&requested)).then(|| requested[0].tap);
     // For one tensor at several steps, the first is shown in full.
-    let step = args.step.or(one.and_then(|_| asked.iter().map(|entry| entry.step).min()));
-    let steps: Vec<u32> = asked.iter().map(|entry| entry.step).collect();
+    let step = args.step.or(one.and_then(|_| requested.iter().map(|entry| entry.step).min()));
+    let steps: Vec<u32> = requested.iter().map(|entry| entry.step).collect();
     if let Some(step) = step {
-        asked.retain(|entry| entry.step == step);
-        if asked.is_empty() {
+        requested.retain(|entry| entry.step == step);
+        if requested.is_empty() {
             bail!(
                 "--step {step}: none of these tensors is there; the last step is {}",
                 steps.iter().max().unwrap_or(&0)
@@ -86,20 +86,23 @@ pub(crate) fn run(args: ShowArgs) -> Result<u8> {
         }
     }
     let bar = crate::progress::Bar::new(&dump);
-    let taps: Vec<Shown> = asked.par_iter().map(|entry| Shown::of(&dump, entry)).collect::<Result<_, _>>()?;
+    let taps: Vec<TensorSummary> =
+        requested.par_iter().map(|entry| TensorSummary::read(&dump, entry)).collect::<Result<_, _>>()?;
     bar.finish();
-    let map = match asked[..] {
-        [entry] => Map::of(entry.tap.site, &dump.read(entry)?, args.head).map_err(|NoHead { head, heads }| {
+    let map = match requested[..] {
+        [entry] => Map::new(entry.tap.site, &dump.read(entry)?, args.head).map_err(|NoHead { head, heads }| {
             anyhow!("--head {head}: in the shape of {} are {heads} heads", entry.tap)
         })?,
         _ if args.head.is_some() => bail!("--head: name one tensor"),
         _ => None,
     };
-    let told = Show::of(&dump, all.len(), taps, map);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    let report = Show::new(&dump, all.len(), taps, map);
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if !is_stdout(args.json.as_ref()) {
-        let others = steps.len() - asked.len();
-        print(crate::render::show::screen(&told, args.taps.is_some() || args.verbose, args.verbose, others).as_str())?;
+        let others = steps.len() - requested.len();
+        print(
+            crate::render::show::screen(&report, args.taps.is_some() || args.verbose, args.verbose, others).as_str(),
+        )?;
     }
     Ok(PARITY)
 }

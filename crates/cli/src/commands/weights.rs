@@ -61,7 +61,7 @@ pub(crate) struct WeightsArgs {
 /// When something cannot be read, or nothing can be compared.
 pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     let inputs = Inputs::of_command_line();
-    inputs.spare(args.json.as_deref())?;
+    inputs.refuse_input_as_output(args.json.as_deref())?;
     let (program, a) = right_weights(&args)?;
     let sides = [Side::open(&a)?, Side::open(&args.b)?];
     let bar = Bar::of_tensors();
@@ -70,10 +70,10 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     bar.finish();
     let read = program.as_ref().and_then(|program| say_what_is_read(program, &mut comparison));
     let verdict = verdict(&comparison, read.as_deref(), program.is_some());
-    let told = Weights::of(&sides, &comparison, &verdict);
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
+    let report = Weights::new(&sides, &comparison, &verdict);
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::output::print(screen(&args, &told, &comparison, &verdict).as_str())?;
+        crate::output::print(screen(&args, &report, &comparison, &verdict).as_str())?;
     }
     crate::output::exit(&verdict, format_args!("{} and {}", args.a.display(), args.b.display()))
 }
@@ -148,9 +148,9 @@ fn verdict(comparison: &Comparison, read: Option<&str>, is_recorded: bool) -> Ve
     }
 }
 
-fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: &Verdict) -> Screen {
+fn screen(args: &WeightsArgs, report: &Weights, comparison: &Comparison, verdict: &Verdict) -> Screen {
     let mut screen = Screen::default();
-    for (letter, side) in [("A", &told.a), ("B", &told.b)] {
+    for (letter, side) in [("A", &report.a), ("B", &report.b)] {
         let what = paint(DIM, &format!("({}, {})", side.format, tensors(side.tensors)));
         screen.line(&format!("weights {letter}  {}  {what}", safe(&side.path)));
     }
@@ -159,7 +159,7 @@ fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: 
         comparison.tensors.iter().for_each(|tensor| screen.line(&tensor_line(tensor)));
         screen.line("");
     }
-    let another = told.unlike;
+    let another = report.unlike;
     if let Some(unlike) = another {
         screen.line(&format!(
             "{} another model's weights, or untrained ones: {} of {} matrices have nothing in common with A's, and no mistake or law known here makes one of the other",
@@ -170,19 +170,19 @@ fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: 
     }
     screen.line(&summary(comparison, verdict, another.is_some()));
     let most = if another.is_some() && !args.verbose { OF_ANOTHER } else { usize::MAX };
-    for finding in told.findings.iter().take(most) {
+    for finding in report.findings.iter().take(most) {
         let cause = finding.cause.map_or_else(|| paint(WARN, "cause unknown"), |cause| paint(BAD, cause));
-        screen.line(&format!("  {}  {cause}", paint(BOLD, &folded(&finding.tensors))));
+        screen.line(&format!("  {}  {cause}", paint(BOLD, &fold_layers(&finding.tensors))));
         let left = finding.residual_nmse.map(|r| format!(" (leaves NMSE {})", number(r))).unwrap_or_default();
         screen.line(&format!("    {}{left}", safe(&finding.note)));
     }
-    if told.findings.len() > most {
-        screen.line(&format!("  ... and {} more kinds of differences (-v shows all)", told.findings.len() - most));
+    if report.findings.len() > most {
+        screen.line(&format!("  ... and {} more kinds of differences (-v shows all)", report.findings.len() - most));
     }
-    if let Some(next) = told.next {
+    if let Some(next) = report.next {
         screen.line(&format!("next: {next}"));
     }
-    for NotChecked { reason, tensors: names } in &told.not_checked {
+    for NotChecked { reason, tensors: names } in &report.not_checked {
         let names: Vec<String> = names.iter().map(|name| safe(name)).collect();
         screen.line(&format!(
             "{} {} ({}): {}",
@@ -192,7 +192,7 @@ fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: 
             safe(reason)
         ));
     }
-    for side in [&told.a, &told.b].into_iter().filter(|side| !side.doubles.is_empty()) {
+    for side in [&report.a, &report.b].into_iter().filter(|side| !side.doubles.is_empty()) {
         let names: Vec<String> = side.doubles.iter().map(|n| safe(n)).collect();
         screen.line(&format!(
             "{} {}: names of weights that are there already",
@@ -223,8 +223,8 @@ fn summary(comparison: &Comparison, verdict: &Verdict, is_said: bool) -> String 
         parts.push(format!("{identical} identical"));
     }
     if !rounded.is_empty() {
-        let of = if kinds.is_empty() { "rounding".to_owned() } else { kinds.join(" and ") };
-        parts.push(format!("{} as near as {of} allows (worst NMSE {})", rounded.len(), number(worst)));
+        let kinds_text = if kinds.is_empty() { "rounding".to_owned() } else { kinds.join(" and ") };
+        parts.push(format!("{} as near as {kinds_text} allows (worst NMSE {})", rounded.len(), number(worst)));
     }
     if tied > 0 {
         parts.push(format!("{tied} tied"));
@@ -266,7 +266,7 @@ fn tensors(count: usize) -> String {
 }
 
 /// `model.layers.0-2.self_attn.q_proj.weight, ...`: names of one role folded over their layers.
-fn folded(names: &[String]) -> String {
+fn fold_layers(names: &[String]) -> String {
     let mut roles: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut rest = Vec::new();
     for name in names {

@@ -30,18 +30,18 @@ pub(crate) struct WhyArgs {
 /// # Errors
 /// When that name does not exist.
 pub(crate) fn run(args: &WhyArgs) -> Result<u8> {
-    let asked = args.name.as_deref().unwrap_or_default();
-    let mistakes: Vec<&Mistake> = catalogue().filter(|mistake| mistake.id.starts_with(asked)).collect();
-    let forms: Vec<Form> = Form::ALL.iter().copied().filter(|form| form.name().starts_with(asked)).collect();
+    let cause_name = args.name.as_deref().unwrap_or_default();
+    let mistakes: Vec<&Mistake> = catalogue().filter(|mistake| mistake.id.starts_with(cause_name)).collect();
+    let forms: Vec<Form> = Form::ALL.iter().copied().filter(|form| form.name().starts_with(cause_name)).collect();
     let mut screen = Screen::default();
-    let exact = mistakes.iter().find(|mistake| mistake.id == asked);
-    match (exact, forms.iter().find(|form| form.name() == asked)) {
+    let exact = mistakes.iter().find(|mistake| mistake.id == cause_name);
+    match (exact, forms.iter().find(|form| form.name() == cause_name)) {
         (Some(mistake), _) => whole(&mut screen, mistake),
         (None, Some(form)) => formula(&mut screen, *form),
         (None, None) if mistakes.is_empty() && forms.is_empty() => {
             let names = catalogue().map(|mistake| mistake.id).chain(Form::ALL.iter().map(|form| form.name()));
-            let near = names.min_by_key(|name| strsim::damerau_levenshtein(name, asked)).unwrap_or_default();
-            bail!("{asked}: no cause and no form of a law has that name ({near}?); `firstdiff why` lists all");
+            let near = names.min_by_key(|name| strsim::damerau_levenshtein(name, cause_name)).unwrap_or_default();
+            bail!("{cause_name}: no cause and no form of a law has that name ({near}?); `firstdiff why` lists all");
         }
         (None, None) => {
             let name = |name: &str| paint(BOLD, &format!("{name:<24}"));

@@ -14,7 +14,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, OpenOptions, Rows, Tap,
 use serde_json::{Value, json};
 
 use crate::driver::keeper::Keeper;
-use crate::driver::kept::KeptRun;
+use crate::driver::kept_runs::KeptRun;
 use crate::progress::Bar;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, shorten};
@@ -45,8 +45,8 @@ impl Question {
     }
 
     /// The question that a kept run answers, parsed from its texts.
-    fn asked(kept: &Value) -> Option<Question> {
-        let text = |name: &str| kept[name].as_str();
+    fn parse(fields: &Value) -> Option<Question> {
+        let text = |name: &str| fields[name].as_str();
         let taps: Option<Vec<Tap>> = text("taps")?.split(',').map(|tap| tap.parse().ok()).collect();
         let steps = match text("steps")? {
             "all" => (0, ANY_STEP),
@@ -69,7 +69,7 @@ impl Question {
 
 /// Why a run is of no use.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum EngineFailure {
     /// It ended with this status; these were its last lines.
     Status(String, Vec<String>),
     /// It did not end within this many seconds.
@@ -82,33 +82,33 @@ pub(crate) enum Failure {
     Others(String, Vec<String>),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for EngineFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, said) = match self {
-            Failure::Status(status, said) => (format!("the engine failed: {status}"), said),
-            Failure::Hung(seconds, said) => {
+        let (what, stderr) = match self {
+            EngineFailure::Status(status, said) => (format!("the engine failed: {status}"), said),
+            EngineFailure::Hung(seconds, said) => {
                 (format!("the engine did not end within {seconds} s and was stopped (--timeout)"), said)
             }
-            Failure::Silent(why, said) => (
+            EngineFailure::Silent(why, said) => (
                 format!(
                     "the engine ended well and wrote nothing that can be read into FIRSTDIFF_DIR ({why}): does it have a recorder, \
                      and is it compiled in?"
                 ),
                 said,
             ),
-            Failure::Torn(incomplete, said) => (
+            EngineFailure::Torn(incomplete, said) => (
                 format!("the engine ended well, and {incomplete}: was what records killed behind the shell's back?"),
                 said,
             ),
-            Failure::Others(asked, wrote) => {
+            EngineFailure::Others(asked, wrote) => {
                 let wrote: Vec<String> = wrote.iter().map(|name| safe(name)).collect();
                 return write!(f, "the engine wrote none of the taps asked for ({asked}), but {}", shorten(&wrote, 6));
             }
         };
-        match said.is_empty() {
+        match stderr.is_empty() {
             true => f.write_str(&what),
             false => {
-                write!(f, "{what}; its last words: {}", said.iter().map(|l| safe(l)).collect::<Vec<_>>().join(" | "))
+                write!(f, "{what}; its last words: {}", stderr.iter().map(|l| safe(l)).collect::<Vec<_>>().join(" | "))
             }
         }
     }
@@ -116,7 +116,7 @@ impl fmt::Display for Failure {
 
 /// A run that ended successfully.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct EngineRun {
     pub(crate) question: Question,
     pub(crate) dump: Dump,
     /// All that it holds of the vocabulary, and the other requested taps.
@@ -134,7 +134,7 @@ pub(crate) struct Engine {
     /// The folder with one folder for each run.
     pub(crate) runs: PathBuf,
     /// How many seconds the previous run took.
-    pub(crate) usual: Cell<Option<usize>>,
+    pub(crate) last_seconds: Cell<Option<usize>>,
     /// FIRSTDIFF_TOKENS and FIRSTDIFF_DECODE_TOKENS, as far as the tokens are known.
     pub(crate) feed: Vec<(&'static str, String)>,
 }
@@ -144,14 +144,14 @@ impl Engine {
     ///
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
-    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<Run, Failure>> {
-        let asked = self.asked(question, turn);
-        let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
+    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<EngineRun, EngineFailure>> {
+        let key = self.run_key(question, turn);
+        let folder = self.runs.join(format!("{:016x}", fnv(key.as_bytes())));
         if turn == 0
-            && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
+            && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == key)
             && let Ok(dump) = open(&folder.join("dump"), &question.taps)
         {
-            return Ok(Ok(Run {
+            return Ok(Ok(EngineRun {
                 entries: entries(&dump, question),
                 question: question.clone(),
                 dump,
@@ -159,28 +159,28 @@ impl Engine {
                 seconds: 0.0,
             }));
         }
-        let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(asked.as_bytes()), std::process::id()));
-        let seconds = match self.make(question, &making)? {
+        let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(key.as_bytes()), std::process::id()));
+        let seconds = match self.start_run(question, &making)? {
             Ok(seconds) => seconds,
             Err(failure) => {
                 let _ = fs::remove_dir_all(&making);
                 return Ok(Err(failure));
             }
         };
-        fs::write(making.join("asked.json"), asked).with_context(|| making.display().to_string())?;
+        fs::write(making.join("asked.json"), key).with_context(|| making.display().to_string())?;
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
         let dump = open(&folder.join("dump"), &question.taps)?;
-        Ok(Ok(Run { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
+        Ok(Ok(EngineRun { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
     }
 
     /// Makes a run in a folder of its own, and returns how many seconds it took.
-    fn make(&self, question: &Question, folder: &Path) -> Result<Result<f64, Failure>> {
+    fn start_run(&self, question: &Question, folder: &Path) -> Result<Result<f64, EngineFailure>> {
         fs::create_dir_all(folder.join("dump")).with_context(|| folder.display().to_string())?;
         let began = Instant::now();
         let outcome = self.run(question, folder)?;
         let seconds = began.elapsed().as_secs_f64();
-        self.usual.set(outcome.is_ok().then_some(seconds.ceil() as usize));
+        self.last_seconds.set(outcome.is_ok().then_some(seconds.ceil() as usize));
         Ok(outcome.and_then(|()| written(question, folder)).map(|()| seconds))
     }
 
@@ -192,9 +192,9 @@ impl Engine {
         &self,
         kept: &KeptRun,
         look: impl FnOnce(&Dump, &Dump) -> Result<T>,
-    ) -> Result<Result<T, Failure>> {
+    ) -> Result<Result<T, EngineFailure>> {
         let making = self.runs.join(format!("again.{}.tmp", std::process::id()));
-        let looked = match self.make(&kept.question, &making)? {
+        let looked = match self.start_run(&kept.question, &making)? {
             Ok(_) => {
                 let [first, again] = [&kept.folder, &making].map(|made| open(&made.join("dump"), &kept.question.taps));
                 look(&first?, &again?).map(Ok)
@@ -206,14 +206,14 @@ impl Engine {
     }
 
     /// The runs that an earlier start made with this command and the same tokens, oldest first.
-    pub(crate) fn kept(&self) -> Vec<KeptRun> {
+    pub(crate) fn kept_runs(&self) -> Vec<KeptRun> {
         let folders = fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path());
         let run = |folder: PathBuf| {
             let text = fs::read_to_string(folder.join("asked.json")).ok()?;
-            let question = Question::asked(&serde_json::from_str(&text).ok()?)?;
-            let made = fs::metadata(folder.join("asked.json")).and_then(|meta| meta.modified()).ok()?;
-            let usable = self.asked(&question, 0) == text && Dump::open(folder.join("dump")).is_ok();
-            usable.then_some(KeptRun { question, folder, made })
+            let question = Question::parse(&serde_json::from_str(&text).ok()?)?;
+            let written_at = fs::metadata(folder.join("asked.json")).and_then(|meta| meta.modified()).ok()?;
+            let usable = self.run_key(&question, 0) == text && Dump::open(folder.join("dump")).is_ok();
+            usable.then_some(KeptRun { question, folder, made: written_at })
         };
         let mut runs: Vec<KeptRun> = folders.filter_map(run).collect();
         runs.sort_by(|a, b| (a.made, &a.folder).cmp(&(b.made, &b.folder)));
@@ -224,14 +224,14 @@ impl Engine {
     ///
     /// # Errors
     /// When the folder cannot be emptied.
-    pub(crate) fn forget(&self) -> Result<()> {
+    pub(crate) fn remove_earlier_runs(&self) -> Result<()> {
         fs::remove_dir_all(&self.runs)
             .and_then(|()| fs::create_dir_all(&self.runs))
             .with_context(|| self.runs.display().to_string())
     }
 
     /// The identity of a run. The files that the command names are part of it: an engine that was rebuilt is another one.
-    fn asked(&self, question: &Question, turn: usize) -> String {
+    fn run_key(&self, question: &Question, turn: usize) -> String {
         let files: Vec<_> = self.command.split_whitespace().filter_map(stamp).collect();
         json!({
             "command": self.command, "files": files, "taps": question.taps_text(), "steps": question.steps_text(),
@@ -240,7 +240,7 @@ impl Engine {
         .to_string()
     }
 
-    fn run(&self, question: &Question, folder: &Path) -> Result<Result<(), Failure>> {
+    fn run(&self, question: &Question, folder: &Path) -> Result<Result<(), EngineFailure>> {
         let absolute = std::path::absolute(folder.join("dump"))?;
         let environment = |command: &mut Command| {
             command.env("FIRSTDIFF_DIR", absolute).env("FIRSTDIFF_TAPS", question.taps_text());
@@ -257,26 +257,26 @@ impl Engine {
             }
         };
         let mut keeper = Keeper::start(&self.command, folder, environment).context("the engine cannot be started")?;
-        let (began, bar) = (Instant::now(), Bar::told());
+        let (began, bar) = (Instant::now(), Bar::with_text());
         let (taps, limit) = (shorten(&names(question), 3), self.timeout.as_secs());
         let what = format!("the engine runs for {taps} (--timeout {limit}), seconds");
         let ended = loop {
-            if let Some(status) = keeper.ended()? {
+            if let Some(status) = keeper.try_status()? {
                 break Some(status);
             }
             if began.elapsed() >= self.timeout {
                 break None;
             }
-            bar.tell(&what, began.elapsed().as_secs() as usize, self.usual.get());
+            bar.update(&what, began.elapsed().as_secs() as usize, self.last_seconds.get());
             // A fast engine is checked often, a slow one rarely.
             std::thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(2), Duration::from_millis(100)));
         };
         drop(keeper);
         bar.finish();
-        let said = last_lines(&folder.join("stderr"));
+        let stderr = last_lines(&folder.join("stderr"));
         Ok(match ended {
-            None => Err(Failure::Hung(self.timeout.as_secs_f64(), said)),
-            Some(status) if !status.success() => Err(Failure::Status(status.to_string(), said)),
+            None => Err(EngineFailure::Hung(self.timeout.as_secs_f64(), stderr)),
+            Some(status) if !status.success() => Err(EngineFailure::Status(status.to_string(), stderr)),
             Some(_) => Ok(()),
         })
     }
@@ -300,24 +300,24 @@ fn names(question: &Question) -> Vec<String> {
 }
 
 /// Whether a dump was written with something in it that was requested.
-fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
+fn written(question: &Question, folder: &Path) -> Result<(), EngineFailure> {
     let dump = folder.join("dump");
-    let said = || last_lines(&folder.join("stderr"));
+    let stderr = || last_lines(&folder.join("stderr"));
     if fs::read_dir(&dump).map_or(true, |mut entries| entries.next().is_none()) {
-        return Err(Failure::Silent("it is empty".into(), said()));
+        return Err(EngineFailure::Silent("it is empty".into(), stderr()));
     }
     let opened = match open(&dump, &question.taps) {
         Ok(opened) => opened,
         Err(error) => {
             let error = error.to_string().replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR");
-            return Err(Failure::Silent(error, said()));
+            return Err(EngineFailure::Silent(error, stderr()));
         }
     };
     // An engine that ended by itself and successfully is done, even without finish().
     if opened.meta().ended_by_itself != Some(true)
         && let Some(incomplete) = Incomplete::find_in(&[("its", &opened)], None).notes().next()
     {
-        return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), said()));
+        return Err(EngineFailure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), stderr()));
     }
     if opened.all_entries().iter().any(|e| question.taps.contains(&e.tap)) {
         return Ok(());
@@ -326,8 +326,8 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     wrote.extend(opened.unmapped().iter().cloned());
     wrote.dedup();
     match wrote.is_empty() {
-        true => Err(Failure::Silent("it holds no tensor".into(), said())),
-        false => Err(Failure::Others(question.taps_text(), wrote)),
+        true => Err(EngineFailure::Silent("it holds no tensor".into(), stderr())),
+        false => Err(EngineFailure::Others(question.taps_text(), wrote)),
     }
 }
 

@@ -10,11 +10,11 @@ use firstdiff_trace::{
     DType, Dump, Element, Entry, Meta, NamedRows, RecordError, Recorder, Rows, Tap, to_bf16, to_f16,
 };
 
-use crate::driver::engine::{Run, open};
+use crate::driver::engine::{EngineRun, open};
 
 /// One tap of one step: the rows seen so far.
 #[derive(Clone, Debug)]
-struct Seen {
+struct CollectedRows {
     dtype: DType,
     shape: Vec<usize>,
     /// The positions of the rows, ascending; `None`: all there are, or a shape that does not show them.
@@ -24,7 +24,7 @@ struct Seen {
 
 /// A tap that two runs wrote with different bits.
 #[derive(Clone, Debug)]
-pub(crate) struct Wavering {
+pub(crate) struct UnrepeatedTap {
     pub(crate) place: Place,
     pub(crate) nmse: f64,
     pub(crate) max_abs_diff: f64,
@@ -32,8 +32,8 @@ pub(crate) struct Wavering {
 
 /// All that the runs wrote.
 #[derive(Debug, Default)]
-pub(crate) struct Evidence {
-    seen: BTreeMap<Place, Seen>,
+pub(crate) struct CollectedTaps {
+    taps: BTreeMap<Place, CollectedRows>,
     /// The engine's own metadata.
     pub(crate) meta: Option<Meta>,
     /// The positions of each place that were seen twice, not only in runs of an earlier start.
@@ -41,7 +41,7 @@ pub(crate) struct Evidence {
     /// The positions of each place that a run of this start wrote.
     fresh: BTreeMap<Place, BTreeSet<usize>>,
     /// Where two runs were furthest apart by no more than noise.
-    pub(crate) noise: Option<Wavering>,
+    pub(crate) noise: Option<UnrepeatedTap>,
     /// Whether a run wrote positions that were not requested.
     pub(crate) rows_ignored: bool,
     /// Whether a run wrote taps that were not requested.
@@ -50,22 +50,22 @@ pub(crate) struct Evidence {
     pub(crate) bytes: u64,
 }
 
-impl Evidence {
+impl CollectedTaps {
     /// Nothing yet, from an engine with this metadata.
-    pub(crate) fn of(meta: Option<Meta>) -> Evidence {
-        Evidence { meta, ..Evidence::default() }
+    pub(crate) fn new(meta: Option<Meta>) -> CollectedTaps {
+        CollectedTaps { meta, ..CollectedTaps::default() }
     }
 
     /// Adds what a run wrote of a prompt of `tokens` tokens; returns the first place where it differs from an earlier run by more than `noise` allows.
     ///
     /// # Errors
     /// When a tensor cannot be read.
-    pub(crate) fn absorb(
+    pub(crate) fn add_run(
         &mut self,
-        run: &Run,
+        run: &EngineRun,
         (tokens, last_step): (usize, u32),
         noise: impl Fn(Tap, DType) -> f64,
-    ) -> Result<Option<Wavering>> {
+    ) -> Result<Option<UnrepeatedTap>> {
         let mut wavering = None;
         self.meta.get_or_insert_with(|| run.dump.meta().clone());
         for entry in &run.entries {
@@ -76,21 +76,21 @@ impl Evidence {
             self.taps_ignored |= !run.question.taps.contains(&entry.tap);
             let place = Place { step: entry.step, tap: entry.tap };
             let positions = if entry.step == 0 { tokens } else { 1 };
-            let rows = held(entry, &run.question.rows, positions);
+            let rows = held_positions(entry, &run.question.rows, positions);
             // Taps outside the vocabulary are written whole.
             self.rows_ignored |= rows.is_none()
                 && positions > 1
                 && run.question.rows != Rows::Named(NamedRows::All)
                 && !entry.tap.is_open();
             let values = run.dump.read(entry)?.values().to_f64();
-            let new = Seen { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
+            let new = CollectedRows { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
             let axis = place.tap.site.position_axis();
             let fresh = self.fresh.entry(place).or_default();
             if !run.kept {
                 fresh.extend(new.positions(axis));
             }
-            let Some(old) = self.seen.get(&place) else {
-                self.seen.insert(place, new);
+            let Some(old) = self.taps.get(&place) else {
+                self.taps.insert(place, new);
                 continue;
             };
             let common: Vec<usize> =
@@ -100,9 +100,9 @@ impl Evidence {
                 self.twice.entry(place).or_default().extend(now);
                 let (one, other) = (old.cut(axis, &common), new.cut(axis, &common));
                 if !same_bits(&one, &other) {
-                    let found = apart(place, &one, &other);
+                    let found = difference(place, &one, &other);
                     if found.nmse <= noise(place.tap, old.dtype) {
-                        let larger = |old: &Wavering| old.nmse >= found.nmse;
+                        let larger = |old: &UnrepeatedTap| old.nmse >= found.nmse;
                         self.noise = self.noise.take().filter(larger).or(Some(found));
                     } else {
                         wavering.get_or_insert(found);
@@ -110,13 +110,13 @@ impl Evidence {
                 }
             }
             let joined = old.joined(new, axis);
-            self.seen.insert(place, joined);
+            self.taps.insert(place, joined);
         }
         Ok(wavering)
     }
 
     /// Takes over the first run's metadata, and the tokens it was fed where they are known otherwise.
-    pub(crate) fn describe(&mut self, run: &Run, tokens: Option<&[u32]>, decoded: &[u32]) {
+    pub(crate) fn describe(&mut self, run: &EngineRun, tokens: Option<&[u32]>, decoded: &[u32]) {
         let list = |ids: &[u32]| Some(ids.iter().map(|&id| i64::from(id)).collect());
         let mut meta = run.dump.meta().clone();
         meta.tokens = tokens.map_or(meta.tokens, list);
@@ -127,8 +127,8 @@ impl Evidence {
     }
 
     /// Whether row `row` of a tap was seen; all rows where `None`.
-    pub(crate) fn holds(&self, place: Place, row: Option<usize>) -> bool {
-        self.seen.get(&place).is_some_and(|seen| match (&seen.rows, row) {
+    pub(crate) fn is_collected(&self, place: Place, row: Option<usize>) -> bool {
+        self.taps.get(&place).is_some_and(|seen| match (&seen.rows, row) {
             (None, _) => true,
             (Some(rows), Some(row)) => rows.contains(&row),
             (Some(_), None) => false,
@@ -136,7 +136,7 @@ impl Evidence {
     }
 
     /// Whether anything was seen twice.
-    pub(crate) fn repeats(&self) -> bool {
+    pub(crate) fn has_repeats(&self) -> bool {
         self.twice.values().any(|rows| !rows.is_empty())
     }
 
@@ -150,7 +150,7 @@ impl Evidence {
 
     /// The type of the values.
     pub(crate) fn dtype(&self) -> DType {
-        self.seen.values().next().map_or(DType::F32, |seen| seen.dtype)
+        self.taps.values().next().map_or(DType::F32, |seen| seen.dtype)
     }
 
     /// Writes all of it as one dump, replacing the previous one.
@@ -164,13 +164,13 @@ impl Evidence {
             recorder.describe(|own| *own = Meta { taps: Some(Vec::new()), rows: None, ..of_this_folder(own, meta) });
         }
         let decoded = self.meta.as_ref().and_then(|meta| meta.decode_tokens.clone());
-        let rows_of = |place: &Place, seen: &Seen| {
+        let rows_of = |place: &Place, seen: &CollectedRows| {
             let is_whole = place.step == 0 && !place.tap.is_open() && seen.shape.len() == place.tap.site.axes().len();
             is_whole.then(|| seen.positions(place.tap.site.position_axis()).len())
         };
-        let tokens = self.seen.iter().filter_map(|(place, seen)| rows_of(place, seen)).max().unwrap_or(0);
+        let tokens = self.taps.iter().filter_map(|(place, seen)| rows_of(place, seen)).max().unwrap_or(0);
         let mut step = 0;
-        for (place, seen) in &self.seen {
+        for (place, seen) in &self.taps {
             while step < place.step {
                 let known = decoded.as_ref().and_then(|ids| ids.get(step as usize)).copied();
                 recorder.next_step(known.unwrap_or(0));
@@ -186,15 +186,15 @@ impl Evidence {
                 None => Some(Rows::Named(NamedRows::All)),
             };
             match seen.dtype {
-                DType::F64 => put(&recorder, tap, rows, shape, values)?,
-                DType::F32 => put(&recorder, tap, rows, shape, &as_type(values, |x| x as f32))?,
-                DType::F16 => put(&recorder, tap, rows, shape, &as_type(values, to_f16))?,
-                DType::BF16 => put(&recorder, tap, rows, shape, &as_type(values, to_bf16))?,
+                DType::F64 => put_rows(&recorder, tap, rows, shape, values)?,
+                DType::F32 => put_rows(&recorder, tap, rows, shape, &as_type(values, |x| x as f32))?,
+                DType::F16 => put_rows(&recorder, tap, rows, shape, &as_type(values, to_f16))?,
+                DType::BF16 => put_rows(&recorder, tap, rows, shape, &as_type(values, to_bf16))?,
             }
         }
         recorder.describe(|own| own.decode_tokens = decoded);
         recorder.finish()?;
-        Ok(open(folder, self.seen.keys().map(|place| &place.tap))?)
+        Ok(open(folder, self.taps.keys().map(|place| &place.tap))?)
     }
 }
 
@@ -203,7 +203,7 @@ fn of_this_folder(own: &Meta, engine: &Meta) -> Meta {
     Meta { format: own.format, complete: own.complete, ended_by_itself: None, ..engine.clone() }
 }
 
-fn put<T: Element>(
+fn put_rows<T: Element>(
     recorder: &Recorder,
     tap: Tap,
     rows: Option<Rows>,
@@ -226,7 +226,7 @@ pub(crate) fn size(entry: &Entry) -> u64 {
 }
 
 /// The positions an entry holds of `positions`, where not all: those it declares, else the requested ones if it has as many rows.
-fn held(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
+fn held_positions(entry: &Entry, requested: &Rows, positions: usize) -> Option<Vec<usize>> {
     let axis = entry.tap.site.position_axis();
     let count = *entry.shape.get(axis).filter(|_| entry.shape.len() == entry.tap.site.axes().len())?;
     let listed = |rows: &Rows| match rows {
@@ -234,11 +234,13 @@ fn held(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
         Rows::Named(NamedRows::Last) => Some(vec![positions.saturating_sub(1)]),
         Rows::List(list) => Some(list.iter().copied().filter(|&row| row < positions).collect::<Vec<_>>()),
     };
-    let said = entry.rows.as_ref().and_then(listed);
-    said.or_else(|| listed(asked).filter(|_| count < positions)).filter(|rows| rows.len() == count && count < positions)
+    let declared = entry.rows.as_ref().and_then(listed);
+    declared
+        .or_else(|| listed(requested).filter(|_| count < positions))
+        .filter(|rows| rows.len() == count && count < positions)
 }
 
-impl Seen {
+impl CollectedRows {
     fn positions(&self, axis: usize) -> Vec<usize> {
         let all = || (0..self.shape.get(axis).copied().unwrap_or(1)).collect();
         self.rows.clone().unwrap_or_else(all)
@@ -261,7 +263,7 @@ impl Seen {
     }
 
     /// Both together: all rows where one side has all, else the rows of either.
-    fn joined(&self, new: Seen, axis: usize) -> Seen {
+    fn joined(&self, new: CollectedRows, axis: usize) -> CollectedRows {
         let (Some(ours), Some(theirs)) = (&self.rows, &new.rows) else {
             return if self.rows.is_none() { self.clone() } else { new };
         };
@@ -287,7 +289,7 @@ impl Seen {
         }
         let mut shape = self.shape.clone();
         shape[axis] = rows.len();
-        Seen { dtype: self.dtype, shape, rows: Some(rows), values }
+        CollectedRows { dtype: self.dtype, shape, rows: Some(rows), values }
     }
 }
 
@@ -296,7 +298,7 @@ pub(crate) fn same_bits(one: &[f64], other: &[f64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-fn apart(place: Place, one: &[f64], other: &[f64]) -> Wavering {
+fn difference(place: Place, one: &[f64], other: &[f64]) -> UnrepeatedTap {
     let (mut error, mut energy, mut most) = (0.0, 0.0, 0.0f64);
     for (a, b) in one.iter().zip(other) {
         let finite = a.is_finite() && b.is_finite();
@@ -310,7 +312,7 @@ fn apart(place: Place, one: &[f64], other: &[f64]) -> Wavering {
         (error, most) = (error + d * d, most.max(d));
         energy += if a.is_finite() { a * a } else { 0.0 };
     }
-    Wavering { place, nmse: Squares { error, energy }.nmse(), max_abs_diff: most }
+    UnrepeatedTap { place, nmse: Squares { error, energy }.nmse(), max_abs_diff: most }
 }
 
 #[cfg(test)]
@@ -319,7 +321,7 @@ mod tests {
 
     #[test]
     fn rows_of_two_runs_are_joined() {
-        let seen = |rows: Vec<usize>, values: &[f64]| Seen {
+        let seen = |rows: Vec<usize>, values: &[f64]| CollectedRows {
             dtype: DType::F32,
             shape: vec![2, rows.len(), 1],
             rows: Some(rows),

@@ -14,8 +14,8 @@ pub(crate) const COMMAND: &str = "keep-engine";
 
 /// The exit code of a keeper, where the program's arguments ask for one. It is not a command of the command line: no user is to type it.
 pub(crate) fn run_if_asked(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
-    let asked = arguments.next().is_some_and(|command| command == COMMAND);
-    let (folder, line) = (arguments.next().filter(|_| asked)?, arguments.next()?);
+    let is_keeper = arguments.next().is_some_and(|command| command == COMMAND);
+    let (folder, line) = (arguments.next().filter(|_| is_keeper)?, arguments.next()?);
     Some(run(Path::new(&folder), &line))
 }
 
@@ -37,9 +37,9 @@ impl Keeper {
     ///
     /// # Errors
     /// When the system does not report it.
-    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+    pub(crate) fn try_status(&mut self) -> io::Result<Option<ExitStatus>> {
         match self.0.try_wait()? {
-            Some(status) => self.told(status).map(Some),
+            Some(status) => self.engine_status(status).map(Some),
             None => Ok(None),
         }
     }
@@ -92,7 +92,7 @@ mod unix {
 
     impl Keeper {
         /// How the engine ended, which its keeper wrote before it ended with `status`.
-        pub(super) fn told(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
+        pub(super) fn engine_status(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
             let mut text = String::new();
             if let Some(mut pipe) = self.0.stdout.take() {
                 pipe.read_to_string(&mut text)?;
@@ -193,7 +193,7 @@ mod plain {
 
     use super::*;
 
-    /// The engine itself: on this system nothing ends what it leaves.
+    /// The engine itself: on this system, processes that it leaves behind are not ended.
     pub(super) fn keeper(line: &str, folder: &Path) -> io::Result<Command> {
         let [out, err] = outputs(folder)?;
         let mut command = shell(OsStr::new(line));
@@ -202,7 +202,7 @@ mod plain {
     }
 
     impl Keeper {
-        pub(super) fn told(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
+        pub(super) fn engine_status(&mut self, status: ExitStatus) -> io::Result<ExitStatus> {
             Ok(status)
         }
     }

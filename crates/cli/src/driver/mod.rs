@@ -3,8 +3,8 @@
 pub(crate) mod engine;
 pub(crate) mod evidence;
 pub(crate) mod keeper;
-pub(crate) mod kept;
-pub(crate) mod told;
+pub(crate) mod kept_runs;
+pub(crate) mod render;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::{Extent, Place, Profile, allowed_nmse};
 use firstdiff_trace::{DType, Meta, Tap};
 
-use crate::driver::engine::{Engine, Failure, Question, Run};
-use crate::driver::evidence::{Evidence, size};
-use crate::driver::kept::{KeptRuns, Trust, compared};
+use crate::driver::engine::{Engine, EngineFailure, EngineRun, Question};
+use crate::driver::evidence::{CollectedTaps, size};
+use crate::driver::kept_runs::{KeptRuns, KeptRunsCheck, compared};
 use crate::render::screen::Screen;
 
 /// How much two runs of one engine may differ and still be judged, as a share of a tap's tolerance.
@@ -28,7 +28,7 @@ const FINISHED: &str = "finished";
 
 /// The engine, and how it is to be run.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct EngineOptions {
     /// Its command line, for the shell.
     pub(crate) command: String,
     /// Seconds that a run may take.
@@ -39,7 +39,7 @@ pub(crate) struct Asking {
     pub(crate) fresh: bool,
 }
 
-impl Asking {
+impl EngineOptions {
     /// Refuses an invalid time limit.
     ///
     /// # Errors
@@ -79,38 +79,38 @@ impl Asking {
 }
 
 /// A run as it is reported.
-pub(crate) struct Told {
+pub(crate) struct RunSummary {
     pub(crate) question: Question,
     pub(crate) why: &'static str,
     pub(crate) kept: bool,
     pub(crate) seconds: f64,
     pub(crate) bytes: u64,
-    pub(crate) came: Vec<Place>,
+    pub(crate) written: Vec<Place>,
     /// What it shows.
-    pub(crate) says: String,
+    pub(crate) result: String,
 }
 
-impl Told {
+impl RunSummary {
     /// A run that wrote these places.
-    pub(crate) fn of(run: &Run, question: &Question, why: &'static str, came: Vec<Place>) -> Told {
+    pub(crate) fn new(run: &EngineRun, question: &Question, why: &'static str, written: Vec<Place>) -> RunSummary {
         let bytes = run.entries.iter().map(size).sum();
         let (kept, seconds) = (run.kept, run.seconds);
-        Told { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() }
+        RunSummary { question: question.clone(), why, kept, seconds, bytes, written, result: String::new() }
     }
 
     /// The requested taps that it did not write.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Tap> + '_ {
-        self.question.taps.iter().copied().filter(|tap| !self.came.iter().any(|place| place.tap == *tap))
+        self.question.taps.iter().copied().filter(|tap| !self.written.iter().any(|place| place.tap == *tap))
     }
 }
 
 /// An engine, and what it has written so far.
 pub(crate) struct Driver {
     pub(crate) engine: Engine,
-    pub(crate) evidence: Evidence,
-    pub(crate) runs: Vec<Told>,
+    pub(crate) evidence: CollectedTaps,
+    pub(crate) runs: Vec<RunSummary>,
     /// What was done with the runs of an earlier start.
-    pub(crate) kept: Option<KeptRuns>,
+    pub(crate) kept_runs: Option<KeptRuns>,
     /// Taps that were requested and not written.
     pub(crate) absent: BTreeSet<Tap>,
     /// Folder for all that is written.
@@ -119,32 +119,32 @@ pub(crate) struct Driver {
 }
 
 /// What was done with the runs of an earlier start.
-pub(crate) enum Earlier {
+pub(crate) enum EarlierRuns {
     /// There are none.
     None,
     /// They may be used.
     Usable,
     /// They may not be used.
-    Useless(Trust),
+    Useless(KeptRunsCheck),
     /// The one that was to be repeated failed.
-    Failed(Failure),
+    Failed(EngineFailure),
 }
 
 impl Driver {
     /// An engine that has not been asked yet.
-    pub(crate) fn new(asking: &Asking, feed: Vec<(&'static str, String)>, quiet: bool) -> Driver {
+    pub(crate) fn new(asking: &EngineOptions, feed: Vec<(&'static str, String)>, quiet: bool) -> Driver {
         let engine = Engine {
             command: asking.command.clone(),
             timeout: Duration::from_secs_f64(asking.timeout),
             runs: asking.work.join("runs"),
-            usual: Cell::new(None),
+            last_seconds: Cell::new(None),
             feed,
         };
         Driver {
             engine,
-            evidence: Evidence::default(),
+            evidence: CollectedTaps::default(),
             runs: Vec::new(),
-            kept: None,
+            kept_runs: None,
             absent: BTreeSet::new(),
             work: asking.work.clone(),
             quiet,
@@ -155,7 +155,7 @@ impl Driver {
     ///
     /// # Errors
     /// When standard output cannot be written.
-    pub(crate) fn say(&self, text: &Screen) -> Result<()> {
+    pub(crate) fn print(&self, text: &Screen) -> Result<()> {
         if self.quiet { Ok(()) } else { crate::output::print(text.as_str()) }
     }
 
@@ -163,9 +163,9 @@ impl Driver {
     ///
     /// # Errors
     /// When a folder cannot be read or written.
-    pub(crate) fn try_kept(&mut self) -> Result<Earlier> {
-        let runs = self.engine.kept();
-        let Some(last) = runs.last() else { return Ok(Earlier::None) };
+    pub(crate) fn repeat_last_run(&mut self) -> Result<EarlierRuns> {
+        let runs = self.engine.kept_runs();
+        let Some(last) = runs.last() else { return Ok(EarlierRuns::None) };
         let mut bytes = 0;
         let looked = self.engine.repeat(last, |kept, again| {
             bytes = again.all_entries().iter().map(size).sum();
@@ -173,14 +173,14 @@ impl Driver {
         })?;
         let trust = match looked {
             Ok(trust) => trust,
-            Err(Failure::Others(..) | Failure::Silent(..)) => Trust::Otherwise,
-            Err(failure) => return Ok(Earlier::Failed(failure)),
+            Err(EngineFailure::Others(..) | EngineFailure::Silent(..)) => KeptRunsCheck::Otherwise,
+            Err(failure) => return Ok(EarlierRuns::Failed(failure)),
         };
         self.evidence.bytes += bytes;
-        self.kept = KeptRuns::new(&runs, Trust::Same);
+        self.kept_runs = KeptRuns::new(&runs, KeptRunsCheck::Same);
         Ok(match trust {
-            Trust::Same => Earlier::Usable,
-            other => Earlier::Useless(other),
+            KeptRunsCheck::Same => EarlierRuns::Usable,
+            other => EarlierRuns::Useless(other),
         })
     }
 
@@ -188,20 +188,20 @@ impl Driver {
     ///
     /// # Errors
     /// When the folder of the runs cannot be emptied.
-    pub(crate) fn discard(&mut self, why: Trust) -> Result<()> {
-        self.engine.forget()?;
+    pub(crate) fn discard(&mut self, why: KeptRunsCheck) -> Result<()> {
+        self.engine.remove_earlier_runs()?;
         let bytes = self.evidence.bytes;
-        self.evidence = Evidence::default();
+        self.evidence = CollectedTaps::default();
         self.evidence.bytes = bytes;
         self.runs.clear();
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.kept_runs {
             kept.trust = why;
         }
         Ok(())
     }
 
     /// Whether any run that was used is of an earlier start.
-    pub(crate) fn uses_kept(&self) -> bool {
+    pub(crate) fn uses_earlier_runs(&self) -> bool {
         self.runs.iter().any(|run| run.kept)
     }
 
@@ -221,7 +221,7 @@ pub(crate) fn noise(profile: Profile, extent: Extent) -> impl Fn(Tap, DType) -> 
 }
 
 /// The tokens that an engine is given in its environment: the requested ones, else those that a run was fed.
-pub(crate) fn feed(
+pub(crate) fn engine_tokens(
     tokens: Option<&[u32]>,
     decode_tokens: Option<&[u32]>,
     meta: Option<&Meta>,

@@ -9,14 +9,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use firstdiff_compare::Verdict;
 
-use crate::report::{Failure, Outcome};
+use crate::report::{CiFailure, CiOutcome};
 use crate::words::safe;
 
 /// The commands, a line each; nothing of a run in which nothing failed. Of each kind of failure the first alone: those that follow most often come of it, and
 /// the screen lists them.
-pub(crate) fn annotations(Outcome { report, failures, .. }: &Outcome<'_>) -> String {
+pub(crate) fn annotations(CiOutcome { report, failures, .. }: &CiOutcome<'_>) -> String {
     let mut text = String::new();
-    for (at, Failure { place, kind, message }) in failures.iter().enumerate() {
+    for (at, CiFailure { place, kind, message }) in failures.iter().enumerate() {
         if failures[..at].iter().any(|other| other.kind == *kind) {
             continue;
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use askama::Template;
 use firstdiff_compare::{Status, TapReport, Verdict};
 
-use crate::report::{Failure, Outcome};
+use crate::report::{CiFailure, CiOutcome};
 use crate::words::{safe, step_in_words};
 
 #[derive(Template)]
@@ -42,8 +42,8 @@ impl Suite {
 ///
 /// # Errors
 /// When the template cannot be filled.
-pub(crate) fn text(Outcome { report, failures, held, .. }: &Outcome<'_>) -> Result<String> {
-    let mut of_no_tap: BTreeMap<&str, &Failure> = failures.iter().map(|f| (f.place.as_str(), f)).collect();
+pub(crate) fn text(CiOutcome { report, failures, held, .. }: &CiOutcome<'_>) -> Result<String> {
+    let mut of_no_tap: BTreeMap<&str, &CiFailure> = failures.iter().map(|f| (f.place.as_str(), f)).collect();
     let case = |tap: &TapReport| {
         let failed = of_no_tap.remove(report.name(tap.place).as_str());
         let why = || text_of(&tap.why().unwrap_or_default());
@@ -63,7 +63,7 @@ pub(crate) fn text(Outcome { report, failures, held, .. }: &Outcome<'_>) -> Resu
     };
     let mut cases: Vec<Case> = report.taps.iter().map(case).collect();
     // Taps that are not in the comparison, such as one that only a baseline has.
-    for Failure { place, kind, message } in of_no_tap.into_values() {
+    for CiFailure { place, kind, message } in of_no_tap.into_values() {
         let ended = Ended::Failed { kind, message: text_of(message) };
         cases.push(Case { step: "not compared".to_owned(), name: text_of(place), ended });
     }

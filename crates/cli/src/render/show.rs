@@ -3,7 +3,7 @@
 use firstdiff_compare::number;
 
 use crate::render::screen::{BOLD, DIM, Screen, WARN, described, paint};
-use crate::report::{Map, Show, Shown};
+use crate::report::{Map, Show, TensorSummary};
 use crate::words::{layers_in_short, safe, shorten};
 
 /// The most lines of tensors, unless all are requested.
@@ -16,16 +16,16 @@ const NOTHING: char = ' ';
 const NOT_FINITE: char = '!';
 
 /// The screen. `each`: whether every tensor has a line; `others`: at how many other steps the shown tensor exists too.
-pub(crate) fn screen(told: &Show, each: bool, verbose: bool, others: usize) -> Screen {
+pub(crate) fn screen(report: &Show, each: bool, verbose: bool, others: usize) -> Screen {
     let mut screen = Screen::default();
-    screen.line(&format!("dump  {}", described(&told.dump)));
-    if let Some(tokens) = &told.dump.tokens {
+    screen.line(&format!("dump  {}", described(&report.dump)));
+    if let Some(tokens) = &report.dump.tokens {
         let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
         screen.line(&paint(DIM, &format!("tokens  {}", shorten(&ids, 16))));
     }
     screen.line("");
-    match (&told.taps[..], each) {
-        ([one], true) => whole(&mut screen, one, told.map.as_ref(), others),
+    match (&report.taps[..], each) {
+        ([one], true) => whole(&mut screen, one, report.map.as_ref(), others),
         (taps, true) => {
             let most = if verbose { taps.len() } else { LINES };
             taps.iter().take(most).for_each(|tap| screen.line(&line(&name(tap), std::slice::from_ref(&tap))));
@@ -35,31 +35,31 @@ pub(crate) fn screen(told: &Show, each: bool, verbose: bool, others: usize) -> S
         }
         (taps, false) => kinds(&mut screen, taps),
     }
-    if !told.unreadable.is_empty() {
-        let names: Vec<String> = told.unreadable.iter().map(|name| safe(name)).collect();
+    if !report.unreadable.is_empty() {
+        let names: Vec<String> = report.unreadable.iter().map(|name| safe(name)).collect();
         screen.line(&format!("{} no tensors of floats: {}", paint(WARN, "not shown:"), shorten(&names, 6)));
     }
-    if !told.dump.complete {
+    if !report.dump.complete {
         screen.line(&format!("{} its recording was not finished: tensors may be missing", paint(WARN, "note:")));
     }
-    told.warnings.iter().for_each(|text| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(text))));
+    report.warnings.iter().for_each(|text| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(text))));
     screen
 }
 
-fn name(tap: &Shown) -> String {
+fn name(tap: &TensorSummary) -> String {
     let step = if tap.step == 0 { String::new() } else { format!(" (decode step {})", tap.step) };
     format!("{}{step}", safe(&tap.tap))
 }
 
 /// A line for the tensors of one name in several layers with the same shape and type; all decode steps together.
-fn kinds(screen: &mut Screen, taps: &[Shown]) {
-    let mut groups: Vec<(Kind<'_>, Vec<&Shown>)> = Vec::new();
+fn kinds(screen: &mut Screen, taps: &[TensorSummary]) {
+    let mut groups: Vec<(TensorGroup<'_>, Vec<&TensorSummary>)> = Vec::new();
     let first = taps.iter().map(|tap| tap.step).min().unwrap_or(0);
     if first > 0 {
         screen.line(&paint(BOLD, &format!("decode step {first}")));
     }
     for tap in taps.iter().filter(|tap| tap.step == first) {
-        let kind = Kind::of(tap);
+        let kind = TensorGroup::from_tensor(tap);
         match groups.iter_mut().find(|(other, _)| *other == kind) {
             Some((_, group)) => group.push(tap),
             None => groups.push((kind, vec![tap])),
@@ -73,27 +73,27 @@ fn kinds(screen: &mut Screen, taps: &[Shown]) {
             if layers.is_empty() { kind.before.to_owned() } else { format!("{}{layers}{}", kind.before, kind.after) };
         screen.line(&line(&safe(&name), group));
     }
-    let later: Vec<&Shown> = taps.iter().filter(|tap| tap.step > first).collect();
+    let later: Vec<&TensorSummary> = taps.iter().filter(|tap| tap.step > first).collect();
     if let Some(last) = later.iter().map(|tap| tap.step).max() {
         let largest = later.iter().filter_map(|tap| tap.peak()).fold(0.0, f64::max);
         let text = format!("  decode steps up to {last}: {} tensors, largest {}", later.len(), number(largest));
-        screen.line(&format!("{text}{}", odd(&later)));
+        screen.line(&format!("{text}{}", anomalies(&later)));
     }
 }
 
 /// What tensors on one line have in common.
 #[derive(PartialEq)]
-struct Kind<'a> {
+struct TensorGroup<'a> {
     before: &'a str,
     after: &'a str,
     shape: &'a [usize],
     dtype: &'static str,
 }
 
-impl Kind<'_> {
-    fn of(tap: &Shown) -> Kind<'_> {
+impl TensorGroup<'_> {
+    fn from_tensor(tap: &TensorSummary) -> TensorGroup<'_> {
         let (before, _, after) = split(&tap.tap);
-        Kind { before, after, shape: &tap.shape, dtype: tap.dtype }
+        TensorGroup { before, after, shape: &tap.shape, dtype: tap.dtype }
     }
 }
 
@@ -110,9 +110,9 @@ fn split(name: &str) -> (&str, Option<u32>, &str) {
     }
 }
 
-fn line(name: &str, group: &[&Shown]) -> String {
+fn line(name: &str, group: &[&TensorSummary]) -> String {
     let first = group[0];
-    let range = |value: &dyn Fn(&Shown) -> Option<f64>| {
+    let range = |value: &dyn Fn(&TensorSummary) -> Option<f64>| {
         let values: Vec<f64> = group.iter().filter_map(|tap| value(tap)).collect();
         let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
         match values.len() {
@@ -123,27 +123,27 @@ fn line(name: &str, group: &[&Shown]) -> String {
     };
     let largest = group.iter().filter_map(|tap| tap.peak()).fold(0.0, f64::max);
     let what = paint(DIM, &format!("{:?} {}", first.shape, first.dtype));
-    format!("  {name:<24} {what}  RMS {}, largest {}{}", range(&|tap| tap.rms), number(largest), odd(group))
+    format!("  {name:<24} {what}  RMS {}, largest {}{}", range(&|tap| tap.rms), number(largest), anomalies(group))
 }
 
 /// Anything unusual about some of the tensors.
-fn odd(group: &[&Shown]) -> String {
-    let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.odd()?))) else { return String::new() };
-    let others = group.iter().filter(|tap| tap.odd().is_some()).count() - 1;
+fn anomalies(group: &[&TensorSummary]) -> String {
+    let Some((tap, odd)) = group.iter().find_map(|tap| Some((tap, tap.anomaly()?))) else { return String::new() };
+    let others = group.iter().filter(|tap| tap.anomaly().is_some()).count() - 1;
     let others = if others == 0 { String::new() } else { format!(", and {others} others are odd") };
     let where_ = if group.len() == 1 { String::new() } else { format!(" in {}{others}", name(tap)) };
     format!("  {}", paint(WARN, &format!("{odd}{where_}")))
 }
 
-fn whole(screen: &mut Screen, tap: &Shown, map: Option<&Map>, others: usize) {
+fn whole(screen: &mut Screen, tap: &TensorSummary, map: Option<&Map>, others: usize) {
     screen.line(&format!("{}  {}", paint(BOLD, &name(tap)), paint(DIM, &format!("{:?} {}", tap.shape, tap.dtype))));
-    let told = |value: Option<f64>| value.map_or("-".to_owned(), number);
+    let text = |value: Option<f64>| value.map_or("-".to_owned(), number);
     let percent =
         |count: usize| format!("{count} of {} ({:.1} %)", tap.count, 100.0 * count as f64 / tap.count.max(1) as f64);
     let mut line = |label: &str, text: String| screen.line(&format!("  {label:<10} {text}"));
-    line("range", format!("{} to {}; mean {}, RMS {}", told(tap.min), told(tap.max), told(tap.mean), told(tap.rms)));
+    line("range", format!("{} to {}; mean {}, RMS {}", text(tap.min), text(tap.max), text(tap.mean), text(tap.rms)));
     if let Some(at) = &tap.peak_at {
-        line("largest", format!("{} at {at:?}", told(tap.peak())));
+        line("largest", format!("{} at {at:?}", text(tap.peak())));
     }
     line("zeros", percent(tap.zeros));
     if tap.not_finite > 0 {
@@ -170,7 +170,7 @@ fn draw(screen: &mut Screen, map: &Map) {
     let top = map.rms.iter().flatten().flatten().copied().fold(0.0, f64::max);
     map.head.iter().for_each(|head| screen.line(&paint(DIM, &format!("         head {head}"))));
     for (row, cells) in map.rms.iter().enumerate() {
-        let cells: String = cells.iter().map(|cell| shade(*cell, top)).collect();
+        let cells: String = cells.iter().map(|cell| shade_character(*cell, top)).collect();
         screen.line(&format!("  {:>6} |{cells}|", row * map.positions_each));
     }
     let several = |count: usize| if count == 1 { String::new() } else { format!(", {count} together") };
@@ -187,7 +187,7 @@ fn draw(screen: &mut Screen, map: &Map) {
     ));
 }
 
-fn shade(rms: Option<f64>, top: f64) -> char {
+fn shade_character(rms: Option<f64>, top: f64) -> char {
     match rms {
         None => NOT_FINITE,
         Some(0.0) => NOTHING,
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn shades_tell_zero_small_large_and_not_finite_apart() {
         assert_eq!(
-            [Some(0.0), Some(1e-9), Some(5.0), Some(9.0), None].map(|v| shade(v, 9.0)),
+            [Some(0.0), Some(1e-9), Some(5.0), Some(9.0), None].map(|v| shade_character(v, 9.0)),
             [' ', '.', '*', '@', '!']
         );
     }

@@ -5,13 +5,13 @@ use firstdiff_trace::{Dump, Tap};
 
 use crate::render::screen::{BOLD, Screen, paint};
 use crate::report::{StageEntry, Why};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::words::{safe, shorten};
 
 /// The log of every tap that `patterns` name, a section for each; steps with the same log share one.
-pub(crate) fn render(judged: &Judged, patterns: &str) -> Screen {
+pub(crate) fn render(judged: &Comparison, patterns: &str) -> Screen {
     let mut sections: Vec<Section> = Vec::new();
-    for tap in named(&judged.report, patterns) {
+    for tap in matching_taps(&judged.report, patterns) {
         let section = section(judged, tap);
         match sections.iter_mut().find(|known| known.tap == section.tap && known.lines == section.lines) {
             Some(known) => known.places.extend(section.places),
@@ -40,7 +40,7 @@ struct Section {
 }
 
 /// The same as data.
-pub(crate) fn report(judged: &Judged, patterns: &str) -> Vec<Why> {
+pub(crate) fn report(judged: &Comparison, patterns: &str) -> Vec<Why> {
     let entry = |tap: &TapReport| Why {
         tap: tap.place.tap.to_string(),
         step: tap.place.step,
@@ -48,19 +48,19 @@ pub(crate) fn report(judged: &Judged, patterns: &str) -> Vec<Why> {
         stages: tap.log.iter().map(StageEntry::new).collect(),
         inputs: inputs(judged, tap).iter().map(|input| judged.report.name(input.place)).collect(),
     };
-    named(&judged.report, patterns).map(entry).collect()
+    matching_taps(&judged.report, patterns).map(entry).collect()
 }
 
 /// Whether the report has a tap that `patterns` name.
 pub(crate) fn is_known(report: &Report, patterns: &str) -> bool {
-    named(report, patterns).next().is_some()
+    matching_taps(report, patterns).next().is_some()
 }
 
-fn named<'r>(report: &'r Report, patterns: &'r str) -> impl Iterator<Item = &'r TapReport> {
+fn matching_taps<'r>(report: &'r Report, patterns: &'r str) -> impl Iterator<Item = &'r TapReport> {
     report.taps.iter().filter(move |tap| tap.place.tap.matches(patterns))
 }
 
-fn section(judged: &Judged, tap: &TapReport) -> Section {
+fn section(judged: &Comparison, tap: &TapReport) -> Section {
     let report = &judged.report;
     let sides = [&judged.session.reference, &judged.session.candidate].map(|dump| recorded(dump, tap.place));
     let recorded = format!("reference {}, candidate {}", sides[0], sides[1]);
@@ -76,7 +76,7 @@ fn section(judged: &Judged, tap: &TapReport) -> Section {
         line("positions", &format!("{} of the step, where both sides hold values", shorten(&list, 8)));
     }
     for entry in &tap.log {
-        line(standing(entry), &said(entry));
+        line(standing(entry), &stage_text(entry));
     }
     line("status", &status(judged, tap));
     Section { tap: tap.place.tap, places: vec![report.name(tap.place)], recorded, lines }
@@ -99,7 +99,7 @@ fn standing(entry: &LogEntry) -> &'static str {
 }
 
 /// The stage, and its reason.
-fn said(entry: &LogEntry) -> String {
+fn stage_text(entry: &LogEntry) -> String {
     let size = match (entry.nmse, entry.allowed) {
         (Some(nmse), Some(allowed)) => Some(format!("NMSE {}, {} allowed", number(nmse), number(allowed))),
         (Some(nmse), None) => Some(format!("NMSE {}", number(nmse))),
@@ -114,7 +114,7 @@ fn said(entry: &LogEntry) -> String {
 }
 
 /// The nearest taps that a tap depends on and that were compared.
-fn inputs<'j>(judged: &'j Judged, tap: &TapReport) -> Vec<&'j TapReport> {
+fn inputs<'j>(judged: &'j Comparison, tap: &TapReport) -> Vec<&'j TapReport> {
     let (graph, report) = (&judged.session.graph, &judged.report);
     let Some(index) = graph.places().iter().position(|place| *place == tap.place) else { return Vec::new() };
     let at = |i: usize| report.tap(graph.places()[i].tap, graph.places()[i].step);
@@ -123,7 +123,7 @@ fn inputs<'j>(judged: &'j Judged, tap: &TapReport) -> Vec<&'j TapReport> {
 }
 
 /// The status that follows from the graph.
-fn status(judged: &Judged, tap: &TapReport) -> String {
+fn status(judged: &Comparison, tap: &TapReport) -> String {
     let inputs = inputs(judged, tap);
     let name = |input: &&TapReport| judged.report.name(input.place);
     let names: Vec<String> = inputs.iter().map(name).collect();

@@ -22,7 +22,7 @@ pub struct Align {
 }
 
 impl Align {
-    pub(crate) fn of(naming: &Naming) -> Align {
+    pub(crate) fn new(naming: &Naming) -> Align {
         Align {
             header: Header::new("align"),
             names: naming.proposals.clone(),

@@ -9,7 +9,7 @@ use crate::report::{Compare, Conclusion, Header, TapEntry};
 pub struct Bisect {
     /// The comparison of all that was seen, or why there is none.
     #[serde(flatten)]
-    pub judgement: Judgement,
+    pub judgement: BisectComparison,
     /// Where two runs of one command were not the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nondeterministic: Option<Unrepeated>,
@@ -18,7 +18,7 @@ pub struct Bisect {
     /// The folder of the runs.
     pub work: String,
     /// Every run.
-    pub runs: Vec<Run>,
+    pub runs: Vec<EngineRunReport>,
     /// The runs of an earlier start.
     pub kept_runs: Option<KeptRuns>,
     /// Bytes that the engine wrote.
@@ -37,7 +37,7 @@ pub struct Bisect {
 /// The comparison of all that was seen, or why there is none.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Judgement {
+pub enum BisectComparison {
     /// What was seen was compared.
     Answer(Box<Compare>),
     /// A run failed, or two were not the same.
@@ -76,7 +76,7 @@ pub struct Unrepeated {
 
 /// One run of the engine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct EngineRunReport {
     /// The taps it was asked for.
     pub taps: String,
     /// The steps.
@@ -122,9 +122,9 @@ pub struct SeenWhole {
     pub step: u32,
 }
 
-impl Judgement {
-    pub(crate) fn none(reason: String) -> Judgement {
-        Judgement::NoAnswer(NoAnswer {
+impl BisectComparison {
+    pub(crate) fn none(reason: String) -> BisectComparison {
+        BisectComparison::NoAnswer(NoAnswer {
             header: Header::new("bisect"),
             conclusion: Conclusion::new(&firstdiff_compare::Verdict::Incomparable(reason)),
             first_divergence: (),

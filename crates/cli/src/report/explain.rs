@@ -8,10 +8,12 @@ use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Dump, Site, Tap};
 use serde::Serialize;
 
-use crate::report::{Compare, Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance, Run, names};
+use crate::report::{
+    Compare, Conclusion, Diagnosis, EngineRunReport, Header, KeptRuns, Provenance, ReplayInputs, names,
+};
 use crate::session::cause::beside_another_arithmetic;
+use crate::session::next_taps::{dividing_taps, positions};
 use crate::session::replay::ReplaySession;
-use crate::session::wanted::{narrowing, positions};
 use crate::words::{layers_in_short, layers_of, shorten};
 
 /// The report of `firstdiff report`: where two runs diverge and, where the model is available, why.
@@ -37,7 +39,7 @@ pub struct Explain {
     pub conclusion: Conclusion,
     /// What was judged, and in which arithmetic.
     #[serde(flatten)]
-    pub judged: Judged,
+    pub judged: ReplayInputs,
     /// Each fault, with all places where it was found.
     pub findings: Vec<Explained>,
     /// Ids of mistakes that these recordings could not have shown.
@@ -47,18 +49,18 @@ pub struct Explain {
     pub reference: Option<OfReference>,
     /// What an engine was asked for (`--run`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<EngineQueries>,
 }
 
 /// What an engine was asked for, run by run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Asked {
+pub struct EngineQueries {
     /// The engine's command line.
     pub engine: String,
     /// The folder of the runs; the dump of all that was written is its `evidence`.
     pub work: String,
     /// Every run.
-    pub runs: Vec<Run>,
+    pub runs: Vec<EngineRunReport>,
     /// The runs of an earlier start.
     pub kept_runs: Option<KeptRuns>,
     /// Bytes that the engine wrote.
@@ -133,7 +135,7 @@ pub struct OfReference {
 }
 
 impl Explain {
-    pub(crate) fn of(
+    pub(crate) fn new(
         session: &ReplaySession,
         verdict: &Verdict,
         not_testable: &[String],
@@ -142,20 +144,20 @@ impl Explain {
         Explain {
             header: Header::new("explain"),
             conclusion: Conclusion::new(verdict),
-            judged: Judged::of(session),
+            judged: ReplayInputs::new(session),
             findings: Explained::all(session),
             not_testable: not_testable.to_vec(),
-            reference: reference.map(OfReference::of),
+            reference: reference.map(OfReference::new),
             asked: None,
         }
     }
 }
 
 impl OfReference {
-    fn of(session: &ReplaySession) -> OfReference {
+    fn new(session: &ReplaySession) -> OfReference {
         OfReference {
             conclusion: Conclusion::new(&session.verdict()),
-            candidate: Provenance::new(&session.given.dump),
+            candidate: Provenance::new(&session.input.dump),
             findings: Explained::all(session),
         }
     }
@@ -163,23 +165,23 @@ impl OfReference {
 
 impl Explained {
     fn all(session: &ReplaySession) -> Vec<Explained> {
-        session.findings.iter().map(|finding| Explained::of(session, finding)).collect()
+        session.findings.iter().map(|finding| Explained::new(session, finding)).collect()
     }
 
-    fn of(session: &ReplaySession, finding: &Finding) -> Explained {
+    fn new(session: &ReplaySession, finding: &Finding) -> Explained {
         // A mistake that leaves almost nothing here is contradicted only elsewhere: these numbers do not rule it out.
         let is_ruled_out = |id: &str, left: f64| {
             finding.alternatives.iter().all(|near| near.id != id) && left > NEXT_TO_NOTHING * finding.base_nmse
         };
         let open = finding.cause.is_none() && finding.through.is_empty();
         let is_unknown = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
-        let to_record = not_recorded(finding, &session.replay, &session.given.dump);
+        let to_record = not_recorded(finding, &session.replay, &session.input.dump);
         let steps = session.steps_in_words(&finding.shown_at);
         let from = steps.map_or(String::new(), |steps| format!(", {steps}"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
-        let wrong = first.and_then(|tap| positions(tap, session.given.source.judged(&session.given.dump)));
+        let wrong = first.and_then(|tap| positions(tap, session.input.source.judged(&session.input.dump)));
         // Where other taps show the fault at other positions, those of the first tap are given as its own.
         let mut others = session.replay.taps.iter().filter(shown);
         let own =
@@ -198,7 +200,7 @@ impl Explained {
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
-            diagnosis: crate::session::diagnosis::diagnosis(&session.given.source, finding),
+            diagnosis: crate::session::diagnosis::diagnosis(&session.input.source, finding),
             base_nmse: finding.base_nmse,
             reason: reason.filter(|reason| !reason.is_size_alone()).map(ToString::to_string),
             span: names(&finding.through),
@@ -225,7 +227,7 @@ const NEXT_TO_NOTHING: f64 = 1e-2;
 /// The taps that divide the span of a fault, and are not in the candidate's dump.
 fn not_recorded(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
     let is_recorded = |tap: &Tap| candidate.all_entries().iter().any(|entry| entry.tap == *tap);
-    narrowing(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
+    dividing_taps(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
 }
 
 /// `wrong at positions 5 to 13, right before`.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::baseline::{Accepted, Regression};
 use crate::report::{Compare, RequiredUnchecked};
-use crate::session::Judged;
+use crate::session::Comparison;
 
 /// The report of `firstdiff gate`.
 #[derive(Clone, Debug, Serialize)]
@@ -21,12 +21,12 @@ pub struct Gate {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted: Option<Accepted>,
     /// The taps that are worse, or so much better that the baseline allows more than is needed.
-    pub regressions: Vec<Worse>,
+    pub regressions: Vec<RegressionReport>,
 }
 
 /// A tap that is worse than its baseline, or no longer needs to be accepted.
 #[derive(Clone, Debug, Serialize)]
-pub struct Worse {
+pub struct RegressionReport {
     /// Its name.
     pub tap: String,
     /// Its step.
@@ -44,30 +44,31 @@ pub struct Worse {
 
 impl Gate {
     /// `accepted`: for a baseline of an engine that was not at parity, and still is not; `required_unchecked`: taps that had to be compared and were not.
-    pub fn of(
-        judged: &Judged,
+    pub fn new(
+        judged: &Comparison,
         regressions: &[Regression],
         accepted: Option<&Accepted>,
         required_unchecked: Vec<RequiredUnchecked>,
     ) -> Gate {
-        let held = accepted.is_some();
-        let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
+        let is_accepted = accepted.is_some();
+        let as_good =
+            judged.report.verdict == Verdict::Parity || is_accepted && judged.report.verdict == Verdict::Diverged;
         Gate {
             passed: regressions.is_empty() && required_unchecked.is_empty() && as_good,
             compare: Compare { required_unchecked, ..Compare::new("gate", judged) },
-            held_to_own_baseline: held,
+            held_to_own_baseline: is_accepted,
             accepted: accepted.cloned(),
-            regressions: regressions.iter().map(Worse::of).collect(),
+            regressions: regressions.iter().map(RegressionReport::new).collect(),
         }
     }
 }
 
-impl Worse {
-    fn of(worse: &Regression) -> Worse {
-        Worse {
+impl RegressionReport {
+    fn new(worse: &Regression) -> RegressionReport {
+        RegressionReport {
             tap: worse.place.tap.to_string(),
             step: worse.place.step,
-            was: worse.was,
+            was: worse.baseline_nmse,
             now: worse.now,
             reason: worse.reason.clone(),
             outgrown: worse.outgrown,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Finding, Inspection, Sureness};
+use firstdiff_compare::{Certainty, InspectFinding, Inspection};
 use firstdiff_trace::{Dump, stored_name};
 use serde::Serialize;
 
@@ -23,9 +23,9 @@ pub struct Inspect {
     /// How many tensors were read.
     pub looked_at: usize,
     /// How many kinds of findings there are, by certainty.
-    pub counts: Kinds,
+    pub counts: FindingCounts,
     /// The findings.
-    pub findings: Vec<Seen>,
+    pub findings: Vec<InspectFindingReport>,
     /// What was not recorded, and so not checked.
     pub unseen: Vec<String>,
     /// Names in the dump that are no taps.
@@ -38,7 +38,7 @@ pub struct Inspect {
 
 /// How many kinds of findings there are, by certainty.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Kinds {
+pub struct FindingCounts {
     /// No right engine does this.
     pub certain: usize,
     /// Most right engines do not do this.
@@ -49,7 +49,7 @@ pub struct Kinds {
 
 /// Something noticed in a single dump.
 #[derive(Clone, Debug, Serialize)]
-pub struct Seen {
+pub struct InspectFindingReport {
     /// The tap it was seen in.
     pub tap: String,
     /// That tap, and others concerned.
@@ -70,14 +70,14 @@ pub struct Seen {
 }
 
 impl Inspect {
-    pub(crate) fn of(dump: &Dump, inspection: &Inspection) -> Inspect {
+    pub(crate) fn new(dump: &Dump, inspection: &Inspection) -> Inspect {
         Inspect {
             header: Header::new("inspect"),
             verdict: None,
             candidate: Provenance::new(dump),
             looked_at: inspection.taps,
-            counts: Kinds::of(inspection),
-            findings: inspection.findings.iter().map(Seen::of).collect(),
+            counts: FindingCounts::count(inspection),
+            findings: inspection.findings.iter().map(InspectFindingReport::new).collect(),
             unseen: inspection.unseen.clone(),
             unmapped: not_looked_at(dump),
             next: next(dump, inspection),
@@ -97,11 +97,11 @@ pub(crate) fn not_looked_at(dump: &Dump) -> Vec<String> {
     dump.unmapped().iter().filter(|name| !open.contains(*name)).cloned().collect()
 }
 
-impl Seen {
-    fn of(finding: &Finding) -> Seen {
+impl InspectFindingReport {
+    fn new(finding: &InspectFinding) -> InspectFindingReport {
         let mut taps = vec![finding.place.tap.to_string()];
         taps.extend(finding.others.iter().map(ToString::to_string));
-        Seen {
+        InspectFindingReport {
             tap: taps[0].clone(),
             taps,
             step: finding.place.step,
@@ -114,20 +114,24 @@ impl Seen {
     }
 }
 
-impl Kinds {
-    fn of(inspection: &Inspection) -> Kinds {
-        let of = |sure: Sureness| {
+impl FindingCounts {
+    fn count(inspection: &Inspection) -> FindingCounts {
+        let count = |sure: Certainty| {
             let kinds = inspection.findings.iter().filter(|f| f.sure == sure).map(|f| (f.what, f.points_to));
             kinds.collect::<BTreeSet<_>>().len()
         };
-        Kinds { certain: of(Sureness::Certain), likely: of(Sureness::Likely), note: of(Sureness::Note) }
+        FindingCounts {
+            certain: count(Certainty::Certain),
+            likely: count(Certainty::Likely),
+            note: count(Certainty::Note),
+        }
     }
 }
 
 /// The next step for the most certain finding.
 fn next(dump: &Dump, inspection: &Inspection) -> String {
     let path = safe(&dump.path().to_string_lossy());
-    match inspection.findings.iter().min_by_key(|f| f.sure).filter(|f| f.sure != Sureness::Note) {
+    match inspection.findings.iter().min_by_key(|f| f.sure).filter(|f| f.sure != Certainty::Note) {
         Some(first) => format!(
             "look at what makes {} first, and inspect again; `firstdiff replay MODEL {path}` judges every operation by itself",
             first.place

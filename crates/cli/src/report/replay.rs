@@ -7,8 +7,8 @@ use firstdiff_explain::replay::{Reason, Replayed, Rerouted, Routing};
 use serde::Serialize;
 
 use crate::report::{
-    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, OtherArithmetic, Provenance, TapEntry, names,
-    not_checked,
+    CoarserProfileReport, Conclusion, Counts, Diagnosis, Header, JudgedIn, OtherArithmetic, Provenance, TapEntry,
+    names, not_checked,
 };
 use crate::session::cause;
 use crate::session::replay::{COARSE, ReplaySession};
@@ -25,7 +25,7 @@ pub struct Replay {
     pub conclusion: Conclusion,
     /// What was judged, and in which arithmetic.
     #[serde(flatten)]
-    pub judged: Judged,
+    pub judged: ReplayInputs,
     /// Wrong operations, the same one of several layers together, in the order of the Plan.
     pub findings: Vec<WrongOperation>,
     /// Where all products with weights are in another arithmetic.
@@ -36,7 +36,7 @@ pub struct Replay {
 
 /// What `replay` and `explain` judged, and every tap.
 #[derive(Clone, Debug, Serialize)]
-pub struct Judged {
+pub struct ReplayInputs {
     /// The arithmetic in which it was judged.
     #[serde(flatten)]
     pub judged_in: JudgedIn,
@@ -72,7 +72,7 @@ pub struct Routed {
     /// Those that go elsewhere.
     pub rerouted: Vec<Rerouted>,
     /// Whether the router is wrong by itself, or why it is not.
-    pub because: Because,
+    pub because: RoutingCause,
     /// All of this in words.
     pub words: String,
 }
@@ -80,7 +80,7 @@ pub struct Routed {
 /// Why tokens go to other experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Because {
+pub enum RoutingCause {
     /// Rounding decides between them: no fault.
     Rounding,
     /// Its scores differ from the reference's, and this is the right choice by them.
@@ -92,15 +92,15 @@ pub enum Because {
 }
 
 impl Routed {
-    fn of(routing: &Routing, replay: &firstdiff_explain::replay::Replay) -> Routed {
+    fn new(routing: &Routing, replay: &firstdiff_explain::replay::Replay) -> Routed {
         let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
         let because = match judged.map(|tap| tap.report.status) {
-            Some(Status::Diverged) => Because::Fault,
+            Some(Status::Diverged) => RoutingCause::Fault,
             // Behind a fault, its scores differ because of that.
-            Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => Because::Scores,
-            _ if routing.is_rounding() => Because::Rounding,
-            Some(status) if status.agrees() => Because::Scores,
-            _ => Because::Unknown,
+            Some(Status::Exact) if replay.count(|status| status == Status::Diverged) > 0 => RoutingCause::Scores,
+            _ if routing.is_rounding() => RoutingCause::Rounding,
+            Some(status) if status.agrees() => RoutingCause::Scores,
+            _ => RoutingCause::Unknown,
         };
         let Routing { place, rows, tokens, .. } = routing;
         Routed {
@@ -115,7 +115,7 @@ impl Routed {
 }
 
 /// `2 of 12 tokens go to other experts than the reference's ..`
-fn in_words(routing: &Routing, because: Because) -> String {
+fn in_words(routing: &Routing, because: RoutingCause) -> String {
     let list = |experts: &[usize]| experts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let tokens = if routing.rows == 1 { "token" } else { "tokens" };
     let how = routing.widest().map(|token| {
@@ -126,10 +126,10 @@ fn in_words(routing: &Routing, because: Because) -> String {
         format!("{which} goes to {} instead of {}{margin}", list(&token.taken), list(&token.left))
     });
     let why = match because {
-        Because::Rounding => "rounding decides between them: no fault",
-        Because::Scores => "right by the candidate's own scores, which are others than the reference's",
-        Because::Fault => "not what the candidate's own scores say",
-        Because::Unknown => "whether its own scores say so is not known",
+        RoutingCause::Rounding => "rounding decides between them: no fault",
+        RoutingCause::Scores => "right by the candidate's own scores, which are others than the reference's",
+        RoutingCause::Fault => "not what the candidate's own scores say",
+        RoutingCause::Unknown => "whether its own scores say so is not known",
     };
     let how = how.unwrap_or_default();
     let count = routing.tokens.len();
@@ -220,38 +220,38 @@ pub struct WrongOperation {
 }
 
 impl Replay {
-    pub(crate) fn of(session: &ReplaySession, verdict: &Verdict) -> Replay {
+    pub(crate) fn new(session: &ReplaySession, verdict: &Verdict) -> Replay {
         Replay {
             header: Header::new("replay"),
             conclusion: Conclusion::new(verdict),
-            judged: Judged::of(session),
-            findings: session.replay.wrong().iter().map(|group| WrongOperation::of(session, group)).collect(),
+            judged: ReplayInputs::new(session),
+            findings: session.replay.wrong().iter().map(|group| WrongOperation::new(session, group)).collect(),
             arithmetic: session.other_arithmetic().map(crate::session::diagnosis::other_arithmetic),
             next: next(session).filter(|_| *verdict == Verdict::Diverged),
         }
     }
 }
 
-impl Judged {
-    pub(crate) fn of(session: &ReplaySession) -> Judged {
-        let ReplaySession { given, replay, .. } = session;
+impl ReplayInputs {
+    pub(crate) fn new(session: &ReplaySession) -> ReplayInputs {
+        let ReplaySession { input, replay, .. } = session;
         let listed = session.report(&Verdict::Parity);
-        let (family, layers, hidden) = given.source.sizes();
-        Judged {
+        let (family, layers, hidden) = input.source.sizes();
+        ReplayInputs {
             judged_in: JudgedIn {
-                profile: given.named.name(),
-                profile_reason: given.why.clone(),
-                profile_loosened: Loosened::new(given.loosened),
+                profile: input.named.name(),
+                profile_reason: input.why.clone(),
+                profile_loosened: CoarserProfileReport::new(input.coarser_profile),
                 cache: replay.cache.name(),
                 cache_is_assumed: replay.cache_is_assumed,
             },
-            model: given.path.to_string_lossy().into_owned(),
+            model: input.path.to_string_lossy().into_owned(),
             architecture: Architecture { family: family.to_owned(), layers, hidden },
-            candidate: Provenance::new(&given.dump),
-            routing: replay.routing.iter().map(|routing| Routed::of(routing, replay)).collect(),
+            candidate: Provenance::new(&input.dump),
+            routing: replay.routing.iter().map(|routing| Routed::new(routing, replay)).collect(),
             counts: Counts::count(&listed.taps),
-            taps: replay.taps.iter().map(ReplayedTap::of).collect(),
-            unmapped: given.source.unmapped(&given.dump).to_vec(),
+            taps: replay.taps.iter().map(ReplayedTap::new).collect(),
+            unmapped: input.source.unmapped(&input.dump).to_vec(),
             not_checked: lines_not_checked(session, &listed),
             warnings: replay.warnings.clone(),
         }
@@ -259,19 +259,19 @@ impl Judged {
 }
 
 impl ReplayedTap {
-    fn of(tap: &Replayed) -> ReplayedTap {
+    fn new(tap: &Replayed) -> ReplayedTap {
         ReplayedTap {
             entry: TapEntry::new(&tap.listed()),
             exact_nmse: tap.exact_nmse,
             from: names(&tap.from),
             span: names(&tap.through),
-            fit: Fit::of(tap),
+            fit: Fit::from_replayed(tap),
         }
     }
 }
 
 impl Fit {
-    fn of(tap: &Replayed) -> Option<Fit> {
+    fn from_replayed(tap: &Replayed) -> Option<Fit> {
         tap.fit.as_ref().map(|fit| Fit {
             x: fit.stream,
             branch: fit.branch,
@@ -284,18 +284,18 @@ impl Fit {
 }
 
 impl WrongOperation {
-    pub(crate) fn of(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
+    pub(crate) fn new(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
         let one = group[0];
         let nmse = one.report.metrics.and_then(|m| m.nmse());
-        let mut causes = cause::all_of(&session.findings, one.report.place)
-            .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.given.source, f));
+        let mut causes = cause::causes_at(&session.findings, one.report.place)
+            .map(|(f, _)| crate::session::diagnosis::diagnosis(&session.input.source, f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
         // Evidence that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
         let taken_back: BTreeSet<Place> = group.iter().flat_map(|t| t.taken_back.iter().copied()).collect();
         let taken_back: Vec<Place> = taken_back.into_iter().collect();
         (diagnosis.misrecorded, diagnosis.taken_back) = (names(&misrecorded), names(&taken_back));
-        let notes = cause::all_of(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
+        let notes = cause::causes_at(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
         let is_open = diagnosis.cause.is_none() && diagnosis.is_blamed();
         let stretch = one.stretch.clone().filter(|_| is_open);
         let recorded_wrongly = (!misrecorded.is_empty()).then(|| firstdiff_explain::misrecorded(&misrecorded));
@@ -313,7 +313,7 @@ impl WrongOperation {
             is_of_the_reference: one.is_for(Reason::is_of_the_reference),
             from: names(&one.from),
             span: names(&one.through),
-            fit: Fit::of(one),
+            fit: Fit::from_replayed(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
             notes: notes.chain(stretch).chain(recorded_wrongly).chain(undone).collect(),
@@ -325,17 +325,17 @@ impl WrongOperation {
 fn next(session: &ReplaySession) -> Option<String> {
     let groups = session.wrong_operations();
     let Some(group) = groups.iter().find(|group| group[0].is_blamed()).or(groups.first()) else {
-        let other = session.rounded_otherwise().next()?;
+        let other = session.taps_rounded_otherwise().next()?;
         return other
             .arithmetic
             .as_ref()
             .map(cause::beside_another_arithmetic)
-            .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.given.source, found.id, other)));
+            .or_else(|| other.cause.as_ref().map(|found| cause::fix(&session.input.source, found.id, other)));
     };
     let one = group[0];
-    let cause = cause::of(&session.findings, one.report.place).filter(|_| one.is_blamed());
+    let cause = cause::cause_at(&session.findings, one.report.place).filter(|_| one.is_blamed());
     if let Some((finding, found)) = cause {
-        return Some(format!("{}, and replay again", cause::fix(&session.given.source, found.id, finding)));
+        return Some(format!("{}, and replay again", cause::fix(&session.input.source, found.id, finding)));
     }
     let place = where_of(group, session);
     if !one.misrecorded.is_empty() {
@@ -364,7 +364,7 @@ fn next(session: &ReplaySession) -> Option<String> {
 
 /// What was not checked, and why: of the recorded taps, and taps that were not recorded.
 fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
-    let mut lines = not_checked(listed, &session.given.dump.path().to_string_lossy());
+    let mut lines = not_checked(listed, &session.input.dump.path().to_string_lossy());
     let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();
     let absent = session.replay.taps.len() - listed.taps.len() - coarse;
     if absent > 0 {

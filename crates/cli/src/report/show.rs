@@ -23,7 +23,7 @@ pub struct Show {
     /// How many tensors it holds in all.
     pub tensors: usize,
     /// The requested ones.
-    pub taps: Vec<Shown>,
+    pub taps: Vec<TensorSummary>,
     /// Where only one was requested: how large its values are, and where.
     pub map: Option<Map>,
     /// Names that cannot be read as a tensor of floats.
@@ -34,7 +34,7 @@ pub struct Show {
 
 /// A tensor's values in a few numbers. Values that are not finite are counted, and enter no other number.
 #[derive(Clone, Debug, Serialize)]
-pub struct Shown {
+pub struct TensorSummary {
     /// Its name.
     pub tap: String,
     /// 0 is the prefill, n the n-th decode step.
@@ -79,19 +79,19 @@ pub struct Map {
 }
 
 impl Show {
-    pub(crate) fn of(dump: &Dump, tensors: usize, taps: Vec<Shown>, map: Option<Map>) -> Show {
+    pub(crate) fn new(dump: &Dump, tensors: usize, taps: Vec<TensorSummary>, map: Option<Map>) -> Show {
         let unreadable = dump.unmapped().iter().filter(|name| dump.unmapped_size(name).is_none()).cloned().collect();
         let warnings = dump.notes().to_vec();
         Show { header: Header::new("show"), dump: Provenance::new(dump), tensors, taps, map, unreadable, warnings }
     }
 }
 
-impl Shown {
+impl TensorSummary {
     /// The numbers of a dump's tensor.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub(crate) fn of(dump: &Dump, entry: &Entry) -> Result<Shown, DumpError> {
+    pub(crate) fn read(dump: &Dump, entry: &Entry) -> Result<TensorSummary, DumpError> {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         let (mut not_finite, mut zeros, mut sum) = (0, 0, 0.0);
@@ -111,7 +111,7 @@ impl Shown {
         }
         let finite = values.len() - not_finite;
         let of_finite = |value: f64| (finite > 0).then_some(value);
-        Ok(Shown {
+        Ok(TensorSummary {
             tap: entry.tap.to_string(),
             step: entry.step,
             shape: entry.shape.clone(),
@@ -134,7 +134,7 @@ impl Shown {
     }
 
     /// Anything unusual about its values.
-    pub(crate) fn odd(&self) -> Option<String> {
+    pub(crate) fn anomaly(&self) -> Option<String> {
         match () {
             () if self.count == 0 => Some("holds nothing".into()),
             () if self.not_finite > 0 => Some(format!("{} not finite", self.not_finite)),
@@ -161,7 +161,7 @@ impl Map {
     ///
     /// # Errors
     /// When the tensor has no such head.
-    pub(crate) fn of(site: Site, tensor: &Tensor, head: Option<usize>) -> Result<Option<Map>, NoHead> {
+    pub(crate) fn new(site: Site, tensor: &Tensor, head: Option<usize>) -> Result<Option<Map>, NoHead> {
         let (shape, values) = (tensor.shape(), tensor.values());
         let three = shape.len() == 3;
         let axis = site.position_axis().min(shape.len().saturating_sub(1));
@@ -220,7 +220,7 @@ mod tests {
 
     fn map(site: Site, shape: &[usize], values: &[f64], head: Option<usize>) -> Result<Option<Map>, NoHead> {
         let tensor = Tensor::held(shape.to_vec(), Values::F64(values.to_vec().into())).unwrap();
-        Map::of(site, &tensor, head)
+        Map::new(site, &tensor, head)
     }
 
     #[test]

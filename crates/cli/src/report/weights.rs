@@ -7,7 +7,7 @@ use firstdiff_explain::mistakes::find;
 use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Side, State};
 use serde::Serialize;
 
-use crate::report::{Conclusion, Header, Match};
+use crate::report::{CauseCertainty, Conclusion, Header};
 
 /// The report of `firstdiff weights`.
 #[derive(Clone, Debug, Serialize)]
@@ -27,7 +27,7 @@ pub struct Weights {
     /// Whether nearly all matrices are unlike, and no known mistake explains them.
     pub another_model: bool,
     /// How many are unlike, where that is so.
-    pub unlike: Option<Unlike>,
+    pub unlike: Option<UnrelatedMatrices>,
     /// What is wrong.
     pub findings: Vec<Difference>,
     /// Every tensor of both.
@@ -55,7 +55,7 @@ pub struct WeightFile {
 
 /// Matrices that have nothing in common.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Unlike {
+pub struct UnrelatedMatrices {
     /// How many.
     pub unlike: usize,
     /// Of how many.
@@ -93,7 +93,7 @@ pub struct Difference {
     pub cause: Option<&'static str>,
     /// How sure it is.
     #[serde(rename = "match")]
-    pub matched: Match,
+    pub matched: CauseCertainty,
     /// The tensors, by their names at Hugging Face.
     pub tensors: Vec<String>,
     /// What was found, in words.
@@ -126,17 +126,17 @@ pub struct Tensor {
 }
 
 impl Weights {
-    pub(crate) fn of(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Weights {
+    pub(crate) fn new(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Weights {
         Weights {
             header: Header::new("weights"),
             conclusion: Conclusion::new(verdict),
-            a: WeightFile::of(&sides[0]),
-            b: WeightFile::of(&sides[1]),
-            counts: TensorCounts::of(comparison),
+            a: WeightFile::new(&sides[0]),
+            b: WeightFile::new(&sides[1]),
+            counts: TensorCounts::count(comparison),
             another_model: comparison.another_model().is_some(),
-            unlike: comparison.another_model().map(|found| Unlike { unlike: found.unlike, of: found.of }),
-            findings: comparison.findings.iter().map(Difference::of).collect(),
-            tensors: comparison.tensors.iter().map(Tensor::of).collect(),
+            unlike: comparison.another_model().map(|found| UnrelatedMatrices { unlike: found.unlike, of: found.of }),
+            findings: comparison.findings.iter().map(Difference::new).collect(),
+            tensors: comparison.tensors.iter().map(Tensor::new).collect(),
             not_checked: NotChecked::all(comparison),
             next: comparison.findings.iter().find_map(|f| find(f.cause?)?.in_file),
             warnings: comparison.warnings.iter().map(Note::to_string).collect(),
@@ -145,7 +145,7 @@ impl Weights {
 }
 
 impl WeightFile {
-    fn of(side: &Side) -> WeightFile {
+    fn new(side: &Side) -> WeightFile {
         WeightFile {
             path: side.path().to_string_lossy().into_owned(),
             format: side.format(),
@@ -156,7 +156,7 @@ impl WeightFile {
 }
 
 impl TensorCounts {
-    fn of(comparison: &Comparison) -> TensorCounts {
+    fn count(comparison: &Comparison) -> TensorCounts {
         TensorCounts {
             identical: comparison.count(|s| *s == State::Identical),
             rounded: comparison.count(|s| *s == State::Rounded),
@@ -168,11 +168,11 @@ impl TensorCounts {
 }
 
 impl Difference {
-    fn of(finding: &Finding) -> Difference {
+    fn new(finding: &Finding) -> Difference {
         let matched = match (finding.cause, finding.residual_nmse) {
-            (Some(_), Some(_)) => Match::Reproduced,
-            (Some(_), None) => Match::Seen,
-            _ => Match::Unknown,
+            (Some(_), Some(_)) => CauseCertainty::Reproduced,
+            (Some(_), None) => CauseCertainty::Seen,
+            _ => CauseCertainty::Unknown,
         };
         Difference {
             cause: finding.cause,
@@ -185,7 +185,7 @@ impl Difference {
 }
 
 impl Tensor {
-    fn of(tensor: &Compared) -> Tensor {
+    fn new(tensor: &Compared) -> Tensor {
         let (status, reason) = match &tensor.state {
             State::Identical => ("exact", None),
             State::Rounded => ("rounding", None),

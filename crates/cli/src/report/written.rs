@@ -35,13 +35,13 @@ pub struct Import {
 }
 
 impl Dump {
-    pub(crate) fn of(output: &std::path::Path, taps: usize) -> Dump {
+    pub(crate) fn new(output: &std::path::Path, taps: usize) -> Dump {
         Dump { header: Header::new("dump"), output: output.to_string_lossy().into_owned(), taps }
     }
 }
 
 impl Import {
-    pub(crate) fn of(output: &std::path::Path, dump: &firstdiff_trace::Dump) -> Import {
+    pub(crate) fn new(output: &std::path::Path, dump: &firstdiff_trace::Dump) -> Import {
         Import {
             header: Header::new("import"),
             output: output.to_string_lossy().into_owned(),

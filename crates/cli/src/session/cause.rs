@@ -12,7 +12,7 @@ use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
 use crate::session::diagnosis::diagnosis_with_fix;
-use crate::session::given::{CandidateArgs, Given};
+use crate::session::input::{CandidateArgs, ReplayInput};
 use crate::session::source::Source;
 use crate::session::{ByModel, Session};
 use crate::words::shorten;
@@ -21,7 +21,7 @@ use crate::words::shorten;
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanation> {
+pub(crate) fn explain_quickly(given: &ReplayInput, faults: usize) -> anyhow::Result<Explanation> {
     let bar = Bar::new(&given.dump);
     let tell = |what: &str, done: usize, total: usize| {
         if what == "replay" {
@@ -34,19 +34,19 @@ pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanatio
 }
 
 /// Replays, and names the causes that are found quickly and that no recorded tap contradicts.
-fn weighed(given: &Given) -> anyhow::Result<Explanation> {
-    searched(given, &Effort { weigh: true, ..Effort::quick() })
+fn explain_consistently(given: &ReplayInput) -> anyhow::Result<Explanation> {
+    run_search(given, &Effort { weigh: true, ..Effort::quick() })
 }
 
 /// Replays and explains with `effort`, and shows the progress.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explanation> {
-    let bar = Mutex::new(Bar::told());
+pub(crate) fn run_search(given: &ReplayInput, effort: &Effort) -> anyhow::Result<Explanation> {
+    let bar = Mutex::new(Bar::with_text());
     let tell = |what: &str, done: usize, total: usize| {
         if let Ok(bar) = bar.lock() {
-            bar.tell(what, done, Some(total));
+            bar.update(what, done, Some(total));
         }
     };
     let explanation = given.source.explained(&given.dump, effort, &tell)?;
@@ -57,7 +57,7 @@ pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explana
 }
 
 /// The cause that the candidate was fed other tokens, as `tap` shows.
-pub(crate) fn of_other_tokens(edits: &TokenEdits, tap: &TapReport) -> ByModel {
+pub(crate) fn token_cause(edits: &TokenEdits, tap: &TapReport) -> ByModel {
     let nmse = tap.metrics.and_then(|metrics| metrics.nmse());
     let (cause, finding) = other_tokens(edits, tap.place, nmse.unwrap_or(f64::INFINITY));
     by_model(&finding, advice(cause.id).to_owned())
@@ -69,7 +69,7 @@ fn by_model(finding: &Finding, fix: String) -> ByModel {
 
 /// Why a candidate diverges from its reference at `place`, whose inputs were all compared or not; `None` where a quick search does not show it. A cause that
 /// the rest of the dump contradicts is not used.
-pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<ByModel> {
+pub(crate) fn explain_divergence(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<ByModel> {
     let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
@@ -98,8 +98,8 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
-    let explanation = weighed(&given).ok()?;
-    if let Some((finding, cause)) = of(&explanation.findings, place) {
+    let explanation = explain_consistently(&given).ok()?;
+    if let Some((finding, cause)) = cause_at(&explanation.findings, place) {
         return Some(by_model(finding, fix(&given.source, cause.id, finding)));
     }
     let taps = &explanation.replay.taps;
@@ -114,18 +114,18 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
 }
 
 /// The proved cause of what one recorded tap shows, and its finding.
-pub(crate) fn of(findings: &[Finding], place: Place) -> Option<(&Finding, &Cause)> {
-    all_of(findings, place).next()
+pub(crate) fn cause_at(findings: &[Finding], place: Place) -> Option<(&Finding, &Cause)> {
+    causes_at(findings, place).next()
 }
 
 /// Every proved cause that shows at a place: it may have several together.
-pub(crate) fn all_of(findings: &[Finding], place: Place) -> impl Iterator<Item = (&Finding, &Cause)> {
+pub(crate) fn causes_at(findings: &[Finding], place: Place) -> impl Iterator<Item = (&Finding, &Cause)> {
     let stated = findings.iter().filter(move |f| f.matched == Match::Reproduced && f.shown_at.contains(&place));
     stated.filter_map(|finding| Some((finding, finding.cause.as_ref()?)))
 }
 
 /// `the rotation has another base (rope-theta, theta 10000)`.
-pub(crate) fn said(cause: &Cause) -> String {
+pub(crate) fn cause_text(cause: &Cause) -> String {
     format!("{} ({})", what(cause.id), in_words(cause))
 }
 
@@ -141,12 +141,13 @@ pub(crate) fn proof(finding: &Finding) -> String {
         Counted::OfProbabilities => IN_PROBABILITIES,
         Counted::OneSided => ", with the share of the cells that are masked or no number on one side alone",
     };
-    let with = match together.is_empty() {
+    let and_others = match together.is_empty() {
         true => String::new(),
         false => format!(" and {}", shorten(&together.iter().map(in_words).collect::<Vec<_>>(), 4)),
     };
     let [base, left] = [*base_nmse, *residual_nmse].map(number);
-    let mut proof = format!("with this mistake{with} in the model the error falls from NMSE {base} to {left}{counted}");
+    let mut proof =
+        format!("with this mistake{and_others} in the model the error falls from NMSE {base} to {left}{counted}");
     if !together.is_empty() {
         proof.push_str(&format!("; with this one alone to {}", number(*alone_nmse)));
     }
@@ -158,7 +159,7 @@ pub(crate) fn proof(finding: &Finding) -> String {
 }
 
 /// `another arithmetic, not a mistake: all 45 products with weights are off alike ..`, and which one it looks like.
-pub(crate) fn arithmetic(other: &OtherArithmetic) -> [String; 2] {
+pub(crate) fn arithmetic_text(other: &OtherArithmetic) -> [String; 2] {
     let [least, most] = other.nmse.map(number);
     let rest = if other.alone { "; every other operation is right" } else { "" };
     let all = if other.places.len() == other.judged { "all" } else { "nearly all" };

@@ -5,11 +5,11 @@ use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
 use firstdiff_laws::Status;
 use firstdiff_parity::report::{
-    Bits, CauseOf, Diagnosis, Match, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support, names,
+    Bits, CauseCertainty, CauseOf, Diagnosis, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual, Support, names,
 };
 use firstdiff_trace::Site;
 
-use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
+use crate::session::cause::{arithmetic_text, beside_another_arithmetic, cause_text, fix, in_words, proof};
 use crate::session::source::Source;
 use crate::words::{by_stack, layers_in_short};
 
@@ -37,7 +37,7 @@ pub(crate) fn diagnosis_with_fix(finding: &Finding, fix: Option<String>) -> Diag
         alternatives,
         also: finding.alternatives.iter().map(cause_of).collect(),
         what: proved.map(|cause| what(cause.id)),
-        summary: proved.map(said),
+        summary: proved.map(cause_text),
         proof: proved.map(|_| proof(finding)),
         fix,
         arithmetic: finding.arithmetic.as_ref().map(other_arithmetic),
@@ -50,9 +50,9 @@ pub(crate) fn diagnosis_with_fix(finding: &Finding, fix: Option<String>) -> Diag
 fn measured_law(measured: &Measured, finding: &Finding) -> MeasuredLaw {
     let Measured { law, proof, places, .. } = measured;
     let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
-    let said = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
+    let describe = |(stack, layers)| format!("{stack} {}", layers_in_short(layers)).trim_start().to_owned();
     let stacks = by_stack(finding.shown_at.iter().map(|place| place.tap));
-    let layers = stacks.into_iter().map(said).collect::<Vec<String>>().join(", ");
+    let layers = stacks.into_iter().map(describe).collect::<Vec<String>>().join(", ");
     let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));
     MeasuredLaw {
         form: law.form.name(),
@@ -95,7 +95,7 @@ pub(crate) fn other_arithmetic(other: &firstdiff_explain::OtherArithmetic) -> Ot
         nmse: other.nmse,
         looks_like: other.nearest.map(firstdiff_explain::Rounding::words),
         left_share: other.share,
-        words: arithmetic(other),
+        words: arithmetic_text(other),
         next: beside_another_arithmetic(other),
     }
 }
@@ -109,11 +109,11 @@ fn params(cause: &Cause) -> Params {
 }
 
 /// How certain a finding is.
-pub(crate) fn match_of(found: Found) -> Match {
+pub(crate) fn match_of(found: Found) -> CauseCertainty {
     match found {
-        Found::Reproduced => Match::Reproduced,
-        Found::Measured => Match::Measured,
-        Found::Closest => Match::Closest,
-        Found::Unknown => Match::Unknown,
+        Found::Reproduced => CauseCertainty::Reproduced,
+        Found::Measured => CauseCertainty::Measured,
+        Found::Closest => CauseCertainty::Closest,
+        Found::Unknown => CauseCertainty::Unknown,
     }
 }

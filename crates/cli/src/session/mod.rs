@@ -2,25 +2,25 @@
 
 pub(crate) mod cause;
 pub(crate) mod diagnosis;
-pub(crate) mod given;
+pub(crate) mod input;
 pub(crate) mod model;
+pub(crate) mod next_taps;
 pub(crate) mod own_program;
 pub(crate) mod replay;
 pub(crate) mod source;
-pub(crate) mod wanted;
 
 use anyhow::Result;
 use firstdiff_compare::{InReferenceOrder, TapReport};
 use firstdiff_explain::program::Candidate;
 pub use firstdiff_parity::session::pair::Tools;
-pub use firstdiff_parity::session::{ByModel, Judged, Session, pair};
+pub use firstdiff_parity::session::{ByModel, Comparison, Session, pair};
 pub(crate) use firstdiff_parity::session::{
     arithmetic, declared_cache, ids, incomplete, is_recorded, notes, reading, streams,
 };
 use firstdiff_trace::Cache;
 
 use crate::progress::Bar;
-use crate::session::given::arithmetic as arithmetic_of;
+use crate::session::input::model_profile;
 
 /// The tools of this command: models, causes, and a progress bar.
 pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &run };
@@ -29,13 +29,13 @@ pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &r
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn run(session: Session) -> Result<Judged> {
+pub fn run(session: Session) -> Result<Comparison> {
     let bar = Bar::new(&session.reference);
     let progress = &mut |done, total| bar.step(done, total);
     let mut judged = session.run_with(progress, |session, report, fed| match (fed, &session.model, &report.first) {
-        (Some((edits, tap)), ..) => Some(cause::of_other_tokens(edits, tap)),
+        (Some((edits, tap)), ..) => Some(cause::token_cause(edits, tap)),
         (None, Some(model), Some(first)) => {
-            cause::beside(model, session, report.taps[first.index].place, first.is_bracketed())
+            cause::explain_divergence(model, session, report.taps[first.index].place, first.is_bracketed())
         }
         _ => None,
     })?;
@@ -61,7 +61,7 @@ pub(crate) fn in_a_program<'a>(
         experts: &session.experts,
         padding: &session.padding,
         is_padded: session.is_padded,
-        profile: arithmetic_of(session.options.profile, Cache::F32),
+        profile: model_profile(session.options.profile, Cache::F32),
         cache: (session.options.cache, session.cache_shown_by().is_some()),
     }
 }

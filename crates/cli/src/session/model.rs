@@ -20,7 +20,7 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     let model = firstdiff_model::load(path)?;
     same_model(&model, &session.reference)
         .with_context(|| format!("{} is not of the model {}", session.reference.path().display(), path.display()))?;
-    session.graph = Graph::of_dumps(&session.reference, &session.candidate, Some(&nodes(&model)));
+    session.graph = Graph::from_dumps(&session.reference, &session.candidate, Some(&nodes(&model)));
     if !matches!(session.options.profile, Profile::F32) {
         let note = "tolerances are the table's; those of f32 alone are measured by running the model";
         session.warnings.push(format!("profile {}: {note}", session.options.profile));
@@ -28,7 +28,7 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     }
     // Measured by running a prefill and then one token at a time.
     let together = |alignment: &&ChunkAlignment| {
-        alignment.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < alignment.together())
+        alignment.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < alignment.common_positions())
     };
     if session.alignment().filter(together).is_some() {
         session.warnings.push("the two meet in chunks of several tokens: tolerances are the table's".into());
@@ -37,12 +37,14 @@ pub(crate) fn with_model(mut session: Session, path: &Path) -> Result<Session> {
     let measured = measured(&session, &model)?;
     session.options.allowed = measured.allowed;
     if let Some((place, nmse)) = measured.doubt {
-        let said =
+        let mismatch =
             format!("the reference's {place} is off the exact run of {} by NMSE {}", path.display(), number(nmse));
         if nmse > OTHER {
-            bail!("{said}: it is a run of another model, or the reference is the wrong side; compare without --model");
+            bail!(
+                "{mismatch}: it is a run of another model, or the reference is the wrong side; compare without --model"
+            );
         }
-        session.warnings.push(format!("{said}: it may be the wrong side"));
+        session.warnings.push(format!("{mismatch}: it may be the wrong side"));
     }
     session.warnings.extend(window_warning(&model, &session.reference));
     Ok(session)
@@ -69,14 +71,14 @@ fn measured(session: &Session, model: &Model) -> Result<Measured> {
     })?;
     let mut doubt = None;
     for (place, exact) in &exact {
-        doubt =
-            doubt.or(reference_off(session, *place, exact)?.filter(|nmse| *nmse > DOUBTFUL).map(|nmse| (*place, nmse)));
+        doubt = doubt
+            .or(reference_nmse(session, *place, exact)?.filter(|nmse| *nmse > DOUBTFUL).map(|nmse| (*place, nmse)));
     }
     let mut allowed = BTreeMap::new();
     firstdiff_model::run(plan, weights, prompt, firstdiff_model::Profile::F32, recorded, |tap, step, values| {
         let place = Place { step, tap };
         if let (TapValues::F32(values), Some(exact)) = (values, exact.remove(&place)) {
-            let nmse = distance(&exact, values.iter().map(|&c| f64::from(c)));
+            let nmse = finite_nmse(&exact, values.iter().map(|&c| f64::from(c)));
             allowed.insert(place, (ROOM * nmse).max(LEAST));
         }
         Ok::<(), anyhow::Error>(())
@@ -86,13 +88,13 @@ fn measured(session: &Session, model: &Model) -> Result<Measured> {
 
 /// NMSE between a tap of the reference and the exact run, where the two can be compared as they stand: not for Q and K, whose rows have two orders, and not
 /// for scores, which are masked in many ways.
-fn reference_off(session: &Session, place: Place, exact: &[f64]) -> Result<Option<f64>> {
+fn reference_nmse(session: &Session, place: Place, exact: &[f64]) -> Result<Option<f64>> {
     let alignment = matches!(place.tap.site.axes(), ['T', 'D' | 'C' | 'F' | 'V']);
     let Some(entry) = session.reference.find(place.tap, place.step).filter(|_| alignment) else { return Ok(None) };
     let tensor = session.reference.read(entry)?;
     let values = tensor.values();
     let same = values.len() == exact.len();
-    Ok(same.then(|| distance(exact, (0..values.len()).map(|i| values.get(i)))))
+    Ok(same.then(|| finite_nmse(exact, (0..values.len()).map(|i| values.get(i)))))
 }
 
 /// What a model's own runs show for a comparison.
@@ -104,8 +106,8 @@ struct Measured {
 }
 
 /// NMSE of `candidate` over the finite values of `exact`; infinite where a value is not finite.
-fn distance(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
-    let nmse = Squares::of(exact.iter().copied().zip(candidate).filter(|(r, _)| r.is_finite())).nmse();
+fn finite_nmse(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
+    let nmse = Squares::sum(exact.iter().copied().zip(candidate).filter(|(r, _)| r.is_finite())).nmse();
     if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 

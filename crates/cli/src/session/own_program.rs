@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{CellsOf, FUTURE_ATTENDED, Finding, Inspection, Place, Status, Sureness, number};
+use firstdiff_compare::{CellsOf, Certainty, FUTURE_ATTENDED, InspectFinding, Inspection, Place, Status, number};
 use firstdiff_explain::program::{Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
 use firstdiff_program::{DType, Kind, Operand, Program, ProgramTap, Slice, Tensor, Values, View, WeightError, Weights};
@@ -33,20 +33,20 @@ impl Weights for NoWeights {
 
 /// Arbitrary weights, of no model.
 struct AnyWeights<'a> {
-    of: HashMap<&'a str, &'a View>,
+    views: HashMap<&'a str, &'a View>,
 }
 
 impl AnyWeights<'_> {
-    fn of(program: &Program) -> AnyWeights<'_> {
+    fn new(program: &Program) -> AnyWeights<'_> {
         let weights = program.weights().iter();
-        AnyWeights { of: weights.map(|(&buffer, name)| (name.as_str(), &program.buffers()[buffer])).collect() }
+        AnyWeights { views: weights.map(|(&buffer, name)| (name.as_str(), &program.buffers()[buffer])).collect() }
     }
 }
 
 impl Weights for AnyWeights<'_> {
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
         let fail = |reason: &str| WeightError { name: name.into(), reason: reason.into() };
-        let view = self.of.get(name).ok_or_else(|| fail("is no weight of the program"))?;
+        let view = self.views.get(name).ok_or_else(|| fail("is no weight of the program"))?;
         if view.dtype.kind() != Kind::Float {
             return Err(fail("holds no real numbers"));
         }
@@ -61,17 +61,17 @@ impl OwnProgram {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub(crate) fn of(
+    pub(crate) fn run(
         folder: &Path,
         rows: Option<Rows>,
         reading: &ReadingArgs,
-        told: &TokenArgs,
+        token_args: &TokenArgs,
         inspection: &Inspection,
     ) -> Result<OwnProgram> {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
-        let session = Session::open_with(folder, folder, None, rows, reading, told, CellsOf::Both)?;
+        let session = Session::open_with(folder, folder, None, rows, reading, token_args, CellsOf::Both)?;
         let judged = crate::session::run(session)?;
         let values = judged.session.in_reference_order();
         let candidate = crate::session::in_a_program(&judged.session, &values, &judged.report.taps);
@@ -82,9 +82,10 @@ impl OwnProgram {
         let mut own = OwnProgram { replayed, whatever_weights: BTreeSet::new(), program };
         let of_weights: BTreeSet<Place> = own.taps_of_weights().collect();
         own.replayed.retain(|place, _| !of_weights.contains(place));
-        let is_open = |finding: &Finding| of_weights.contains(&finding.place) && !own.is_meant(finding);
+        let is_open =
+            |finding: &InspectFinding| of_weights.contains(&finding.place) && !own.is_computed_by_program(finding);
         if inspection.findings.iter().any(|finding| may_be_meant(finding) && is_open(finding)) {
-            let recording = Recording { program: &own.program, weights: &AnyWeights::of(&own.program) };
+            let recording = Recording { program: &own.program, weights: &AnyWeights::new(&own.program) };
             let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
             let right = taps.iter().filter(|tap| is_right(tap)).map(|tap| tap.report.place);
             own.whatever_weights = right.filter(|place| of_weights.contains(place)).collect();
@@ -105,12 +106,12 @@ impl OwnProgram {
         (0..taps.len()).filter(takes_weights).map(place)
     }
 
-    /// Reports what the program does not compute, and withdraws findings about what it does on purpose.
-    pub(crate) fn settle(&self, inspection: &mut Inspection) {
+    /// Adds a finding for each tap that the program does not compute, and removes findings about values that the program computes itself.
+    pub(crate) fn apply_to(&self, inspection: &mut Inspection) {
         // Whether queries see later keys is defined by the program.
-        inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_meant(finding));
-        for finding in inspection.findings.iter_mut().filter(|finding| self.is_meant(finding)) {
-            finding.sure = Sureness::Note;
+        inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_computed_by_program(finding));
+        for finding in inspection.findings.iter_mut().filter(|finding| self.is_computed_by_program(finding)) {
+            finding.sure = Certainty::Note;
             finding.points_to = "the program in this dump does so itself";
         }
         inspection.findings.extend(self.replayed.values().filter_map(not_its_program));
@@ -126,7 +127,7 @@ impl OwnProgram {
     }
 
     /// Whether the program computes what was found, so that it is no fault of the recording.
-    fn is_meant(&self, finding: &Finding) -> bool {
+    fn is_computed_by_program(&self, finding: &InspectFinding) -> bool {
         let is_one = || {
             let all = std::iter::once(finding.place.tap).chain(finding.others.iter().copied());
             let views: Option<Vec<&ProgramTap>> = all.map(|tap| self.find(tap, finding.place.step)).collect();
@@ -142,9 +143,9 @@ impl OwnProgram {
 }
 
 /// NaN and the like remain findings, however they were computed.
-fn may_be_meant(finding: &Finding) -> bool {
+fn may_be_meant(finding: &InspectFinding) -> bool {
     const OF_NUMBERS: [&str; 3] = ["not-finite", "absurd-values", "empty"];
-    finding.sure != Sureness::Note && !OF_NUMBERS.contains(&finding.what)
+    finding.sure != Certainty::Note && !OF_NUMBERS.contains(&finding.what)
 }
 
 /// Whether it is what the program computes from other taps of the dump.
@@ -160,14 +161,14 @@ fn is_judged(tap: &Replayed) -> bool {
     tap.report.status != Status::Unchecked
 }
 
-fn not_its_program(tap: &Replayed) -> Option<Finding> {
+fn not_its_program(tap: &Replayed) -> Option<InspectFinding> {
     let report = &tap.report;
     (report.status == Status::Diverged).then(|| {
         let from: Vec<String> = tap.from.iter().map(ToString::to_string).collect();
         let nmse = report.metrics.and_then(|metrics| metrics.nmse());
         let size = nmse.map_or_else(String::new, |nmse| format!(" (NMSE {})", number(nmse)));
-        Finding {
-            sure: Sureness::Likely,
+        InspectFinding {
+            sure: Certainty::Likely,
             what: "not-its-program",
             place: report.place,
             others: tap.from.clone(),

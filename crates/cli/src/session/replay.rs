@@ -8,7 +8,7 @@ use firstdiff_explain::explain::Finding;
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 
-use crate::session::given::Given;
+use crate::session::input::ReplayInput;
 use crate::words::{shorten, steps_in_words, taps_in_words};
 
 /// The note on tensors that are in a file and cannot be used in computations.
@@ -16,7 +16,7 @@ pub(crate) const COARSE: &str = "but only in part or with too few digits to comp
 
 /// A replay and its inputs.
 pub(crate) struct ReplaySession {
-    pub(crate) given: Given,
+    pub(crate) input: ReplayInput,
     pub(crate) replay: Replay,
     /// The causes, as far as they were requested.
     pub(crate) findings: Vec<Finding>,
@@ -30,7 +30,7 @@ pub(crate) fn why(tap: &Replayed) -> String {
 impl ReplaySession {
     /// The verdict on the candidate; for a recording that was not finished, parity only if that was requested.
     pub(crate) fn verdict(&self) -> Verdict {
-        self.given.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.given.partial)
+        self.input.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.input.partial)
     }
 
     /// In which decode steps places are wrong, up to the last step in which anything was judged.
@@ -73,10 +73,10 @@ impl ReplaySession {
             (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
                 "{} are off by no more than {} rounding costs, but are not its numbers (first {}): right or wrong cannot be told; {right} are right",
                 taps_in_words(unclear.len()),
-                self.given.named,
+                self.input.named,
                 unclear[0].report.place
             )),
-            (0, 0) => Verdict::Incomparable(self.nothing()),
+            (0, 0) => Verdict::Incomparable(self.why_nothing_judged()),
             (0, _) if misfit > 0 => Verdict::Incomparable(format!(
                 "{} of {} have another shape than the model gives them ({}); what could be judged is right",
                 misfit,
@@ -91,13 +91,13 @@ impl ReplaySession {
             (0, _) if self.replay.order_is_open => Verdict::Incomparable(
                 "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
             ),
-            (0, _) if let Some(reason) = self.judged_nowhere().or_else(|| self.not_read()) => Verdict::Incomparable(reason),
+            (0, _) if let Some(reason) = self.never_judged().or_else(|| self.not_read_notes()) => Verdict::Incomparable(reason),
             (0, _) if self.replay.taps.iter().any(|t| open(&t)) => Verdict::Incomparable(format!(
                 "{} can neither be computed nor held against the reference's own values ({}); what could be judged is right",
                 taps_in_words(self.replay.taps.iter().filter(open).count()),
                 first_of(&open)
             )),
-            (0, _) if let Some(reason) = self.given.source.not_at_parity() => Verdict::Incomparable(reason),
+            (0, _) if let Some(reason) = self.input.source.not_at_parity() => Verdict::Incomparable(reason),
             // As in compare: that everything agrees so does not by itself show a cache.
             (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
                 "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",
@@ -111,13 +111,13 @@ impl ReplaySession {
 
     /// Whether the run's own values show the type of its cache.
     fn shows_its_cache(&self) -> bool {
-        let dump = &self.given.dump;
+        let dump = &self.input.dump;
         shown_cache(dump, dump).is_ok_and(|shown| shown == ShownCache::Is(self.replay.cache))
     }
 
     /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: nothing is known about it.
-    fn judged_nowhere(&self) -> Option<String> {
-        let dump = self.given.source.judged(&self.given.dump);
+    fn never_judged(&self) -> Option<String> {
+        let dump = self.input.source.judged(&self.input.dump);
         let recorded = |t: &&Replayed| {
             let place = t.report.place;
             let is_due = !t.is_for(Reason::is_beside_the_reference);
@@ -140,20 +140,20 @@ impl ReplaySession {
     }
 
     /// What was recorded and could not be read, and what must not pass whatever was judged.
-    fn not_read(&self) -> Option<String> {
-        let dump = &self.given.dump;
-        let apart = dump.ranks().and_then(|ranks| {
+    fn not_read_notes(&self) -> Option<String> {
+        let dump = &self.input.dump;
+        let not_joined = dump.ranks().and_then(|ranks| {
             let (step, tap) = ranks.not_joined().next()?;
             Some((Place { step, tap }, ranks.why_not_joined(tap, step)?))
         });
         let doubted = || dump.doubts().first_key_value();
         let doubted = || doubted().map(|(&(step, tap), what)| (Place { step, tap }, what.as_str()));
-        let (place, what) = apart.or_else(doubted)?;
+        let (place, what) = not_joined.or_else(doubted)?;
         Some(format!("{place}: {what}; what could be judged is right"))
     }
 
     /// Why nothing could be judged: the reason of most taps.
-    fn nothing(&self) -> String {
+    fn why_nothing_judged(&self) -> String {
         let mut reasons: Vec<(usize, &Reason)> = Vec::new();
         let recorded = self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent));
         for reason in recorded.filter_map(|t| t.reason.as_ref()) {
@@ -162,7 +162,7 @@ impl ReplaySession {
                 None => reasons.push((1, reason)),
             }
         }
-        let dump = &self.given.dump;
+        let dump = &self.input.dump;
         let coarse = dump.parts().iter().filter(|part| dump.find(part.tap, part.step).is_none()).count();
         let otherwise = match coarse {
             0 => "nothing of the model was recorded".to_owned(),
@@ -174,7 +174,7 @@ impl ReplaySession {
 
     /// Whether a place is known, but not precisely enough to compute with.
     pub(crate) fn is_coarse(&self, place: Place) -> bool {
-        let dump = &self.given.dump;
+        let dump = &self.input.dump;
         dump.find_part(place.tap, place.step).is_some() && dump.find(place.tap, place.step).is_none()
     }
 
@@ -186,14 +186,14 @@ impl ReplaySession {
         let is_judged = |name: &str| judged.contains(name);
         Report {
             verdict: verdict.clone(),
-            profile: self.given.named,
+            profile: self.input.named,
             cache: self.replay.cache,
             prompt: 0,
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
-            one_sided: self.given.source.one_sided().iter().filter(|name| !is_judged(name)).cloned().collect(),
-            unmapped: self.given.source.unmapped(&self.given.dump).to_vec(),
+            one_sided: self.input.source.one_sided().iter().filter(|name| !is_judged(name)).cloned().collect(),
+            unmapped: self.input.source.unmapped(&self.input.dump).to_vec(),
             alignment: None,
         }
     }
@@ -223,13 +223,13 @@ impl ReplaySession {
     }
 
     /// What is rounded differently without a mistake.
-    pub(crate) fn rounded_otherwise(&self) -> impl Iterator<Item = &Finding> {
+    pub(crate) fn taps_rounded_otherwise(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.is_another_arithmetic())
     }
 
     /// Wrong operations, the same one of several layers together, except products in another arithmetic.
     pub(crate) fn wrong_operations(&self) -> Vec<Vec<&Replayed>> {
-        let in_it = |t: &Replayed| self.rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
+        let in_it = |t: &Replayed| self.taps_rounded_otherwise().any(|other| other.shown_at.contains(&t.report.place));
         let mut groups = self.replay.wrong();
         groups.iter_mut().for_each(|group| group.retain(|t| !in_it(t)));
         groups.retain(|group| !group.is_empty());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{CellsOf, Profile as Named, Report, Status, TapReport, Verdict};
+use firstdiff_compare::{CellsOf, Profile as NamedProfile, Report, Status, TapReport, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
@@ -12,8 +12,8 @@ use firstdiff_model::Model;
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
 
-use crate::session::arithmetic::Loosened;
-use crate::session::given::CandidateArgs;
+use crate::session::arithmetic::CoarserProfile;
+use crate::session::input::CandidateArgs;
 use crate::session::reading::TokenArgs;
 use crate::session::{Session, in_a_program, is_recorded};
 use crate::words::shorten;
@@ -23,11 +23,11 @@ pub(crate) enum Source {
     /// A model that is read as a Plan, and how to judge by it.
     Plan { model: Box<Model>, options: Options },
     /// The program that the reference ran.
-    Program(Box<Recorded>),
+    Program(Box<RecordedProgram>),
 }
 
 /// A reference's dump with its program and weights, and its comparison with the candidate.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedProgram {
     program: Program,
     weights: ModelFolder,
     session: Session,
@@ -124,12 +124,12 @@ impl Source {
     }
 }
 
-impl Recorded {
+impl RecordedProgram {
     /// Opens all, and compares the two dumps: that shows how to read the candidate's tensors. Also returns why the profile was chosen.
     ///
     /// # Errors
     /// When something cannot be read, or the two runs are not of the same tokens.
-    pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<Loosened>)> {
+    pub(crate) fn open(args: &CandidateArgs) -> Result<(RecordedProgram, String, Option<CoarserProfile>)> {
         let (folder, candidate) = (&args.model, args.candidate()?);
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         let path = program_weights(folder, args.weights.as_deref(), &program)?;
@@ -137,13 +137,13 @@ impl Recorded {
             .with_context(|| format!("the weights of {}: {}", folder.display(), path.display()))?;
         program.check_memory(&weights).with_context(|| folder.display().to_string())?;
         program.check_work(&weights).with_context(|| folder.display().to_string())?;
-        let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
+        let token_args = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
         // A program is valid only for the chunks with which it was recorded.
         let (rows, cells) = (args.rows.clone(), CellsOf::Reference);
-        let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &told, cells)?
+        let mut session = Session::open_with(folder, candidate, args.profile, rows, &args.reading, &token_args, cells)?
             .with_cache(args.cache);
         if let Some(alignment) = session.alignment() {
-            if let Some(at) = alignment.parted {
+            if let Some(at) = alignment.tokens_differ_at {
                 bail!(
                     "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
                     candidate.display(),
@@ -164,11 +164,11 @@ impl Recorded {
         {
             bail!("incomparable: {}: {reason}", candidate.display());
         }
-        let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.loosened);
-        Ok((Recorded { program, weights, session: judged.session, report: judged.report }, why, loosened))
+        let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.coarser_profile);
+        Ok((RecordedProgram { program, weights, session: judged.session, report: judged.report }, why, loosened))
     }
 
-    pub(crate) fn profile(&self) -> Named {
+    pub(crate) fn profile(&self) -> NamedProfile {
         self.session.options.profile
     }
 
@@ -207,13 +207,13 @@ impl Recorded {
     }
 }
 
-/// Where the weights of a program are: `asked`, else the folder that the program names.
+/// Where the weights of a program are: `given`, else the folder that the program names.
 ///
 /// # Errors
 /// When neither is there.
-pub(crate) fn program_weights(dump: &Path, asked: Option<&Path>, program: &Program) -> Result<PathBuf> {
+pub(crate) fn program_weights(dump: &Path, given: Option<&Path>, program: &Program) -> Result<PathBuf> {
     let dump = dump.display();
-    match (asked, program.folder()) {
+    match (given, program.folder()) {
         (Some(path), _) => Ok(path.to_owned()),
         (None, Some(path)) if path.exists() => Ok(path.to_owned()),
         (None, Some(path)) => bail!(
@@ -228,8 +228,8 @@ pub(crate) fn program_weights(dump: &Path, asked: Option<&Path>, program: &Progr
 ///
 /// # Errors
 /// When there are some.
-pub(crate) fn refuse_weights(model: &Path, asked: Option<&Path>) -> Result<()> {
-    match asked {
+pub(crate) fn refuse_weights(model: &Path, given: Option<&Path>) -> Result<()> {
+    match given {
         Some(_) => bail!("--weights: {} holds no recorded program, and has its own weights", model.display()),
         None => Ok(()),
     }

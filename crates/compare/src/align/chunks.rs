@@ -17,12 +17,12 @@ use firstdiff_trace::{
 };
 
 use crate::align::extents::slowest_first;
-use crate::align::open::OpenTaps;
+use crate::align::open::OpenTapAxes;
 use crate::graph::Place;
 use crate::run::embeddings;
 use crate::run::infer_steps::{chunks, one_a_token_by};
 use crate::run::positions::{with_merged_heads, with_positions};
-use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys, listed};
+use crate::run::slice::{AxisOrder, Cut, CutError, custom, cut, heads, keys, listed};
 use crate::run::steps::Chunks;
 use crate::run::tokens::{TokenEdits, token_edits};
 
@@ -38,7 +38,7 @@ pub struct ChunkAlignment {
     /// The two dumps, uncut.
     pub runs: [Arc<Dump>; 2],
     /// From which position on the two were fed different tokens.
-    pub parted: Option<usize>,
+    pub tokens_differ_at: Option<usize>,
     /// What cannot be compared, and why.
     pub(crate) unchecked: BTreeMap<Place, Unaligned>,
 }
@@ -68,35 +68,36 @@ pub enum CellsOf {
 ///
 /// # Errors
 /// When a tap would occur twice.
-pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
+pub fn align(cell_kind: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let candidate = with_merged_heads(candidate, &reference);
     let reference = with_positions(with_merged_heads(reference, &candidate));
     let candidate = with_positions(one_a_token_by(&reference, candidate));
-    let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_certain);
-    let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate, edits.as_ref())? else {
+    let edits = token_edits(&reference, &candidate)?.filter(|edits| edits.is_proved);
+    let Some((ours, theirs, tokens_differ_at)) = other_chunks(&reference, &candidate, edits.as_ref())? else {
         return Ok(Aligned { reference, candidate, alignment: None });
     };
     let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
     let runs = [Arc::new(reference), Arc::new(candidate)];
-    let cells = match of {
+    let cells = match cell_kind {
         CellsOf::Reference => ours.ranges(),
         CellsOf::Both => {
             let steps = [&ours, &theirs].into_iter().flat_map(Chunks::ranges);
-            let ends: BTreeSet<usize> = steps.map(|step| step.end).chain(parted).filter(|&end| end > 0).collect();
+            let ends: BTreeSet<usize> =
+                steps.map(|step| step.end).chain(tokens_differ_at).filter(|&end| end > 0).collect();
             std::iter::once(0).chain(ends.iter().copied()).zip(&ends).map(|(start, &end)| start..end).collect()
         }
     };
     let wanted = rows.filter(|rows| !rows.is_all());
     let mut unchecked = BTreeMap::new();
     let [left, right] = {
-        let sides = [Side::new(&runs[0], &ours), Side::new(&runs[1], &theirs)];
-        let open = OpenTaps::of(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
+        let sides = [ChunkedRun::new(&runs[0], &ours), ChunkedRun::new(&runs[1], &theirs)];
+        let open = OpenTapAxes::find(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
         let [ours, theirs] = &sides;
         let left = ours.cells(&cells, theirs, (&open, 0), None, &mut unchecked)?;
         [left, theirs.cells(&cells, ours, (&open, 1), wanted, &mut unchecked)?]
     };
-    let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
-    let at = alignment.parted.unwrap_or(usize::MAX);
+    let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, tokens_differ_at, unchecked };
+    let at = alignment.tokens_differ_at.unwrap_or(usize::MAX);
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
         let open = dump.unmapped().iter().map(|name| split_stored_name(name));
@@ -116,13 +117,13 @@ pub fn align(of: CellsOf, reference: Dump, candidate: Dump, rows: Option<&Rows>)
 
 /// The chunks of both runs, and the position from which they were fed different tokens (which `edits` may give). `None` where the chunks are unknown, or are
 /// the same as far as both runs go and no token differs.
-type Parted = Option<(Chunks, Chunks, Option<usize>)>;
-fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<Parted, DumpError> {
-    let Some(ours) = Chunks::of(reference) else { return Ok(None) };
+type OtherChunks = Option<(Chunks, Chunks, Option<usize>)>;
+fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) -> Result<OtherChunks, DumpError> {
+    let Some(ours) = Chunks::find(reference) else { return Ok(None) };
     let Some(theirs) = chunks(candidate, reference, &ours) else { return Ok(None) };
-    let told = ours.ids.is_some() && theirs.ids.is_some();
+    let ids_known = ours.ids.is_some() && theirs.ids.is_some();
     let moved = edits.filter(|edits| edits.counts[0] != edits.counts[1]).and_then(|edits| edits.edits.first());
-    let parted = match told {
+    let parted = match ids_known {
         true => parted(&ours, &theirs),
         false if let Some((_, at, _)) = moved => Some(at[0].min(at[1])),
         false => embeddings::parted((reference, &ours), (candidate, &theirs))?,
@@ -138,12 +139,12 @@ fn other_chunks(reference: &Dump, candidate: &Dump, edits: Option<&TokenEdits>) 
         false => (&theirs, &ours, candidate),
     };
     let one_by_one = shorter.lengths.len() > longer.lengths.len() && shorter.lengths.iter().all(|&length| length == 1);
-    let begins = ours.total() == theirs.total() || one_by_one || sees_itself(dump, shorter.lengths[0]);
-    Ok((told || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
+    let begins = ours.total() == theirs.total() || one_by_one || attends_only_to_first_step(dump, shorter.lengths[0]);
+    Ok((ids_known || begins || same || moved.is_some()).then_some((ours, theirs, parted)))
 }
 
 /// Whether attention of the first step, which has this many positions, sees no more keys than these.
-fn sees_itself(dump: &Dump, positions: usize) -> bool {
+fn attends_only_to_first_step(dump: &Dump, positions: usize) -> bool {
     dump.entries().iter().any(|entry| entry.step == 0 && keys(entry) == Some(positions))
 }
 
@@ -154,21 +155,21 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
 }
 
 impl ChunkAlignment {
-    /// Why nothing is reported for the positions from [`ChunkAlignment::parted`] on.
-    pub(crate) fn parting(&self) -> Option<Parting> {
-        let at = self.parted?;
-        let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
-        Some(match told {
-            true => Parting::Ids { at },
-            false if at == 0 => Parting::Moved,
-            false => Parting::Embeddings { at },
+    /// Why nothing is reported for the positions from [`ChunkAlignment::tokens_differ_at`] on.
+    pub(crate) fn parting(&self) -> Option<TokenDivergence> {
+        let at = self.tokens_differ_at?;
+        let ids_known = self.reference.ids.is_some() && self.candidate.ids.is_some();
+        Some(match ids_known {
+            true => TokenDivergence::Ids { at },
+            false if at == 0 => TokenDivergence::Moved,
+            false => TokenDivergence::Embeddings { at },
         })
     }
 
     /// How many token positions both runs have.
-    pub fn together(&self) -> usize {
+    pub fn common_positions(&self) -> usize {
         let both = self.reference.total().min(self.candidate.total());
-        self.parted.map_or(both, |at| at.min(both))
+        self.tokens_differ_at.map_or(both, |at| at.min(both))
     }
 
     /// The run by whose prefill and decode steps the report names positions: the candidate where it has both, else the reference.
@@ -242,19 +243,19 @@ struct Pieces {
 }
 
 /// One of the two runs.
-struct Side<'a> {
+struct ChunkedRun<'a> {
     dump: &'a Arc<Dump>,
     ranges: Vec<Range<usize>>,
     chunks: &'a Chunks,
-    custom: Custom,
+    custom: AxisOrder,
     read: Arc<Reader>,
 }
 
-impl<'a> Side<'a> {
-    fn new(dump: &'a Arc<Dump>, chunks: &'a Chunks) -> Side<'a> {
+impl<'a> ChunkedRun<'a> {
+    fn new(dump: &'a Arc<Dump>, chunks: &'a Chunks) -> ChunkedRun<'a> {
         let custom = custom(dump.entries(), |step| chunks.lengths.get(step as usize).copied());
-        let read = Arc::new(Reader { dump: Arc::clone(dump), kept: Mutex::default() });
-        Side { dump, ranges: chunks.ranges(), chunks, custom, read }
+        let read = Arc::new(Reader { dump: Arc::clone(dump), kept_cells: Mutex::default() });
+        ChunkedRun { dump, ranges: chunks.ranges(), chunks, custom, read }
     }
 
     /// The steps that a cell lies in, and their positions.
@@ -271,25 +272,25 @@ impl<'a> Side<'a> {
     }
 
     /// How many keys a tap must have in a cell, where either side has an axis of keys.
-    fn width(&self, other: &Side<'_>, cell: &Range<usize>, entry: &Entry) -> Option<usize> {
-        let of_side = |side: &'_ Side<'_>, like: &dyn Fn(&Entry) -> bool| {
+    fn width(&self, other: &ChunkedRun<'_>, cell: &Range<usize>, entry: &Entry) -> Option<usize> {
+        let of_side = |side: &'_ ChunkedRun<'_>, like: &dyn Fn(&Entry) -> bool| {
             let here = side.steps(cell).filter_map(|(step, _)| side.dump.find(entry.tap, step));
             here.filter(|entry| like(entry)).filter_map(keys).max()
         };
         if entry.tap.site == Site::Qk {
             return keys(entry).or_else(|| of_side(other, &|_| true)).map(|_| cell.end);
         }
-        let alike = |other: &Entry| heads(other) == heads(entry);
-        Some(of_side(self, &alike)?.max(of_side(other, &alike)?))
+        let has_equal_heads = |other: &Entry| heads(other) == heads(entry);
+        Some(of_side(self, &has_equal_heads)?.max(of_side(other, &has_equal_heads)?))
     }
 
     /// The dump of the cells. Open taps that cannot be cut stay whole, and are not compared.
     fn cells(
         &self,
         cells: &[Range<usize>],
-        other: &Side<'_>,
-        (open, side): (&OpenTaps, usize),
-        wanted: Option<&Rows>,
+        other: &ChunkedRun<'_>,
+        (open, side): (&OpenTapAxes, usize),
+        requested: Option<&Rows>,
         unchecked: &mut BTreeMap<Place, Unaligned>,
     ) -> Result<Dump, DumpError> {
         let (mut made, mut made_open, mut parts) = (Vec::new(), Vec::new(), Vec::new());
@@ -300,11 +301,11 @@ impl<'a> Side<'a> {
             for part in self.dump.parts().iter().filter(|part| part.step == at && steps.len() == 1) {
                 let mut here = part.clone();
                 here.step = number;
-                if step != cell || wanted.is_some() {
+                if step != cell || requested.is_some() {
                     let Some(whole) = part.whole().filter(|_| self.dump.find(part.tap, at).is_none()) else { continue };
                     let width = self.width(other, cell, &whole);
-                    match cut(&whole, step, cell, width, wanted, self.custom) {
-                        Ok(Some(cut)) => lay(&mut here, &cut, self.dump.read(&whole)?),
+                    match cut(&whole, step, cell, width, requested, self.custom) {
+                        Ok(Some(cut)) => keep_cell_of_part(&mut here, &cut, self.dump.read(&whole)?),
                         Ok(None) => continue,
                         Err(error) => {
                             unchecked.entry(Place { step: number, tap: part.tap }).or_insert(Unaligned::NotCut(error));
@@ -314,7 +315,7 @@ impl<'a> Side<'a> {
                 parts.push(here);
             }
             // To join a tensor with others, its axis of tokens must be known.
-            let wanted = wanted.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
+            let wanted = requested.or((steps.len() > 1).then_some(&Rows::Named(NamedRows::All)));
             let cut = |entry: &Entry, step: &Range<usize>, part: &Range<usize>| {
                 if entry.tap.is_open() {
                     let wanted = wanted.map(|rows| listed(rows, step.len()));
@@ -322,11 +323,11 @@ impl<'a> Side<'a> {
                 }
                 cut(entry, step, part, self.width(other, cell, entry), wanted, self.custom)
             };
-            let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.of_step(side, at)));
+            let all = steps.iter().flat_map(|&(at, _)| self.entries(at).iter().chain(open.entries_of_step(side, at)));
             let mut met = HashSet::new();
             for entry in all.filter(|entry| met.insert(entry.tap)) {
-                let made = if entry.tap.is_open() { &mut made_open } else { &mut made };
-                made.extend(self.made(entry, (number, cell), &cut, unchecked));
+                let tensors = if entry.tap.is_open() { &mut made_open } else { &mut made };
+                tensors.extend(self.cell_tensor(entry, (number, cell), &cut, unchecked));
             }
         }
         let mut dump = Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts);
@@ -336,7 +337,7 @@ impl<'a> Side<'a> {
 
     /// A cell's tensor: all or part of one step's tensor, or joined from several; whole and unchecked where it cannot be cut. `None` where the step holds
     /// nothing of the cell.
-    fn made(
+    fn cell_tensor(
         &self,
         entry: &Entry,
         (number, cell): (u32, &Range<usize>),
@@ -353,8 +354,9 @@ impl<'a> Side<'a> {
             }
         };
         Some(Entry::computed(tap, number, shape, entry.dtype, rows, move || {
-            let of = |(step, cut): &(u32, Cut)| cut.of(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
-            let parts = cuts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            let read_part =
+                |(step, cut): &(u32, Cut)| cut.apply(read.tensor(tap, *step)?).ok_or_else(|| read.changed());
+            let parts = cuts.iter().map(read_part).collect::<Result<Vec<_>, _>>()?;
             Tensor::concatenated(parts, axis).ok_or_else(|| read.changed())
         }))
     }
@@ -406,7 +408,7 @@ impl<'a> Side<'a> {
             // Only the order of recording, and that these names are taps.
             taps: own.taps.as_ref().map(|taps| {
                 let mut met = HashSet::new();
-                taps.iter().filter(|entry| met.insert(&entry.tap)).map(|entry| named(&entry.tap)).collect()
+                taps.iter().filter(|entry| met.insert(&entry.tap)).map(|entry| tap_without_tensor(&entry.tap)).collect()
             }),
             ..own.clone()
         }
@@ -414,13 +416,13 @@ impl<'a> Side<'a> {
 }
 
 /// States only that a tap of this name exists.
-fn named(tap: &str) -> TapMeta {
+fn tap_without_tensor(tap: &str) -> TapMeta {
     TapMeta { tap: tap.to_owned(), step: 0, file: None, shape: None, dtype: None, rows: None, dims: None }
 }
 
 /// Keeps the part of a cell of a tensor that was printed whole; `tensor` holds its values.
-fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
-    let Some(of_cell) = cut.of(tensor) else { return };
+fn keep_cell_of_part(part: &mut Partial, cut: &Cut, tensor: Tensor) {
+    let Some(of_cell) = cut.apply(tensor) else { return };
     part.values = of_cell.values().to_f64().into();
     part.part = KnownElements { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
     part.rows = cut.rows.clone();
@@ -429,30 +431,30 @@ fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
 /// Reads a dump's tensors and caches some: without that, a step of many positions would be read once for each of its cells.
 struct Reader {
     dump: Arc<Dump>,
-    kept: Mutex<Kept>,
+    kept_cells: Mutex<KeptCells>,
 }
 
 /// Tensors that are kept, and their bytes.
-type Kept = (usize, HashMap<(Tap, u32), Tensor>);
+type KeptCells = (usize, HashMap<(Tap, u32), Tensor>);
 
 /// The most bytes of tensors that are kept.
-const KEPT: usize = 256 << 20;
+const CACHED_BYTES: usize = 256 << 20;
 
 impl Reader {
     fn tensor(&self, tap: Tap, step: u32) -> Result<Tensor, DumpError> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tensor) = kept.1.get(&(tap, step)) {
+        let mut cached = self.kept_cells.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tensor) = cached.1.get(&(tap, step)) {
             return Ok(tensor.clone());
         }
         let entry = self.dump.entry(tap, step).ok_or_else(|| self.changed())?;
         let tensor = self.dump.read(&entry)?;
         let size = tensor.shape().iter().product::<usize>() * tensor.dtype().size();
-        if kept.0 + size > KEPT {
-            *kept = (0, HashMap::new());
+        if cached.0 + size > CACHED_BYTES {
+            *cached = (0, HashMap::new());
         }
-        if size <= KEPT {
-            kept.0 += size;
-            kept.1.insert((tap, step), tensor.clone());
+        if size <= CACHED_BYTES {
+            cached.0 += size;
+            cached.1.insert((tap, step), tensor.clone());
         }
         Ok(tensor)
     }
@@ -468,7 +470,7 @@ pub enum Unaligned {
     /// The positions of one side's step could not be cut out of its tensor.
     NotCut(CutError),
     /// The two runs were fed different tokens from a position on.
-    Parted(Parting),
+    Parted(TokenDivergence),
 }
 
 impl fmt::Display for Unaligned {
@@ -482,7 +484,7 @@ impl fmt::Display for Unaligned {
 
 /// From where on two runs were fed different tokens, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum TokenDivergence {
     /// By the token ids that both record.
     Ids {
         /// The first position.
@@ -497,15 +499,15 @@ pub enum Parting {
     Moved,
 }
 
-impl fmt::Display for Parting {
+impl fmt::Display for TokenDivergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Parting::Ids { at } => write!(f, "the two runs were fed different tokens from position {at} on"),
-            Parting::Moved => f.write_str(
+            TokenDivergence::Ids { at } => write!(f, "the two runs were fed different tokens from position {at} on"),
+            TokenDivergence::Moved => f.write_str(
                 "the embeddings of one are those of the other's tokens at other positions: its prompt is padded on the left, or has more or fewer tokens in front \
                  (--tokens)",
             ),
-            Parting::Embeddings { at } => write!(
+            TokenDivergence::Embeddings { at } => write!(
                 f,
                 "the embeddings are those of the same tokens before position {at}, and of other tokens or of padding from there on, and not both dumps say which \
                  tokens they were fed (--tokens, --decode-tokens)"

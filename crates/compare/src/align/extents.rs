@@ -9,7 +9,7 @@ use crate::run::steps::Chunks;
 use crate::tolerance::layout::{ORDER_LEAVES, OTHER_ORDER_LEAVES};
 
 /// How many taps are tested.
-const ASKED: usize = 4;
+const TAPS_TESTED: usize = 4;
 
 /// The candidate with its shapes listed slowest axis first. The test uses the first position: both took it in their first step, whatever their chunks.
 ///
@@ -21,18 +21,18 @@ pub(crate) fn slowest_first(
     candidate: Dump,
     theirs: &Chunks,
 ) -> Result<Dump, DumpError> {
-    let mut says = Vec::new();
+    let mut votes = Vec::new();
     for entry in candidate.entries().iter().filter(|entry| entry.step == 0) {
-        if says.len() == ASKED {
+        if votes.len() == TAPS_TESTED {
             break;
         }
         if let Some(like) = reference.find(entry.tap, 0)
             && let Some(reversed) = is_reversed((reference, like, ours), (&candidate, entry, theirs))?
         {
-            says.push(reversed);
+            votes.push(reversed);
         }
     }
-    if says.is_empty() || says.contains(&false) {
+    if votes.is_empty() || votes.contains(&false) {
         return Ok(candidate);
     }
     let mut candidate = candidate.reshaped(|_, _, shape| Some(shape.iter().rev().copied().collect()));
@@ -68,7 +68,7 @@ fn is_reversed(
     if due.len() != rows * width || own.len() != channels * positions {
         return Ok(None);
     }
-    let left = |at: &dyn Fn(usize) -> usize| Squares::of((0..width).map(|c| (due.get(c), own.get(at(c))))).ratio();
+    let left = |at: &dyn Fn(usize) -> usize| Squares::sum((0..width).map(|c| (due.get(c), own.get(at(c))))).ratio();
     let (reversed, transposed) = (left(&|c| c), left(&|c| c * positions));
     Ok(match (reversed, transposed) {
         (near, far) if near <= ORDER_LEAVES && far >= OTHER_ORDER_LEAVES => Some(true),

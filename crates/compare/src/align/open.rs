@@ -12,15 +12,15 @@ use crate::run::steps::Chunks;
 
 /// The open taps that both runs hold, in any step.
 #[derive(Debug, Default)]
-pub(super) struct OpenTaps {
+pub(super) struct OpenTapAxes {
     /// For each, the axis of the tokens on either side.
     axes: BTreeMap<Tap, Result<[usize; 2], AxisUnknown>>,
     /// The tensors of each side, by step.
     entries: [BTreeMap<u32, Vec<Entry>>; 2],
 }
 
-impl OpenTaps {
-    pub(super) fn of(dumps: [&Dump; 2], chunks: [&Chunks; 2]) -> OpenTaps {
+impl OpenTapAxes {
+    pub(super) fn find(dumps: [&Dump; 2], chunks: [&Chunks; 2]) -> OpenTapAxes {
         let names = dumps.map(|dump| -> BTreeSet<Tap> {
             let taps = dump.unmapped().iter().map(|name| Tap::named(split_stored_name(name).0));
             taps.filter(Tap::is_open).collect()
@@ -40,32 +40,32 @@ impl OpenTaps {
             }
         }
         let axes = of_tap.into_iter().map(|(tap, of_sides)| (tap, axes(tap, &of_sides, chunks))).collect();
-        OpenTaps { axes, entries }
+        OpenTapAxes { axes, entries }
     }
 
     /// The tensors of one side's step.
-    pub(super) fn of_step(&self, side: usize, step: u32) -> &[Entry] {
+    pub(super) fn entries_of_step(&self, side: usize, step: u32) -> &[Entry] {
         self.entries[side].get(&step).map_or(&[], Vec::as_slice)
     }
 
-    /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`; `wanted` are the requested positions of the step.
+    /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`; `requested` are the positions of the step to be compared.
     pub(super) fn cut(
         &self,
         side: usize,
         entry: &Entry,
         step: &Range<usize>,
         cell: &Range<usize>,
-        wanted: Option<&[usize]>,
+        requested: Option<&[usize]>,
     ) -> Result<Option<Cut>, CutError> {
         // The only token of a step has the whole tensor.
-        if step == cell && wanted.is_none() && (step.len() == 1 || !is_of_expert(entry.tap)) {
+        if step == cell && requested.is_none() && (step.len() == 1 || !is_of_expert(entry.tap)) {
             return Ok(Some(Cut::whole(entry)));
         }
         let axis = self.axes.get(&entry.tap).copied().unwrap_or(Err(AxisUnknown::NotOfTokens));
         let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: step.len(), why };
         let axis = axis.map_err(named)?[side];
-        let asked = |at: &usize| wanted.is_none_or(|wanted| wanted.contains(at));
-        let picks: Vec<usize> = (cell.start - step.start..cell.end - step.start).filter(asked).collect();
+        let is_requested = |at: &usize| requested.is_none_or(|wanted| wanted.contains(at));
+        let picks: Vec<usize> = (cell.start - step.start..cell.end - step.start).filter(is_requested).collect();
         Ok((!picks.is_empty()).then(|| Cut::rows(&entry.shape, axis, picks, cell.len(), cell.start - step.start)))
     }
 }

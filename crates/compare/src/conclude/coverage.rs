@@ -12,7 +12,7 @@ use crate::tolerance::context::NEAR_UNIFORM;
 const SAMPLE: usize = 1 << 18;
 
 /// Warnings about the reference run.
-pub(crate) fn blind_spots(
+pub(crate) fn not_testable_warnings(
     reference: &Dump,
     candidate: &Dump,
     profile: Profile,
@@ -27,7 +27,7 @@ pub(crate) fn blind_spots(
     let steps = reference.entries().iter().any(|e| e.step > 0);
     // A single row may be the last of many positions.
     let named = length(reference, 0).or(length(candidate, 0));
-    match alignment.map(ChunkAlignment::together).or(named).or(tokens.filter(|&rows| rows > 1)) {
+    match alignment.map(ChunkAlignment::common_positions).or(named).or(tokens.filter(|&rows| rows > 1)) {
         Some(1) if !steps || alignment.is_some() => warnings.push(Warning::Note(
             "one token: position 0 hides every mistake in RoPE, attention scale, masks, and most in head layout; use 9 or more"
                 .into(),
@@ -85,7 +85,7 @@ pub(crate) fn blind_spots(
         ).into());
     }
     if let Some(alignment) = alignment {
-        warnings.extend(of_tokens(alignment).map(Warning::Note));
+        warnings.extend(different_tokens(alignment).map(Warning::Note));
         return Ok(warnings);
     }
     if let (Some(r), Some(c)) = (&reference.meta().tokens, &candidate.meta().tokens)
@@ -108,11 +108,11 @@ pub(crate) fn blind_spots(
 }
 
 /// What two runs aligned by position show about their tokens, in words.
-fn of_tokens(alignment: &ChunkAlignment) -> Option<String> {
+fn different_tokens(alignment: &ChunkAlignment) -> Option<String> {
     let ids = [&alignment.reference, &alignment.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
     match alignment.parting() {
         Some(parting) => Some(format!("{parting}: what follows was not compared")),
-        None if ids[0].min(ids[1]) < alignment.together() => Some(
+        None if ids[0].min(ids[1]) < alignment.common_positions() => Some(
             "not both dumps say which tokens they were fed: they are taken for the same, position by position".into(),
         ),
         None => None,

@@ -8,28 +8,30 @@ use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::tolerance::layout::ANATOMY_ROOM;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     pub(crate) fn first_divergence(
         &self,
-        found: &[Judged],
+        taps: &[TapJudgement],
         index: usize,
         at: usize,
     ) -> Result<FirstDivergence, DumpError> {
         let places = self.graph.places();
-        let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
-        let (nmse, layout) = match &found[index] {
-            Judged::Compared(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
+        let (before, between) = self.graph.nearest_before(index, |i| taps[i].is_compared());
+        let (nmse, layout) = match &taps[index] {
+            TapJudgement::Compared(judged) => {
+                (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout)
+            }
             _ => (f64::INFINITY, &Layout::Same),
         };
         let inputs_known = self.graph.knows_inputs(index);
         // The error ends where every tap computed from it ends in one that agrees.
-        let (after, reached) = self.graph.nearest_after(index, |i| found[i].agrees() && !found[i].is_in_part());
+        let (after, reached) = self.graph.nearest_after(index, |i| taps[i].agrees() && !taps[i].is_in_part());
         let ends = |&i: &usize| self.graph.nearest_after(i, |_| true).0.is_empty();
         let recovers_at = after.first().filter(|_| !reached.iter().any(ends)).map(|&i| places[i]);
-        let differing = reached.into_iter().filter(|&i| recovers_at.is_some() && found[i].is_compared());
+        let differing = reached.into_iter().filter(|&i| recovers_at.is_some() && taps[i].is_compared());
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),
@@ -41,7 +43,7 @@ impl Run<'_> {
                 .unrecorded_layers(|place| place == places[index] || between.iter().any(|&i| places[i] == place)),
             recovers_at,
             recovers_behind: differing.map(|i| places[i]).collect(),
-            keys_not_compared: self.keys_not_compared(found, index, &before, &between),
+            keys_not_compared: self.keys_not_compared(taps, index, &before, &between),
             anatomy: self.anatomy(places[index], layout, nmse)?,
         })
     }
@@ -55,13 +57,13 @@ impl Run<'_> {
         }
         anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
-            anatomy.take_up(0, other, nmse);
+            anatomy.add_change(0, other, nmse);
         }
         if self.alignment().is_some() {
             let moved = self
                 .with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, ANATOMY_ROOM * own))?;
             if let Some(moved) = moved.flatten() {
-                anatomy.take_up(anatomy.explained_by.len(), moved, nmse);
+                anatomy.add_change(anatomy.explained_by.len(), moved, nmse);
             }
         }
         Ok(anatomy)

@@ -9,24 +9,24 @@ use std::collections::BTreeSet;
 
 use firstdiff_trace::{DumpError, Tap, split_stored_name};
 
-use crate::conclude::coverage::blind_spots;
-use crate::conclude::verdict::in_part;
+use crate::conclude::coverage::not_testable_warnings;
+use crate::conclude::verdict::partial_agreement;
 use crate::expert::is_of_expert;
 use crate::graph::Place;
 use crate::report::reason::Warning;
 use crate::report::{Report, Status, TapReport};
 use crate::rules::Attributed;
 use crate::rules::layouts::undone_orders;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The report of a comparison.
     pub(crate) fn conclude(&self, attributed: Attributed) -> Result<Report, DumpError> {
         let Attributed { taps: found, mut log, notes } = attributed;
         let status = self.statuses(&found);
         let mut warnings: Vec<Warning> = notes.into_iter().map(Warning::Note).collect();
-        warnings.extend(blind_spots(self.reference, self.candidate, self.options.profile, self.alignment())?);
-        let unknown = |(here, place): (&Judged, &Place)| {
+        warnings.extend(not_testable_warnings(self.reference, self.candidate, self.options.profile, self.alignment())?);
+        let unknown = |(here, place): (&TapJudgement, &Place)| {
             here.is_compared() && !place.tap.is_open() && self.is_of_unknown_position(*place)
         };
         if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {
@@ -49,12 +49,16 @@ impl Run<'_> {
         let mut taps: Vec<TapReport> = places.iter().filter_map(with_log).collect();
         let known: BTreeSet<Place> = self.graph.places().iter().copied().collect();
         if self.options.only.is_none() {
-            taps.extend(self.strangers(&known));
+            taps.extend(self.taps_outside_graph(&known));
         }
-        let (one_sided, unmapped) = self.left_out(&taps);
+        let (one_sided, unmapped) = self.names_not_reported(&taps);
         let verdict = self.verdict(&found, &taps, first.is_some());
-        let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
-        let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());
+        let notes = self
+            .amplified_rounding_note(&found)
+            .into_iter()
+            .chain(undone_orders(&found))
+            .chain(partial_agreement(&taps));
+        let notes = notes.chain(self.only_first_position(&found).map(|(words, _)| words)).chain(self.taken_for_last());
         warnings.extend(notes.map(Warning::Note));
         let first = match first {
             Some(index) => {
@@ -69,11 +73,11 @@ impl Run<'_> {
     }
 
     /// The names of either side that are no tap of the report: those that a run lists as taps, and those that neither run lists.
-    fn left_out(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
-        let told: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
+    fn names_not_reported(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
+        let reported: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
         let is_told = |side: usize, tap: Tap, step: u32| match self.alignment() {
-            Some(alignment) => alignment.cells_of(side, step).any(|step| told.contains(&Place { step, tap })),
-            None => told.contains(&Place { step, tap }),
+            Some(alignment) => alignment.cells_of(side, step).any(|step| reported.contains(&Place { step, tap })),
+            None => reported.contains(&Place { step, tap }),
         };
         // A name of the reference is a tap of the model; a name that only the candidate has may be another name of one.
         let of_reference: BTreeSet<Tap> = match self.recorded().first() {

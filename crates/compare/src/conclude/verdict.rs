@@ -11,20 +11,19 @@ use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
 use crate::run::infer_steps::steps;
 use crate::run::steps::is_without_tokens;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 
-impl Run<'_> {
-    pub(crate) fn statuses(&self, found: &[Judged]) -> Vec<Option<Status>> {
-        let differs: Vec<usize> =
-            (0..found.len()).filter(|&i| found[i].standing() == Some(Standing::Differs)).collect();
-        let status = |(index, here): (usize, &Judged)| {
+impl ComparisonContext<'_> {
+    pub(crate) fn statuses(&self, taps: &[TapJudgement]) -> Vec<Option<Status>> {
+        let differs: Vec<usize> = (0..taps.len()).filter(|&i| taps[i].standing() == Some(Standing::Differs)).collect();
+        let status = |(index, here): (usize, &TapJudgement)| {
             Some(match here.standing()? {
                 Standing::Exact => Status::Exact,
                 Standing::Rounding => Status::Rounding,
                 Standing::Inconclusive | Standing::Unchecked => Status::Unchecked,
                 Standing::Differs => {
-                    let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
-                    let inputs_agree = before.iter().all(|&i| found[i].agrees());
+                    let (before, between) = self.graph.nearest_before(index, |i| taps[i].is_compared());
+                    let inputs_agree = before.iter().all(|&i| taps[i].agrees());
                     // A tap that was not compared on the way may have read it.
                     let hidden = |other| !between.is_empty() && other < index && self.graph.may_be_read_by_any(other);
                     let may_read = |&other: &usize| self.graph.may_read(index, other) || hidden(other);
@@ -33,14 +32,14 @@ impl Run<'_> {
                 }
             })
         };
-        found.iter().enumerate().map(status).collect()
+        taps.iter().enumerate().map(status).collect()
     }
 
-    pub(crate) fn tap_report(&self, index: usize, found: &Judged, status: Status) -> TapReport {
+    pub(crate) fn tap_report(&self, index: usize, found: &TapJudgement, status: Status) -> TapReport {
         let place = self.graph.places()[index];
         let op = self.graph.op(index).to_owned();
         let blank = TapReport { status, reason: found.reason(), ..TapReport::unchecked(place, op) };
-        let Judged::Compared(judged) = found else { return blank };
+        let TapJudgement::Compared(judged) = found else { return blank };
         let Compared { judgement, shape, positions, layout, part, .. } = &**judged;
         let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
         let is_last = single && part.is_none() && !place.tap.is_open() && self.is_of_unknown_position(place);
@@ -61,7 +60,7 @@ impl Run<'_> {
     }
 
     /// Taps that a dump holds and the graph does not.
-    pub(crate) fn strangers(&self, known: &BTreeSet<Place>) -> Vec<TapReport> {
+    pub(crate) fn taps_outside_graph(&self, known: &BTreeSet<Place>) -> Vec<TapReport> {
         let entries = self.reference.entries().iter().chain(self.candidate.entries());
         let places: BTreeSet<Place> =
             entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
@@ -73,7 +72,7 @@ impl Run<'_> {
         places.into_iter().map(report).collect()
     }
 
-    pub(crate) fn verdict(&self, found: &[Judged], taps: &[TapReport], diverged: bool) -> Verdict {
+    pub(crate) fn verdict(&self, judgements: &[TapJudgement], taps: &[TapReport], diverged: bool) -> Verdict {
         if diverged {
             return Verdict::Diverged;
         }
@@ -94,9 +93,9 @@ impl Run<'_> {
             if let Some(reason) = &self.plan.misaligned {
                 return Verdict::Incomparable(reason.to_string());
             }
-            let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_) => {
-                    Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.untold_steps()))
+            let misfit = judgements.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
+                TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_) => {
+                    Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.steps_hint()))
                 }
                 _ => None,
             });
@@ -118,10 +117,12 @@ impl Run<'_> {
         }
         // Both sides recorded it, it could not be compared, and no compared tap behind it depends on it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_), Some(reason)) =
-                (&found[index], found[index].reason())
+            if let (
+                TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) | TapJudgement::Inconclusive(_),
+                Some(reason),
+            ) = (&judgements[index], judgements[index].reason())
             {
-                let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
+                let (after, _) = self.graph.nearest_after(index, |i| judgements[i].is_compared());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
                         "{} could not be compared, and nothing known to be made of it was: {reason}",
@@ -144,20 +145,20 @@ impl Run<'_> {
                 which.join(", ")
             ));
         }
-        if let Some((words, true)) = self.first_alone(found) {
+        if let Some((words, true)) = self.only_first_position(judgements) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
             return Verdict::Incomparable(format!(
                 "{words}, and the reference has more positions; {agree} taps agree at that one"
             ));
         }
-        match self.not_passed(found) {
+        match self.not_passed(judgements) {
             Some(reason) => Verdict::Incomparable(reason),
             None => Verdict::Parity,
         }
     }
 
     /// How runs with different numbers of steps could be aligned.
-    fn untold_steps(&self) -> String {
+    fn steps_hint(&self) -> String {
         let runs = [self.reference, self.candidate];
         let [ours, theirs] = runs.map(|dump| steps(dump).len());
         if ours == theirs || self.alignment().is_some() || runs.iter().all(|dump| dump.meta().tokens.is_some()) {
@@ -173,7 +174,7 @@ impl Run<'_> {
 }
 
 /// One line about the taps that agree as far as they are known.
-pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
+pub(crate) fn partial_agreement(taps: &[TapReport]) -> Option<String> {
     let known = taps.iter().filter(|tap| tap.part.is_some() && tap.status.agrees());
     let (count, first) = (known.clone().count(), known.clone().next()?);
     let which = first.why().unwrap_or_default();

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Tap};
 
-use crate::experts::source::{Block, Wanted};
+use crate::experts::source::{Block, ReferenceSite};
 use crate::taps::choice::CHOICE;
 
 /// The order in which an expert takes the tokens sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum TokenOrder {
     /// By token.
     Token,
     /// By place: first the tokens whose first choice it is. Where a token goes to the same experts as in the reference, by the reference's places.
@@ -20,7 +20,7 @@ pub(super) enum Order {
 
 /// The experts that the tokens of a block are sent to.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct ExpertChoice {
     /// How many experts each token goes to.
     pub(super) places: usize,
     tokens: usize,
@@ -31,14 +31,15 @@ pub(super) struct Choice {
     ranks: HashMap<(usize, usize), usize>,
 }
 
-impl Choice {
-    fn of(dump: &Dump, block: &Block, beside: Option<&Choice>) -> Result<Option<Choice>, DumpError> {
+impl ExpertChoice {
+    fn read(dump: &Dump, block: &Block, reference: Option<&ExpertChoice>) -> Result<Option<ExpertChoice>, DumpError> {
         let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
         let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
         // The same number of tokens may go to more experts, or to fewer.
         let size = entry.shape.iter().product::<usize>();
-        let own = places_of(&entry).filter(|places| beside.is_none_or(|other| places * other.tokens == size));
-        let Some(places) = own.or(beside.map(|other| other.places)) else { return Ok(None) };
+        let own =
+            choices_per_token(&entry).filter(|places| reference.is_none_or(|other| places * other.tokens == size));
+        let Some(places) = own.or(reference.map(|other| other.places)) else { return Ok(None) };
         let values = dump.read(&entry)?.values().to_f64();
         let is_expert = |value: &f64| *value >= 0.0 && value.fract() == 0.0 && *value < f64::from(u32::MAX);
         let fits = places > 0 && !values.is_empty() && values.len().is_multiple_of(places);
@@ -51,7 +52,7 @@ impl Choice {
         }
         // No token goes to one expert twice.
         let is_twice = rows.values().any(|rows| rows.windows(2).any(|pair| pair[0].0 == pair[1].0));
-        Ok((!is_twice).then(|| Choice { places, tokens: values.len() / places, rows, ranks: HashMap::new() }))
+        Ok((!is_twice).then(|| ExpertChoice { places, tokens: values.len() / places, rows, ranks: HashMap::new() }))
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -59,25 +60,25 @@ impl Choice {
     }
 
     /// The largest number of an expert that is chosen.
-    pub(super) fn last(&self) -> Option<usize> {
+    pub(super) fn largest_expert(&self) -> Option<usize> {
         self.rows.keys().last().copied()
     }
 
     /// Token and place of every row of an expert.
-    pub(super) fn rows_of(&self, expert: usize, order: Order) -> Vec<(usize, usize)> {
+    pub(super) fn rows_of(&self, expert: usize, order: TokenOrder) -> Vec<(usize, usize)> {
         let mut rows = self.rows.get(&expert).cloned().unwrap_or_default();
         let rank = |at: &(usize, usize)| self.ranks.get(at).copied().unwrap_or(at.1);
         match order {
-            Order::Token => {}
-            Order::Place => rows.sort_by_key(|at| (rank(at), at.0)),
-            Order::OwnPlace => rows.sort_by_key(|&(token, place)| (place, token)),
+            TokenOrder::Token => {}
+            TokenOrder::Place => rows.sort_by_key(|at| (rank(at), at.0)),
+            TokenOrder::OwnPlace => rows.sort_by_key(|&(token, place)| (place, token)),
         }
         rows
     }
 
-    /// Takes over the reference's places for tokens that go to the same experts.
-    fn rank_by(&mut self, reference: &Choice) {
-        let places = |choice: &Choice| {
+    /// Uses the reference's ranks of the experts for tokens that go to the same experts.
+    fn use_ranks_of(&mut self, reference: &ExpertChoice) {
+        let places = |choice: &ExpertChoice| {
             let mut places: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
             for (&expert, rows) in &choice.rows {
                 for &(token, place) in rows {
@@ -116,26 +117,26 @@ impl Choice {
     }
 }
 
-/// The last axis, where there is more than one; a single axis may be that of the tokens.
-fn places_of(entry: &Entry) -> Option<usize> {
+/// The extent of the last axis. `None` for a tensor of one axis, which may be the axis of the tokens.
+fn choices_per_token(entry: &Entry) -> Option<usize> {
     (entry.shape.len() > 1).then(|| entry.shape.last().copied()).flatten()
 }
 
 /// The choices of both sides.
 #[derive(Debug)]
-pub(super) struct Choices {
-    pub(super) own: BTreeMap<Block, Choice>,
-    pub(super) reference: BTreeMap<Block, Choice>,
+pub(super) struct ExpertChoices {
+    pub(super) candidate: BTreeMap<Block, ExpertChoice>,
+    pub(super) reference: BTreeMap<Block, ExpertChoice>,
 }
 
-impl Choices {
-    pub(super) fn of(reference: &Dump, candidate: &Dump, wanted: &Wanted) -> Result<Choices, DumpError> {
-        let mut choices = Choices { own: BTreeMap::new(), reference: BTreeMap::new() };
-        for block in wanted.blocks.keys() {
-            let theirs = Choice::of(reference, block, None)?;
-            if let Some(mut own) = Choice::of(candidate, block, theirs.as_ref())? {
-                theirs.iter().for_each(|theirs| own.rank_by(theirs));
-                choices.own.insert(block.clone(), own);
+impl ExpertChoices {
+    pub(super) fn read(reference: &Dump, candidate: &Dump, site: &ReferenceSite) -> Result<ExpertChoices, DumpError> {
+        let mut choices = ExpertChoices { candidate: BTreeMap::new(), reference: BTreeMap::new() };
+        for block in site.blocks.keys() {
+            let theirs = ExpertChoice::read(reference, block, None)?;
+            if let Some(mut own) = ExpertChoice::read(candidate, block, theirs.as_ref())? {
+                theirs.iter().for_each(|theirs| own.use_ranks_of(theirs));
+                choices.candidate.insert(block.clone(), own);
             }
             choices.reference.extend(theirs.map(|theirs| (block.clone(), theirs)));
         }
@@ -143,7 +144,7 @@ impl Choices {
     }
 
     /// Whether the candidate recorded the choices of all these blocks.
-    pub(super) fn know_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
-        blocks.all(|block| self.own.contains_key(block))
+    pub(super) fn has_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
+        blocks.all(|block| self.candidate.contains_key(block))
     }
 }

@@ -1,46 +1,46 @@
-//! Measures with the reference's rows in which form the candidate holds its rows of experts. Behind a fault no row is near any row of the reference, and
+//! Measures with the reference's rows in which form the candidate holds its rows of experts. After a fault no row is near any row of the reference, and
 //! nothing is decided.
 
 use std::rc::Rc;
 
 use firstdiff_trace::{Dump, DumpError};
 
-use crate::experts::choice::{Choice, Choices};
-use crate::experts::form::{Piece, Reading};
-use crate::experts::source::{Block, Held, Wanted};
+use crate::experts::choice::{ExpertChoice, ExpertChoices};
+use crate::experts::form::{RowIndices, RowReading};
+use crate::experts::source::{Block, CandidateSite, ReferenceSite};
 use crate::experts::votes::{RowVotes, row_distance};
 
 /// A site of both runs, and the possible readings of its rows.
-pub(super) struct Evidence<'a> {
+pub(super) struct RowEvidence<'a> {
     pub(super) reference: &'a Dump,
     pub(super) candidate: &'a Dump,
-    pub(super) wanted: &'a Wanted,
-    pub(super) held: &'a Held,
-    pub(super) choices: &'a Choices,
-    pub(super) readings: &'a [Reading],
+    pub(super) reference_site: &'a ReferenceSite,
+    pub(super) candidate_site: &'a CandidateSite,
+    pub(super) choices: &'a ExpertChoices,
+    pub(super) readings: &'a [RowReading],
 }
 
-impl Evidence<'_> {
-    /// How well each reading fits the reference's rows. Readings with the same number in `alike` take the same rows.
+impl RowEvidence<'_> {
+    /// How well each reading fits the reference's rows. Readings with the same number in `groups` take the same rows.
     ///
     /// # Errors
     /// When a tensor cannot be read.
-    pub(super) fn votes(&self, alike: Vec<usize>) -> Result<RowVotes, DumpError> {
-        let mut votes = RowVotes::new(alike);
+    pub(super) fn votes(&self, groups: Vec<usize>) -> Result<RowVotes, DumpError> {
+        let mut votes = RowVotes::new(groups);
         let (mut number, is_open) = (0, self.readings.len() > 1);
-        for (block, experts) in self.wanted.blocks.iter().filter(|_| is_open) {
+        for (block, experts) in self.reference_site.blocks.iter().filter(|_| is_open) {
             let mut all: Option<Rc<Vec<f64>>> = None;
             for (&expert, entry) in experts {
-                let Some(source) = self.held.source(block, expert) else { continue };
-                let ours = match (&all, self.held) {
-                    (Some(all), Held::Together(_)) => Rc::clone(all),
+                let Some(source) = self.candidate_site.source(block, expert) else { continue };
+                let ours = match (&all, self.candidate_site) {
+                    (Some(all), CandidateSite::Together(_)) => Rc::clone(all),
                     _ => Rc::clone(all.insert(Rc::new(self.candidate.read(source)?.values().to_f64()))),
                 };
                 let theirs = self.reference.read(entry)?.values().to_f64();
                 let of_reading = |reading| self.distances(reading, block, expert, &ours, &theirs);
-                let off: Vec<Vec<Option<f64>>> = self.readings.iter().map(of_reading).collect();
+                let distances: Vec<Vec<Option<f64>>> = self.readings.iter().map(of_reading).collect();
                 for row in 0..entry.shape[0] {
-                    votes.add(number, off.iter().map(|rows| rows.get(row).copied().flatten()).collect());
+                    votes.add(number, distances.iter().map(|rows| rows.get(row).copied().flatten()).collect());
                 }
                 number += 1;
             }
@@ -51,13 +51,13 @@ impl Evidence<'_> {
     /// The distance that a reading leaves for each of the reference's rows of an expert.
     fn distances(
         &self,
-        reading: &Reading,
+        reading: &RowReading,
         block: &Block,
         expert: usize,
         ours: &[f64],
         theirs: &[f64],
     ) -> Vec<Option<f64>> {
-        let (width, choice) = (self.wanted.width(), self.choices.reference.get(block));
+        let (width, choice) = (self.reference_site.width(), self.choices.reference.get(block));
         let rows = theirs.len() / width;
         let piece = reading.pieces.get(block).and_then(|pieces| pieces.get(&expert));
         let Some(piece) = piece.filter(|piece| is_of_the_same_tokens(piece, reading, choice, expert, rows)) else {
@@ -78,9 +78,9 @@ impl Evidence<'_> {
 
 /// Whether the reference has rows of the same tokens, as far as that is recorded.
 fn is_of_the_same_tokens(
-    piece: &Piece,
-    reading: &Reading,
-    choice: Option<&Choice>,
+    piece: &RowIndices,
+    reading: &RowReading,
+    choice: Option<&ExpertChoice>,
     expert: usize,
     rows: usize,
 ) -> bool {

@@ -14,25 +14,25 @@ mod votes;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 
-use crate::experts::form::Reading;
-pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, rights};
-use crate::experts::source::{Held, expert_tap};
-pub use crate::experts::votes::{Right, RowVotes, row_distance};
+use crate::experts::form::RowReading;
+pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, right_readings};
+use crate::experts::source::{CandidateSite, expert_tap};
+pub use crate::experts::votes::{RightReading, RowVotes, row_distance};
 
 /// Replaces what `candidate` holds of all experts in another form by a tap for each expert, as `reference` has it, and returns what was taken.
 ///
 /// # Errors
 /// When a tensor cannot be read.
 pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRows, DumpError> {
-    let mut rows = ExpertRows::of(reference, candidate)?;
+    let mut rows = ExpertRows::find(reference, candidate)?;
     let mut notes = Vec::new();
     for site in &rows.sites {
-        match site.taken() {
+        match site.reading_taken() {
             Some(reading) => {
                 notes.extend(site.note(reading));
-                take(candidate, site, &site.readings[reading])?;
+                replace_expert_rows(candidate, site, &site.readings[reading])?;
             }
-            None if site.is_of_all_experts() => notes.push(site.not_read()),
+            None if site.is_of_all_experts() => notes.push(site.unread_notes()),
             // Left unchanged.
             None => {}
         }
@@ -41,12 +41,12 @@ pub fn split_experts(reference: &Dump, candidate: &mut Dump) -> Result<ExpertRow
     Ok(rows)
 }
 
-/// Each expert's rows, in the reference's order, in place of what the candidate holds.
-fn take(candidate: &mut Dump, site: &SiteRows, reading: &Reading) -> Result<(), DumpError> {
+/// Replaces the candidate's tensors by one tensor for each expert, with its rows in the reference's order.
+fn replace_expert_rows(candidate: &mut Dump, site: &SiteRows, reading: &RowReading) -> Result<(), DumpError> {
     if reading.is_as_it_stands {
         return Ok(());
     }
-    let (wanted, held) = (&site.wanted, &site.held);
+    let (wanted, held) = (&site.reference_site, &site.candidate_site);
     let mut entries = Vec::new();
     for (block, pieces) in &reading.pieces {
         for (&expert, piece) in pieces.iter().filter(|(_, piece)| !piece.rows.is_empty()) {
@@ -54,10 +54,10 @@ fn take(candidate: &mut Dump, site: &SiteRows, reading: &Reading) -> Result<(), 
             let tensor = candidate.read(source)?;
             let (rows, path, given) = (piece.rows.clone(), candidate.path().to_owned(), source.tap);
             let shape: Vec<usize> = [rows.len()].into_iter().chain(wanted.row.iter().copied()).collect();
-            let (tap, step, dtype, made) =
+            let (tap, step, dtype, out_shape) =
                 (expert_tap(block, expert, &wanted.site), block.step, source.dtype, shape.clone());
             let make = move || {
-                tensor.rows(&rows, made.clone()).ok_or_else(|| DumpError::NotADump {
+                tensor.rows(&rows, out_shape.clone()).ok_or_else(|| DumpError::NotADump {
                     path: path.clone(),
                     reason: format!("{given} does not hold the rows of all experts"),
                 })
@@ -66,8 +66,8 @@ fn take(candidate: &mut Dump, site: &SiteRows, reading: &Reading) -> Result<(), 
         }
     }
     let mut without = Vec::new();
-    if let Held::Together(all) = held {
-        without.extend(all.keys().map(|block| (Held::together_name(block, &wanted.site), block.step)));
+    if let CandidateSite::Together(all) = held {
+        without.extend(all.keys().map(|block| (CandidateSite::joint_name(block, &wanted.site), block.step)));
     }
     candidate.set_open_tensors(entries, &without);
     Ok(())

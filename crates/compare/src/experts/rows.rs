@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Dump, DumpError, Entry};
 
-use crate::experts::choice::{Choices, Order};
-use crate::experts::evidence::Evidence;
-use crate::experts::form::{Form, Reading};
-use crate::experts::source::{Block, Held, Wanted, expert_tap};
-use crate::experts::votes::{Right, RowVotes};
+use crate::experts::choice::{ExpertChoices, TokenOrder};
+use crate::experts::evidence::RowEvidence;
+use crate::experts::form::{RowForm, RowReading};
+use crate::experts::source::{Block, CandidateSite, ReferenceSite, expert_tap};
+use crate::experts::votes::{RightReading, RowVotes};
 use crate::graph::Place;
 
 /// The possible forms of all rows of experts, and the form in which they were read.
@@ -21,11 +21,11 @@ pub struct ExpertRows {
 /// The same for one site of all layers and steps.
 #[derive(Debug)]
 pub struct SiteRows {
-    pub(super) wanted: Wanted,
-    pub(super) held: Held,
-    pub(super) readings: Vec<Reading>,
+    pub(super) reference_site: ReferenceSite,
+    pub(super) candidate_site: CandidateSite,
+    pub(super) readings: Vec<RowReading>,
     /// For each reading, the first one that takes the same rows.
-    alike: Vec<usize>,
+    first_equal: Vec<usize>,
     pub(super) knows_choices: bool,
     group: usize,
     pub(super) taken: Option<usize>,
@@ -73,25 +73,34 @@ impl ExpertRows {
     }
 
     /// Finds the readings of all sites, and takes those that the reference's rows confirm.
-    pub(super) fn of(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
+    pub(super) fn find(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
         let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
-        for wanted in Wanted::all(reference) {
-            let Some(held) = Held::of(reference, &wanted, candidate) else { continue };
-            let choices = Choices::of(reference, candidate, &wanted)?;
-            let readings = Reading::all(&wanted, &held, &choices);
-            let alike = first_alike(readings.len(), |one, other| readings[one].reads_as(&readings[other]));
-            let knows_choices = choices.know_all(held.blocks().into_iter());
-            let site = SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None };
-            let SiteRows { wanted, held, readings, .. } = &site;
-            let evidence = Evidence { reference, candidate, wanted, held, choices: &choices, readings };
-            all_votes.push(evidence.votes(site.alike.clone())?);
+        for reference_site in ReferenceSite::all(reference) {
+            let Some(candidate_site) = CandidateSite::find(reference, &reference_site, candidate) else { continue };
+            let choices = ExpertChoices::read(reference, candidate, &reference_site)?;
+            let readings = RowReading::all(&reference_site, &candidate_site, &choices);
+            let first_equal = first_equal(readings.len(), |one, other| readings[one].takes_same_rows(&readings[other]));
+            let knows_choices = choices.has_all(candidate_site.blocks().into_iter());
+            let site = SiteRows {
+                reference_site,
+                candidate_site,
+                readings,
+                first_equal,
+                knows_choices,
+                group: 0,
+                taken: None,
+            };
+            let SiteRows { reference_site, candidate_site, readings, .. } = &site;
+            let evidence =
+                RowEvidence { reference, candidate, reference_site, candidate_site, choices: &choices, readings };
+            all_votes.push(evidence.votes(site.first_equal.clone())?);
             sites.push(site);
         }
         for at in 0..sites.len() {
             sites[at].group = (0..at).find(|&other| sites[at].may_stand_as(&sites[other])).unwrap_or(at);
         }
         let groups: Vec<usize> = sites.iter().map(|site| site.group).collect();
-        for (site, right) in sites.iter_mut().zip(rights(&groups, &all_votes)) {
+        for (site, right) in sites.iter_mut().zip(right_readings(&groups, &all_votes)) {
             site.taken = right;
         }
         Ok(ExpertRows { sites, notes: Vec::new() })
@@ -99,23 +108,24 @@ impl ExpertRows {
 }
 
 /// For each of `count` items, the first one like it.
-fn first_alike(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
+fn first_equal(count: usize, are_alike: impl Fn(usize, usize) -> bool) -> Vec<usize> {
     (0..count).map(|one| (0..one).find(|&other| are_alike(one, other)).unwrap_or(one)).collect()
 }
 
 /// The right reading of each site: by its own rows where several experts confirm it, else by the rows of all sites of its group; the two must not contradict
 /// each other.
-pub fn rights(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
+pub fn right_readings(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
     let of_group = |group: usize| {
         let mut members = (0..groups.len()).filter(|&at| groups[at] == group).peekable();
         let mut all = votes[*members.peek()?].without_rows();
         members.for_each(|at| all.extend(at << 32, &votes[at]));
-        all.right()
+        all.right_reading()
     };
-    let by_group: BTreeMap<usize, Option<Right>> = groups.iter().map(|&group| (group, of_group(group))).collect();
-    let right = |(at, votes): (usize, &RowVotes)| match (votes.right(), by_group[&groups[at]]) {
+    let by_group: BTreeMap<usize, Option<RightReading>> =
+        groups.iter().map(|&group| (group, of_group(group))).collect();
+    let right = |(at, votes): (usize, &RowVotes)| match (votes.right_reading(), by_group[&groups[at]]) {
         (Some(own), _) if own.experts > 1 => Some(own.reading),
-        (Some(own), Some(all)) => votes.are_alike(own.reading, all.reading).then_some(all.reading),
+        (Some(own), Some(all)) => votes.take_same_rows(own.reading, all.reading).then_some(all.reading),
         (own, all) => own.or(all).map(|right| right.reading),
     };
     votes.iter().enumerate().map(right).collect()
@@ -129,13 +139,13 @@ impl SiteRows {
     }
 
     /// For each reading, the first one that takes the same rows.
-    pub fn alike(&self) -> &[usize] {
-        &self.alike
+    pub fn first_equal(&self) -> &[usize] {
+        &self.first_equal
     }
 
     /// For each reading, the first one that takes the same rows for each expert, in any order.
     pub fn alike_in_any_order(&self) -> Vec<usize> {
-        let rows = |reading: &Reading| -> Vec<BTreeSet<usize>> {
+        let rows = |reading: &RowReading| -> Vec<BTreeSet<usize>> {
             reading
                 .pieces
                 .values()
@@ -144,11 +154,11 @@ impl SiteRows {
                 .collect()
         };
         let all: Vec<_> = self.readings.iter().map(rows).collect();
-        first_alike(all.len(), |one, other| all[one] == all[other])
+        first_equal(all.len(), |one, other| all[one] == all[other])
     }
 
     /// The reading that was taken; `None` where each tensor was left as it is.
-    pub fn taken(&self) -> Option<usize> {
+    pub fn reading_taken(&self) -> Option<usize> {
         self.taken
     }
 
@@ -157,10 +167,18 @@ impl SiteRows {
         let mut found = Vec::new();
         for (block, pieces) in &self.readings[reading].pieces {
             for (&expert, piece) in pieces {
-                let Some(source) = self.held.source(block, expert).filter(|_| !piece.rows.is_empty()) else { continue };
-                let place = Place { tap: expert_tap(block, expert, &self.wanted.site), step: block.step };
+                let Some(source) = self.candidate_site.source(block, expert).filter(|_| !piece.rows.is_empty()) else {
+                    continue;
+                };
+                let place = Place { tap: expert_tap(block, expert, &self.reference_site.site), step: block.step };
                 let positions = piece.positions.as_deref();
-                found.push(ExpertPiece { place, source, rows: &piece.rows, positions, width: self.wanted.width() });
+                found.push(ExpertPiece {
+                    place,
+                    source,
+                    rows: &piece.rows,
+                    positions,
+                    width: self.reference_site.width(),
+                });
             }
         }
         found
@@ -169,9 +187,13 @@ impl SiteRows {
     /// The taps whose rows differ between readings; all taps where no reading is known.
     pub fn differing(&self) -> Vec<Place> {
         if self.readings.is_empty() {
-            let all = self.wanted.blocks.iter().flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
+            let all = self
+                .reference_site
+                .blocks
+                .iter()
+                .flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
             let place = |(block, expert): (&Block, usize)| Place {
-                tap: expert_tap(block, expert, &self.wanted.site),
+                tap: expert_tap(block, expert, &self.reference_site.site),
                 step: block.step,
             };
             return all.map(place).collect();
@@ -189,13 +211,13 @@ impl SiteRows {
         if reading.is_as_it_stands {
             return None;
         }
-        let (first, form) = (self.held.first_name(&self.wanted), reading.form.words());
-        Some(match &self.held {
-            Held::Together(all) => {
+        let (first, form) = (self.candidate_site.first_name(&self.reference_site), reading.form.words());
+        Some(match &self.candidate_site {
+            CandidateSite::Together(all) => {
                 let hold = if all.len() > 1 { format!("and {} more hold", all.len() - 1) } else { "holds".to_owned() };
                 format!("{first} {hold} the rows of all experts, {form}: those of each were taken by router_topk")
             }
-            Held::ByExpert(_) => {
+            CandidateSite::ByExpert(_) => {
                 format!(
                     "{first} and others hold {form}, and the reference does not: its rows were taken by router_topk"
                 )
@@ -205,27 +227,29 @@ impl SiteRows {
 
     /// Whether one of its tensors holds rows of all experts.
     pub fn is_of_all_experts(&self) -> bool {
-        matches!(self.held, Held::Together(_))
+        matches!(self.candidate_site, CandidateSite::Together(_))
     }
 
     /// What to report where no reading is taken.
-    pub fn not_read(&self) -> String {
+    pub fn unread_notes(&self) -> String {
         let why = match (self.readings.is_empty(), self.knows_choices) {
             (_, false) => "router_topk of its layer and step, which says whose rows are whose, was not recorded",
             (true, true) => "its shape is none that router_topk of its layer and step gives it",
             (false, true) => "nothing shows in which of several orders its rows stand",
         };
-        let (first, what) =
-            (self.held.first_name(&self.wanted), if self.is_of_all_experts() { "all experts" } else { "an expert" });
+        let (first, what) = (
+            self.candidate_site.first_name(&self.reference_site),
+            if self.is_of_all_experts() { "all experts" } else { "an expert" },
+        );
         format!("not read: {first}, which holds rows of {what}: {why}")
     }
 
     fn may_stand_as(&self, other: &SiteRows) -> bool {
-        let forms = |site: &SiteRows| -> Vec<(Form, Option<Order>)> {
+        let forms = |site: &SiteRows| -> Vec<(RowForm, Option<TokenOrder>)> {
             site.readings.iter().map(|reading| (reading.form, reading.order)).collect()
         };
         self.is_of_all_experts() == other.is_of_all_experts()
             && forms(self) == forms(other)
-            && self.alike == other.alike
+            && self.first_equal == other.first_equal
     }
 }

@@ -9,14 +9,14 @@ use crate::tolerance::experts::{ROW_IS_NEAR, ROW_IS_SAME, ROW_TELLS};
 #[derive(Clone, Debug, Default)]
 pub struct RowVotes {
     /// A number for each reading; readings with the same number take the same rows.
-    alike: Vec<usize>,
+    groups: Vec<usize>,
     /// The expert of each row, and the row's distance under each reading, at most 1; `None` where a reading has no such row.
     rows: Vec<(usize, Vec<Option<f64>>)>,
 }
 
 /// The reading that is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Right {
+pub struct RightReading {
     /// Its index.
     pub reading: usize,
     /// How many experts confirm it.
@@ -24,19 +24,19 @@ pub struct Right {
 }
 
 impl RowVotes {
-    /// No rows yet. Readings with the same number in `alike` take the same rows.
-    pub fn new(alike: Vec<usize>) -> RowVotes {
-        RowVotes { alike, rows: Vec::new() }
+    /// No rows yet. Readings with the same number in `groups` take the same rows.
+    pub fn new(groups: Vec<usize>) -> RowVotes {
+        RowVotes { groups, rows: Vec::new() }
     }
 
     /// The same readings, and no rows.
     pub(super) fn without_rows(&self) -> RowVotes {
-        RowVotes::new(self.alike.clone())
+        RowVotes::new(self.groups.clone())
     }
 
     /// Whether two readings take the same rows.
-    pub(super) fn are_alike(&self, one: usize, other: usize) -> bool {
-        self.alike[one] == self.alike[other]
+    pub(super) fn take_same_rows(&self, one: usize, other: usize) -> bool {
+        self.groups[one] == self.groups[other]
     }
 
     /// Adds a row of an expert, which is named by any number.
@@ -50,13 +50,13 @@ impl RowVotes {
     }
 
     /// The reading that is right; `None` where the rows do not decide.
-    pub fn right(&self) -> Option<Right> {
-        (0..self.alike.len()).find_map(|reading| Some(Right { reading, experts: self.experts_for(reading)? }))
+    pub fn right_reading(&self) -> Option<RightReading> {
+        (0..self.groups.len()).find_map(|reading| Some(RightReading { reading, experts: self.experts_for(reading)? }))
     }
 
     /// How many experts confirm a reading, by rows that fit it and not the other; the fewest over all other readings.
     fn experts_for(&self, one: usize) -> Option<usize> {
-        let others = (0..self.alike.len()).filter(|&other| self.alike[other] != self.alike[one]);
+        let others = (0..self.groups.len()).filter(|&other| self.groups[other] != self.groups[one]);
         let counts = others.map(|other| {
             let (mut of, mut against, mut experts) = (0, 0, BTreeSet::new());
             for (expert, off) in &self.rows {
@@ -78,19 +78,19 @@ impl RowVotes {
 }
 
 /// The squared distance of two rows as a share of the expected row's energy, at most 1; `None` where that row is zero.
-pub fn row_distance(own: &[f64], due: &[f64]) -> Option<f64> {
-    let apart: f64 = own.iter().zip(due).map(|(own, due)| (own - due) * (own - due)).sum();
-    let size: f64 = due.iter().map(|due| due * due).sum();
+pub fn row_distance(candidate: &[f64], reference: &[f64]) -> Option<f64> {
+    let error: f64 = candidate.iter().zip(reference).map(|(own, due)| (own - due) * (own - due)).sum();
+    let size: f64 = reference.iter().map(|due| due * due).sum();
     // A row of zeros would fit any other row of zeros.
-    (size > 0.0).then(|| Some(apart / size).filter(|share| share.is_finite()).map_or(1.0, |share| share.min(1.0)))
+    (size > 0.0).then(|| Some(error / size).filter(|share| share.is_finite()).map_or(1.0, |share| share.min(1.0)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn votes(alike: &[usize], rows: &[(usize, [f64; 2])]) -> RowVotes {
-        let mut votes = RowVotes::new(alike.to_vec());
+    fn votes(groups: &[usize], rows: &[(usize, [f64; 2])]) -> RowVotes {
+        let mut votes = RowVotes::new(groups.to_vec());
         rows.iter().for_each(|(expert, off)| votes.add(*expert, off.iter().map(|off| Some(*off)).collect()));
         votes
     }
@@ -98,22 +98,22 @@ mod tests {
     #[test]
     fn rows_that_are_wrong_in_every_reading_say_nothing() {
         let wrong = [(0, [1.0, 0.9]), (0, [0.8, 1.0]), (1, [1.0, 1.0])];
-        assert_eq!(votes(&[0, 1], &wrong).right(), None);
+        assert_eq!(votes(&[0, 1], &wrong).right_reading(), None);
         let with_right = [wrong.as_slice(), &[(2, [1.0, 1e-12])]].concat();
-        assert_eq!(votes(&[0, 1], &with_right).right(), Some(Right { reading: 1, experts: 1 }));
+        assert_eq!(votes(&[0, 1], &with_right).right_reading(), Some(RightReading { reading: 1, experts: 1 }));
     }
 
     #[test]
     fn rows_that_contradict_each_other_decide_nothing() {
-        assert_eq!(votes(&[0, 1], &[(0, [1.0, 0.0]), (1, [0.0, 1.0])]).right(), None);
+        assert_eq!(votes(&[0, 1], &[(0, [1.0, 0.0]), (1, [0.0, 1.0])]).right_reading(), None);
         let most = [(0, [1.0, 0.0]), (1, [1.0, 0.0]), (2, [0.0, 1.0])];
-        assert_eq!(votes(&[0, 1], &most).right(), Some(Right { reading: 1, experts: 2 }));
+        assert_eq!(votes(&[0, 1], &most).right_reading(), Some(RightReading { reading: 1, experts: 2 }));
     }
 
     #[test]
     fn readings_that_are_alike_need_no_row() {
-        assert_eq!(votes(&[0, 0], &[]).right(), Some(Right { reading: 0, experts: usize::MAX }));
-        assert_eq!(votes(&[0, 1], &[]).right(), None);
+        assert_eq!(votes(&[0, 0], &[]).right_reading(), Some(RightReading { reading: 0, experts: usize::MAX }));
+        assert_eq!(votes(&[0, 1], &[]).right_reading(), None);
     }
 
     #[test]

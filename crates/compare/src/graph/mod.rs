@@ -39,7 +39,7 @@ pub struct Node {
     pub reads: Option<Vec<Tap>>,
 }
 
-/// Layers of which neither dump holds any tap, so that the graph has no place for them.
+/// Layers that the graph lacks, because neither dump has a tap of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnrecordedLayers {
     /// The last recorded layer before them.
@@ -73,17 +73,17 @@ const MAY_READ: usize = 64;
 impl Graph {
     /// The graph of two dumps: that of `model`, where there is one; else a dump's own graph; else the vocabulary's, a decoder with the layers and optional
     /// sites (QK-norm, sandwich norms, router) that occur. All other taps are placed in the order the dumps recorded them.
-    pub fn of_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
-        let open = OpenTaps::of(reference, candidate);
+    pub fn from_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
+        let open = OpenTaps::shared_by(reference, candidate);
         let places = places(reference).chain(places(candidate));
-        let Some(nodes) = model else { return Graph::of_places(places, &open) };
+        let Some(nodes) = model else { return Graph::from_places(places, &open) };
         let steps: BTreeSet<u32> = places.map(|place| place.step).chain(open.steps()).chain([0]).collect();
-        Graph::of_steps(steps.into_iter().map(|step| (step, open.among(nodes.to_vec(), step))))
+        Graph::from_steps(steps.into_iter().map(|step| (step, open.among(nodes.to_vec(), step))))
     }
 
     /// The vocabulary's own graph of a decoder that has these places.
-    pub fn of_vocabulary(places: impl IntoIterator<Item = Place>) -> Graph {
-        Graph::of_places(places, &OpenTaps::default())
+    pub fn from_vocabulary(places: impl IntoIterator<Item = Place>) -> Graph {
+        Graph::from_places(places, &OpenTaps::default())
     }
 
     /// The graph of the same `nodes`, which stand in the order they are produced, in each of `steps`.
@@ -91,10 +91,10 @@ impl Graph {
     /// Decode steps read the keys and values of every step before them. Reads of taps that no earlier node produces are
     /// left out.
     pub fn new(nodes: &[Node], steps: impl IntoIterator<Item = u32>) -> Graph {
-        Graph::of_steps(steps.into_iter().map(|step| (step, nodes.to_vec())))
+        Graph::from_steps(steps.into_iter().map(|step| (step, nodes.to_vec())))
     }
 
-    fn of_places(places: impl IntoIterator<Item = Place>, open: &OpenTaps) -> Graph {
+    fn from_places(places: impl IntoIterator<Item = Place>, open: &OpenTaps) -> Graph {
         let mut steps: BTreeMap<u32, BTreeSet<u32>> = open.steps().map(|step| (step, BTreeSet::new())).collect();
         let (mut sites, mut inner) = (BTreeSet::new(), BTreeSet::new());
         for place in places {
@@ -106,8 +106,8 @@ impl Graph {
         // A layer with only its stream inside the vocabulary is not a decoder layer.
         let is_other = |layer: u32| !inner.contains(&layer) && open.has_layer(layer);
         let nodes =
-            |(&step, layers)| (step, open.among(open.completing(vocabulary::decoder(layers, &sites, is_other)), step));
-        let mut graph = Graph::of_steps(steps.iter().map(nodes));
+            |(&step, layers)| (step, open.among(open.complete(vocabulary::decoder(layers, &sites, is_other)), step));
+        let mut graph = Graph::from_steps(steps.iter().map(nodes));
         // The layers of named stacks are those of the model, where no others occur.
         let are_layers = |layers: &BTreeSet<u32>| !layers.is_empty() || !open.has_named_stacks();
         let steps = steps.iter().filter(|(_, layers)| are_layers(layers));
@@ -115,7 +115,7 @@ impl Graph {
         graph
     }
 
-    fn of_steps(steps: impl IntoIterator<Item = (u32, Vec<Node>)>) -> Graph {
+    fn from_steps(steps: impl IntoIterator<Item = (u32, Vec<Node>)>) -> Graph {
         let mut graph = Graph {
             unrecorded: Vec::new(),
             places: Vec::new(),
@@ -208,7 +208,7 @@ impl Graph {
         if !self.knows_inputs(index) {
             return (self.reads[index].iter().copied().filter(|&read| stop(read)).collect(), Vec::new());
         }
-        let (mut met, passed) = walk(&self.reads, index, &stop);
+        let (mut met, passed) = nearest_along(&self.reads, index, &stop);
         let may_read = self.stream_may_read.get(&index).into_iter().flatten().copied();
         met.extend(may_read.filter(|&read| stop(read)));
         met.sort_unstable();
@@ -218,7 +218,7 @@ impl Graph {
 
     /// The nearest places after `index` for which `stop` holds, and those passed on the way; both in order.
     pub fn nearest_after(&self, index: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
-        walk(&self.readers, index, stop)
+        nearest_along(&self.readers, index, stop)
     }
 }
 
@@ -229,8 +229,8 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
     let mut found = Vec::new();
     for read in reads {
         let cached = tap.is_open() || attends && read.site.is_attended();
-        let made = index.get(read).map_or(&[][..], Vec::as_slice);
-        found.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
+        let places = index.get(read).map_or(&[][..], Vec::as_slice);
+        found.extend(places.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
     }
     // A state is computed from its own earlier value.
     let own = index.get(&tap).filter(|_| tap.is_open());
@@ -241,8 +241,8 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
 /// The places of the vocabulary that a dump holds, including those held in pieces by ranks where it is unknown how the pieces are joined.
 fn places(dump: &Dump) -> impl Iterator<Item = Place> + '_ {
     let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
-    let apart = dump.ranks().into_iter().flat_map(|ranks| ranks.not_joined());
-    let parts = dump.parts().iter().map(|part| (part.step, part.tap)).chain(apart);
+    let not_joined = dump.ranks().into_iter().flat_map(|ranks| ranks.not_joined());
+    let parts = dump.parts().iter().map(|part| (part.step, part.tap)).chain(not_joined);
     entries.chain(parts.map(|(step, tap)| Place { step, tap })).filter(|place| !place.tap.is_open())
 }
 
@@ -265,7 +265,7 @@ fn unrecorded(step: u32, layers: &BTreeSet<u32>) -> Vec<UnrecordedLayers> {
     found
 }
 
-fn walk(edges: &[Vec<usize>], from: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
+fn nearest_along(edges: &[Vec<usize>], from: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
     let (mut met, mut passed) = (BTreeSet::new(), BTreeSet::new());
     let mut todo = edges[from].clone();
     while let Some(next) = todo.pop() {
@@ -284,7 +284,7 @@ mod tests {
 
     fn graph(steps: u32) -> Graph {
         let taps = ["h0", "layers.0.q", "layers.1.h", "logits"].map(|t| t.parse().unwrap());
-        Graph::of_vocabulary((0..steps).flat_map(|step| taps.map(|tap| Place { step, tap })))
+        Graph::from_vocabulary((0..steps).flat_map(|step| taps.map(|tap| Place { step, tap })))
     }
 
     fn index(graph: &Graph, step: u32, tap: &str) -> usize {
@@ -321,6 +321,6 @@ mod tests {
     #[test]
     fn a_layer_number_costs_nothing() {
         let tap = "layers.4000000000.q".parse().unwrap();
-        assert!(Graph::of_vocabulary([Place { step: 4_000_000_000, tap }]).places().len() < 40);
+        assert!(Graph::from_vocabulary([Place { step: 4_000_000_000, tap }]).places().len() < 40);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct OpenTaps {
 
 impl OpenTaps {
     /// The names that both dumps hold. A known program names much that is no tap: its names are taps only where a dump.json or its graph lists them.
-    pub(crate) fn of(reference: &Dump, candidate: &Dump) -> OpenTaps {
+    pub(crate) fn shared_by(reference: &Dump, candidate: &Dump) -> OpenTaps {
         let dumps = [reference, candidate];
         let declared = dumps.iter().find_map(|dump| dump.meta().graph.as_ref());
         let graph: Vec<Node> = declared.into_iter().flatten().map(node_of).collect();
@@ -93,12 +93,12 @@ impl OpenTaps {
     }
 
     /// The graph that a dump declares, with the missing nodes inserted behind what they read; `nodes` where no graph is declared.
-    pub(super) fn completing(&self, nodes: Vec<Node>) -> Vec<Node> {
+    pub(super) fn complete(&self, nodes: Vec<Node>) -> Vec<Node> {
         match self.graph.is_empty() {
             true => nodes,
             false => {
                 let missing = nodes.into_iter().filter(|node| !self.in_graph.contains_key(&node.tap)).collect();
-                self.inserted(self.graph.clone(), missing)
+                self.insert(self.graph.clone(), missing)
             }
         }
     }
@@ -113,7 +113,7 @@ impl OpenTaps {
         let known: BTreeSet<Tap> = all.iter().map(|node| node.tap).collect();
         let rest = stacks.into_iter().filter(|tap| !known.contains(tap)).chain(others).collect();
         all.extend(nodes);
-        self.inserted(all, self.in_order(rest))
+        self.insert(all, self.nodes_in_order(rest))
     }
 
     /// Layers of other stacks, with the operations that the vocabulary gives a decoder's layers.
@@ -157,7 +157,7 @@ impl OpenTaps {
     }
 
     /// The nodes of taps, in the order of the graph, else as they were recorded, else by name.
-    fn in_order(&self, mut taps: Vec<Tap>) -> Vec<Node> {
+    fn nodes_in_order(&self, mut taps: Vec<Tap>) -> Vec<Node> {
         let rank = |at: &HashMap<Tap, usize>, tap: &Tap| at.get(tap).copied().unwrap_or(usize::MAX);
         taps.sort_by_cached_key(|tap| {
             (rank(&self.in_graph, tap), rank(&self.recorded, tap), by_number(&tap.to_string()))
@@ -165,9 +165,9 @@ impl OpenTaps {
         taps.into_iter().map(|tap| self.node(tap)).collect()
     }
 
-    /// `nodes` with `more` inserted, which keep their order. Each goes behind all that it reads; else behind what was recorded last before it; else to the
-    /// end of its layer, or of all.
-    fn inserted(&self, nodes: Vec<Node>, more: Vec<Node>) -> Vec<Node> {
+    /// Inserts `more` into `nodes`; both keep their order. A new node comes after all that it reads; else after what was recorded last before it; else at
+    /// the end of its layer, or of the graph.
+    fn insert(&self, nodes: Vec<Node>, more: Vec<Node>) -> Vec<Node> {
         let recorded = |tap: &Tap| self.recorded.get(tap).copied();
         // Counted from 1: what was recorded before all of them goes to 0.
         let mut behind: HashMap<Tap, usize> = (1..).zip(&nodes).map(|(at, node)| (node.tap, at)).collect();
@@ -301,7 +301,7 @@ mod tests {
         let graph: [(&str, &[&str]); 3] =
             [("h0", &[]), ("layers.0.scan", &["h0"]), ("layers.0.h", &["h0", "layers.0.scan"])];
         let open = open(&["h0", "layers.0.scan", "layers.0.h", "logits"], &graph);
-        let nodes = open.among(open.completing(decoder(&BTreeSet::from([0]), &BTreeSet::new(), |_| false)), 0);
+        let nodes = open.among(open.complete(decoder(&BTreeSet::from([0]), &BTreeSet::new(), |_| false)), 0);
         let of = ["h0", "layers.0.scan", "layers.0.h", "final_norm", "logits"];
         assert_eq!(names(&nodes, &of), of);
         let h = nodes.iter().find(|node| node.tap == Tap::layer(0, Site::H)).unwrap();

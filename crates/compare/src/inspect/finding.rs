@@ -6,7 +6,7 @@ use crate::graph::Place;
 
 /// How sure a finding is, most certain first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sureness {
+pub enum Certainty {
     /// No right engine of any architecture does this; or, where the dump names its architecture, no right engine of that one.
     Certain,
     /// Most right engines do not do this.
@@ -15,22 +15,22 @@ pub enum Sureness {
     Note,
 }
 
-impl Sureness {
+impl Certainty {
     /// `certain`, `likely` or `note`.
     pub fn name(self) -> &'static str {
         match self {
-            Sureness::Certain => "certain",
-            Sureness::Likely => "likely",
-            Sureness::Note => "note",
+            Certainty::Certain => "certain",
+            Certainty::Likely => "likely",
+            Certainty::Note => "note",
         }
     }
 }
 
 /// Something noticed in a single dump.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub struct InspectFinding {
     /// How sure it is.
-    pub sure: Sureness,
+    pub sure: Certainty,
     /// A short name of the kind of finding: `not-finite`, `future-attended` ...
     pub what: &'static str,
     /// The tap it was seen in; for a whole run, its first tap.
@@ -45,23 +45,23 @@ pub struct Finding {
     pub numbers: Vec<(&'static str, f64)>,
 }
 
-impl Finding {
-    pub(super) fn new(sure: Sureness, what: &'static str, place: Place, detail: impl Into<String>) -> Finding {
+impl InspectFinding {
+    pub(super) fn new(sure: Certainty, what: &'static str, place: Place, detail: impl Into<String>) -> InspectFinding {
         let detail = detail.into();
-        Finding { sure, what, place, others: Vec::new(), detail, points_to: "", numbers: Vec::new() }
+        InspectFinding { sure, what, place, others: Vec::new(), detail, points_to: "", numbers: Vec::new() }
     }
 
-    pub(super) fn to(mut self, points_to: &'static str) -> Finding {
+    pub(super) fn to(mut self, points_to: &'static str) -> InspectFinding {
         self.points_to = points_to;
         self
     }
 
-    pub(super) fn with(mut self, others: impl IntoIterator<Item = Tap>) -> Finding {
+    pub(super) fn with_others(mut self, others: impl IntoIterator<Item = Tap>) -> InspectFinding {
         self.others.extend(others);
         self
     }
 
-    pub(super) fn number(mut self, name: &'static str, value: f64) -> Finding {
+    pub(super) fn number(mut self, name: &'static str, value: f64) -> InspectFinding {
         self.numbers.push((name, value));
         self
     }

@@ -16,17 +16,17 @@ mod values;
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 
 pub use attention::FUTURE_ATTENDED;
-pub use finding::{Finding, Sureness};
+pub use finding::{Certainty, InspectFinding};
 
 use crate::graph::Place;
-use seen::{Run, Seen};
-use tally::{Summary, Tally};
+use seen::{InspectedDump, TensorRows};
+use tally::{Summary, ValueCounts};
 
 /// The findings of a dump, and what could not be checked.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
     /// In the order of the vocabulary, step by step.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<InspectFinding>,
     /// What was not recorded, and so not checked.
     pub unseen: Vec<String>,
     /// How many tensors were read.
@@ -35,7 +35,7 @@ pub struct Inspection {
 
 impl Inspection {
     /// How many findings are this sure.
-    pub fn count(&self, sure: Sureness) -> usize {
+    pub fn count(&self, sure: Certainty) -> usize {
         self.findings.iter().filter(|f| f.sure == sure).count()
     }
 }
@@ -50,15 +50,15 @@ pub fn inspect(
     rows: Option<&Rows>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Inspection, DumpError> {
-    let run = Run::new(dump, rows);
+    let run = InspectedDump::new(dump, rows);
     let (mut findings, mut known) = (probe::few_tokens(&run), Vec::<Summary>::new());
     let all = dump.entries().len();
     for (at, entry) in dump.entries().iter().enumerate() {
         progress(at, all);
         let tensor = dump.read(entry)?;
         let values = tensor.values();
-        let seen = Seen::new(&run, entry, &values);
-        let tally = Tally::of(&seen);
+        let seen = TensorRows::new(&run, entry, &values);
+        let tally = ValueCounts::count(&seen);
         findings.extend(values::check(&run, &seen, &tally, &known));
         match entry.tap.site {
             Site::Probs => findings.extend(attention::check(&run, &seen, &tally)?),
@@ -74,16 +74,16 @@ pub fn inspect(
     for entry in &open {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
-        let seen = Seen::new(&run, entry, &values);
-        findings.extend(values::of_unknown_axes(&run, &seen, &Tally::of(&seen)));
+        let seen = TensorRows::new(&run, entry, &values);
+        findings.extend(values::check_unknown_axes(&run, &seen, &ValueCounts::count(&seen)));
     }
-    findings.extend(stream::levels(&known));
-    let shared = buffers::shared(&run, &known, &findings);
+    findings.extend(stream::check_levels(&known));
+    let shared = buffers::find_shared_buffers(&run, &known, &findings);
     findings.extend(shared);
-    rope::settle(&mut findings, &run);
+    rope::set_certainty(&mut findings, &run);
     values::only_first_not_finite(&mut findings);
     findings.sort_by_key(|f| f.place);
-    Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all + open.len() })
+    Ok(Inspection { findings, unseen: probe::not_recorded(&run), taps: all + open.len() })
 }
 
 /// The place of an entry.
@@ -92,7 +92,7 @@ fn place_of(entry: &Entry) -> Place {
 }
 
 /// How many token positions an entry holds, where its shape is the vocabulary's or has a batch axis of 1 before it.
-fn extent(entry: &Entry) -> Option<usize> {
+fn position_count(entry: &Entry) -> Option<usize> {
     let shape = seen::squeezed(entry);
     (shape.len() == entry.tap.site.axes().len()).then(|| shape[entry.tap.site.position_axis()])
 }

@@ -2,13 +2,13 @@
 
 use firstdiff_trace::{Entry, Site};
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, squeezed};
-use super::{extent, place_of};
+use super::finding::{Certainty, InspectFinding};
+use super::seen::{InspectedDump, squeezed};
+use super::{place_of, position_count};
 use crate::conclude::coverage::same_token;
 
 /// Notes on the tokens of the run.
-pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
+pub(super) fn few_tokens(run: &InspectedDump<'_>) -> Vec<InspectFinding> {
     let Some(first) = run.dump.entries().first().map(place_of) else { return Vec::new() };
     let last = run.dump.entries().last().map_or(0, |e| e.step);
     let count = run.start(last + 1).unwrap_or(0);
@@ -21,16 +21,16 @@ pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
         _ => ("", ""),
     };
     let few = (!text.is_empty()).then(|| {
-        let finding = Finding::new(Sureness::Note, "few-tokens", first, format!("{text} ({count})"));
+        let finding = InspectFinding::new(Certainty::Note, "few-tokens", first, format!("{text} ({count})"));
         finding.to(points).number("tokens", count as f64)
     });
     let same = same_token(run.dump)
-        .map(|text| Finding::new(Sureness::Note, "tokens-alike", first, text).to("use tokens that differ"));
+        .map(|text| InspectFinding::new(Certainty::Note, "tokens-alike", first, text).to("use tokens that differ"));
     few.into_iter().chain(same).collect()
 }
 
 /// What was not recorded, and so not checked.
-pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
+pub(super) fn not_recorded(run: &InspectedDump<'_>) -> Vec<String> {
     let entries = run.dump.entries();
     let has = |site: Site| entries.iter().any(|e| e.tap.site == site);
     let mut unseen = Vec::new();
@@ -57,7 +57,8 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
         "residual adds (no h_attn with attn_out)",
     );
     absent(has(Site::Logits), "logits");
-    let shapes: Vec<&Entry> = entries.iter().filter(|e| extent(e).is_none() && squeezed(e).len() != 2).collect();
+    let shapes: Vec<&Entry> =
+        entries.iter().filter(|e| position_count(e).is_none() && squeezed(e).len() != 2).collect();
     if let Some(first) = shapes.first() {
         unseen.push(format!(
             "rows of {} taps whose axes are not the vocabulary's (first {}, {:?})",
@@ -66,7 +67,7 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
             first.shape
         ));
     }
-    let elsewhere = |e: &&Entry| extent(e).is_some_and(|held| run.positions(e, held).is_none());
+    let elsewhere = |e: &&Entry| position_count(e).is_some_and(|held| run.positions(e, held).is_none());
     let is_counted = |e: &&Entry| run.start(e.step).is_some() && run.count(e.step).is_some();
     let (counted, lost): (Vec<&Entry>, Vec<&Entry>) = entries.iter().filter(elsewhere).partition(is_counted);
     let other = "of another number than the step has: other axes, or some of the positions alone (--rows)";

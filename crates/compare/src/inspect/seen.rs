@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values, to_bf16, to_f16};
 
-use super::finding::Sureness;
-use super::{extent, place_of};
+use super::finding::Certainty;
+use super::{place_of, position_count};
 use crate::graph::Place;
 
 /// A dump, and how many token positions each of its steps has.
-pub(super) struct Run<'a> {
+pub(super) struct InspectedDump<'a> {
     pub(super) dump: &'a Dump,
     rows: Option<&'a Rows>,
     counts: BTreeMap<u32, usize>,
@@ -25,12 +25,12 @@ pub(super) struct Run<'a> {
 /// attention, parallel blocks that share a norm, scaled branches, one matrix for queries and keys.
 const PLAIN: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "minimind"];
 
-impl<'a> Run<'a> {
-    pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> Run<'a> {
+impl<'a> InspectedDump<'a> {
+    pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> InspectedDump<'a> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let mut after_a_prefill = false;
         for entries in dump.entries().chunk_by(|one, other| one.step == other.step) {
-            let (step, usual) = (entries[0].step, usual(entries));
+            let (step, usual) = (entries[0].step, most_common_positions(entries));
             after_a_prefill |= step == 0 && usual.is_some();
             if let Some(count) = usual.or_else(|| flat(dump, entries, after_a_prefill)) {
                 counts.insert(step, count);
@@ -50,27 +50,27 @@ impl<'a> Run<'a> {
         let meta = dump.meta();
         let named = meta.architecture.as_deref().or(meta.model.as_deref());
         let plain = named.is_some_and(|name| PLAIN.contains(&name));
-        Run { dump, rows, counts, starts, coarse, plain }
+        InspectedDump { dump, rows, counts, starts, coarse, plain }
     }
 
     /// How sure a finding is that breaks a rule of plain decoders: certain where dump.json names such an architecture, as any other may do it on purpose.
-    pub(super) fn law(&self) -> Sureness {
-        if self.plain { Sureness::Certain } else { Sureness::Likely }
+    pub(super) fn law(&self) -> Certainty {
+        if self.plain { Certainty::Certain } else { Certainty::Likely }
     }
 
     /// The same for attention to later keys. Embedding models are plain decoders otherwise, but have no head and never decode; a dump that does not show a
     /// decoder may be an encoder's.
-    pub(super) fn causal_law(&self) -> Sureness {
+    pub(super) fn causal_law(&self) -> Certainty {
         let generates = |e: &Entry| e.tap.site == Site::Logits || e.step > 0;
         match self.dump.entries().iter().any(generates) {
             true => self.law(),
-            false if self.plain => Sureness::Likely,
-            false => Sureness::Note,
+            false if self.plain => Certainty::Likely,
+            false => Certainty::Note,
         }
     }
 
-    pub(super) fn find(&self, site: Site, beside: Place) -> Option<&'a Entry> {
-        self.dump.find(Tap { layer: beside.tap.layer, site }, beside.step)
+    pub(super) fn find(&self, site: Site, place: Place) -> Option<&'a Entry> {
+        self.dump.find(Tap { layer: place.tap.layer, site }, place.step)
     }
 
     /// Token positions of a step.
@@ -94,21 +94,21 @@ impl<'a> Run<'a> {
 
     /// Whether the columns of an entry are the keys of all positions up to its last query.
     pub(super) fn keys_are_positions(&self, entry: &Entry) -> bool {
-        let positions = extent(entry).and_then(|held| self.positions(entry, held));
+        let positions = position_count(entry).and_then(|held| self.positions(entry, held));
         entry.shape.last().is_some_and(|&keys| ends_at(positions.as_deref(), keys))
     }
 
     /// The token positions of an entry's rows, where they are known.
-    pub(super) fn positions(&self, entry: &Entry, held: usize) -> Option<Vec<usize>> {
+    pub(super) fn positions(&self, entry: &Entry, row_count: usize) -> Option<Vec<usize>> {
         let (start, count) = (self.start(entry.step)?, self.count(entry.step)?);
-        let rows = entry.rows.as_ref().or(self.rows.filter(|_| held != count));
+        let rows = entry.rows.as_ref().or(self.rows.filter(|_| row_count != count));
         let within = match rows {
             None | Some(Rows::Named(NamedRows::All)) => (0..count).collect(),
             // In a prompt of unknown length, the last position is unknown.
             Some(Rows::Named(NamedRows::Last)) => vec![count.checked_sub(1)?],
             Some(Rows::List(list)) => list.clone(),
         };
-        (within.len() == held).then(|| within.into_iter().map(|p| start + p).collect())
+        (within.len() == row_count).then(|| within.into_iter().map(|p| start + p).collect())
     }
 }
 
@@ -128,10 +128,10 @@ pub(super) fn sixteen_bits<I: Iterator<Item = f64>>(values: impl Fn() -> I) -> b
 }
 
 /// The number of positions that most taps of a step have.
-fn usual(entries: &[Entry]) -> Option<usize> {
+fn most_common_positions(entries: &[Entry]) -> Option<usize> {
     let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
     let in_shape = |e: &&Entry| e.shape.len() >= e.tap.site.axes().len();
-    for held in entries.iter().filter(in_shape).filter_map(extent) {
+    for held in entries.iter().filter(in_shape).filter_map(position_count) {
         *votes.entry(held).or_default() += 1;
     }
     votes.into_iter().max_by_key(|(held, votes)| (*votes, *held)).map(|(held, _)| held)
@@ -143,8 +143,8 @@ fn flat(dump: &Dump, entries: &[Entry], after_a_prefill: bool) -> Option<usize> 
     let step = entries.first()?.step;
     let flat = entries.iter().filter(|e| e.shape.len() == 1 && e.tap.site.position_axis() == 0);
     let mut pairs = flat.filter_map(|e| Some((e, dump.find(e.tap, u32::from(step == 0))?))).peekable();
-    let alike = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
-    (alike || (step > 0 && after_a_prefill)).then_some(1)
+    let have_equal_shapes = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
+    (have_equal_shapes || (step > 0 && after_a_prefill)).then_some(1)
 }
 
 /// A shape without leading axes of length 1 that the vocabulary does not have; a single row gets back its missing axis.
@@ -166,7 +166,7 @@ fn ends_at(positions: Option<&[usize]>, keys: usize) -> bool {
 }
 
 /// A tensor as rows of its last axis (of heads and their channels, for queries, keys and values).
-pub(super) struct Seen<'a> {
+pub(super) struct TensorRows<'a> {
     pub(super) place: Place,
     pub(super) rows: usize,
     pub(super) width: usize,
@@ -178,8 +178,8 @@ pub(super) struct Seen<'a> {
     pub(super) values: &'a Values<'a>,
 }
 
-impl<'a> Seen<'a> {
-    pub(super) fn new(run: &Run<'_>, entry: &Entry, values: &'a Values<'a>) -> Seen<'a> {
+impl<'a> TensorRows<'a> {
+    pub(super) fn new(run: &InspectedDump<'_>, entry: &Entry, values: &'a Values<'a>) -> TensorRows<'a> {
         let (shape, site) = (squeezed(entry), entry.tap.site);
         let fits = shape.len() == site.axes().len();
         let merged = site.axes().len() == 3 && site.position_axis() == 0 && shape.len() == 2;
@@ -192,7 +192,7 @@ impl<'a> Seen<'a> {
             (_, None) => all / shape.last().copied().unwrap_or(1).max(1),
         };
         let heads = (fits && shape.len() == 3).then(|| shape[1 - site.position_axis()]);
-        Seen {
+        TensorRows {
             place: place_of(entry),
             rows,
             width: all.checked_div(rows).unwrap_or(0),

@@ -2,8 +2,8 @@
 
 use firstdiff_trace::{DumpError, Entry, Site, Tap};
 
-use super::finding::{Finding, Sureness};
-use super::seen::{Run, Seen};
+use super::finding::{Certainty, InspectFinding};
+use super::seen::{InspectedDump, TensorRows};
 use super::tally::Summary;
 use crate::graph::Place;
 use crate::tolerance::inspect::{
@@ -15,7 +15,7 @@ use crate::words::number;
 pub(super) const SUM: &str = "residual-sum";
 
 /// The stream that a layer reads.
-pub(super) fn input<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
+pub(super) fn input<'a>(run: &InspectedDump<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
     let tap = match place.tap.layer?.checked_sub(1) {
         Some(before) => Tap::layer(before, Site::H),
         None => Tap { layer: None, site: Site::H0 },
@@ -24,71 +24,73 @@ pub(super) fn input<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)>
 }
 
 /// The branch that ends in a residual add: its last recorded tap.
-pub(super) fn branch<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
+pub(super) fn branch<'a>(run: &InspectedDump<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
     let sites = match place.tap.site {
         Site::HAttn => [Site::AttnPostNorm, Site::AttnOut],
         _ => [Site::FfnPostNorm, Site::FfnOut],
     };
-    sites.into_iter().find_map(|site| beside(run, place, site))
+    sites.into_iter().find_map(|site| parallel_tap(run, place, site))
 }
 
 type Signal = (Tap, Vec<f64>);
 
-fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<Signal>, DumpError> {
+fn read(run: &InspectedDump<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Option<Signal>, DumpError> {
     let Some((tap, entry)) = of else { return Ok(None) };
     let values = run.dump.read(entry)?.values().to_f64();
     Ok((values.len() == len && values.iter().all(|x| x.is_finite())).then_some((tap, values)))
 }
 
 /// The terms of a stream: the stream before it and the branch, where both were recorded.
-fn parts(run: &Run<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
+fn parts(run: &InspectedDump<'_>, place: Place, len: usize) -> Result<Option<[Signal; 2]>, DumpError> {
     let stream = match place.tap.site {
         Site::HAttn => input(run, place),
-        _ => beside(run, place, Site::HAttn),
+        _ => parallel_tap(run, place, Site::HAttn),
     };
     Ok(read(run, stream, len)?.zip(read(run, branch(run, place), len)?).map(|(stream, added)| [stream, added]))
 }
 
-fn beside<'a>(run: &Run<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
+fn parallel_tap<'a>(run: &InspectedDump<'a>, place: Place, site: Site) -> Option<(Tap, &'a Entry)> {
     Some((Tap { site, ..place.tap }, run.find(site, place)?))
 }
 
 /// Where the stream is not its input plus its branch: which known sum it is instead.
-pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
-    let (place, len) = (seen.place, seen.values.len());
+pub(super) fn sum(run: &InspectedDump<'_>, tensor: &TensorRows<'_>) -> Result<Option<InspectFinding>, DumpError> {
+    let (place, len) = (tensor.place, tensor.values.len());
     let attention = place.tap.site == Site::HAttn;
     let Some([(stream, x), (added, b)]) = parts(run, place, len)? else { return Ok(None) };
-    let y = seen.values.to_f64();
+    let y = tensor.values.to_f64();
     if y.iter().any(|y| !y.is_finite()) {
         return Ok(None);
     }
     let tolerance = if run.coarse { SUM_LEAVES_COARSE } else { SUM_LEAVES };
-    let whole = left(&y, &x, &b);
+    let whole = residual_share(&y, &x, &b);
     let fits = |left: f64| left <= tolerance && left * 100.0 < whole;
     if whole <= tolerance {
         return Ok(None);
     }
-    let broken =
-        |text: String, points| Some(Finding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
+    let broken = |text: String, points| {
+        Some(InspectFinding::new(run.law(), SUM, place, text).to(points).with_others([stream, added]))
+    };
     // One buffer under two names: the engine may have computed the sum right, and recorded one of the two too late.
     let either = |text: String, points| {
-        let finding = Finding::new(run.law().max(Sureness::Likely), SUM, place, text).to(points);
-        Some(finding.with([stream, added]))
+        let finding = InspectFinding::new(run.law().max(Certainty::Likely), SUM, place, text).to(points);
+        Some(finding.with_others([stream, added]))
     };
-    let (factor, rest) = multiple(&y, &x);
+    let (factor, rest) = best_multiple(&y, &x);
     if fits(rest) {
         let before = Place { tap: stream, ..place };
-        let made = if x == y { parts(run, before, len)? } else { None };
-        let is_late = made.as_ref().is_some_and(|[(_, s), (_, a)]| {
+        let sum = if x == y { parts(run, before, len)? } else { None };
+        let is_late = sum.as_ref().is_some_and(|[(_, s), (_, a)]| {
             let all: Vec<f64> = s.iter().zip(a).map(|(s, a)| s + a).collect();
-            left(&x, s, a) > tolerance && left(&y, &all, &b) <= tolerance
+            residual_share(&x, s, a) > tolerance && residual_share(&y, &all, &b) <= tolerance
         });
-        if let Some([(first, _), (second, _)]) = made.as_ref().filter(|_| is_late) {
+        if let Some([(first, _), (second, _)]) = sum.as_ref().filter(|_| is_late) {
             let text = format!("is {}, which is {first} + {second} + {added}: {second} alone is due here", place.tap);
-            let finding = Finding::new(run.law(), SUM, before, text).with([place.tap, *first, *second, added]);
+            let finding =
+                InspectFinding::new(run.law(), SUM, before, text).with_others([place.tap, *first, *second, added]);
             return Ok(Some(finding.to("a buffer recorded after the next sum was written into it")));
         }
-        if x == y && made.is_none_or(|[(_, s), (_, a)]| left(&x, &s, &a) > tolerance) {
+        if x == y && sum.is_none_or(|[(_, s), (_, a)]| residual_share(&x, &s, &a) > tolerance) {
             let text = format!("is {stream}: {added} is not in it, or is in both, as one buffer");
             return Ok(either(
                 text,
@@ -98,9 +100,9 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
         let text = format!("is {} times {stream}: {added} is not in it", number(factor));
         return Ok(broken(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
     }
-    let (factor, rest) = multiple(&y, &b);
+    let (factor, rest) = best_multiple(&y, &b);
     if fits(rest) {
-        if b == y && multiple(&y, &x).0.abs() > STREAM_ABSENT {
+        if b == y && best_multiple(&y, &x).0.abs() > STREAM_ABSENT {
             let text = format!("is {added}: the stream {stream} is not in it, or is in both, as one buffer");
             return Ok(either(
                 text,
@@ -112,23 +114,23 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     }
     if !attention
         && let Some((first, s)) = read(run, input(run, place), len)?
-        && fits(left(&y, &s, &b))
+        && fits(residual_share(&y, &s, &b))
     {
         return Ok(broken(format!("is {first} + {added}: {stream} is not in it"), "residual-source"));
     }
-    let norm = beside(run, place, if attention { Site::AttnNorm } else { Site::FfnNorm });
+    let norm = parallel_tap(run, place, if attention { Site::AttnNorm } else { Site::FfnNorm });
     if let Some((normed, n)) = read(run, norm, len)?
-        && fits(left(&y, &n, &b))
+        && fits(residual_share(&y, &n, &b))
     {
         let finding = broken(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
         // BLOOM and ChatGLM can be configured this way.
-        return Ok(finding.map(|f| Finding { sure: Sureness::Likely, ..f }));
+        return Ok(finding.map(|f| InspectFinding { sure: Certainty::Likely, ..f }));
     }
     Ok(None)
 }
 
 /// What remains of y after a + b is subtracted, as a share of its energy.
-fn left(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
+fn residual_share(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
     let (mut rest, mut all) = (0.0, 0.0);
     for ((y, a), b) in y.iter().zip(a).zip(b) {
         rest += (y - a - b) * (y - a - b);
@@ -138,7 +140,7 @@ fn left(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// The factor that brings x nearest to y, and what remains.
-fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
+fn best_multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let factor = dot(x, y) / dot(x, x);
     let rest: f64 = y.iter().zip(x).map(|(y, x)| (y - factor * x) * (y - factor * x)).sum();
@@ -147,7 +149,7 @@ fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
 }
 
 /// Checks how the size of signals changes from tap to tap.
-pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
+pub(super) fn check_levels(known: &[Summary]) -> Vec<InspectFinding> {
     let mut found = Vec::new();
     for step in known.chunk_by(|one, other| one.place.step == other.place.step) {
         let here = || step.iter().filter(|s| s.finite);
@@ -163,31 +165,32 @@ pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
     found
 }
 
-fn growth(before: &Summary, after: &Summary) -> Option<Finding> {
+fn growth(before: &Summary, after: &Summary) -> Option<InspectFinding> {
     let ratio = after.typical / before.typical;
     let bound = if before.place.tap.site == Site::H0 { FIRST_LAYER_GROWTH } else { LAYER_GROWTH };
     let what = if ratio > bound { "explodes" } else { "vanishes" };
     (before.typical > 0.0 && after.typical > 0.0 && !(1.0 / bound..=bound).contains(&ratio)).then(|| {
         // The first positions of trained models have massive activations.
-        let sure = if after.rows >= 4 { Sureness::Likely } else { Sureness::Note };
+        let sure = if after.rows >= 4 { Certainty::Likely } else { Certainty::Note };
         let text = format!(
             "the stream {what}: RMS {} after {} in {}",
             number(after.typical),
             number(before.typical),
             before.place.tap
         );
-        let finding = Finding::new(sure, "stream-level", after.place, text).number("ratio", ratio);
+        let finding = InspectFinding::new(sure, "stream-level", after.place, text).number("ratio", ratio);
         finding
             .to("a norm left out, a scale, or weights read in the wrong type (norm-omitted, dequant-scale)")
-            .with([before.place.tap])
+            .with_others([before.place.tap])
     })
 }
 
-fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<Finding> {
-    let beside = before.level.min(after.level);
-    (signal.level < TINY_SIGNAL * beside).then(|| {
+fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<InspectFinding> {
+    let neighbour_level = before.level.min(after.level);
+    (signal.level < TINY_SIGNAL * neighbour_level).then(|| {
         let text = format!("RMS {} between {} and {}", number(signal.level), number(before.level), number(after.level));
-        let finding = Finding::new(Sureness::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
+        let finding =
+            InspectFinding::new(Certainty::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
         finding.to("too small for a tolerance: agreement after it says little of this tap")
     })
 }

@@ -6,13 +6,13 @@ use std::hash::Hasher;
 use firstdiff_trace::{Entry, Site, Tap};
 
 use super::place_of;
-use super::seen::Seen;
+use super::seen::TensorRows;
 use crate::graph::Place;
 use crate::tolerance::inspect::{ABSURD, SAME_ROW, VANISHING};
 
 /// Counts of one tensor.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct ValueCounts {
     pub(super) nan: usize,
     pub(super) positive_inf: usize,
     pub(super) negative_inf: usize,
@@ -38,22 +38,22 @@ pub(super) struct Tally {
     pub(super) constant: bool,
 }
 
-impl Tally {
-    pub(super) fn of(seen: &Seen<'_>) -> Tally {
-        let mut tally = Tally { constant: true, first: f64::NAN, ..Tally::default() };
-        let first: Vec<f64> = if seen.rows > 0 { seen.row(0).collect() } else { Vec::new() };
+impl ValueCounts {
+    pub(super) fn count(tensor: &TensorRows<'_>) -> ValueCounts {
+        let mut tally = ValueCounts { constant: true, first: f64::NAN, ..ValueCounts::default() };
+        let first: Vec<f64> = if tensor.rows > 0 { tensor.row(0).collect() } else { Vec::new() };
         tally.first = first.first().copied().unwrap_or(f64::NAN);
-        for row in 0..seen.rows {
-            tally.add_row(seen, row, &first);
+        for row in 0..tensor.rows {
+            tally.add_row(tensor, row, &first);
         }
         tally
     }
 
-    fn add_row(&mut self, seen: &Seen<'_>, row: usize, first: &[f64]) {
+    fn add_row(&mut self, tensor: &TensorRows<'_>, row: usize, first: &[f64]) {
         let (mut energy, mut apart, mut base, mut filled, mut top) = (0.0, 0.0, 0.0, 0, 0);
         let (mut peak, mut constant, mut head, mut hash) = (f64::NEG_INFINITY, true, f64::NAN, 0u64);
-        for (at, x) in seen.row(row).enumerate() {
-            self.add(row * seen.width + at, x);
+        for (at, x) in tensor.row(row).enumerate() {
+            self.add(row * tensor.width + at, x);
             hash = (hash.rotate_left(5) ^ x.to_bits()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             if at == 0 {
                 head = x;
@@ -72,11 +72,11 @@ impl Tally {
                 base += first[at] * first[at];
             }
         }
-        self.rms.push((energy / seen.width.max(1) as f64).sqrt());
+        self.rms.push((energy / tensor.width.max(1) as f64).sqrt());
         self.filled.push(filled);
         self.winners.push(top);
         self.hashes.push(hash);
-        if constant && seen.width > 1 {
+        if constant && tensor.width > 1 {
             self.constant_rows.push(row);
         }
         let share = if apart == 0.0 { 0.0 } else { apart / base };
@@ -115,7 +115,7 @@ impl Tally {
     }
 
     /// The median RMS of the rows: a few rows with massive activations do not move it.
-    pub(super) fn typical(&self) -> f64 {
+    pub(super) fn median_rms(&self) -> f64 {
         let mut rms = self.rms.clone();
         rms.sort_by(f64::total_cmp);
         rms.get(rms.len() / 2).copied().unwrap_or(0.0)
@@ -147,23 +147,23 @@ pub(super) fn at(known: &[Summary], place: Place) -> Option<&Summary> {
 }
 
 /// The summary of a step's embeddings.
-pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
+pub(super) fn embeddings_of_step(known: &[Summary], step: u32) -> Option<&Summary> {
     at(known, Place { step, tap: Tap { layer: None, site: Site::H0 } })
 }
 
 impl Summary {
-    pub(super) fn new(entry: &Entry, seen: &Seen<'_>, tally: &Tally, bytes: &[u8]) -> Summary {
+    pub(super) fn new(entry: &Entry, tensor: &TensorRows<'_>, tally: &ValueCounts, bytes: &[u8]) -> Summary {
         let mut hasher = DefaultHasher::new();
         hasher.write(bytes);
         Summary {
             place: place_of(entry),
-            rows: seen.rows,
+            rows: tensor.rows,
             count: tally.count,
             level: tally.level(),
-            typical: tally.typical(),
+            typical: tally.median_rms(),
             finite: tally.nan + tally.positive_inf == 0,
             constant: tally.constant,
-            alike: seen.rows > 1 && tally.spread < SAME_ROW,
+            alike: tensor.rows > 1 && tally.spread < SAME_ROW,
             zero_rows: (0..tally.filled.len()).filter(|&r| tally.filled[r] == 0).collect(),
             row_hashes: if entry.tap.site == Site::H0 { tally.hashes.clone() } else { Vec::new() },
             hash: hasher.finish(),

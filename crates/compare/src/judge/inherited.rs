@@ -8,15 +8,15 @@ pub struct Inherited {
     /// NMSE of what it reads, summed.
     pub read: f64,
     /// NMSE of its result that this usually explains.
-    pub usual: f64,
+    pub expected: f64,
     /// The largest NMSE of its result that this can explain.
-    pub most: f64,
+    pub max: f64,
     /// NMSE beyond which it is inconclusive, though the profile allows more at such a depth.
-    pub within: Option<f64>,
+    pub limit: Option<f64>,
     /// The maximum for each position; empty where nothing is inherited.
     pub positions: Vec<f64>,
     /// The same, where of inputs read at all positions the median counts instead of the worst.
-    pub usual_positions: Vec<f64>,
+    pub expected_positions: Vec<f64>,
     /// The maximum for each key, where keys are read themselves.
     pub keys: Vec<f64>,
     /// How far from 1 the factors of the inputs may move that of a sum; `None` for other operations.
@@ -26,24 +26,24 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// From the largest NMSE that the `seen` runs would have written.
-    pub(crate) fn of(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
-        let usual_positions = positions.clone();
+    /// From the NMSE of the inputs (`read`) and the largest NMSE of a result that right runs were seen to make of it (`seen`).
+    pub(crate) fn from_largest(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
+        let expected_positions = positions.clone();
         Inherited {
             read,
-            usual: INHERITED_USUAL * seen,
-            most: INHERITED_MOST * seen,
+            expected: INHERITED_USUAL * seen,
+            max: INHERITED_MOST * seen,
             positions,
-            usual_positions,
+            expected_positions,
             ..Inherited::default()
         }
     }
 
-    /// Adds what may come from a tap that is itself inconclusive, with NMSE `nmse`: operations on the way may multiply it by up to `growth`.
-    pub(crate) fn unclear(&mut self, nmse: f64, growth: f64) {
+    /// Adds the error that may come from a tap that is itself inconclusive, with NMSE `nmse`: operations on the way may multiply it by up to `growth`.
+    pub(crate) fn add_inconclusive(&mut self, nmse: f64, growth: f64) {
         self.read = self.read.max(nmse);
-        self.most = self.most.max(growth * nmse);
-        let each = self.positions.iter_mut().chain(&mut self.usual_positions);
+        self.max = self.max.max(growth * nmse);
+        let each = self.positions.iter_mut().chain(&mut self.expected_positions);
         each.for_each(|position| *position += growth * nmse);
     }
 
@@ -54,20 +54,20 @@ impl Inherited {
         }
         self.read += stored;
         self.cache = INHERITED_USUAL * cost;
-        self.usual += INHERITED_USUAL * cost;
-        self.most += INHERITED_MOST * cost;
-        self.within = self.within.map(|within| within + INHERITED_USUAL * cost);
+        self.expected += INHERITED_USUAL * cost;
+        self.max += INHERITED_MOST * cost;
+        self.limit = self.limit.map(|within| within + INHERITED_USUAL * cost);
         self.positions.resize(rows, 0.0);
-        self.usual_positions.resize(rows, 0.0);
-        let each = self.positions.iter_mut().chain(&mut self.usual_positions).chain(&mut self.keys);
+        self.expected_positions.resize(rows, 0.0);
+        let each = self.positions.iter_mut().chain(&mut self.expected_positions).chain(&mut self.keys);
         each.for_each(|most| *most += INHERITED_MOST * POSITION_ROOM * cost);
     }
 
     /// Replaces the estimate by what a norm passes on, as a whole and by position.
-    pub(crate) fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
+    pub(crate) fn replace_by_norm(&mut self, passed: Option<(f64, Vec<f64>)>) {
         let Some((whole, positions)) = passed else { return };
         // The error of an input counts as it is once the norm has weighted its channels.
         let positions = positions.into_iter().map(|nmse| NORM_ROOM * INHERITED_MOST * POSITION_ROOM * nmse).collect();
-        *self = Inherited::of(whole, NORM_ROOM * whole, positions);
+        *self = Inherited::from_largest(whole, NORM_ROOM * whole, positions);
     }
 }

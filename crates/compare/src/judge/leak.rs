@@ -13,7 +13,8 @@ use crate::judge::tensor::Difference;
 use crate::layout::pair::Pair;
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    FLUSH_ROOM, MASK_EDGE, NORMAL_F16, SCORES_SCATTER, TAIL, TAIL_BF16, UNDERFLOW, UNDERFLOW_F16, WINDOW_ROWS, sum_room,
+    MASK_EDGE, NORMAL_F16, SCORES_SCATTER, TAIL, TAIL_BF16, UNDERFLOW, UNDERFLOW_F16, UNDERFLOW_ROOM, WINDOW_ROWS,
+    sum_room,
 };
 use crate::words::number;
 
@@ -41,7 +42,7 @@ pub(crate) fn leaked(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
 }
 
 /// No probability where the reference has some.
-pub(crate) fn hidden(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
+pub(crate) fn missing_probability(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
     one_sided(pair, profile, TAIL, &|i| pair.candidate(i), &|i| pair.reference(i))
 }
 
@@ -73,27 +74,32 @@ type Get<'a> = &'a (dyn Fn(usize) -> f64 + Sync);
 /// Cells that are 0 in `zeros` and have a probability in `other`.
 fn one_sided(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     match pair.site() {
-        Site::Probs => of_keys(pair, profile, least, zeros, other),
-        Site::RouterProbs => of_experts(pair, profile, least, zeros, other),
+        Site::Probs => key_leak(pair, profile, least, zeros, other),
+        Site::RouterProbs => expert_leak(pair, profile, least, zeros, other),
         _ => None,
     }
 }
 
-fn of_keys(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+fn key_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     let suspect = |i: &usize| zeros(*i) == 0.0 && other(*i).abs() > least;
     let suspects: Vec<usize> = (0..pair.len()).into_par_iter().filter(suspect).collect();
     if suspects.is_empty() {
         return None;
     }
-    let limit = scattered(flushed(pair.len(), profile, zeros).max(least), (pair.len(), least), zeros, other);
-    let mask = Mask::of(pair, zeros);
+    let limit = limit_with_score_errors(
+        underflow_limit(pair.len(), profile, zeros).max(least),
+        (pair.len(), least),
+        zeros,
+        other,
+    );
+    let mask = Mask::from_zeros(pair, zeros);
     let (rows, keys) = pair.rows();
     let wrong = |&i: &usize| other(i).abs() > limit || mask.hides(i / keys % rows, i % keys);
     largest(pair, suspects.into_iter().filter(wrong), other)
 }
 
 /// The same for experts. Only the largest few may have been chosen; rounding may choose others, but the same number.
-fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+fn expert_leak(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
     let (rows, experts) = pair.rows();
     let chosen = |get: Get<'_>, row: usize| (0..experts).filter(|e| get(row * experts + e) != 0.0).count();
     let more = |row: &usize| chosen(other, *row) > chosen(zeros, *row);
@@ -105,20 +111,20 @@ fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, oth
     if cells.is_empty() {
         return None;
     }
-    let limit = flushed(pair.len(), profile, zeros).max(least);
+    let limit = underflow_limit(pair.len(), profile, zeros).max(least);
     largest(pair, cells.into_iter().filter(|&i| other(i).abs() > limit), other)
 }
 
 /// `limit` after errors of the scores, which are relative to the scores: large scores in 16 bits move a probability by many powers of e. The errors are
 /// estimated from cells where both sides have a probability beyond `least`.
-fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
-    let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
-    let apart = |i: usize| {
+fn limit_with_score_errors(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
+    let is_measured = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
+    let log_distance = |i: usize| {
         let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
         (one - other).abs() / one.abs().max(other.abs()).max(1.0)
     };
-    let most = (0..len).into_par_iter().filter(seen).map(apart).reduce(|| 0.0, f64::max);
-    limit.powf((1.0 - SCORES_SCATTER * most).max(0.0))
+    let largest = (0..len).into_par_iter().filter(is_measured).map(log_distance).reduce(|| 0.0, f64::max);
+    limit.powf((1.0 - SCORES_SCATTER * largest).max(0.0))
 }
 
 fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {
@@ -132,21 +138,21 @@ fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get
 }
 
 /// Below which size a tensor's arithmetic, or what recorded it, may have made a probability 0.
-fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
+fn underflow_limit(len: usize, profile: Profile, values: Get<'_>) -> f64 {
     let (mut least, mut f16s, mut bf16s) = (f64::INFINITY, true, true);
     for x in (0..len).map(values).map(f64::abs).filter(|x| *x > 0.0) {
         least = least.min(x);
         f16s &= to_f16(x).to_f64() == x;
         bf16s &= to_bf16(x).to_f64() == x;
     }
-    let seen = FLUSH_ROOM * least.min(NORMAL_F16);
+    let largest_lost = UNDERFLOW_ROOM * least.min(NORMAL_F16);
     match profile {
-        _ if f16s => seen,
+        _ if f16s => largest_lost,
         Profile::Exact | Profile::F32 => UNDERFLOW,
         // bf16 has the same smallest numbers as f32.
         _ if bf16s => TAIL_BF16,
         // A table of e^x in f16, or printed numbers.
-        _ => seen,
+        _ => largest_lost,
     }
 }
 
@@ -162,7 +168,7 @@ struct Mask {
 }
 
 impl Mask {
-    fn of(pair: &Pair<'_>, values: Get<'_>) -> Mask {
+    fn from_zeros(pair: &Pair<'_>, values: Get<'_>) -> Mask {
         let (rows, keys) = pair.rows();
         if pair.shape().len() != 3 || rows == 0 || keys == 0 {
             return Mask::default();
@@ -206,16 +212,16 @@ impl Mask {
 }
 
 /// The probability that a row of scores gives to keys that must have none.
-pub(crate) struct Shares {
+pub(crate) struct LeakedProbability {
     /// The probability of each such key, with its place.
     cells: Vec<(usize, f64)>,
     /// The mean over all rows of the square of the probability given away.
     pub(crate) mean_square: f64,
 }
 
-impl Shares {
+impl LeakedProbability {
     /// From a softmax of the candidate's own scores, at the places for which `masked` holds.
-    pub(crate) fn of(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> Shares {
+    pub(crate) fn from_scores(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> LeakedProbability {
         let (_, keys) = pair.rows();
         let (mut cells, mut squares, count) = (Vec::new(), 0.0, pair.len() / keys.max(1));
         for row in 0..count {
@@ -230,7 +236,7 @@ impl Shares {
             squares += given.iter().map(|(_, p)| p).sum::<f64>().powi(2);
             cells.extend(given.into_iter().filter(|(_, p)| *p > 0.0));
         }
-        Shares { cells, mean_square: squares / count.max(1) as f64 }
+        LeakedProbability { cells, mean_square: squares / count.max(1) as f64 }
     }
 
     /// The part that a softmax in this arithmetic would not make 0.

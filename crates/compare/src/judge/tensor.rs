@@ -4,18 +4,18 @@ use std::fmt;
 
 use firstdiff_trace::{Cache, Site};
 
+use crate::judge::cached::judge_as_cached;
 use crate::judge::inherited::Inherited;
-use crate::judge::kept::as_kept;
 use crate::judge::leak;
-use crate::judge::leak::{Leak, Shares};
+use crate::judge::leak::{Leak, LeakedProbability};
 use crate::layout::pair::{Pair, by_position};
 use crate::metrics::{Metrics, NonFinite, Squares};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, DROWNED, ENOUGH_POSITIONS,
-    FACTOR_GROWS, FACTOR_LEAVES, FACTOR_SHARE, FACTOR_SIGMAS, FEW_FACTOR_VALUES, FEW_POSITIONS, FEW_STAND_OUT,
-    FRESH_ROOM, HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM, VALUES_A_POSITION,
-    WHOLE_STANDS_OUT, inherits_most, is_masked,
+    BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, ENOUGH_POSITIONS, FACTOR_GROWS,
+    FACTOR_LEAVES, FACTOR_SHARE, FACTOR_SIGMAS, FEW_FACTOR_VALUES, FEW_POSITIONS, FEW_STAND_OUT, FRESH_ROOM,
+    HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM, SECOND_RUN_LIMIT,
+    VALUES_A_POSITION, WHOLE_STANDS_OUT, inherits_most, is_masked,
 };
 use crate::words::number;
 
@@ -154,7 +154,7 @@ pub enum Difference {
     Overflow,
 }
 
-fn of_its_own(axis: &str, place: usize, nmse: f64) -> String {
+fn relative_error_text(axis: &str, place: usize, nmse: f64) -> String {
     format!("{axis} {place} is off by NMSE {} of its own energy", number(nmse))
 }
 
@@ -188,9 +188,9 @@ impl Difference {
             Difference::Head { head, factor } => {
                 format!("head {head} is {factor:.6} times {witness}'s: a constant factor, though as small as rounding")
             }
-            Difference::Row { position: place, nmse } => of_its_own("position", *place, *nmse),
-            Difference::Channel { channel: place, nmse } => of_its_own("channel", *place, *nmse),
-            Difference::Key { key: place, nmse } => of_its_own("key", *place, *nmse),
+            Difference::Row { position: place, nmse } => relative_error_text("position", *place, *nmse),
+            Difference::Channel { channel: place, nmse } => relative_error_text("channel", *place, *nmse),
+            Difference::Key { key: place, nmse } => relative_error_text("key", *place, *nmse),
             Difference::Layout { what } => format!("{witness}'s values in other places: {what}"),
             Difference::Sum { reference, candidate } => format!(
                 "the values that are known agree, but the sum of all is {candidate:.6} where {witness}'s is {reference:.6}"
@@ -235,14 +235,14 @@ pub enum NotFiniteKind {
 }
 
 impl NotFinite {
-    fn of(found: &NonFinite, pair: &Pair<'_>) -> NotFinite {
+    fn in_pair(non_finite: &NonFinite, pair: &Pair<'_>) -> NotFinite {
         use NotFiniteKind::{InfiniteInCandidate, InfiniteInReference, NanInCandidate, NanInReference, OtherSign};
         let tallies = [
-            (NanInCandidate, &found.nan_candidate),
-            (NanInReference, &found.nan_reference),
-            (InfiniteInCandidate, &found.inf_candidate),
-            (InfiniteInReference, &found.inf_reference),
-            (OtherSign, &found.inf_sign),
+            (NanInCandidate, &non_finite.nan_candidate),
+            (NanInReference, &non_finite.nan_reference),
+            (InfiniteInCandidate, &non_finite.inf_candidate),
+            (InfiniteInReference, &non_finite.inf_reference),
+            (OtherSign, &non_finite.inf_sign),
         ];
         let met = tallies.into_iter().filter(|(_, tally)| tally.count > 0);
         let kinds = met.map(|(kind, tally)| (kind, tally.count, tally.first.map(|i| pair.place_in_words(i))));
@@ -268,7 +268,7 @@ impl NotFinite {
 
 /// A tap's verdict with the numbers it is based on.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Judgement {
+pub struct PairJudgement {
     /// The verdict.
     pub outcome: Outcome,
     /// Over the whole tensor.
@@ -297,8 +297,8 @@ pub fn size_of(positions: &[Squares]) -> f64 {
 
 /// The NMSE in which no position counts for more than the median one, from the error and the energy of each.
 fn balanced(positions: &[Squares]) -> Option<f64> {
-    let most = median(positions.iter().map(|part| part.energy).filter(|energy| *energy > 0.0))?;
-    let weight = |energy: f64| if energy > most { most / energy } else { 1.0 };
+    let limit = median(positions.iter().map(|part| part.energy).filter(|energy| *energy > 0.0))?;
+    let weight = |energy: f64| if energy > limit { limit / energy } else { 1.0 };
     let weighed = |&Squares { error, energy }: &Squares| Squares {
         error: weight(energy) * error,
         energy: weight(energy) * energy,
@@ -325,14 +325,14 @@ pub(crate) fn square_error(metrics: &Metrics) -> f64 {
 
 /// The same for measured positions; `None` where one is not finite.
 pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
-    let of = |row: &Metrics| {
+    let squares = |row: &Metrics| {
         let values = row.compared() as f64;
         Some(Squares { error: row.rmse()?.powi(2) * values, energy: row.reference_rms()?.powi(2) * values })
     };
-    balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
+    balanced(&positions.iter().filter(|row| row.compared() > 0).map(squares).collect::<Option<Vec<_>>>()?)
 }
 
-impl Judgement {
+impl PairJudgement {
     /// How far off it is as a whole: its NMSE, or its balanced NMSE with room for how positions scatter, whichever is larger.
     pub fn size(&self) -> Option<f64> {
         Some(size(self.metrics.nmse()?, self.balanced))
@@ -353,19 +353,19 @@ impl Judgement {
 #[derive(Clone, Debug)]
 pub struct Tolerance {
     /// NMSE of right rounding in the profile's arithmetic, including that of earlier operations.
-    pub own: f64,
+    pub cumulative: f64,
     /// NMSE of this operation's own rounding, where all its inputs were compared.
-    pub fresh: Option<f64>,
+    pub single_op: Option<f64>,
     /// What the operation may have passed on.
     pub inherited: Inherited,
     /// The type that the tap's values may have been rounded to when stored: that of the K/V cache, for keys and values.
-    pub kept: Cache,
+    pub cache_type: Cache,
     /// NMSE that a K/V cache adds to keys and values, where the profile has no room for it.
     pub cache: f64,
     /// How far from 1 a constant factor may be, beyond the profile's own.
     pub factor: f64,
     /// Whether noise could hide a head or a channel that is wrong, though the profile's rounding could not.
-    pub coarse: bool,
+    pub is_noisy: bool,
     /// How far off a single position may be, where a second run gives that; else infinite.
     pub row: f64,
 }
@@ -373,13 +373,13 @@ pub struct Tolerance {
 impl Default for Tolerance {
     fn default() -> Tolerance {
         Tolerance {
-            own: 0.0,
-            fresh: None,
+            cumulative: 0.0,
+            single_op: None,
             inherited: Inherited::default(),
-            kept: Cache::F32,
+            cache_type: Cache::F32,
             cache: 0.0,
             factor: 0.0,
-            coarse: false,
+            is_noisy: false,
             row: f64::INFINITY,
         }
     }
@@ -387,29 +387,29 @@ impl Default for Tolerance {
 
 impl Tolerance {
     /// Rounding alone.
-    pub fn own(own: f64) -> Tolerance {
-        Tolerance { own, ..Tolerance::default() }
+    pub fn rounding_only(cumulative: f64) -> Tolerance {
+        Tolerance { cumulative, ..Tolerance::default() }
     }
 
     /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and below a multiple of the profile's own.
     pub fn whole(&self, profile: Profile) -> f64 {
-        let most = inherits_most(profile) * self.own + CACHE_GROWS * self.cache;
-        let most = most.min((DROWNED - self.own).max(0.0));
-        let whole = (self.own + self.inherited.usual.min(most)).min(self.beyond());
-        self.inherited.within.map_or(whole, |within| whole.min(within))
+        let limit = inherits_most(profile) * self.cumulative + CACHE_GROWS * self.cache;
+        let most = limit.min((SECOND_RUN_LIMIT - self.cumulative).max(0.0));
+        let whole = (self.cumulative + self.inherited.expected.min(most)).min(self.differs_from());
+        self.inherited.limit.map_or(whole, |within| whole.min(within))
     }
 
     /// NMSE from which on the whole differs, whatever was inherited.
-    pub fn beyond(&self) -> f64 {
-        match self.fresh {
-            Some(fresh) => FRESH_ROOM * fresh + self.inherited.most,
-            None => self.own + self.inherited.most,
+    pub fn differs_from(&self) -> f64 {
+        match self.single_op {
+            Some(fresh) => FRESH_ROOM * fresh + self.inherited.max,
+            None => self.cumulative + self.inherited.max,
         }
     }
 
     /// NMSE allowed for one position, relative to its own energy, which may be small.
     fn position(&self, position: usize) -> f64 {
-        self.row.min(ROW_ROOM * self.own) + self.inherited.positions.get(position).copied().unwrap_or(0.0)
+        self.row.min(ROW_ROOM * self.cumulative) + self.inherited.positions.get(position).copied().unwrap_or(0.0)
     }
 
     /// Whether a factor exceeds what the inputs explain, `times` over: structure in the inputs is inherited. Where the factors of the inputs are known to add
@@ -422,7 +422,7 @@ impl Tolerance {
 
     /// The position that exceeds its inputs' error by many times more than the others do: a right operation treats all positions alike.
     fn outlying_position(&self, nmse: &[f64]) -> Option<usize> {
-        let (fresh, most, usual) = (self.fresh?, &self.inherited.positions, &self.inherited.usual_positions);
+        let (fresh, most, usual) = (self.single_op?, &self.inherited.positions, &self.inherited.expected_positions);
         if most.len() != nmse.len() || usual.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
             return None;
         }
@@ -435,18 +435,19 @@ impl Tolerance {
 }
 
 /// Judges a pair by a tolerance.
-pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgement {
+pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> PairJudgement {
     let rows = pair.row_metrics();
-    let metrics = Metrics::over(&rows);
+    let metrics = Metrics::merge_all(&rows);
     let positions = by_position(pair, rows);
     let balanced = balanced_nmse(&positions);
     let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
-    let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
-    let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
+    let as_cached = if outcome.agrees() { None } else { judge_as_cached(pair, profile, allowed) };
+    let (outcome, cost) = as_cached.unwrap_or((outcome, 0.0));
     let usual = usual_energy(&positions);
-    let worst_position = positions.iter().map(|row| beside(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
-    let (whole, own) = (allowed.whole(profile) + cost, allowed.own + cost);
-    Judgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
+    let worst_position =
+        positions.iter().map(|row| relative_error(row, LEAST_ENERGY_SHARE * usual)).fold(0.0, f64::max);
+    let (whole, own) = (allowed.whole(profile) + cost, allowed.cumulative + cost);
+    PairJudgement { outcome, metrics, balanced, worst_position, allowed: whole, own }
 }
 
 /// A constant factor on all values, or on one head.
@@ -476,7 +477,7 @@ pub(crate) fn outcome_of(
     }
     if !metrics.is_finite() {
         let leak = unmasked(pair, metrics.non_finite(), profile).map(Difference::Leak);
-        let not_finite = || Difference::NonFinite { found: NotFinite::of(metrics.non_finite(), pair) };
+        let not_finite = || Difference::NonFinite { found: NotFinite::in_pair(metrics.non_finite(), pair) };
         return Outcome::Differs(leak.unwrap_or_else(not_finite));
     }
     let Some(nmse) = metrics.nmse() else {
@@ -485,26 +486,26 @@ pub(crate) fn outcome_of(
     };
     let wrong_mask = leak::leaked(pair, profile)
         .map(Difference::Leak)
-        .or_else(|| leak::hidden(pair, profile).map(Difference::Hidden));
+        .or_else(|| leak::missing_probability(pair, profile).map(Difference::Hidden));
     if let Some(difference) = wrong_mask {
         return Outcome::Differs(difference);
     }
     // Written so that a NaN cannot pass.
     let size = size(nmse, balanced);
-    let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
+    let (within, without) = (size <= allowed.whole(profile), size <= allowed.differs_from());
     if !without {
         // The limit reported is the one that passes, as in the judgement; what differs is beyond it in any case.
-        let (beyond, allowed) = (allowed.beyond(), allowed.whole(profile));
+        let (beyond, allowed) = (allowed.differs_from(), allowed.whole(profile));
         return Outcome::Differs(match balanced {
             Some(balanced) if nmse <= beyond => {
-                Difference::Balanced { nmse: balanced, allowed, heaviest: heaviest(pair, positions) }
+                Difference::Balanced { nmse: balanced, allowed, heaviest: largest_position(pair, positions) }
             }
             _ => Difference::Nmse { nmse, allowed },
         });
     }
     // Before anything is inconclusive: an error with structure at this size has it at any larger size.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
-        .or_else(|| leak::unnormalised(pair, profile, allowed.own))
+        .or_else(|| leak::unnormalised(pair, profile, allowed.cumulative))
         .or_else(|| wrong_row(pair, positions, profile, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
@@ -517,11 +518,11 @@ pub(crate) fn outcome_of(
 }
 
 /// The probability that leaks through scores masked in the reference, where that is all that is not finite.
-fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak> {
-    if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
+fn unmasked(pair: &Pair<'_>, non_finite: &NonFinite, profile: Profile) -> Option<Leak> {
+    if pair.site() != Site::Scores || non_finite.disagreeing() != non_finite.inf_reference.count {
         return None;
     }
-    Shares::of(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
+    LeakedProbability::from_scores(pair, |i| is_masked(pair.site(), pair.reference(i))).leak(pair, profile)
 }
 
 fn constant_factor(
@@ -558,7 +559,7 @@ fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profi
 
 /// Whether noise could hide a head, a channel or a key that is wrong.
 fn is_noisy(profile: Profile, allowed: &Tolerance) -> bool {
-    profile > Profile::F32 || allowed.coarse
+    profile > Profile::F32 || allowed.is_noisy
 }
 
 /// Only where noise could hide it.
@@ -592,7 +593,7 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<
 }
 
 /// The position that has most of the reference's energy.
-fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
+fn largest_position(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
     let energy = |row: usize| positions[row].reference_rms().unwrap_or(0.0);
     pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
 }
@@ -603,7 +604,7 @@ fn usual_energy(positions: &[Metrics]) -> f64 {
 }
 
 /// The error relative to the position's own energy, or to `least` where that is larger.
-fn beside(row: &Metrics, least: f64) -> f64 {
+fn relative_error(row: &Metrics, least: f64) -> f64 {
     match mean_square(row) {
         // Only infinities, the same on both sides: no error.
         _ if row.compared() == 0 => 0.0,
@@ -615,25 +616,25 @@ fn beside(row: &Metrics, least: f64) -> f64 {
 
 fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let usual = usual_energy(by_position);
-    let beside = |row: &Metrics, share: f64| beside(row, share * usual);
+    let relative_nmse = |row: &Metrics, share: f64| relative_error(row, share * usual);
     // Over several operations in 16 bits, the error of a small position may become as large as that of the others.
-    let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
+    let over_several = allowed.single_op.is_none() && !allowed.inherited.positions.is_empty();
     let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_ENERGY_SHARE };
     let worst = by_position
         .iter()
         .enumerate()
-        .map(|(position, row)| (position, beside(row, share)))
+        .map(|(position, row)| (position, relative_nmse(row, share)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(position, _)| position);
     // e^x turns an error of a score into a relative one: a position of large scores is further off.
-    let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
+    let has_equal_rounding = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
     let position = worst.or_else(|| {
         // A position of little energy (a sum of both signs) must not stand out by that alone.
-        let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
-        allowed.outlying_position(&nmse).filter(|_| alike)
+        let nmse: Vec<f64> = by_position.iter().map(|row| relative_nmse(row, 1.0)).collect();
+        allowed.outlying_position(&nmse).filter(|_| has_equal_rounding)
     })?;
-    Some(Difference::Row { position: pair.token_position(position), nmse: beside(&by_position[position], 0.0) })
+    Some(Difference::Row { position: pair.token_position(position), nmse: relative_nmse(&by_position[position], 0.0) })
 }
 
 /// Only where noise could hide it.
@@ -643,7 +644,7 @@ fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Opti
         return None;
     }
     let inherited = (CHANNEL_INHERITS * allowed.inherited.read).max(allowed.inherited.cache);
-    let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.own.max(inherited))?;
+    let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.cumulative.max(inherited))?;
     Some(Difference::Channel { channel, nmse })
 }
 
@@ -656,7 +657,7 @@ fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<D
         return None;
     }
     let inherited = |key: usize| by_key.get(key).copied().unwrap_or(0.0_f64).max(allowed.inherited.cache);
-    let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.own.max(inherited(key)))?;
+    let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.cumulative.max(inherited(key)))?;
     Some(Difference::Key { key, nmse })
 }
 

@@ -5,7 +5,7 @@
 
 use firstdiff_trace::{Rows, Site};
 
-use crate::layout::mismatch::Misfit;
+use crate::layout::mismatch::NotComparable;
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::strided::candidates;
 use crate::layout::types::Layout;
@@ -19,7 +19,7 @@ pub struct LayoutCandidates<'a> {
     heads: Option<usize>,
     /// The token position at which the step begins.
     start: usize,
-    as_it_stands: Result<Pair<'a>, Misfit>,
+    as_it_stands: Result<Pair<'a>, NotComparable>,
 }
 
 impl<'a> LayoutCandidates<'a> {
@@ -49,7 +49,7 @@ impl<'a> LayoutCandidates<'a> {
     ///
     /// # Errors
     /// Where the shapes do not fit.
-    pub fn as_it_stands(&self) -> Result<&Pair<'a>, &Misfit> {
+    pub fn as_it_stands(&self) -> Result<&Pair<'a>, &NotComparable> {
         self.as_it_stands.as_ref()
     }
 

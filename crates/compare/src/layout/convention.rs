@@ -21,10 +21,12 @@ pub struct LayoutConvention {
 
 impl LayoutConvention {
     /// The convention that a layout of a site follows.
-    pub fn of(site: Site, layout: &Layout) -> LayoutConvention {
-        let own: String = site.axes().iter().map(|&a| alike(a)).collect();
+    pub fn new(site: Site, layout: &Layout) -> LayoutConvention {
+        let own: String = site.axes().iter().map(|&a| shared_axis_name(a)).collect();
         let (order, own_order, against_shape, shown) = match layout {
-            Layout::Stored(stored) => (stored.order(), stored.in_order(), stored.against_shape(), stored.shown()),
+            Layout::Stored(stored) => {
+                (stored.order(), stored.in_order(), stored.against_shape(), stored.is_only_layout())
+            }
             Layout::Permuted(places) | Layout::Rows { axes: Some(places), .. } => {
                 let mut axes: Vec<(usize, char)> = places.iter().copied().zip(own.chars()).collect();
                 axes.sort_unstable();
@@ -60,8 +62,8 @@ impl LayoutConvention {
         self.own_order && self.against_shape && self.rows.is_none()
     }
 
-    /// Whether both have the same order of axes and of rows.
-    pub fn same(&self, other: &LayoutConvention) -> bool {
+    /// Whether both have the same order of axes and the same order of rows.
+    pub fn is_same_order(&self, other: &LayoutConvention) -> bool {
         self.order == other.order && self.rows == other.rows
     }
 
@@ -104,11 +106,11 @@ impl LayoutConvention {
     fn is_reversed(&self) -> bool {
         match self.site {
             Site::Context => matches!(self.order.as_str(), "HdT" | "dHT" | "CT"),
-            _ => self.order.chars().rev().eq(self.site.axes().iter().map(|&a| alike(a))),
+            _ => self.order.chars().rev().eq(self.site.axes().iter().map(|&a| shared_axis_name(a))),
         }
     }
 }
 
-fn alike(axis: char) -> char {
+fn shared_axis_name(axis: char) -> char {
     if axis == 'K' { 'H' } else { axis }
 }

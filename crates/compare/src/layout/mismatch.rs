@@ -2,7 +2,7 @@
 
 /// Why two tensors cannot be compared element by element.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum NotComparable {
     /// Their shapes, or the rows they declare, do not fit.
     Shapes(ShapeMismatch),
     /// No requested token position is in both.

@@ -12,4 +12,4 @@ pub(crate) mod shapes;
 pub(crate) mod strided;
 pub(crate) mod types;
 
-pub use resolve::{Claim, Evidence, Resolved, Witness, explains, resolve};
+pub use resolve::{Claim, LayoutEvidence, ResolvedClaims, Witness, explains, resolve};

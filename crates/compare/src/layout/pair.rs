@@ -7,8 +7,8 @@ use std::sync::Arc;
 use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
 use rayon::prelude::*;
 
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::rows::{Selected, positions_apart, select_rows};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
+use crate::layout::rows::{SelectedRows, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares, Values};
@@ -20,12 +20,12 @@ pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
 
 /// One side's elements, and where in them each element of the pair is.
 #[derive(Clone)]
-pub(crate) struct Side<'a> {
+pub(crate) struct PairElements<'a> {
     pub(crate) values: &'a Held<'a>,
     pub(crate) map: Option<IndexMap>,
 }
 
-impl Side<'_> {
+impl PairElements<'_> {
     fn get(&self, index: usize) -> f64 {
         self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
     }
@@ -56,8 +56,8 @@ impl Side<'_> {
 pub struct Pair<'a> {
     site: Site,
     shape: Vec<usize>,
-    reference: Side<'a>,
-    candidate: Side<'a>,
+    reference: PairElements<'a>,
+    candidate: PairElements<'a>,
     layout: Layout,
     /// Number of heads, where the shape does not show it.
     merged_heads: Option<usize>,
@@ -88,16 +88,16 @@ impl<'a> Pair<'a> {
         reference: &TensorRef<'a>,
         candidate: &TensorRef<'a>,
         rows: Option<&Rows>,
-    ) -> Result<Pair<'a>, Misfit> {
+    ) -> Result<Pair<'a>, NotComparable> {
         let axis = site.position_axis();
-        let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
+        let (left, right) = (SelectedRows::new(site, reference, axis), SelectedRows::new(site, candidate, axis));
         let wanted = rows.filter(|r| !r.is_all());
         let (left, right, positions) = select_rows(left, right, wanted)?;
         let shape = left.shape.clone();
         let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
             let row = |one: &[usize], other: &[usize]| other.get(1..) == Some(one);
             let one_row = axis == 0 && (row(&left.shape, &right.shape) || row(&right.shape, &left.shape));
-            Misfit::Shapes(ShapeMismatch::Shapes {
+            NotComparable::Shapes(ShapeMismatch::Shapes {
                 candidate: candidate.shape.to_vec(),
                 witness: reference.shape.to_vec(),
                 // For a tap outside the vocabulary it is unknown whether rows are token positions: an expert has rows of its own.
@@ -115,16 +115,16 @@ impl<'a> Pair<'a> {
     pub(crate) fn seen_as(
         site: Site,
         shape: Vec<usize>,
-        reference: Side<'a>,
-        candidate: Side<'a>,
+        reference: PairElements<'a>,
+        candidate: PairElements<'a>,
         layout: Layout,
     ) -> Pair<'a> {
         Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None, start: 0 }
     }
 
     /// The same with other values on both sides, in the pair's own order.
-    pub(crate) fn of_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
-        let side = |values| Side { values, map: None };
+    pub(crate) fn pair_with_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
+        let side = |values| PairElements { values, map: None };
         Pair {
             site: self.site,
             shape: self.shape.clone(),
@@ -268,12 +268,12 @@ impl<'a> Pair<'a> {
             Layout::Permuted(order) => Some(order.clone()),
             _ => None,
         };
-        let of = |rows| Layout::Rows { rows, axes: axes.clone() };
-        let adjacent = self.candidate_at(of(QkRows::Adjacent), move |at| {
+        let layout = |rows| Layout::Rows { rows, axes: axes.clone() };
+        let adjacent = self.candidate_at(layout(QkRows::Adjacent), move |at| {
             let (head, j) = (at - at % d, at % d);
             head + 2 * (j % half) + j / half
         });
-        let halves = self.candidate_at(of(QkRows::Half), move |at| {
+        let halves = self.candidate_at(layout(QkRows::Half), move |at| {
             let (head, j) = (at - at % d, at % d);
             head + (j % 2) * half + j / 2
         });
@@ -289,7 +289,7 @@ impl<'a> Pair<'a> {
             return Vec::new();
         }
         if self.site != Site::Scores && self.reference.map.is_none() && self.candidate.map.is_none() {
-            return Metrics::of_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
+            return Metrics::measure_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
         }
         (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
     }
@@ -307,13 +307,13 @@ impl<'a> Pair<'a> {
         if self.site == Site::Scores {
             let (reference, candidate) = self.span(range, &mut buffers);
             let (mut reference, mut candidate) = (reference.to_vec(), candidate.to_vec());
-            settle_masks(&mut reference, &mut candidate);
-            return Metrics::of_f64(&reference, &candidate);
+            unify_masks(&mut reference, &mut candidate);
+            return Metrics::measure_f64(&reference, &candidate);
         }
         let mut whole = Metrics::default();
         for from in range.clone().step_by(BLOCK) {
             let (reference, candidate) = self.span(from..(from + BLOCK).min(range.end), &mut buffers);
-            whole = whole.merge(Metrics::of_f64(reference, candidate));
+            whole = whole.merge(Metrics::measure_f64(reference, candidate));
         }
         whole
     }
@@ -368,7 +368,7 @@ pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
 }
 
 /// Replaces masked values by -inf: on both sides that agrees and is in no sum, on one side it differs.
-fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
+fn unify_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
     let (top_r, top_c) = (top(reference), top(candidate));
@@ -459,8 +459,8 @@ mod tests {
     fn masks_agree_by_meaning() {
         let settle = |r: &[f64], c: &[f64]| {
             let (mut r, mut c) = (r.to_vec(), c.to_vec());
-            settle_masks(&mut r, &mut c);
-            Metrics::of_f64(&r, &c)
+            unify_masks(&mut r, &mut c);
+            Metrics::measure_f64(&r, &c)
         };
         let ninf = f64::NEG_INFINITY;
         assert!(settle(&[1.0, f64::from(f32::MIN)], &[1.0, ninf]).is_equal());

@@ -15,7 +15,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    pub(crate) fn of(pair: &Pair<'_>) -> Heads {
+    pub(crate) fn from_pair(pair: &Pair<'_>) -> Heads {
         Heads { values: (0..pair.len()).map(|i| pair.candidate(i)).collect(), shape: pair.shape().to_vec() }
     }
 
@@ -26,7 +26,7 @@ impl Heads {
             return false;
         }
         let near = |a: &[f64], b: &[f64]| {
-            Metrics::of_f64(a, b).best_factor().is_some_and(|best| best.remaining_nmse <= allowed)
+            Metrics::measure_f64(a, b).best_factor().is_some_and(|best| best.remaining_nmse <= allowed)
         };
         let first = heads * width;
         let starts = !from_start || positions < 2 || near(&before.values[..first], &self.values[..first]);

@@ -6,20 +6,21 @@ const MOST: usize = 1 << 32;
 /// How many values are added before the sum is compared with the smallest so far.
 const PIECE: usize = 64;
 
-/// For each row of `due`, the index of the nearest row of `own` that no earlier row took; of equally near rows, the one in the same place. `None` where the
+/// For each row of `reference`, the index of the nearest row of `candidate` that no earlier row took; of equally near rows, the one in the same place. `None` where the
 /// two have different numbers of rows of `width` values, or are so different that the search would take too long.
-pub fn row_order(own: &[f64], due: &[f64], width: usize) -> Option<Vec<usize>> {
-    let is_finite = own.iter().chain(due).all(|x| x.is_finite());
-    if width == 0 || own.len() != due.len() || !own.len().is_multiple_of(width) || !is_finite {
+pub fn row_order(candidate: &[f64], reference: &[f64], width: usize) -> Option<Vec<usize>> {
+    let is_finite = candidate.iter().chain(reference).all(|x| x.is_finite());
+    if width == 0 || candidate.len() != reference.len() || !candidate.len().is_multiple_of(width) || !is_finite {
         return None;
     }
-    let mut sorted: Vec<(f64, usize)> = own.chunks_exact(width).enumerate().map(|(at, row)| (along(row), at)).collect();
+    let mut sorted: Vec<(f64, usize)> =
+        candidate.chunks_exact(width).enumerate().map(|(at, row)| (along(row), at)).collect();
     sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
     let mut taken = vec![false; sorted.len()];
     let mut order = Vec::with_capacity(sorted.len());
     let mut steps = 0;
-    for (here, due) in due.chunks_exact(width).enumerate() {
-        let row = |at: usize| &own[at * width..(at + 1) * width];
+    for (here, due) in reference.chunks_exact(width).enumerate() {
+        let row = |at: usize| &candidate[at * width..(at + 1) * width];
         let mut nearest = if taken[here] { None } else { distance(row(here), due, f64::INFINITY, &mut steps) };
         let mut found = here;
         let place = along(due);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::pair::{Side, TensorRef};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
+use crate::layout::pair::{PairElements, TensorRef};
 
 /// A shape without its batch axis: [T, D] for [1, T, D]. Unchanged where the vocabulary does not define the axes.
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
@@ -17,25 +17,25 @@ pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
 }
 
 /// One side without axes of length 1 that the vocabulary does not have.
-pub(crate) struct Selected<'a> {
+pub(crate) struct SelectedRows<'a> {
     pub(crate) shape: Vec<usize>,
-    pub(crate) side: Side<'a>,
+    pub(crate) side: PairElements<'a>,
     axis: usize,
     rows: Option<Rows>,
 }
 
-impl<'a> Selected<'a> {
-    pub(crate) fn new(site: Site, operand: &TensorRef<'a>, axis: usize) -> Selected<'a> {
+impl<'a> SelectedRows<'a> {
+    pub(crate) fn new(site: Site, operand: &TensorRef<'a>, axis: usize) -> SelectedRows<'a> {
         let shape = squeezed(site, operand.shape);
-        let side = Side { values: operand.values, map: None };
-        Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| !r.is_all()) }
+        let side = PairElements { values: operand.values, map: None };
+        SelectedRows { shape, side, axis, rows: operand.rows.cloned().filter(|r| !r.is_all()) }
     }
 
     /// Keeps only `positions` of the position axis.
-    fn keep(mut self, positions: &[usize]) -> Result<Selected<'a>, Misfit> {
+    fn keep(mut self, positions: &[usize]) -> Result<SelectedRows<'a>, NotComparable> {
         let extent = self.shape[self.axis];
         if let Some(outside) = positions.iter().find(|&&p| p >= extent) {
-            return Err(Misfit::Shapes(ShapeMismatch::RowOutside { row: *outside, rows: extent }));
+            return Err(NotComparable::Shapes(ShapeMismatch::RowOutside { row: *outside, rows: extent }));
         }
         let inner: usize = self.shape[self.axis + 1..].iter().product();
         let positions: Arc<[usize]> = positions.into();
@@ -69,18 +69,18 @@ pub(crate) fn unlike_positions(left: &Entry, right: &Entry) -> Option<(usize, us
 }
 
 /// Both sides at the same token positions, and these positions.
-type AtPositions<'a> = (Selected<'a>, Selected<'a>, Option<Arc<[usize]>>);
+type AtPositions<'a> = (SelectedRows<'a>, SelectedRows<'a>, Option<Arc<[usize]>>);
 
 /// Brings both sides to the same token positions.
 pub(crate) fn select_rows<'a>(
-    reference: Selected<'a>,
-    candidate: Selected<'a>,
-    wanted: Option<&Rows>,
-) -> Result<AtPositions<'a>, Misfit> {
-    if reference.rows.is_none() && candidate.rows.is_none() && wanted.is_none() {
+    reference: SelectedRows<'a>,
+    candidate: SelectedRows<'a>,
+    requested_rows: Option<&Rows>,
+) -> Result<AtPositions<'a>, NotComparable> {
+    if reference.rows.is_none() && candidate.rows.is_none() && requested_rows.is_none() {
         return Ok((reference, candidate, None));
     }
-    let vector = |mut side: Selected<'a>| {
+    let vector = |mut side: SelectedRows<'a>| {
         // A single row may come without its axis: [D] for [1, D].
         if side.axis == 0 && side.shape.len() == 1 {
             side.shape.insert(0, 1);
@@ -88,8 +88,9 @@ pub(crate) fn select_rows<'a>(
         side
     };
     let (reference, candidate) = (vector(reference), vector(candidate));
-    let extent =
-        |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or(Misfit::Shapes(ShapeMismatch::NoRowAxis));
+    let extent = |side: &SelectedRows<'_>| {
+        side.shape.get(side.axis).copied().ok_or(NotComparable::Shapes(ShapeMismatch::NoRowAxis))
+    };
     // A declared row is within the step, even where both sides hold only a few rows.
     let named = [&reference.rows, &candidate.rows].into_iter().flatten().filter_map(|rows| match rows {
         Rows::List(list) => list.iter().max().map(|last| last + 1),
@@ -102,9 +103,9 @@ pub(crate) fn select_rows<'a>(
         Rows::Named(NamedRows::All) => (0..total).collect(),
     };
     // The positions that each side holds: those it declares, else all, else (with fewer rows than the other side) the requested ones.
-    let holds = |side: &Selected<'_>| -> Result<Vec<usize>, Misfit> {
+    let holds = |side: &SelectedRows<'_>| -> Result<Vec<usize>, NotComparable> {
         let count = extent(side)?;
-        let held = match (&side.rows, wanted) {
+        let held = match (&side.rows, requested_rows) {
             (Some(rows), _) => listed(rows),
             (None, _) if count == total => (0..total).collect(),
             (None, Some(rows)) => listed(rows),
@@ -112,15 +113,18 @@ pub(crate) fn select_rows<'a>(
         };
         match held.len() == count {
             true => Ok(held),
-            false => Err(Misfit::Shapes(ShapeMismatch::RowCount { held: count, declared: held.len() })),
+            false => Err(NotComparable::Shapes(ShapeMismatch::RowCount { held: count, declared: held.len() })),
         }
     };
     let (left, right) = (holds(&reference)?, holds(&candidate)?);
-    let asked = wanted.map(&listed);
-    let common: Vec<usize> =
-        left.iter().copied().filter(|p| right.contains(p) && asked.as_ref().is_none_or(|a| a.contains(p))).collect();
+    let requested = requested_rows.map(&listed);
+    let common: Vec<usize> = left
+        .iter()
+        .copied()
+        .filter(|p| right.contains(p) && requested.as_ref().is_none_or(|a| a.contains(p)))
+        .collect();
     if common.is_empty() {
-        return Err(Misfit::NoRows);
+        return Err(NotComparable::NoRows);
     }
     let places =
         |held: &[usize]| -> Vec<usize> { common.iter().filter_map(|p| held.iter().position(|q| q == p)).collect() };

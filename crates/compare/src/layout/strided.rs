@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::{IndexMap, Pair, Side, TensorRef};
+use crate::layout::pair::{IndexMap, Pair, PairElements, TensorRef};
 use crate::layout::rows::squeezed;
 use crate::layout::types::{Layout, rows_in_words};
 use crate::tolerance::judge::MASKED;
 
 /// Memory in an order that its content shows.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Stored {
+pub struct StridedLayout {
     /// The axes, the slowest first.
     axes: Vec<Axis>,
     /// Whether that is the vocabulary's order.
@@ -44,7 +44,7 @@ struct Axis {
     copies: usize,
 }
 
-impl Stored {
+impl StridedLayout {
     /// Whether values are in other places than in the vocabulary's order.
     pub(crate) fn moves(&self) -> bool {
         !self.in_order || self.rows.is_some()
@@ -61,7 +61,7 @@ impl Stored {
     }
 
     /// Whether the shape allows no other layout.
-    pub(crate) fn shown(&self) -> bool {
+    pub(crate) fn is_only_layout(&self) -> bool {
         self.shown
     }
 
@@ -75,8 +75,8 @@ impl Stored {
     }
 
     /// Whether the token positions are in the same places as in the other.
-    pub(crate) fn same_positions(&self, other: &Stored) -> bool {
-        let at = |stored: &Stored| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
+    pub(crate) fn same_positions(&self, other: &StridedLayout) -> bool {
+        let at = |stored: &StridedLayout| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
         at(self) == at(other)
     }
 
@@ -121,7 +121,7 @@ impl Stored {
             let (at, part) = (self.place(axis.name), axis.from..axis.from + axis.wanted);
             let is_copied = axis.copies > 1;
             let beyond: Vec<usize> = (0..axis.held).filter(|i| is_copied || !part.contains(i)).collect();
-            for mut index in self.everywhere(axis.name, &beyond) {
+            for mut index in self.indices_along(axis.name, &beyond) {
                 let (x, here) = (value(&index), index[at]);
                 if is_copied {
                     index[at] -= here % axis.copies;
@@ -162,7 +162,7 @@ impl Stored {
     }
 
     /// Every index in the candidate with these values along `name`, and the reference's part of the other axes.
-    fn everywhere<'i>(&'i self, name: char, these: &'i [usize]) -> impl Iterator<Item = Vec<usize>> + use<'i> {
+    fn indices_along<'i>(&'i self, name: char, these: &'i [usize]) -> impl Iterator<Item = Vec<usize>> + use<'i> {
         let extent = move |a: &Axis| if a.name == name { these.len() } else { a.wanted };
         let count: usize = self.axes.iter().map(extent).product();
         (0..count).map(move |mut i| {
@@ -177,7 +177,7 @@ impl Stored {
     }
 }
 
-impl Stored {
+impl StridedLayout {
     /// In words; `witness` is the name of the other side.
     pub(crate) fn words(&self, witness: &str) -> String {
         let mut parts = Vec::new();
@@ -208,7 +208,7 @@ impl Stored {
     }
 }
 
-impl fmt::Display for Stored {
+impl fmt::Display for StridedLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words("reference"))
     }
@@ -228,7 +228,7 @@ pub(crate) fn candidates<'a>(
     {
         return Vec::new();
     }
-    let fine = fine(site, &shape, heads);
+    let fine = axes_with_heads(site, &shape, heads);
     let has_rope_row_order = site.has_rope_rows() && fine.last().is_some_and(|(_, d)| *d >= 4 && d % 2 == 0);
     let rows = if has_rope_row_order { &[None, Some(QkRows::Adjacent), Some(QkRows::Half)][..] } else { &[None][..] };
     let mut seen = BTreeSet::new();
@@ -239,17 +239,17 @@ pub(crate) fn candidates<'a>(
                 sides(&axes).into_iter().flat_map(|axes| rows.iter().map(move |&rows| (axes.clone(), rows)))
             {
                 let in_order = ordered(&axes, &fine);
-                let held: Vec<usize> = axes.iter().map(|a| a.held).collect();
-                let listed = without_ones(candidate.shape, held.len());
-                let against_shape = listed.len() == held.len() && listed != held;
+                let extents: Vec<usize> = axes.iter().map(|a| a.held).collect();
+                let listed = without_ones(candidate.shape, extents.len());
+                let against_shape = listed.len() == extents.len() && listed != extents;
                 // Axes of the same length can be exchanged without changing the shape.
                 let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
                 let shown = shown && (in_order || !own.eq(listed.iter().copied()));
-                let stored = Stored { axes, in_order, shown, against_shape, rows };
+                let stored = StridedLayout { axes, in_order, shown, against_shape, rows };
                 let (view, offset) = stored.view(&fine);
                 if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
-                    let side = Side { values: candidate.values, map: Some(strided(view, offset)) };
-                    let reference = Side { values: reference.values, map: None };
+                    let side = PairElements { values: candidate.values, map: Some(strided(view, offset)) };
+                    let reference = PairElements { values: reference.values, map: None };
                     found.push(Pair::seen_as(site, shape.clone(), reference, side, Layout::Stored(stored)));
                 }
             }
@@ -259,7 +259,7 @@ pub(crate) fn candidates<'a>(
 }
 
 /// The axes of a site with their extents; a context's heads get an axis of their own.
-fn fine(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
+fn axes_with_heads(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
     match (site, heads) {
         (Site::Context, Some(h)) if h > 0 && shape[1].is_multiple_of(h) => {
             vec![('T', shape[0]), ('H', h), ('d', shape[1] / h)]
@@ -291,20 +291,20 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
         .collect();
     let held =
         |extents: &[usize]| -> Vec<Axis> { axes.iter().zip(extents).map(|(a, &held)| Axis { held, ..*a }).collect() };
-    let own: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
-    let shape = without_ones(shape, own.len());
+    let reference_extents: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
+    let shape = without_ones(shape, reference_extents.len());
     let backwards: Vec<usize> = shape.iter().rev().copied().collect();
     let mut options: Vec<(Vec<usize>, bool)> =
-        vec![(own.clone(), shape == own), (shape.clone(), true), (backwards, false)];
-    let total: usize = own.iter().product();
-    for (i, extent) in own.iter().enumerate() {
-        let mut longer = own.clone();
+        vec![(reference_extents.clone(), shape == reference_extents), (shape.clone(), true), (backwards, false)];
+    let total: usize = reference_extents.iter().product();
+    for (i, extent) in reference_extents.iter().enumerate() {
+        let mut longer = reference_extents.clone();
         longer[i] = count / (total / extent);
         options.push((longer, false));
     }
     if let [Some(t), Some(s)] = ['T', 'S'].map(|name| axes.iter().position(|a| a.name == name)) {
-        let mut square = own.clone();
-        let both = (count / (total / (own[t] * own[s]))).isqrt();
+        let mut square = reference_extents.clone();
+        let both = (count / (total / (reference_extents[t] * reference_extents[s]))).isqrt();
         (square[t], square[s]) = (both, both);
         options.push((square, false));
     }
@@ -316,7 +316,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
             || (axis.held > axis.wanted && axis.name == 'K' && (shown || axis.held.is_multiple_of(axis.wanted)))
     };
     let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
-    let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
+    let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == reference_extents.len();
     let alignment = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
     alignment.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
 }

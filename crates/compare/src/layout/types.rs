@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::QkRows;
 
-use crate::layout::strided::Stored;
+use crate::layout::strided::StridedLayout;
 
 /// How the candidate's memory was read to match the reference.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -16,7 +16,7 @@ pub enum Layout {
     /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
     Permuted(Vec<usize>),
     /// In another order, or padded, as only its content shows.
-    Stored(Stored),
+    Stored(StridedLayout),
     /// Q or K with rows of each head in the other RoPE order than the reference's.
     Rows {
         /// The candidate's order.
@@ -59,14 +59,14 @@ impl Layout {
     pub fn is_shown(&self) -> bool {
         match self {
             Layout::Same | Layout::Permuted(_) => true,
-            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && self.padding().is_none(),
+            Layout::Stored(stored) => stored.is_only_layout() && stored.rows().is_none() && self.padding().is_none(),
             Layout::Reshaped | Layout::Rows { .. } => false,
         }
     }
 
     /// Whether the tensor's own shape lists the extents that are read.
     pub(crate) fn is_of_its_shape(&self) -> bool {
-        !matches!(self, Layout::Stored(stored) if !stored.shown())
+        !matches!(self, Layout::Stored(stored) if !stored.is_only_layout())
     }
 
     /// In words; `witness` is the name of the other side.

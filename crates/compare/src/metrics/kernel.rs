@@ -14,7 +14,7 @@ const ROWS: usize = 8;
 const PREFETCH_BYTES: usize = 4096;
 
 /// A float that widens to f64.
-pub(super) trait Real: Copy + Into<f64> {
+pub(super) trait Float: Copy + Into<f64> {
     /// Whether it is an f64; else an f32.
     #[cfg(target_arch = "x86_64")]
     const IS_F64: bool;
@@ -23,7 +23,7 @@ pub(super) trait Real: Copy + Into<f64> {
     fn is_same(self, other: Self) -> bool;
 }
 
-impl Real for f32 {
+impl Float for f32 {
     #[cfg(target_arch = "x86_64")]
     const IS_F64: bool = false;
 
@@ -32,7 +32,7 @@ impl Real for f32 {
     }
 }
 
-impl Real for f64 {
+impl Float for f64 {
     #[cfg(target_arch = "x86_64")]
     const IS_F64: bool = true;
 
@@ -69,11 +69,11 @@ impl Chunk {
 }
 
 /// The sums of a chunk, computed in the widest registers of this processor.
-pub(super) fn chunk<T: Real>(reference: &[T], candidate: &[T]) -> Chunk {
+pub(super) fn chunk<T: Float>(reference: &[T], candidate: &[T]) -> Chunk {
     chunk_at(Level::best(), reference, candidate)
 }
 
-fn chunk_at<T: Real>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
+fn chunk_at<T: Float>(level: Level, reference: &[T], candidate: &[T]) -> Chunk {
     assert!(level.is_available(), "this processor lacks the instructions of {level:?}");
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -97,7 +97,7 @@ macro_rules! add_group_with {
     ($name:ident, $features:literal, $lanes:literal, $load:ident, $store:ident, $set:ident, $add:ident, $sub:ident, $mul:ident, $max:ident, $abs:expr, $widened:expr) => {
         #[target_feature(enable = $features)]
         #[inline(never)]
-        fn $name<T: Real>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
+        fn $name<T: Float>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
             use std::arch::x86_64::*;
             // At most LANES - $lanes, which spares the loop a check.
             let from = from & (LANES - $lanes);
@@ -107,8 +107,8 @@ macro_rules! add_group_with {
             let [diff_squares, diff_abs, max, sum_r, sum_c, rr, cc, rc] = &mut sums;
             for (r, c) in r.iter().zip(c) {
                 if from == 0 {
-                    ahead(r);
-                    ahead(c);
+                    prefetch_next(r);
+                    prefetch_next(c);
                 }
                 let at = (r[from..from + $lanes].as_ptr(), c[from..from + $lanes].as_ptr());
                 // SAFETY: values of one register, of the type that T says it is.
@@ -186,7 +186,7 @@ struct Lanes<const N: usize> {
 
 /// The sums of a chunk. `add` adds GROUP lanes of some rows: as many lanes as have all their sums in registers.
 #[inline(always)]
-fn chunk_by<T: Real, const GROUP: usize>(
+fn chunk_by<T: Float, const GROUP: usize>(
     reference: &[T],
     candidate: &[T],
     add: impl Fn(&[[T; LANES]], &[[T; LANES]], usize, &mut Lanes<LANES>),
@@ -208,7 +208,7 @@ fn chunk_by<T: Real, const GROUP: usize>(
 
 /// Adds GROUP lanes, from lane `from` on, of some rows.
 #[inline(always)]
-fn add_group<T: Real, const GROUP: usize>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
+fn add_group<T: Float, const GROUP: usize>(r: &[[T; LANES]], c: &[[T; LANES]], from: usize, all: &mut Lanes<LANES>) {
     let mut group: Lanes<GROUP> = all.group(from);
     for (r, c) in r.iter().zip(c) {
         for i in 0..GROUP {
@@ -221,7 +221,7 @@ fn add_group<T: Real, const GROUP: usize>(r: &[[T; LANES]], c: &[[T; LANES]], fr
 /// A value no further from the mean than the chunk's spread times √(n/16): sums of squares around it lose almost no precision. For a constant chunk it is
 /// exactly that constant.
 #[inline(always)]
-fn shift<T: Real>(values: &[T]) -> f64 {
+fn shift<T: Float>(values: &[T]) -> f64 {
     match values.first_chunk::<LANES>() {
         Some(head) => sum(head.map(Into::into)) / LANES as f64,
         None => values[0].into(),
@@ -326,7 +326,7 @@ fn halve<const N: usize, const HALF: usize>(x: [f64; N]) -> [f64; HALF] {
 /// Prefetches the cache lines that the loop reaches next. Without this the loop waits for them, and runs at half the memory's speed.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn ahead<T>(row: &[T; LANES]) {
+fn prefetch_next<T>(row: &[T; LANES]) {
     for line in (0..size_of_val(row)).step_by(64) {
         firstdiff_simd::prefetch(row.as_ptr().wrapping_byte_add(PREFETCH_BYTES + line));
     }
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     /// Every compiled form that this processor can run.
-    fn forms<T: Real>(reference: &[T], candidate: &[T]) -> Vec<(&'static str, Chunk)> {
+    fn forms<T: Float>(reference: &[T], candidate: &[T]) -> Vec<(&'static str, Chunk)> {
         let mut forms = vec![("all lanes at once", chunk_by::<T, LANES>(reference, candidate, add_group::<T, LANES>))];
         forms.extend(Level::available().into_iter().map(|level| (level.name(), chunk_at(level, reference, candidate))));
         forms
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_forms<T: Real>(reference: &[T], candidate: &[T]) {
+    fn check_forms<T: Float>(reference: &[T], candidate: &[T]) {
         let forms = forms(reference, candidate);
         for (name, chunk) in &forms[1..] {
             assert_eq!(bits(chunk), bits(&forms[0].1), "{name} against any, {} values", reference.len());

@@ -11,7 +11,7 @@ pub struct Squares {
 
 impl Squares {
     /// The sums over all pairs of a reference and a candidate.
-    pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Squares {
+    pub fn sum(pairs: impl IntoIterator<Item = (f64, f64)>) -> Squares {
         let mut squares = Squares::default();
         pairs.into_iter().for_each(|(reference, candidate)| squares.add(reference, candidate));
         squares
@@ -60,10 +60,10 @@ mod tests {
 
     #[test]
     fn a_reference_of_zeros_is_no_divisor() {
-        assert_eq!(Squares::of([(2.0, 3.0), (0.0, 0.0)]).nmse(), 0.25);
-        let silent = Squares::of([(0.0, 3.0)]);
+        assert_eq!(Squares::sum([(2.0, 3.0), (0.0, 0.0)]).nmse(), 0.25);
+        let silent = Squares::sum([(0.0, 3.0)]);
         assert_eq!((silent.nmse(), silent.nmse_or(0.0), silent.relative()), (9.0, 0.0, f64::INFINITY));
-        assert_eq!(Squares::of([(0.0, 0.0)]).relative(), 0.0);
+        assert_eq!(Squares::sum([(0.0, 0.0)]).relative(), 0.0);
         assert!(Squares::default().ratio().is_nan());
     }
 }

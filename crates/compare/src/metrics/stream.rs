@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::kernel::{self, Real};
+use super::kernel::{self, Float};
 use super::{Metrics, NonFinite, Peak, Values};
 
 const CHUNK: usize = 16 * 1024;
@@ -71,7 +71,7 @@ fn continued(mut total: Metrics, reference: Values<'_>, candidate: Values<'_>) -
 }
 
 /// `total` continued with one chunk.
-fn append<T: Real>(total: Metrics, reference: &[T], candidate: &[T]) -> Metrics {
+fn append<T: Float>(total: Metrics, reference: &[T], candidate: &[T]) -> Metrics {
     let chunk = kernel::chunk(reference, candidate);
     if !chunk.is_finite() {
         return total.merge(careful(reference, candidate));
@@ -90,7 +90,7 @@ fn append<T: Real>(total: Metrics, reference: &[T], candidate: &[T]) -> Metrics 
 }
 
 /// A chunk with values that are not finite, or whose squares overflow: these are counted one by one, and the rest is measured.
-fn careful<T: Real>(reference: &[T], candidate: &[T]) -> Metrics {
+fn careful<T: Float>(reference: &[T], candidate: &[T]) -> Metrics {
     let mut non_finite = NonFinite::default();
     let (mut finite_reference, mut finite_candidate) = (reference.to_vec(), candidate.to_vec());
     let mut kept = 0;
@@ -118,7 +118,7 @@ fn careful<T: Real>(reference: &[T], candidate: &[T]) -> Metrics {
 }
 
 /// The first pair of finite values that is `max` apart.
-fn find_peak<T: Real>(reference: &[T], candidate: &[T], max: f64) -> Option<Peak> {
+fn find_peak<T: Float>(reference: &[T], candidate: &[T], max: f64) -> Option<Peak> {
     let pairs = reference.iter().zip(candidate).map(|(&r, &c)| (r.into(), c.into()));
     pairs
         .enumerate()
@@ -127,6 +127,6 @@ fn find_peak<T: Real>(reference: &[T], candidate: &[T], max: f64) -> Option<Peak
 }
 
 /// Whether the zeros of equal values have the same sign too. An early exit would cost more than it saves.
-fn same_bits<T: Real>(reference: &[T], candidate: &[T]) -> bool {
+fn same_bits<T: Float>(reference: &[T], candidate: &[T]) -> bool {
     reference.iter().zip(candidate).fold(true, |same, (&r, &c)| same & r.is_same(c))
 }

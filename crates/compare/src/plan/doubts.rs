@@ -25,8 +25,8 @@ pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap),
         doubts.extend(dump.doubts().iter().map(|(place, what)| (*place, Reason::InDoubt { side, what: what.clone() })));
     }
     let alone = candidate.entries().iter().all(|e| e.tap.site.is_attended());
-    let Some(ours) = Chunks::of(reference) else { return doubts };
-    let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::of(candidate) }) else { return doubts };
+    let Some(ours) = Chunks::find(reference) else { return doubts };
+    let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::find(candidate) }) else { return doubts };
     let size = |entry: &Entry| entry.shape.iter().product::<usize>();
     for entry in candidate.entries().iter().filter(|e| e.tap.site.is_attended() && e.step > 0 && e.rows.is_none()) {
         let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());

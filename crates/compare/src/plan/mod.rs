@@ -12,7 +12,7 @@ use crate::graph::{Graph, OpenTaps};
 use crate::plan::doubts::doubts;
 use crate::report::reason::Reason;
 use crate::run::last::lengths;
-use crate::run::positions::told_chunks;
+use crate::run::positions::declared_chunks;
 use crate::run::steps::{Chunks, Misaligned, contradicted, misaligned};
 use crate::tolerance::Extent;
 
@@ -36,7 +36,7 @@ pub(crate) struct AlignmentPlan {
 
 impl AlignmentPlan {
     /// The plan of two runs; `alignment` says how they were aligned by token position, if they were. `rows` are the requested token positions.
-    pub(crate) fn of(
+    pub(crate) fn new(
         reference: &Dump,
         candidate: &Dump,
         graph: &Graph,
@@ -50,16 +50,17 @@ impl AlignmentPlan {
             contradicted(recorded).or_else(|| if by_position { None } else { misaligned(reference, candidate, rows) });
         let prompt = prompt(reference);
         let steps = || reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
-        let positions = alignment.map_or_else(|| prompt.saturating_add(steps()), |alignment| alignment.together());
+        let positions =
+            alignment.map_or_else(|| prompt.saturating_add(steps()), |alignment| alignment.common_positions());
         let layers = graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1));
         AlignmentPlan {
             misaligned,
             prompt,
-            chunks: told_chunks(reference, candidate),
+            chunks: declared_chunks(reference, candidate),
             lengths: [reference, candidate].map(lengths),
             extent: Extent { layers, positions },
             doubts: doubts(recorded[0], recorded[1]),
-            open: OpenTaps::of(recorded[0], recorded[1]),
+            open: OpenTaps::shared_by(recorded[0], recorded[1]),
         }
     }
 }

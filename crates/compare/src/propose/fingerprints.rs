@@ -18,7 +18,7 @@ use crate::tolerance::layout::FEW_FINGERPRINT_VALUES;
 
 /// How a tensor holds a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Form {
+pub(crate) enum TensorForm {
     Whole,
     /// One of the sequences that were run at once.
     Sequence {
@@ -41,13 +41,13 @@ const SEQUENCES: usize = 16;
 const ROWS: std::ops::Range<usize> = 1..4;
 
 /// A tensor's values in ascending order.
-struct Print {
+struct Fingerprint {
     sorted: Vec<f64>,
     energy: f64,
 }
 
-impl Print {
-    fn of(mut sorted: Vec<f64>) -> Option<Print> {
+impl Fingerprint {
+    fn from_values(mut sorted: Vec<f64>) -> Option<Fingerprint> {
         if sorted.len() < FEW_FINGERPRINT_VALUES || sorted.iter().any(|x| x.is_nan()) {
             return None;
         }
@@ -55,10 +55,10 @@ impl Print {
         sorted.iter_mut().filter(|x| **x <= MASKED).for_each(|x| *x = 0.0);
         sorted.sort_unstable_by(f64::total_cmp);
         let energy: f64 = sorted.iter().map(|x| x * x).sum();
-        (energy > 0.0 && sorted.first() != sorted.last()).then_some(Print { sorted, energy })
+        (energy > 0.0 && sorted.first() != sorted.last()).then_some(Fingerprint { sorted, energy })
     }
 
-    fn nmse(&self, other: &Print) -> Option<f64> {
+    fn nmse(&self, other: &Fingerprint) -> Option<f64> {
         if self.sorted.len() != other.sorted.len() {
             return None;
         }
@@ -77,28 +77,28 @@ pub(crate) fn sorted_values(tensor: &Tensor) -> u64 {
 }
 
 /// The reference's taps, by their number of values.
-pub(crate) struct Prints {
-    whole: BTreeMap<usize, Vec<(Place, Print)>>,
-    rows: BTreeMap<usize, Vec<(Place, Print)>>,
+pub(crate) struct Fingerprints {
+    whole: BTreeMap<usize, Vec<(Place, Fingerprint)>>,
+    rows: BTreeMap<usize, Vec<(Place, Fingerprint)>>,
     /// Taps joined over all steps, under step 0.
-    appended: BTreeMap<usize, Vec<(Place, Print)>>,
+    appended: BTreeMap<usize, Vec<(Place, Fingerprint)>>,
     /// How many keys the rows of scores have.
     keys: BTreeSet<usize>,
     sequence: usize,
 }
 
-impl Prints {
+impl Fingerprints {
     /// The fingerprints of `entries`. For a run in one pass, of some rows too; for a run in steps, of whole taps too, where a tensor has one of these
     /// `sizes`.
-    pub(crate) fn of(
+    pub(crate) fn collect(
         reference: &Dump,
         entries: &[&Entry],
         sequence: usize,
         sizes: &BTreeSet<usize>,
-    ) -> Result<Prints, DumpError> {
-        let appended = appended(reference, entries, sizes)?;
+    ) -> Result<Fingerprints, DumpError> {
+        let appended = joined_steps(reference, entries, sizes)?;
         let mut prints =
-            Prints { whole: BTreeMap::new(), rows: BTreeMap::new(), appended, keys: BTreeSet::new(), sequence };
+            Fingerprints { whole: BTreeMap::new(), rows: BTreeMap::new(), appended, keys: BTreeSet::new(), sequence };
         let one_pass = reference.entries().iter().all(|e| e.step == 0);
         for entry in entries {
             let place = Place { step: entry.step, tap: entry.tap };
@@ -107,12 +107,12 @@ impl Prints {
                 prints.keys.extend(entry.shape.last());
             }
             for row in ROWS.filter(|_| one_pass) {
-                if let Some(print) = row_of(entry, &values, row).and_then(Print::of) {
+                if let Some(print) = row_of(entry, &values, row).and_then(Fingerprint::from_values) {
                     let place = Place { step: row as u32, ..place };
                     prints.rows.entry(print.sorted.len()).or_default().push((place, print));
                 }
             }
-            if let Some(print) = Print::of(values) {
+            if let Some(print) = Fingerprint::from_values(values) {
                 prints.whole.entry(print.sorted.len()).or_default().push((place, print));
             }
         }
@@ -120,33 +120,39 @@ impl Prints {
     }
 
     /// How near `tensor` comes to each tap, in each form that it may have.
-    pub(crate) fn near(&self, tensor: &Tensor) -> Vec<(Place, Form, f64)> {
+    pub(crate) fn add_nearest(&self, tensor: &Tensor) -> Vec<(Place, TensorForm, f64)> {
         let values = tensor.values().to_f64();
         let shape = tensor.shape();
         let mut near = Vec::new();
-        self.of_part(&values, shape, Form::Whole, &mut near);
+        self.find_in_part(&values, shape, TensorForm::Whole, &mut near);
         let counts = (2..=SEQUENCES).filter(|n| values.len().is_multiple_of(*n) && self.sequence < *n);
         for count in counts.filter(|n| shape.len() == 1 || shape.first() == Some(n)) {
             let length = values.len() / count;
             let part = &values[self.sequence * length..][..length];
-            let form = Form::Sequence { index: self.sequence, count };
-            self.of_part(part, shape.get(1..).unwrap_or_default(), form, &mut near);
+            let form = TensorForm::Sequence { index: self.sequence, count };
+            self.find_in_part(part, shape.get(1..).unwrap_or_default(), form, &mut near);
         }
         near
     }
 
-    fn of_part(&self, values: &[f64], shape: &[usize], form: Form, near: &mut Vec<(Place, Form, f64)>) {
-        self.against(&self.whole, values, form, near);
-        if form == Form::Whole {
-            self.against(&self.rows, values, Form::Row, near);
-            self.against(&self.appended, values, Form::Appended, near);
+    fn find_in_part(
+        &self,
+        values: &[f64],
+        shape: &[usize],
+        form: TensorForm,
+        near: &mut Vec<(Place, TensorForm, f64)>,
+    ) {
+        self.compare_sorted(&self.whole, values, form, near);
+        if form == TensorForm::Whole {
+            self.compare_sorted(&self.rows, values, TensorForm::Row, near);
+            self.compare_sorted(&self.appended, values, TensorForm::Appended, near);
         }
         let Some(&to) = shape.last().filter(|_| shape.len() > 1) else { return };
         for &keys in self.keys.iter().filter(|&&keys| keys < to) {
             let cut: Vec<f64> = values.chunks_exact(to).flat_map(|row| &row[..keys]).copied().collect();
-            let padded = if form == Form::Whole { Form::Padded { to } } else { form };
+            let padded = if form == TensorForm::Whole { TensorForm::Padded { to } } else { form };
             let earlier = near.len();
-            self.against(&self.whole, &cut, padded, near);
+            self.compare_sorted(&self.whole, &cut, padded, near);
             let mut at = 0;
             near.retain(|(place, ..)| {
                 at += 1;
@@ -155,32 +161,32 @@ impl Prints {
         }
     }
 
-    fn against(
+    fn compare_sorted(
         &self,
-        prints: &BTreeMap<usize, Vec<(Place, Print)>>,
+        prints: &BTreeMap<usize, Vec<(Place, Fingerprint)>>,
         values: &[f64],
-        form: Form,
-        near: &mut Vec<(Place, Form, f64)>,
+        form: TensorForm,
+        near: &mut Vec<(Place, TensorForm, f64)>,
     ) {
         let Some(others) = prints.get(&values.len()) else { return };
-        let Some(own) = Print::of(values.to_vec()) else { return };
+        let Some(own) = Fingerprint::from_values(values.to_vec()) else { return };
         near.extend(others.iter().filter_map(|(place, print)| Some((*place, form, print.nmse(&own)?))));
     }
 }
 
 /// Taps that are in every one of several steps, joined as by an engine that appends to its files.
-fn appended(
+fn joined_steps(
     reference: &Dump,
     entries: &[&Entry],
     sizes: &BTreeSet<usize>,
-) -> Result<BTreeMap<usize, Vec<(Place, Print)>>, DumpError> {
+) -> Result<BTreeMap<usize, Vec<(Place, Fingerprint)>>, DumpError> {
     let steps = steps(reference).len();
     let mut taps: BTreeMap<Tap, Vec<&Entry>> = BTreeMap::new();
     entries
         .iter()
         .filter(|entry| are_all(&entry.rows))
         .for_each(|entry| taps.entry(entry.tap).or_default().push(entry));
-    let mut prints: BTreeMap<usize, Vec<(Place, Print)>> = BTreeMap::new();
+    let mut prints: BTreeMap<usize, Vec<(Place, Fingerprint)>> = BTreeMap::new();
     for (tap, of_tap) in taps.into_iter().filter(|(_, of_tap)| steps > 1 && of_tap.len() == steps) {
         let size = of_tap.iter().map(|entry| entry.shape.iter().product::<usize>()).sum();
         if !sizes.contains(&size) {
@@ -190,7 +196,10 @@ fn appended(
         for entry in of_tap {
             values.extend(reference.read(entry)?.values().to_f64());
         }
-        prints.entry(size).or_default().extend(Print::of(values).map(|print| (Place { step: 0, tap }, print)));
+        prints
+            .entry(size)
+            .or_default()
+            .extend(Fingerprint::from_values(values).map(|print| (Place { step: 0, tap }, print)));
     }
     Ok(prints)
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Site, Tap};
 
-use crate::propose::names::Evidence;
+use crate::propose::names::ProposalBasis;
 
 /// Common words for a site, found between other words; the longest match counts.
 const WORDS: [(Site, &str); 27] = [
@@ -131,7 +131,7 @@ pub(crate) fn guesses<'a>(
     families: &'a [Family],
     open: &BTreeMap<Tap, usize>,
     in_order: bool,
-) -> Vec<(&'a Family, Site, Evidence)> {
+) -> Vec<(&'a Family, Site, ProposalBasis)> {
     let sites: BTreeSet<Site> = open.keys().map(|tap| tap.site).collect();
     let fits = |family: &Family, site: Site| {
         family.members.iter().all(|(&layer, &size)| open.get(&Tap { layer, site }) == Some(&size))
@@ -158,22 +158,23 @@ pub(crate) fn guesses<'a>(
     for (_, family, site) in scored {
         if taken.insert(site) {
             named.insert(&family.template);
-            found.push((family, site, Evidence::Words));
+            found.push((family, site, ProposalBasis::Words));
         }
     }
     if in_order {
         // As many names as there are sites of that size, in the same order.
-        let left: Vec<&Family> = families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
+        let unnamed: Vec<&Family> =
+            families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
         let mut done: BTreeSet<&str> = BTreeSet::new();
-        for family in &left {
+        for family in &unnamed {
             let fitting: Vec<Site> = sites.iter().copied().filter(|s| !taken.contains(s) && fits(family, *s)).collect();
-            let alike: Vec<&&Family> = left
+            let similar: Vec<&&Family> = unnamed
                 .iter()
                 .filter(|other| other.members == family.members && fitting.iter().all(|s| fits(other, *s)))
                 .collect();
-            if fitting.len() == alike.len() && done.insert(&family.template) {
-                let at = alike.iter().position(|other| other.template == family.template);
-                found.extend(at.map(|at| (*family, fitting[at], Evidence::Order)));
+            if fitting.len() == similar.len() && done.insert(&family.template) {
+                let at = similar.iter().position(|other| other.template == family.template);
+                found.extend(at.map(|at| (*family, fitting[at], ProposalBasis::Order)));
             }
         }
     }
@@ -183,15 +184,15 @@ pub(crate) fn guesses<'a>(
 
 /// How well a name's words match a site: the length of the longest of the site's words in it; mere similarity to the site's own name counts little.
 pub(crate) fn score(template: &str, site: Site) -> usize {
-    let name = plain(template);
+    let name = normalised_name(template);
     let words = WORDS.iter().find(|(of, _)| *of == site).map_or("", |(_, words)| words);
-    let said =
+    let longest =
         words.split_whitespace().filter(|word| name.contains(&format!("_{word}_"))).map(|word| 2 * word.len()).max();
-    said.unwrap_or(usize::from(alike(&name, site.name()) > 0.7))
+    longest.unwrap_or(usize::from(similarity(&name, site.name()) > 0.7))
 }
 
 /// The similarity of two names: the share of letter pairs that they have in common.
-fn alike(one: &str, other: &str) -> f64 {
+fn similarity(one: &str, other: &str) -> f64 {
     let pairs = |text: &str| -> BTreeSet<(char, char)> {
         let letters: Vec<char> = text.chars().filter(|c| c.is_ascii_alphabetic()).collect();
         letters.windows(2).map(|pair| (pair[0], pair[1])).collect()
@@ -201,7 +202,7 @@ fn alike(one: &str, other: &str) -> f64 {
 }
 
 /// `_self_attn_q_proj_` of `layers.{N}.selfAttn/q_proj`: lower case, one separator, without the words that every name has.
-fn plain(template: &str) -> String {
+fn normalised_name(template: &str) -> String {
     let text = template.replace("{N+1}", "_").replace("{N}", "_");
     let mut out = String::from("_");
     let mut before = '_';

@@ -8,7 +8,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Names, Site, Tap, Tensor, split_st
 use serde::Serialize;
 
 use crate::graph::Place;
-use crate::propose::fingerprints::{Form, Prints, sorted_values};
+use crate::propose::fingerprints::{Fingerprints, TensorForm, sorted_values};
 use crate::propose::guess::{Family, families, guesses, score};
 use crate::tolerance::layout::{NAME_CLEARER, SORTED_EXACT, SORTED_ROOM};
 use crate::tolerance::{Extent, Profile, allowed_nmse};
@@ -22,13 +22,13 @@ pub struct Proposal {
     pub tap: String,
     /// Why.
     #[serde(flatten)]
-    pub evidence: Evidence,
+    pub evidence: ProposalBasis,
 }
 
 /// Why a name is proposed for a tap.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "by", rename_all = "lowercase")]
-pub enum Evidence {
+pub enum ProposalBasis {
     /// The same values, in any order.
     Content {
         /// NMSE between the sorted values: the worst of the matched tensors.
@@ -83,30 +83,30 @@ pub struct Naming {
 }
 
 /// A name's best tap.
-struct Match {
+struct NameMatch {
     /// Without the step at its end.
     name: String,
     /// Whether it had one: it then gives the step, which is the run's own.
     says_step: bool,
     place: Place,
-    form: Form,
+    form: TensorForm,
     nmse: f64,
-    next: Next,
+    next: SecondBest,
     /// A hash of its sorted values.
     values: u64,
 }
 
-impl Match {
-    /// The form and place that tensors of the same values share.
+impl NameMatch {
+    /// Whether the tensor holds one row, and the tap proposed for it: equal for tensors that can share one rule.
     fn claim(&self) -> (bool, Place) {
-        (self.form == Form::Row, self.place)
+        (self.form == TensorForm::Row, self.place)
     }
 
     /// The step that a rule has to add to the name; `None` where the name of a row may contain it elsewhere.
-    fn due(&self) -> Option<u32> {
+    fn step_to_add(&self) -> Option<u32> {
         match (self.says_step, self.form) {
             (true, _) => Some(0),
-            (false, Form::Row) => None,
+            (false, TensorForm::Row) => None,
             (false, _) => Some(self.place.step),
         }
     }
@@ -140,7 +140,7 @@ pub fn propose(
     let names: Vec<String> = unnamed(reference, candidate).cloned().collect();
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
     let sizes: BTreeSet<usize> = names.iter().filter_map(|name| candidate.unmapped_size(name)).collect();
-    let prints = Prints::of(reference, &free, sequence, &sizes)?;
+    let prints = Fingerprints::collect(reference, &free, sequence, &sizes)?;
     let own = own_values(candidate, &sizes)?;
     let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
     for (number, name) in names.iter().enumerate() {
@@ -157,12 +157,20 @@ pub fn propose(
         match best(&tensor, &prints, allowed) {
             Some((place, form, nmse, next)) => {
                 let (plain, step) = split_stored_name(name);
-                matches.push(Match { name: plain.to_owned(), says_step: step > 0, place, form, nmse, next, values });
+                matches.push(NameMatch {
+                    name: plain.to_owned(),
+                    says_step: step > 0,
+                    place,
+                    form,
+                    nmse,
+                    next,
+                    values,
+                });
             }
             None => rest.push((name.clone(), tensor.shape().iter().product::<usize>(), values)),
         }
     }
-    let Elected { matches, others, unclear } = elected(matches);
+    let ChosenNames { matches, others, unclear } = choose_names(matches);
     aliases.extend(others);
     let proposals = without_contradictions(rules(&matches, &names, of_model));
     let mut naming = Naming { proposals, aliases, notes: notes(&matches), ..Naming::default() };
@@ -177,7 +185,7 @@ pub fn propose(
     let (by_size, unknown) = by_size(&rest, &left);
     naming.proposals.extend(by_size);
     let unknown: BTreeSet<String> = unknown.into_iter().chain(open).collect();
-    let guessed = guessed(candidate, &unknown, &naming.proposals, &left, of_model);
+    let guessed = guess_rest(candidate, &unknown, &naming.proposals, &left, of_model);
     let table: Vec<Names> = guessed.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     naming.unknown = unknown.into_iter().filter(|name| !table.iter().any(|names| names.find(name).is_some())).collect();
     naming.proposals.extend(guessed);
@@ -198,19 +206,19 @@ fn own_values(candidate: &Dump, sizes: &BTreeSet<usize>) -> Result<BTreeMap<u64,
 
 /// The result of choosing among names with the values of one tap.
 #[derive(Default)]
-struct Elected {
+struct ChosenNames {
     /// One for each tap.
-    matches: Vec<Match>,
+    matches: Vec<NameMatch>,
     /// Other names with the same values.
     others: Vec<Alias>,
     /// Names for one tap with different values: which one is the tap is unknown.
-    unclear: Vec<Match>,
+    unclear: Vec<NameMatch>,
 }
 
 /// Of names with equal values (every graph has some, where nodes reshape or copy), chooses the one whose pattern most layers have, then the one that names
 /// the site.
-fn elected(matches: Vec<Match>) -> Elected {
-    let kinds = |m: &Match| -> Vec<(Site, String)> {
+fn choose_names(matches: Vec<NameMatch>) -> ChosenNames {
+    let kinds = |m: &NameMatch| -> Vec<(Site, String)> {
         let layer = m.place.tap.layer;
         let of_layer = layer.map_or_else(|| vec![m.name.clone()], |layer| templates(&m.name, layer));
         of_layer.into_iter().map(|template| (m.place.tap.site, template)).collect()
@@ -218,12 +226,12 @@ fn elected(matches: Vec<Match>) -> Elected {
     let mut common: BTreeMap<(Site, String), usize> = BTreeMap::new();
     matches.iter().flat_map(kinds).for_each(|kind| *common.entry(kind).or_default() += 1);
     let worth =
-        |m: &Match| kinds(m).iter().map(|kind| (common[kind], score(&kind.1, kind.0))).max().unwrap_or_default();
-    let mut claims: BTreeMap<(bool, Place), Vec<Match>> = BTreeMap::new();
+        |m: &NameMatch| kinds(m).iter().map(|kind| (common[kind], score(&kind.1, kind.0))).max().unwrap_or_default();
+    let mut claims: BTreeMap<(bool, Place), Vec<NameMatch>> = BTreeMap::new();
     for m in matches {
         claims.entry(m.claim()).or_default().push(m);
     }
-    let mut elected = Elected::default();
+    let mut elected = ChosenNames::default();
     for mut of_tap in claims.into_values() {
         if of_tap.iter().any(|m| m.values != of_tap[0].values) {
             elected.unclear.extend(of_tap);
@@ -239,7 +247,7 @@ fn elected(matches: Vec<Match>) -> Elected {
 }
 
 /// Guesses for the remaining names, among the taps without a proposal.
-fn guessed(
+fn guess_rest(
     candidate: &Dump,
     unknown: &BTreeSet<String>,
     proposals: &[Proposal],
@@ -257,7 +265,7 @@ fn guessed(
     let names: Vec<(String, usize)> = names.into_iter().filter(of_prefill).filter_map(sized).collect();
     let families = families(&names, layers);
     let guesses = guesses(&families, &open, in_order);
-    let proposal = |(family, site, evidence): (&Family, Site, Evidence)| Proposal {
+    let proposal = |(family, site, evidence): (&Family, Site, ProposalBasis)| Proposal {
         name: family.template.clone(),
         tap: Tap { layer: site.in_layer().then_some(0), site }.in_layers("{N}"),
         evidence,
@@ -270,14 +278,14 @@ fn without_copies(
     rest: Vec<(String, usize, u64)>,
     covered: &dyn Fn(&str) -> bool,
 ) -> (Vec<(String, usize)>, Vec<Alias>) {
-    let says = |name: &str| Site::ALL.iter().map(|site| score(split_stored_name(name).0, *site)).max();
+    let best_score = |name: &str| Site::ALL.iter().map(|site| score(split_stored_name(name).0, *site)).max();
     let mut of_values: BTreeMap<(usize, u64), Vec<String>> = BTreeMap::new();
     for (name, size, values) in rest {
         of_values.entry((size, values)).or_default().push(name);
     }
     let (mut left, mut aliases) = (Vec::new(), Vec::new());
     for ((size, _), mut names) in of_values {
-        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(says(name)), name.len(), name.clone()));
+        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(best_score(name)), name.len(), name.clone()));
         let first = names.remove(0);
         aliases
             .extend(names.into_iter().filter(|name| !covered(name)).map(|name| Alias { name, same_as: first.clone() }));
@@ -295,11 +303,15 @@ fn without_contradictions(proposals: Vec<Proposal>) -> Vec<Proposal> {
 }
 
 /// The second-best tap, and how near it is.
-type Next = Option<(Place, f64)>;
+type SecondBest = Option<(Place, f64)>;
 
 /// The tap whose sorted values match the tensor's in one of the forms, and the second best.
-fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Option<(Place, Form, f64, Next)> {
-    let mut near = prints.near(tensor);
+fn best(
+    tensor: &Tensor,
+    prints: &Fingerprints,
+    allowed: impl Fn(Tap) -> f64,
+) -> Option<(Place, TensorForm, f64, SecondBest)> {
+    let mut near = prints.add_nearest(tensor);
     // What another name of the reference holds as well is the vocabulary's tap.
     let is_open = |place: &Place| place.tap.is_open();
     near.sort_by(|a, b| {
@@ -313,18 +325,18 @@ fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Optio
 }
 
 /// Notes on tensors that were not read as they are.
-fn notes(matches: &[Match]) -> Vec<String> {
-    let forms: BTreeSet<Form> = matches.iter().map(|m| m.form).collect();
-    let told = forms.into_iter().filter_map(|form| match form {
-        Form::Sequence { index, count } => {
+fn notes(matches: &[NameMatch]) -> Vec<String> {
+    let forms: BTreeSet<TensorForm> = matches.iter().map(|m| m.form).collect();
+    let notes = forms.into_iter().filter_map(|form| match form {
+        TensorForm::Sequence { index, count } => {
             Some(format!("a batch of {count} sequences: the names are those of sequence {index} (--sequence)"))
         }
-        Form::Padded { to } => Some(format!("keys are padded to {to}")),
-        Form::Row => Some("a tensor for each token, counted from 0 ({S} in a name)".to_owned()),
-        Form::Appended => Some("a tensor for all steps of the reference, one behind the other".to_owned()),
-        Form::Whole => None,
+        TensorForm::Padded { to } => Some(format!("keys are padded to {to}")),
+        TensorForm::Row => Some("a tensor for each token, counted from 0 ({S} in a name)".to_owned()),
+        TensorForm::Appended => Some("a tensor for all steps of the reference, one behind the other".to_owned()),
+        TensorForm::Whole => None,
     });
-    told.collect()
+    notes.collect()
 }
 
 /// One rule as a table of names.
@@ -333,18 +345,18 @@ fn rule(name: &str, tap: &str) -> Option<Names> {
 }
 
 /// One rule for all layers where the matched names differ only in the layer's number; else one for each.
-fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
-    let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
+fn rules(matches: &[NameMatch], all: &[String], layers: u32) -> Vec<Proposal> {
+    let mut sites: BTreeMap<_, Vec<&NameMatch>> = BTreeMap::new();
     for m in matches {
-        sites.entry((m.due(), m.place.tap.site)).or_default().push(m);
+        sites.entry((m.step_to_add(), m.place.tap.site)).or_default().push(m);
     }
     let mut proposals = Vec::new();
     for ((step, site), of_site) in &sites {
         let Some(step) = step else {
-            proposals.extend(of_rows(of_site, all));
+            proposals.extend(rule_of_rows(of_site, all));
             continue;
         };
-        let of_match = |m: &&Match| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
+        let of_match = |m: &&NameMatch| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
         let fits = |t: &String| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer);
         let mut fitting: Vec<String> = of_site.iter().flat_map(of_match).filter(fits).collect();
         // Of several numbers in a name, the one that counts the layers; else the last.
@@ -356,7 +368,7 @@ fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
         let template = fitting.into_iter().max_by_key(|t| through(t));
         let bearers = |is: &dyn Fn(&str) -> bool| all.iter().filter(|name| is(split_stored_name(name).0)).count();
         let Some(name) = template else {
-            let mut alone: BTreeMap<(&str, Tap), Vec<&Match>> = BTreeMap::new();
+            let mut alone: BTreeMap<(&str, Tap), Vec<&NameMatch>> = BTreeMap::new();
             of_site.iter().for_each(|m| alone.entry((&m.name, m.place.tap)).or_default().push(m));
             proposals.extend(alone.into_iter().map(|((name, tap), of_name)| {
                 let tap = stored_name(&tap.to_string(), *step);
@@ -372,7 +384,7 @@ fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
 }
 
 /// The rule of a tap with one tensor per row, with the token's number in its name, or behind it.
-fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
+fn rule_of_rows(matches: &[&NameMatch], all: &[String]) -> Option<Proposal> {
     let first = matches.first()?;
     let tap = first.place.tap.in_layers("{N}");
     let fits = |name: &&String| {
@@ -398,11 +410,11 @@ fn with_step(name: &str, step: u32) -> Vec<String> {
     }
 }
 
-fn proposal(name: String, tap: String, matches: &[&Match], bearers: usize) -> Proposal {
+fn proposal(name: String, tap: String, matches: &[&NameMatch], bearers: usize) -> Proposal {
     let worst = matches.iter().map(|m| m.nmse).fold(0.0, f64::max);
     let next = matches.iter().filter_map(|m| m.next).min_by(|a, b| a.1.total_cmp(&b.1));
     let next = next.map(|(place, nmse)| NextTap { tap: place.to_string(), nmse });
-    Proposal { name, tap, evidence: Evidence::Content { nmse: worst, next, matched: matches.len(), of: bearers } }
+    Proposal { name, tap, evidence: ProposalBasis::Content { nmse: worst, next, matched: matches.len(), of: bearers } }
 }
 
 /// The name with one of its numbers replaced by the layer: the last number first, counted from 0 before counted from 1.
@@ -448,7 +460,7 @@ fn by_size(names: &[(String, usize)], taps: &[&Entry]) -> (Vec<Proposal>, Vec<St
             (Some(one), None) if alone => proposals.push(Proposal {
                 name: name.clone(),
                 tap: stored_name(&one.tap.to_string(), one.step),
-                evidence: Evidence::Size { elements: *elements },
+                evidence: ProposalBasis::Size { elements: *elements },
             }),
             _ => unknown.push(name.clone()),
         }
@@ -464,7 +476,8 @@ mod tests {
     fn the_number_that_counts_through_the_layers_is_the_layers() {
         let place = Place { step: 0, tap: "layers.0.q".parse().unwrap() };
         let name = "layers.0/MatMul_output_0".to_owned();
-        let found = Match { name, says_step: false, place, form: Form::Whole, nmse: 0.0, next: None, values: 0 };
+        let found =
+            NameMatch { name, says_step: false, place, form: TensorForm::Whole, nmse: 0.0, next: None, values: 0 };
         let all = ["layers.0/MatMul_output_0", "layers.1/MatMul_output_0"].map(str::to_owned);
         let proposals = rules(&[found], &all, 2);
         assert_eq!(proposals.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["layers.{N}/MatMul_output_0"]);

@@ -37,7 +37,7 @@ pub struct Anatomy {
 
 impl Anatomy {
     /// Adds a change at index `at`, if the wrong numbers carry enough evidence to claim it; `nmse` is their error.
-    pub(crate) fn take_up(&mut self, at: usize, undone: Transform, nmse: f64) {
+    pub(crate) fn add_change(&mut self, at: usize, undone: Transform, nmse: f64) {
         if self.account(&undone, nmse).is_none_or(|account| account.is_paid()) {
             self.explained_by.insert(at, undone);
         }
@@ -183,7 +183,7 @@ impl Sums {
     }
 }
 
-struct Tally {
+struct GroupSums {
     whole: Sums,
     positions: Vec<Sums>,
     heads: Vec<Sums>,
@@ -197,7 +197,7 @@ struct Tally {
     zero_from: usize,
 }
 
-impl Tally {
+impl GroupSums {
     /// For each index of the last axis (within a head, where there are heads): its share of the whole error, and its NMSE.
     fn by_channel(&self) -> (Vec<f64>, Vec<f64>) {
         let mut sums = vec![Squares::default(); self.width];
@@ -209,11 +209,11 @@ impl Tally {
     }
 }
 
-fn tally(pair: &Pair<'_>) -> Tally {
+fn tally(pair: &Pair<'_>) -> GroupSums {
     let (positions, row) = pair.rows();
     let shape = pair.shape();
     let heads = pair.heads().unwrap_or(0);
-    let mut sums = Tally {
+    let mut sums = GroupSums {
         finite: true,
         whole: Sums::default(),
         positions: vec![Sums::default(); positions],
@@ -257,7 +257,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let nmse = sums.whole.nmse();
     let mut explained_by: Vec<Transform> = in_place(pair, &sums, factor)
         .into_iter()
-        .chain(moved(pair))
+        .chain(moving_changes(pair))
         .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * nmse)
         // No change of this kind explains values that are not finite.
         .filter(|_| sums.finite)
@@ -282,7 +282,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         }
     }
     for undone in explained_by {
-        anatomy.take_up(anatomy.explained_by.len(), undone, nmse);
+        anatomy.add_change(anatomy.explained_by.len(), undone, nmse);
     }
     anatomy
 }
@@ -301,7 +301,7 @@ fn rank(change: &Change) -> usize {
 }
 
 /// Changes that leave every element in its place.
-fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Transform> {
+fn in_place(pair: &Pair<'_>, sums: &GroupSums, factor: Option<(f64, f64)>) -> Vec<Transform> {
     let mut found = Vec::new();
     let mut add = |change, residual_nmse: f64| found.push(Transform { change, residual_nmse });
     let (positions, row) = pair.rows();
@@ -335,7 +335,7 @@ fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Tr
 }
 
 /// Changes that move elements.
-fn moved(pair: &Pair<'_>) -> Vec<Transform> {
+fn moving_changes(pair: &Pair<'_>) -> Vec<Transform> {
     let stride = (pair.len() / SAMPLE).max(1);
     let mut found = Vec::new();
     let mut attempt = |change, reading: &Pair<'_>| {
@@ -451,6 +451,6 @@ pub(crate) fn in_words(errors: &[RankError]) -> Option<String> {
     if wrong.is_empty() {
         return None;
     }
-    let said: Vec<String> = wrong.into_iter().chain(right).map(RankError::to_string).collect();
-    Some(said.join("; "))
+    let texts: Vec<String> = wrong.into_iter().chain(right).map(RankError::to_string).collect();
+    Some(texts.join("; "))
 }

@@ -17,24 +17,24 @@ const MAP: usize = 24;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TapDetail {
     /// By token position.
-    pub positions: Bars,
+    pub positions: GroupErrors,
     /// The first and the last token position of each group of `positions`.
     pub tokens: Vec<[usize; 2]>,
     /// By head, where it has heads.
-    pub heads: Bars,
+    pub heads: GroupErrors,
     /// By index of the last axis: channel, or key of scores.
-    pub channels: Bars,
+    pub channels: GroupErrors,
     /// The values that are furthest apart, the worst first; before all others, those that are finite on one side only.
-    pub worst: Vec<Apart>,
+    pub worst: Vec<ValuePair>,
     /// How large the differences are.
-    pub spread: Spread,
+    pub spread: DifferenceHistogram,
     /// For probabilities, those of the head that is furthest off.
-    pub maps: Option<Maps>,
+    pub maps: Option<ProbabilityMaps>,
 }
 
 /// NMSE of groups of neighbours, relative to their own energy; infinite where that is zero or a value is not finite.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bars {
+pub struct GroupErrors {
     /// How many are in each group; the last may hold fewer.
     pub each: usize,
     /// How many are in all groups together.
@@ -45,7 +45,7 @@ pub struct Bars {
 
 /// A value of both sides.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Apart {
+pub struct ValuePair {
     /// Its index along every axis of what was compared.
     pub index: Vec<usize>,
     /// The reference's.
@@ -56,7 +56,7 @@ pub struct Apart {
 
 /// A histogram of the sizes of differences.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spread {
+pub struct DifferenceHistogram {
     /// Values that are equal.
     pub equal: usize,
     /// Differences that are not finite.
@@ -69,7 +69,7 @@ pub struct Spread {
 
 /// The probabilities of one head on both sides, neighbours averaged where there are many.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Maps {
+pub struct ProbabilityMaps {
     /// The head.
     pub head: usize,
     /// Rows (queries) and columns (keys) of each map.
@@ -84,17 +84,17 @@ pub struct Maps {
     pub candidate: Vec<f64>,
 }
 
-impl Bars {
-    fn of(sums: &[Squares]) -> Bars {
+impl GroupErrors {
+    fn group(sums: &[Squares]) -> GroupErrors {
         let each = sums.len().div_ceil(BARS).max(1);
         let nmse = sums.chunks(each).map(|group| group.iter().fold(Squares::default(), |a, b| a + *b).relative());
-        Bars { each, count: sums.len(), nmse: nmse.collect() }
+        GroupErrors { each, count: sums.len(), nmse: nmse.collect() }
     }
 }
 
 impl TapDetail {
     /// The detail of two paired tensors. Scores masked on both sides are left out.
-    pub fn of(pair: &Pair<'_>) -> TapDetail {
+    pub fn measure(pair: &Pair<'_>) -> TapDetail {
         if pair.is_empty() {
             return TapDetail::default();
         }
@@ -104,7 +104,7 @@ impl TapDetail {
         let mut by_position = vec![Squares::default(); positions];
         let mut by_head = vec![Squares::default(); heads];
         let mut by_channel = vec![Squares::default(); width];
-        let (mut worst, mut spread) = (Furthest::default(), Powers::default());
+        let (mut worst, mut spread) = (LargestDifferences::default(), PowerCounts::default());
         // A run belongs to one position and one head; all runs have the same length.
         let of_head = if heads == 0 { row } else { run_of_head(pair, heads, row) };
         let run = width.min(row).min(of_head).max(1);
@@ -117,13 +117,13 @@ impl TapDetail {
                 if pair.is_masked(r, c) {
                     continue;
                 }
-                let apart = if r == c { 0.0 } else { (c - r).abs() };
-                spread.add(apart);
+                let difference = if r == c { 0.0 } else { (c - r).abs() };
+                spread.add(difference);
                 // Equal infinities have no distance.
-                if apart == 0.0 && r.is_infinite() {
+                if difference == 0.0 && r.is_infinite() {
                     continue;
                 }
-                worst.add(from + j, apart);
+                worst.add(from + j, difference);
                 sum.add(r, c);
                 channel.add(r, c);
             }
@@ -141,9 +141,11 @@ impl TapDetail {
             }
             at
         };
-        let value = |i: usize| Apart { index: index(i), reference: pair.reference(i), candidate: pair.candidate(i) };
-        let [positions, heads, channels] = [by_position, by_head, by_channel].map(|sums| Bars::of(&sums));
-        let maps = (pair.site() == Site::Probs && pair.shape().len() == 3).then(|| Maps::of(pair, &heads));
+        let value =
+            |i: usize| ValuePair { index: index(i), reference: pair.reference(i), candidate: pair.candidate(i) };
+        let [positions, heads, channels] = [by_position, by_head, by_channel].map(|sums| GroupErrors::group(&sums));
+        let maps =
+            (pair.site() == Site::Probs && pair.shape().len() == 3).then(|| ProbabilityMaps::worst_head(pair, &heads));
         let worst = worst.0.into_iter().map(|(i, _)| value(i)).collect();
         let rows = pair.rows().0;
         let ends = |first: usize| [first, (first + positions.each).min(rows) - 1].map(|row| pair.token_position(row));
@@ -156,8 +158,11 @@ impl TapDetail {
         if !pair.site().is_open() || pair.rows().0 > 1 || pair.shape() == shape {
             return self;
         }
-        let own = |apart: Apart| Apart { index: unravel(apart.index.last().copied().unwrap_or(0), shape), ..apart };
-        TapDetail { worst: self.worst.into_iter().map(own).collect(), channels: Bars::default(), ..self }
+        let own = |values: ValuePair| ValuePair {
+            index: unravel(values.index.last().copied().unwrap_or(0), shape),
+            ..values
+        };
+        TapDetail { worst: self.worst.into_iter().map(own).collect(), channels: GroupErrors::default(), ..self }
     }
 }
 
@@ -166,8 +171,8 @@ fn run_of_head(pair: &Pair<'_>, heads: usize, row: usize) -> usize {
     if pair.site().position_axis() == 1 { pair.len() / heads } else { row / heads }
 }
 
-impl Maps {
-    fn of(pair: &Pair<'_>, heads: &Bars) -> Maps {
+impl ProbabilityMaps {
+    fn worst_head(pair: &Pair<'_>, heads: &GroupErrors) -> ProbabilityMaps {
         let &[_, queries, keys] = pair.shape() else { unreachable!("asked of three axes") };
         let worst = (0..heads.nmse.len()).max_by(|&a, &b| heads.nmse[a].total_cmp(&heads.nmse[b]));
         // The first of the heads that share a bar.
@@ -188,18 +193,18 @@ impl Maps {
         };
         let (reference, candidate) = (mean(&|i| pair.reference(i)), mean(&|i| pair.candidate(i)));
         let tokens = (0..queries).step_by(each[0]).map(|row| pair.token_position(row)).collect();
-        Maps { head, size, each, tokens, reference, candidate }
+        ProbabilityMaps { head, size, each, tokens, reference, candidate }
     }
 }
 
 /// The largest differences so far, the largest first; of equal ones, the first seen first.
 #[derive(Default)]
-struct Furthest(Vec<(usize, f64)>);
+struct LargestDifferences(Vec<(usize, f64)>);
 
-impl Furthest {
-    fn add(&mut self, index: usize, apart: f64) {
+impl LargestDifferences {
+    fn add(&mut self, index: usize, difference: f64) {
         // A value that is not finite is above all that are.
-        let apart = if apart.is_nan() { f64::INFINITY } else { apart };
+        let apart = if difference.is_nan() { f64::INFINITY } else { difference };
         let least = self.0.last().map_or(0.0, |(_, least)| *least);
         if apart == 0.0 || self.0.len() == WORST && apart <= least {
             return;
@@ -211,7 +216,7 @@ impl Furthest {
 }
 
 /// Counts by power of two, for every exponent that an f64 has.
-struct Powers {
+struct PowerCounts {
     equal: usize,
     not_finite: usize,
     counts: Vec<usize>,
@@ -221,30 +226,30 @@ struct Powers {
 const EXPONENTS: usize = 2048;
 const OF_ONE: i32 = 1023;
 
-impl Default for Powers {
-    fn default() -> Powers {
-        Powers { equal: 0, not_finite: 0, counts: vec![0; EXPONENTS] }
+impl Default for PowerCounts {
+    fn default() -> PowerCounts {
+        PowerCounts { equal: 0, not_finite: 0, counts: vec![0; EXPONENTS] }
     }
 }
 
-impl Powers {
-    fn add(&mut self, apart: f64) {
-        match apart {
+impl PowerCounts {
+    fn add(&mut self, difference: f64) {
+        match difference {
             0.0 => self.equal += 1,
-            _ if !apart.is_finite() => self.not_finite += 1,
-            _ => self.counts[(apart.to_bits() >> 52) as usize] += 1,
+            _ if !difference.is_finite() => self.not_finite += 1,
+            _ => self.counts[(difference.to_bits() >> 52) as usize] += 1,
         }
     }
 }
 
-impl From<Powers> for Spread {
-    fn from(powers: Powers) -> Spread {
-        let Powers { equal, not_finite, counts } = powers;
+impl From<PowerCounts> for DifferenceHistogram {
+    fn from(powers: PowerCounts) -> DifferenceHistogram {
+        let PowerCounts { equal, not_finite, counts } = powers;
         let first = counts.iter().position(|&n| n > 0);
         let last = counts.iter().rposition(|&n| n > 0);
         let (Some(first), Some(last)) = (first, last) else {
-            return Spread { equal, not_finite, ..Spread::default() };
+            return DifferenceHistogram { equal, not_finite, ..DifferenceHistogram::default() };
         };
-        Spread { equal, not_finite, from: first as i32 - OF_ONE, counts: counts[first..=last].to_vec() }
+        DifferenceHistogram { equal, not_finite, from: first as i32 - OF_ONE, counts: counts[first..=last].to_vec() }
     }
 }

@@ -117,7 +117,7 @@ pub struct LogEntry {
 
 impl LogEntry {
     /// Whether another stage decided the same.
-    pub(crate) fn says_as(&self, other: &LogEntry) -> bool {
+    pub(crate) fn has_same_decision(&self, other: &LogEntry) -> bool {
         let numbers = |entry: &LogEntry| (entry.to, entry.nmse, entry.allowed);
         numbers(self) == numbers(other) && self.reason == other.reason
     }

@@ -216,7 +216,7 @@ pub struct KnownPart {
 }
 
 impl KnownPart {
-    pub(crate) fn of(elements: Arc<[usize]>, total: usize, part: &Partial) -> KnownPart {
+    pub(crate) fn new(elements: Arc<[usize]>, total: usize, part: &Partial) -> KnownPart {
         KnownPart { elements, total, precision: part.precision() }
     }
 

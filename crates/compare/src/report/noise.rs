@@ -7,7 +7,7 @@ use firstdiff_trace::Site;
 use crate::graph::Place;
 use crate::report::{Report, TapReport};
 use crate::tolerance::context::{FEW_NOISE_ROWS, NOISE_OF_FEW_ROWS, NOISE_ROW_ROOM};
-use crate::tolerance::judge::DROWNED;
+use crate::tolerance::judge::SECOND_RUN_LIMIT;
 
 /// The distance of a second right run from the reference.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,8 +40,8 @@ impl TapNoise {
     }
 
     /// Whether the second run is too far off to serve as a measure, or NaN.
-    pub fn is_drowned(self) -> bool {
-        self.nmse.is_nan() || self.nmse > DROWNED
+    pub fn is_too_far(self) -> bool {
+        self.nmse.is_nan() || self.nmse > SECOND_RUN_LIMIT
     }
 }
 
@@ -53,7 +53,7 @@ fn rows(tap: &TapReport) -> usize {
 impl Noise {
     /// The distances by the comparison of the second run with the reference, for the places that `both` recorded. A tap that is equal bit for bit shows
     /// nothing about another arithmetic.
-    pub fn of(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
+    pub fn measure(report: &Report, both_recorded: impl Fn(Place) -> bool) -> Noise {
         let of_tap = |tap: &TapReport| {
             // A tap that both recorded but that could not be compared counts as infinitely far off.
             let nmse = tap.size().unwrap_or(f64::INFINITY);
@@ -61,7 +61,7 @@ impl Noise {
             let worst_position = tap.worst_position.unwrap_or(f64::INFINITY);
             (nmse != 0.0).then_some((tap.place, TapNoise { nmse, worst_position, factor, has_structure: false }))
         };
-        let both = |tap: &&TapReport| both(tap.place);
+        let both = |tap: &&TapReport| both_recorded(tap.place);
         let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
         // One or two rows may be nearer by chance than the same tap usually is.
         let few = report.taps.iter().filter(|tap| rows(tap) < FEW_NOISE_ROWS && noise.taps.contains_key(&tap.place));
@@ -89,7 +89,7 @@ impl Noise {
     }
 
     /// The distance at a place, where it is known and not 0.
-    pub fn at(&self, place: Place) -> Option<TapNoise> {
+    pub fn distance_at(&self, place: Place) -> Option<TapNoise> {
         self.taps.get(&place).copied()
     }
 

@@ -8,7 +8,7 @@ use crate::judge::tensor::Difference;
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::run::side::Side;
-use crate::run::steps::Unwitnessed;
+use crate::run::steps::UnknownPositions;
 use crate::words::{number, tokens_in_words};
 
 /// What is known of the candidate's choice of experts where it may differ from the reference's.
@@ -79,7 +79,7 @@ pub enum Reason {
     /// Every rotation is right at position 0, and no other position is known.
     RotationAtZero,
     /// Nothing shows that both sides hold the same token positions.
-    Unwitnessed(Unwitnessed),
+    Unwitnessed(UnknownPositions),
     /// Nothing in a decode step agrees, and it is unknown whether both were fed the same token there.
     Continuation,
     /// A dump itself puts its values in doubt.
@@ -105,7 +105,7 @@ pub enum Reason {
         /// The ranks that were read.
         ranks: Vec<String>,
         /// How that is known.
-        by: Missing,
+        by: RankShortfall,
     },
     /// It is in the dump of one rank only, and may be that rank's summand.
     MayBeSummand {
@@ -137,7 +137,7 @@ pub enum Reason {
 
 /// How it is known that a rank's dump is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum RankShortfall {
     /// The pieces of the tap do not cover the reference's extent along an axis.
     Extent {
         /// The axis.
@@ -232,11 +232,11 @@ impl fmt::Display for Reason {
                     ranks => format!("the dumps of {} ranks were joined", ranks.len()),
                 };
                 match by {
-                    Missing::Extent { axis, held, due } => write!(
+                    RankShortfall::Extent { axis, held, due } => write!(
                         f,
                         "{joined}, which hold {held} of the {due} along axis {axis}: is a rank's dump missing?"
                     ),
-                    Missing::Summand(by) => {
+                    RankShortfall::Summand(by) => {
                         write!(f, "a sum over ranks: {joined}, and by {by} a rank's dump is missing")
                     }
                 }

@@ -4,22 +4,22 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use crate::rules::Changes;
-use crate::taps::context::Judged;
+use crate::taps::context::TapJudgement;
 
 /// All taps, with the changes of one rule so far.
-pub(super) struct Draft {
-    taps: Vec<Judged>,
+pub(super) struct RuleDraft {
+    taps: Vec<TapJudgement>,
     changed: BTreeSet<usize>,
 }
 
-impl Draft {
+impl RuleDraft {
     /// No changes yet.
-    pub(super) fn of(taps: &[Judged]) -> Draft {
-        Draft { taps: taps.to_vec(), changed: BTreeSet::new() }
+    pub(super) fn new(taps: &[TapJudgement]) -> RuleDraft {
+        RuleDraft { taps: taps.to_vec(), changed: BTreeSet::new() }
     }
 
     /// Replaces the judgement of one tap.
-    pub(super) fn set(&mut self, index: usize, judged: Judged) {
+    pub(super) fn set(&mut self, index: usize, judged: TapJudgement) {
         self.taps[index] = judged;
         self.changed.insert(index);
     }
@@ -31,10 +31,10 @@ impl Draft {
     }
 }
 
-impl Deref for Draft {
-    type Target = [Judged];
+impl Deref for RuleDraft {
+    type Target = [TapJudgement];
 
-    fn deref(&self) -> &[Judged] {
+    fn deref(&self) -> &[TapJudgement] {
         &self.taps
     }
 }

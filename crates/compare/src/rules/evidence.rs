@@ -8,70 +8,74 @@ use crate::layout::convention::LayoutConvention;
 use crate::layout::pair::Pair;
 use crate::layout::rotation::Heads;
 use crate::layout::types::Layout;
-use crate::layout::{Claim, Evidence, Resolved, Witness};
+use crate::layout::{Claim, LayoutEvidence, ResolvedClaims, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
 
 /// The reference's values, with every tap judged against them.
-pub(super) struct Reference<'r, 'a> {
-    run: &'r Run<'a>,
-    found: &'r [Judged],
+pub(super) struct ReferenceWitness<'r, 'a> {
+    context: &'r ComparisonContext<'a>,
+    taps: &'r [TapJudgement],
     /// The layout in which each tap agrees.
     agreeing: Vec<Option<Layout>>,
 }
 
-impl<'r, 'a> Reference<'r, 'a> {
-    pub(super) fn new(run: &'r Run<'a>, found: &'r [Judged]) -> Reference<'r, 'a> {
-        Reference { run, found, agreeing: found.iter().map(|here| agreeing_layout(here).cloned()).collect() }
+impl<'r, 'a> ReferenceWitness<'r, 'a> {
+    pub(super) fn new(context: &'r ComparisonContext<'a>, taps: &'r [TapJudgement]) -> ReferenceWitness<'r, 'a> {
+        ReferenceWitness { context, taps, agreeing: taps.iter().map(|here| agreeing_layout(here).cloned()).collect() }
     }
 }
 
-impl Witness for Reference<'_, '_> {
+impl Witness for ReferenceWitness<'_, '_> {
     type Error = DumpError;
 
     // An operation that differs may have a mistake of its own.
     const IS_OUTWEIGHED: bool = true;
 
-    fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<Evidence, DumpError> {
-        let Some(index) = self.index(claim.place) else { return Ok(Evidence::None) };
+    fn evidence(&mut self, claim: &Claim, resolved: &ResolvedClaims) -> Result<LayoutEvidence, DumpError> {
+        let Some(index) = self.index(claim.place) else { return Ok(LayoutEvidence::None) };
         let own = claim.convention();
         if claim.layout.rows().is_some() {
-            let rows = self.of_rows(claim, index, resolved)?;
-            if rows != Evidence::For || own.is_of_rows_alone() {
+            let rows = self.row_evidence(claim, index, resolved)?;
+            if rows != LayoutEvidence::For || own.is_of_rows_alone() {
                 return Ok(rows);
             }
         }
         let others = |(i, other): (usize, &Option<Layout>)| Some((i, self.convention(i, other.as_ref()?)));
         let mut others = self.agreeing.iter().enumerate().filter(|(i, _)| *i != index).filter_map(others);
         let contradicted = others.clone().any(|(_, other)| other.speaks_against(&own));
-        if others.any(|(i, other)| resolved.stands(self.place(i)) && other.shows_the_same(&own)) {
-            return Ok(Evidence::For);
+        if others.any(|(i, other)| resolved.agreement_holds(self.place(i)) && other.shows_the_same(&own)) {
+            return Ok(LayoutEvidence::For);
         }
         let after = self.readers(index);
         let declared = self.says_its_shape(index);
         // Memory in the reference's own order needs no confirmation unless something contradicts it; with heads, it does where it has readers.
         let plain = own.is_of_the_shape_alone() && !contradicted && (after.is_empty() || !own.is_of_heads());
-        let nothing = if plain { Evidence::For } else { Evidence::None };
+        let nothing = if plain { LayoutEvidence::For } else { LayoutEvidence::None };
         if after.is_empty() {
-            return Ok(if contradicted || declared { Evidence::Against } else { nothing });
+            return Ok(if contradicted || declared { LayoutEvidence::Against } else { nothing });
         }
-        let (mut evidence, mut works_as_it_stands) = (Evidence::None, false);
+        let (mut evidence, mut works_as_it_stands) = (LayoutEvidence::None, false);
         for &i in &after {
-            let reads_it = self.run.graph.reads(i).contains(&index);
+            let reads_it = self.context.graph.reads(i).contains(&index);
             evidence = evidence.max(match &self.agreeing[i] {
                 Some(theirs) if reads_it => resolved.of_reader(claim, self.place(i), theirs),
-                Some(_) => Evidence::For,
+                Some(_) => LayoutEvidence::For,
                 // The order that the shape shows is accepted.
-                None if self.reads_what_is_wrong(i, index) && own.is_shown() => Evidence::For,
-                None if self.reads_what_is_wrong(i, index) => Evidence::None,
-                None if !reads_it && !declared => Evidence::None,
+                None if self.reads_what_is_wrong(i, index) && own.is_shown() => LayoutEvidence::For,
+                None if self.reads_what_is_wrong(i, index) => LayoutEvidence::None,
+                None if !reads_it && !declared => LayoutEvidence::None,
                 None if is_rotated(self.site(i)) => {
                     let (in_layout, as_it_stands) = self.rotates(index, i, &claim.layout)?;
                     works_as_it_stands |= as_it_stands;
                     // What is rotated in neither order, or in both, has a mistake of its own; but no convention of the dump's is against it.
-                    if in_layout && !(as_it_stands && contradicted) { Evidence::For } else { Evidence::Against }
+                    if in_layout && !(as_it_stands && contradicted) {
+                        LayoutEvidence::For
+                    } else {
+                        LayoutEvidence::Against
+                    }
                 }
                 None => self.off_but_nearer(i, &own)?,
             });
@@ -82,16 +86,16 @@ impl Witness for Reference<'_, '_> {
         // Rows are looked up whole: no mistake changes the order of an embedding's axes.
         let looked_up = self.site(index) == Site::H0;
         Ok(match evidence {
-            Evidence::For => Evidence::For,
-            Evidence::Against if misplaced && !looked_up => Evidence::Against,
+            LayoutEvidence::For => LayoutEvidence::For,
+            LayoutEvidence::Against if misplaced && !looked_up => LayoutEvidence::Against,
             _ => nothing,
         })
     }
 }
 
-impl Reference<'_, '_> {
+impl ReferenceWitness<'_, '_> {
     fn place(&self, index: usize) -> Place {
-        self.run.graph.places()[index]
+        self.context.graph.places()[index]
     }
 
     fn site(&self, index: usize) -> Site {
@@ -99,61 +103,68 @@ impl Reference<'_, '_> {
     }
 
     fn index(&self, place: Place) -> Option<usize> {
-        self.run.graph.places().iter().position(|p| *p == place)
+        self.context.graph.places().iter().position(|p| *p == place)
     }
 
     fn convention(&self, index: usize, layout: &Layout) -> LayoutConvention {
-        LayoutConvention::of(self.site(index), layout)
+        LayoutConvention::new(self.site(index), layout)
     }
 
     fn is_compared(&self, index: usize) -> bool {
-        self.agreeing[index].is_some() || self.found[index].is_compared()
+        self.agreeing[index].is_some() || self.taps[index].is_compared()
     }
 
     /// The nearest compared taps after one.
     fn readers(&self, index: usize) -> Vec<usize> {
-        self.run.graph.nearest_after(index, |i| self.is_compared(i)).0
+        self.context.graph.nearest_after(index, |i| self.is_compared(i)).0
     }
 
     /// Whether a tap is still compared once its claim is decided.
-    fn stays_compared(&self, index: usize, resolved: &Resolved) -> bool {
+    fn remains_compared(&self, index: usize, resolved: &ResolvedClaims) -> bool {
         match resolved.evidence(self.place(index)) {
-            Some(Evidence::None) => false,
-            Some(Evidence::Against) => as_it_stands(&self.found[index]).is_compared(),
-            Some(Evidence::For) | None => self.found[index].is_compared(),
+            Some(LayoutEvidence::None) => false,
+            Some(LayoutEvidence::Against) => as_it_stands(&self.taps[index]).is_compared(),
+            Some(LayoutEvidence::For) | None => self.taps[index].is_compared(),
         }
     }
 
     /// The evidence for or against the dump's own RoPE order of the rows of Q or K.
-    fn of_rows(&self, claim: &Claim, index: usize, resolved: &Resolved) -> Result<Evidence, DumpError> {
+    fn row_evidence(
+        &self,
+        claim: &Claim,
+        index: usize,
+        resolved: &ResolvedClaims,
+    ) -> Result<LayoutEvidence, DumpError> {
         let rows = claim.layout.rows();
-        if self.run.declared() == rows {
-            return Ok(Evidence::For);
+        if self.context.declared() == rows {
+            return Ok(LayoutEvidence::For);
         }
-        let told = self.orders_are_told();
+        let orders_are_declared = self.orders_are_told();
         let same = |i: usize| self.agreeing[i].as_ref().is_some_and(|theirs| theirs.rows() == rows);
-        let partner = self.partner(index).filter(|&i| self.agreeing[i].is_some() && self.stays_compared(i, resolved));
+        let partner = self.partner(index).filter(|&i| self.agreeing[i].is_some() && self.remains_compared(i, resolved));
         let rotated = is_rotated(self.site(index));
         if let (true, Some(partner)) = (rotated, partner) {
             // Rotated Q and K both in the other order have the same products: the order is the dump's own.
-            return Ok(if same(partner) { Evidence::For } else { Evidence::Against });
+            return Ok(if same(partner) { LayoutEvidence::For } else { LayoutEvidence::Against });
         }
         // In that order before the rotation and after it: it was rotated in that order.
-        let was_so = rotated && !told && self.run.graph.reads(index).iter().any(|&i| same(i));
-        let mut evidence = if was_so { Evidence::For } else { Evidence::None };
+        let was_so = rotated && !orders_are_declared && self.context.graph.reads(index).iter().any(|&i| same(i));
+        let mut evidence = if was_so { LayoutEvidence::For } else { LayoutEvidence::None };
         for i in self.readers(index) {
-            let rotates = is_rotated(self.site(i)) && self.run.graph.reads(i).contains(&index);
+            let rotates = is_rotated(self.site(i)) && self.context.graph.reads(i).contains(&index);
             evidence = evidence.max(match &self.agreeing[i] {
-                Some(_) if !self.site(i).has_rope_rows() || same(i) => Evidence::For,
-                Some(_) => Evidence::Against,
+                Some(_) if !self.site(i).has_rope_rows() || same(i) => LayoutEvidence::For,
+                Some(_) => LayoutEvidence::Against,
                 // Rotated in the pairs of the reference's order: the mistake may be here or in the next tap. Where the dumps declare their orders, it is
                 // here.
-                None if rotates && !told && self.rotates(index, i, &claim.layout)? == (true, false) => Evidence::For,
-                None => Evidence::None,
+                None if rotates && !orders_are_declared && self.rotates(index, i, &claim.layout)? == (true, false) => {
+                    LayoutEvidence::For
+                }
+                None => LayoutEvidence::None,
             });
         }
-        let alone = told || partner.is_some_and(|i| !same(i));
-        Ok(if evidence == Evidence::None && alone { Evidence::Against } else { evidence })
+        let alone = orders_are_declared || partner.is_some_and(|i| !same(i));
+        Ok(if evidence == LayoutEvidence::None && alone { LayoutEvidence::Against } else { evidence })
     }
 
     /// The tap of K where this is Q's, and the reverse.
@@ -174,13 +185,16 @@ impl Reference<'_, '_> {
     /// Whether what `reader` computes from `index` is a rotation of it: in this layout, and as both stand.
     fn rotates(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
         let own = self.convention(index, layout);
-        let like = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(&own);
+        let like = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).is_same_order(&own);
         let both = |alignment: &TapJudge<'_>, in_layout: Option<Pair<'_>>| {
-            (in_layout.map(|pair| Heads::of(&pair)), alignment.under(&Layout::Same).map(|pair| Heads::of(&pair)))
+            (
+                in_layout.map(|pair| Heads::from_pair(&pair)),
+                alignment.under(&Layout::Same).map(|pair| Heads::from_pair(&pair)),
+            )
         };
         let from =
-            self.run.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
-        let to = self.run.with_tap_judge(self.place(reader), |alignment, allowed| {
+            self.context.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
+        let to = self.context.with_tap_judge(self.place(reader), |alignment, allowed| {
             // Exactly this layout, where possible: one order, shown by the shape or by the content, is two layouts.
             let exactly = alignment.under(layout).filter(|pair| pair.layout() == layout);
             let in_layout =
@@ -190,7 +204,7 @@ impl Reference<'_, '_> {
         let (Some((from, from_plain)), Some(((to, to_plain), allowed))) = (from, to) else { return Ok((false, false)) };
         let pairs = match layout.rows() {
             Some(rows) => rows.other(),
-            None => self.run.reference.meta().qk_rows.unwrap_or(QkRows::Half),
+            None => self.context.reference.meta().qk_rows.unwrap_or(QkRows::Half),
         };
         let rotation = |from: Option<Heads>, to: Option<Heads>| {
             let from_start = self.place(index).step == 0;
@@ -201,32 +215,32 @@ impl Reference<'_, '_> {
 
     /// Whether an operation also reads something else that agrees in no layout: then its difference shows nothing.
     fn reads_what_is_wrong(&self, reader: usize, index: usize) -> bool {
-        let (read, _) = self.run.graph.nearest_before(reader, |i| self.is_compared(i));
+        let (read, _) = self.context.graph.nearest_before(reader, |i| self.is_compared(i));
         read.iter().any(|&i| i != index && self.agreeing[i].is_none())
     }
 
     /// The evidence of a reader that differs: one that is nearly right in this order, and far off as it stands, may have its own mistake.
-    fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<Evidence, DumpError> {
-        let says = |alignment: &TapJudge<'_>, _| {
-            let same = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(own);
+    fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<LayoutEvidence, DumpError> {
+        let evidence = |alignment: &TapJudge<'_>, _| {
+            let same = |pair: &Pair<'_>| LayoutConvention::new(pair.site(), pair.layout()).is_same_order(own);
             let plain = alignment.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
             match alignment.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
-                true => Evidence::None,
-                false => Evidence::Against,
+                true => LayoutEvidence::None,
+                false => LayoutEvidence::Against,
             }
         };
-        Ok(self.run.with_tap_judge(self.place(index), says)?.unwrap_or(Evidence::Against))
+        Ok(self.context.with_tap_judge(self.place(index), evidence)?.unwrap_or(LayoutEvidence::Against))
     }
 
     /// Whether the candidate's tensor has the same shape as the reference's: then it states itself in which order its values are.
     fn says_its_shape(&self, index: usize) -> bool {
-        let (left, right) = self.run.both(self.place(index));
+        let (left, right) = self.context.both(self.place(index));
         left.zip(right).is_some_and(|(left, right)| left.shape == right.shape)
     }
 
     /// Whether both dumps declare the order of the rows of Q and K: then another one is a mistake.
     fn orders_are_told(&self) -> bool {
-        [self.run.reference, self.run.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
+        [self.context.reference, self.context.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
     }
 }
 

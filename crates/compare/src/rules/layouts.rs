@@ -7,43 +7,44 @@ use firstdiff_trace::{Dump, DumpError, Entry, Site};
 use crate::graph::Place;
 use crate::layout::convention::LayoutConvention;
 use crate::layout::rows::squeezed;
-use crate::layout::strided::Stored;
+use crate::layout::strided::StridedLayout;
 use crate::layout::types::{Layout, layout_notes};
-use crate::layout::{Claim, Evidence, resolve};
+use crate::layout::{Claim, LayoutEvidence, resolve};
 use crate::metrics::Metrics;
 use crate::report::reason::Reason;
-use crate::rules::draft::Draft;
-use crate::rules::evidence::Reference;
-use crate::rules::{Changes, Ruled};
-use crate::taps::context::{AsStored, Compared, Judged, Run};
+use crate::rules::draft::RuleDraft;
+use crate::rules::evidence::ReferenceWitness;
+use crate::rules::{Changes, RuleResult};
+use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// A layout explains a difference only if later taps agree; without confirmation the tap is judged as it stands.
-    pub(crate) fn resolve_layouts(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn resolve_layouts(&self, taps: &[TapJudgement]) -> RuleResult {
         let here = self.graph.places().iter().zip(taps);
         let claims =
             here.filter_map(|(place, here)| Some(Claim { place: *place, layout: here.provisional()?.clone() }));
-        let resolved = resolve(claims.collect(), &mut Reference::new(self, taps))?;
-        let mut draft = Draft::of(taps);
+        let resolved = resolve(claims.collect(), &mut ReferenceWitness::new(self, taps))?;
+        let mut draft = RuleDraft::new(taps);
         for (index, (place, here)) in self.graph.places().iter().zip(taps).enumerate() {
             match (resolved.evidence(*place), here.provisional()) {
-                (Some(Evidence::None), Some(layout)) => draft.set(index, cannot_tell(layout)),
-                (Some(Evidence::Against), _) => draft.set(index, as_it_stands(here)),
+                (Some(LayoutEvidence::None), Some(layout)) => draft.set(index, undecided_layout(layout)),
+                (Some(LayoutEvidence::Against), _) => draft.set(index, as_it_stands(here)),
                 _ => {}
             }
         }
-        let known = [Evidence::For, Evidence::None].into_iter().flat_map(|evidence| resolved.of(evidence));
+        let known =
+            [LayoutEvidence::For, LayoutEvidence::None].into_iter().flat_map(|evidence| resolved.claims_with(evidence));
         self.measure_in_conventions(&mut draft, &known.map(Claim::convention).collect::<Vec<_>>())?;
         self.doubt_unlike_rows(&mut draft);
         Ok(draft.into_changes())
     }
 
     /// Queries and keys whose rows are in different orders have other products: where no product shows that they are right, they are unchecked.
-    fn doubt_unlike_rows(&self, draft: &mut Draft) {
+    fn doubt_unlike_rows(&self, draft: &mut RuleDraft) {
         let places = self.graph.places();
-        let of = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
+        let is_at = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
         const QUERIES: [Site; 3] = [Site::Q, Site::QNorm, Site::QRope];
         const KEYS: [Site; 3] = [Site::K, Site::KNorm, Site::KRope];
         const PRODUCTS: [Site; 4] = [Site::Qk, Site::Scores, Site::Probs, Site::Context];
@@ -52,26 +53,27 @@ impl Run<'_> {
             layers.entry((place.step, place.tap.layer)).or_default().push(index);
         }
         for layer in layers.values() {
-            let rows = |sites: &[Site], found: &[Judged]| -> Vec<(usize, Layout)> {
-                let here = layer.iter().filter(|&&i| of(&places[i], sites));
-                here.filter_map(|&i| Some((i, agreeing_layout(&found[i])?.clone()))).collect()
+            let rows = |sites: &[Site], taps: &[TapJudgement]| -> Vec<(usize, Layout)> {
+                let here = layer.iter().filter(|&&i| is_at(&places[i], sites));
+                here.filter_map(|&i| Some((i, agreeing_layout(&taps[i])?.clone()))).collect()
             };
             let (queries, keys) = (rows(&QUERIES, draft), rows(&KEYS, draft));
             let unlike = queries.iter().any(|(_, q)| keys.iter().any(|(_, k)| q.rows() != k.rows()));
-            if !unlike || layer.iter().any(|&i| of(&places[i], &PRODUCTS) && draft[i].is_compared()) {
+            if !unlike || layer.iter().any(|&i| is_at(&places[i], &PRODUCTS) && draft[i].is_compared()) {
                 continue;
             }
             for (index, layout) in queries.iter().chain(&keys).filter(|(_, layout)| layout.rows().is_some()) {
-                draft.set(*index, cannot_tell(layout));
+                draft.set(*index, undecided_layout(layout));
             }
         }
     }
 
     /// Measures differences in the order that other taps show for the dump: otherwise the error could not be interpreted.
-    fn measure_in_conventions(&self, draft: &mut Draft, known: &[LayoutConvention]) -> Result<(), DumpError> {
+    fn measure_in_conventions(&self, draft: &mut RuleDraft, known: &[LayoutConvention]) -> Result<(), DumpError> {
         let agreeing: Vec<Layout> = draft.iter().filter_map(agreeing_layout).cloned().collect();
-        let seen =
-            |is: &dyn Fn(&Stored) -> bool| agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)));
+        let seen = |is: &dyn Fn(&StridedLayout) -> bool| {
+            agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)))
+        };
         if known.is_empty() && agreeing.iter().all(|l| l.rows().is_none() && !matches!(l, Layout::Stored(_))) {
             return Ok(());
         }
@@ -79,20 +81,23 @@ impl Run<'_> {
         for index in 0..draft.len() {
             let place = self.graph.places()[index];
             // Taps that read one measured only now may have inherited its error.
-            if changed && matches!(&draft[index], Judged::Compared(judged) if !judged.judgement.outcome.agrees()) {
+            if changed && matches!(&draft[index], TapJudgement::Compared(judged) if !judged.judgement.outcome.agrees())
+            {
                 let judged = self.with_input_error_as_stored(draft, index, draft[index].clone())?;
                 draft.set(index, judged);
             }
             let (off, permuted) = match &draft[index] {
-                Judged::Compared(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
-                Judged::Compared(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
+                TapJudgement::Compared(judged) if judged.judgement.outcome.agrees() || judged.as_stored.is_some() => {
+                    continue;
+                }
+                TapJudgement::Compared(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
                 // The order that its shape shows is not its own where the values are entirely different.
-                Judged::Compared(judged) if judged.layout.is_shown() && is_unlike(judged) => {
+                TapJudgement::Compared(judged) if judged.layout.is_shown() && looks_misplaced(judged) => {
                     (judged.judgement.metrics.nmse(), true)
                 }
-                Judged::ShapeMismatch(_) => (None, false),
+                TapJudgement::ShapeMismatch(_) => (None, false),
                 _ => continue,
             };
             let is_own = |layout: &Layout| {
@@ -102,7 +107,9 @@ impl Run<'_> {
                 let ordered = match stored.in_order() {
                     // Extents listed in another order than memory has; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
-                    false => known.iter().any(|known| LayoutConvention::of(place.tap.site, layout).follows_from(known)),
+                    false => {
+                        known.iter().any(|known| LayoutConvention::new(place.tap.site, layout).follows_from(known))
+                    }
                 };
                 let padded = stored.padding().is_none() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.padding().is_some() || stored.moves())
@@ -120,8 +127,8 @@ impl Run<'_> {
 
     /// A tap in another shape than the reference's that is far off, though all later taps agree, may be in an order of axes that was not found, or was
     /// recorded wrongly: no operation's fault.
-    pub(crate) fn doubt_orders(&self, taps: &[Judged]) -> Ruled {
-        let strange: Vec<bool> = (0..taps.len()).map(|index| self.is_strange(taps, index)).collect();
+    pub(crate) fn doubt_orders(&self, taps: &[TapJudgement]) -> RuleResult {
+        let strange: Vec<bool> = (0..taps.len()).map(|index| self.has_unknown_layout(taps, index)).collect();
         let vouched_for = |&index: &usize| {
             if !strange[index] {
                 return false;
@@ -135,12 +142,12 @@ impl Run<'_> {
                 doubted.push(index);
             }
         }
-        Ok(Changes::all(doubted.into_iter(), &Judged::Unchecked(Reason::OrderUnknown)))
+        Ok(Changes::all(doubted.into_iter(), &TapJudgement::Unchecked(Reason::OrderUnknown)))
     }
 
     /// Whether the candidate holds the reference's numbers in any order: each of the reference's is among them.
-    fn has_its_values(&self, found: &[Judged], index: usize) -> Result<bool, DumpError> {
-        let Judged::Compared(judged) = &found[index] else { return Ok(false) };
+    fn has_its_values(&self, taps: &[TapJudgement], index: usize) -> Result<bool, DumpError> {
+        let TapJudgement::Compared(judged) = &taps[index] else { return Ok(false) };
         let (Some(ours), Some(theirs)) = self.both(self.graph.places()[index]) else { return Ok(false) };
         let sorted = |dump: &Dump, entry: &Entry| -> Result<Vec<f64>, DumpError> {
             let mut values: Vec<f64> =
@@ -160,13 +167,13 @@ impl Run<'_> {
             theirs[at + skipped]
         });
         let nearest: Vec<f64> = nearest.collect();
-        Ok(Metrics::of_f64(&ours, &nearest).nmse().is_some_and(|nmse| nmse <= judged.judgement.own))
+        Ok(Metrics::measure_f64(&ours, &nearest).nmse().is_some_and(|nmse| nmse <= judged.judgement.own))
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
-    fn is_strange(&self, found: &[Judged], index: usize) -> bool {
-        let Judged::Compared(judged) = &found[index] else { return false };
-        let far = is_unlike(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
+    fn has_unknown_layout(&self, taps: &[TapJudgement], index: usize) -> bool {
+        let TapJudgement::Compared(judged) = &taps[index] else { return false };
+        let far = looks_misplaced(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
         if !far {
             return false;
         }
@@ -177,56 +184,56 @@ impl Run<'_> {
 }
 
 /// Whether values are as far off as misplaced ones: they do not resemble each other, or equally many are masked, but in other places.
-fn is_unlike(judged: &Compared) -> bool {
-    let metrics = &judged.judgement.metrics;
+fn looks_misplaced(compared: &Compared) -> bool {
+    let metrics = &compared.judgement.metrics;
     let [ours, theirs] = [metrics.non_finite().inf_reference.count, metrics.non_finite().inf_candidate.count];
     metrics.correlation().is_some_and(|correlation| correlation < MISPLACED_CORRELATION) || ours > 0 && ours == theirs
 }
 
 /// The layout in which a tap agrees.
-pub(super) fn agreeing_layout(found: &Judged) -> Option<&Layout> {
-    match found {
-        Judged::Compared(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
+pub(super) fn agreeing_layout(judgement: &TapJudgement) -> Option<&Layout> {
+    match judgement {
+        TapJudgement::Compared(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
         _ => None,
     }
 }
 
 /// The layout that explains a tap: the one in which it agrees, or the order of rows in which it was measured.
-fn undone_layout(found: &Judged) -> Option<&Layout> {
-    match found {
-        Judged::Compared(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
-        _ => agreeing_layout(found),
+fn undone_layout(judgement: &TapJudgement) -> Option<&Layout> {
+    match judgement {
+        TapJudgement::Compared(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
+        _ => agreeing_layout(judgement),
     }
 }
 
-/// A tap that agrees in a layout of which it is unknown whether it is the dump's.
-fn cannot_tell(layout: &Layout) -> Judged {
-    Judged::Unchecked(Reason::Unconfirmed(layout.clone()))
+/// A tap that agrees in this layout, where nothing shows whether the dump has it.
+fn undecided_layout(layout: &Layout) -> TapJudgement {
+    TapJudgement::Unchecked(Reason::Unconfirmed(layout.clone()))
 }
 
 /// A tap as it stands, without its unconfirmed layout.
-pub(super) fn as_it_stands(found: &Judged) -> Judged {
-    let Judged::Compared(judged) = found else { return Judged::NotRecorded };
-    match &judged.plain {
-        Some(AsStored::ShapeMismatch(reason)) => Judged::ShapeMismatch(reason.clone()),
+pub(super) fn as_it_stands(found: &TapJudgement) -> TapJudgement {
+    let TapJudgement::Compared(judged) = found else { return TapJudgement::NotRecorded };
+    match &judged.as_stored {
+        Some(AsStored::ShapeMismatch(reason)) => TapJudgement::ShapeMismatch(reason.clone()),
         Some(AsStored::Compared(plain)) => {
             let (shape, positions) = (judged.shape.clone(), judged.positions.clone());
             let judgement = (**plain).clone();
-            Judged::from(Compared {
+            TapJudgement::from(Compared {
                 judgement,
                 shape,
                 positions,
                 layout: Layout::Same,
-                plain: None,
+                as_stored: None,
                 part: judged.part.clone(),
             })
         }
-        None => Judged::NotRecorded,
+        None => TapJudgement::NotRecorded,
     }
 }
 
 /// The layouts that were applied, a line for each.
-pub(crate) fn undone_orders(found: &[Judged]) -> Vec<String> {
-    let layouts: Vec<&Layout> = found.iter().filter_map(undone_layout).collect();
+pub(crate) fn undone_orders(taps: &[TapJudgement]) -> Vec<String> {
+    let layouts: Vec<&Layout> = taps.iter().filter_map(undone_layout).collect();
     layout_notes(&layouts, "reference")
 }

@@ -7,40 +7,40 @@
 use firstdiff_trace::{DumpError, Site, Values};
 
 use crate::graph::Place;
-use crate::judge::leak::{Shares, leaked_at};
-use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::judge::leak::{LeakedProbability, leaked_at};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
-use crate::rules::Ruled;
-use crate::rules::draft::Draft;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::rules::RuleResult;
+use crate::rules::draft::RuleDraft;
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::taps::open::judged_as;
 use crate::tolerance::context::WOULD_SHOW;
 use crate::tolerance::judge::MASKED;
 
-impl Run<'_> {
-    /// Forgives scores that are right wherever the reference has any, where nothing is computed from the others; adds a note.
-    pub(crate) fn forgive_hidden(&self, taps: &[Judged]) -> Ruled {
-        let mut draft = Draft::of(taps);
+impl ComparisonContext<'_> {
+    /// Accepts scores that are right wherever the reference does not mask them, if nothing is computed from the others; adds a note.
+    pub(crate) fn forgive_masked_scores(&self, taps: &[TapJudgement]) -> RuleResult {
+        let mut draft = RuleDraft::new(taps);
         let mut forgiven = Vec::new();
         // Later readers are decided first.
         for index in (0..taps.len()).rev() {
             let place = self.graph.places()[index];
-            let Judged::Compared(judged) = &draft[index] else { continue };
+            let TapJudgement::Compared(judged) = &draft[index] else { continue };
             if judged.judgement.outcome.agrees() || judged.part.is_some() {
                 continue;
             }
-            let beside = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
+            let differs_in_padding = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
             let (layout, shape, positions) = (judged.layout.clone(), judged.shape.clone(), judged.positions.clone());
             if judged_as(place.tap, &shape) != Site::Scores
-                || !self.is_masked_away(&mut draft, index, &layout, beside)?
+                || !self.is_masked_away(&mut draft, index, &layout, differs_in_padding)?
             {
                 continue;
             }
             let seen = self.with_pair(place, &layout, |pair, own| self.where_seen(pair, own))?.flatten();
             if let Some(judgement) = seen {
-                let judged = Compared { judgement, shape, positions, layout, plain: None, part: None };
-                draft.set(index, Judged::from(judged));
+                let judged = Compared { judgement, shape, positions, layout, as_stored: None, part: None };
+                draft.set(index, TapJudgement::from(judged));
                 forgiven.push(place);
             }
         }
@@ -57,10 +57,10 @@ impl Run<'_> {
     /// Whether nothing is computed from the scores at `index` where the reference masks them. Probabilities that show the contrary are blamed.
     fn is_masked_away(
         &self,
-        draft: &mut Draft,
+        draft: &mut RuleDraft,
         index: usize,
         layout: &Layout,
-        beside: bool,
+        differs_in_padding: bool,
     ) -> Result<bool, DumpError> {
         let place = self.graph.places()[index];
         let probs = Place { tap: place.tap.sibling(Site::Probs), ..place };
@@ -71,7 +71,7 @@ impl Run<'_> {
             }
             let masked = self.with_pair(place, layout, |pair, _| (pair.shape().to_vec(), masked_cells(pair)))?;
             let (shape, masked) = masked.unwrap_or_default();
-            let Judged::Compared(probs) = &draft[at] else { return Ok(false) };
+            let TapJudgement::Compared(probs) = &draft[at] else { return Ok(false) };
             let leak = self.with_pair(self.graph.places()[at], &probs.layout, |pair, _| {
                 (pair.shape() == shape).then(|| leaked_at(pair, &masked)).flatten()
             })?;
@@ -79,19 +79,19 @@ impl Run<'_> {
             let leaks = leak.is_some();
             if let Some(leak) = leak {
                 let judgement =
-                    Judgement { outcome: Outcome::Differs(Difference::Leak(leak)), ..probs.judgement.clone() };
+                    PairJudgement { outcome: Outcome::Differs(Difference::Leak(leak)), ..probs.judgement.clone() };
                 let blamed = Compared { judgement, ..Compared::clone(probs) };
-                draft.set(at, Judged::from(blamed));
+                draft.set(at, TapJudgement::from(blamed));
             }
             return Ok(!leaks);
         }
         // Keys beyond the reference's are not in the pair.
-        if beside {
+        if differs_in_padding {
             return Ok(false);
         }
         let profile = self.options.profile;
         let given = self.with_pair(place, layout, |pair, _| {
-            let shares = Shares::of(pair, |i| pair.reference(i) <= MASKED);
+            let shares = LeakedProbability::from_scores(pair, |i| pair.reference(i) <= MASKED);
             (shares.leak(pair, profile).is_some(), shares.mean_square)
         })?;
         let Some((leaks, mean_square)) = given else { return Ok(false) };
@@ -101,7 +101,9 @@ impl Run<'_> {
         // The product with the values shows what else was mixed in; a sum with the stream would hide it.
         let (after, _) = self.graph.nearest_after(index, |i| draft[i].is_compared());
         let clears = |&i: &usize| match &draft[i] {
-            Judged::Compared(read) if matches!(self.graph.places()[i].tap.site, Site::Context | Site::AttnOut) => {
+            TapJudgement::Compared(read)
+                if matches!(self.graph.places()[i].tap.site, Site::Context | Site::AttnOut) =>
+            {
                 agrees(&draft[i]) && mean_square > WOULD_SHOW * read.judgement.allowed
             }
             _ => false,
@@ -110,7 +112,7 @@ impl Run<'_> {
     }
 
     /// The judgement over the scores that the reference does not mask, if that agrees.
-    fn where_seen(&self, pair: &Pair<'_>, own: f64) -> Option<Judgement> {
+    fn where_seen(&self, pair: &Pair<'_>, own: f64) -> Option<PairJudgement> {
         let reference: Vec<f64> = (0..pair.len()).map(|i| pair.reference(i)).collect();
         let seen = |(i, &r): (usize, &f64)| if r <= MASKED { r } else { pair.candidate(i) };
         let candidate: Vec<f64> = reference.iter().enumerate().map(seen).collect();
@@ -118,14 +120,14 @@ impl Run<'_> {
         let left = TensorRef { values: &reference, shape: pair.shape(), rows: None };
         let right = TensorRef { values: &candidate, shape: pair.shape(), rows: None };
         let masked = Pair::new(pair.site(), &left, &right, None).ok()?;
-        let judgement = judge(&masked, self.options.profile, &Tolerance::own(own));
-        judgement.outcome.agrees().then_some(Judgement { outcome: Outcome::Rounding, ..judgement })
+        let judgement = judge(&masked, self.options.profile, &Tolerance::rounding_only(own));
+        judgement.outcome.agrees().then_some(PairJudgement { outcome: Outcome::Rounding, ..judgement })
     }
 }
 
 /// Agrees, as it stands or in a layout that was confirmed.
-fn agrees(found: &Judged) -> bool {
-    found.agrees() && found.provisional().is_none()
+fn agrees(judgement: &TapJudgement) -> bool {
+    judgement.agrees() && judgement.provisional().is_none()
 }
 
 /// Where the reference masks a key.

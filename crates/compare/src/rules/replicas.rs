@@ -3,20 +3,20 @@
 use firstdiff_trace::Share;
 
 use crate::graph::Place;
-use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::metrics::Metrics;
-use crate::rules::{Changes, Ruled};
-use crate::taps::context::{Compared, Judged, Run};
+use crate::rules::{Changes, RuleResult};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::taps::ranks::{not_joined, others, tensors};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::run::SAME_TOKENS;
 use crate::words::number;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Why a rank's dump seems to be missing, by what could not be judged: then the rest does not pass.
-    pub(crate) fn missing_rank(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn missing_rank(&self, taps: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_compared());
+        let places = self.graph.places().iter().zip(taps).filter(|(_, here)| !here.is_compared());
         places.map(|(place, _)| *place).find_map(|place| {
             let alone = ranks.names().len() == 1;
             let reason = self
@@ -28,33 +28,35 @@ impl Run<'_> {
     }
 
     /// A tap whose ranks hold different values of the whole shape that do not add up to the reference's: neither replicas nor a sum.
-    pub(crate) fn unlike_ranks(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn unlike_ranks(&self, taps: &[TapJudgement]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let apart = |(place, here): (&Place, &Judged)| {
+        let describe = |(place, here): (&Place, &TapJudgement)| {
             let why = ranks.why_not_joined(place.tap, place.step).filter(|_| !here.is_compared())?;
-            let due = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
-            let held = tensors(ranks, *place).ok()?;
-            let is_whole = held.len() > 1 && held.iter().all(|(_, tensor)| tensor.shape() == due.shape());
+            let reference = self.reference.read(self.reference.find(place.tap, place.step)?).ok()?;
+            let rank_tensors = tensors(ranks, *place).ok()?;
+            let is_whole =
+                rank_tensors.len() > 1 && rank_tensors.iter().all(|(_, tensor)| tensor.shape() == reference.shape());
             let is_sum = || {
-                let (due, parts) = (due.values().to_f64(), held.iter().map(|(_, tensor)| tensor.values()));
+                let (due, parts) =
+                    (reference.values().to_f64(), rank_tensors.iter().map(|(_, tensor)| tensor.values()));
                 let parts: Vec<_> = parts.collect();
                 let sums: Vec<f64> = (0..due.len()).map(|i| parts.iter().map(|part| part.get(i)).sum()).collect();
-                Metrics::of_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
+                Metrics::measure_f64(&due, &sums).nmse().is_some_and(|nmse| nmse < SAME_TOKENS)
             };
             (is_whole && !is_sum()).then(|| format!("what else was compared agrees, but {place}: {}", not_joined(why)))
         };
-        self.graph.places().iter().zip(found).find_map(apart)
+        self.graph.places().iter().zip(taps).find_map(describe)
     }
 
     /// Judges every replica other than the compared one, and describes those that differ.
-    pub(crate) fn check_replicas(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn check_replicas(&self, taps: &[TapJudgement]) -> RuleResult {
         let mut changes = Changes::default();
         let Some(ranks) = self.candidate.ranks() else { return Ok(changes) };
         let mut unequal: Vec<String> = Vec::new();
         for (index, here) in taps.iter().enumerate() {
             let place = self.graph.places()[index];
             let replicated = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Replicated);
-            let Judged::Compared(judged) = here else { continue };
+            let TapJudgement::Compared(judged) = here else { continue };
             if !replicated {
                 continue;
             }
@@ -69,7 +71,7 @@ impl Run<'_> {
             if !judged.judgement.outcome.agrees() {
                 continue;
             }
-            let (layout, allowed) = (judged.layout.clone(), Tolerance::own(judged.judgement.allowed));
+            let (layout, allowed) = (judged.layout.clone(), Tolerance::rounding_only(judged.judgement.allowed));
             for (name, tensor, _) in &others {
                 let values = tensor.values();
                 let judge = |alignment: &TapJudge<'_>, _| {
@@ -81,9 +83,9 @@ impl Run<'_> {
                         own.metrics.nmse().map_or("not finite".to_owned(), |nmse| format!("NMSE {}", number(nmse)));
                     let what = format!("{name}'s is off ({nmse}), {many}'s agrees");
                     let outcome = Outcome::Differs(Difference::Replica { what });
-                    let judgement = Judgement { outcome, ..own };
-                    let blamed = Compared { judgement, plain: None, ..Compared::clone(judged) };
-                    changes.taps.insert(index, Judged::from(blamed));
+                    let judgement = PairJudgement { outcome, ..own };
+                    let blamed = Compared { judgement, as_stored: None, ..Compared::clone(judged) };
+                    changes.taps.insert(index, TapJudgement::from(blamed));
                     break;
                 }
             }

@@ -7,24 +7,26 @@ use firstdiff_trace::{DumpError, Rows, Site};
 use crate::align::chunks::name_of;
 use crate::graph::Place;
 use crate::report::reason::Reason;
-use crate::rules::draft::Draft;
-use crate::rules::{Changes, Ruled, attribute};
-use crate::taps::choice::{Token, behind};
-use crate::taps::context::{Judged, Options, Run};
+use crate::rules::draft::RuleDraft;
+use crate::rules::{Changes, RuleResult, attribute};
+use crate::taps::choice::{MovedToken, behind};
+use crate::taps::context::{ComparisonContext, Options, TapJudgement};
 use crate::taps::judge_taps;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Taps that differ behind tokens sent elsewhere: judged again at the tokens before the first of these, or not at all.
-    pub(crate) fn judge_behind_choices(&self, taps: &[Judged]) -> Ruled {
-        let mut draft = Draft::of(taps);
+    pub(crate) fn judge_behind_choices(&self, taps: &[TapJudgement]) -> RuleResult {
+        let mut draft = RuleDraft::new(taps);
         self.undecided(taps)?.into_iter().for_each(|(index, judged)| draft.set(index, judged));
-        let flips: Vec<(Token, usize)> = self.flips(&draft).collect();
+        let flips: Vec<(MovedToken, usize)> = self.flips(&draft).collect();
         let Some(&(token, at)) = flips.iter().min() else { return Ok(Changes::default()) };
         let place = |index: usize| self.graph.places()[index];
         let reached: BTreeSet<usize> =
             flips.iter().flat_map(|&(_, index)| self.graph.nearest_after(index, |_| false).1).collect();
         let is_reached = |index: &usize| reached.contains(index) || *index > at && !self.graph.knows_inputs(*index);
-        let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
+        let is_open = |here: &TapJudgement| {
+            !here.agrees() && !matches!(here, TapJudgement::NotRecorded | TapJudgement::Unchecked(_))
+        };
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
         // A choice without effect need not be known.
         if behind_it.is_empty() {
@@ -46,13 +48,13 @@ impl Run<'_> {
     }
 
     /// Every tap, judged at the rows of its step before `row`.
-    fn at_rows_before(&self, row: usize) -> Result<Vec<Judged>, DumpError> {
+    fn at_rows_before(&self, row: usize) -> Result<Vec<TapJudgement>, DumpError> {
         let rows = match &self.options.rows {
             Some(Rows::List(list)) => list.iter().copied().filter(|&other| other < row).collect(),
             _ => (0..row).collect(),
         };
         let options = Options { rows: Some(Rows::List(rows)), ..self.options.clone() };
-        let run = Run::of(self.reference, self.candidate, self.graph, &options);
+        let run = ComparisonContext::new(self.reference, self.candidate, self.graph, &options);
         Ok(attribute(&run, judge_taps(&run, &mut |_, _| ())?)?.taps)
     }
 
@@ -79,19 +81,20 @@ impl Run<'_> {
     }
 
     /// Why a run with tokens sent to other experts does not pass: what follows them was not compared.
-    pub(crate) fn behind_other_experts(&self, found: &[Judged]) -> Option<String> {
-        let reason = |index: usize| if let Judged::Unchecked(reason) = &found[index] { Some(reason) } else { None };
+    pub(crate) fn behind_other_experts(&self, taps: &[TapJudgement]) -> Option<String> {
+        let reason =
+            |index: usize| if let TapJudgement::Unchecked(reason) = &taps[index] { Some(reason) } else { None };
         let is_flip = |index: &usize| matches!(reason(*index), Some(Reason::OtherExperts { .. }));
-        let first = (0..found.len()).find(is_flip)?;
+        let first = (0..taps.len()).find(is_flip)?;
         let reached = self.graph.nearest_after(first, |_| false).1;
-        let is_lost = |&index: &usize| match &found[index] {
-            Judged::Unchecked(reason) => matches!(reason, Reason::BehindOtherExperts(_)),
-            Judged::Compared(judged) => self.options.rows.is_none() && judged.positions.is_some(),
+        let is_lost = |&index: &usize| match &taps[index] {
+            TapJudgement::Unchecked(reason) => matches!(reason, Reason::BehindOtherExperts(_)),
+            TapJudgement::Compared(judged) => self.options.rows.is_none() && judged.positions.is_some(),
             _ => false,
         };
-        let agree = found.iter().filter(|here| here.agrees()).count();
+        let agree = taps.iter().filter(|here| here.agrees()).count();
         // Where nothing behind it was compared, nothing shows that it had no effect.
-        let is_harmless = reached.iter().any(|&index| found[index].agrees());
+        let is_harmless = reached.iter().any(|&index| taps[index].agrees());
         (!is_harmless || reached.iter().any(is_lost)).then(|| {
             format!(
                 "what was compared agrees ({agree} taps), but {}: {}; what follows cannot be compared from there on: replay judges it on the candidate's own inputs",

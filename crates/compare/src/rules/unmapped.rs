@@ -6,14 +6,14 @@ use firstdiff_trace::{Tap, split_stored_name};
 
 use crate::propose::fingerprints::sorted_values;
 use crate::taps::choice::is_choice;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Tensors of the candidate with unknown names that by their size may be taps which were not compared: an engine that is wrong from one of these on would
     /// pass.
     /// A tensor with the same values as a compared tap is that tap again; a tensor was right if, by the candidate's own graph, all that is computed from it
     /// agrees.
-    pub(crate) fn unmapped_taps(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn unmapped_taps(&self, judgements: &[TapJudgement]) -> Option<String> {
         let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
             return None;
@@ -22,7 +22,7 @@ impl Run<'_> {
         let absent = absent
             .filter(|e| candidate.find(e.tap, e.step).is_none() && candidate.find_part(e.tap, e.step).is_none())
             .map(|e| e.shape.iter().product());
-        let missing: BTreeSet<usize> = absent.chain(self.open_ends(found)).collect();
+        let missing: BTreeSet<usize> = absent.chain(self.unread_open_taps(judgements)).collect();
         // A name that both have is compared as such.
         let shared: BTreeSet<&String> = reference.unmapped().iter().collect();
         let may_be = |name: &&String| {
@@ -37,7 +37,7 @@ impl Run<'_> {
         let mut vouched: HashMap<u32, HashSet<&str>> = HashMap::new();
         let mut is_new = |name: &&&String| {
             let (plain, step) = split_stored_name(name);
-            if vouched.entry(step).or_insert_with(|| self.vouched_for(step, found)).contains(plain) {
+            if vouched.entry(step).or_insert_with(|| self.names_with_right_readers(step, judgements)).contains(plain) {
                 return false;
             }
             let tensor = candidate.read_unmapped(name).ok();
@@ -56,9 +56,9 @@ impl Run<'_> {
     }
 
     /// The numbers of elements of those open taps of the reference from which no compared tap is computed.
-    fn open_ends<'r>(&'r self, found: &'r [Judged]) -> impl Iterator<Item = usize> + 'r {
+    fn unread_open_taps<'r>(&'r self, taps: &'r [TapJudgement]) -> impl Iterator<Item = usize> + 'r {
         let places = self.graph.places().iter().enumerate().filter(|(_, place)| place.tap.is_open());
-        let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| found[i].is_compared()).0.is_empty());
+        let ends = places.filter(|(at, _)| self.graph.nearest_after(*at, |i| taps[i].is_compared()).0.is_empty());
         ends.filter_map(|(_, place)| match self.both(*place) {
             (Some(ours), None) => Some(ours.shape.iter().product()),
             _ => None,
@@ -67,10 +67,9 @@ impl Run<'_> {
 
     /// The names for which, by the candidate's own graph, all that is computed from them in that step was compared and agrees, or is itself such a name. A
     /// right choice shows nothing about the size of the scores it is made from.
-    fn vouched_for(&self, step: u32, found: &[Judged]) -> HashSet<&str> {
+    fn names_with_right_readers(&self, step: u32, taps: &[TapJudgement]) -> HashSet<&str> {
         let graph = self.recorded()[1].meta().graph.as_deref().unwrap_or_default();
-        let agreeing =
-            self.graph.places().iter().zip(found).filter(|(place, here)| place.step == step && here.agrees());
+        let agreeing = self.graph.places().iter().zip(taps).filter(|(place, here)| place.step == step && here.agrees());
         let agreeing: HashSet<Tap> = agreeing.map(|(place, _)| place.tap).filter(|tap| !is_choice(*tap)).collect();
         // For each name, how many operations read it and how many of these are right; readers come after what they read.
         let mut readers: HashMap<&str, (usize, usize)> = HashMap::new();

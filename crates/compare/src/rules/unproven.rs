@@ -8,37 +8,37 @@ use crate::align::chunks::name_of;
 use crate::graph::Place;
 use crate::report::reason::Reason;
 use crate::rules::first_position::is_by_position;
-use crate::rules::{Changes, Ruled};
+use crate::rules::{Changes, RuleResult};
 use crate::run::padding::is_padded;
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::run::tokens::token_edits;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Withdraws differences where nothing shows that both sides hold the same positions.
-    pub(crate) fn doubt_positions(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn doubt_positions(&self, taps: &[TapJudgement]) -> RuleResult {
         let [reference, candidate] = self.recorded();
         let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
-        if chosen || taps.iter().any(Judged::agrees) {
+        if chosen || taps.iter().any(TapJudgement::agrees) {
             return Ok(Changes::default());
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
         // Most of its tokens are those of the reference.
-        if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_clear) {
+        if token_edits(reference, candidate)?.is_some_and(|edits| edits.is_no_padding) {
             return Ok(Changes::default());
         }
         if self.has_right_rows(taps)? {
             return Ok(Changes::default());
         }
         let compared = (0..taps.len()).filter(|&i| taps[i].is_compared());
-        Ok(Changes::all(compared, &Judged::NotComparable(Reason::Unwitnessed(reason))))
+        Ok(Changes::all(compared, &TapJudgement::NotComparable(Reason::Unwitnessed(reason))))
     }
 
     /// Whether most rows of a tap behind attention are right, including the last: with another prompt they would not be.
-    fn has_right_rows(&self, taps: &[Judged]) -> Result<bool, DumpError> {
+    fn has_right_rows(&self, taps: &[TapJudgement]) -> Result<bool, DumpError> {
         for (place, here) in self.graph.places().iter().zip(taps).filter(|(place, _)| !is_by_position(place.tap)) {
-            let Judged::Compared(judged) = here else { continue };
+            let TapJudgement::Compared(judged) = here else { continue };
             let rows = self.with_pair(*place, &judged.layout, |pair, _| pair.nmse_by_position())?.unwrap_or_default();
             let is_right = |nmse: &&f64| **nmse <= judged.judgement.own;
             if rows.last().is_some_and(|last| is_right(&last)) && 2 * rows.iter().filter(is_right).count() > rows.len()
@@ -50,7 +50,7 @@ impl Run<'_> {
     }
 
     /// Withdraws differences in later steps where nothing agrees, and neither ids nor embeddings show that both were fed the same token.
-    pub(crate) fn doubt_continuations(&self, taps: &[Judged]) -> Ruled {
+    pub(crate) fn doubt_continuations(&self, taps: &[TapJudgement]) -> RuleResult {
         let mut changes = Changes::default();
         let steps: BTreeSet<u32> =
             self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
@@ -71,7 +71,7 @@ impl Run<'_> {
             if judged.iter().any(witnessed) || self.names_tokens_of(step) {
                 continue;
             }
-            changes.taps.extend(judged.into_iter().map(|at| (at, Judged::NotComparable(Reason::Continuation))));
+            changes.taps.extend(judged.into_iter().map(|at| (at, TapJudgement::NotComparable(Reason::Continuation))));
         }
         Ok(changes)
     }
@@ -85,7 +85,7 @@ impl Run<'_> {
                 named(&alignment.reference, end) && named(&alignment.candidate, end)
             }
             None => [self.reference, self.candidate].into_iter().all(|dump| {
-                let chunks = Chunks::of(dump);
+                let chunks = Chunks::find(dump);
                 chunks.is_some_and(|chunks| {
                     chunks.ranges().get(step as usize).is_some_and(|range| named(&chunks, range.end))
                 })
@@ -94,29 +94,30 @@ impl Run<'_> {
     }
 
     /// Why a run in which all that was compared agrees does not pass.
-    pub(crate) fn not_passed(&self, found: &[Judged]) -> Option<String> {
+    pub(crate) fn not_passed(&self, taps: &[TapJudgement]) -> Option<String> {
         let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
             format!("what else was compared agrees, but {place}: {reason}")
         });
         doubt
-            .or_else(|| self.undeclared_padding(found))
-            .or_else(|| self.missing_rank(found))
-            .or_else(|| self.unlike_ranks(found))
-            .or_else(|| self.behind_other_experts(found))
-            .or_else(|| self.unmapped_taps(found))
-            .or_else(|| self.unclear_together(found))
+            .or_else(|| self.undeclared_padding(taps))
+            .or_else(|| self.missing_rank(taps))
+            .or_else(|| self.unlike_ranks(taps))
+            .or_else(|| self.behind_other_experts(taps))
+            .or_else(|| self.unmapped_taps(taps))
+            .or_else(|| self.linked_inconclusive_taps(taps))
     }
 
-    /// Two inconclusive taps of which one reads the other, where that is not chance. An error that stays may be a fault that is small beside other errors, or
-    /// more rounding than is known: undecidable.
-    fn unclear_together(&self, found: &[Judged]) -> Option<String> {
-        let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
-        let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Judged::NotRecorded)).0;
-        let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
+    /// Two inconclusive taps, one of which reads the other, where that is not chance. The error may be a small fault, or more rounding than was measured:
+    /// that cannot be decided.
+    fn linked_inconclusive_taps(&self, judgements: &[TapJudgement]) -> Option<String> {
+        let unclear: Vec<usize> = (0..judgements.len()).filter(|&index| judgements[index].is_unclear()).collect();
+        let read =
+            |index: usize| self.graph.nearest_before(index, |i| !matches!(judgements[i], TapJudgement::NotRecorded)).0;
+        let also_unclear = |index: usize| read(index).into_iter().find(|&i| judgements[i].is_unclear());
         let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
         let name = |index: usize| name_of(self.alignment(), self.graph.places()[index]);
-        let (count, agree) = (unclear.len(), found.iter().filter(|here| here.agrees()).count());
+        let (count, agree) = (unclear.len(), judgements.iter().filter(|here| here.agrees()).count());
         (UNCLEAR_BY_CHANCE * (count + agree) as f64 <= count as f64).then(|| format!(
             "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and the error of what they read may explain it, or not: it cannot be told \
              whether that is a fault; {agree} agree. A second right run tells how far right runs are apart (--noise), the model what each operation adds (explain)",
@@ -126,10 +127,10 @@ impl Run<'_> {
     }
 
     /// Token positions that only the candidate has, in a step of both, and that nothing declares: padding, more tokens, or other sequences.
-    fn undeclared_padding(&self, found: &[Judged]) -> Option<String> {
-        let more = |held: usize, wanted: usize, place: &str| {
+    fn undeclared_padding(&self, judgements: &[TapJudgement]) -> Option<String> {
+        let more = |count: usize, other_count: usize, place: &str| {
             format!(
-                "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and neither its token ids nor its other taps \
+                "what was compared agrees, but {place} holds {count} token positions where the reference has {other_count}, and neither its token ids nor its other taps \
                  say that the rest are padding: name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
             )
         };
@@ -137,12 +138,13 @@ impl Run<'_> {
             let (ours, theirs) = (alignment.reference.total(), alignment.candidate.total());
             let straddles = alignment.candidate.ranges().iter().any(|range| range.start < ours && ours < range.end);
             let named = alignment.candidate.ids.is_some();
-            return (straddles && !named && alignment.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
+            return (straddles && !named && alignment.tokens_differ_at.is_none())
+                .then(|| more(theirs, ours, "the candidate"));
         }
         let tokens = self.candidate.meta().tokens.as_ref().map(Vec::len);
-        let mut places = self.graph.places().iter().zip(found);
+        let mut places = self.graph.places().iter().zip(judgements);
         places.find_map(|(place, here)| {
-            let Judged::Compared(judged) = here else { return None };
+            let TapJudgement::Compared(judged) = here else { return None };
             let (held, wanted) = judged.layout.padding()?;
             let is_padding = tokens == Some(wanted) && is_padded(self.candidate, place.step, &judged.layout);
             (!is_padding).then(|| more(held, wanted, &place.to_string()))

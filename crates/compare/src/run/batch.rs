@@ -17,7 +17,7 @@ pub struct Sequences {
 
 impl Sequences {
     /// How many sequences each side holds. A shape that a single sequence may also have shows a batch only where the other side's shape decides it.
-    pub fn of(reference: &Dump, candidate: &Dump) -> Sequences {
+    pub fn count_in(reference: &Dump, candidate: &Dump) -> Sequences {
         let mut found = Sequences {
             reference: Batch::detect(reference, &|tap, step| single(candidate, tap, step)),
             candidate: Batch::detect(candidate, &|tap, step| single(reference, tap, step)),
@@ -26,8 +26,8 @@ impl Sequences {
             (Some(batch), None) => found.candidate = as_many(batch, reference, candidate),
             (None, Some(batch)) => found.reference = as_many(batch, candidate, reference),
             (None, None) => {
-                found.candidate = times(reference, candidate);
-                found.reference = times(candidate, reference);
+                found.candidate = batch_by_multiples(reference, candidate);
+                found.reference = batch_by_multiples(candidate, reference);
             }
             _ => {}
         }
@@ -75,7 +75,7 @@ fn single(dump: &Dump, tap: Tap, step: u32) -> Option<Vec<usize>> {
 
 /// The batch of a dump without a batch axis, where each of its tensors has the same multiple of the single sequence's elements. With more positions there
 /// would also be more keys, and a larger multiple for scores.
-fn times(one: &Dump, other: &Dump) -> Option<Batch> {
+fn batch_by_multiples(one: &Dump, other: &Dump) -> Option<Batch> {
     let size = |dump: &Dump, tap, step| element_count(&dump.find(tap, step)?.shape);
     let ratio = |entry: &Entry| {
         let (one, all) = (size(one, entry.tap, entry.step)?, element_count(&entry.shape)?);
@@ -84,10 +84,10 @@ fn times(one: &Dump, other: &Dump) -> Option<Batch> {
     let attends = |entry: &Entry| entry.tap.site.position_axis() == 1;
     let shared: Vec<(&Entry, usize)> = other.entries().iter().filter_map(|e| Some((e, ratio(e)?))).collect();
     let &(_, count) = shared.first()?;
-    let alike = count > 1 && shared.iter().all(|(_, times)| *times == count);
+    let have_equal_factor = count > 1 && shared.iter().all(|(_, times)| *times == count);
     let both = shared.iter().any(|(e, _)| attends(e)) && shared.iter().any(|(e, _)| !attends(e));
     let batch = || Batch::with_count(other, count, &|tap, step| single(one, tap, step));
-    (alike && both).then(batch).filter(Batch::is_whole)
+    (have_equal_factor && both).then(batch).filter(Batch::is_whole)
 }
 
 /// The batch of a dump without a batch axis that holds as many elements as all sequences of the other.
@@ -105,7 +105,7 @@ fn as_many(batch: &Batch, whole: &Dump, other: &Dump) -> Option<Batch> {
 ///
 /// # Errors
 /// When a tensor cannot be read.
-pub fn spoiled(dump: &Dump) -> Result<Option<String>, DumpError> {
+pub fn sign_of_error(dump: &Dump) -> Result<Option<String>, DumpError> {
     for entry in dump.entries() {
         let tensor = dump.read(entry)?;
         let values = tensor.values();

@@ -59,7 +59,7 @@ fn by_embeddings(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError
 
 /// Whether two embeddings belong to one token; `None` where one is not finite, or all zeros, and so belongs to none.
 pub(crate) fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
-    let metrics = Metrics::of_f64(ours, theirs);
+    let metrics = Metrics::measure_f64(ours, theirs);
     let size = |rms: Option<f64>| rms.is_some_and(|rms| rms > 0.0);
     if !metrics.is_finite() || !size(metrics.reference_rms()) || !size(metrics.candidate_rms()) {
         return None;
@@ -93,12 +93,12 @@ pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result
         return Ok(None);
     }
     let (ours, theirs) = (embeddings(ours.0, ours.1)?, embeddings(theirs.0, theirs.1)?);
-    let apart: Vec<Option<f64>> = ours.iter().zip(&theirs).map(|(ours, theirs)| nmse(ours, theirs)).collect();
-    let Some(first) = apart.iter().position(|nmse| !is_same(*nmse)) else { return Ok(None) };
+    let distances: Vec<Option<f64>> = ours.iter().zip(&theirs).map(|(ours, theirs)| nmse(ours, theirs)).collect();
+    let Some(first) = distances.iter().position(|nmse| !is_same(*nmse)) else { return Ok(None) };
     if first == 0 {
-        return Ok((moved(&ours, &theirs) || moved(&theirs, &ours)).then_some(0));
+        return Ok((are_shifted(&ours, &theirs) || are_shifted(&theirs, &ours)).then_some(0));
     }
-    Ok(apart[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
+    Ok(distances[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
 }
 
 /// Whether h0 is not a look-up of tokens, by a dump's own graph: it is computed from other recorded taps.
@@ -108,7 +108,7 @@ pub(crate) fn is_made_of_taps(dump: &Dump) -> bool {
 }
 
 fn nmse(ours: &[f64], theirs: &[f64]) -> Option<f64> {
-    (ours.len() == theirs.len()).then(|| Metrics::of_f64(ours, theirs).nmse()).flatten()
+    (ours.len() == theirs.len()).then(|| Metrics::measure_f64(ours, theirs).nmse()).flatten()
 }
 
 fn is_same(nmse: Option<f64>) -> bool {
@@ -116,7 +116,7 @@ fn is_same(nmse: Option<f64>) -> bool {
 }
 
 /// Whether the embeddings of one side from some position on, at least two of them different, are the other's from the first on: it was padded on the left.
-fn moved(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
+fn are_shifted(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
     (1..theirs.len().saturating_sub(1)).any(|by| {
         let pairs = || ours.iter().zip(&theirs[by..]);
         pairs().all(|(ours, theirs)| is_same(nmse(ours, theirs))) && pairs().skip(1).any(|(row, _)| *row != ours[0])

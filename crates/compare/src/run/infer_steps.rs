@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, Entry, Tap};
 
 use crate::layout::rows::{are_all, squeezed};
-use crate::run::steps::{Chunks, held};
+use crate::run::steps::{Chunks, length_witnesses};
 
 /// The steps of which a dump holds anything.
 pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
@@ -14,7 +14,7 @@ pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
 
 /// The chunks of the candidate: as it declares or shows, else as the reference's rows and steps count them.
 pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Option<Chunks> {
-    let own = Chunks::of(candidate);
+    let own = Chunks::find(candidate);
     let unsaid = |lengths| Chunks { lengths, ids: None };
     match beyond_the_prefill(candidate, reference, ours) {
         // However dump.json divides its ids: it has no steps.
@@ -62,16 +62,17 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
         return None;
     }
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    for theirs in held(candidate).filter(|held| held.whole) {
+    for theirs in length_witnesses(candidate).filter(|held| held.whole) {
         let ours = reference.find(theirs.tap, 0).filter(|entry| are_all(&entry.rows));
-        let held = theirs.shape.iter().product::<usize>();
-        let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) else {
+        let elements = theirs.shape.iter().product::<usize>();
+        let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| elements.is_multiple_of(row)) else {
             continue;
         };
         // A tensor with all its axes shows its positions: what it holds more may be padding of its heads.
         let own = squeezed(theirs.tap.site, theirs.shape);
-        let says = own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
-        *counts.entry(if says { prefill } else { held / row }).or_default() += 1;
+        let shows_positions =
+            own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
+        *counts.entry(if shows_positions { prefill } else { elements / row }).or_default() += 1;
     }
     let (held, _) = counts.into_iter().max_by_key(|&(_, taps)| taps)?;
     (held > prefill).then_some(held)
@@ -89,15 +90,15 @@ pub fn one_a_token(dump: Dump, tokens: usize, shape: impl Fn(Tap, usize) -> Opti
 
 /// The same, by the reference's tensors.
 pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
-    let told = candidate.meta().tokens.as_ref().map(|ids| {
+    let declared = candidate.meta().tokens.as_ref().map(|ids| {
         let decoded = candidate.meta().decode_tokens.as_ref().map_or(0, Vec::len);
         ids.len() + decoded
     });
-    let Some(ours) = Chunks::of(reference) else { return candidate };
-    if Chunks::of(&candidate).is_some_and(|own| own.lengths.iter().any(|&length| length > 1)) {
+    let Some(ours) = Chunks::find(reference) else { return candidate };
+    if Chunks::find(&candidate).is_some_and(|own| own.lengths.iter().any(|&length| length > 1)) {
         return candidate;
     }
-    let tokens = told.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());
+    let tokens = declared.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());
     one_a_token(candidate, tokens, |tap, keys| of_one_position(reference.find(tap, 0)?, ours.lengths[0], keys))
 }
 
@@ -120,7 +121,8 @@ fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<u
 
 /// How many elements a tap has per position of its step; `None` where it has an axis of keys.
 fn row_of(entry: &Entry, positions: usize) -> Option<usize> {
-    let held = entry.shape.iter().product::<usize>();
-    let told = entry.tap.site.position_axis() == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);
-    told.then(|| held / positions)
+    let elements = entry.shape.iter().product::<usize>();
+    let is_per_position =
+        entry.tap.site.position_axis() == 0 && elements > 0 && positions > 0 && elements.is_multiple_of(positions);
+    is_per_position.then(|| elements / positions)
 }

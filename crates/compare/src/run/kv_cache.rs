@@ -22,7 +22,7 @@ use crate::tolerance::run::OTHER_ROW;
 /// When a tensor cannot be read.
 pub fn own_rows(dump: &mut Dump) -> Result<(), DumpError> {
     // Where most tensors are caches, their slots are not a step's positions, and only the ids give these.
-    match Chunks::of(dump).or_else(|| Chunks::named(dump)) {
+    match Chunks::find(dump).or_else(|| Chunks::from_token_ids(dump)) {
         Some(chunks) => own_rows_in(dump, &chunks),
         None => Ok(()),
     }
@@ -33,7 +33,7 @@ pub fn own_rows(dump: &mut Dump) -> Result<(), DumpError> {
 /// # Errors
 /// When a tensor cannot be read.
 pub fn own_rows_by(reference: &Dump, dump: &mut Dump) -> Result<(), DumpError> {
-    match Chunks::of(reference).filter(|_| dump.entries().iter().all(|e| e.tap.site.is_attended())) {
+    match Chunks::find(reference).filter(|_| dump.entries().iter().all(|e| e.tap.site.is_attended())) {
         Some(chunks) => own_rows_in(dump, &chunks),
         None => Ok(()),
     }
@@ -76,7 +76,7 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
 }
 
 /// A tap that holds a cache in every step.
-struct Cache {
+struct RecordedCache {
     /// The slots of each step that holds it.
     slots: Vec<(u32, usize)>,
     /// The own rows of each step.
@@ -85,7 +85,7 @@ struct Cache {
 }
 
 /// The cache that a tap's tensors form, all of them or those of the decode steps.
-fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Cache>, DumpError> {
+fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<RecordedCache>, DumpError> {
     if hold_own_rows(entries, chunks) {
         return Ok(None);
     }
@@ -115,9 +115,9 @@ fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
         Some(shape)
     };
     let mut axes = axes.filter(|&axis| {
-        let mut beside = entries.iter().map(|entry| own(entry, axis));
-        let first = beside.next().flatten();
-        first.is_some() && beside.all(|shape| shape == first)
+        let mut other_entries = entries.iter().map(|entry| own(entry, axis));
+        let first = other_entries.next().flatten();
+        first.is_some() && other_entries.all(|shape| shape == first)
     });
     entries.first().is_some_and(|entry| entry.step == 0) && axes.next().is_some()
 }
@@ -139,14 +139,14 @@ fn slotted(entries: &[Entry], axis: usize, chunks: &Chunks) -> bool {
 fn read(
     dump: &Dump,
     prefill: Option<&Entry>,
-    held: &[Entry],
+    entries: &[Entry],
     axis: usize,
     ranges: &[Range<usize>],
-) -> Result<Option<Cache>, DumpError> {
+) -> Result<Option<RecordedCache>, DumpError> {
     let mut written: BTreeMap<usize, (u32, Vec<u64>)> = BTreeMap::new();
-    let mut cache = Cache { slots: Vec::new(), rows: Vec::new(), doubts: Vec::new() };
+    let mut cache = RecordedCache { slots: Vec::new(), rows: Vec::new(), doubts: Vec::new() };
     let (mut kept, mut changed) = (0, 0);
-    for entry in held {
+    for entry in entries {
         let tensor = dump.read(entry)?;
         let own = ranges[entry.step as usize].clone();
         cache.slots.push((entry.step, entry.shape[axis]));
@@ -164,7 +164,7 @@ fn read(
                 }
             }
         }
-        let cut = |range: &Range<usize>| Cut::along(&entry.shape, axis, range.clone()).of(tensor.clone());
+        let cut = |range: &Range<usize>| Cut::along(&entry.shape, axis, range.clone()).apply(tensor.clone());
         let Some(rows) = cut(&own) else { return Ok(None) };
         // Steps without rows of their own are in the first cache behind them.
         let known = |step: u32, rows: &[(u32, Tensor)]| rows.iter().any(|(of, _)| *of == step);
@@ -174,7 +174,7 @@ fn read(
             }
         }
         if let (Some(prefill), true) = (prefill, cache.rows.is_empty()) {
-            match cut(&ranges[0]).map(|first| Ok(apart(&first, &dump.read(prefill)?))).transpose()? {
+            match cut(&ranges[0]).map(|first| Ok(hold_other_values(&first, &dump.read(prefill)?))).transpose()? {
                 Some(false) => kept += 1,
                 _ => cache.doubts.push((entry.step, "its cache holds other values of the prefill's positions than the prefill wrote: overwritten, or no cache".into())),
             }
@@ -199,14 +199,14 @@ fn rows(tensor: &Tensor, axis: usize, count: usize) -> Vec<Vec<u64>> {
 }
 
 /// Whether two tensors hold different values, in any order of axes, beyond the rounding of the cache's type.
-fn apart(one: &Tensor, other: &Tensor) -> bool {
+fn hold_other_values(one: &Tensor, other: &Tensor) -> bool {
     let sorted = |tensor: &Tensor| {
         let mut values = tensor.values().to_f64().to_vec();
         values.sort_by(f64::total_cmp);
         values
     };
     let (one, other) = (sorted(one), sorted(other));
-    let Squares { error, energy } = Squares::of(other.iter().copied().zip(one.iter().copied()));
+    let Squares { error, energy } = Squares::sum(other.iter().copied().zip(one.iter().copied()));
     // A NaN counts as another value.
     let same = error <= OTHER_ROW * energy;
     one.len() != other.len() || !same

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use firstdiff_trace::{Dump, Entry, Site};
 
 use crate::layout::rows::{are_all, squeezed};
-use crate::run::positions::of_one;
+use crate::run::positions::position_axis_of_one;
 use crate::run::steps::Chunks;
 
 /// How many token positions a step of a dump has, where that is known.
@@ -15,7 +15,7 @@ pub(crate) fn length(dump: &Dump, step: u32) -> Option<usize> {
 
 /// How many token positions each step of a dump has: by its ids, else by tensors with more than one row, or with keys. A single row may be one of many.
 pub(crate) fn lengths(dump: &Dump) -> BTreeMap<u32, usize> {
-    let named = Chunks::of(dump).filter(|chunks| chunks.ids.is_some() || chunks.lengths.len() > 1);
+    let named = Chunks::find(dump).filter(|chunks| chunks.ids.is_some() || chunks.lengths.len() > 1);
     if let Some(chunks) = named {
         return (0..).zip(chunks.lengths).collect();
     }
@@ -51,7 +51,7 @@ pub(crate) fn is_single(entry: &Entry, other: &Entry) -> bool {
     let row =
         |shape: &[usize]| shape.iter().enumerate().filter(|(axis, _)| *axis != at).map(|(_, n)| n).product::<usize>();
     match theirs.len() == axes {
-        true => size(&shape) == row(&theirs) && of_one(site, &entry.shape).is_some(),
+        true => size(&shape) == row(&theirs) && position_axis_of_one(site, &entry.shape).is_some(),
         false => axes == 2 && shape.len() == 1 && site == Site::Logits && theirs == shape,
     }
 }

@@ -9,12 +9,12 @@ use crate::layout::rows::{are_all, squeezed};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::run::infer_steps::steps;
-use crate::run::slice::{Custom, Cut, CutError, custom, cut};
-use crate::run::steps::shown;
+use crate::run::slice::{AxisOrder, Cut, CutError, custom, cut};
+use crate::run::steps::lengths_by_shapes;
 use crate::tolerance::run::SAME_TOKENS;
 
 /// The positions of a prefill that are tokens, of how many, and how that is known.
-struct Real {
+struct TokenRange {
     range: Range<usize>,
     all: usize,
     by: &'static str,
@@ -41,11 +41,11 @@ pub fn without_padding(dump: Dump, other: Option<&Dump>, batch: &[SequenceTokens
 /// Whether the positions that a tap holds in a layout beyond those compared are padding: the prefill as a whole must have as many. That the compared rows
 /// agree proves no padding where no id, mask or other tap shows it; a decode step has none.
 pub fn is_padded(dump: &Dump, step: u32, layout: &Layout) -> bool {
-    layout.padding().is_none_or(|(held, _)| step == 0 && shown(dump, 0)[0] == Some(held))
+    layout.padding().is_none_or(|(held, _)| step == 0 && lengths_by_shapes(dump, 0)[0] == Some(held))
 }
 
 /// What the mask says.
-fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> {
+fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<TokenRange>, DumpError> {
     let Some(mask) = dump.meta().attention_mask.as_ref().and_then(|mask| mask.sequence(0)) else { return Ok(None) };
     let wrong =
         |reason: String| DumpError::Meta { path: dump.path().into(), reason: format!("'attention_mask' {reason}") };
@@ -70,7 +70,7 @@ fn masked(dump: &Dump, other: Option<&Dump>) -> Result<Option<Real>, DumpError> 
         }
         None => {
             let doubted = declared_away(dump, other, &range, mask.len());
-            Ok(Some(Real { range, all: mask.len(), by: "by its attention mask", doubted }))
+            Ok(Some(TokenRange { range, all: mask.len(), by: "by its attention mask", doubted }))
         }
     }
 }
@@ -81,51 +81,51 @@ fn declared_away(dump: &Dump, other: Option<&Dump>, range: &Range<usize>, all: u
     let ids = dump.meta().tokens.as_deref().filter(|ids| ids.len() == all);
     let is_of_many =
         |part: &Range<usize>| ids.is_some_and(|ids| ids[part.clone()].windows(2).any(|two| two[0] != two[1]));
-    let behind = range.end..all;
+    let after = range.end..all;
     let goes_on = || {
         let theirs = other?.meta().tokens.as_deref()?;
-        let kept = ids.map(|ids| &ids[range.clone()]).or(dump.meta().tokens.as_deref())?;
-        let next = theirs.strip_prefix(kept)?.first()?;
-        Some(!behind.is_empty() && ids.is_none_or(|ids| ids[behind.start] == *next))
+        let tokens = ids.map(|ids| &ids[range.clone()]).or(dump.meta().tokens.as_deref())?;
+        let next = theirs.strip_prefix(tokens)?.first()?;
+        Some(!after.is_empty() && ids.is_none_or(|ids| ids[after.start] == *next))
     };
-    [0..range.start, behind.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| behind.clone()))
+    [0..range.start, after.clone()].into_iter().find(is_of_many).or_else(|| goes_on()?.then(|| after.clone()))
 }
 
 /// The padding by ids: fewer ids than positions, on the declared side; or the ids of the other run with one repeated id around them, while another sequence
 /// of the batch does not begin, or end, with that id.
-fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option<Real> {
+fn by_ids(dump: &Dump, other: Option<&Dump>, batch: &[SequenceTokens]) -> Option<TokenRange> {
     let ids = dump.meta().tokens.as_ref()?;
     if let Some(side) = dump.meta().padding {
-        let (all, count) = (shown(dump, 0)[0]?, ids.len());
+        let (all, count) = (lengths_by_shapes(dump, 0)[0]?, ids.len());
         let from = if side == PaddingSide::Left { all.checked_sub(count)? } else { 0 };
-        return (count <= all).then(|| Real::of(from..from + count, all, "by the side that is named"));
+        return (count <= all).then(|| TokenRange::new(from..from + count, all, "by the side that is named"));
     }
-    let wanted = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
+    let other_ids = other?.meta().tokens.as_ref().filter(|wanted| wanted.len() < ids.len() && !wanted.is_empty())?;
     let all = ids.len();
     let is_rectangle = batch.iter().all(|fed| fed.tokens.len() == all);
     let at = |from: usize| {
-        let range = from..from + wanted.len();
+        let range = from..from + other_ids.len();
         let mut rest = ids[..range.start].iter().chain(&ids[range.end..]);
         let pad = *rest.next()?;
         let end =
             |fed: &SequenceTokens| if from == 0 { fed.tokens.last().copied() } else { fed.tokens.first().copied() };
         let is_padding = rest.all(|id| *id == pad) && batch.iter().any(|fed| end(fed) != Some(pad));
-        (is_rectangle && is_padding && ids[range.clone()] == wanted[..])
-            .then(|| Real::of(range, all, "by its token ids"))
+        (is_rectangle && is_padding && ids[range.clone()] == other_ids[..])
+            .then(|| TokenRange::new(range, all, "by its token ids"))
     };
-    at(all - wanted.len()).or_else(|| at(0))
+    at(all - other_ids.len()).or_else(|| at(0))
 }
 
 /// Where the recorded tokens are among more positions: before the padding or behind it, whichever brings more taps nearest to the other run. `None` where a
 /// tap is nearest to that run only in the middle.
-fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
+fn nearest(dump: &Dump, other: &Dump) -> Result<Option<TokenRange>, DumpError> {
     let (ids, theirs) = (dump.meta().tokens.as_ref(), other.meta().tokens.as_ref());
     let Some(count) = ids.filter(|ids| theirs.is_none_or(|theirs| theirs == *ids)).map(Vec::len) else {
         return Ok(None);
     };
     let decoded = dump.meta().decode_tokens.as_ref().map_or(0, Vec::len);
     let last = steps(dump).last().map_or(0, |&last| last as usize);
-    let rows = shown(dump, last.min(decoded));
+    let rows = lengths_by_shapes(dump, last.min(decoded));
     // Its tokens may be in other chunks: all of them are recorded.
     if rows.iter().copied().sum::<Option<usize>>() == Some(count + decoded) {
         return Ok(None);
@@ -133,27 +133,31 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     let Some(all) = rows[0].filter(|all| *all > count && count > 0) else { return Ok(None) };
     let (mut before, mut behind) = (0, 0);
     for entry in dump.entries().iter().filter(|e| e.step == 0 && are_all(&e.rows)) {
-        let Some(held) = other.find(entry.tap, 0) else { continue };
-        let [ours, shape] = [entry, held].map(|entry| squeezed(entry.tap.site, &entry.shape));
+        let Some(reference) = other.find(entry.tap, 0) else { continue };
+        let [ours, shape] = [entry, reference].map(|entry| squeezed(entry.tap.site, &entry.shape));
         let (&[rows, width], Some(&like)) = (&ours[..], shape.last()) else { continue };
         let size = shape.iter().product::<usize>();
-        let is_last =
-            size == width && (held.rows == Some(Rows::Named(NamedRows::Last)) || (held.rows.is_none() && count > 1));
-        let is_whole = size == count * width && shape.len() == 2 && are_all(&held.rows);
+        let is_last = size == width
+            && (reference.rows == Some(Rows::Named(NamedRows::Last)) || (reference.rows.is_none() && count > 1));
+        let is_whole = size == count * width && shape.len() == 2 && are_all(&reference.rows);
         if rows != all || like != width || !(is_whole || is_last) {
             continue;
         }
         let (ours, theirs) =
-            (dump.read(entry)?.values().to_f64().to_vec(), other.read(held)?.values().to_f64().to_vec());
+            (dump.read(entry)?.values().to_f64().to_vec(), other.read(reference)?.values().to_f64().to_vec());
         let looked_at = if is_whole { vec![0, count / 3, 2 * count / 3, count - 1] } else { vec![count - 1] };
         let row = |values: &[f64], at: usize| values[at * width..(at + 1) * width].to_vec();
-        let due: Vec<f64> = looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
-        let apart = |from: usize| {
-            let here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
-            Metrics::of_f64(&due, &here).nmse().filter(|nmse| nmse.is_finite()).unwrap_or(f64::INFINITY)
+        let reference_rows: Vec<f64> =
+            looked_at.iter().flat_map(|&at| row(&theirs, if is_whole { at } else { 0 })).collect();
+        let nmse_at = |from: usize| {
+            let rows_here: Vec<f64> = looked_at.iter().flat_map(|&at| row(&ours, from + at)).collect();
+            Metrics::measure_f64(&reference_rows, &rows_here)
+                .nmse()
+                .filter(|nmse| nmse.is_finite())
+                .unwrap_or(f64::INFINITY)
         };
-        let ends = [apart(0), apart(all - count)];
-        if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| apart(from) < SAME_TOKENS) {
+        let ends = [nmse_at(0), nmse_at(all - count)];
+        if ends.iter().all(|end| *end >= SAME_TOKENS) && (1..all - count).any(|from| nmse_at(from) < SAME_TOKENS) {
             return Ok(None);
         }
         behind += usize::from(ends[0] < ends[1]);
@@ -161,16 +165,16 @@ fn nearest(dump: &Dump, other: &Dump) -> Result<Option<Real>, DumpError> {
     }
     let from = if before > behind { all - count } else { 0 };
     let by = "nearer so; nothing names the side ('padding' or 'attention_mask' in dump.json)";
-    Ok((before != behind).then(|| Real::of(from..from + count, all, by)))
+    Ok((before != behind).then(|| TokenRange::new(from..from + count, all, by)))
 }
 
-impl Real {
-    fn of(range: Range<usize>, all: usize, by: &'static str) -> Real {
-        Real { range, all, by, doubted: None }
+impl TokenRange {
+    fn new(range: Range<usize>, all: usize, by: &'static str) -> TokenRange {
+        TokenRange { range, all, by, doubted: None }
     }
 
     fn cut_off(&self, dump: Dump) -> Result<Dump, DumpError> {
-        let Real { range, all, by, doubted } = self;
+        let TokenRange { range, all, by, doubted } = self;
         let mut meta = dump.meta().clone();
         meta.tokens = meta.tokens.map(|ids| if ids.len() == *all { ids[range.clone()].to_vec() } else { ids });
         (meta.attention_mask, meta.padding) = (None, None);
@@ -202,8 +206,8 @@ impl Real {
     }
 
     /// The cuts of a tensor, one after the other; an error where it holds no token, or where its cut is unknown.
-    fn cuts(&self, entry: &Entry, order: Custom) -> Result<Vec<Cut>, Option<CutError>> {
-        let Real { range, all, .. } = self;
+    fn cuts(&self, entry: &Entry, order: AxisOrder) -> Result<Vec<Cut>, Option<CutError>> {
+        let TokenRange { range, all, .. } = self;
         let shape = squeezed(entry.tap.site, &entry.shape);
         let is_attended = entry.tap.site.position_axis() == 1 && shape.len() == 3;
         let mut cuts = Vec::new();
@@ -240,7 +244,7 @@ fn cut_entry(whole: &Arc<Dump>, entry: Entry, cuts: Vec<Cut>) -> Entry {
     let whole = Arc::clone(whole);
     Entry::computed(tap, step, shape, dtype, rows, move || {
         let tensor = whole.read(&entry)?;
-        let cut = |tensor: Option<Tensor>, cut: &Cut| tensor.and_then(|tensor| cut.of(tensor));
+        let cut = |tensor: Option<Tensor>, cut: &Cut| tensor.and_then(|tensor| cut.apply(tensor));
         let reason = || "a tensor is not of its shape".to_owned();
         cuts.iter()
             .fold(Some(tensor), cut)

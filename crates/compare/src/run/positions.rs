@@ -8,16 +8,16 @@ use crate::layout::rows::squeezed;
 use crate::run::steps::Chunks;
 
 /// The chunks: as the side declares that records its tokens, else as either side shows.
-pub(crate) fn told_chunks(reference: &Dump, candidate: &Dump) -> Option<Chunks> {
-    [reference, candidate].into_iter().filter_map(Chunks::of).min_by_key(|chunks| chunks.ids.is_none())
+pub(crate) fn declared_chunks(reference: &Dump, candidate: &Dump) -> Option<Chunks> {
+    [reference, candidate].into_iter().filter_map(Chunks::find).min_by_key(|chunks| chunks.ids.is_none())
 }
 
 /// The dump with the axis of positions added to every tensor of a step of one position (an engine that runs token by token writes \[D\], \[H,d\], \[H,S\]),
 /// and to the flat tensors of longer steps beside them.
 pub fn with_positions(dump: Dump) -> Dump {
-    let Some(chunks) = Chunks::of(&dump).filter(|chunks| chunks.lengths.len() > 1) else { return dump };
+    let Some(chunks) = Chunks::find(&dump).filter(|chunks| chunks.lengths.len() > 1) else { return dump };
     dump.reshaped(|tap: Tap, step, shape| match chunks.lengths.get(step as usize)? {
-        1 => of_one(tap.site, shape),
+        1 => position_axis_of_one(tap.site, shape),
         &positions if tap.site.position_axis() == 0 => unflattened(tap.site, shape, positions),
         _ => None,
     })
@@ -50,7 +50,7 @@ pub(crate) fn with_merged_heads(dump: Dump, like: &Dump) -> Dump {
 }
 
 /// The full shape of a tensor of one position that lacks the axis for it.
-pub(crate) fn of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn position_axis_of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
     let shape = squeezed(site, shape);
     let (axes, at) = (site.axes().len(), site.position_axis());
     let lacks = shape.len() + 1 == axes && (at > 0 || shape[0] != 1);
@@ -90,7 +90,7 @@ mod tests {
             (Site::Probs, &[40], None),
             (Site::Probs, &[8, 1, 5], None),
         ] {
-            assert_eq!(of_one(site, shape), due, "{site:?} {shape:?}");
+            assert_eq!(position_axis_of_one(site, shape), due, "{site:?} {shape:?}");
         }
     }
 

@@ -11,12 +11,12 @@ use crate::tolerance::judge::is_masked;
 use crate::tolerance::run::UNMASKED_LEAVES;
 
 /// Values of heads, queries and keys.
-struct Cells {
+struct HeadValues {
     shape: [usize; 3],
     values: Vec<f64>,
 }
 
-impl Cells {
+impl HeadValues {
     fn at(&self, head: usize, query: usize, key: usize) -> f64 {
         self.values[(head * self.shape[1] + query) * self.shape[2] + key]
     }
@@ -58,7 +58,7 @@ pub fn seen_padding(dump: &Dump) -> Result<Vec<SeenPadding>, DumpError> {
     let all = mask.len();
     let read = |entry: &Entry| -> Result<_, DumpError> {
         let Ok(shape) = <[usize; 3]>::try_from(&*entry.shape) else { return Ok(None) };
-        Ok(Some(Cells { shape, values: dump.read(entry)?.values().to_f64() }))
+        Ok(Some(HeadValues { shape, values: dump.read(entry)?.values().to_f64() }))
     };
     let mut seen = Vec::new();
     for entry in dump.entries().iter().filter(|entry| entry.tap.site == Site::Probs) {
@@ -80,8 +80,8 @@ pub fn seen_padding(dump: &Dump) -> Result<Vec<SeenPadding>, DumpError> {
 impl SeenPadding {
     fn among(
         place: Place,
-        own: &Cells,
-        scores: Option<&Cells>,
+        own: &HeadValues,
+        scores: Option<&HeadValues>,
         queries: Range<usize>,
         is_padding: impl Fn(usize) -> bool,
     ) -> Option<SeenPadding> {

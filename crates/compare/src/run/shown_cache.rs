@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap};
 
-use crate::judge::kept::is_rounded;
+use crate::judge::cached::is_rounded;
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::{are_all, squeezed};
@@ -27,7 +27,7 @@ pub enum ShownCache {
 /// # Errors
 /// When a file cannot be read.
 pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
-    let run = Recorded { dump, like };
+    let run = RecordedTaps { dump, like };
     let evidence = [run.values_show()?, run.products_show()?];
     let shows = |i: usize| evidence.iter().flatten().any(|shown| shown[i]);
     // Numbers of a coarser type may also be numbers of a finer one (in f16's range all of bf16 but the smallest): the coarsest that fits counts.
@@ -45,7 +45,7 @@ const TYPES: [Cache; 4] = [Cache::F16, Cache::Bf16, Cache::Q8_0, Cache::E4m3];
 const ROWS: usize = 64;
 
 /// What a run recorded, each tap in the vocabulary's order of axes.
-struct Recorded<'a> {
+struct RecordedTaps<'a> {
     dump: &'a Dump,
     like: &'a Dump,
 }
@@ -56,7 +56,7 @@ struct Ordered {
     values: Vec<f64>,
 }
 
-impl Recorded<'_> {
+impl RecordedTaps<'_> {
     /// The whole of a tap in a step; `None` where its order of axes is unknown.
     fn read(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
         let Some(entry) = self.dump.find(tap, step).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
@@ -75,7 +75,8 @@ impl Recorded<'_> {
         let right = TensorRef { values: &values, shape: &own, rows: None };
         let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
         let as_it_stands = layouts.as_it_stands().ok().cloned();
-        let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);
+        let near =
+            |pair: &Pair<'_>| Metrics::merge_all(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);
         // Another order is searched only where the tap is not right as it stands; a masked tap has no NMSE and is accepted by its shape.
         let found = match as_it_stands.filter(|pair| own == shape || near(pair)) {
             Some(pair) => Some(pair),
@@ -86,7 +87,7 @@ impl Recorded<'_> {
     }
 
     /// Keys or values of all positions up to the end of a step.
-    fn until(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
+    fn cached_until(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
         let mut all: Option<Ordered> = None;
         for number in 0..=step {
             let Some(next) = self.read(tap, number)? else { return Ok(None) };
@@ -107,8 +108,8 @@ impl Recorded<'_> {
     fn largest_step(&self) -> Option<u32> {
         let products = |step: u32| {
             let of_step = self.dump.entries().iter().filter(|e| e.step == step);
-            let made = of_step.filter(|e| matches!(e.tap.site, Site::Qk | Site::Probs));
-            made.map(|e| e.shape.iter().product::<usize>()).max().unwrap_or(0)
+            let attention_taps = of_step.filter(|e| matches!(e.tap.site, Site::Qk | Site::Probs));
+            attention_taps.map(|e| e.shape.iter().product::<usize>()).max().unwrap_or(0)
         };
         let last = self.dump.entries().iter().map(|e| e.step).max()?;
         [0, last].into_iter().rev().max_by_key(|&step| products(step))
@@ -137,15 +138,15 @@ impl Recorded<'_> {
 
     /// Of which types most keys and values are numbers, one vote a tap, and nothing else is; `None` where none were recorded.
     fn values_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
-        let kept = [Site::KRope, Site::V].map(|site| self.taps(site));
-        if kept.iter().any(Vec::is_empty) {
+        let stored = [Site::KRope, Site::V].map(|site| self.taps(site));
+        if stored.iter().any(Vec::is_empty) {
             return Ok(None);
         }
-        let mut votes = Votes::default();
-        for tap in kept.into_iter().flatten() {
+        let mut votes = TypeVotes::default();
+        for tap in stored.into_iter().flatten() {
             votes.add(self.rounded_to(tap)?);
         }
-        let mut shown = votes.most();
+        let mut shown = votes.majority();
         // An engine whose results are all such numbers works in that type: that is another profile.
         for tap in [Site::QRope, Site::H].into_iter().flat_map(|site| self.taps(site)) {
             if !shown.contains(&true) {
@@ -160,36 +161,37 @@ impl Recorded<'_> {
     /// To which types keys and values must be rounded so that most contexts, and products of queries, match that do not match without; `None` where too
     /// little was recorded.
     fn products_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
-        let mut votes = Votes::default();
+        let mut votes = TypeVotes::default();
         let Some(step) = self.largest_step() else { return Ok(None) };
         for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
             for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
-                let [left, kept, made] = parts.map(|site| Tap::layer(layer, site));
-                let (kept, left, made) = (self.until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
-                let (Some(left), Some(kept), Some(made)) = (left, kept, made) else { continue };
+                let [factor, cached, result] = parts.map(|site| Tap::layer(layer, site));
+                let (cached, factor, result) =
+                    (self.cached_until(cached, step)?, self.read(factor, step)?, self.read(result, step)?);
+                let (Some(factor), Some(cached), Some(result)) = (factor, cached, result) else { continue };
                 let product = parts[2] == Site::Qk;
-                let left_of = |cache| left_of(cache, product, &left, &kept, &made);
-                let Some(without) = left_of(Cache::F32) else { continue };
+                let nmse_with = |cache| nmse_with_rounded_cache(cache, product, &factor, &cached, &result);
+                let Some(without) = nmse_with(Cache::F32) else { continue };
                 // Written so that a NaN is evidence against it.
-                let comes_out = |with: f64| with <= PRODUCTS_COME_OUT && CACHE_TELLS * with <= without;
+                let comes_out = |nmse: f64| nmse <= PRODUCTS_COME_OUT && CACHE_TELLS * nmse <= without;
                 // Keys or values recorded as the cache holds them show nothing about products.
-                let width = kept.shape.last().copied().unwrap_or(1);
-                let says = |cache: &Cache| !is_rounded(*cache, &kept.values, width);
-                let vote = |cache: Cache| Some(cache).filter(says).map(|c| left_of(c).is_some_and(comes_out));
+                let width = cached.shape.last().copied().unwrap_or(1);
+                let is_cached_as = |cache: &Cache| !is_rounded(*cache, &cached.values, width);
+                let vote = |cache: Cache| Some(cache).filter(is_cached_as).map(|c| nmse_with(c).is_some_and(comes_out));
                 votes.add(TYPES.map(vote));
             }
         }
-        Ok(votes.of_type.iter().any(|(_, all)| *all > 0).then(|| votes.most()))
+        Ok(votes.of_type.iter().any(|(_, all)| *all > 0).then(|| votes.majority()))
     }
 }
 
 /// How many votes are for each type, of all that decide.
 #[derive(Default)]
-struct Votes {
+struct TypeVotes {
     of_type: [(usize, usize); TYPES.len()],
 }
 
-impl Votes {
+impl TypeVotes {
     fn add(&mut self, shown: [Option<bool>; TYPES.len()]) {
         for ((yes, all), shown) in self.of_type.iter_mut().zip(shown) {
             *yes += usize::from(shown == Some(true));
@@ -197,46 +199,53 @@ impl Votes {
         }
     }
 
-    fn most(&self) -> [bool; TYPES.len()] {
+    fn majority(&self) -> [bool; TYPES.len()] {
         self.of_type.map(|(yes, all)| 2 * yes > all)
     }
 }
 
-/// NMSE of the recorded result against products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
-fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
-    let [keys, groups, width] = kept.shape[..] else { return None };
-    let (heads, rows) = match (product, &left.shape[..]) {
+/// NMSE of the recorded `result` against the product of `factor` and the `cached` tensor rounded to a type. `product`: of queries and keys, else of
+/// probabilities and values.
+fn nmse_with_rounded_cache(
+    cache: Cache,
+    product: bool,
+    factor: &Ordered,
+    cached: &Ordered,
+    result: &Ordered,
+) -> Option<f64> {
+    let [keys, groups, width] = cached.shape[..] else { return None };
+    let (heads, rows) = match (product, &factor.shape[..]) {
         (true, &[rows, heads, d]) if d == width && rows <= keys => (heads, rows),
         (false, &[heads, rows, columns]) if columns == keys && rows <= keys => (heads, rows),
         _ => return None,
     };
     let whole = if product { vec![heads, rows, keys] } else { vec![rows, heads * width] };
-    if groups == 0 || heads % groups != 0 || made.shape != whole {
+    if groups == 0 || heads % groups != 0 || result.shape != whole {
         return None;
     }
-    let (left, made) = (&left.values, &made.values);
-    let mut kept = kept.values.clone();
-    cache.round(&mut kept, width);
+    let (factor, result) = (&factor.values, &result.values);
+    let mut rounded = cached.values.clone();
+    cache.round(&mut rounded, width);
     let mut squares = Squares::default();
-    let mut add = |own: f64, due: f64| {
-        squares.add(own, due);
+    let mut add = |recorded: f64, computed: f64| {
+        squares.add(recorded, computed);
     };
     for t in rows.saturating_sub(ROWS)..rows {
         // The rows are those of the last positions.
         let position = keys - rows + t;
         for h in 0..heads {
             let group = h / (heads / groups);
-            let row = |s: usize| &kept[(s * groups + group) * width..][..width];
+            let row = |s: usize| &rounded[(s * groups + group) * width..][..width];
             if product {
-                let q = &left[(t * heads + h) * width..][..width];
+                let q = &factor[(t * heads + h) * width..][..width];
                 (0..=position).for_each(|s| {
-                    add(made[(h * rows + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
+                    add(result[(h * rows + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
                 });
             } else {
-                let probs = &left[(h * rows + t) * keys..][..keys];
+                let probs = &factor[(h * rows + t) * keys..][..keys];
                 (0..width).for_each(|i| {
-                    let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
-                    add(made[(t * heads + h) * width + i], due);
+                    let computed = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
+                    add(result[(t * heads + h) * width + i], computed);
                 });
             }
         }

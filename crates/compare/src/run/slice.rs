@@ -10,7 +10,7 @@ use crate::layout::rows::squeezed;
 
 /// What is known of a dump before one of its taps is cut.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Custom {
+pub(crate) struct AxisOrder {
     /// Whether tensors of heads hold the positions first, \[T,H,d\], as an unambiguous shape shows; `None` without one.
     pub(crate) positions_first: Option<bool>,
 }
@@ -52,15 +52,15 @@ pub(crate) fn heads(entry: &Entry) -> Option<usize> {
 }
 
 /// Cuts the positions `cell` out of a tap of a step that holds the positions `step`. `width` is the number of keys that it must have, where it has an axis of
-/// keys: raw products are cut to it; in scores and probs, missing keys are masked and have probability 0. `wanted` are the requested positions of the step.
+/// keys: raw products are cut to it; in scores and probs, missing keys are masked and have probability 0. `requested` are the positions of the step to be compared.
 /// `None`: it holds none of them.
 pub(crate) fn cut(
     entry: &Entry,
     step: &Range<usize>,
     cell: &Range<usize>,
     width: Option<usize>,
-    wanted: Option<&Rows>,
-    custom: Custom,
+    requested: Option<&Rows>,
+    custom: AxisOrder,
 ) -> Result<Option<Cut>, CutError> {
     let site = entry.tap.site;
     let length = step.len();
@@ -71,10 +71,10 @@ pub(crate) fn cut(
     let declared = entry.rows.as_ref().filter(|rows| !rows.is_all());
     let attends = site.position_axis() == 1;
     let fits = width.is_none() || keys(entry).is_none() || keys(entry) == width;
-    if step == cell && fits && wanted.is_none() {
+    if step == cell && fits && requested.is_none() {
         return Ok(Some(Cut::whole(entry)));
     }
-    let held = declared.or(wanted).map(|rows| listed(rows, length));
+    let held = declared.or(requested).map(|rows| listed(rows, length));
     let count = declared.map_or(length, |_| held.as_ref().map_or(length, Vec::len));
     let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: length, why };
     let (axis, count, shape) = match position(site, &shape, count, custom) {
@@ -90,8 +90,8 @@ pub(crate) fn cut(
     // The step's position of each row.
     let rows =
         if count == length && declared.is_none() { (0..length).collect() } else { held.clone().unwrap_or_default() };
-    let asked = |position: &usize| held.as_ref().is_none_or(|held| held.contains(position));
-    let within = |position: usize| cell.contains(&(step.start + position)) && asked(&position);
+    let is_requested = |position: &usize| held.as_ref().is_none_or(|held| held.contains(position));
+    let within = |position: usize| cell.contains(&(step.start + position)) && is_requested(&position);
     let picks: Vec<usize> = (0..count).filter(|&row| rows.get(row).is_some_and(|&at| within(at))).collect();
     if picks.is_empty() {
         return Ok(None);
@@ -119,7 +119,7 @@ pub(crate) fn listed(rows: &Rows, length: usize) -> Vec<usize> {
 }
 
 /// The axis of `count` positions, and the shape that has it; or why it is unknown.
-fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), AxisUnknown> {
+fn position(site: Site, shape: &[usize], count: usize, custom: AxisOrder) -> Result<(usize, Vec<usize>), AxisUnknown> {
     let at = |axis: usize| Ok((axis, shape.to_vec()));
     if site.position_axis() == 1 {
         let right = shape.len() == 3 && shape[1] == count;
@@ -184,7 +184,7 @@ impl Cut {
     }
 
     /// The elements, cut out of the tap's tensor. `None` where that is not the tensor that the cut was made for.
-    pub(crate) fn of(&self, tensor: Tensor) -> Option<Tensor> {
+    pub(crate) fn apply(&self, tensor: Tensor) -> Option<Tensor> {
         if self.extent == 0 {
             return Some(tensor);
         }
@@ -220,7 +220,7 @@ impl Cut {
 }
 
 /// Whether tensors of heads hold positions first, by those with unambiguous shapes. `length` gives the positions of a step.
-pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -> Custom {
+pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -> AxisOrder {
     let shown = entries.iter().filter(|e| e.rows.is_none()).filter_map(|entry| {
         let shape = squeezed(entry.tap.site, &entry.shape);
         let count = length(entry.step)?;
@@ -234,7 +234,7 @@ pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -
     });
     let (mut first, mut second) = (false, false);
     shown.for_each(|positions_first| if positions_first { first = true } else { second = true });
-    Custom { positions_first: (first != second).then_some(first) }
+    AxisOrder { positions_first: (first != second).then_some(first) }
 }
 
 /// Why the positions of a step cannot be cut out of a tensor.

@@ -21,7 +21,7 @@ pub struct Chunks {
 
 impl Chunks {
     /// The chunks of a dump, where its metadata and its tensors allow only one answer.
-    pub fn of(dump: &Dump) -> Option<Chunks> {
+    pub fn find(dump: &Dump) -> Option<Chunks> {
         let steps: BTreeSet<u32> = steps(dump).into_iter().chain([0]).collect();
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
         let last = steps.last().map_or(0, |&last| last as usize);
@@ -31,7 +31,7 @@ impl Chunks {
         }
         let ids: Option<Vec<i64>> =
             dump.meta().tokens.as_ref().map(|tokens| tokens.iter().chain(decoded).copied().collect());
-        let shown = shown(dump, last);
+        let shown = lengths_by_shapes(dump, last);
         let by_rows = || shown_by_rows(dump, last, ids.as_ref()?.len());
         let whole = shown.iter().copied().collect::<Option<Vec<usize>>>().or_else(by_rows);
         let lengths = match (&ids, whole) {
@@ -44,7 +44,7 @@ impl Chunks {
                 vec![1; ids.len()]
             }
             (Some(_), _) => {
-                let named = Chunks::named(dump)?;
+                let named = Chunks::from_token_ids(dump)?;
                 let fits = shown[0].is_none_or(|rows| rows <= named.lengths[0])
                     && shown.iter().skip(1).flatten().all(|&rows| rows == 1);
                 return fits.then_some(named);
@@ -55,7 +55,7 @@ impl Chunks {
     }
 
     /// The prompt and one token a step, by the ids of a dump alone, whatever its tensors hold.
-    pub(crate) fn named(dump: &Dump) -> Option<Chunks> {
+    pub(crate) fn from_token_ids(dump: &Dump) -> Option<Chunks> {
         let last = steps(dump).last().map_or(0, |&last| last as usize);
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
         let prompt = dump.meta().tokens.as_deref().filter(|prompt| !prompt.is_empty() && decoded.len() >= last)?;
@@ -113,7 +113,7 @@ impl fmt::Display for Chunks {
 }
 
 /// A tensor that may show how many positions its step has.
-pub(crate) struct Held<'a> {
+pub(crate) struct LengthWitness<'a> {
     pub(crate) tap: Tap,
     step: u32,
     pub(crate) shape: &'a [usize],
@@ -122,26 +122,30 @@ pub(crate) struct Held<'a> {
 }
 
 /// All tensors of a dump with known shapes, including those known in part.
-pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
-    let entries =
-        dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
+pub(crate) fn length_witnesses(dump: &Dump) -> impl Iterator<Item = LengthWitness<'_>> {
+    let entries = dump.entries().iter().map(move |e| LengthWitness {
+        tap: e.tap,
+        step: e.step,
+        shape: &e.shape,
+        whole: are_all(&e.rows),
+    });
     let alone = |p: &&Partial| !p.tap.is_open() && dump.find(p.tap, p.step).is_none();
     let parts = dump.parts().iter().filter(alone).filter_map(move |p| {
         let shape = p.part.shape.as_deref()?;
-        Some(Held { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })
+        Some(LengthWitness { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })
     });
     entries.chain(parts)
 }
 
 /// Positions and how many tensors show them, for each step.
-type Votes = Vec<BTreeMap<usize, usize>>;
+type LengthVotes = Vec<BTreeMap<usize, usize>>;
 
 /// How many positions each step up to `last` has, by the majority of its taps: those with all axes of the vocabulary, else the flat ones, else those with
 /// merged heads, which may as well be the heads of one position.
-pub(crate) fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+pub(crate) fn lengths_by_shapes(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let full = votes(dump, last, |site, shape| shape.len() == site.axes().len());
     let merged = votes(dump, last, |site, shape| shape.len() != site.axes().len());
-    let vectors = of_vectors(dump, last);
+    let vectors = lengths_by_vectors(dump, last);
     (0..=last).map(|step| most(&full[step]).or(vectors[step]).or_else(|| most(&merged[step]))).collect()
 }
 
@@ -153,9 +157,11 @@ fn shown_by_rows(dump: &Dump, last: usize, tokens: usize) -> Option<Vec<usize>> 
 }
 
 /// How many positions each step up to `last` has by the whole tensors whose site and shape `counts`.
-fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> Votes {
-    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
-    for held in held(dump).filter(|held| held.whole && counts(held.tap.site, &squeezed(held.tap.site, held.shape))) {
+fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> LengthVotes {
+    let mut votes: LengthVotes = vec![BTreeMap::new(); last + 1];
+    for held in
+        length_witnesses(dump).filter(|held| held.whole && counts(held.tap.site, &squeezed(held.tap.site, held.shape)))
+    {
         if let (Some(rows), Some(votes)) = (leading(held.tap.site, held.shape), votes.get_mut(held.step as usize)) {
             *votes.entry(rows).or_insert(0) += 1;
         }
@@ -174,21 +180,22 @@ fn leading(site: Site, shape: &[usize]) -> Option<usize> {
 }
 
 /// Step and elements of every flat tensor of a tap.
-type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
+type FlatSizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 
 /// The positions by flat tensors: each position has an equal part of what all steps hold, where the tokens of all are recorded; else a step is measured in
 /// multiples of the smallest step, if that has a single position.
-fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let flat = |held: &Held<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
-    let mut sizes: Sizes = BTreeMap::new();
-    for held in held(dump).filter(flat) {
+fn lengths_by_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+    let flat =
+        |witness: &LengthWitness<'_>| witness.shape.len() == 1 && witness.tap.site.position_axis() == 0 && last > 0;
+    let mut sizes: FlatSizes = BTreeMap::new();
+    for held in length_witnesses(dump).filter(flat) {
         let Tap { layer, site } = held.tap;
         sizes.entry((layer, site)).or_default().push((held.step, held.shape[0]));
     }
     let meta = dump.meta();
     let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
     let tokens = meta.tokens.as_ref().map(|tokens| tokens.len() + decoded).filter(|tokens| *tokens > 0);
-    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
+    let mut votes: LengthVotes = vec![BTreeMap::new(); last + 1];
     for steps in sizes.values().filter(|steps| steps.len() > 1) {
         let sizes = || steps.iter().map(|(_, size)| *size);
         let part = tokens.filter(|_| steps.len() == last + 1).map(|tokens| sizes().sum::<usize>() / tokens);
@@ -216,13 +223,13 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     if let Some(at) = other_ids(reference, candidate) {
         return Some(Misaligned::OtherTokens { from: at });
     }
-    if let Some(ours) = Chunks::of(reference).filter(|_| all)
+    if let Some(ours) = Chunks::find(reference).filter(|_| all)
         && let Some(held) = beyond_the_prefill(candidate, reference, &ours)
     {
         let prefill = ours.lengths[0];
         return Some(Misaligned::BeyondThePrefill { held, prefill, decoded: ours.total() - prefill });
     }
-    let steps = |dump: &Dump| held(dump).map(|held| held.step).max().unwrap_or(0);
+    let steps = |dump: &Dump| length_witnesses(dump).map(|held| held.step).max().unwrap_or(0);
     let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
     let same = declared[0].is_some() && declared[0] == declared[1];
     if same || steps(reference).max(steps(candidate)) == 0 {
@@ -231,7 +238,7 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     let (ours, theirs) = match prefills(reference, candidate, rows) {
         Some(prefills) => prefills,
         // Nothing but flat tensors.
-        None if all => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
+        None if all => (Chunks::find(reference)?.lengths[0], Chunks::find(candidate)?.lengths[0]),
         None => return None,
     };
     (ours != theirs).then_some(Misaligned::OtherPrefills { reference: ours, candidate: theirs })
@@ -239,8 +246,8 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
 
 /// What the reference or the candidate declares about its tokens that its own tensors contradict.
 pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<Misaligned> {
-    let of = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
-    of(reference, Side::Reference).or_else(|| of(candidate, Side::Candidate))
+    let contradicted = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
+    contradicted(reference, Side::Reference).or_else(|| contradicted(candidate, Side::Candidate))
 }
 
 /// What a dump declares about its tokens that its tensors contradict. More positions than tokens may be padding.
@@ -252,7 +259,7 @@ fn contradiction(dump: &Dump) -> Option<Contradiction> {
     if last > prompt + decoded {
         return Some(Contradiction::Step { tokens: prompt + decoded, step: last });
     }
-    let shown = shown(dump, last);
+    let shown = lengths_by_shapes(dump, last);
     let rows = shown[0].unwrap_or(1);
     // A single row may be one of several, the others unrecorded.
     let fewer = last == 0 && rows > 1 && rows < prompt && !may_be_of_its_tokens(dump);
@@ -260,7 +267,7 @@ fn contradiction(dump: &Dump) -> Option<Contradiction> {
         return Some(Contradiction::Positions { tokens: prompt, positions: rows });
     }
     let padded = rows > prompt && decoded >= last && shown.iter().skip(1).flatten().all(|&rows| rows == 1);
-    let unfit = last > 0 && Chunks::of(dump).is_none() && !padded && shown.iter().all(Option::is_some);
+    let unfit = last > 0 && Chunks::find(dump).is_none() && !padded && shown.iter().all(Option::is_some);
     unfit.then_some(Contradiction::Steps { tokens: prompt, decoded, steps: last + 1 })
 }
 
@@ -272,16 +279,16 @@ fn other_ids(reference: &Dump, candidate: &Dump) -> Option<usize> {
 
 /// Why it is unknown whether two runs in which nothing agrees hold the same positions: their numbers of positions differ, and not both record their tokens. A
 /// prompt padded on the left looks like that, and so does another prompt.
-pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnessed> {
-    let [ours, theirs] = [reference, candidate].map(Chunks::of);
+pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<UnknownPositions> {
+    let [ours, theirs] = [reference, candidate].map(Chunks::find);
     let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
     let total = |chunks: &Option<Chunks>| chunks.as_ref().map(Chunks::total);
     match (total(&ours), total(&theirs)) {
         _ if ids(&ours) && ids(&theirs) || is_without_tokens([reference, candidate]) => None,
         (Some(reference), Some(candidate)) if reference != candidate => {
-            Some(Unwitnessed::Counts { reference, candidate })
+            Some(UnknownPositions::Counts { reference, candidate })
         }
-        (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(Unwitnessed::NotItsTokens),
+        (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(UnknownPositions::NotItsTokens),
         _ => None,
     }
 }
@@ -417,7 +424,7 @@ impl fmt::Display for Misaligned {
 
 /// Why it is unknown whether two runs in which nothing agrees hold the same positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwitnessed {
+pub enum UnknownPositions {
     /// Their numbers of positions differ, and not both record their tokens.
     Counts {
         /// The reference's.
@@ -429,15 +436,15 @@ pub enum Unwitnessed {
     NotItsTokens,
 }
 
-impl fmt::Display for Unwitnessed {
+impl fmt::Display for UnknownPositions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nothing agrees; ")?;
         match self {
-            Unwitnessed::Counts { reference, candidate } => write!(
+            UnknownPositions::Counts { reference, candidate } => write!(
                 f,
                 "the reference has {reference} token positions and the candidate {candidate}, and not both say of which tokens"
             )?,
-            Unwitnessed::NotItsTokens => {
+            UnknownPositions::NotItsTokens => {
                 f.write_str("the candidate's tensors have another number of token positions than it names tokens")?;
             }
         }

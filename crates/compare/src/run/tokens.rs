@@ -9,45 +9,45 @@ use crate::run::embeddings::{Prompt, is_made_of_taps, rows_of, token};
 use crate::tolerance::run::{MOST_PAIRS, OTHER_TOKEN};
 
 /// Whether each side has the token, and its position on each side (where it is missing, that of the next token); an edit also has the ids.
-type Change = ([bool; 2], [usize; 2]);
-pub(crate) type Edit = ([bool; 2], [usize; 2], [Option<i64>; 2]);
+type TokenChange = ([bool; 2], [usize; 2]);
+pub(crate) type EditWithIds = ([bool; 2], [usize; 2], [Option<i64>; 2]);
 
 /// How the candidate's tokens differ from the reference's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenEdits {
-    pub(crate) edits: Vec<Edit>,
-    alike: usize,
+    pub(crate) edits: Vec<EditWithIds>,
+    equal_count: usize,
     /// How many tokens either side has.
     pub counts: [usize; 2],
     /// The candidate's ids, where all are known.
     pub ids: Option<Vec<i64>>,
     /// The largest NMSE between two rows taken for the same token's; 0 where ids decide it.
-    pub apart: f64,
+    pub largest_nmse: f64,
     /// Whether nothing else explains it: neither padding, nor a wrong row of the right token.
-    pub is_certain: bool,
+    pub is_proved: bool,
     /// Whether it is that, or an exchange of rows between similar tokens: nothing there is padding.
-    pub is_clear: bool,
+    pub is_no_padding: bool,
 }
 
 impl TokenEdits {
     /// Whether one side has more tokens at its front, and nothing else is changed: that may be padding.
     pub fn are_in_front(&self) -> bool {
-        self.edits.iter().all(|(_, at, _)| at.contains(&0)) && self.alike == self.counts[0].min(self.counts[1])
+        self.edits.iter().all(|(_, at, _)| at.contains(&0)) && self.equal_count == self.counts[0].min(self.counts[1])
     }
 
     /// The changes between two lists of ids, where most are equal and not only their ends differ.
-    pub fn of_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
-        let apart = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
-        TokenEdits::laid([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &apart)
+    pub fn compare_ids(reference: &[i64], candidate: &[i64]) -> Option<TokenEdits> {
+        let distance = |ours: usize, theirs: usize| (reference[ours] == candidate[theirs]).then_some(0.0);
+        TokenEdits::align([reference.len(), candidate.len()], [Some(reference), Some(candidate)], &distance)
     }
 
-    /// Aligns two sequences. `apart` gives the distance of a token of one from a token of the other where they are the same.
-    fn laid(
+    /// Aligns two sequences. `distance` gives that of a token of one from a token of the other, where they are the same token.
+    fn align(
         [n, m]: [usize; 2],
         ids: [Option<&[i64]>; 2],
-        apart: &dyn Fn(usize, usize) -> Option<f64>,
+        distance: &dyn Fn(usize, usize) -> Option<f64>,
     ) -> Option<TokenEdits> {
-        let (pairs, changes) = aligned([n, m], &|a, b| apart(a, b).is_some())?;
+        let (pairs, changes) = aligned([n, m], &|a, b| distance(a, b).is_some())?;
         let (first, last) = pairs.first().zip(pairs.last())?;
         (2 * pairs.len() >= n.min(m).max(4)).then_some(())?;
         let id_of = |side: usize, at: usize| ids[side].and_then(|ids| ids.get(at).copied());
@@ -55,27 +55,37 @@ impl TokenEdits {
         let is_told = pairs.iter().all(|&[a, b]| id_of(0, a).is_none_or(|id| id_of(1, b) == Some(id)));
         let known = |at: usize| {
             let pair = pairs.iter().find(|pair| pair[1] == at).map(|pair| pair[0]);
-            let like = pair.or_else(|| (0..n).find(|&a| apart(a, at).is_some()));
+            let like = pair.or_else(|| (0..n).find(|&a| distance(a, at).is_some()));
             like.and_then(|a| id_of(0, a)).or_else(|| id_of(1, at).filter(|_| is_told))
         };
-        let edit = |(has, at): Change| {
+        let edit = |(has, at): TokenChange| {
             (has, at, [has[0].then(|| id_of(0, at[0])).flatten(), has[1].then(|| known(at[1])).flatten()])
         };
-        let edits: Vec<Edit> = changes.into_iter().map(edit).collect();
+        let edits: Vec<EditWithIds> = changes.into_iter().map(edit).collect();
         let ids: Option<Vec<i64>> = (0..m).map(known).collect();
         // At either end, or beside an equal token there, it may be padding, or more of the same text.
         let is_like_ends = |has: &[bool; 2], [a, b]: [usize; 2]| match has {
-            [false, _] => (0..=b).all(|b| apart(0, b).is_some()) || (b..m).all(|b| apart(n - 1, b).is_some()),
-            [_, false] => (0..=a).all(|a| apart(a, 0).is_some()) || (a..n).all(|a| apart(a, m - 1).is_some()),
+            [false, _] => (0..=b).all(|b| distance(0, b).is_some()) || (b..m).all(|b| distance(n - 1, b).is_some()),
+            [_, false] => (0..=a).all(|a| distance(a, 0).is_some()) || (a..n).all(|a| distance(a, m - 1).is_some()),
             _ => false,
         };
-        let is_within =
-            |(has, at, _): &Edit| first[0] < at[0] && (last[0] > at[0] || last[1] > at[1]) && !is_like_ends(has, *at);
-        let is_other = |(has, _, ids): &Edit| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
-        let apart = pairs.iter().filter_map(|&[a, b]| apart(a, b)).fold(0.0, f64::max);
-        let is_certain = apart <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
-        let is_clear = is_certain || (n == m && edits.iter().all(is_within));
-        Some(TokenEdits { edits, alike: pairs.len(), counts: [n, m], ids, apart, is_clear, is_certain })
+        let is_within = |(has, at, _): &EditWithIds| {
+            first[0] < at[0] && (last[0] > at[0] || last[1] > at[1]) && !is_like_ends(has, *at)
+        };
+        let is_other = |(has, _, ids): &EditWithIds| has.contains(&false) || (ids[1].is_some() && ids[0] != ids[1]);
+        let largest_nmse = pairs.iter().filter_map(|&[a, b]| distance(a, b)).fold(0.0, f64::max);
+        let is_proved =
+            largest_nmse <= OTHER_TOKEN / 100.0 && edits.iter().any(|edit| is_within(edit) && is_other(edit));
+        let is_no_padding = is_proved || (n == m && edits.iter().all(is_within));
+        Some(TokenEdits {
+            edits,
+            equal_count: pairs.len(),
+            counts: [n, m],
+            ids,
+            largest_nmse,
+            is_no_padding,
+            is_proved,
+        })
     }
 }
 
@@ -91,22 +101,22 @@ pub fn token_edits(reference: &Dump, candidate: &Dump) -> Result<Option<TokenEdi
     let h0 = Tap { layer: None, site: Site::H0 };
     let ids = [reference, candidate].map(|dump| dump.meta().tokens.as_deref());
     let (Some(ours), Some(theirs)) = (rows_of(reference, h0)?, rows_of(candidate, h0)?) else {
-        return Ok(ids[0].zip(ids[1]).and_then(|(ours, theirs)| TokenEdits::of_ids(ours, theirs)));
+        return Ok(ids[0].zip(ids[1]).and_then(|(ours, theirs)| TokenEdits::compare_ids(ours, theirs)));
     };
     if theirs.iter().any(|row| row.len() != ours[0].len() || row.iter().all(|x| *x == 0.0 || !x.is_finite())) {
         return Ok(None);
     }
-    let apart = |a: usize, b: usize| {
+    let distance = |a: usize, b: usize| {
         let is_same = token(&ours[a], &theirs[b]) == Some(Prompt::Same);
-        is_same.then(|| Metrics::of_f64(&ours[a], &theirs[b]).nmse().unwrap_or(f64::INFINITY))
+        is_same.then(|| Metrics::measure_f64(&ours[a], &theirs[b]).nmse().unwrap_or(f64::INFINITY))
     };
     let counts = [ours.len(), theirs.len()];
     let ids = [0, 1].map(|side| ids[side].filter(|ids| ids.len() == counts[side]));
-    let Some(mut edits) = TokenEdits::laid(counts, ids, &apart) else { return Ok(None) };
+    let Some(mut edits) = TokenEdits::align(counts, ids, &distance) else { return Ok(None) };
     // One more token at the front is not padding if later positions saw it.
-    if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.apart <= OTHER_TOKEN / 100.0 {
-        edits.is_certain = (counts[0] > counts[1] || apart(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
-        edits.is_clear = edits.is_certain;
+    if edits.are_in_front() && counts[0].abs_diff(counts[1]) == 1 && edits.largest_nmse <= OTHER_TOKEN / 100.0 {
+        edits.is_proved = (counts[0] > counts[1] || distance(0, 0).is_some()) && is_seen(reference, candidate, counts)?;
+        edits.is_no_padding = edits.is_proved;
     }
     Ok(Some(edits))
 }
@@ -122,7 +132,7 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
         else {
             continue;
         };
-        let off = |a: &[Vec<f64>], b: &[Vec<f64>]| Metrics::of_f64(&a.concat(), &b.concat()).nmse();
+        let off = |a: &[Vec<f64>], b: &[Vec<f64>]| Metrics::measure_f64(&a.concat(), &b.concat()).nmse();
         let behind = off(&ours[n.saturating_sub(m)..], &theirs[m.saturating_sub(n)..]);
         let alone = if m > n { off(&ours[..1], &theirs[..1]) } else { Some(0.0) };
         let Some((behind, alone)) = behind.zip(alone) else { return Ok(false) };
@@ -136,7 +146,7 @@ fn is_seen(reference: &Dump, candidate: &Dump, [n, m]: [usize; 2]) -> Result<boo
 
 /// The matching pairs of positions, and the changes between them, by the fewest changes from one sequence to the other; `None` where one is the beginning of
 /// the other, or they are too long to be aligned.
-fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<Change>)> {
+fn aligned([n, m]: [usize; 2], same: &dyn Fn(usize, usize) -> bool) -> Option<(Vec<[usize; 2]>, Vec<TokenChange>)> {
     (0..n.min(m)).any(|at| !same(at, at)).then_some(())?;
     let back = (1..=n.min(m)).take_while(|&at| same(n - at, m - at)).count();
     let front = (0..n.min(m) - back).take_while(|&at| same(at, at)).count();

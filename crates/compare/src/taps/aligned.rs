@@ -5,12 +5,12 @@ use firstdiff_trace::{Dump, Entry, Partial};
 use crate::graph::Place;
 use crate::report::reason::Reason;
 use crate::run::side::Side;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// The two sides of a tap, or why they cannot be compared.
 pub(crate) enum AlignedTap<'a> {
     /// There is nothing to compare, and why.
-    Settled(Judged),
+    Settled(TapJudgement),
     /// Both are whole.
     Whole { left: Entry, right: Entry },
     /// Both are flat, with an unknown number of positions.
@@ -23,12 +23,12 @@ pub(crate) enum AlignedTap<'a> {
     Open { left: Entry, right: Entry },
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The two sides of a place.
     pub(crate) fn aligned(&self, place: Place) -> AlignedTap<'_> {
         let settled = AlignedTap::Settled;
         if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
-            return settled(Judged::NotRecorded);
+            return settled(TapJudgement::NotRecorded);
         }
         if let Some(parts) = self.aligned_parts(place) {
             return parts;
@@ -37,23 +37,23 @@ impl Run<'_> {
             return self.aligned_open(place);
         }
         if let Some(reason) = self.lacks_a_rank(place) {
-            return settled(Judged::NotComparable(reason));
+            return settled(TapJudgement::NotComparable(reason));
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
             (left, right) => {
-                let apart = self.apart(place).map(Judged::NotComparable);
-                return settled(apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some())));
+                let not_joined = self.not_joined_reason(place).map(TapJudgement::NotComparable);
+                return settled(not_joined.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some())));
             }
         };
         if let Some(reason) = self.unaligned(place).or_else(|| self.misaligned()) {
-            return settled(Judged::NotComparable(reason));
+            return settled(TapJudgement::NotComparable(reason));
         }
         if self.are_flat(&left, &right) {
             return AlignedTap::Flat { left, right };
         }
         match self.drowned(place) {
-            Some(reason) => settled(Judged::NotComparable(reason)),
+            Some(reason) => settled(TapJudgement::NotComparable(reason)),
             None => AlignedTap::Whole { left, right },
         }
     }
@@ -65,7 +65,7 @@ impl Run<'_> {
             return None;
         }
         if let Some(reason) = self.unaligned(place) {
-            return Some(AlignedTap::Settled(Judged::NotComparable(reason)));
+            return Some(AlignedTap::Settled(TapJudgement::NotComparable(reason)));
         }
         let (left, right) = self.both(place);
         let aligned = match (left, right, parts) {
@@ -77,30 +77,30 @@ impl Run<'_> {
                 return Some(AlignedTap::Settled(recorded));
             }
         };
-        let misaligned = self.misaligned().map(|reason| AlignedTap::Settled(Judged::NotComparable(reason)));
+        let misaligned = self.misaligned().map(|reason| AlignedTap::Settled(TapJudgement::NotComparable(reason)));
         Some(misaligned.unwrap_or(aligned))
     }
 
     /// The two sides of a tap outside the vocabulary. A tensor that no dump declares as a tap is never blamed.
     fn aligned_open(&self, place: Place) -> AlignedTap<'_> {
         if let Some(reason) = self.unaligned(place) {
-            return AlignedTap::Settled(Judged::Unchecked(reason));
+            return AlignedTap::Settled(TapJudgement::Unchecked(reason));
         }
         let (left, right) = match self.both_open(place) {
             (Some(left), Some(right)) => (left, right),
             (left, right) => {
-                let why = self.apart(place).or_else(|| self.unreadable(place));
-                let apart = why.map(|reason| self.as_declared(place, Judged::NotComparable(reason)));
-                let settled = apart.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some()));
+                let why = self.not_joined_reason(place).or_else(|| self.unreadable(place));
+                let unread = why.map(|reason| self.as_declared(place, TapJudgement::NotComparable(reason)));
+                let settled = unread.unwrap_or_else(|| recorded_once(left.is_some(), right.is_some()));
                 return AlignedTap::Settled(settled);
             }
         };
         let rows_asked = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
         if rows_asked && !self.is_by_token(place, &left) {
-            return AlignedTap::Settled(Judged::Unchecked(Reason::AxesUnknown));
+            return AlignedTap::Settled(TapJudgement::Unchecked(Reason::AxesUnknown));
         }
         match self.misaligned().or_else(|| self.drowned(place)) {
-            Some(reason) => AlignedTap::Settled(self.as_declared(place, Judged::NotComparable(reason))),
+            Some(reason) => AlignedTap::Settled(self.as_declared(place, TapJudgement::NotComparable(reason))),
             None => AlignedTap::Open { left, right },
         }
     }
@@ -123,16 +123,16 @@ impl Run<'_> {
 
     /// Why a place is not judged where a second right run is itself far off.
     fn drowned(&self, place: Place) -> Option<Reason> {
-        let noise = self.noise(place).filter(|noise| noise.is_drowned())?;
+        let noise = self.noise(place).filter(|noise| noise.is_too_far())?;
         Some(Reason::Drowned { nmse: noise.nmse })
     }
 }
 
 /// The judgement of a tap that at most one side recorded.
-fn recorded_once(reference: bool, candidate: bool) -> Judged {
+fn recorded_once(reference: bool, candidate: bool) -> TapJudgement {
     match (reference, candidate) {
-        (true, _) => Judged::Unchecked(Reason::NotIn(Side::Candidate)),
-        (false, true) => Judged::Unchecked(Reason::NotIn(Side::Reference)),
-        (false, false) => Judged::NotRecorded,
+        (true, _) => TapJudgement::Unchecked(Reason::NotIn(Side::Candidate)),
+        (false, true) => TapJudgement::Unchecked(Reason::NotIn(Side::Reference)),
+        (false, false) => TapJudgement::NotRecorded,
     }
 }

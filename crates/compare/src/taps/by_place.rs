@@ -5,12 +5,12 @@ use firstdiff_trace::{DumpError, Entry, Tap, Values};
 
 use crate::expert::EXPERTS;
 use crate::graph::Place;
-use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
-use crate::taps::context::{Judged, Run};
+use crate::taps::choice::{CHOICE, RoundedRows, WEIGHTS};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// A tap by place of a choice, judged in the reference's order; `None` where it is not such a tap, or both have the same order.
-    pub(crate) fn judge_by_place(&self, place: Place, here: &Judged) -> Result<Option<Judged>, DumpError> {
+    pub(crate) fn judge_by_place(&self, place: Place, here: &TapJudgement) -> Result<Option<TapJudgement>, DumpError> {
         if !here.is_compared() {
             return Ok(None);
         }
@@ -50,7 +50,11 @@ impl Run<'_> {
         };
         let Some([_, own]) = both(place.tap).filter(fits) else { return Ok(None) };
         let [left, right] = &chosen;
-        let grids = Grid::of(self.reference, left, &left.shape)?.zip(Grid::of(self.candidate, right, &right.shape)?);
+        let grids = RoundedRows::read(self.reference, left, &left.shape)?.zip(RoundedRows::read(
+            self.candidate,
+            right,
+            &right.shape,
+        )?);
         let Some(order) = grids.and_then(|(ours, theirs)| order_of_places(ours.rows().zip(theirs.rows()))) else {
             return Ok(None);
         };
@@ -90,11 +94,11 @@ mod tests {
 
     #[test]
     fn places_follow_the_choice_token_by_token() {
-        let of = |ours: &[f64], theirs: &[f64]| order_of_places(ours.chunks(2).zip(theirs.chunks(2)));
-        assert_eq!(of(&[1.0, 3.0, 2.0, 0.0], &[3.0, 1.0, 2.0, 0.0]), Some(vec![1, 0, 2, 3]));
-        assert_eq!(of(&[1.0, 3.0], &[1.0, 3.0]), None);
+        let order = |ours: &[f64], theirs: &[f64]| order_of_places(ours.chunks(2).zip(theirs.chunks(2)));
+        assert_eq!(order(&[1.0, 3.0, 2.0, 0.0], &[3.0, 1.0, 2.0, 0.0]), Some(vec![1, 0, 2, 3]));
+        assert_eq!(order(&[1.0, 3.0], &[1.0, 3.0]), None);
         // Other experts, or one of them twice: nothing says which place is which.
-        assert_eq!(of(&[1.0, 3.0, 2.0, 0.0], &[3.0, 2.0, 0.0, 2.0]), Some(vec![0, 1, 3, 2]));
-        assert_eq!(of(&[1.0, 1.0], &[1.0, 3.0]), None);
+        assert_eq!(order(&[1.0, 3.0, 2.0, 0.0], &[3.0, 2.0, 0.0, 2.0]), Some(vec![0, 1, 3, 2]));
+        assert_eq!(order(&[1.0, 1.0], &[1.0, 3.0]), None);
     }
 }

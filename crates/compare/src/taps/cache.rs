@@ -3,24 +3,24 @@
 use firstdiff_trace::{Cache, Site, Tap};
 
 use crate::graph::Place;
-use crate::judge::kept::beyond_the_profile;
+use crate::judge::cached::beyond_the_profile;
 use crate::judge::tensor::Tolerance;
-use crate::taps::context::Run;
+use crate::taps::context::ComparisonContext;
 use crate::tolerance::cache_nmse;
 use crate::tolerance::judge::growth;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The tolerance of a place that is stored in the cache, or comes after one; `own` is the part for rounding alone.
     pub(crate) fn allowance(&self, place: Place, own: f64) -> Tolerance {
         let cache = beyond_the_profile(self.options.profile, self.options.cache);
         let noise = self.noise(place);
         Tolerance {
-            kept: if self.is_kept(place.tap) { cache } else { Cache::F32 },
+            cache_type: if self.is_kept(place.tap) { cache } else { Cache::F32 },
             cache: cache_nmse(cache),
             factor: noise.map_or(0.0, |noise| noise.factor_off()),
             row: noise.map_or(f64::INFINITY, |noise| noise.position()),
-            coarse: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
-            ..Tolerance::own(own)
+            is_noisy: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
+            ..Tolerance::rounding_only(own)
         }
     }
 

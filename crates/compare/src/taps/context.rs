@@ -7,7 +7,7 @@ use firstdiff_trace::{Cache, Dump, Entry, Rows, Site};
 
 use crate::align::chunks::ChunkAlignment;
 use crate::graph::{Graph, Place};
-use crate::judge::tensor::{Judgement, Outcome};
+use crate::judge::tensor::{Outcome, PairJudgement};
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::plan::AlignmentPlan;
@@ -63,7 +63,7 @@ impl Options {
 
 /// The judgement of a tap. It is never changed: a rule that knows more makes another one.
 #[derive(Clone)]
-pub(crate) enum Judged {
+pub(crate) enum TapJudgement {
     /// Neither side recorded it.
     NotRecorded,
     Unchecked(Reason),
@@ -79,12 +79,12 @@ pub(crate) enum Judged {
 /// What was measured of a tap that both recorded.
 #[derive(Clone)]
 pub(crate) struct Compared {
-    pub(crate) judgement: Judgement,
+    pub(crate) judgement: PairJudgement,
     pub(crate) shape: Vec<usize>,
     pub(crate) positions: Option<Vec<usize>>,
     pub(crate) layout: Layout,
     /// The judgement if nothing confirms the layout; `None` where the layout needs no confirmation.
-    pub(crate) plain: Option<AsStored>,
+    pub(crate) as_stored: Option<AsStored>,
     /// What was compared of it, where not all.
     pub(crate) part: Option<KnownPart>,
 }
@@ -92,34 +92,34 @@ pub(crate) struct Compared {
 /// The judgement of a tap as it stands.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum AsStored {
-    Compared(Box<Judgement>),
+    Compared(Box<PairJudgement>),
     /// Its shape does not fit the reference's.
     ShapeMismatch(ShapeMismatch),
 }
 
-impl From<Compared> for Judged {
-    fn from(compared: Compared) -> Judged {
-        Judged::Compared(Arc::new(compared))
+impl From<Compared> for TapJudgement {
+    fn from(compared: Compared) -> TapJudgement {
+        TapJudgement::Compared(Arc::new(compared))
     }
 }
 
-impl Judged {
+impl TapJudgement {
     /// A tap whose two sides share no token position: requested rows may be missing, but otherwise it should have been compared.
-    pub(crate) fn without_rows(asked: bool) -> Judged {
-        match asked {
-            true => Judged::Unchecked(Reason::NoneOfTheRowsAsked),
-            false => Judged::NotComparable(Reason::NoCommonPosition),
+    pub(crate) fn without_rows(has_requested_rows: bool) -> TapJudgement {
+        match has_requested_rows {
+            true => TapJudgement::Unchecked(Reason::NoneOfTheRowsAsked),
+            false => TapJudgement::NotComparable(Reason::NoCommonPosition),
         }
     }
 
     /// Why it differs, why it is unchecked, or in which other layout it agrees.
     pub(crate) fn reason(&self) -> Option<Reason> {
         let judged = match self {
-            Judged::NotRecorded => return None,
-            Judged::Unchecked(reason) | Judged::NotComparable(reason) => return Some(reason.clone()),
-            Judged::ShapeMismatch(mismatch) => return Some(Reason::Shape(mismatch.clone())),
-            Judged::Inconclusive(_) => return Some(Reason::Inconclusive),
-            Judged::Compared(judged) => judged,
+            TapJudgement::NotRecorded => return None,
+            TapJudgement::Unchecked(reason) | TapJudgement::NotComparable(reason) => return Some(reason.clone()),
+            TapJudgement::ShapeMismatch(mismatch) => return Some(Reason::Shape(mismatch.clone())),
+            TapJudgement::Inconclusive(_) => return Some(Reason::Inconclusive),
+            TapJudgement::Compared(judged) => judged,
         };
         match (&judged.judgement.outcome, &judged.layout) {
             (Outcome::Differs(difference), layout) => {
@@ -134,10 +134,12 @@ impl Judged {
     /// Its standing; `None` where neither side recorded it.
     pub(crate) fn standing(&self) -> Option<Standing> {
         Some(match self {
-            Judged::NotRecorded => return None,
-            Judged::Unchecked(_) | Judged::ShapeMismatch(_) | Judged::NotComparable(_) => Standing::Unchecked,
-            Judged::Inconclusive(_) => Standing::Inconclusive,
-            Judged::Compared(judged) => match judged.judgement.outcome {
+            TapJudgement::NotRecorded => return None,
+            TapJudgement::Unchecked(_) | TapJudgement::ShapeMismatch(_) | TapJudgement::NotComparable(_) => {
+                Standing::Unchecked
+            }
+            TapJudgement::Inconclusive(_) => Standing::Inconclusive,
+            TapJudgement::Compared(judged) => match judged.judgement.outcome {
                 Outcome::Exact => Standing::Exact,
                 Outcome::Rounding => Standing::Rounding,
                 Outcome::Inconclusive => Standing::Inconclusive,
@@ -147,14 +149,14 @@ impl Judged {
     }
 
     /// Its log entry after a stage, if that differs from the entry `before`.
-    pub(crate) fn news(&self, stage: Stage, before: Option<&LogEntry>) -> Option<LogEntry> {
+    pub(crate) fn changed_entry(&self, stage: Stage, before: Option<&LogEntry>) -> Option<LogEntry> {
         let (nmse, allowed) = match self {
-            Judged::Inconclusive(nmse) => (Some(*nmse), None),
-            Judged::Compared(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
+            TapJudgement::Inconclusive(nmse) => (Some(*nmse), None),
+            TapJudgement::Compared(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
             _ => (None, None),
         };
         let now = LogEntry { stage, to: self.standing()?, reason: self.reason(), nmse, allowed };
-        before.is_none_or(|before| !now.says_as(before)).then_some(now)
+        before.is_none_or(|before| !now.has_same_decision(before)).then_some(now)
     }
 
     pub(crate) fn agrees(&self) -> bool {
@@ -167,24 +169,24 @@ impl Judged {
     }
 
     pub(crate) fn is_in_part(&self) -> bool {
-        matches!(self, Judged::Compared(judged) if judged.part.is_some())
+        matches!(self, TapJudgement::Compared(judged) if judged.part.is_some())
     }
 
     pub(crate) fn is_compared(&self) -> bool {
-        matches!(self, Judged::Compared(_))
+        matches!(self, TapJudgement::Compared(_))
     }
 
     /// The layout in which it agrees, where that still has to be confirmed.
     pub(crate) fn provisional(&self) -> Option<&Layout> {
         match self {
-            Judged::Compared(judged) if judged.plain.is_some() => Some(&judged.layout),
+            TapJudgement::Compared(judged) if judged.as_stored.is_some() => Some(&judged.layout),
             _ => None,
         }
     }
 }
 
 /// Two runs and all that is known of them before a value is read.
-pub(crate) struct Run<'a> {
+pub(crate) struct ComparisonContext<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
     pub(crate) graph: &'a Graph,
@@ -192,21 +194,26 @@ pub(crate) struct Run<'a> {
     pub(crate) plan: AlignmentPlan,
 }
 
-impl<'a> Run<'a> {
-    pub(crate) fn of(reference: &'a Dump, candidate: &'a Dump, graph: &'a Graph, options: &'a Options) -> Run<'a> {
-        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
-        Run { reference, candidate, graph, options, plan }
+impl<'a> ComparisonContext<'a> {
+    pub(crate) fn new(
+        reference: &'a Dump,
+        candidate: &'a Dump,
+        graph: &'a Graph,
+        options: &'a Options,
+    ) -> ComparisonContext<'a> {
+        let plan = AlignmentPlan::new(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
+        ComparisonContext { reference, candidate, graph, options, plan }
     }
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
-        let own = match self.options.allowed.get(&place) {
+        let rounding = match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
             None => allowed_nmse(self.options.profile, place.tap, self.plan.extent, stored),
         };
-        self.noise(place).map_or(own, |noise| own.max(NOISE_ROOM * noise.nmse))
+        self.noise(place).map_or(rounding, |noise| rounding.max(NOISE_ROOM * noise.nmse))
     }
 
     /// The token position at which a step begins.
@@ -227,7 +234,7 @@ impl Run<'_> {
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
     pub(crate) fn keys_not_compared(
         &self,
-        found: &[Judged],
+        taps: &[TapJudgement],
         index: usize,
         before: &[usize],
         between: &[usize],
@@ -235,7 +242,7 @@ impl Run<'_> {
         // A query, a product or a probability belongs to its own position only.
         let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
         let partial = |i: &usize| {
-            let some = matches!(&found[*i], Judged::Compared(judged) if judged.positions.is_some());
+            let some = matches!(&taps[*i], TapJudgement::Compared(judged) if judged.positions.is_some());
             some && !own(self.graph.places()[*i].tap.site)
         };
         let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);

@@ -6,9 +6,9 @@ use crate::judge::tensor::{Outcome, Tolerance};
 use crate::layout::rows::{are_all, squeezed};
 use crate::report::reason::Reason;
 use crate::run::positions::unflattened;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// How many token positions a step, or a cell, has.
     fn positions(&self, step: u32) -> Option<usize> {
         match self.alignment() {
@@ -31,8 +31,8 @@ impl Run<'_> {
             let in_order = theirs.len() == site.axes().len()
                 && positions.is_none_or(|positions| theirs.get(site.position_axis()) == Some(&positions));
             let same = theirs.iter().product::<usize>() == left.shape[0];
-            let told = positions.and_then(|positions| unflattened(site, &left.shape, positions));
-            match (in_order && same, told) {
+            let unflattened_shape = positions.and_then(|positions| unflattened(site, &left.shape, positions));
+            match (in_order && same, unflattened_shape) {
                 (true, _) => left.shape = theirs,
                 (false, Some(shape)) => {
                     if right.shape == left.shape {
@@ -57,7 +57,7 @@ impl Run<'_> {
     }
 
     /// The judgement of flat tensors with an unknown number of positions: only whether they are equal bit for bit.
-    pub(crate) fn judge_flat(&self, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
+    pub(crate) fn judge_flat(&self, left: &Entry, right: &Entry) -> Result<TapJudgement, DumpError> {
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let row = |entry: &Entry| {
@@ -66,10 +66,12 @@ impl Run<'_> {
             row
         };
         let (left, right) = (row(left), row(right));
-        let judged = self.tap_judge(&left, &reference, &right, &candidate).judge(&Tolerance::own(0.0));
+        let judged = self.tap_judge(&left, &reference, &right, &candidate).judge(&Tolerance::rounding_only(0.0));
         Ok(match judged {
-            Judged::Compared(compared) if compared.judgement.outcome == Outcome::Exact => Judged::Compared(compared),
-            _ => Judged::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
+            TapJudgement::Compared(compared) if compared.judgement.outcome == Outcome::Exact => {
+                TapJudgement::Compared(compared)
+            }
+            _ => TapJudgement::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
         })
     }
 }

@@ -7,30 +7,30 @@ use crate::graph::Place;
 use crate::layout::row_order::row_order;
 use crate::metrics::Squares;
 use crate::report::reason::Reason;
-use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
-use crate::taps::context::{Judged, Run};
+use crate::taps::choice::{CHOICE, RoundedRows, WEIGHTS};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// What both sides hold at a place, and the NMSE allowed there.
-struct Both {
-    reference: Grid,
-    candidate: Grid,
+struct RowPair {
+    reference: RoundedRows,
+    candidate: RoundedRows,
     shape: [usize; 2],
     allowed: f64,
 }
 
-impl Both {
+impl RowPair {
     /// Whether the candidate's rows in an order are the reference's.
     fn is_same_in(&self, order: &[usize]) -> bool {
         let theirs: Vec<&[f64]> = self.candidate.rows().collect();
         let pairs = self.reference.rows().zip(order);
         let pairs = pairs.flat_map(|(row, &from)| row.iter().copied().zip(theirs[from].iter().copied()));
-        Squares::of(pairs).nmse() <= self.allowed
+        Squares::sum(pairs).nmse() <= self.allowed
     }
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// A tap that differs, unless both sides hold the same in an order that is free: then it is not compared.
-    pub(crate) fn in_free_order(&self, place: Place, here: Judged) -> Result<Judged, DumpError> {
+    pub(crate) fn in_free_order(&self, place: Place, here: TapJudgement) -> Result<TapJudgement, DumpError> {
         let (name, is_compared) = (place.tap.to_string(), here.is_compared());
         if !is_compared || here.agrees() {
             return Ok(here);
@@ -46,20 +46,24 @@ impl Run<'_> {
             },
             None => false,
         };
-        Ok(if is_same { Judged::Unchecked(Reason::OrderOfExperts) } else { here })
+        Ok(if is_same { TapJudgement::Unchecked(Reason::OrderOfExperts) } else { here })
     }
 
     /// Both sides of a place of two axes.
-    fn both_grids(&self, place: Place) -> Result<Option<Both>, DumpError> {
+    fn both_grids(&self, place: Place) -> Result<Option<RowPair>, DumpError> {
         let held = |dump: &Dump| dump.entry(place.tap, place.step);
         let (Some(left), Some(right)) = (held(self.reference), held(self.candidate)) else { return Ok(None) };
         let &[rows, width] = &left.shape[..] else { return Ok(None) };
         if left.shape != right.shape || rows == 0 {
             return Ok(None);
         }
-        let grids = Grid::of(self.reference, &left, &left.shape)?.zip(Grid::of(self.candidate, &right, &right.shape)?);
+        let grids = RoundedRows::read(self.reference, &left, &left.shape)?.zip(RoundedRows::read(
+            self.candidate,
+            &right,
+            &right.shape,
+        )?);
         let allowed = self.allowed(place, &left, &right);
-        Ok(grids.map(|(reference, candidate)| Both { reference, candidate, shape: [rows, width], allowed }))
+        Ok(grids.map(|(reference, candidate)| RowPair { reference, candidate, shape: [rows, width], allowed }))
     }
 
     /// The order in which the candidate's rows are the reference's, where that is another one.
@@ -98,12 +102,12 @@ impl Run<'_> {
         let theirs = by_number(&weights.candidate, &by.candidate);
         let is_same_choice = !is_told || ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
         let pairs = ours.iter().zip(&theirs).map(|(one, other)| (one.1, other.1));
-        Ok(is_same_choice && Squares::of(pairs).nmse() <= weights.allowed)
+        Ok(is_same_choice && Squares::sum(pairs).nmse() <= weights.allowed)
     }
 }
 
 /// The expert numbers of a row and their weights, each row sorted by number.
-fn by_number(weights: &Grid, numbers: &Grid) -> Vec<(f64, f64)> {
+fn by_number(weights: &RoundedRows, numbers: &RoundedRows) -> Vec<(f64, f64)> {
     let sorted = |(weights, numbers): (&[f64], &[f64])| {
         let mut pairs: Vec<(f64, f64)> = numbers.iter().copied().zip(weights.iter().copied()).collect();
         pairs.sort_by(|one, other| one.0.total_cmp(&other.0));

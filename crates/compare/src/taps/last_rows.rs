@@ -5,11 +5,11 @@ use firstdiff_trace::{Dump, Entry, NamedRows, Rows};
 use crate::graph::Place;
 use crate::layout::rows::{are_all, squeezed};
 use crate::run::last::is_single;
-use crate::run::positions::of_one;
+use crate::run::positions::position_axis_of_one;
 use crate::run::steps::is_without_tokens;
-use crate::taps::context::Run;
+use crate::taps::context::ComparisonContext;
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Both sides of a place with the positions of their rows, where these are known: the last of a known number, and a single row of a step that has more on
     /// the same side, which is its last.
     pub(crate) fn with_last_rows(
@@ -41,7 +41,7 @@ impl Run<'_> {
             let undeclared = entry.rows.is_none() && single && length > 1 && (own.is_some() || singles == [true, true]);
             if undeclared || entry.rows == Some(Rows::Named(NamedRows::Last)) {
                 entry.rows = Some(Rows::List(vec![length - 1]));
-                if let Some(shape) = of_one(entry.tap.site, &entry.shape).filter(|_| single) {
+                if let Some(shape) = position_axis_of_one(entry.tap.site, &entry.shape).filter(|_| single) {
                     entry.shape = shape;
                 }
             }
@@ -71,8 +71,8 @@ impl Run<'_> {
             let listed = |entry: &Entry| matches!(entry.rows, Some(Rows::List(_)));
             known || dump.find(place.tap, place.step).is_some_and(listed)
         };
-        let asked = matches!(self.options.rows, Some(Rows::List(_)));
-        self.alignment().is_none() && !asked && !dumps.into_iter().any(|dump| later(dump) || named(dump))
+        let has_row_list = matches!(self.options.rows, Some(Rows::List(_)));
+        self.alignment().is_none() && !has_row_list && !dumps.into_iter().any(|dump| later(dump) || named(dump))
     }
 
     /// Whether a dump declares that the single rows of the first step are the last ones.

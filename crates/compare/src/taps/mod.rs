@@ -24,27 +24,27 @@ use crate::graph::Place;
 use crate::report::log::{LogEntry, Stage};
 use crate::taps::aligned::AlignedTap;
 use crate::taps::choice::is_choice;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// How many taps are read at once: enough to keep all threads busy, and few enough to map.
 const SIDE_BY_SIDE: usize = 32;
 
 /// Judges each of `places` by its two tensors, in parallel: while one is computed another is read, and small ones keep all threads busy.
 pub(crate) fn by_themselves<'r>(
-    run: &'r Run<'_>,
+    context: &'r ComparisonContext<'_>,
     places: &'r [Place],
-) -> impl Iterator<Item = Result<Judged, DumpError>> + 'r {
+) -> impl Iterator<Item = Result<TapJudgement, DumpError>> + 'r {
     let judged = |some: &'r [Place]| {
-        some.par_iter().with_max_len(1).map(|&place| run.judged_by_itself(place)).collect::<Vec<_>>()
+        some.par_iter().with_max_len(1).map(|&place| context.judged_by_itself(place)).collect::<Vec<_>>()
     };
-    portions(run, places).flat_map(judged)
+    portions(context, places).flat_map(judged)
 }
 
 /// `places` in portions, each with a fixed number that the reference holds: a graph may have many more.
-fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
+fn portions<'r>(context: &'r ComparisonContext<'_>, places: &'r [Place]) -> impl Iterator<Item = &'r [Place]> {
     let mut rest = places;
     std::iter::from_fn(move || {
-        let is_held = |place: &Place| place.tap.is_open() || run.reference.find(place.tap, place.step).is_some();
+        let is_held = |place: &Place| place.tap.is_open() || context.reference.find(place.tap, place.step).is_some();
         let mut held = rest.iter().enumerate().filter(|(_, place)| is_held(place));
         let end = held.nth(SIDE_BY_SIDE - 1).map_or(rest.len(), |(at, _)| at + 1);
         let (some, others) = rest.split_at(end);
@@ -55,34 +55,37 @@ fn portions<'r>(run: &'r Run<'_>, places: &'r [Place]) -> impl Iterator<Item = &
 
 /// Every tap judged by itself, in the order of the graph, with a log of each.
 pub(crate) struct JudgedTaps {
-    pub(crate) taps: Vec<Judged>,
+    pub(crate) taps: Vec<TapJudgement>,
     pub(crate) log: Vec<Vec<LogEntry>>,
 }
 
 /// Aligns and judges every tap. `progress` is called before each with its number and their count.
-pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) -> Result<JudgedTaps, DumpError> {
-    let places = run.graph.places();
+pub(crate) fn judge_taps(
+    context: &ComparisonContext<'_>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<JudgedTaps, DumpError> {
+    let places = context.graph.places();
     let mut judged = JudgedTaps { taps: Vec::with_capacity(places.len()), log: Vec::with_capacity(places.len()) };
-    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves(run, places)) {
+    for ((index, &place), by_itself) in places.iter().enumerate().zip(by_themselves(context, places)) {
         progress(index, places.len());
         let mut log: Vec<LogEntry> = Vec::new();
         let by_itself = by_itself?;
-        log.extend(by_itself.news(Stage::Tensors, log.last()));
-        let in_doubt = run.doubted(place, by_itself);
-        log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
+        log.extend(by_itself.changed_entry(Stage::Tensors, log.last()));
+        let in_doubt = context.doubted(place, by_itself);
+        log.extend(in_doubt.changed_entry(Stage::DumpInDoubt, log.last()));
         // Expert numbers cannot be off by a little.
         let here = if is_choice(place.tap) {
-            let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
-            log.extend(chosen.news(Stage::Choice, log.last()));
+            let chosen = context.judge_choice(&judged.taps, index, in_doubt)?;
+            log.extend(chosen.changed_entry(Stage::Choice, log.last()));
             chosen
         } else {
-            let in_order = match run.judge_by_place(place, &in_doubt)? {
+            let in_order = match context.judge_by_place(place, &in_doubt)? {
                 Some(by_place) => by_place,
-                None => run.in_free_order(place, in_doubt)?,
+                None => context.in_free_order(place, in_doubt)?,
             };
-            log.extend(in_order.news(Stage::Choice, log.last()));
-            let with_input = run.with_input_error(&judged.taps, index, in_order)?;
-            log.extend(with_input.news(Stage::InputError, log.last()));
+            log.extend(in_order.changed_entry(Stage::Choice, log.last()));
+            let with_input = context.with_input_error(&judged.taps, index, in_order)?;
+            log.extend(with_input.changed_entry(Stage::InputError, log.last()));
             with_input
         };
         judged.taps.push(here);
@@ -91,15 +94,15 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
     Ok(judged)
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// One tap judged by its two tensors, earlier or now.
-    fn judged_by_itself(&self, place: Place) -> Result<Judged, DumpError> {
+    fn judged_by_itself(&self, place: Place) -> Result<TapJudgement, DumpError> {
         let before = self.options.judged.as_ref().map(|before| before.judged(self, place)).transpose()?.flatten();
         before.map_or_else(|| self.judge(place, self.aligned(place)), Ok)
     }
 
     /// Judges one tap by its two tensors.
-    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<TapJudgement, DumpError> {
         Ok(match aligned {
             AlignedTap::Settled(judged) => judged,
             AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,
@@ -110,7 +113,7 @@ impl Run<'_> {
         })
     }
 
-    fn judge_whole(&self, place: Place, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
+    fn judge_whole(&self, place: Place, left: &Entry, right: &Entry) -> Result<TapJudgement, DumpError> {
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let allowed = self.allowance(place, self.allowed(place, left, right));

@@ -5,7 +5,7 @@ use firstdiff_trace::{Dump, Entry, Site, Tap};
 use crate::graph::Place;
 use crate::layout::shapes::match_shapes;
 use crate::report::reason::Reason;
-use crate::taps::context::{Judged, Run};
+use crate::taps::context::{ComparisonContext, TapJudgement};
 
 /// A row with fewer values than this is not judged by itself.
 const LEAST_ROW: usize = 8;
@@ -23,13 +23,13 @@ pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
     }
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The judgement of a tap outside the vocabulary. A tensor that no dump declares as a tap is never blamed.
-    pub(crate) fn as_declared(&self, place: Place, judged: Judged) -> Judged {
+    pub(crate) fn as_declared(&self, place: Place, judged: TapJudgement) -> TapJudgement {
         match judged {
             judged if self.plan.open.is_declared(place.tap) || judged.agrees() => judged,
-            Judged::NotRecorded | Judged::Unchecked(_) => judged,
-            _ => Judged::Unchecked(Reason::Undeclared),
+            TapJudgement::NotRecorded | TapJudgement::Unchecked(_) => judged,
+            _ => TapJudgement::Unchecked(Reason::Undeclared),
         }
     }
 

@@ -6,16 +6,16 @@ use std::collections::HashMap;
 use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_count};
 
 use crate::graph::Place;
-use crate::judge::kept::towards;
-use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::judge::cached::move_towards;
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::are_all;
 use crate::layout::types::Layout;
 use crate::report::KnownPart;
 use crate::report::reason::Reason;
 use crate::run::side::Side;
-use crate::taps::context::{AsStored, Compared, Judged, Run};
+use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::allowed_nmse;
 use crate::tolerance::context::{DIGITS_SHOW, FEW_OF_A_TAP, PRINTED_SUM};
 use crate::tolerance::judge::ROW_ROOM;
@@ -45,7 +45,7 @@ struct Placement {
     picks: Vec<(usize, f64, usize)>,
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Judges a place of which one side is known in part.
     pub(crate) fn judge_one_part(
         &self,
@@ -53,74 +53,74 @@ impl Run<'_> {
         whole: &Entry,
         part: &Partial,
         side: Side,
-    ) -> Result<Judged, DumpError> {
+    ) -> Result<TapJudgement, DumpError> {
         let part_is_candidate = side == Side::Candidate;
         let dump = if part_is_candidate { self.reference } else { self.candidate };
         let tensor = dump.read(whole)?;
         let values = tensor.values();
         let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
             Ok(readings) => readings,
-            Err(Misfit::NoRows) => return Ok(Judged::without_rows(self.options.rows.is_some())),
-            Err(Misfit::Shapes(reason)) => return Ok(Judged::ShapeMismatch(reason)),
+            Err(NotComparable::NoRows) => return Ok(TapJudgement::without_rows(self.options.rows.is_some())),
+            Err(NotComparable::Shapes(reason)) => return Ok(TapJudgement::ShapeMismatch(reason)),
         };
         let own = self.allowed(place, whole, whole);
-        let sides = Sides { place, whole, values: &values, part, part_is_candidate, own };
+        let sides = PartialPair { place, whole, values: &values, part, part_is_candidate, own };
         let mut judged = None;
         for reading in readings {
             let found = match self.judge_part(&sides, &reading) {
                 Ok(found) => found,
-                Err(reason) => return Ok(Judged::Unchecked(reason)),
+                Err(reason) => return Ok(TapJudgement::Unchecked(reason)),
             };
             let agrees = found.judgement.outcome.agrees();
             match &judged {
-                None if agrees => return Ok(Judged::from(found)),
+                None if agrees => return Ok(TapJudgement::from(found)),
                 None => judged = Some(found),
                 Some(plain) if agrees => {
-                    let plain = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
-                    return Ok(Judged::from(Compared { plain, ..found }));
+                    let as_stored = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
+                    return Ok(TapJudgement::from(Compared { as_stored, ..found }));
                 }
                 Some(_) => {}
             }
         }
         Ok(match judged {
-            None => Judged::NotComparable(Reason::NothingKnown),
+            None => TapJudgement::NotComparable(Reason::NothingKnown),
             // A list may hold any heads, queries and keys; that it is the beginning of the whole is a guess.
             Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
-                Judged::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
+                TapJudgement::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
             }
-            Some(judged) => Judged::from(judged),
+            Some(judged) => TapJudgement::from(judged),
         })
     }
 
     /// Judges a place where both sides are known in part, by the elements that both have.
-    pub(crate) fn judge_two_parts(&self, place: Place, left: &Partial, right: &Partial) -> Judged {
+    pub(crate) fn judge_two_parts(&self, place: Place, left: &Partial, right: &Partial) -> TapJudgement {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
-            return Judged::Unchecked(Reason::OtherPart);
+            return TapJudgement::Unchecked(Reason::OtherPart);
         }
         let (mut r, mut c, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for (&a, &b) in left.values.iter().zip(right.values.iter()) {
             let half = left.half_unit(a) + right.half_unit(b);
             sharpness.add(a, half);
             r.push(a);
-            c.push(towards(b, a, half));
+            c.push(move_towards(b, a, half));
         }
         if sharpness.is_lost() {
-            return Judged::Unchecked(too_coarse(right));
+            return TapJudgement::Unchecked(too_coarse(right));
         }
         let own = allowed_nmse(self.options.profile, place.tap, self.plan.extent, [DType::F32; 2]);
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
         let judgement = self.judge_values(place, [&r, &c], own, total);
-        let part = Some(KnownPart::of(left.part.elements.clone().into(), total, right));
-        Judged::from(Compared { judgement, shape, positions: None, layout: Layout::Same, plain: None, part })
+        let part = Some(KnownPart::new(left.part.elements.clone().into(), total, right));
+        TapJudgement::from(Compared { judgement, shape, positions: None, layout: Layout::Same, as_stored: None, part })
     }
 
-    fn judge_part(&self, side: &Sides<'_>, reading: &Placement) -> Result<Compared, Reason> {
+    fn judge_part(&self, side: &PartialPair<'_>, reading: &Placement) -> Result<Compared, Reason> {
         let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
             let half = side.part.half_unit(printed);
-            let printed = towards(printed, known, half);
+            let printed = move_towards(printed, known, half);
             let (r, c) = if side.part_is_candidate { (known, printed) } else { (printed, known) };
             sharpness.add(known, half);
             reference.push(r);
@@ -138,18 +138,18 @@ impl Run<'_> {
             judgement.outcome = Outcome::Differs(difference);
         }
         let elements = reading.picks.iter().map(|(at, ..)| *at).collect();
-        let part = Some(KnownPart::of(elements, total, side.part));
+        let part = Some(KnownPart::new(elements, total, side.part));
         // The readings treat the whole side as the reference.
         let layout = match (&reading.layout, side.part_is_candidate) {
             (Layout::Rows { rows, axes }, false) => Layout::Rows { rows: rows.other(), axes: axes.clone() },
             (layout, _) => layout.clone(),
         };
         let shape = side.whole.shape.clone();
-        Ok(Compared { judgement, shape, positions: None, layout, plain: None, part })
+        Ok(Compared { judgement, shape, positions: None, layout, as_stored: None, part })
     }
 
     /// The judgement of lists of values, out of `total`, in which no rows, heads or channels can be seen.
-    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
+    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> PairJudgement {
         let site = place.tap.site;
         // A few values scatter like those of one row, and are too few to distinguish a factor from chance.
         let few = FEW_OF_A_TAP * reference.len() < total;
@@ -162,7 +162,7 @@ impl Run<'_> {
         let left = TensorRef { values: &reference, shape: &shape, rows: None };
         let right = TensorRef { values: &candidate, shape: &shape, rows: None };
         let mut judgement = match Pair::new(site, &left, &right, None) {
-            Ok(pair) => judge(&pair, self.options.profile, &Tolerance::own(own)),
+            Ok(pair) => judge(&pair, self.options.profile, &Tolerance::rounding_only(own)),
             // Two lists of one length always fit.
             Err(_) => unreachable!("equal shapes"),
         };
@@ -175,7 +175,7 @@ impl Run<'_> {
 }
 
 /// One side whole, the other in part.
-struct Sides<'a> {
+struct PartialPair<'a> {
     place: Place,
     whole: &'a Entry,
     values: &'a Values<'a>,
@@ -184,7 +184,7 @@ struct Sides<'a> {
     own: f64,
 }
 
-impl Sides<'_> {
+impl PartialPair<'_> {
     /// The difference of the sums over all elements, where one was printed. Programs that print sums compute them in f32.
     fn sums_differ(&self) -> Option<Difference> {
         let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };
@@ -212,7 +212,12 @@ impl Sides<'_> {
 }
 
 /// The ways to place the part's elements in the whole: as they stand, and with rows of Q and K in the other order.
-fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Placement>, Misfit> {
+fn readings(
+    whole: &Entry,
+    values: &Values<'_>,
+    part: &Partial,
+    rows: Option<&Rows>,
+) -> Result<Vec<Placement>, NotComparable> {
     let site = whole.tap.site;
     let shape = part.part.shape.clone().unwrap_or_else(|| {
         let mut shape = whole.shape.clone();
@@ -224,10 +229,13 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     let total = element_count(&shape).filter(|&n| n <= 2 * values.len().max(1) * 256);
     let Some(total) = total else {
         let witness = whole.shape.clone();
-        return Err(Misfit::Shapes(ShapeMismatch::Shapes { candidate: shape, witness, may_be_rows: false }));
+        return Err(NotComparable::Shapes(ShapeMismatch::Shapes { candidate: shape, witness, may_be_rows: false }));
     };
     if part.part.elements.iter().any(|&at| at >= total) {
-        return Err(Misfit::Shapes(ShapeMismatch::TooManyValues { values: part.part.elements.len(), of: total }));
+        return Err(NotComparable::Shapes(ShapeMismatch::TooManyValues {
+            values: part.part.elements.len(),
+            of: total,
+        }));
     }
     // Each element of the part's tensor gets its own number: that shows its place in the pair under every layout.
     let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());

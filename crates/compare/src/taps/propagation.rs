@@ -9,32 +9,32 @@
 use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
 use crate::align::chunks::name_of;
+use crate::judge::cached::beyond_the_profile;
 use crate::judge::inherited::Inherited;
-use crate::judge::kept::beyond_the_profile;
 use crate::judge::tensor::{
-    Judgement, Outcome, Tolerance, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
+    Outcome, PairJudgement, Tolerance, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
 };
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
 use crate::taps::choice::is_choice;
-use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::context::{Compared, ComparisonContext, TapJudgement};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
-    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, fresh, growth, range_fresh, range_growth,
+    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, growth, layer_nmse, op_nmse, range_growth,
 };
 use crate::words::number;
 
 /// A tap that an operation reads, which was judged and agrees; for keys and values, the worst of all steps.
 #[derive(Clone, Debug)]
-struct Read {
+struct InputTap {
     tap: Tap,
     metrics: Metrics,
     /// Metrics of each position; for keys and values, of those in all steps, one after the other.
     positions: Vec<Metrics>,
 }
 
-impl Read {
+impl InputTap {
     /// NMSE as a whole, including the balanced one; infinite where it is not finite.
     fn nmse(&self) -> f64 {
         self.metrics.nmse().map_or(f64::INFINITY, |nmse| size(nmse, balanced_nmse(&self.positions)))
@@ -42,70 +42,82 @@ impl Read {
 
     /// NMSE of a position.
     fn at(&self, position: usize) -> Option<f64> {
-        self.positions.get(position).map(of_position)
+        self.positions.get(position).map(position_error)
     }
 
     /// NMSE of the median position.
     fn median(&self) -> f64 {
-        median(self.positions.iter().map(of_position)).unwrap_or(0.0)
+        median(self.positions.iter().map(position_error)).unwrap_or(0.0)
     }
 
     /// NMSE of the position that is furthest off.
     fn worst(&self) -> f64 {
-        self.positions.iter().map(of_position).fold(0.0, f64::max)
+        self.positions.iter().map(position_error).fold(0.0, f64::max)
     }
 }
 
-fn of_position(metrics: &Metrics) -> f64 {
+fn position_error(metrics: &Metrics) -> f64 {
     metrics.nmse().unwrap_or(0.0)
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Judges a tap again that differs, or is far from its inputs: against the errors that its operation may have passed on from them.
-    pub(crate) fn with_input_error(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
-        self.inheriting(found, index, here, false)
+    pub(crate) fn with_input_error(
+        &self,
+        taps: &[TapJudgement],
+        index: usize,
+        here: TapJudgement,
+    ) -> Result<TapJudgement, DumpError> {
+        self.judge_with_inherited(taps, index, here, false)
     }
 
     /// The same for a tap whose layout is already known.
     pub(crate) fn with_input_error_as_stored(
         &self,
-        found: &[Judged],
+        taps: &[TapJudgement],
         index: usize,
-        here: Judged,
-    ) -> Result<Judged, DumpError> {
-        self.inheriting(found, index, here, true)
+        here: TapJudgement,
+    ) -> Result<TapJudgement, DumpError> {
+        self.judge_with_inherited(taps, index, here, true)
     }
 
-    fn inheriting(&self, found: &[Judged], index: usize, here: Judged, as_stored: bool) -> Result<Judged, DumpError> {
+    fn judge_with_inherited(
+        &self,
+        taps: &[TapJudgement],
+        index: usize,
+        here: TapJudgement,
+        as_stored: bool,
+    ) -> Result<TapJudgement, DumpError> {
         // A tap that agrees in no order of axes may do so in one, once the error that it only passed on is allowed.
         let first = match &here {
-            Judged::Compared(first) => Some(first),
-            Judged::ShapeMismatch(_) => None,
+            TapJudgement::Compared(first) => Some(first),
+            TapJudgement::ShapeMismatch(_) => None,
             _ => return Ok(here),
         };
-        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Judged::is_compared));
-        let agree = before.iter().all(|&i| found[i].agrees());
+        let (before, between) =
+            self.graph.nearest_before(index, |i| taps.get(i).is_some_and(TapJudgement::is_compared));
+        let agree = before.iter().all(|&i| taps[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
         }
         // A second right run has already passed on such errors.
         if let Some(noise) = self.noise(self.graph.places()[index]) {
-            let passed_on = first.filter(|first| self.passes_on_noise(found, &before, first, noise));
+            let passed_on = first.filter(|first| self.passes_on_noise(taps, &before, first, noise));
             return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
         }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct =
-            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(found, index, &before, &between);
-        let fresh = fresh(profile, place.tap.site).filter(|_| direct);
-        let least = if direct { fresh } else { range_fresh(profile) };
+            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(taps, index, &before, &between);
+        let single_op = op_nmse(profile, place.tap.site).filter(|_| direct);
+        let least = if direct { single_op } else { layer_nmse(profile) };
         let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
-        let leaps = |first: &Compared| least.is_some_and(|least| self.leaps(found, &before, first, least));
+        let leaps = |first: &Compared| least.is_some_and(|least| self.is_far_from_inputs(taps, &before, first, least));
         if first.is_some_and(|first| !differs(first) && !leaps(first)) {
             return Ok(here);
         }
-        let reads = self.reads(found, &before)?;
+        let reads = self.reads(taps, &before)?;
         // A difference behind an inconclusive tap is inconclusive too, unless it has structure, or is far larger than that tap would explain.
-        let nmse = |&i: &usize| if let Some(Judged::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let nmse = |&i: &usize| if let Some(TapJudgement::Inconclusive(nmse)) = taps.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
         let moved = self.weights_by_place(place)?;
         let judged = self.with_tap_judge(place, |as_recorded, own| {
@@ -116,30 +128,30 @@ impl Run<'_> {
             // In any order: inherited error depends only on the expected values.
             let Some(pair) = &pair.or_else(|| alignment.others().into_iter().next()) else { return Ok(None) };
             let mut inherited = match direct {
-                true => inherited(pair, &reads),
+                true => inherited_from(pair, &reads),
                 false => over_a_range(pair, own, &reads, profile),
             };
             if let ([x], true) = (&before[..], direct) {
-                let (x, layout) = (self.graph.places()[*x], found_layout(&found[*x]));
+                let (x, layout) = (self.graph.places()[*x], found_layout(&taps[*x]));
                 let passed_on = |x: &Pair<'_>, _| match (x.site(), pair.site(), self.graph.op(index)) {
                     (_, _, "rms_norm") => through_norm(x, pair),
                     (Site::Qk, Site::Scores, _) => through_mask(x, pair),
                     _ => None,
                 };
-                inherited.passed(self.with_pair(x, layout, passed_on)?.flatten());
+                inherited.replace_by_norm(self.with_pair(x, layout, passed_on)?.flatten());
             }
-            inherited.unclear(unclear_before, range_growth(profile));
+            inherited.add_inconclusive(unclear_before, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
-            let allowed = Tolerance { fresh, inherited, ..self.allowance(place, own) };
+            let allowed = Tolerance { single_op, inherited, ..self.allowance(place, own) };
             Ok(Some(if as_stored {
-                alignment.found(pair, judge(pair, profile, &allowed), None)
+                alignment.compared(pair, judge(pair, profile, &allowed), None)
             } else {
                 alignment.judge(&allowed)
             }))
         })?;
         Ok(match judged.transpose()?.flatten() {
-            Some(Judged::Compared(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
+            Some(TapJudgement::Compared(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
                 unclear(&judged.judgement)
             }
             Some(found) => found,
@@ -153,18 +165,18 @@ impl Run<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from its inputs.
-    fn leaps(&self, found: &[Judged], before: &[usize], judged: &Compared, least: f64) -> bool {
+    fn is_far_from_inputs(&self, taps: &[TapJudgement], before: &[usize], compared: &Compared, least: f64) -> bool {
         let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
-        let read = before.iter().map(|&i| if let Judged::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
-        !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
+        let read = before.iter().map(|&i| if let TapJudgement::Compared(read) = &taps[i] { nmse(read) } else { 0.0 });
+        !before.is_empty() && nmse(compared) > least + read.fold(0.0, f64::max)
     }
 
     /// The taps at `places`, each with the metrics of the step that is furthest off.
-    fn reads(&self, found: &[Judged], places: &[usize]) -> Result<Vec<Read>, DumpError> {
-        let mut reads: Vec<Read> = Vec::new();
+    fn reads(&self, taps: &[TapJudgement], places: &[usize]) -> Result<Vec<InputTap>, DumpError> {
+        let mut reads: Vec<InputTap> = Vec::new();
         for &i in places {
             // Expert numbers are not values that pass on an error.
-            let Judged::Compared(judged) = &found[i] else { continue };
+            let TapJudgement::Compared(judged) = &taps[i] else { continue };
             if is_choice(self.graph.places()[i].tap) {
                 continue;
             }
@@ -172,7 +184,7 @@ impl Run<'_> {
             let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, pair.row_metrics()))?;
             let positions = positions.unwrap_or_default();
             match reads.iter_mut().find(|r| r.tap == place.tap) {
-                None => reads.push(Read { tap: place.tap, metrics, positions }),
+                None => reads.push(InputTap { tap: place.tap, metrics, positions }),
                 Some(read) => {
                     read.positions.extend(positions);
                     if metrics.nmse() > read.metrics.nmse() {
@@ -185,12 +197,12 @@ impl Run<'_> {
     }
 
     /// Describes where rounding has grown beyond the profile's own: smaller faults cannot show there.
-    pub(crate) fn amplified(&self, found: &[Judged]) -> Option<String> {
-        let inherited = |(i, here): (usize, &Judged)| match here {
-            Judged::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
+    pub(crate) fn amplified_rounding_note(&self, judgements: &[TapJudgement]) -> Option<String> {
+        let inherited = |(i, here): (usize, &TapJudgement)| match here {
+            TapJudgement::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
             _ => None,
         };
-        let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
+        let grown: Vec<(f64, usize)> = judgements.iter().enumerate().filter_map(inherited).collect();
         let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
         let place = name_of(self.alignment(), place);
@@ -206,45 +218,47 @@ impl Run<'_> {
     }
 }
 
-fn unclear(judgement: &Judgement) -> Judged {
-    Judged::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
+fn unclear(judgement: &PairJudgement) -> TapJudgement {
+    TapJudgement::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
 }
 
 /// The error that the operation which makes `out` may pass on from its `reads`.
-fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
-    let total: f64 = reads.iter().map(Read::nmse).sum();
+fn inherited_from(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
+    let total: f64 = reads.iter().map(InputTap::nmse).sum();
     if reads.is_empty() || !total.is_finite() {
         return Inherited::default();
     }
     let site = out.site();
     let positions = by_position(out, out.row_metrics());
     let rows = positions.len();
-    let energy = mean_square(&Metrics::over(&positions));
+    let energy = mean_square(&Metrics::merge_all(&positions));
     let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
     // The same at each position, where an input has it.
     let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
     let room = INHERITED_MOST * POSITION_ROOM;
-    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::worst)).sum::<f64>();
+    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::worst)).sum::<f64>();
     let growth = growth(site);
     let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
     let mut inherited = match site {
         // e^x turns an error in x into one relative to 1.
-        Site::Probs | Site::RouterProbs => Inherited::of(total, growth * squares, vec![room * growth * squares; rows]),
+        Site::Probs | Site::RouterProbs => {
+            Inherited::from_largest(total, growth * squares, vec![room * growth * squares; rows])
+        }
         // Errors add, though the sum may be smaller than its parts.
         Site::H | Site::HAttn if energy > 0.0 => {
             let each: Vec<_> =
                 (0..rows).map(|at| Squares { error: squares_at(at), energy: mean_square(&positions[at]) }).collect();
-            Inherited::of(total, growth * (squares / energy).max(size_of(&each)), by_position())
+            Inherited::from_largest(total, growth * (squares / energy).max(size_of(&each)), by_position())
         }
-        _ => Inherited::of(total, growth * total, by_position()),
+        _ => Inherited::from_largest(total, growth * total, by_position()),
     };
-    let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::median)).sum::<f64>();
-    inherited.usual_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
+    let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, InputTap::median)).sum::<f64>();
+    inherited.expected_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
     if matches!(site, Site::Qk | Site::Scores) {
-        inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
+        inherited.keys = error_by_key(reads, self::growth(Site::Qk) * room);
     }
     if matches!(site, Site::H | Site::HAttn) && energy > 0.0 {
-        let of_read = |read: &Read| {
+        let of_read = |read: &InputTap| {
             let off = read.metrics.best_factor().map_or(0.0, |best| (best.factor - 1.0).abs());
             off * read.metrics.reference_rms().unwrap_or(0.0) / energy.sqrt()
         };
@@ -254,38 +268,38 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
 }
 
 /// What each key's own error, and that of the worst query, may become in the products with it.
-fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
+fn error_by_key(reads: &[InputTap], growth: f64) -> Vec<f64> {
     let Some(keys) = reads.iter().find(|r| r.tap.site.is_attended()) else { return Vec::new() };
     let others = reads.iter().filter(|r| !r.tap.site.is_attended());
-    let worst: f64 = others.map(Read::worst).sum();
-    keys.positions.iter().map(|key| growth * (of_position(key) + worst)).collect()
+    let worst: f64 = others.map(InputTap::worst).sum();
+    keys.positions.iter().map(|key| growth * (position_error(key) + worst)).collect()
 }
 
 /// The error that several unchecked operations may add and pass on from `reads`, on the way to `out`.
-fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> Inherited {
-    let read: f64 = reads.iter().map(Read::nmse).sum();
+fn over_a_range(out: &Pair<'_>, own: f64, reads: &[InputTap], profile: Profile) -> Inherited {
+    let read: f64 = reads.iter().map(InputTap::nmse).sum();
     if !read.is_finite() {
         return Inherited::default();
     }
-    let worst: f64 = reads.iter().map(Read::worst).sum();
-    let most = RANGE_OWN * own + range_growth(profile) * read;
-    let positions = vec![most + range_growth(profile) * worst; out.rows().0];
+    let worst: f64 = reads.iter().map(InputTap::worst).sum();
+    let max = RANGE_OWN * own + range_growth(profile) * read;
+    let positions = vec![max + range_growth(profile) * worst; out.rows().0];
     // Structure could come from any operation on the way: none stands out against what they may pass on.
     let usual = RANGE_USUAL * read;
     // A leap below the table's limit does not pass either.
-    let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
-    let usual = own + usual;
-    Inherited { read: range_growth(profile) * read, usual, most, within, positions, ..Inherited::default() }
+    let limit = layer_nmse(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
+    let expected = own + usual;
+    Inherited { read: range_growth(profile) * read, expected, max, limit, positions, ..Inherited::default() }
 }
 
 /// Whether each position of `site` reads all positions of `read`.
-fn crosses(read: Site, site: Site) -> bool {
+fn reads_all_positions(read: Site, site: Site) -> bool {
     read.is_attended() && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context)
 }
 
 /// The NMSE with which an input enters row `row`: its own there, or that of `all` positions, where these are read.
-fn at(read: &Read, site: Site, rows: usize, row: usize, all: fn(&Read) -> f64) -> f64 {
-    let here = read.at(row).filter(|_| read.positions.len() == rows && !crosses(read.tap.site, site));
+fn at(read: &InputTap, site: Site, rows: usize, row: usize, all: fn(&InputTap) -> f64) -> f64 {
+    let here = read.at(row).filter(|_| read.positions.len() == rows && !reads_all_positions(read.tap.site, site));
     here.unwrap_or_else(|| all(read))
 }
 
@@ -310,7 +324,7 @@ fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     // The root mean square is off by no more than the error of the row.
     let off =
         |&(error, energy, read, size): &(f64, f64, f64, f64)| Squares { error: error + energy * read / size, energy };
-    passed_on(&sums.iter().map(off).collect::<Vec<_>>())
+    nmse_by_position(&sums.iter().map(off).collect::<Vec<_>>())
 }
 
 /// The NMSE of the products that a mask leaves, whole and by position: the first positions see few keys, whose products may be small beside the masked ones.
@@ -323,19 +337,19 @@ fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>
     for i in (0..scores.len()).filter(|&i| scores.reference(i) > MASKED && scores.candidate(i) > MASKED) {
         sums[i / keys % rows].add(products.reference(i), products.candidate(i));
     }
-    passed_on(&sums)
+    nmse_by_position(&sums)
 }
 
 /// NMSE as a whole, and of each position, from the error and the energy of each.
-fn passed_on(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
+fn nmse_by_position(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
     let whole = size_of(positions);
     whole.is_finite().then(|| (whole, positions.iter().map(|part| part.nmse_or(0.0)).collect()))
 }
 
 /// The layout in which a place was judged.
-fn found_layout(found: &Judged) -> &Layout {
-    match found {
-        Judged::Compared(judged) => &judged.layout,
+fn found_layout(judgement: &TapJudgement) -> &Layout {
+    match judgement {
+        TapJudgement::Compared(judged) => &judged.layout,
         _ => &Layout::Same,
     }
 }

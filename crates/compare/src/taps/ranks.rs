@@ -7,8 +7,8 @@ use crate::layout::pair::{Pair, borrow};
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
 use crate::report::anatomy::RankError;
-use crate::report::reason::{Missing, Reason};
-use crate::taps::context::Run;
+use crate::report::reason::{RankShortfall, Reason};
+use crate::taps::context::ComparisonContext;
 use crate::taps::tap::TapJudge;
 use crate::tolerance::context::SUMMAND_LEAVES;
 
@@ -18,12 +18,12 @@ pub(crate) fn not_joined(why: &str) -> Reason {
 
 /// The tensors of all ranks that hold a place.
 pub(crate) fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
-    let held = ranks
+    let entries = ranks
         .names()
         .iter()
         .zip(ranks.dumps())
         .filter_map(|(name, dump)| Some((name, dump, dump.find(place.tap, place.step)?)));
-    let read = held.map(|(name, dump, entry)| Ok((name.clone(), dump.read(entry)?)));
+    let read = entries.map(|(name, dump, entry)| Ok((name.clone(), dump.read(entry)?)));
     Ok(ranks.in_order(place.tap, place.step, read.collect::<Result<_, DumpError>>()?))
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(
     Ok(differs
         .map(|(name, tensor)| {
             let same = tensor.shape() == chosen.shape();
-            let off = |tensor: &Tensor| Metrics::of(borrow(&chosen.values()), borrow(&tensor.values())).nmse();
+            let off = |tensor: &Tensor| Metrics::measure(borrow(&chosen.values()), borrow(&tensor.values())).nmse();
             let nmse = if same { off(&tensor).unwrap_or(f64::INFINITY) } else { f64::INFINITY };
             (name, tensor, nmse)
         })
@@ -79,7 +79,7 @@ fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<
     sums.into_iter().enumerate().map(error).collect()
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// What both dumps hold at a place: recorded, or joined from ranks where the other side's shape allows only one way.
     pub(crate) fn both(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
         let Place { step, tap } = place;
@@ -104,26 +104,27 @@ impl Run<'_> {
         };
         let missing = |by| Reason::RankMissing { ranks: ranks.names().to_vec(), by };
         if let Some((axis, held, due)) = short(place) {
-            return Some(missing(Missing::Extent { axis, held, due }));
+            return Some(missing(RankShortfall::Extent { axis, held, due }));
         }
         let summed = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Partial);
         let by = summed.then(|| self.graph.places().iter().copied().find(|&other| short(other).is_some())).flatten()?;
-        Some(missing(Missing::Summand(by)))
+        Some(missing(RankShortfall::Summand(by)))
     }
 
     /// Why a difference in the dump of a single rank does not count: it may be that rank's summand.
     pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let [one] = ranks.names() else { return None };
-        let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.is_declared);
+        let is_declared = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.is_declared);
         let summed = matches!(place.tap.site, Site::H0 | Site::AttnOut | Site::FfnOut);
-        (summed && !told).then(|| Reason::MayBeSummand { rank: one.clone() })
+        (summed && !is_declared).then(|| Reason::MayBeSummand { rank: one.clone() })
     }
 
     /// Why ranks' tensors of a place were not joined.
-    pub(crate) fn apart(&self, place: Place) -> Option<Reason> {
-        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.why_not_joined(place.tap, place.step)).map(not_joined);
-        apart(self.candidate).or_else(|| apart(self.reference))
+    pub(crate) fn not_joined_reason(&self, place: Place) -> Option<Reason> {
+        let reason_in =
+            |dump: &Dump| dump.ranks().and_then(|r| r.why_not_joined(place.tap, place.step)).map(not_joined);
+        reason_in(self.candidate).or_else(|| reason_in(self.reference))
     }
 
     /// The error of a place by rank, where it was joined from ranks.
@@ -149,7 +150,7 @@ impl Run<'_> {
         for (name, tensor) in tensors(ranks, place)? {
             let values = tensor.values();
             let off = |alignment: &TapJudge<'_>, own: f64| {
-                let metrics = Metrics::over(&alignment.with_candidate(&values).under(layout)?.row_metrics());
+                let metrics = Metrics::merge_all(&alignment.with_candidate(&values).under(layout)?.row_metrics());
                 let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
                 Some(RankError { name: name.clone(), part: "replica".into(), nmse, right: nmse <= own })
             };

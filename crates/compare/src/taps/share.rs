@@ -10,10 +10,10 @@ use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor, stored_name};
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, Place};
-use crate::judge::tensor::Judgement;
+use crate::judge::tensor::PairJudgement;
 use crate::layout::types::Layout;
 use crate::taps::by_themselves;
-use crate::taps::context::{AsStored, Compared, Judged, Options, Run};
+use crate::taps::context::{AsStored, Compared, ComparisonContext, Options, TapJudgement};
 
 /// The share of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,18 +26,18 @@ pub struct Share {
 
 /// The taps of a share, as they were judged by themselves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct JudgedShare(Vec<Kept>);
+pub struct JudgedShare(Vec<StoredJudgement>);
 
 /// The taps of several shares.
 #[derive(Clone, Debug)]
-pub struct JudgedBefore(BTreeMap<Place, Kept>);
+pub struct JudgedBefore(BTreeMap<Place, StoredJudgement>);
 
 /// One tap that was compared.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Kept {
+struct StoredJudgement {
     step: u32,
     tap: String,
-    judgement: Judgement,
+    judgement: PairJudgement,
     shape: Vec<usize>,
     positions: Option<Vec<usize>>,
     layout: Layout,
@@ -53,14 +53,14 @@ pub struct ShareError(#[from] postcard::Error);
 
 impl Share {
     /// The places of the share; all shares have about the same number of bytes.
-    fn places<'p>(&self, run: &Run<'_>, places: &'p [Place]) -> &'p [Place] {
+    fn places<'p>(&self, context: &ComparisonContext<'_>, places: &'p [Place]) -> &'p [Place] {
         let size = |place: &Place| -> u64 {
             let bytes = |dump: &Dump| {
                 let entry = dump.find(place.tap, place.step);
                 entry.map_or(0, |entry| entry.shape.iter().product::<usize>() as u64)
             };
             // A tap that only one side has takes almost no time, but some.
-            1 + bytes(run.reference) + bytes(run.candidate)
+            1 + bytes(context.reference) + bytes(context.candidate)
         };
         let mut ends: Vec<u64> = Vec::with_capacity(places.len());
         for place in places {
@@ -88,32 +88,32 @@ pub fn judge_share(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<JudgedShare, DumpError> {
     assert!((1..=share.of).contains(&share.number), "share {} of {}", share.number, share.of);
-    let run = Run::of(reference, candidate, graph, options);
+    let run = ComparisonContext::new(reference, candidate, graph, options);
     let places = share.places(&run, graph.places());
-    let mut kept = Vec::new();
+    let mut stored = Vec::new();
     for (done, (place, judged)) in places.iter().zip(by_themselves(&run, places)).enumerate() {
         progress(done, places.len());
-        if let Judged::Compared(compared) = judged? {
-            kept.extend(Kept::of(*place, &compared, run.seen(*place)?));
+        if let TapJudgement::Compared(compared) = judged? {
+            stored.extend(StoredJudgement::new(*place, &compared, run.checksums(*place)?));
         }
     }
-    Ok(JudgedShare(kept))
+    Ok(JudgedShare(stored))
 }
 
-impl Kept {
+impl StoredJudgement {
     /// `None` for what is judged again as quickly: a part of a tensor, or a tap whose name does not identify it.
-    fn of(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<Kept> {
-        let Compared { judgement, shape, positions, layout, plain, part } = compared.clone();
+    fn new(place: Place, compared: &Compared, seen: [Option<u32>; 2]) -> Option<StoredJudgement> {
+        let Compared { judgement, shape, positions, layout, as_stored, part } = compared.clone();
         let tap = place.tap.to_string();
         let is_known = Tap::named(&tap) == place.tap;
-        (part.is_none() && is_known).then_some(Kept {
+        (part.is_none() && is_known).then_some(StoredJudgement {
             step: place.step,
             tap,
             judgement,
             shape,
             positions,
             layout,
-            plain,
+            plain: as_stored,
             seen,
         })
     }
@@ -153,27 +153,38 @@ impl JudgedBefore {
     ///
     /// # Errors
     /// When a side of it has changed since then, or cannot be read.
-    pub(crate) fn judged(&self, run: &Run<'_>, place: Place) -> Result<Option<Judged>, DumpError> {
-        let Some(kept) = self.0.get(&place) else { return Ok(None) };
-        let sides = [run.reference, run.candidate].into_iter().zip(run.seen(place)?).zip(kept.seen);
+    pub(crate) fn judged(
+        &self,
+        context: &ComparisonContext<'_>,
+        place: Place,
+    ) -> Result<Option<TapJudgement>, DumpError> {
+        let Some(stored) = self.0.get(&place) else { return Ok(None) };
+        let sides = [context.reference, context.candidate].into_iter().zip(context.checksums(place)?).zip(stored.seen);
         if let Some(((dump, _), _)) = sides.into_iter().find(|((_, now), then)| now != then) {
-            let (path, tap) = (dump.path().to_owned(), stored_name(&kept.tap, kept.step));
+            let (path, tap) = (dump.path().to_owned(), stored_name(&stored.tap, stored.step));
             return Err(DumpError::Stale { path, tap });
         }
-        let Kept { judgement, shape, positions, layout, plain, .. } = kept.clone();
-        Ok(Some(Judged::Compared(Arc::new(Compared { judgement, shape, positions, layout, plain, part: None }))))
+        let StoredJudgement { judgement, shape, positions, layout, plain: as_stored, .. } = stored.clone();
+        Ok(Some(TapJudgement::Compared(Arc::new(Compared {
+            judgement,
+            shape,
+            positions,
+            layout,
+            as_stored,
+            part: None,
+        }))))
     }
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// The checksums of both sides of a place, as they are now; `None` for what a server would have to send whole.
-    fn seen(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
+    fn checksums(&self, place: Place) -> Result<[Option<u32>; 2], DumpError> {
         let (left, right) = self.both(place);
-        let of = |dump: &Dump, entry: Option<Entry>| {
+        let checksum = |dump: &Dump, entry: Option<Entry>| {
             let here = entry.filter(|entry| !entry.is_remote());
             here.map(|entry| Ok(sample(&dump.read(&entry)?))).transpose()
         };
-        Ok([of(self.reference, left)?, of(self.candidate, right)?])
+        Ok([checksum(self.reference, left)?, checksum(self.candidate, right)?])
     }
 }
 

@@ -3,14 +3,14 @@
 use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
 
 use crate::graph::Place;
-use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::judge::tensor::{Difference, Outcome, PairJudgement, Tolerance, judge};
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::explains;
-use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::mismatch::{NotComparable, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
-use crate::taps::context::{AsStored, Compared, Judged, Run};
+use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
 use crate::taps::open::judged_as;
 use crate::tolerance::Profile;
 use crate::tolerance::layout::SAMPLE_ROOM;
@@ -22,7 +22,7 @@ pub(crate) struct TapJudge<'a> {
     /// The candidate's order of the rows of Q and K, where both sides declare theirs and they differ.
     declared: Option<QkRows>,
     /// Whether token positions were requested.
-    asked: bool,
+    has_requested_rows: bool,
 }
 
 impl<'a> TapJudge<'a> {
@@ -51,18 +51,18 @@ impl<'a> TapJudge<'a> {
     }
 
     /// Judges the two sides as they stand and, where they differ, in every other layout.
-    pub(crate) fn judge(&self, allowed: &Tolerance) -> Judged {
+    pub(crate) fn judge(&self, allowed: &Tolerance) -> TapJudgement {
         let plain = match self.sides.as_it_stands() {
-            Ok(pair) if pair.is_empty() => return Judged::ShapeMismatch(ShapeMismatch::Empty),
-            Err(Misfit::NoRows) => return Judged::without_rows(self.asked),
-            Err(Misfit::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
+            Ok(pair) if pair.is_empty() => return TapJudgement::ShapeMismatch(ShapeMismatch::Empty),
+            Err(NotComparable::NoRows) => return TapJudgement::without_rows(self.has_requested_rows),
+            Err(NotComparable::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
                 if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
-                    return Judged::Unchecked(Reason::RowOrderContradicted);
+                    return TapJudgement::Unchecked(Reason::RowOrderContradicted);
                 }
                 if judgement.outcome.agrees() {
-                    return self.found(pair, judgement.clone(), as_shown(pair, judgement));
+                    return self.compared(pair, judgement.clone(), as_shown(pair, judgement));
                 }
                 AsStored::Compared(Box::new(judgement))
             }
@@ -88,14 +88,14 @@ impl<'a> TapJudge<'a> {
         match (plain, self.sides.as_it_stands(), nearest) {
             // A difference is measured in the order that both sides declare: otherwise the error could not be interpreted.
             (AsStored::Compared(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
-                Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
-                None => self.found(pair, *judgement, None),
+                Some(pair) => self.compared(&pair, judge(&pair, self.profile, allowed), None),
+                None => self.compared(pair, *judgement, None),
             },
             // The shape allows only this layout, and the values differ.
             (AsStored::ShapeMismatch(_), _, Some((_, pair))) => {
-                self.found(&pair, judge(&pair, self.profile, allowed), None)
+                self.compared(&pair, judge(&pair, self.profile, allowed), None)
             }
-            (AsStored::ShapeMismatch(reason), ..) => Judged::ShapeMismatch(reason),
+            (AsStored::ShapeMismatch(reason), ..) => TapJudgement::ShapeMismatch(reason),
             (AsStored::Compared(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
         }
     }
@@ -113,7 +113,7 @@ impl<'a> TapJudge<'a> {
     }
 
     /// The judgement in another layout, if it agrees there, or may.
-    fn agreeing(&self, pair: &Pair<'_>, allowed: &Tolerance, plain: &AsStored) -> Option<Judged> {
+    fn agreeing(&self, pair: &Pair<'_>, allowed: &Tolerance, plain: &AsStored) -> Option<TapJudgement> {
         let mut other = judge(pair, self.profile, allowed);
         let was = match plain {
             AsStored::Compared(judgement) => judgement.metrics.nmse(),
@@ -125,7 +125,7 @@ impl<'a> TapJudge<'a> {
         let differs =
             matches!(plain, AsStored::Compared(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
         if differs && other.outcome == Outcome::Inconclusive {
-            return Some(self.found(pair, other, None));
+            return Some(self.compared(pair, other, None));
         }
         if !other.outcome.agrees() {
             return None;
@@ -137,13 +137,13 @@ impl<'a> TapJudge<'a> {
                 return None;
             }
             other.outcome = Outcome::Differs(Difference::Padding { what });
-            return Some(self.found(pair, other, None));
+            return Some(self.compared(pair, other, None));
         }
         let plain = match plain {
             AsStored::Compared(judgement) => AsStored::Compared(judgement.clone()),
             AsStored::ShapeMismatch(reason) => AsStored::ShapeMismatch(reason.clone()),
         };
-        Some(self.found(pair, other, needs.then_some(plain)))
+        Some(self.compared(pair, other, needs.then_some(plain)))
     }
 
     /// The judgement in the nearest layout for which `is` holds, where that is nearer than `off`.
@@ -152,28 +152,41 @@ impl<'a> TapJudge<'a> {
         off: Option<f64>,
         allowed: &Tolerance,
         is: impl Fn(&Layout) -> bool,
-    ) -> Option<Judged> {
-        let of = |pair: &Pair<'_>| is(pair.layout());
-        let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
-        let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
+    ) -> Option<TapJudgement> {
+        let has_layout = |pair: &Pair<'_>| is(pair.layout());
+        let judged =
+            self.others().into_iter().filter(has_layout).map(|pair| (judge(&pair, self.profile, allowed), pair));
+        let size = |judgement: &PairJudgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
         let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;
-        off.is_none_or(|off| size(&judgement) < off).then(|| self.found(&pair, judgement, None))
+        off.is_none_or(|off| size(&judgement) < off).then(|| self.compared(&pair, judgement, None))
     }
 
-    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<AsStored>) -> Judged {
+    pub(crate) fn compared(
+        &self,
+        pair: &Pair<'_>,
+        judgement: PairJudgement,
+        as_stored: Option<AsStored>,
+    ) -> TapJudgement {
         let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
-        Judged::from(Compared { judgement, shape, positions, layout: pair.layout().clone(), plain, part: None })
+        TapJudgement::from(Compared {
+            judgement,
+            shape,
+            positions,
+            layout: pair.layout().clone(),
+            as_stored,
+            part: None,
+        })
     }
 }
 
 /// Axes in the order that only the shape shows: if nothing confirms it, that is the finding.
-fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<AsStored> {
+fn as_shown(pair: &Pair<'_>, judgement: PairJudgement) -> Option<AsStored> {
     let Layout::Permuted(_) = pair.layout() else { return None };
     let outcome = Outcome::Differs(Difference::Layout { what: pair.layout().to_string() });
-    Some(AsStored::Compared(Box::new(Judgement { outcome, ..judgement })))
+    Some(AsStored::Compared(Box::new(PairJudgement { outcome, ..judgement })))
 }
 
-impl Run<'_> {
+impl ComparisonContext<'_> {
     /// Two tensors of one place, to be judged.
     pub(crate) fn tap_judge<'b>(
         &self,
@@ -190,7 +203,7 @@ impl Run<'_> {
             sides: sides.beginning_at(self.start(left.step)),
             profile: options.profile,
             declared: self.declared(),
-            asked: options.rows.is_some(),
+            has_requested_rows: options.rows.is_some(),
         }
     }
 

@@ -18,7 +18,7 @@ pub(crate) const NOISE_PASSED_ON: f64 = 2.0;
 pub(crate) const DIGITS_SHOW: f64 = 100.0;
 /// Fewer than one in this many values of a tap are few.
 pub(crate) const FEW_OF_A_TAP: usize = 4;
-/// A summand explains an error of which it leaves less than this share.
+/// A summand explains an error if it leaves less than this share of the error.
 pub(crate) const SUMMAND_LEAVES: f64 = 1e-3;
 
 /// A printed sum may be off by this, beside what f32 and rounding cause.

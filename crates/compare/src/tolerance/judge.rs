@@ -29,7 +29,7 @@ pub(crate) const FEW_STAND_OUT: f64 = 16.0;
 pub(crate) const PRODUCTS_STAND_OUT: f64 = 12.0;
 pub(crate) const HEAD_STANDS_OUT: f64 = 4.0;
 /// With an NMSE beyond this (a correlation below about 0.97) too little agrees, and a second run shows nothing.
-pub const DROWNED: f64 = 0.05;
+pub const SECOND_RUN_LIMIT: f64 = 0.05;
 /// The balanced NMSE may be this many times that of the whole: positions scatter.
 pub(crate) const BALANCED_ROOM: f64 = 2.0;
 /// One operation's own rounding scatters by this.
@@ -46,7 +46,7 @@ pub(crate) const FACTOR_LEAVES: f64 = 0.1;
 /// Where errors are inherited, the error of a K/V cache may grow to this many times.
 pub(crate) const CACHE_GROWS: f64 = 1e3;
 /// An energy below this is no divisor: the value compared with it may have underflowed. The smallest square of an f32 is 2e-90.
-pub(crate) const NO_DIVISOR: f64 = 1e-150;
+pub(crate) const LEAST_ENERGY: f64 = 1e-150;
 
 /// Inherited errors pass up to this many times the profile's own tolerance: in f32 that is still at most 1e-4.
 pub(crate) fn inherits_most(profile: Profile) -> f64 {
@@ -94,7 +94,7 @@ pub(crate) fn growth(site: Site) -> f64 {
 }
 
 /// NMSE of the rounding of a layer's operations together, in the coarse profiles.
-pub(crate) fn range_fresh(profile: Profile) -> Option<f64> {
+pub(crate) fn layer_nmse(profile: Profile) -> Option<f64> {
     match profile {
         Profile::Exact | Profile::F32 => None,
         Profile::F16 => Some(4e-6),
@@ -114,7 +114,7 @@ pub(crate) fn range_growth(profile: Profile) -> f64 {
 }
 
 /// NMSE of one operation's own rounding in the coarse profiles, with some room; the table's is for all operations up to a depth.
-pub(crate) fn fresh(profile: Profile, site: Site) -> Option<f64> {
+pub(crate) fn op_nmse(profile: Profile, site: Site) -> Option<f64> {
     use Site::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, RouterLogits, V};
     let product = matches!(site, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut | RouterLogits | Logits);
     match profile {
@@ -147,7 +147,7 @@ pub(crate) const TAIL: f64 = 1e-10;
 /// The same where scores were rounded to 8 bits: those far apart may be off by more.
 pub(crate) const TAIL_BF16: f64 = 1e-12;
 /// What underflows in some number format is no larger than this many times the smallest number that the tensor holds elsewhere,
-pub(crate) const FLUSH_ROOM: f64 = 4.0;
+pub(crate) const UNDERFLOW_ROOM: f64 = 4.0;
 /// nor than this many times the smallest normal number of f16.
 pub(crate) const NORMAL_F16: f64 = 6.2e-5;
 /// At the edge of a mask any probability may occur; at the edge of underflow, none as large as this.

@@ -133,12 +133,12 @@ pub fn allowed_nmse(profile: Profile, tap: Tap, extent: Extent, stored: [DType; 
         Site::Context | Site::AttnOut => 4.0,
         _ => 1.0,
     };
-    let rope = if turned(tap) && profile != Profile::Exact { angle_error(extent.positions) } else { 0.0 };
+    let rope = if is_rotated(tap) && profile != Profile::Exact { angle_error(extent.positions) } else { 0.0 };
     (profile.base() * share + rope) * (1.0 + depth) + storage_nmse(stored[0]) + storage_nmse(stored[1])
 }
 
 /// Whether a tap has been through RoPE.
-fn turned(tap: Tap) -> bool {
+fn is_rotated(tap: Tap) -> bool {
     match tap.layer {
         Some(0) => tap.site >= Site::QRope,
         Some(_) => true,

@@ -123,7 +123,7 @@ fn every_chunking_is_at_parity_with_every_other() {
                 assert_eq!(report.verdict, Verdict::Parity, "{ours:?} {theirs:?} {named}: {:?}", report.warnings);
                 assert_eq!(report.count(|s| s == Status::Unchecked), 0, "{ours:?} {theirs:?} {named}");
                 let alignment =
-                    report.alignment.as_ref().map(|alignment| (alignment.together(), alignment.cells.len()));
+                    report.alignment.as_ref().map(|alignment| (alignment.common_positions(), alignment.cells.len()));
                 let ends =
                     |chunks: &[usize]| (1..=chunks.len()).map(|n| chunks[..n].iter().sum()).collect::<Vec<usize>>();
                 let mut all = [ends(ours), ends(theirs)].concat();
@@ -279,7 +279,7 @@ fn what_is_not_in_both_is_unchecked() {
             judged(dump(&right, ours, Form::AsStored, true), dump(&noisy(&right), theirs, Form::AsStored, true));
         assert_eq!(report.verdict, Verdict::Parity, "{ours:?} {theirs:?}");
         let alignment = report.alignment.clone().unwrap();
-        assert_eq!(alignment.together(), both);
+        assert_eq!(alignment.common_positions(), both);
         for tap in &report.taps {
             let inside = alignment.cells[tap.place.step as usize].end <= both;
             assert_eq!(tap.status.agrees(), inside, "{ours:?} {theirs:?} {}", tap.place);
@@ -287,7 +287,7 @@ fn what_is_not_in_both_is_unchecked() {
     }
     // No ids, but attention of the first step sees only its own keys.
     let report = judged(dump(&right, &[T], Form::AsStored, true), dump(&right, &[1; 7], Form::AsStored, false));
-    assert_eq!((report.verdict, report.alignment.unwrap().together()), (Verdict::Parity, 7));
+    assert_eq!((report.verdict, report.alignment.unwrap().common_positions()), (Verdict::Parity, 7));
     // The logits of each step's last token, undeclared.
     let mut logits = right.clone();
     logits.retain(|tap, _| tap.layer.is_none());

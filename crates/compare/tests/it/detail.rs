@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use firstdiff_compare::{Apart, Pair, Spread, TapDetail, TensorRef};
+use firstdiff_compare::{DifferenceHistogram, Pair, TapDetail, TensorRef, ValuePair};
 use firstdiff_trace::{Site, Values};
 
 fn detail(site: Site, shape: &[usize], reference: &[f64], candidate: &[f64]) -> TapDetail {
     let [r, c] = [reference, candidate].map(|v| Values::F64(Cow::Owned(v.to_vec())));
     let of = |values| TensorRef { values, shape, rows: None };
-    TapDetail::of(&Pair::new(site, &of(&r), &of(&c), None).unwrap())
+    TapDetail::measure(&Pair::new(site, &of(&r), &of(&c), None).unwrap())
 }
 
 #[test]
@@ -21,8 +21,8 @@ fn an_error_stands_at_its_position_head_and_channel() {
     assert_eq!(detail.positions.nmse, [0.0, 0.25 / 8.0]);
     assert_eq!(detail.heads.nmse, [0.25 / 8.0, 0.0]);
     assert_eq!(detail.channels.nmse, [0.0, 0.0, 0.25 / 4.0, 0.0]);
-    assert_eq!(detail.worst, [Apart { index: vec![1, 0, 2], reference: 1.0, candidate: 1.5 }]);
-    assert_eq!(detail.spread, Spread { equal: 15, not_finite: 0, from: -1, counts: vec![1] });
+    assert_eq!(detail.worst, [ValuePair { index: vec![1, 0, 2], reference: 1.0, candidate: 1.5 }]);
+    assert_eq!(detail.spread, DifferenceHistogram { equal: 15, not_finite: 0, from: -1, counts: vec![1] });
     assert_eq!(detail.maps, None);
 }
 

@@ -133,7 +133,7 @@ fn belongs(site: Site, shape: &[usize], part: Part, at: usize) -> bool {
 fn more_is_never_less(profile: Profile, nmse: f64) {
     let reference = run();
     let candidate = noisy(&reference, nmse);
-    let graph = Graph::of_vocabulary(reference.keys().map(|&tap| Place { step: 0, tap }));
+    let graph = Graph::from_vocabulary(reference.keys().map(|&tap| Place { step: 0, tap }));
     let (mut holes, mut found_at_all, mut cases) = (Vec::new(), 0, 0);
     for (index, place) in graph.places().iter().enumerate().filter(|(_, p)| p.tap.layer.is_none_or(|n| n == 2)) {
         let recorded = |i: usize| reference.contains_key(&graph.places()[i].tap);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
+use firstdiff_compare::{Certainty, InspectFinding, Inspection, inspect};
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Tap};
 
-use Sureness::{Certain, Likely, Note};
+use Certainty::{Certain, Likely, Note};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
@@ -23,7 +23,7 @@ fn dumps(folder: &str) -> Vec<String> {
     names.filter(|n| !n.ends_with(".json")).collect()
 }
 
-fn grave(findings: &[Finding]) -> Vec<String> {
+fn grave(findings: &[InspectFinding]) -> Vec<String> {
     let grave = findings.iter().filter(|f| f.sure != Note);
     grave.map(|f| format!("{} {}: {} {}", f.sure.name(), f.place, f.what, f.detail)).collect()
 }
@@ -68,8 +68,8 @@ fn faults_of_engines_that_show_by_themselves() {
 }
 
 #[track_caller]
-fn found(name: &str, findings: &[Finding], (sure, what, tap): (Sureness, &str, &str)) {
-    let is = |f: &&Finding| (f.sure, f.what, f.place.tap.to_string().as_str()) == (sure, what, tap);
+fn found(name: &str, findings: &[InspectFinding], (sure, what, tap): (Certainty, &str, &str)) {
+    let is = |f: &&InspectFinding| (f.sure, f.what, f.place.tap.to_string().as_str()) == (sure, what, tap);
     let all: Vec<String> =
         findings.iter().map(|f| format!("{} {} {}: {}", f.sure.name(), f.what, f.place, f.detail)).collect();
     assert!(findings.iter().any(|f| is(&f)), "{name}: no {sure:?} {what} at {tap} in:\n{}", all.join("\n"));
@@ -138,7 +138,7 @@ impl Run {
 
 /// Plants a fault in a right run, and checks that it is found.
 #[track_caller]
-fn check(sure: Sureness, what: &str, tap: &str, plant: impl FnOnce(&mut Run)) {
+fn check(sure: Certainty, what: &str, tap: &str, plant: impl FnOnce(&mut Run)) {
     let mut run = Run::right();
     plant(&mut run);
     found("planted", &run.inspect(true, None).findings, (sure, what, tap));
@@ -255,8 +255,8 @@ fn attention_that_is_none() {
 }
 
 /// The finding about a tap.
-fn said(run: &Run, what: &str, step: u32, tap: &str) -> Finding {
-    let at = |f: &Finding| f.what == what && f.place.step == step && f.place.tap == tap.parse().unwrap();
+fn said(run: &Run, what: &str, step: u32, tap: &str) -> InspectFinding {
+    let at = |f: &InspectFinding| f.what == what && f.place.step == step && f.place.tap == tap.parse().unwrap();
     run.inspect(true, None).findings.into_iter().find(at).unwrap_or_else(|| panic!("no {what} at {tap}"))
 }
 

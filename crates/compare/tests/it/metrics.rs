@@ -1,6 +1,6 @@
 //! Checks the streaming metrics against the plain formulas, and that no value that is not finite passes unnoticed.
 
-use firstdiff_compare::metrics::{Metrics, Tally, Values};
+use firstdiff_compare::metrics::{Metrics, Occurrences, Values};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -94,7 +94,7 @@ proptest! {
     #[test]
     fn agrees_with_the_plain_formulas(pairs in pairs(2..400)) {
         let (r, c): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
-        let metrics = Metrics::of_f32(&r, &c);
+        let metrics = Metrics::measure_f32(&r, &c);
         let expected = naive(&widen(&r), &widen(&c));
         prop_assume!(expected.correlation.is_finite() && expected.nmse.is_finite());
         assert_near("nmse", metrics.nmse().unwrap(), expected.nmse, 1e-12);
@@ -113,15 +113,15 @@ proptest! {
     fn any_split_merges_to_the_whole(pairs in any_pairs(), at in 0.0f64..=1.0) {
         let (r, c): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
         let at = (at * r.len() as f64) as usize;
-        let merged = Metrics::of_f32(&r[..at], &c[..at]).merge(Metrics::of_f32(&r[at..], &c[at..]));
-        assert_same(&merged, &Metrics::of_f32(&r, &c));
+        let merged = Metrics::measure_f32(&r[..at], &c[..at]).merge(Metrics::measure_f32(&r[at..], &c[at..]));
+        assert_same(&merged, &Metrics::measure_f32(&r, &c));
     }
 
     #[test]
     fn every_pair_is_counted_once(pairs in any_pairs()) {
         let (r, c): (Vec<f32>, Vec<f32>) = pairs.iter().copied().unzip();
-        let metrics = Metrics::of_f32(&r, &c);
-        let tally = |is: &dyn Fn(f32, f32) -> bool| Tally {
+        let metrics = Metrics::measure_f32(&r, &c);
+        let tally = |is: &dyn Fn(f32, f32) -> bool| Occurrences {
             count: pairs.iter().filter(|(r, c)| is(*r, *c)).count(),
             first: pairs.iter().position(|(r, c)| is(*r, *c)),
         };
@@ -152,12 +152,12 @@ proptest! {
         let c_f16: Vec<f16> = c.iter().copied().map(f16::from_f32).collect();
         let (r_f32, c_f32): (Vec<f32>, Vec<f32>) = (r_bf16.iter().map(|x| x.to_f32()).collect(), c_f16.iter().map(|x| x.to_f32()).collect());
         let (r_f64, c_f64) = (widen(&r_f32), widen(&c_f32));
-        let expected = Metrics::of_f32(&r_f32, &c_f32);
+        let expected = Metrics::measure_f32(&r_f32, &c_f32);
         for reference in [Values::F32(&r_f32), Values::F64(&r_f64), Values::BF16(&r_bf16)] {
             for candidate in [Values::F32(&c_f32), Values::F64(&c_f64), Values::F16(&c_f16)] {
-                prop_assert_eq!(Metrics::of(reference, candidate), expected);
+                prop_assert_eq!(Metrics::measure(reference, candidate), expected);
             }
-            prop_assert!(Metrics::of(reference, Values::F32(&r_f32)).is_identical());
+            prop_assert!(Metrics::measure(reference, Values::F32(&r_f32)).is_identical());
         }
     }
 }
@@ -171,7 +171,7 @@ fn threads_change_no_bit() {
         }
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| format!("{:?}", Metrics::of_f32(&r, &c)))
+            pool.install(|| format!("{:?}", Metrics::measure_f32(&r, &c)))
         };
         assert_eq!(on(1), on(2), "{len} values");
         assert_eq!(on(1), on(3), "{len} values");
@@ -183,7 +183,7 @@ fn long_sequences_agree_with_the_plain_formulas_from_any_start() {
     let (r, c) = (noise(3, 2_100_003), noise(4, 2_100_003));
     for skip in [0, 1, 3, 16_384] {
         let (r, c) = (&r[skip..], &c[skip..]);
-        let (metrics, expected) = (Metrics::of_f32(r, c), naive(&widen(r), &widen(c)));
+        let (metrics, expected) = (Metrics::measure_f32(r, c), naive(&widen(r), &widen(c)));
         assert_near("nmse", metrics.nmse().unwrap(), expected.nmse, 1e-11);
         assert!((metrics.correlation().unwrap() - expected.correlation).abs() < 1e-12);
         let peak = metrics.max_abs_diff().unwrap();
@@ -193,7 +193,10 @@ fn long_sequences_agree_with_the_plain_formulas_from_any_start() {
             r.iter().zip(c).position(|(r, c)| (f64::from(*c) - f64::from(*r)).abs() == expected.max)
         );
         let cut = 1_234_567;
-        assert_same(&Metrics::of_f32(&r[..cut], &c[..cut]).merge(Metrics::of_f32(&r[cut..], &c[cut..])), &metrics);
+        assert_same(
+            &Metrics::measure_f32(&r[..cut], &c[..cut]).merge(Metrics::measure_f32(&r[cut..], &c[cut..])),
+            &metrics,
+        );
     }
 }
 
@@ -211,7 +214,7 @@ fn a_large_common_offset_leaves_the_correlation_right() {
     let co = n * sum(&|i| x[i] * mixed[i]) - sx * sm;
     let (vx, vm) = (n * sum(&|i| x[i] * x[i]) - sx * sx, n * sum(&|i| mixed[i] * mixed[i]) - sm * sm);
     let expected = co as f64 / ((vx as f64).sqrt() * (vm as f64).sqrt());
-    let correlation = Metrics::of_f32(&values(&x), &values(&mixed)).correlation().unwrap();
+    let correlation = Metrics::measure_f32(&values(&x), &values(&mixed)).correlation().unwrap();
     assert!((correlation - expected).abs() < 1e-9, "{correlation} {expected}");
     // The chunk's first value is the worst possible shift: an outlier there.
     let mut with_outlier = noise(7, len);
@@ -220,7 +223,7 @@ fn a_large_common_offset_leaves_the_correlation_right() {
     // The plain sums meet it last: behind 1e16 they would lose the rest.
     let reversed = |values: &[f32]| -> Vec<f64> { widen(values).into_iter().rev().collect() };
     let expected = naive(&reversed(&with_outlier), &reversed(&c));
-    let metrics = Metrics::of_f32(&with_outlier, &c);
+    let metrics = Metrics::measure_f32(&with_outlier, &c);
     assert!((metrics.correlation().unwrap() - expected.correlation).abs() < 1e-9);
     assert_near("nmse", metrics.nmse().unwrap(), expected.nmse, 1e-12);
 }
@@ -230,41 +233,41 @@ fn constants_have_no_correlation() {
     let len = 40_000;
     for value in [0.0f32, 0.1, -7.7e5] {
         let (constant, c) = (vec![value; len], noise(9, len));
-        assert_eq!(Metrics::of_f32(&constant, &c).correlation(), None);
-        assert_eq!(Metrics::of_f32(&c, &constant).correlation(), None);
+        assert_eq!(Metrics::measure_f32(&constant, &c).correlation(), None);
+        assert_eq!(Metrics::measure_f32(&c, &constant).correlation(), None);
     }
 }
 
 #[test]
 fn a_zero_reference_is_never_divided_by() {
     let (zero, c) = (vec![0.0f32; 50], noise(10, 50));
-    let metrics = Metrics::of_f32(&zero, &c);
+    let metrics = Metrics::measure_f32(&zero, &c);
     assert_eq!((metrics.nmse(), metrics.cosine(), metrics.best_factor()), (None, None, None));
     assert!(metrics.rmse().unwrap() > 0.0 && !metrics.is_equal());
-    let both = Metrics::of_f32(&zero, &zero);
+    let both = Metrics::measure_f32(&zero, &zero);
     assert_eq!((both.nmse(), both.rmse(), both.cosine()), (Some(0.0), Some(0.0), None));
     assert!(both.is_identical());
-    let candidate = Metrics::of_f32(&c, &zero);
+    let candidate = Metrics::measure_f32(&c, &zero);
     assert_near("nmse", candidate.nmse().unwrap(), 1.0, 1e-15);
     assert_eq!((candidate.cosine(), candidate.best_factor()), (None, None));
 }
 
 #[test]
 fn nothing_agrees_with_nothing() {
-    let metrics = Metrics::of_f32(&[], &[]);
+    let metrics = Metrics::measure_f32(&[], &[]);
     assert!(!metrics.is_equal() && !metrics.is_identical() && metrics.is_empty());
     assert_eq!(
         (metrics.nmse(), metrics.rmse(), metrics.correlation(), metrics.max_abs_diff()),
         (None, None, None, None)
     );
-    let one = Metrics::of_f32(&[2.0], &[2.5]);
+    let one = Metrics::measure_f32(&[2.0], &[2.5]);
     assert_eq!(metrics.merge(one), one);
     assert_eq!(one.merge(metrics), one);
 }
 
 #[test]
 fn zeros_of_both_signs_are_equal_but_not_identical() {
-    let metrics = Metrics::of_f32(&[0.0, 1.0], &[-0.0, 1.0]);
+    let metrics = Metrics::measure_f32(&[0.0, 1.0], &[-0.0, 1.0]);
     assert!(metrics.is_equal() && !metrics.is_identical());
     assert_eq!(metrics.nmse(), Some(0.0));
 }
@@ -276,9 +279,11 @@ fn a_nan_anywhere_takes_every_measure_away() {
             let r = noise(11, len);
             let mut c = r.clone();
             c[at] = f32::NAN;
-            for (metrics, both) in
-                [(Metrics::of_f32(&r, &c), false), (Metrics::of_f32(&c, &r), false), (Metrics::of_f32(&c, &c), true)]
-            {
+            for (metrics, both) in [
+                (Metrics::measure_f32(&r, &c), false),
+                (Metrics::measure_f32(&c, &r), false),
+                (Metrics::measure_f32(&c, &c), true),
+            ] {
                 assert!(!metrics.is_equal() && !metrics.is_identical() && !metrics.is_finite());
                 assert_eq!((metrics.nmse(), metrics.max_abs_diff()), (None, None));
                 assert_eq!(metrics.non_finite().disagreeing(), if both { 2 } else { 1 });
@@ -288,7 +293,7 @@ fn a_nan_anywhere_takes_every_measure_away() {
         }
     }
     let all = vec![f32::NAN; 33];
-    assert_eq!(Metrics::of_f32(&all, &all).nmse(), None);
+    assert_eq!(Metrics::measure_f32(&all, &all).nmse(), None);
 }
 
 #[test]
@@ -297,29 +302,29 @@ fn masked_scores_agree_where_both_are_minus_infinity() {
     let mask = |values: &[f32]| -> Vec<f32> {
         values.iter().enumerate().map(|(i, &x)| if i % 3 == 0 { f32::NEG_INFINITY } else { x }).collect()
     };
-    let masked = Metrics::of_f32(&mask(&r), &mask(&noise));
+    let masked = Metrics::measure_f32(&mask(&r), &mask(&noise));
     let kept = |values: &[f32]| -> Vec<f32> {
         values.iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, &x)| x).collect()
     };
     assert!(masked.is_finite());
-    assert_eq!(masked.nmse(), Metrics::of_f32(&kept(&r), &kept(&noise)).nmse());
-    assert_eq!(masked.non_finite().inf_equal, Tally { count: 334, first: Some(0) });
+    assert_eq!(masked.nmse(), Metrics::measure_f32(&kept(&r), &kept(&noise)).nmse());
+    assert_eq!(masked.non_finite().inf_equal, Occurrences { count: 334, first: Some(0) });
     let peak = masked.max_abs_diff().unwrap();
     assert_eq!((peak.reference, peak.candidate), (f64::from(r[peak.index]), f64::from(noise[peak.index])));
     let mut flipped = mask(&noise);
     flipped[3] = f32::INFINITY;
-    let metrics = Metrics::of_f32(&mask(&r), &flipped);
-    assert_eq!((metrics.nmse(), metrics.non_finite().inf_sign), (None, Tally { count: 1, first: Some(3) }));
-    assert!(Metrics::of_f32(&mask(&r), &mask(&r)).is_identical());
-    assert_eq!(Metrics::of_f32(&[f32::INFINITY; 5], &[f32::INFINITY; 5]).nmse(), Some(0.0));
+    let metrics = Metrics::measure_f32(&mask(&r), &flipped);
+    assert_eq!((metrics.nmse(), metrics.non_finite().inf_sign), (None, Occurrences { count: 1, first: Some(3) }));
+    assert!(Metrics::measure_f32(&mask(&r), &mask(&r)).is_identical());
+    assert_eq!(Metrics::measure_f32(&[f32::INFINITY; 5], &[f32::INFINITY; 5]).nmse(), Some(0.0));
 }
 
 #[test]
 fn denormals_and_huge_f32_values_are_in_range() {
     let units = |n: [u32; 3]| n.map(f32::from_bits);
-    let metrics = Metrics::of_f32(&units([1, 0, 2]), &units([2, 0, 2]));
+    let metrics = Metrics::measure_f32(&units([1, 0, 2]), &units([2, 0, 2]));
     assert_near("nmse", metrics.nmse().unwrap(), 1.0 / 5.0, 1e-12);
-    let metrics = Metrics::of_f32(&[f32::MAX, 0.0], &[-f32::MAX, 0.0]);
+    let metrics = Metrics::measure_f32(&[f32::MAX, 0.0], &[-f32::MAX, 0.0]);
     assert_near("nmse", metrics.nmse().unwrap(), 4.0, 1e-12);
     assert_near("correlation", metrics.correlation().unwrap(), -1.0, 1e-12);
 }
@@ -334,17 +339,17 @@ fn f64_values_out_of_range_are_never_agreement() {
         (vec![1.0, 1e300], vec![1.0, 1.1e300]),
         (vec![1e-161, 1e-161], vec![1.1e-161, 1e-161]),
     ] {
-        let metrics = Metrics::of_f64(&r, &c);
+        let metrics = Metrics::measure_f64(&r, &c);
         assert!(
             metrics.nmse().is_none() && metrics.correlation().is_none() && metrics.cosine().is_none(),
             "{r:?} {c:?} {metrics:?}"
         );
         assert!(!metrics.is_equal() && metrics.is_finite());
         assert!(metrics.max_abs_diff().unwrap().abs_diff > 0.0);
-        assert!(Metrics::of_f64(&r, &r).is_identical());
-        assert_eq!(Metrics::of_f64(&r, &r).nmse(), Some(0.0));
+        assert!(Metrics::measure_f64(&r, &r).is_identical());
+        assert_eq!(Metrics::measure_f64(&r, &r).nmse(), Some(0.0));
     }
-    let unlike = Metrics::of_f64(&[1.0, 1.0 + f64::EPSILON], &[1.0, 1.0]);
+    let unlike = Metrics::measure_f64(&[1.0, 1.0 + f64::EPSILON], &[1.0, 1.0]);
     assert!(unlike.nmse().unwrap() > 0.0);
 }
 
@@ -354,21 +359,21 @@ fn the_best_factor_is_found_and_divided_out() {
     let (r, other) = (noise(14, len), noise(15, len));
     for factor in [1.01f32, 0.99, 8.0, 0.088_388_346, -1.0, 1e-3, 250.0] {
         let c: Vec<f64> = r.iter().map(|&r| f64::from(r) * f64::from(factor)).collect();
-        let best = Metrics::of_f64(&widen(&r), &c).best_factor().unwrap();
+        let best = Metrics::measure_f64(&widen(&r), &c).best_factor().unwrap();
         assert_near("factor", best.factor, factor.into(), 1e-12);
         assert!(best.remaining_nmse < 1e-13, "{factor}: {}", best.remaining_nmse);
         // With noise on top: after dividing the factor out, the noise remains.
         let noisy: Vec<f64> = c.iter().zip(&other).map(|(c, &o)| c * (1.0 + 0.01 * f64::from(o))).collect();
-        let best = Metrics::of_f64(&widen(&r), &noisy).best_factor().unwrap();
+        let best = Metrics::measure_f64(&widen(&r), &noisy).best_factor().unwrap();
         let divided: Vec<f64> = noisy.iter().map(|c| c / best.factor).collect();
         assert_near("remaining", best.remaining_nmse, naive(&widen(&r), &divided).nmse, 1e-9);
     }
-    let equal = Metrics::of_f32(&r, &r).best_factor().unwrap();
+    let equal = Metrics::measure_f32(&r, &r).best_factor().unwrap();
     assert_eq!((equal.factor, equal.remaining_nmse), (1.0, 0.0));
 }
 
 #[test]
 #[should_panic(expected = "one length")]
 fn sequences_of_two_lengths_are_refused() {
-    Metrics::of_f32(&[1.0], &[1.0, 2.0]);
+    Metrics::measure_f32(&[1.0], &[1.0, 2.0]);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use firstdiff_compare::{Evidence, Naming, Profile, propose};
+use firstdiff_compare::{Naming, Profile, ProposalBasis, propose};
 use firstdiff_trace::{Dump, Recorder};
 
 const TOKENS: usize = 8;
@@ -72,7 +72,7 @@ fn proposed(
         }
     }
     let naming = propose(&golden, &Dump::open(&out).unwrap(), Profile::F32, sequence, &mut |_, _| {}).unwrap();
-    let sure = naming.proposals.iter().filter(|p| matches!(p.evidence, Evidence::Content { .. }));
+    let sure = naming.proposals.iter().filter(|p| matches!(p.evidence, ProposalBasis::Content { .. }));
     (sure.map(|p| (p.name.clone(), p.tap.clone())).collect(), naming)
 }
 
@@ -183,7 +183,7 @@ fn a_name_that_every_step_has_is_proposed_once() {
         assert_eq!(sorted(names), due, "{starts:?}");
         assert!(naming.unknown.is_empty(), "{starts:?}: {:?}", naming.unknown);
         let count = |p: &firstdiff_compare::Proposal| match p.evidence {
-            Evidence::Content { matched, of, .. } => (matched, of),
+            ProposalBasis::Content { matched, of, .. } => (matched, of),
             _ => (0, 0),
         };
         let layers = |p: &firstdiff_compare::Proposal| if p.name.contains("{N}") { LAYERS } else { 1 };
@@ -236,7 +236,7 @@ fn what_no_content_names_is_guessed_by_its_words() {
     let guessed: Vec<(&str, &str)> = naming
         .proposals
         .iter()
-        .filter(|p| matches!(p.evidence, Evidence::Words))
+        .filter(|p| matches!(p.evidence, ProposalBasis::Words))
         .map(|p| (p.name.as_str(), p.tap.as_str()))
         .collect();
     assert_eq!(guessed, [("mid_{N}", "layers.{N}.h_attn"), ("x_{N}", "layers.{N}.h")]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use firstdiff_compare::{Options, Profile, Report, Status, Sureness, Verdict, Warning, compare, graph_of, inspect};
+use firstdiff_compare::{Certainty, Options, Profile, Report, Status, Verdict, Warning, compare, graph_of, inspect};
 use firstdiff_trace::{Dump, DumpError, GraphNode, Recorder, Tap};
 
 const T: usize = 7;
@@ -268,10 +268,10 @@ fn inspect_looks_at_them() {
     write(&wrong, Told::Order, &folder.path().join("dump"));
     let dump = Dump::open(folder.path().join("dump")).unwrap();
     let inspection = inspect(&dump, None, &mut |_, _| {}).unwrap();
-    let found: BTreeMap<String, (&str, Sureness)> =
+    let found: BTreeMap<String, (&str, Certainty)> =
         inspection.findings.iter().map(|f| (f.place.tap.to_string(), (f.what, f.sure))).collect();
-    assert_eq!(found["layers.0.scan"], ("all-zero", Sureness::Likely));
-    assert_eq!(found["layers.1.scan"], ("not-finite", Sureness::Certain));
+    assert_eq!(found["layers.0.scan"], ("all-zero", Certainty::Likely));
+    assert_eq!(found["layers.1.scan"], ("not-finite", Certainty::Certain));
 }
 
 /// A dump of these tensors in this order, all of shape [T,D]; `keep_list`: dump.json lists them.

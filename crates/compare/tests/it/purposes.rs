@@ -1,6 +1,6 @@
 //! Checks that `inspect` reports nothing as certain in right runs of public architectures, which do on purpose what is a mistake in others.
 
-use firstdiff_compare::{Inspection, Sureness, inspect};
+use firstdiff_compare::{Certainty, Inspection, inspect};
 use firstdiff_trace::{Dump, Meta, Recorder};
 
 const T: usize = 12;
@@ -228,11 +228,11 @@ fn check(what: Option<&str>, change: impl FnOnce(&mut Architecture)) {
     change(&mut architecture);
     for named in [None, Some("granitemoehybrid")] {
         let inspection = architecture.inspect(named);
-        let certain: Vec<_> = inspection.findings.iter().filter(|f| f.sure == Sureness::Certain).collect();
+        let certain: Vec<_> = inspection.findings.iter().filter(|f| f.sure == Certainty::Certain).collect();
         assert!(certain.is_empty(), "{named:?}: {certain:#?}");
     }
     let certain = architecture.inspect(Some("llama"));
-    let mut certain = certain.findings.iter().filter(|f| f.sure == Sureness::Certain);
+    let mut certain = certain.findings.iter().filter(|f| f.sure == Certainty::Certain);
     match what {
         Some(what) => assert!(certain.any(|f| f.what == what), "no {what}"),
         None => assert_eq!(certain.count(), 0),

@@ -302,7 +302,7 @@ pub fn other_tokens(edits: &TokenEdits, place: Place, base_nmse: f64) -> (Cause,
     let of = Cause { id: TOKENS_DIFFER.id, params };
     let cause = Some(of.clone());
     let (taps, shown_at, op) = (vec![place.tap], vec![place], "embedding".to_owned());
-    let residual_nmse = edits.apart;
+    let residual_nmse = edits.largest_nmse;
     (of, Finding { taps, shown_at, op, cause, residual_nmse, base_nmse, ..Finding::without_cause(Match::Reproduced) })
 }
 

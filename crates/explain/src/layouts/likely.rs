@@ -69,9 +69,9 @@ impl Run<'_> {
             let empty = |pair: &&Pair<'_>| layouts.padding_error(pair).is_none();
             let of_empty: Vec<Pair<'_>> = shown.iter().filter(empty).cloned().collect();
             let shown = if of_empty.is_empty() { shown } else { of_empty };
-            let order = |pair: &Pair<'_>| LayoutConvention::of(site, pair.layout());
+            let order = |pair: &Pair<'_>| LayoutConvention::new(site, pair.layout());
             // Where axes are of one length, a shape shows several orders.
-            let one = shown.windows(2).all(|two| order(&two[0]).same(&order(&two[1])));
+            let one = shown.windows(2).all(|two| order(&two[0]).is_same_order(&order(&two[1])));
             let shown = most(shown, alike).filter(|_| one);
             shown.map(|pair| Likely { layout: pair.layout().clone(), by_likeness: false })
         })?;
@@ -84,7 +84,7 @@ impl Run<'_> {
         let ones = |at: Place| self.recorded.shape(at).iter().map(|n| *n == 1).collect::<Vec<bool>>();
         let tells = |at: Place| !ones(at).contains(&true) || ones(at) == ones(place);
         let moved = known.iter().filter(|(at, _)| tells(*at)).filter_map(|(at, layout)| Some((at, layout.as_ref()?)));
-        moved.map(|(at, layout)| (LayoutConvention::of(at.tap.site, layout), layout)).collect()
+        moved.map(|(at, layout)| (LayoutConvention::new(at.tap.site, layout), layout)).collect()
     }
 
     /// Finds the layout of a tap that comes out in none: that of similar taps, or the one of which what reads it comes out. Whether that is new.
@@ -190,7 +190,7 @@ impl Run<'_> {
 
 /// Whether a site of a dump that stores others as `conventions` say is likely to be in a layout.
 fn follow(site: Site, layout: &Layout, conventions: &[(LayoutConvention, &Layout)]) -> bool {
-    let own = LayoutConvention::of(site, layout);
+    let own = LayoutConvention::new(site, layout);
     let rows = |other: &Layout| !site.has_rope_rows() || other.rows() == layout.rows();
     conventions.iter().any(|(known, other)| own.follows_from(known) && rows(other))
 }

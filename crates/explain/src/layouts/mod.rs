@@ -12,7 +12,7 @@ pub(crate) mod unmasked;
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::layout::{Claim, Evidence, explains, resolve};
+use firstdiff_compare::layout::{Claim, LayoutEvidence, explains, resolve};
 use firstdiff_compare::{Layout, LayoutCandidates, Pair, Place, Status, is_padded, layout_notes};
 use firstdiff_model::Step;
 use firstdiff_trace::Site;
@@ -264,10 +264,10 @@ impl Run<'_> {
         let claims = claims.map(|a| Claim { place: a.place, layout: a.layout.clone() }).collect();
         let resolved = resolve(claims, &mut OwnValues { run: self, shown, taps })?;
         let mut changed = false;
-        for claim in resolved.of(Evidence::Against) {
+        for claim in resolved.claims_with(LayoutEvidence::Against) {
             changed |= decided.layouts.insert(claim.place, None) != Some(None);
         }
-        for claim in resolved.of(Evidence::None) {
+        for claim in resolved.claims_with(LayoutEvidence::None) {
             self.recorded.unconfirmed.insert(claim.place, claim.layout.clone());
             changed = true;
         }
@@ -275,7 +275,7 @@ impl Run<'_> {
             self.recorded.unconfirmed.insert(a.place, a.layout.clone());
             changed = true;
         }
-        decided.known = shown.known(|a| resolved.stands(a.place));
+        decided.known = shown.known(|a| resolved.agreement_holds(a.place));
         for &place in &shown.open {
             changed |= self.resolve_open(place, taps, decided)?;
         }

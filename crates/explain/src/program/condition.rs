@@ -35,7 +35,7 @@ impl Condition {
         }
         let off = |one: &ArrayD<f64>, other: &ArrayD<f64>, row: usize| {
             let (one, other) = (one.index_axis(Axis(0), row), other.index_axis(Axis(0), row));
-            Squares::of(one.iter().copied().zip(other.iter().copied())).nmse()
+            Squares::sum(one.iter().copied().zip(other.iter().copied())).nmse()
         };
         let is_within = |&row: &usize| {
             let times = off(&self.exact, &self.moved, row) / LEAST_ALLOWED;

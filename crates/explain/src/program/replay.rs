@@ -679,7 +679,8 @@ fn on_the_way(program: &Program, slice: &Slice<'_>) -> Vec<usize> {
 /// Whether a choice of the largest is right. Two that are as large but for rounding may be taken for each other, and in any order.
 fn chosen(blank: Replayed, own: &ArrayD<f64>, due: &Due, unit: f64, is_moved: bool) -> Replayed {
     let with = |status: Status, reason: Option<Reason>| {
-        let metrics = Metrics::of_f64(due.exact.as_slice().unwrap_or_default(), own.as_slice().unwrap_or_default());
+        let metrics =
+            Metrics::measure_f64(due.exact.as_slice().unwrap_or_default(), own.as_slice().unwrap_or_default());
         let report = TapReport { status, metrics: Some(metrics), shape: own.shape().to_vec(), ..blank.report.clone() };
         Replayed { reason, ..Replayed::of(report) }
     };

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, rights, row_distance};
+use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, right_readings, row_distance};
 use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -23,7 +23,7 @@ pub(crate) fn settle(
     held: &mut Held,
 ) -> Result<Vec<String>, ReplayError> {
     let (program, sites) = (recording.program, candidate.experts.sites());
-    let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::taken).collect();
+    let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::reading_taken).collect();
     let taps: HashMap<_, usize> = (0..program.taps().len()).map(|tap| (held.place(tap), tap)).collect();
     let sorted = Sorted::of(program);
     let tap_of = |piece: &ExpertPiece<'_>| taps.get(&piece.place).copied();
@@ -31,13 +31,15 @@ pub(crate) fn settle(
     let is_sorted = |site: &SiteRows| site.pieces(0).iter().any(|piece| tap_of(piece).is_some_and(is_in_order_of_sort));
     // Where a program sorts rows any order is right that all of an expert's have: `rows` sees to that.
     let is_free = |site: &SiteRows| !site.is_of_all_experts() && is_sorted(site);
-    let alike = |site: &SiteRows| if is_sorted(site) { site.alike_in_any_order() } else { site.alike().to_vec() };
-    let is_open = |site: &SiteRows| site.alike().iter().any(|&first| first > 0);
+    let alike = |site: &SiteRows| {
+        if is_sorted(site) { site.alike_in_any_order() } else { site.first_equal().to_vec() }
+    };
+    let is_open = |site: &SiteRows| site.first_equal().iter().any(|&first| first > 0);
     let open: Vec<usize> = (0..sites.len()).filter(|&at| is_open(&sites[at])).collect();
     if !open.is_empty() {
         let of_experts: BTreeSet<usize> = sites
             .iter()
-            .flat_map(|site| (0..site.alike().len()).flat_map(|reading| site.pieces(reading)))
+            .flat_map(|site| (0..site.first_equal().len()).flat_map(|reading| site.pieces(reading)))
             .filter_map(|piece| tap_of(&piece))
             .collect();
         let alike = open.iter().map(|&at| (at, alike(&sites[at]))).collect();
@@ -77,7 +79,7 @@ pub(crate) fn settle(
     }
     let note = |(at, site): (usize, &SiteRows)| match taken[at] {
         Some(reading) => site.note(reading),
-        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.not_read()),
+        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.unread_notes()),
     };
     Ok(sites.iter().enumerate().filter_map(note).collect())
 }
@@ -103,7 +105,7 @@ impl OpenRows<'_, '_> {
         site: &SiteRows,
         tap_of: &dyn Fn(&ExpertPiece<'_>) -> Option<usize>,
     ) -> Result<(), ReplayError> {
-        for reading in 0..site.alike().len() {
+        for reading in 0..site.first_equal().len() {
             let mut found = Vec::new();
             for piece in site.pieces(reading) {
                 let Some(tap) = tap_of(&piece) else { continue };
@@ -132,14 +134,14 @@ impl OpenRows<'_, '_> {
     fn decided(&self, open: &[usize], sites: &[SiteRows]) -> Vec<Option<usize>> {
         let groups: Vec<usize> = open.iter().map(|&at| sites[at].group()).collect();
         let votes: Vec<RowVotes> = open.iter().map(|&at| self.by_what_is_above(at, &sites[at])).collect();
-        let mut right = rights(&groups, &votes);
+        let mut right = right_readings(&groups, &votes);
         let known = self.overlay(open.iter().copied().zip(right.iter().copied()));
         for group in groups.iter().collect::<BTreeSet<_>>() {
             let members: Vec<usize> =
                 (0..open.len()).filter(|&at| groups[at] == *group && right[at].is_none()).collect();
             let Some(&first) = members.first() else { continue };
             let both: Vec<usize> = members.iter().map(|&at| open[at]).collect();
-            let found = self.together(&both, &sites[open[first]], &known).right().map(|right| right.reading);
+            let found = self.together(&both, &sites[open[first]], &known).right_reading().map(|right| right.reading);
             members.into_iter().for_each(|at| right[at] = found);
         }
         right
@@ -175,7 +177,7 @@ impl OpenRows<'_, '_> {
     fn by_what_is_above(&self, at: usize, site: &SiteRows) -> RowVotes {
         let mut votes = RowVotes::new(self.alike[&at].clone());
         let differing: BTreeSet<Place> = site.differing().into_iter().collect();
-        let found = (0..site.alike().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap);
+        let found = (0..site.first_equal().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap);
         let taps: BTreeSet<usize> = found.filter(|&tap| differing.contains(&self.held.place(tap))).collect();
         // A run has one form: experts of all layers and steps, but not each of them.
         let every = taps.len().div_ceil(ENOUGH).max(1);
@@ -185,14 +187,14 @@ impl OpenRows<'_, '_> {
                 let rows = self.found[&(at, reading)].iter().find(|(own, _)| *own == tap).map(|(_, rows)| rows);
                 rows.map_or_else(Vec::new, |rows| self.distances(tap, rows, &due))
             };
-            add(&mut votes, tap, (0..site.alike().len()).map(off).collect());
+            add(&mut votes, tap, (0..site.first_equal().len()).map(off).collect());
         }
         votes
     }
 
     /// How far each reading of sites that all stand in one form leaves their rows, and what is made of them.
     fn together(&self, sites: &[usize], first: &SiteRows, known: &HashMap<usize, &Tensor<'static>>) -> RowVotes {
-        let (program, readings) = (self.recording.program, first.alike().len());
+        let (program, readings) = (self.recording.program, first.first_equal().len());
         let own: BTreeSet<usize> = sites.iter().flat_map(|&at| &self.found[&(at, 0)]).map(|(tap, _)| *tap).collect();
         let block = |tap: usize| (self.held.place(tap).step, self.held.place(tap).tap.layer);
         let blocks: BTreeSet<_> = own.iter().map(|&tap| block(tap)).collect();

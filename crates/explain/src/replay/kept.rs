@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse, towards};
+use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse, move_towards};
 use firstdiff_model::{Cache, Model, Op, keep};
 use firstdiff_trace::{Dump, Site, Tap};
 use ndarray::ArrayD;
@@ -176,6 +176,6 @@ pub(crate) fn as_kept(cache: Cache, site: Site, own: &ArrayD<f64>, right: &Array
     let mut moved = own.clone();
     ndarray::Zip::from(&mut moved)
         .and(right)
-        .for_each(|own, &right| *own = towards(*own, right, steps.next().unwrap_or(0.0)));
+        .for_each(|own, &right| *own = move_towards(*own, right, steps.next().unwrap_or(0.0)));
     Some(moved)
 }

@@ -1,6 +1,8 @@
 //! Is an operation right by itself? One value beside the right one, by the profile's arithmetic.
 
-use firstdiff_compare::{Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse};
+use firstdiff_compare::{
+    Difference, Outcome, PairJudgement, Place, Profile as Judged, Status, TapReport, storage_nmse,
+};
 use firstdiff_model::Profile;
 use firstdiff_trace::{DType, Site};
 use ndarray::ArrayD;
@@ -112,7 +114,7 @@ impl Operation<'_> {
             judgement = against_exact;
         }
         let nmse = judgement.size().unwrap_or(f64::INFINITY);
-        let Judgement { mut outcome, metrics, balanced, .. } = judgement;
+        let PairJudgement { mut outcome, metrics, balanced, .. } = judgement;
         let nearer = if exact_nmse <= metrics.nmse() { exact } else { right };
         if is_coarse(profile) && nmse <= OWN_ROUNDING * noise && outcome.differs_by_size() {
             // As small as rounding. What has structure is none: a factor, one head, one row.

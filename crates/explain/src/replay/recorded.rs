@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Layout, LayoutCandidates, Misfit, Pair, Place, TensorRef};
+use firstdiff_compare::{Layout, LayoutCandidates, NotComparable, Pair, Place, TensorRef};
 use firstdiff_model::{Cache, Model, Step};
 use firstdiff_trace::{Dump, DumpError, NamedRows, QkRows, Rows, Site, Values};
 use ndarray::{ArrayD, Axis};
@@ -144,8 +144,8 @@ impl Recorded<'_> {
     /// As the shape says, and in the order of rows that the dump declares.
     fn as_it_stands<'c>(&self, site: Site, layouts: &LayoutCandidates<'c>) -> Result<Pair<'c>, Unusable> {
         let pair = layouts.as_it_stands().map_err(|misfit| match misfit {
-            Misfit::Shapes(mismatch) => Unfit::Shape(mismatch.clone()),
-            Misfit::NoRows => Unfit::Partial,
+            NotComparable::Shapes(mismatch) => Unfit::Shape(mismatch.clone()),
+            NotComparable::NoRows => Unfit::Partial,
         })?;
         match self.declared.filter(|_| site.has_rope_rows()) {
             None => Ok(pair.clone()),

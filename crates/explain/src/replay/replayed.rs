@@ -50,7 +50,7 @@ impl Options {
 /// else one a step.
 pub fn shared_out(dump: &Dump, tokens: &[u32], decoded: &[u32]) -> (Vec<u32>, Vec<Vec<u32>>) {
     let all = [tokens, decoded].concat();
-    match Chunks::of(dump).filter(|chunks| chunks.total() == all.len()) {
+    match Chunks::find(dump).filter(|chunks| chunks.total() == all.len()) {
         Some(chunks) => {
             let mut steps = chunks.ranges().into_iter().map(|range| all[range].to_vec());
             (steps.next().unwrap_or_default(), steps.collect())

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use firstdiff_compare::{
-    Judgement, Outcome, Pair, Profile as Judged, TensorRef, Tolerance, is_masked, judge,
+    Outcome, Pair, PairJudgement, Profile as Judged, TensorRef, Tolerance, is_masked, judge,
     metrics::{Metrics, Squares},
     size_of,
 };
@@ -61,7 +61,7 @@ pub(crate) fn both_count(site: Site, a: f64, b: f64) -> bool {
 pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
     let part = |(reference, other): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
         let pairs = reference.iter().zip(&other).map(|(r, o)| (*r, *o));
-        Squares::of(pairs.filter(|(r, o)| both_count(site, *r, *o)))
+        Squares::sum(pairs.filter(|(r, o)| both_count(site, *r, *o)))
     };
     let axis = site.position_axis();
     if axis >= reference.ndim() || reference.shape() != other.shape() {
@@ -96,12 +96,12 @@ pub(crate) fn compared(
     candidate: &ArrayD<f64>,
     profile: Judged,
     allowed: f64,
-) -> (Judgement, Vec<usize>) {
-    let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::own(allowed)), pair.shape().to_vec());
+) -> (PairJudgement, Vec<usize>) {
+    let judged = |pair: &Pair<'_>| (judge(pair, profile, &Tolerance::rounding_only(allowed)), pair.shape().to_vec());
     paired(site, reference, candidate, judged).unwrap_or_else(|| {
-        let (metrics, outcome) = (Metrics::of_f64(&[], &[]), Outcome::Inconclusive);
+        let (metrics, outcome) = (Metrics::measure_f64(&[], &[]), Outcome::Inconclusive);
         let judgement =
-            Judgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
+            PairJudgement { outcome, metrics, balanced: None, worst_position: f64::INFINITY, allowed, own: allowed };
         (judgement, Vec::new())
     })
 }

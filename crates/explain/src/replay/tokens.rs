@@ -22,7 +22,7 @@ pub(crate) fn fed(model: &Model, dump: &Dump, options: &Options) -> Done<Option<
     let own = ArrayView2::from_shape((rows.len(), rows[0].len()), &listed).ok();
     let Some(tokens) = own.and_then(|own| ids(model, step, own, told)) else { return Ok(None) };
     let [ours, theirs] = [told, &tokens].map(|ids| ids.iter().map(|&id| i64::from(id)).collect::<Vec<i64>>());
-    let edits = TokenEdits::of_ids(&ours, &theirs);
+    let edits = TokenEdits::compare_ids(&ours, &theirs);
     Ok(edits.map(|edits| (Options { tokens, ..options.clone() }, edits)))
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn tell(edits: TokenEdits, told: &[u32], run: &mut Run<'_>, replay: &
     let count = told.len().min(own.len_of(Axis(0)));
     let (_, due) = run.evaluated(step, &[], &[], Chunk { tokens: &told[..count], start: 0 })?;
     let own = own.slice_axis(Axis(0), Slice::from(..count)).to_owned();
-    tap.report.metrics = due.as_slice().zip(own.as_slice()).map(|(due, own)| Metrics::of_f64(due, own));
+    tap.report.metrics = due.as_slice().zip(own.as_slice()).map(|(due, own)| Metrics::measure_f64(due, own));
     tap.exact_nmse = Some(distance(step.tap.site, &due, &own));
     (tap.report.status, tap.reason) = (Status::Diverged, Some(Reason::OtherTokens(edits)));
     Ok(())

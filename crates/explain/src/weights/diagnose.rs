@@ -196,7 +196,7 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
     let kinds = [pair.left, pair.right].map(|t| t.storage().map_or("-", |s| s.name()));
     let due = !pair.copy && nmse < 0.1 && allowed > LEAST_ALLOWED && nmse > 1.5 * allowed;
     let place = place(pair, &a, &b).unwrap_or_default();
-    let apart = Metrics::of_f32(&a, &b).cosine().is_some_and(|cosine| cosine.abs() < NOTHING_IN_COMMON);
+    let apart = Metrics::measure_f32(&a, &b).cosine().is_some_and(|cosine| cosine.abs() < NOTHING_IN_COMMON);
     say(if due {
         let times = nmse / allowed;
         format!("off by NMSE {}{place}, {times:.0} times what {} against {} may cost", number(nmse), kinds[1], kinds[0])
@@ -412,7 +412,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() || a.is_empty() {
         return f64::INFINITY;
     }
-    Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative()
+    Squares::sum(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative()
 }
 
 /// That NMSE, where it is no more than the two types must cost.

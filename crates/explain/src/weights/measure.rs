@@ -110,7 +110,7 @@ impl Measured {
     }
 
     fn metrics(&self) -> Metrics {
-        Metrics::over(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>())
+        Metrics::merge_all(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>())
     }
 
     pub(crate) fn allowed(&self) -> f64 {
@@ -217,7 +217,7 @@ pub(crate) fn measure(left: &Tensor<'_>, right: &Tensor<'_>, options: Options) -
 }
 
 fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Tile {
-    let metrics = Metrics::of_f32(a, b);
+    let metrics = Metrics::measure_f32(a, b);
     let is_finite = metrics.is_finite() && a.iter().all(|x| x.is_finite());
     if metrics.is_equal() {
         return Tile { equal: metrics.len(), metrics, is_finite, follows: follows::ALL, noise: None };

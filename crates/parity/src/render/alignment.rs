@@ -6,7 +6,7 @@ use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
-use crate::render::table::{Shown, differing, fold_line, kind, step_lines};
+use crate::render::table::{TableDetail, differing_counts, fold_line, kind, step_lines};
 use crate::report::Alignment;
 
 /// The chunks of the two, and how many positions are compared.
@@ -29,8 +29,8 @@ struct Group<'a> {
 }
 
 /// The taps by position, neighbouring positions of one kind folded.
-pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &Shown<'_>) {
-    let unfold = &|tap: &TapReport| shown.unfolds(tap);
+pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &TableDetail<'_>) {
+    let unfold = &|tap: &TapReport| shown.is_unfolded(tap);
     let mut rest = &report.taps[..];
     while let Some(group) = next_group(rest, alignment, unfold) {
         rest = &rest[group.taps.len()..];
@@ -39,7 +39,7 @@ pub fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, sh
             screen.line(&paint(BOLD, &label));
             step_lines(screen, group.taps, shown);
         } else if group.taps.iter().any(|t| t.status.differs()) {
-            screen.line(&mixed(&label, group.taps));
+            screen.line(&mixed_cells(&label, group.taps));
         } else {
             screen.line(&fold_line(&label, group.taps));
         }
@@ -70,7 +70,7 @@ fn next_group<'a>(
 }
 
 /// A line for cells in which something differs.
-pub fn mixed(name: &str, taps: &[TapReport]) -> String {
+pub fn mixed_cells(name: &str, taps: &[TapReport]) -> String {
     let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
     let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
     let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };
@@ -78,7 +78,7 @@ pub fn mixed(name: &str, taps: &[TapReport]) -> String {
         0 => String::new(),
         n => paint(DIM, &format!("; {n} unchecked")),
     };
-    format!("  {mark} {name:<32} {}; {agree} agree{unchecked}", differing(differ, own))
+    format!("  {mark} {name:<32} {}; {agree} agree{unchecked}", differing_counts(differ, own))
 }
 
 /// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use firstdiff_compare::{Change, Place, Reason, Report, Status, TapReport, number};
 
 use crate::report::{Compare, Factor};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::is_recorded;
 use crate::words::{between, places, safe, shorten};
 
@@ -26,24 +26,24 @@ pub struct Divergence {
 
 impl Divergence {
     /// The first divergence of a comparison, if there is one.
-    pub fn describe(judged: &Judged, told: &Compare) -> Option<Divergence> {
+    pub fn describe(judged: &Comparison, compare_report: &Compare) -> Option<Divergence> {
         let report = &judged.report;
-        let (first, said) = (report.first.as_ref()?, told.first_divergence.as_ref()?);
+        let (first, first_place) = (report.first.as_ref()?, compare_report.first_divergence.as_ref()?);
         let tap = &report.taps[first.index];
         let place = match &report.alignment {
             Some(alignment) => {
                 format!("{} ({}) at {}", tap.place.tap, tap.op, alignment.label(tap.place.step..tap.place.step + 1))
             }
-            None => format!("{} ({})", said.place, said.op),
+            None => format!("{} ({})", first_place.place, first_place.op),
         };
-        let seen = if said.keys_not_compared { " at the positions compared" } else { "" };
+        let seen = if first_place.keys_not_compared { " at the positions compared" } else { "" };
         let input = if tap.place.tap.is_open() { "the model's input" } else { "the tokens" };
         let after = first.after.map_or(input.to_owned(), |after| {
             let named = if after.step == tap.place.step { after.tap.to_string() } else { report.name(after) };
             format!("{}, which agrees{seen}", if report.alignment.is_some() { named } else { after.to_string() })
         });
         let mut notes = Vec::new();
-        let headline = match said.unchecked_between.is_empty() && said.unrecorded_layers.is_empty() {
+        let headline = match first_place.unchecked_between.is_empty() && first_place.unrecorded_layers.is_empty() {
             true => format!("{place}, after {after}"),
             false => {
                 let between = between(first, tap.place.step);
@@ -58,7 +58,7 @@ impl Divergence {
                         format!(
                             "the fault is in {} or in {}",
                             if between.len() == 1 { "it" } else { "any of these" },
-                            said.op
+                            first_place.op
                         )
                     }
                 };
@@ -66,28 +66,28 @@ impl Divergence {
                 format!("between {after}, and {place}")
             }
         };
-        if said.keys_not_compared {
+        if first_place.keys_not_compared {
             notes.push("keys and values of token positions that were not compared are read on the way: the fault may be in theirs, at any tap before".to_owned());
         }
         let mut lines = Vec::new();
         let mut line = |name: &'static str, text: String| lines.push((name, text));
-        if let Some(when) = &said.when {
+        if let Some(when) = &first_place.when {
             line("when", when.clone());
         }
-        if let Some(why) = &said.reason {
+        if let Some(why) = &first_place.reason {
             line("error", safe(why));
         }
         if let Some(text) = how_far(report, tap) {
             line("how far", text);
         }
-        for region in &said.regions {
+        for region in &first_place.regions {
             line(region.axis, safe(&region.text));
         }
-        let nmse = said.measures.nmse.unwrap_or(0.0);
+        let nmse = first_place.measures.nmse.unwrap_or(0.0);
         let telling = |f: &&Factor| f.factor.is_finite() && f.remaining_nmse < 0.5 * nmse;
-        let is_explained = !said.anatomy.explained_by.is_empty();
+        let is_explained = !first_place.anatomy.explained_by.is_empty();
         if let Some(Factor { factor, remaining_nmse }) =
-            said.anatomy.factor.as_ref().filter(telling).filter(|_| !is_explained)
+            first_place.anatomy.factor.as_ref().filter(telling).filter(|_| !is_explained)
         {
             line("scale", format!("best constant factor {factor:.5}, which leaves NMSE {}", number(*remaining_nmse)));
         }
@@ -106,11 +106,11 @@ impl Divergence {
                 format!("all that is made of it agrees again, from {from} on: the difference does not reach further"),
             );
         }
-        if let Some(cause) = &said.why {
+        if let Some(cause) = &first_place.why {
             line(CAUSE, cause.summary.clone().unwrap_or_default());
             line("", cause.proof.clone().unwrap_or_default());
         }
-        if said.candidate_is_right {
+        if first_place.candidate_is_right {
             let text =
                 "by the model, the candidate's is what comes out of what it read: the reference may be the wrong side";
             line("but", text.to_owned());
@@ -138,8 +138,8 @@ fn how_far(report: &Report, tap: &TapReport) -> Option<String> {
         }
     };
     // For a tap known in part, the text begins with the known part.
-    let said = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
-    part("NMSE", metrics.nmse().filter(|_| !said));
+    let reason_has_nmse = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
+    part("NMSE", metrics.nmse().filter(|_| !reason_has_nmse));
     part("RMSE", metrics.rmse());
     part("correlation", metrics.correlation());
     if let Some(peak) = metrics.max_abs_diff() {

@@ -6,7 +6,7 @@ use firstdiff_compare::{Verdict, number};
 use crate::render::divergence::{CAUSE, Divergence};
 use crate::render::table::taps;
 use crate::report::{Compare, JudgedIn, NoiseRun, Provenance};
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::arithmetic::parity;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, taps_in_words};
@@ -59,37 +59,38 @@ pub fn paint(style: Style, text: &str) -> String {
 }
 
 /// The screen of a comparison.
-pub fn render(judged: &Judged, detail: Detail) -> Screen {
+pub fn render(judged: &Comparison, detail: Detail) -> Screen {
     let mut screen = Screen::default();
-    let told = Compare::new("compare", judged);
-    screen.line(&format!("reference  {}", described(&told.reference)));
-    screen.line(&format!("candidate  {}", described(&told.candidate)));
-    let (JudgedIn { profile, profile_reason, .. }, cache) = (&told.judged_in, judged.session.cache_in_words());
+    let compare_report = Compare::new("compare", judged);
+    screen.line(&format!("reference  {}", described(&compare_report.reference)));
+    screen.line(&format!("candidate  {}", described(&compare_report.candidate)));
+    let (JudgedIn { profile, profile_reason, .. }, cache) =
+        (&compare_report.judged_in, judged.session.cache_in_words());
     screen.line(&paint(DIM, &format!("judged as  {profile} ({profile_reason}){cache}")));
-    if let Some(noise) = &told.noise {
+    if let Some(noise) = &compare_report.noise {
         screen.line(&paint(DIM, &format!("noise      {}", beside_noise(noise))));
     }
-    if let Some(alignment) = &told.alignment {
+    if let Some(alignment) = &compare_report.alignment {
         screen.line(&paint(DIM, &format!("alignment  {}", crate::render::alignment::heading(alignment))));
     }
     screen.line("");
     taps(&mut screen, &judged.report, detail);
     screen.line("");
-    conclusion(&mut screen, judged, &told);
-    not_checked(&mut screen, &told.not_checked);
-    for warning in &told.warnings {
+    conclusion(&mut screen, judged, &compare_report);
+    not_checked(&mut screen, &compare_report.not_checked);
+    for warning in &compare_report.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
     }
     screen
 }
 
 pub fn described(dump: &Provenance) -> String {
-    let (path, what) = (safe(&dump.path), about(dump));
+    let (path, what) = (safe(&dump.path), metadata_in_brackets(dump));
     if what.is_empty() { path } else { format!("{path}  {}", paint(DIM, &what)) }
 }
 
 /// A dump's metadata, in brackets; empty where it has none.
-pub fn about(dump: &Provenance) -> String {
+pub fn metadata_in_brackets(dump: &Provenance) -> String {
     let mut parts = Vec::new();
     parts.extend(dump.producer.as_deref().map(safe));
     parts.extend(dump.model.as_deref().map(safe));
@@ -127,38 +128,45 @@ pub fn not_checked(screen: &mut Screen, lines: &[String]) {
     }
 }
 
-fn conclusion(screen: &mut Screen, judged: &Judged, told: &Compare) {
+fn conclusion(screen: &mut Screen, judged: &Comparison, compare_report: &Compare) {
     let report = &judged.report;
-    if let Some(text) = &told.unmapped_hint {
+    if let Some(text) = &compare_report.unmapped_hint {
         screen.line(&format!("{} {text}", paint(BAD, "names:")));
     }
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(_)) => {
-            let next = told.next.clone().map(|next| ("next", next));
-            divergence(screen, judged, told, &next.into_iter().collect::<Vec<_>>());
+            let next = compare_report.next.clone().map(|next| ("next", next));
+            divergence(screen, judged, compare_report, &next.into_iter().collect::<Vec<_>>());
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
-            let how = paint(GOOD, &parity(judged.session.loosened));
-            screen.line(&format!("{how} {}", agreement(judged, told)));
+            let how = paint(GOOD, &parity(judged.session.coarser_profile));
+            screen.line(&format!("{how} {}", agreement(judged, compare_report)));
         }
     }
 }
 
 /// How many taps agree, and under which conditions.
-pub fn agreement(judged: &Judged, told: &Compare) -> String {
-    let (agree, all) = (told.counts.agree(), told.counts.all());
-    let exact = told.counts.exact;
-    let of =
+pub fn agreement(judged: &Comparison, compare_report: &Compare) -> String {
+    let (agree, all) = (compare_report.counts.agree(), compare_report.counts.all());
+    let exact = compare_report.counts.exact;
+    let agreeing =
         if agree == all { format!("all {}", taps_in_words(all)) } else { format!("{agree} of {}", taps_in_words(all)) };
     let rest = Incomplete::suffix(&judged.session.sides()) + &judged.session.assumed_cache();
-    format!("{of} agree, {exact} of them bit for bit{rest}")
+    format!("{agreeing} agree, {exact} of them bit for bit{rest}")
 }
 
 /// The first divergence; `ending` are its last lines: what was examined, and what to do about it.
-pub fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: &[(&'static str, String)]) {
-    let Some(Divergence { headline, place, notes, lines }) = Divergence::describe(judged, told) else { return };
+pub fn divergence(
+    screen: &mut Screen,
+    judged: &Comparison,
+    compare_report: &Compare,
+    ending: &[(&'static str, String)],
+) {
+    let Some(Divergence { headline, place, notes, lines }) = Divergence::describe(judged, compare_report) else {
+        return;
+    };
     let headline = headline.replacen(&place, &paint(BOLD, &place), 1);
     screen.line(&format!("{} {headline}", paint(BAD, "first divergence:")));
     notes.iter().for_each(|note| screen.line(&format!("  {note}")));
@@ -167,7 +175,7 @@ pub fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, ending: 
         screen.line(&format!("  {name:<10} {text}"));
     }
     let alone = |alignment: &std::sync::Arc<_>| {
-        let step = told.first_divergence.as_ref().map_or(0, |first| first.step);
+        let step = compare_report.first_divergence.as_ref().map_or(0, |first| first.step);
         crate::render::alignment::without_reference(alignment, &judged.report, step)
     };
     if let Some(alone) = judged.report.alignment.as_ref().and_then(alone) {

@@ -24,15 +24,15 @@ enum Fold {
 }
 
 /// Which taps of a table have a line of their own.
-pub struct Shown<'a> {
+pub struct TableDetail<'a> {
     report: &'a Report,
     detail: Detail,
     fold: Fold,
 }
 
-impl Shown<'_> {
+impl TableDetail<'_> {
     /// Whether a tap is in the first wrong layer, or all taps are shown.
-    pub fn unfolds(&self, tap: &TapReport) -> bool {
+    pub fn is_unfolded(&self, tap: &TapReport) -> bool {
         let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
         let of_first =
             |f: Place| f.step == tap.place.step && f.tap.block() == tap.place.tap.block() && !self.may_be_folded(tap);
@@ -50,7 +50,7 @@ impl Shown<'_> {
 pub fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let table = |fold: Fold| {
         let mut table = Screen::default();
-        let shown = Shown { report, detail, fold };
+        let shown = TableDetail { report, detail, fold };
         match &report.alignment {
             Some(alignment) => crate::render::alignment::taps(&mut table, report, alignment, &shown),
             None => steps(&mut table, report, &shown),
@@ -75,7 +75,7 @@ fn legend(screen: &mut Screen, report: &Report) {
 }
 
 /// The steps of a run, neighbours with the same result on one line.
-fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
+fn steps(screen: &mut Screen, report: &Report, shown: &TableDetail<'_>) {
     let mut rest = &report.taps[..];
     while let Some(tap) = rest.first() {
         let count = folded_steps(rest, shown);
@@ -96,19 +96,19 @@ fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
 }
 
 /// How many taps, of whole steps from the first on, one line describes; 0 where the first step needs more.
-fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
+fn folded_steps(taps: &[TapReport], shown: &TableDetail<'_>) -> usize {
     let step_of = |taps: &[TapReport]| taps.iter().take_while(|t| t.place.step == taps[0].place.step).count();
     // The result of a step: whether anything was checked, and whether anything differs.
-    let says = |step: &[TapReport]| {
+    let results = |step: &[TapReport]| {
         let kinds = |kind_of: u8| step.iter().any(|t| kind(t.status) == kind_of);
         (kinds(0) || kinds(2), kinds(2))
     };
     let (mut count, mut said) = (0, None);
     while count < taps.len() {
         let step = &taps[count..count + step_of(&taps[count..])];
-        let unfolds = step.iter().any(|t| shown.unfolds(t));
-        let quiet = !says(step).1 || shown.fold > Fold::Runs;
-        let same = *said.get_or_insert(says(step)) == says(step) || shown.fold == Fold::Whole;
+        let unfolds = step.iter().any(|t| shown.is_unfolded(t));
+        let quiet = !results(step).1 || shown.fold > Fold::Runs;
+        let same = *said.get_or_insert(results(step)) == results(step) || shown.fold == Fold::Whole;
         if step[0].place.step == 0 || unfolds || !quiet || !same {
             break;
         }
@@ -118,8 +118,8 @@ fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
 }
 
 /// The lines of one step.
-pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &Shown<'_>) {
-    let unfold = &|tap: &TapReport| shown.unfolds(tap);
+pub fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &TableDetail<'_>) {
+    let unfold = &|tap: &TapReport| shown.is_unfolded(tap);
     let mut rest = taps;
     while let Some(tap) = rest.first() {
         let run = if unfold(tap) {
@@ -155,7 +155,7 @@ fn name_of(run: &[TapReport]) -> String {
 /// A line for taps that all agree, or all differ, or both.
 fn group_line(name: &str, taps: &[TapReport]) -> String {
     let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
-    if any(0) && any(2) { crate::render::alignment::mixed(name, taps) } else { fold_line(name, taps) }
+    if any(0) && any(2) { crate::render::alignment::mixed_cells(name, taps) } else { fold_line(name, taps) }
 }
 
 /// How many taps from the first on are in layers with the same results: which sites differ, and which agree.
@@ -164,12 +164,12 @@ fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> us
         let block = taps[0].place.tap.block();
         taps.iter().take_while(|t| t.place.tap.block() == block && !unfold(t)).count()
     };
-    let says =
+    let kinds =
         |layer: &[TapReport]| -> BTreeSet<u8> { layer.iter().map(|t| kind(t.status)).filter(|k| *k != 1).collect() };
     let (mut count, mut said) = (0, None);
     while count < taps.len() && !unfold(&taps[count]) {
         let layer = &taps[count..count + layer_of(&taps[count..])];
-        let here = says(layer);
+        let here = kinds(layer);
         if !here.is_empty() && *said.get_or_insert_with(|| here.clone()) != here {
             break;
         }
@@ -181,10 +181,10 @@ fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> us
 /// How many taps from the first on have the same result. Unchecked taps between them are folded with them, and counted.
 fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
     let run = taps.iter().take_while(|t| !unfold(t));
-    let Some(said) = run.clone().find(|t| t.status != Status::Unchecked).map(|t| kind(t.status)) else {
+    let Some(first_kind) = run.clone().find(|t| t.status != Status::Unchecked).map(|t| kind(t.status)) else {
         return run.count();
     };
-    run.take_while(|t| t.status == Status::Unchecked || kind(t.status) == said).count()
+    run.take_while(|t| t.status == Status::Unchecked || kind(t.status) == first_kind).count()
 }
 
 /// The kind of a status: taps of one kind are folded together.
@@ -196,7 +196,7 @@ pub fn kind(status: Status) -> u8 {
     }
 }
 
-fn mark(status: Status) -> String {
+fn status_mark(status: Status) -> String {
     match status {
         Status::Exact | Status::Rounding => paint(GOOD, "ok  "),
         Status::Diverged => paint(BAD, "DIFF"),
@@ -236,7 +236,7 @@ fn tap_line(tap: &TapReport) -> String {
         (true, Some(reason)) => paint(DIM, &format!("  ({reason})")),
         _ => String::new(),
     };
-    format!("  {} {name} {} {numbers}{undone}", mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
+    format!("  {} {name} {} {numbers}{undone}", status_mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
 }
 
 pub fn fold_line(name: &str, run: &[TapReport]) -> String {
@@ -246,7 +246,7 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
     let Some(first) = checked.first() else {
         return format!(
             "  {} {name:<32} {} unchecked: {}",
-            mark(Status::Unchecked),
+            status_mark(Status::Unchecked),
             taps_in_words(run.len()),
             reasons(&unchecked)
         );
@@ -267,13 +267,13 @@ pub fn fold_line(name: &str, run: &[TapReport]) -> String {
             _ => format!("{} agree, all exact", checked.len()),
         }
     } else {
-        differing(checked.len(), checked.iter().filter(|t| t.status == Status::Diverged).count())
+        differing_counts(checked.len(), checked.iter().filter(|t| t.status == Status::Diverged).count())
     };
-    format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
+    format!("  {} {name:<32} {what}{}", status_mark(status), paint(DIM, &missing))
 }
 
 /// How many differ, and of how many of them all compared inputs agree.
-pub fn differing(differ: usize, diverged: usize) -> String {
+pub fn differing_counts(differ: usize, diverged: usize) -> String {
     match diverged {
         0 => format!("{differ} differ"),
         all if all == differ => format!("{differ} diverged"),

@@ -16,12 +16,13 @@ const DEEPEST: usize = 26;
 /// The width of lines: that of COLUMNS, else of the terminal, else 80.
 pub fn width() -> usize {
     static WIDTH: LazyLock<usize> = LazyLock::new(|| {
-        let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|width| *width > 0);
+        let from_environment =
+            std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|width| *width > 0);
         #[cfg(feature = "command")]
         let terminal = || Some(usize::from(terminal_size::terminal_size_of(std::io::stdout())?.0.0).min(WIDEST));
         #[cfg(not(feature = "command"))]
         let terminal = || None::<usize>;
-        told.or_else(terminal).map_or(USUAL, |width| width.max(NARROWEST))
+        from_environment.or_else(terminal).map_or(USUAL, |width| width.max(NARROWEST))
     });
     *WIDTH
 }

@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use crate::report::when::when;
 use crate::report::{
-    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, Measures, NoiseRun, Provenance, TapEntry, Why, names,
-    next_step, not_checked, unmapped_hint,
+    CoarserProfileReport, Conclusion, Counts, Diagnosis, Header, JudgedIn, Measures, NoiseRun, Provenance, TapEntry,
+    Why, names, next_step, not_checked, unmapped_hint,
 };
-use crate::session::{ByModel, Judged};
+use crate::session::{ByModel, Comparison};
 use crate::words::{by_channel, group};
 
 /// The report of `firstdiff compare`.
@@ -100,7 +100,7 @@ pub struct FirstDivergence {
     /// Whether its inputs are known; for a tap outside the vocabulary they may not be.
     pub inputs_known: bool,
     /// Layers in between of which neither dump holds a tap.
-    pub unrecorded_layers: Vec<Missing>,
+    pub unrecorded_layers: Vec<UnrecordedLayersReport>,
     /// Taps in between that were not checked: the fault may be in any of their operations.
     pub unchecked_between: Vec<String>,
     /// The first tap behind it that agrees again: the difference reaches no further.
@@ -135,7 +135,7 @@ pub struct Region {
 
 /// Layers of which no tap was recorded.
 #[derive(Clone, Debug, Serialize)]
-pub struct Missing {
+pub struct UnrecordedLayersReport {
     /// The last layer before them.
     pub after: Option<u32>,
     /// The first layer behind them.
@@ -156,7 +156,7 @@ pub struct Anatomy {
     /// The error of each rank's part.
     pub ranks: Vec<Rank>,
     /// Simple changes that leave no more than rounding, those with the fewest free numbers first.
-    pub explained_by: Vec<Explains>,
+    pub explained_by: Vec<SimpleChange>,
 }
 
 /// A constant factor on the reference.
@@ -183,7 +183,7 @@ pub struct Rank {
 
 /// A change that turns the reference into the candidate, to rounding.
 #[derive(Clone, Debug, Serialize)]
-pub struct Explains {
+pub struct SimpleChange {
     /// The change, in words.
     pub change: String,
     /// NMSE that it leaves.
@@ -249,8 +249,8 @@ pub struct Phase {
 
 impl Compare {
     /// The report of a comparison, for `command`.
-    pub fn new(command: &'static str, judged: &Judged) -> Compare {
-        let Judged { session, report, .. } = judged;
+    pub fn new(command: &'static str, judged: &Comparison) -> Compare {
+        let Comparison { session, report, .. } = judged;
         let diverged = report.taps.iter().filter(|t| t.status == Status::Diverged);
         let [reference, candidate] = session.recorded();
         Compare {
@@ -259,7 +259,7 @@ impl Compare {
             judged_in: JudgedIn {
                 profile: report.profile.name(),
                 profile_reason: session.profile_reason.clone(),
-                profile_loosened: Loosened::new(session.loosened),
+                profile_loosened: CoarserProfileReport::new(session.coarser_profile),
                 cache: report.cache.name(),
                 cache_is_assumed: session.cache_shown_by().is_some(),
             },
@@ -299,8 +299,8 @@ impl RequiredUnchecked {
 }
 
 impl FirstDivergence {
-    fn new(judged: &Judged) -> Option<FirstDivergence> {
-        let Judged { session, report, why, .. } = judged;
+    fn new(judged: &Comparison) -> Option<FirstDivergence> {
+        let Comparison { session, report, why, .. } = judged;
         let first = report.first.as_ref()?;
         let tap = &report.taps[first.index];
         let step = tap.place.step;
@@ -321,7 +321,7 @@ impl FirstDivergence {
             after: first.after.map(|p| p.tap.to_string()),
             reads: names(reads),
             inputs_known: first.inputs_known,
-            unrecorded_layers: first.unrecorded_layers.iter().map(Missing::new).collect(),
+            unrecorded_layers: first.unrecorded_layers.iter().map(UnrecordedLayersReport::new).collect(),
             unchecked_between: names(first.unchecked_between.iter().map(|p| p.tap)),
             recovers_at: first.recovers_at.map(|p| p.tap.to_string()),
             keys_not_compared: first.keys_not_compared,
@@ -339,9 +339,9 @@ impl FirstDivergence {
     }
 }
 
-impl Missing {
-    fn new(missing: &UnrecordedLayers) -> Missing {
-        Missing { after: missing.after, before: missing.before }
+impl UnrecordedLayersReport {
+    fn new(missing: &UnrecordedLayers) -> UnrecordedLayersReport {
+        UnrecordedLayersReport { after: missing.after, before: missing.before }
     }
 }
 
@@ -360,7 +360,7 @@ impl Anatomy {
             factor: anatomy.factor.map(|(factor, remaining_nmse)| Factor { factor, remaining_nmse }),
             ranks: anatomy.ranks.iter().map(rank).collect(),
             explained_by: (anatomy.explained_by.iter())
-                .map(|u| Explains { change: u.change.to_string(), residual_nmse: u.residual_nmse })
+                .map(|u| SimpleChange { change: u.change.to_string(), residual_nmse: u.residual_nmse })
                 .collect(),
         }
     }
@@ -382,8 +382,8 @@ impl Alignment {
         Alignment {
             reference: chunks(&alignment.reference),
             candidate: chunks(&alignment.candidate),
-            together: alignment.together(),
-            tokens_differ_at: alignment.parted,
+            together: alignment.common_positions(),
+            tokens_differ_at: alignment.tokens_differ_at,
             cells: alignment.cells.iter().map(cell).collect(),
             phases: alignment.phased().map(|_| Phases { prefill: phase(true), decode: phase(false) }),
         }

@@ -11,16 +11,16 @@ use firstdiff_compare::Verdict as Found;
 use serde::Serialize;
 
 pub use crate::cause::{
-    Bits, CauseOf, Diagnosis, IN_PROBABILITIES, Match, MeasuredLaw, OtherArithmetic, Params, ProvedOn, Residual,
-    Support,
+    Bits, CauseCertainty, CauseOf, Diagnosis, IN_PROBABILITIES, MeasuredLaw, OtherArithmetic, Params, ProvedOn,
+    Residual, Support,
 };
 pub use compare::{
-    Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
-    RequiredUnchecked,
+    Alignment, Anatomy, Cell, Chunks, Compare, Factor, FirstDivergence, Phase, Phases, Rank, Region, RequiredUnchecked,
+    SimpleChange, UnrecordedLayersReport,
 };
 pub use next::next_step;
 pub use not_checked::{not_checked, reasons, unmapped_hint};
-pub use shared::{Counts, JudgedIn, Loosened, Measures, NoiseRun, Provenance, Ratios, TapEntry};
+pub use shared::{CoarserProfileReport, Counts, JudgedIn, Measures, NoiseRun, Provenance, Ratios, TapEntry};
 pub use why::{StageEntry, Why};
 
 /// The version of the JSON.

@@ -4,13 +4,13 @@ use firstdiff_compare::{Change, FirstDivergence, Place, Report, Status, TapRepor
 use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::session::ByModel;
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::embedding::{first_embedding, rounded_table};
 use crate::session::is_recorded;
 use crate::words::shorten;
 
 /// What to do next, from what is known and nothing more.
-pub fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+pub fn next_step(judged: &Comparison, first: &FirstDivergence, tap: &TapReport) -> String {
     let report = &judged.report;
     if let Some(ByModel::Cause(cause)) = &judged.why
         && let Some(fix) = &cause.fix
@@ -30,7 +30,7 @@ pub fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> S
     }
     let is_embedding = tap.place.tap.site == Site::H0;
     let rounded = if is_embedding { rounded_table(judged, tap.place) } else { None };
-    if let Some(next) = rounded.or_else(|| recorded_otherwise(first, tap)) {
+    if let Some(next) = rounded.or_else(|| next_if_recording_is_wrong(first, tap)) {
         return next;
     }
     // Where an earlier tap agrees, both were fed the same.
@@ -80,7 +80,7 @@ fn is_in_other_rows(first: &FirstDivergence) -> bool {
 }
 
 /// The next step where the tap rather than its operation may be wrong: later taps agree again, or it is another tap of the reference.
-fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
+fn next_if_recording_is_wrong(first: &FirstDivergence, tap: &TapReport) -> Option<String> {
     let (name, op) = (tap.place.tap, &tap.op);
     let other = first.anatomy.explained_by.iter().find_map(|u| match &u.change {
         Change::OtherTap(other) => Some(other),
@@ -112,14 +112,14 @@ fn recorded_otherwise(first: &FirstDivergence, tap: &TapReport) -> Option<String
 }
 
 /// The sides for which something holds, in words.
-fn runs_where(judged: &Judged, holds: impl Fn(&Dump) -> bool) -> Option<&'static str> {
+fn runs_where(judged: &Comparison, holds: impl Fn(&Dump) -> bool) -> Option<&'static str> {
     let [reference, candidate] = judged.session.recorded().map(holds);
     let one = if reference { "the reference" } else { "the candidate" };
     (reference || candidate).then_some(if reference && candidate { "both runs" } else { one })
 }
 
 /// The next step for unchecked taps on the way to `tap`: record the missing ones, unless the reference's own recording shows that they do not exist.
-fn what_lies_between(judged: &Judged, between: &[Place], tap: &TapReport) -> String {
+fn what_lies_between(judged: &Comparison, between: &[Place], tap: &TapReport) -> String {
     let lacks = |dump: &Dump, tap: Tap| !dump.all_entries().iter().any(|entry| entry.tap == tap);
     let either = |tap: &Tap| judged.session.recorded().iter().any(|dump| lacks(dump, *tap));
     let given: Vec<Tap> = between

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::{Report, Status, TapReport};
 
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 /// What was not checked of a report, and of the other tensors of `candidate`, as lines.
@@ -60,15 +60,15 @@ pub fn reasons(run: &[&TapReport]) -> String {
 }
 
 /// How many of a side's names are no taps, where it is most of them, and the command that proposes taps.
-pub fn unmapped_hint(judged: &Judged) -> Option<String> {
+pub fn unmapped_hint(judged: &Comparison) -> Option<String> {
     let dumps = judged.session.recorded();
     let left: BTreeSet<&String> = judged.report.unmapped.iter().filter(|name| !name.starts_with("weights.")).collect();
-    let of = |side: usize| {
+    let mostly_unmapped = |side: usize| {
         let unknown = dumps[side].unmapped().iter().filter(|name| left.contains(name)).count();
         let known = dumps[side].entries().len() + dumps[side].parts().len();
         (2 * unknown > known).then_some((side, unknown, unknown + known))
     };
-    let (side, unknown, all) = of(1).or_else(|| of(0))?;
+    let (side, unknown, all) = mostly_unmapped(1).or_else(|| mostly_unmapped(0))?;
     let [name, other] = [side, 1 - side].map(|at| safe(&dumps[at].path().to_string_lossy()));
     let whose = if side == 1 { "candidate" } else { "reference" };
     Some(format!(

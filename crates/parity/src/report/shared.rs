@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::report::names;
 use crate::session::arithmetic;
-use crate::session::noise::Second;
+use crate::session::noise::SecondRun;
 
 /// Where a dump comes from, as its dump.json says.
 #[derive(Clone, Debug, Serialize)]
@@ -191,7 +191,7 @@ pub struct JudgedIn {
     /// Where the profile comes from.
     pub profile_reason: String,
     /// Set where only the candidate's own metadata asks for one so coarse.
-    pub profile_loosened: Option<Loosened>,
+    pub profile_loosened: Option<CoarserProfileReport>,
     /// The type in which keys and values were assumed to be cached.
     pub cache: &'static str,
     /// Whether it is not declared, but shown by what was recorded.
@@ -200,7 +200,7 @@ pub struct JudgedIn {
 
 /// A coarser arithmetic, which only the candidate's own metadata asks for.
 #[derive(Clone, Debug, Serialize)]
-pub struct Loosened {
+pub struct CoarserProfileReport {
     /// What its dump.json declares.
     pub profile: &'static str,
     /// What its tensors show.
@@ -211,14 +211,14 @@ pub struct Loosened {
     pub without: &'static str,
 }
 
-impl Loosened {
+impl CoarserProfileReport {
     /// From what a session found.
-    pub fn new(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
-        loosened.map(|l| Loosened {
-            profile: l.asked.name(),
+    pub fn new(loosened: Option<arithmetic::CoarserProfile>) -> Option<CoarserProfileReport> {
+        loosened.map(|l| CoarserProfileReport {
+            profile: l.declared.name(),
             tensors: l.tensors.name(),
             reference: l.reference.map(Profile::name),
-            without: l.without().name(),
+            without: l.profile_without_candidate().name(),
         })
     }
 }
@@ -251,7 +251,7 @@ pub struct Ratios {
 
 impl NoiseRun {
     /// From a second run and the comparison that it sets the tolerance of.
-    pub fn new(second: &Second, report: &Report) -> NoiseRun {
+    pub fn new(second: &SecondRun, report: &Report) -> NoiseRun {
         NoiseRun {
             path: second.path.clone(),
             room: NOISE_ROOM,

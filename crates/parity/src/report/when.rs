@@ -41,7 +41,8 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen
     let is_end = |run: &Chunks| run.ranges().iter().position(|step| step.end == start);
     let first_step = [&alignment.candidate, &alignment.reference].into_iter().find(|run| run.lengths.len() > 1);
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
-    let cached = if cached { format!(", the first that {},", taken_up(report, place)) } else { String::new() };
+    let cached =
+        if cached { format!(", the first that {},", state_continued_from(report, place)) } else { String::new() };
     let what = match alignment.phased().and_then(is_end) {
         // A tap that was not checked does not count as right.
         _ if agree < before.len() => format!("what was checked of {} agrees", alignment.label(0..cell)),
@@ -58,7 +59,7 @@ fn by_position(alignment: &ChunkAlignment, report: &Report, place: Place, chosen
 }
 
 /// What a later step continues from, by the recorded taps of the layer; by those of all layers for a tap without one.
-fn taken_up(report: &Report, place: Place) -> &'static str {
+fn state_continued_from(report: &Report, place: Place) -> &'static str {
     use Site::{Context, Probs, QNorm, QRope, Qk, Scores};
     let near =
         || report.taps.iter().map(|t| t.place.tap).filter(|tap| place.tap.layer.is_none_or(|l| tap.layer == Some(l)));

@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 use firstdiff_compare::{
-    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, spoiled, without_padding,
+    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, sign_of_error, without_padding,
 };
 use firstdiff_trace::{Batch, Dump, Entry};
 
-use crate::session::Judged;
+use crate::session::Comparison;
 use crate::session::is_recorded;
-use crate::session::reading::one_of;
+use crate::session::reading::take_sequence;
 
 /// Both runs of one sequence, without padding.
 pub struct OneSequence {
@@ -29,8 +29,8 @@ impl OneSequence {
     ///
     /// # Errors
     /// When there is no such sequence, or a tensor cannot be read.
-    pub fn cut_out(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<OneSequence> {
-        let [reference, candidate] = match asked {
+    pub fn cut_out(reference: Dump, candidate: Dump, requested: Option<usize>) -> Result<OneSequence> {
+        let [reference, candidate] = match requested {
             None => grids(reference, candidate),
             Some(_) => [reference, candidate],
         };
@@ -40,9 +40,9 @@ impl OneSequence {
         let is_recorded = is_recorded(reference.path());
         let found = match is_recorded && reference.entries().iter().all(like) {
             true => Sequences::default(),
-            false => Sequences::of(&reference, &candidate),
+            false => Sequences::count_in(&reference, &candidate),
         };
-        match (&found.reference, &found.candidate, asked) {
+        match (&found.reference, &found.candidate, requested) {
             (None, None, Some(index)) if index > 0 => bail!(
                 "--sequence {index}: neither dump is of a batch by its shapes; where they do not show it, name the token ids of each sequence \
              ('tokens': [[..], [..]] in dump.json)"
@@ -55,7 +55,7 @@ impl OneSequence {
             _ => {}
         }
         let cut = |dump: Dump, batch: &Option<Batch>| match batch {
-            Some(batch) => one_of(dump, asked, batch).map(|(one, _)| one),
+            Some(batch) => take_sequence(dump, requested, batch).map(|(one, _)| one),
             None => Ok(dump),
         };
         let are_batches = [found.reference.is_some(), found.candidate.is_some()];
@@ -80,11 +80,11 @@ impl OneSequence {
 /// prompts, one that differs may have another prompt: undecided; but in a batch of references (`of_references`), the one that the candidate agrees with is
 /// its own.
 pub fn of_one_prompt(
-    first: Judged,
+    first: Comparison,
     count: usize,
     of_references: bool,
-    judge: impl Fn(usize) -> Result<Judged>,
-) -> Result<Judged> {
+    judge: impl Fn(usize) -> Result<Comparison>,
+) -> Result<Comparison> {
     let (mut parity, mut open, mut broken, mut other) = (None, None, None, None);
     let mut others = Vec::new();
     let mut first = Some(first);
@@ -97,14 +97,14 @@ pub fn of_one_prompt(
         match prompt(reference, candidate)? {
             _ if judged.report.verdict == Verdict::Parity => parity = Some((index, judged)),
             Prompt::Same => {
-                let said = format!(
+                let note = format!(
                     "a batch of {count} sequences: sequence {index} is shown; those behind it were not looked at"
                 );
-                return Ok(with_note(judged, said));
+                return Ok(with_note(judged, note));
             }
             Prompt::Other => {
                 others.push(index);
-                let what = if of_references { None } else { spoiled(candidate)? };
+                let what = if of_references { None } else { sign_of_error(candidate)? };
                 match what {
                     Some(what) => broken = broken.or(Some((index, what, judged))),
                     None => other = other.or(Some(judged)),
@@ -114,19 +114,19 @@ pub fn of_one_prompt(
         }
     }
     let list = others.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    let apart = match others.is_empty() {
+    let other_prompts = match others.is_empty() {
         true => String::new(),
         false => format!("; sequence {list}: another prompt than the reference's by its h0 or token ids, not compared"),
     };
     let batch = format!("a batch of {count} sequences");
     if let Some((index, what, judged)) = broken {
-        return Ok(undecided(
+        return Ok(into_undecided(
             judged,
             format!("{batch}: sequence {index} is of another prompt, and no right run: {what}"),
         ));
     }
     Ok(match (parity, open, other) {
-        (Some((index, judged)), Some((other, _)), _) if !of_references => undecided(
+        (Some((index, judged)), Some((other, _)), _) if !of_references => into_undecided(
             judged,
             format!(
                 "{batch} against a reference of one: sequence {index} agrees, sequence {other} differs, and neither h0 nor token ids show that it is of \
@@ -140,16 +140,18 @@ pub fn of_one_prompt(
             with_note(judged, format!("{batch}: each was compared by itself; all are at parity, the last is shown"))
         }
         (Some((index, judged)), None, _) => {
-            with_note(judged, format!("{batch}: sequence {index} is shown{apart}; --sequence N compares one"))
+            with_note(judged, format!("{batch}: sequence {index} is shown{other_prompts}; --sequence N compares one"))
         }
-        (None, Some((index, judged)), _) if judged.report.verdict == Verdict::Diverged => undecided(
+        (None, Some((index, judged)), _) if judged.report.verdict == Verdict::Diverged => into_undecided(
             judged,
             format!(
-                "{batch} against one: sequence {index} differs{apart}, and neither h0 nor token ids show whether it is of the same prompt; say --sequence N"
+                "{batch} against one: sequence {index} differs{other_prompts}, and neither h0 nor token ids show whether it is of the same prompt; say --sequence N"
             ),
         ),
-        (None, Some((index, judged)), _) => with_note(judged, format!("{batch}: sequence {index} is shown{apart}")),
-        (None, None, Some(judged)) => undecided(
+        (None, Some((index, judged)), _) => {
+            with_note(judged, format!("{batch}: sequence {index} is shown{other_prompts}"))
+        }
+        (None, None, Some(judged)) => into_undecided(
             judged,
             format!("{batch}: by their h0 or token ids none is of the reference's prompt; --sequence N compares one"),
         ),
@@ -158,8 +160,8 @@ pub fn of_one_prompt(
 }
 
 /// How many tokens both sides of a sequence record, and how many positions they hold, where that is more: which of them are padding is unknown.
-pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
-    let of = |dump: &Dump| {
+pub fn padded(judged: &Comparison) -> Option<(usize, usize)> {
+    let tokens_and_positions = |dump: &Dump| {
         let tokens = dump.meta().tokens.as_ref()?.len();
         let rows =
             |entry: &Entry| entry.shape.first().copied().filter(|_| entry.shape.len() == 2 && entry.rows.is_none());
@@ -168,16 +170,16 @@ pub fn padded(judged: &Judged) -> Option<(usize, usize)> {
         (positions > tokens).then_some((tokens, positions))
     };
     let [reference, candidate] = judged.session.recorded();
-    of(reference).filter(|padded| of(candidate) == Some(*padded))
+    tokens_and_positions(reference).filter(|padded| tokens_and_positions(candidate) == Some(*padded))
 }
 
 /// The judgement turned into neither a pass nor a blame.
-pub fn undecided(mut judged: Judged, reason: String) -> Judged {
+pub fn into_undecided(mut judged: Comparison, reason: String) -> Comparison {
     (judged.report.verdict, judged.report.first, judged.why) = (Verdict::Incomparable(reason), None, None);
     judged
 }
 
-pub fn with_note(mut judged: Judged, said: String) -> Judged {
-    judged.report.warnings.push(said.into());
+pub fn with_note(mut judged: Comparison, note: String) -> Comparison {
+    judged.report.warnings.push(note.into());
     judged
 }

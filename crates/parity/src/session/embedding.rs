@@ -3,10 +3,10 @@
 use firstdiff_compare::Place;
 use firstdiff_trace::{Dump, to_bf16, to_f16};
 
-use crate::session::Judged;
+use crate::session::Comparison;
 
 /// Rows of a table that are the reference's, rounded to 16 bits: another file, not another operation.
-pub fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
+pub fn rounded_table(judged: &Comparison, place: Place) -> Option<String> {
     let values = |dump: &Dump| Some(dump.read(dump.find(place.tap, place.step)?).ok()?.values().to_f64());
     let (due, own) = (values(&judged.session.reference)?, values(&judged.session.candidate)?);
     let is = |round: fn(f64) -> f64| due.len() == own.len() && due.iter().zip(&own).all(|(r, c)| round(*r) == *c);
@@ -18,7 +18,7 @@ pub fn rounded_table(judged: &Judged, place: Place) -> Option<String> {
 }
 
 /// The tokens are to be checked before the embedding.
-pub fn first_embedding(judged: &Judged, step: u32) -> &'static str {
+pub fn first_embedding(judged: &Comparison, step: u32) -> &'static str {
     let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
     let (ours, theirs) = match (judged.session.alignment(), step) {
         (Some(alignment), _) => (&alignment.reference.ids, &alignment.candidate.ids),

@@ -23,10 +23,10 @@ use firstdiff_compare::{
 use firstdiff_trace::{Cache, Dump, Rows, Site, Tap};
 
 use crate::cause::Diagnosis;
-use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::session::arithmetic::{CoarserProfile, ProfileChoice, declared_profile};
 use crate::session::batch::OneSequence;
 use crate::session::incomplete::Incomplete;
-use crate::session::noise::Second;
+use crate::session::noise::SecondRun;
 use crate::session::reading::{ReadingArgs, TokenArgs, refuse_rows};
 
 /// Two dumps, opened and ready to be compared.
@@ -43,7 +43,7 @@ pub struct Session {
     /// Why this profile.
     pub profile_reason: String,
     /// Whether only the candidate's own metadata asks for a profile as coarse as this.
-    pub loosened: Option<Loosened>,
+    pub coarser_profile: Option<CoarserProfile>,
     /// Notes beside the report's own warnings.
     pub warnings: Vec<String>,
     /// The model of both, where one is given.
@@ -59,20 +59,20 @@ pub struct Session {
     /// How both were read.
     pub reading: ReadingArgs,
     /// How the type of the K/V cache is known.
-    pub cache_said: CacheSaid,
+    pub cache_source: CacheSource,
     /// The second right run, where there is one.
-    pub noise: Option<Second>,
+    pub noise: Option<SecondRun>,
     /// The forms in which the rows of the candidate's experts may be stored.
     pub experts: ExpertRows,
 }
 
 /// How the type of the K/V cache is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheSaid {
+pub enum CacheSource {
     /// Neither declared nor shown: keys and values are taken as they are.
-    Nobody,
+    Unknown,
     /// By --cache.
-    Asked,
+    Argument,
     /// By the reference's dump.json, or by both.
     Declared,
     /// Only by the candidate's dump.json.
@@ -83,7 +83,7 @@ pub enum CacheSaid {
 
 /// A report and the session it comes from.
 #[derive(Debug)]
-pub struct Judged {
+pub struct Comparison {
     /// What was compared.
     pub session: Session,
     /// The result.
@@ -109,8 +109,8 @@ impl Session {
     /// # Errors
     /// When a dump cannot be read, or declares an unknown precision.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
-        let (reading, told) = (ReadingArgs::default(), TokenArgs::default());
-        Session::open_with(reference, candidate, profile, rows, &reading, &told, CellsOf::Both)
+        let (reading, tokens) = (ReadingArgs::default(), TokenArgs::default());
+        Session::open_with(reference, candidate, profile, rows, &reading, &tokens, CellsOf::Both)
     }
 
     /// The same, with what the files do not declare, and with the cells in which two runs of different chunks are compared. Of a batch one sequence is
@@ -124,11 +124,11 @@ impl Session {
         profile: Option<Profile>,
         rows: Option<Rows>,
         reading: &ReadingArgs,
-        told: &TokenArgs,
+        token_args: &TokenArgs,
         cells: CellsOf,
     ) -> Result<Session> {
         let [reference, candidate] = reading.open_both(reference, candidate)?;
-        let (mut reference, mut candidate) = (told.tell(reference)?, told.tell(candidate)?);
+        let (mut reference, mut candidate) = (token_args.add_tokens(reference)?, token_args.add_tokens(candidate)?);
         (reference, candidate) = crate::session::streams::resolve(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let OneSequence { reference, mut candidate, padding, is_padded, batch, are_batches } =
@@ -138,7 +138,7 @@ impl Session {
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, alignment } = align(cells, reference, candidate, rows.as_ref())?;
         let choice = match profile {
-            Some(profile) => Choice::asked(profile),
+            Some(profile) => ProfileChoice::by_user(profile),
             None => declared_profile(&reference, &candidate)?,
         };
         let graph = graph_of(&reference, &candidate);
@@ -148,7 +148,7 @@ impl Session {
         let left_out: usize = alignment
             .iter()
             .flat_map(|alignment| alignment.runs.iter().zip([&reference, &candidate]))
-            .map(left_out)
+            .map(count_not_cut)
             .sum();
         if left_out > 0 {
             notes.push(format!(
@@ -157,7 +157,12 @@ impl Session {
         }
         warnings.extend(notes);
         warnings.extend(experts.notes().iter().cloned());
-        warnings.extend(choice.loosened.map(Loosened::note).or_else(|| choice.unshown([&reference, &candidate])));
+        warnings.extend(
+            choice
+                .coarser_profile
+                .map(CoarserProfile::note)
+                .or_else(|| choice.note_on_unshown_type([&reference, &candidate])),
+        );
         // Once aligned, they hold only the requested rows.
         let rows = rows.filter(|_| alignment.is_none());
         let declared = [&reference, &candidate].map(|dump| {
@@ -166,10 +171,10 @@ impl Session {
                 None
             })
         });
-        let cache_said = match declared {
-            [None, None] => CacheSaid::Nobody,
-            [None, Some(_)] => CacheSaid::ByCandidate,
-            [Some(_), _] => CacheSaid::Declared,
+        let cache_source = match declared {
+            [None, None] => CacheSource::Unknown,
+            [None, Some(_)] => CacheSource::ByCandidate,
+            [Some(_), _] => CacheSource::Declared,
         };
         let cache = declared.into_iter().flatten().max().unwrap_or_default();
         let open_rows = experts.undecided();
@@ -181,7 +186,7 @@ impl Session {
             is_padded,
             batch,
             are_batches,
-            cache_said,
+            cache_source,
             reading: reading.clone(),
             experts,
             ..session
@@ -189,14 +194,14 @@ impl Session {
     }
 
     /// Two dumps of one sequence each, without a model.
-    pub fn new(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &Choice) -> Session {
+    pub fn new(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &ProfileChoice) -> Session {
         Session {
             reference,
             candidate,
             graph,
             options,
             profile_reason: choice.reason.clone(),
-            loosened: choice.loosened,
+            coarser_profile: choice.coarser_profile,
             warnings: Vec::new(),
             model: None,
             batch: 1,
@@ -204,7 +209,7 @@ impl Session {
             padding: Vec::new(),
             is_padded: false,
             reading: ReadingArgs::default(),
-            cache_said: CacheSaid::Nobody,
+            cache_source: CacheSource::Unknown,
             noise: None,
             experts: ExpertRows::default(),
         }
@@ -213,19 +218,19 @@ impl Session {
     /// The session with the type of the K/V cache, where it is given.
     pub fn with_cache(mut self, cache: Option<Cache>) -> Session {
         if let Some(cache) = cache {
-            (self.options.cache, self.cache_said) = (cache, CacheSaid::Asked);
+            (self.options.cache, self.cache_source) = (cache, CacheSource::Argument);
         }
         self
     }
 
     /// The type of the K/V cache, where it is declared or shown.
     pub fn known_cache(&self) -> Option<Cache> {
-        (self.cache_said != CacheSaid::Nobody).then_some(self.options.cache)
+        (self.cache_source != CacheSource::Unknown).then_some(self.options.cache)
     }
 
     /// The side that shows the type of a cache that is not declared.
     pub fn cache_shown_by(&self) -> Option<&'static str> {
-        if let CacheSaid::Assumed(side) = self.cache_said { Some(side) } else { None }
+        if let CacheSource::Assumed(side) = self.cache_source { Some(side) } else { None }
     }
 
     /// The candidate's values as the reference has them.
@@ -244,11 +249,11 @@ impl Session {
     /// What a verdict must mention about a cache that is not declared.
     pub fn assumed_cache(&self) -> String {
         let cache = self.options.cache;
-        match self.cache_said {
-            CacheSaid::Assumed(side) => {
+        match self.cache_source {
+            CacheSource::Assumed(side) => {
                 format!("; that takes a K/V cache in {cache}, which is not stated, but the {side} shows it")
             }
-            CacheSaid::ByCandidate if cache != Cache::F32 => {
+            CacheSource::ByCandidate if cache != Cache::F32 => {
                 format!("; with a K/V cache in {cache}, as the candidate's dump.json alone says")
             }
             _ => String::new(),
@@ -259,12 +264,13 @@ impl Session {
     /// candidate declares excuses nothing.
     fn check_cache(&mut self) -> Result<Option<String>> {
         let (cache, [reference, candidate]) = (self.options.cache, self.recorded());
-        let is_told = matches!(self.cache_said, CacheSaid::Asked | CacheSaid::Declared | CacheSaid::ByCandidate);
+        let is_told =
+            matches!(self.cache_source, CacheSource::Argument | CacheSource::Declared | CacheSource::ByCandidate);
         if !is_told || beyond_the_profile(self.options.profile, cache) == Cache::F32 {
             return Ok(None);
         }
         let shown = [shown_cache(candidate, reference)?, shown_cache(reference, candidate)?];
-        let is_of_both = self.cache_said == CacheSaid::Declared;
+        let is_of_both = self.cache_source == CacheSource::Declared;
         let (why, is_left_out) = match shown[0] {
             _ if shown.contains(&ShownCache::Is(cache)) => return Ok(None),
             ShownCache::Is(other) => (format!("the candidate's keys, values and products show {other}"), false),
@@ -282,7 +288,7 @@ impl Session {
 
     /// Where the type of the K/V cache is not declared and the two differ: takes the type that a side shows, if the two then differ no earlier.
     fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
-        let (CacheSaid::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
+        let (CacheSource::Unknown, Some(first)) = (self.cache_source, &report.first) else { return Ok(()) };
         let [reference, candidate] = self.recorded();
         let shown = match shown_cache(candidate, reference)? {
             ShownCache::Is(cache) => Some((cache, "candidate")),
@@ -297,7 +303,7 @@ impl Session {
             let again = compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})?;
             if again.first.as_ref().is_none_or(|later| later.index >= first.index) {
                 *report = again;
-                (self.options.cache, self.cache_said) = (cache, CacheSaid::Assumed(side));
+                (self.options.cache, self.cache_source) = (cache, CacheSource::Assumed(side));
             }
         }
         Ok(())
@@ -320,7 +326,7 @@ impl Session {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn run(self) -> Result<Judged> {
+    pub fn run(self) -> Result<Comparison> {
         self.run_with(&mut |_, _| {}, |_, _, _| None)
     }
 
@@ -332,7 +338,7 @@ impl Session {
         mut self,
         progress: &mut dyn FnMut(usize, usize),
         why: impl FnOnce(&Session, &Report, Option<(&TokenEdits, &TapReport)>) -> Option<ByModel>,
-    ) -> Result<Judged> {
+    ) -> Result<Comparison> {
         let unshown = self.check_cache()?;
         let mut report = self.compared(&self.options, progress)?;
         self.assume_cache(&mut report)?;
@@ -342,14 +348,14 @@ impl Session {
         let edits = if report.verdict == Verdict::Parity { None } else { token_edits(reference, candidate)? };
         let h0 = Tap { layer: None, site: Site::H0 };
         let there = report.first.as_ref().map(|first| &report.taps[first.index]).filter(|tap| tap.place.tap == h0);
-        let fed = edits.as_ref().filter(|edits| edits.is_certain).zip(there);
+        let fed = edits.as_ref().filter(|edits| edits.is_proved).zip(there);
         let why = why(&self, &report, fed);
         if let Some(edits) = edits.as_ref().filter(|_| fed.is_none() || why.is_none()) {
             let or = ", or is padded there, or its rows of h0 are wrong (`explain MODEL` looks them up in the table)";
-            let or = if edits.is_certain { "" } else { or };
+            let or = if edits.is_proved { "" } else { or };
             report.warnings.push(format!("by ids or rows of h0 the candidate was fed {edits}{or}").into());
         }
-        Ok(Judged { session: self, report, why, recorder_gives: None })
+        Ok(Comparison { session: self, report, why, recorder_gives: None })
     }
 }
 
@@ -378,20 +384,20 @@ impl Session {
 
 /// What had to be assumed to read the dumps, each assumption once.
 pub fn notes(dumps: &[&Dump]) -> Vec<String> {
-    let mut said: Vec<String> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
     for note in dumps.iter().flat_map(|dump| dump.notes()) {
-        if !said.contains(note) {
-            said.push(note.clone());
+        if !notes.contains(note) {
+            notes.push(note.clone());
         }
     }
-    said
+    notes
 }
 
 /// How many taps of a run that was cut into cells are known in part, and were not cut.
-fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
+fn count_not_cut((run, now): (&Arc<Dump>, &Dump)) -> usize {
     let entries = now.entries().iter().map(|entry| entry.tap);
-    let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
-    run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
+    let recorded: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
+    run.parts().iter().filter(|part| !recorded.contains(&part.tap)).count()
 }
 
 pub fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
@@ -400,10 +406,10 @@ pub fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
 
 /// The type of K/V cache that `dump` declares; or a message about an unknown name.
 pub fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
-    let Some(told) = &dump.meta().cache else { return Ok(None) };
+    let Some(declared) = &dump.meta().cache else { return Ok(None) };
     let unknown =
         |what: String| format!("{}: cache {what}: it is not known how that rounds (--cache)", dump.path().display());
-    told.parse().map(Some).map_err(unknown)
+    declared.parse().map(Some).map_err(unknown)
 }
 
 /// Whether a path is a dump with its recorded program.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{DROWNED, Noise, Options, Place, Profile, Verdict, compare};
+use firstdiff_compare::{Noise, Options, Place, Profile, SECOND_RUN_LIMIT, Verdict, compare};
 use firstdiff_trace::Dump;
 
 use crate::session::Session;
@@ -14,7 +14,7 @@ const LIKE: f64 = 0.25;
 
 /// A second right run, as far as it was used.
 #[derive(Clone, Debug)]
-pub struct Second {
+pub struct SecondRun {
     pub path: String,
     /// Taps of the reference and the candidate about which it shows nothing: it lacks them, or equals the reference.
     pub lacking: Vec<Place>,
@@ -49,15 +49,15 @@ impl Session {
         }
         let recorded = |dump: &Dump, place: Place| dump.find(place.tap, place.step).is_some();
         let mut noise =
-            Noise::of(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
+            Noise::measure(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
         // Compared within its own distance, a tap differs by structure only.
         let own = Options { profile: self.options.profile, noise: Some(noise.clone()), ..second.options.clone() };
         noise.has_structure_in(&measured(&own)?);
         let measured: Vec<_> = noise.places().collect();
-        let far = measured.iter().filter(|(_, noise)| noise.is_drowned()).count();
+        let far = measured.iter().filter(|(_, noise)| noise.is_too_far()).count();
         if 2 * far > measured.len() {
             bail!(
-                "--noise {}: {far} of {} are off by an NMSE above {DROWNED}: it is a run of something else, and nothing can be measured by it",
+                "--noise {}: {far} of {} are off by an NMSE above {SECOND_RUN_LIMIT}: it is a run of something else, and nothing can be measured by it",
                 path.display(),
                 taps_in_words(measured.len())
             );
@@ -66,9 +66,9 @@ impl Session {
         let open: Vec<Place> = self.graph.places().iter().copied().filter(both).collect();
         let (equal, lacking) = open
             .into_iter()
-            .filter(|place| noise.at(*place).is_none())
+            .filter(|place| noise.distance_at(*place).is_none())
             .partition(|place| report.tap(place.tap, place.step).is_some_and(|tap| tap.metrics.is_some()));
-        let second = Second { path: path.to_string_lossy().into_owned(), lacking, equal };
+        let second = SecondRun { path: path.to_string_lossy().into_owned(), lacking, equal };
         self.warnings.extend(second.warnings(&noise, self.options.profile));
         self.options.noise = Some(noise);
         self.noise = Some(second);
@@ -76,7 +76,7 @@ impl Session {
     }
 }
 
-impl Second {
+impl SecondRun {
     fn warnings(&self, noise: &Noise, profile: Profile) -> Vec<String> {
         if noise.is_none() {
             return vec![format!(

@@ -7,7 +7,7 @@ use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
 use crate::session::reading::{ReadingArgs, TokenArgs};
-use crate::session::{Judged, Session};
+use crate::session::{Comparison, Session};
 
 /// What the command adds to this crate: models, and causes.
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ pub struct Tools<'a> {
     /// Takes order, dependencies and tolerances from a model.
     pub with_model: fn(Session, &Path) -> Result<Session>,
     /// Compares.
-    pub run: &'a dyn Fn(Session) -> Result<Judged>,
+    pub run: &'a dyn Fn(Session) -> Result<Comparison>,
 }
 
 impl Tools<'static> {
@@ -56,7 +56,7 @@ pub struct PairArgs {
     pub reading: ReadingArgs,
     /// The tokens that were fed.
     #[cfg_attr(feature = "command", command(flatten))]
-    pub told: TokenArgs,
+    pub tokens: TokenArgs,
 }
 
 impl PairArgs {
@@ -71,7 +71,15 @@ impl PairArgs {
     fn open_at(&self, tools: &Tools<'_>, sequence: Option<usize>, rows: Option<Rows>) -> Result<Session> {
         let reading = ReadingArgs { sequence, ..self.reading.clone() };
         let open = |other: &Path| {
-            Session::open_with(&self.reference, other, self.profile, rows.clone(), &reading, &self.told, CellsOf::Both)
+            Session::open_with(
+                &self.reference,
+                other,
+                self.profile,
+                rows.clone(),
+                &reading,
+                &self.tokens,
+                CellsOf::Both,
+            )
         };
         let mut session = open(&self.candidate)?.with_cache(self.cache);
         if let Some(model) = &self.model {
@@ -87,7 +95,7 @@ impl PairArgs {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub fn judged(&self, tools: &Tools<'_>) -> Result<Judged> {
+    pub fn judged(&self, tools: &Tools<'_>) -> Result<Comparison> {
         let run = |session: Session, sequence| {
             let judged = (tools.run)(session)?;
             // A row that could not be compared may be the last of several on the other side.
@@ -97,11 +105,11 @@ impl PairArgs {
             let last = (tools.run)(self.open_at(tools, sequence, Some(Rows::Named(NamedRows::Last)))?)?;
             Ok(if are_last_rows(&last) { crate::session::batch::with_note(last, LAST_ROWS.to_owned()) } else { judged })
         };
-        let asked = self.reading.sequence;
+        let requested = self.reading.sequence;
         let session = self.open(tools)?;
         let (batch, are_batches) = (session.batch, session.are_batches);
-        let mut judged = run(session, asked)?;
-        if batch == 1 || asked.is_some() {
+        let mut judged = run(session, requested)?;
+        if batch == 1 || requested.is_some() {
             return Ok(judged);
         }
         let another = |index| run(self.open_at(tools, Some(index), self.rows.clone())?, Some(index));
@@ -119,7 +127,7 @@ impl PairArgs {
         if judged.report.verdict == Verdict::Diverged
             && let Some((tokens, positions)) = crate::session::batch::padded(&judged)
         {
-            return Ok(crate::session::batch::undecided(
+            return Ok(crate::session::batch::into_undecided(
                 judged,
                 format!(
                     "a batch of {batch} sequences: sequence {shown} names {tokens} tokens and holds {positions} token positions, and differs, perhaps in its padding \
@@ -143,14 +151,14 @@ pub const LAST_ROWS: &str =
     "one side holds one row where the other has several: compared as the last token position (--rows last)";
 
 /// Whether nothing was concluded and one side has single rows, which may be the last of the other side's several.
-pub fn may_be_last_rows(judged: &Judged) -> bool {
+pub fn may_be_last_rows(judged: &Comparison) -> bool {
     let [reference, candidate] = judged.session.recorded();
     matches!(judged.report.verdict, Verdict::Incomparable(_)) && one_row_of_several(reference, candidate)
 }
 
 /// Whether taps that agree show that single rows are the last ones. Rows that depend on no other position do not count: they are equal wherever a token
 /// occurs twice.
-pub fn are_last_rows(judged: &Judged) -> bool {
+pub fn are_last_rows(judged: &Comparison) -> bool {
     let by_position = |tap: Tap| tap.site == Site::H0 || (tap.layer == Some(0) && tap.site <= Site::KNorm);
     judged.report.taps.iter().any(|tap| tap.status.agrees() && !by_position(tap.place.tap))
 }

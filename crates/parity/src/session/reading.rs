@@ -104,7 +104,7 @@ impl ReadingArgs {
     pub fn asked_sequence(&self, dump: Dump) -> Result<Dump> {
         let Some(index) = self.sequence else { return Ok(dump) };
         match Batch::detect(&dump, &|_, _| None) {
-            Some(batch) => Ok(one_of(dump, Some(index), &batch)?.0),
+            Some(batch) => Ok(take_sequence(dump, Some(index), &batch)?.0),
             None if index == 0 => Ok(dump),
             None => bail!("--sequence {index}: {} is not of a batch", dump.path().display()),
         }
@@ -163,7 +163,7 @@ impl TokenArgs {
     ///
     /// # Errors
     /// When it declares others.
-    pub fn tell(&self, dump: Dump) -> Result<Dump> {
+    pub fn add_tokens(&self, dump: Dump) -> Result<Dump> {
         let Some(tokens) = &self.tokens else { return Ok(dump) };
         let path = dump.path().display().to_string();
         dump.with_tokens(tokens, self.decode_tokens.as_deref().unwrap_or_default()).map_err(|at| {
@@ -179,13 +179,13 @@ const TENSOR: &str = "tensor";
 pub const FILE: &str = "firstdiff.toml";
 
 /// The run of one sequence of `dump`, which is a batch; and notes on what is left unchecked.
-pub fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {
-    let (index, count) = (asked.unwrap_or(0), batch.count());
+pub fn take_sequence(dump: Dump, requested: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {
+    let (index, count) = (requested.unwrap_or(0), batch.count());
     let path = dump.path().display().to_string();
     let one = batch.sequence(&Arc::new(dump), index).with_context(|| path)?;
-    let said = match asked {
+    let note = match requested {
         Some(index) => format!("a batch of {count} sequences: sequence {index} was judged"),
         None => format!("a batch of {count} sequences: the first was judged; --sequence N for another"),
     };
-    Ok((one, vec![said]))
+    Ok((one, vec![note]))
 }

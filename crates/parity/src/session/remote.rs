@@ -126,8 +126,8 @@ mod objects {
             }
         }
 
-        fn read(&self, wanted: &[(String, Range<u64>)]) -> Vec<io::Result<Piece>> {
-            let all = stream::iter(wanted.iter().cloned()).map(|(name, range)| self.piece(name, range));
+        fn read(&self, requested: &[(String, Range<u64>)]) -> Vec<io::Result<Piece>> {
+            let all = stream::iter(requested.iter().cloned()).map(|(name, range)| self.piece(name, range));
             self.runtime.block_on(all.buffered(AT_A_TIME).collect())
         }
     }

@@ -15,7 +15,7 @@ const FURTHER: f64 = 100.0;
 pub fn resolve(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
     let [ours, theirs] = [(&reference, &candidate), (&candidate, &reference)]
         .map(|(dump, other)| dump.last_hidden_state().and_then(|last| is_normed(dump, last, other)));
-    Ok((settled(reference, ours)?, settled(candidate, theirs)?))
+    Ok((set_stream_meaning(reference, ours)?, set_stream_meaning(candidate, theirs)?))
 }
 
 /// The dump with the same, by the number of layers of its model.
@@ -25,10 +25,10 @@ pub fn resolve(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
 pub fn resolve_by_model(dump: Dump, layers: usize) -> Result<Dump> {
     let last = dump.last_hidden_state().map(|last| last as usize);
     let normed = last.filter(|last| *last <= layers).map(|last| last == layers);
-    settled(dump, normed)
+    set_stream_meaning(dump, normed)
 }
 
-fn settled(dump: Dump, normed: Option<bool>) -> Result<Dump> {
+fn set_stream_meaning(dump: Dump, normed: Option<bool>) -> Result<Dump> {
     match normed {
         Some(normed) => Ok(dump.resolve_last_hidden_state(normed)?),
         None => Ok(dump),
@@ -37,7 +37,8 @@ fn settled(dump: Dump, normed: Option<bool>) -> Result<Dump> {
 
 fn is_normed(dump: &Dump, last: u32, other: &Dump) -> Option<bool> {
     let norm = Tap { layer: None, site: Site::FinalNorm };
-    let [to_norm, to_stream] = [norm, Tap::layer(last.checked_sub(1)?, Site::H)].map(|tap| distance(dump, other, tap));
+    let [to_norm, to_stream] =
+        [norm, Tap::layer(last.checked_sub(1)?, Site::H)].map(|tap| stream_nmse(dump, other, tap));
     if let (Some(to_norm), Some(to_stream)) = (to_norm, to_stream) {
         let (near, far) = (to_norm.min(to_stream), to_norm.max(to_stream));
         if near <= NEAR && far >= FURTHER * near {
@@ -58,10 +59,10 @@ fn is_normed(dump: &Dump, last: u32, other: &Dump) -> Option<bool> {
 }
 
 /// NMSE of the last stream against a tap of the other run, where both hold as many values.
-fn distance(dump: &Dump, other: &Dump, tap: Tap) -> Option<f64> {
+fn stream_nmse(dump: &Dump, other: &Dump, tap: Tap) -> Option<f64> {
     let entry = other.find(tap, 0)?;
     let own = dump.read_last_hidden_state()?;
     let (x, y) = (other.read(entry).ok()?.values().to_f64(), own.values().to_f64());
-    let squares = Squares::of(x.iter().copied().zip(y.iter().copied()));
+    let squares = Squares::sum(x.iter().copied().zip(y.iter().copied()));
     (x.len() == y.len() && squares.energy > 0.0).then_some(squares.ratio())
 }

@@ -1,10 +1,10 @@
 //! `firstdiff bisect REF --run 'ENGINE'`: finds where an engine diverges by asking it for a few taps at a time. Arguments, and the loop over runs.
 
 mod cells;
+mod first_run;
 mod question;
 mod reference;
-mod settle;
-mod told;
+mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use firstdiff_compare::{
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
 
-use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::question::Known;
-use crate::commands::bisect::reference::Reference;
-use crate::driver::engine::{Failure, Question, Run};
-use crate::driver::evidence::{Evidence, Wavering, size};
-use crate::driver::kept::Trust;
-use crate::driver::told::{heading, kept, run_line, says, wavers};
-use crate::driver::{Asking, Driver, Earlier, Told, feed, noise};
+use crate::commands::bisect::cells::StepAlignment;
+use crate::commands::bisect::question::SearchState;
+use crate::commands::bisect::reference::BisectReference;
+use crate::driver::engine::{EngineFailure, EngineRun, Question};
+use crate::driver::evidence::{CollectedTaps, UnrepeatedTap, size};
+use crate::driver::kept_runs::KeptRunsCheck;
+use crate::driver::render::{heading, kept_runs_note, nondeterminism_text, run_line, run_result};
+use crate::driver::{Driver, EarlierRuns, EngineOptions, RunSummary, engine_tokens, noise};
 use crate::output::Inputs;
 use crate::session::ByModel;
-use crate::session::arithmetic::Choice;
+use crate::session::arithmetic::ProfileChoice;
 use crate::session::reading::token;
-use crate::session::{Judged, Session};
+use crate::session::{Comparison, Session};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff bisect models/TinyLlama --run './engine tinyllama.gguf --prompt-ids 1,403,407'
@@ -88,19 +88,19 @@ pub(crate) struct BisectArgs {
 }
 
 impl BisectArgs {
-    fn asking(&self) -> Asking {
-        Asking { command: self.run.clone(), timeout: self.timeout, work: self.work.clone(), fresh: self.fresh }
+    fn asking(&self) -> EngineOptions {
+        EngineOptions { command: self.run.clone(), timeout: self.timeout, work: self.work.clone(), fresh: self.fresh }
     }
 }
 
 /// How a bisection ended.
-pub(crate) enum Outcome {
+pub(crate) enum BisectionResult {
     /// A report on all that was seen.
-    Answer(Box<Judged>),
+    Answer(Box<Comparison>),
     /// Two runs were not the same.
-    Wavers(Wavering),
+    Wavers(UnrepeatedTap),
     /// A run failed.
-    Failed(Failure),
+    Failed(EngineFailure),
 }
 
 /// Bisects, prints, and returns the exit code.
@@ -113,42 +113,42 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     let json = args.json.clone();
     let quiet = json.as_deref() == Some(Path::new("-"));
     let inputs = Inputs::of_command_line();
-    inputs.spare(json.as_deref())?;
-    let reference = Reference::open(&args.reference, args.work.join("reference"))?;
+    inputs.refuse_input_as_output(json.as_deref())?;
+    let reference = BisectReference::open(&args.reference, args.work.join("reference"))?;
     asking.open_work()?;
-    let mut bisection = Bisection::new(args, reference, quiet);
-    bisection.say(&heading("reference", &bisection.args.reference, &bisection.driver))?;
+    let mut bisection = EngineBisection::new(args, reference, quiet);
+    bisection.print(&heading("reference", &bisection.args.reference, &bisection.driver))?;
     let outcome = bisection.drive()?;
-    if !matches!(outcome, Outcome::Failed(_)) {
+    if !matches!(outcome, BisectionResult::Failed(_)) {
         bisection.driver.finish()?;
     }
-    crate::render::json::to_file(json.as_deref(), &told::report(&bisection, &outcome), &inputs)?;
-    bisection.say(&told::answer(&bisection, &outcome))?;
+    crate::render::json::to_file(json.as_deref(), &render::report(&bisection, &outcome), &inputs)?;
+    bisection.print(&render::answer(&bisection, &outcome))?;
     match &outcome {
-        Outcome::Answer(judged) => match &judged.report.verdict {
+        BisectionResult::Answer(judged) => match &judged.report.verdict {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
             verdict => Ok(crate::output::exit_code(verdict)),
         },
-        Outcome::Wavers(wavering) => bail!("{}", wavers(wavering)),
-        Outcome::Failed(failure) => bail!("{failure}"),
+        BisectionResult::Wavers(wavering) => bail!("{}", nondeterminism_text(wavering)),
+        BisectionResult::Failed(failure) => bail!("{failure}"),
     }
 }
 
 /// An engine, its reference, and what is known so far.
-pub(crate) struct Bisection {
+pub(crate) struct EngineBisection {
     args: BisectArgs,
     driver: Driver,
-    reference: Reference,
+    reference: BisectReference,
     layers: u32,
     /// Token positions of the first step, and the last step that is compared.
     tokens: usize,
     last_step: u32,
     /// The same for the engine's own steps, where its chunks differ from the reference's.
-    own: (usize, u32),
-    cells: Option<Cells>,
+    engine_extent: (usize, u32),
+    cells: Option<StepAlignment>,
     /// Bytes of a full dump of the same run.
     full: f64,
-    choice: Choice,
+    choice: ProfileChoice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
     /// What was requested only to be seen twice.
@@ -156,20 +156,20 @@ pub(crate) struct Bisection {
     warnings: Vec<String>,
 }
 
-impl Bisection {
-    fn new(args: BisectArgs, reference: Reference, quiet: bool) -> Bisection {
-        let fed = feed(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
+impl EngineBisection {
+    fn new(args: BisectArgs, reference: BisectReference, quiet: bool) -> EngineBisection {
+        let fed = engine_tokens(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
         let layers = reference.extent().0;
-        Bisection {
+        EngineBisection {
             driver: Driver::new(&args.asking(), fed, quiet),
             reference,
             layers,
             tokens: 0,
             last_step: 0,
-            own: (0, 0),
+            engine_extent: (0, 0),
             cells: None,
             full: 0.0,
-            choice: Choice::asked(args.profile.unwrap_or(Profile::F32)),
+            choice: ProfileChoice::by_user(args.profile.unwrap_or(Profile::F32)),
             cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
             asked_again: BTreeSet::new(),
@@ -178,37 +178,37 @@ impl Bisection {
         }
     }
 
-    fn say(&self, text: &crate::render::screen::Screen) -> Result<()> {
-        self.driver.say(text)
+    fn print(&self, text: &crate::render::screen::Screen) -> Result<()> {
+        self.driver.print(text)
     }
 
     /// Searches; if runs of an earlier start turn out to be of another engine, once more without them.
-    fn drive(&mut self) -> Result<Outcome> {
-        match self.driver.try_kept()? {
-            Earlier::None => {}
-            Earlier::Usable => self.say(&kept(&self.driver))?,
-            Earlier::Useless(trust) => self.discard(trust)?,
-            Earlier::Failed(failure) => return Ok(Outcome::Failed(failure)),
+    fn drive(&mut self) -> Result<BisectionResult> {
+        match self.driver.repeat_last_run()? {
+            EarlierRuns::None => {}
+            EarlierRuns::Usable => self.print(&kept_runs_note(&self.driver))?,
+            EarlierRuns::Useless(trust) => self.discard(trust)?,
+            EarlierRuns::Failed(failure) => return Ok(BisectionResult::Failed(failure)),
         }
         let outcome = self.search()?;
-        let Outcome::Wavers(wavering) = &outcome else { return Ok(outcome) };
-        if !self.driver.uses_kept() {
+        let BisectionResult::Wavers(wavering) = &outcome else { return Ok(outcome) };
+        if !self.driver.uses_earlier_runs() {
             return Ok(outcome);
         }
-        self.discard(Trust::Differs(wavering.place))?;
+        self.discard(KeptRunsCheck::Differs(wavering.place))?;
         self.search()
     }
 
     /// Starts again without the runs of an earlier start, and says why.
-    fn discard(&mut self, why: Trust) -> Result<()> {
+    fn discard(&mut self, why: KeptRunsCheck) -> Result<()> {
         self.driver.discard(why)?;
         self.reference.as_recorded();
         (self.cells, self.confirmed, self.asked_again, self.warnings) = Default::default();
-        (self.tokens, self.last_step, self.own, self.full) = Default::default();
-        self.say(&kept(&self.driver))
+        (self.tokens, self.last_step, self.engine_extent, self.full) = Default::default();
+        self.print(&kept_runs_note(&self.driver))
     }
 
-    fn search(&mut self) -> Result<Outcome> {
+    fn search(&mut self) -> Result<BisectionResult> {
         let first = question::first(&self.reference, self.layers, self.reference.farthest());
         let (mut question, mut why) = (first.clone(), "whether anything is wrong at the end");
         let (mut asked, mut absent) = (Vec::new(), BTreeSet::<Tap>::new());
@@ -219,34 +219,35 @@ impl Bisection {
             let run = match self.driver.engine.ask(&put, turn)? {
                 Ok(run) => run,
                 // The engine may not be able to write its other taps: its other runs still show something.
-                Err(Failure::Others(..) | Failure::Silent(..)) if asked.len() > 1 => {
+                Err(EngineFailure::Others(..) | EngineFailure::Silent(..)) if asked.len() > 1 => {
                     absent.extend(&question.taps);
                     asked.push(question.clone());
                     match self.next(&mut asked, &mut absent, most, &first)? {
                         Next::Ask(next) => (question, why) = next,
-                        Next::Done(judged) => return Ok(Outcome::Answer(judged)),
+                        Next::Done(judged) => return Ok(BisectionResult::Answer(judged)),
                     }
                     continue;
                 }
-                Err(failure) => return Ok(Outcome::Failed(failure)),
+                Err(failure) => return Ok(BisectionResult::Failed(failure)),
             };
             asked.push(question.clone());
             if self.driver.runs.is_empty() {
-                self.settle(&run)?;
+                self.configure(&run)?;
             }
-            let came = self.came(&run);
-            absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
-            let wavering = self.driver.evidence.absorb(&run, self.own, noise(self.choice.profile, self.size()))?;
-            self.driver.runs.push(Told::of(&run, &put, why, came.into_iter().collect()));
-            if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_kept()) {
-                return Ok(Outcome::Wavers(wavering.clone()));
+            let written = self.written_places(&run);
+            absent.extend(question.taps.iter().filter(|tap| !written.iter().any(|p| p.tap == **tap)));
+            let wavering =
+                self.driver.evidence.add_run(&run, self.engine_extent, noise(self.choice.profile, self.size()))?;
+            self.driver.runs.push(RunSummary::new(&run, &put, why, written.into_iter().collect()));
+            if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_earlier_runs()) {
+                return Ok(BisectionResult::Wavers(wavering.clone()));
             }
             if let Some(wavering) = wavering {
-                return Ok(Outcome::Wavers(self.earliest(&put, &run, wavering, turn)?));
+                return Ok(BisectionResult::Wavers(self.repeat_question(&put, &run, wavering, turn)?));
             }
             match self.next(&mut asked, &mut absent, most, &first)? {
                 Next::Ask(next) => (question, why) = next,
-                Next::Done(judged) => return Ok(Outcome::Answer(judged)),
+                Next::Done(judged) => return Ok(BisectionResult::Answer(judged)),
             }
         }
     }
@@ -254,28 +255,28 @@ impl Bisection {
     /// Judges all that was seen, reports the last run, and decides the next question.
     fn next(
         &mut self,
-        asked: &mut [Question],
+        questions: &mut [Question],
         absent: &mut BTreeSet<Tap>,
         most: usize,
         first: &Question,
     ) -> Result<Next> {
         let (session, report) = self.judged()?;
         self.driver.absent.clone_from(absent);
-        let says = self.driver.runs.last().map(|run| says(run, &report)).unwrap_or_default();
+        let result = self.driver.runs.last().map(|run| run_result(run, &report)).unwrap_or_default();
         let count = self.driver.runs.len();
-        if let Some(last) = self.driver.runs.last_mut().filter(|last| last.says.is_empty()) {
-            last.says = says;
+        if let Some(last) = self.driver.runs.last_mut().filter(|last| last.result.is_empty()) {
+            last.result = result;
             let line = run_line(count, last);
-            self.say(&line)?;
+            self.print(&line)?;
         }
         let mut confirmed = std::mem::take(&mut self.confirmed);
         let hopeless = matches!(report.verdict, Verdict::Incomparable(_))
             && report.taps.iter().all(|t| t.metrics.is_none())
-            && !told::unclear(&report);
+            && !render::unclear(&report);
         let (next, again) = if hopeless {
             (None, None)
         } else {
-            let mut known = Known {
+            let mut known = SearchState {
                 reference: &self.reference,
                 evidence: &self.driver.evidence,
                 graph: &session.graph,
@@ -287,15 +288,15 @@ impl Bisection {
                 cells: self.cells.as_ref(),
                 last_step: self.last_step,
                 full: self.full,
-                runs_left: most.saturating_sub(asked.len()),
+                runs_left: most.saturating_sub(questions.len()),
             };
             let again =
                 known.repetition().map(|(place, again)| (place, known.repeats_cheaply(&again).then_some(again)));
             (known.next(), again)
         };
         self.confirmed = confirmed;
-        let next = next.filter(|(question, _)| !asked.contains(question));
-        if asked.len() < most && !hopeless {
+        let next = next.filter(|(question, _)| !questions.contains(question));
+        if questions.len() < most && !hopeless {
             if let Some(next) = next {
                 return Ok(Next::Ask(next));
             }
@@ -304,7 +305,7 @@ impl Bisection {
                 Some((place, Some(ref again))) if self.asked_again.insert(place) => {
                     return Ok(Next::Ask((again.clone(), second)));
                 }
-                None if !self.driver.evidence.repeats() => return Ok(Next::Ask((first.clone(), second))),
+                None if !self.driver.evidence.has_repeats() => return Ok(Next::Ask((first.clone(), second))),
                 _ => {}
             }
         } else if next.is_some() {
@@ -318,7 +319,7 @@ impl Bisection {
     fn judged(&mut self) -> Result<(Session, Report)> {
         let candidate = self.driver.evidence.write(&self.args.work.join("evidence"))?;
         let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
-        let reference = self.reference.with(&taps)?;
+        let reference = self.reference.with_taps(&taps)?;
         let Aligned { reference, candidate, alignment } = match &self.cells {
             Some(_) => align(CellsOf::Both, reference, candidate, None)?,
             None => Aligned { reference, candidate, alignment: None },
@@ -341,12 +342,17 @@ impl Bisection {
     }
 
     /// The answer. `once` is the wrong place, where only one run wrote it: then no cause is stated.
-    fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Judged {
+    fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Comparison {
         report.warnings.retain(|warning| !matches!(warning, Warning::SomePositions { .. }));
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.is_bracketed();
-            let cause = crate::session::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
+            let cause = crate::session::cause::explain_divergence(
+                model,
+                &session,
+                report.taps[first.index].place,
+                inputs_agree,
+            );
             // A model that judges its own values shows nothing.
             why = cause.filter(|cause| once.is_none() && matches!(cause, ByModel::Cause(_)));
             session.model = Some(model.to_owned());
@@ -369,7 +375,7 @@ impl Bisection {
             ));
         }
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
-        Judged { session, report, why, recorder_gives: None }
+        Comparison { session, report, why, recorder_gives: None }
     }
 
     fn size(&self) -> Extent {
@@ -377,29 +383,38 @@ impl Bisection {
     }
 
     /// The compared places that a run wrote.
-    fn came(&self, run: &Run) -> BTreeSet<Place> {
+    fn written_places(&self, run: &EngineRun) -> BTreeSet<Place> {
         let places = |entry: &Entry| match &self.cells {
-            Some(cells) => cells.came(entry),
+            Some(cells) => cells.written_cells(entry),
             None => vec![Place { step: entry.step, tap: entry.tap }],
         };
         run.entries.iter().flat_map(places).filter(|p| p.step <= self.last_step).collect()
     }
 
     /// Asks the same question again, to find where two runs begin to differ.
-    fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
+    fn repeat_question(
+        &mut self,
+        question: &Question,
+        run: &EngineRun,
+        wavering: UnrepeatedTap,
+        turn: usize,
+    ) -> Result<UnrepeatedTap> {
         let noise = noise(self.choice.profile, self.size());
-        let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(found) };
-        let mut two = Evidence::default();
-        two.absorb(run, self.own, &noise)?;
-        let earlier = two.absorb(&again, self.own, &noise)?;
+        let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(wavering) };
+        let mut two = CollectedTaps::default();
+        two.add_run(run, self.engine_extent, &noise)?;
+        let earlier = two.add_run(&again, self.engine_extent, &noise)?;
         self.driver.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
-        let says = "the same question once more".to_owned();
-        self.driver.runs.push(Told { says, ..Told::of(&again, question, "where two runs part", Vec::new()) });
-        Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
+        let reason = "the same question once more".to_owned();
+        self.driver.runs.push(RunSummary {
+            result: reason,
+            ..RunSummary::new(&again, question, "where two runs part", Vec::new())
+        });
+        Ok(earlier.filter(|earlier| earlier.place < wavering.place).unwrap_or(wavering))
     }
 }
 
 enum Next {
     Ask((Question, &'static str)),
-    Done(Box<Judged>),
+    Done(Box<Comparison>),
 }

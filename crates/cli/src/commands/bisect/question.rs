@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::{Graph, Place, Reason, Report, Status, is_of_expert};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
-use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::reference::Reference;
+use crate::commands::bisect::cells::StepAlignment;
+use crate::commands::bisect::reference::BisectReference;
 use crate::driver::engine::{ANY_STEP, Question};
-use crate::driver::evidence::Evidence;
+use crate::driver::evidence::CollectedTaps;
 
 /// The most runs: halving the layers takes its logarithm, and three are for the ends.
 pub(crate) fn most_runs(layers: u32) -> usize {
@@ -24,9 +24,9 @@ const ONE_STEP: f64 = 0.001;
 const MANY_LAYERS: f64 = 22.0;
 
 /// What is known, and what can be asked.
-pub(crate) struct Known<'a> {
-    pub(crate) reference: &'a Reference,
-    pub(crate) evidence: &'a Evidence,
+pub(crate) struct SearchState<'a> {
+    pub(crate) reference: &'a BisectReference,
+    pub(crate) evidence: &'a CollectedTaps,
     pub(crate) graph: &'a Graph,
     pub(crate) report: &'a Report,
     /// Taps that were requested and not written.
@@ -36,7 +36,7 @@ pub(crate) struct Known<'a> {
     pub(crate) layers: u32,
     pub(crate) tokens: usize,
     /// The cells that steps stand for, where the engine's chunks differ from the reference's.
-    pub(crate) cells: Option<&'a Cells>,
+    pub(crate) cells: Option<&'a StepAlignment>,
     pub(crate) last_step: u32,
     /// Bytes of a full dump.
     pub(crate) full: f64,
@@ -47,9 +47,9 @@ const ALL: Rows = Rows::Named(NamedRows::All);
 const LAST: Rows = Rows::Named(NamedRows::Last);
 
 /// The first question: whether anything is wrong at the end, in any step.
-pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) -> Question {
+pub(crate) fn first(reference: &BisectReference, layers: u32, last_step: Option<u32>) -> Question {
     let there = |tap: &Tap| reference.has(Place { step: 0, tap: *tap });
-    let mut taps: Vec<Tap> = ends(layers).into_iter().filter(there).collect();
+    let mut taps: Vec<Tap> = head_and_last_layer(layers).into_iter().filter(there).collect();
     if taps.is_empty() {
         taps.push(Tap { layer: None, site: Site::Logits });
     }
@@ -59,16 +59,16 @@ pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) 
 }
 
 /// The input of the head, and what that is computed from.
-fn ends(layers: u32) -> [Tap; 2] {
+fn head_and_last_layer(layers: u32) -> [Tap; 2] {
     [Tap { layer: None, site: Site::FinalNorm }, Tap::layer(layers.saturating_sub(1), Site::H)]
 }
 
-impl Known<'_> {
+impl SearchState<'_> {
     /// The next question, and its purpose; `None` where nothing is left to ask.
     pub(crate) fn next(&mut self) -> Option<(Question, &'static str)> {
-        let (question, why) = match self.suspect() {
-            Some(suspect) => self.by_decode_step(suspect).or_else(|| self.toward(suspect)),
-            None => self.toward_parity(),
+        let (question, why) = match self.first_suspect() {
+            Some(suspect) => self.by_decode_step(suspect).or_else(|| self.narrow_down(suspect)),
+            None => self.confirm_parity(),
         }?;
         // Only the engine knows which axis of another tap is that of the tokens: such a tap is requested whole.
         let is_open = question.taps.iter().any(Tap::is_open);
@@ -82,7 +82,7 @@ impl Known<'_> {
         if self.repeated(wrong) {
             return None;
         }
-        let place = self.stand_in(wrong).unwrap_or(wrong);
+        let place = self.use_other_step(wrong).unwrap_or(wrong);
         let (taps, steps) = (vec![place.tap], (place.step, place.step));
         let rows = if place.tap.is_open() { ALL } else { self.rows(place, false) };
         Some((wrong, Question { taps, steps, rows }))
@@ -90,12 +90,12 @@ impl Known<'_> {
 
     /// Whether the first wrong tap can be requested again at low cost.
     pub(crate) fn repeats_cheaply(&self, question: &Question) -> bool {
-        let cost = |tap: &Tap| self.cost(Place { step: question.steps.0, tap: *tap }, &question.rows);
-        question.taps.iter().map(cost).sum::<f64>() <= ALL_RUNS * self.measure()
+        let cost = |tap: &Tap| self.bytes_of_rows(Place { step: question.steps.0, tap: *tap }, &question.rows);
+        question.taps.iter().map(cost).sum::<f64>() <= ALL_RUNS * self.share_base()
     }
 
     /// With an engine that writes all rows, a decode step in which the same tap is wrong too is used instead of the prefill.
-    fn stand_in(&self, place: Place) -> Option<Place> {
+    fn use_other_step(&self, place: Place) -> Option<Place> {
         if place.step > 0 || !self.evidence.rows_ignored || self.cells.is_some() {
             return None;
         }
@@ -118,7 +118,7 @@ impl Known<'_> {
         let stream = |p: &&Place| matches!(p.tap.site, Site::HAttn | Site::H | Site::FinalNorm | Site::Logits);
         let behind = self.index(place).map_or(self.graph.places().len(), |at| at + 1);
         twice(place, &rows)
-            || self.stand_in(place).is_some_and(|p| twice(p, &[]))
+            || self.use_other_step(place).is_some_and(|p| twice(p, &[]))
             || self.graph.places()[behind..]
                 .iter()
                 .filter(|p| p.step == place.step)
@@ -132,7 +132,7 @@ impl Known<'_> {
     }
 
     /// The first place that differs, else the first that is undecided.
-    fn suspect(&self) -> Option<usize> {
+    fn first_suspect(&self) -> Option<usize> {
         if let Some(first) = self.first_wrong() {
             return self.index(first);
         }
@@ -140,10 +140,10 @@ impl Known<'_> {
         self.report.taps.iter().find(unclear).and_then(|t| self.index(t.place))
     }
 
-    fn holds(&self, place: Place, row: Option<usize>) -> bool {
+    fn is_collected(&self, place: Place, row: Option<usize>) -> bool {
         match self.cells {
-            Some(cells) => cells.seen(self.evidence, place.step, place.tap, row),
-            None => self.evidence.holds(place, row),
+            Some(cells) => cells.is_collected(self.evidence, place.step, place.tap, row),
+            None => self.evidence.is_collected(place, row),
         }
     }
 
@@ -151,28 +151,28 @@ impl Known<'_> {
         (place.step == 0).then(|| self.tokens.saturating_sub(1))
     }
 
-    fn toward_parity(&self) -> Option<(Question, &'static str)> {
+    fn confirm_parity(&self) -> Option<(Question, &'static str)> {
         let steps = (0, self.last_step);
-        let can = |tap: Tap| self.can(Place { step: 0, tap });
-        let ends: Vec<Tap> = ends(self.layers).into_iter().filter(|&tap| can(tap)).collect();
+        let can = |tap: Tap| self.can_ask(Place { step: 0, tap });
+        let ends: Vec<Tap> = head_and_last_layer(self.layers).into_iter().filter(|&tap| can(tap)).collect();
         let logits = Tap { layer: None, site: Site::Logits };
         let first = Place { step: 0, tap: logits };
         // Parity is claimed for what was seen: the head reads every position by itself, so that all of its output is checked.
         let mut taps = [ends, vec![logits].into_iter().filter(|&tap| can(tap)).collect()].concat();
         taps.sort();
-        if can(logits) && !self.holds(first, self.any_row(first)) {
+        if can(logits) && !self.is_collected(first, self.any_row(first)) {
             // They are wide: only one step at first.
             let steps = if self.cells.is_some() { steps } else { (0, 0) };
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
-        if taps.iter().any(|&tap| !self.holds(Place { step: 0, tap }, None)) {
+        if taps.iter().any(|&tap| !self.is_collected(Place { step: 0, tap }, None)) {
             return Some((Question { taps, steps, rows: ALL }, "whether all positions agree"));
         }
         None
     }
 
     /// Narrows down the place that differs, and then checks all of it.
-    fn toward(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
+    fn narrow_down(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
         self.search(suspect).or_else(|| self.confirmation(suspect))
     }
 
@@ -181,9 +181,9 @@ impl Known<'_> {
         let place = self.graph.places()[suspect];
         let status: HashMap<Place, Status> = self.report.taps.iter().map(|t| (t.place, t.status)).collect();
         let judged = |i: usize| status.get(&self.graph.places()[i]).is_some_and(|s| s.agrees() || s.differs());
-        let askable = |p: &Place| p.step == place.step && self.can(*p);
+        let askable = |p: &Place| p.step == place.step && self.can_ask(*p);
         let (before, passed) = self.graph.nearest_before(suspect, judged);
-        let low = self.mark(&before, place);
+        let low = self.last_agreeing_values(&before, place);
         let within = |i: &usize| low.is_none_or(|low| *i >= low);
         let at = |i: usize| self.graph.places()[i];
         let layers_lie_between =
@@ -198,7 +198,7 @@ impl Known<'_> {
         let (mut taps, why) = if !streams.is_empty() {
             (self.probes(&streams, place, &rows), "between which layers")
         } else if !open.is_empty() {
-            (self.inside(&open, &rows), "where in between")
+            (self.taps_of_layer(&open, &rows), "where in between")
         } else if !elsewhere.is_empty() {
             // For keys and values of a position: all that they are computed from there.
             let stream = self.stream_before(place).filter(|_| place.tap.site.is_attended());
@@ -210,7 +210,7 @@ impl Known<'_> {
         };
         taps.extend(elsewhere.iter().map(|p| p.tap));
         // The same again, in the rows of the search: an engine whose results vary must not be bisected.
-        if !self.evidence.repeats() || missing(place) {
+        if !self.evidence.has_repeats() || missing(place) {
             taps.push(place.tap);
         }
         taps.sort();
@@ -231,10 +231,10 @@ impl Known<'_> {
             return Some(search);
         }
         let in_prefill = |i: usize| Place { step: 0, ..self.graph.places()[i] };
-        let reads = self.graph.nearest_before(wrong, |i| self.can(in_prefill(i))).0;
+        let reads = self.graph.nearest_before(wrong, |i| self.can_ask(in_prefill(i))).0;
         let mut places: Vec<Place> =
-            reads.into_iter().chain([wrong]).map(in_prefill).filter(|p| self.can(*p)).collect();
-        places.retain(|p| !self.holds(*p, None));
+            reads.into_iter().chain([wrong]).map(in_prefill).filter(|p| self.can_ask(*p)).collect();
+        places.retain(|p| !self.is_collected(*p, None));
         let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
         taps.sort();
         taps.dedup();
@@ -243,7 +243,7 @@ impl Known<'_> {
     }
 
     /// Whether the engine may be asked for a place.
-    fn can(&self, place: Place) -> bool {
+    fn can_ask(&self, place: Place) -> bool {
         // In which order an engine stores the rows of an expert is unknown until it has written the choice of experts too.
         self.reference.has(place) && !self.absent.contains(&place.tap) && !is_of_expert(place.tap)
     }
@@ -274,18 +274,18 @@ impl Known<'_> {
 
     /// Whether any tap was checked in the middle yet: the last position alone hides errors that only earlier ones show.
     fn seen_in_the_middle(&self, middle: usize) -> bool {
-        self.graph.places().iter().any(|&place| place.step == 0 && self.holds(place, Some(middle)))
+        self.graph.places().iter().any(|&place| place.step == 0 && self.is_collected(place, Some(middle)))
     }
 
     fn covers(&self, place: Place, rows: &Rows) -> bool {
         match (rows, place.step) {
-            (Rows::List(list), 0) => list.iter().all(|&row| self.holds(place, Some(row))),
-            _ => self.holds(place, None),
+            (Rows::List(list), 0) => list.iter().all(|&row| self.is_collected(place, Some(row))),
+            _ => self.is_collected(place, None),
         }
     }
 
     /// With an engine that writes all rows, values stand for the stream they are computed from: nothing before the last values that agree is checked.
-    fn mark(&self, before: &[usize], place: Place) -> Option<usize> {
+    fn last_agreeing_values(&self, before: &[usize], place: Place) -> Option<usize> {
         let at = |i: usize| self.graph.places()[i];
         let last = before.iter().rev().map(|&i| at(i)).find(|p| p.step == place.step && p.tap.site == Site::V)?;
         let stream = match last.tap.layer?.checked_sub(1) {
@@ -295,12 +295,12 @@ impl Known<'_> {
         self.graph.places().iter().position(|p| *p == Place { tap: stream, ..last })
     }
 
-    /// The number of bytes of which shares are taken.
-    fn measure(&self) -> f64 {
+    /// The number of bytes that counts as a whole run when shares are computed.
+    fn share_base(&self) -> f64 {
         self.full * (MANY_LAYERS / f64::from(self.layers.max(1))).max(1.0)
     }
 
-    fn cost(&self, place: Place, rows: &Rows) -> f64 {
+    fn bytes_of_rows(&self, place: Place, rows: &Rows) -> f64 {
         let bytes = (self.reference.elements(place, self.tokens) * self.evidence.dtype().size()) as f64;
         match (rows, place.step) {
             (Rows::List(list), 0) => bytes * list.len() as f64 / self.tokens.max(1) as f64,
@@ -312,15 +312,15 @@ impl Known<'_> {
     fn probes(&self, streams: &[Place], suspect: Place, rows: &Rows) -> Vec<Tap> {
         let stand_in = |stream: &Place| {
             let values = Place { tap: Tap::layer(stream.tap.layer.unwrap_or(0) + 1, Site::V), ..*stream };
-            let narrow = 2.0 * self.cost(values, rows) <= self.cost(*stream, rows);
+            let narrow = 2.0 * self.bytes_of_rows(values, rows) <= self.bytes_of_rows(*stream, rows);
             let is_before = || self.index(values) < self.index(suspect);
             let usable = self.reference.has(values) && !self.absent.contains(&values.tap) && is_before();
             (self.evidence.rows_ignored && narrow && usable && !self.covers(values, rows)).then_some(values)
         };
         let values: Vec<Place> = streams.iter().filter_map(stand_in).collect();
         let from = if values.is_empty() { streams } else { &values[..] };
-        let dearest = from.iter().map(|p| self.cost(*p, rows)).fold(1.0, f64::max);
-        let cheap = (ONE_RUN * self.measure() / dearest) as usize;
+        let dearest = from.iter().map(|p| self.bytes_of_rows(*p, rows)).fold(1.0, f64::max);
+        let cheap = (ONE_RUN * self.share_base() / dearest) as usize;
         let even = (f64::from(self.layers).sqrt().ceil() as usize).saturating_sub(1).max(1);
         let left = self.runs_left.saturating_sub(3).max(1) as f64;
         let due = ((streams.len() as f64 + 1.0).powf(1.0 / left).ceil() as usize).saturating_sub(1);
@@ -329,7 +329,7 @@ impl Known<'_> {
     }
 
     /// The taps of a layer: the narrow ones first, the wide ones only where no others are left.
-    fn inside(&self, open: &[Place], rows: &Rows) -> Vec<Tap> {
+    fn taps_of_layer(&self, open: &[Place], rows: &Rows) -> Vec<Tap> {
         let width = |p: &Place| self.reference.elements(*p, self.tokens);
         let stream = Place { tap: Tap::layer(0, Site::H), ..open[0] };
         let narrow: Vec<Place> = open.iter().copied().filter(|p| width(p) <= 2 * width(&stream)).collect();
@@ -341,9 +341,9 @@ impl Known<'_> {
         from.sort_by_key(|p| (p.tap.site != Site::HAttn, width(p)));
         let (mut taps, mut bytes) = (Vec::new(), 0.0);
         for place in from {
-            bytes += self.cost(place, rows);
+            bytes += self.bytes_of_rows(place, rows);
             let most = if place.step > 0 { ONE_STEP } else { ONE_RUN };
-            if !taps.is_empty() && bytes > most * self.measure() && self.runs_left > 2 {
+            if !taps.is_empty() && bytes > most * self.share_base() && self.runs_left > 2 {
                 break;
             }
             taps.push(place.tap);
@@ -360,12 +360,12 @@ impl Known<'_> {
         let at = |i: usize| self.graph.places()[i];
         let mut list = Vec::new();
         // Where it reads taps that the engine does not write: what those are computed from.
-        let written = |i: usize| self.can(at(i));
+        let written = |i: usize| self.can_ask(at(i));
         let reads: Vec<Place> = self.graph.nearest_before(suspect, written).0.into_iter().map(at).collect();
         list.extend(reads.iter().copied().filter(|p| p.tap.site.is_attended() && p.tap != place.tap));
         // Keys and values of other positions are narrow, and where they are wrong the rest need not be checked.
         let unseen: Vec<Tap> =
-            list.iter().filter(|p| p.step == place.step && !self.holds(**p, None)).map(|p| p.tap).collect();
+            list.iter().filter(|p| p.step == place.step && !self.is_collected(**p, None)).map(|p| p.tap).collect();
         if place.step == 0 && self.cells.is_none() && !unseen.is_empty() && self.runs_left > 2 {
             return Some((
                 Question { taps: unseen, steps: (0, 0), rows: ALL },
@@ -385,11 +385,11 @@ impl Known<'_> {
         list.push(place);
         // The steps before must agree; one more step distinguishes causes that give the same result in the first.
         let steps = if place.step > 0 { 0..=(place.step + 1).min(self.last_step) } else { 0..=0 };
-        let open = |tap: Tap| steps.clone().any(|step| !self.holds(Place { step, tap }, None));
+        let open = |tap: Tap| steps.clone().any(|step| !self.is_collected(Place { step, tap }, None));
         // A wrong tap must be seen twice: asked for together with others, that costs no extra run.
         let again = |tap: Tap| tap == place.tap && !self.repeated(place);
         // The cost of a run that only repeats is reserved.
-        let repetition = if self.repeated(place) { 0.0 } else { self.cost(place, &self.rows(place, false)) };
+        let repetition = if self.repeated(place) { 0.0 } else { self.bytes_of_rows(place, &self.rows(place, false)) };
         let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64 + repetition);
         for (at, p) in list.into_iter().enumerate() {
             if taps.contains(&p.tap) || self.absent.contains(&p.tap) || !self.reference.has(p) {
@@ -398,9 +398,9 @@ impl Known<'_> {
             if !open(p.tap) && !again(p.tap) {
                 continue;
             }
-            let cost: f64 = steps.clone().map(|step| self.cost(Place { step, tap: p.tap }, &ALL)).sum();
+            let cost: f64 = steps.clone().map(|step| self.bytes_of_rows(Place { step, tap: p.tap }, &ALL)).sum();
             let last = self.runs_left < 2 && again(p.tap);
-            if at < vital || last || bytes + cost <= ALL_RUNS * self.measure() {
+            if at < vital || last || bytes + cost <= ALL_RUNS * self.share_base() {
                 bytes += cost;
                 taps.push(p.tap);
             }

@@ -12,15 +12,15 @@ use crate::commands::dump::DumpArgs;
 use crate::session::incomplete::Incomplete;
 
 /// The reference of a bisection.
-pub(crate) enum Reference {
+pub(crate) enum BisectReference {
     /// A recorded run; and the same cut into cells, where the engine's chunks differ.
     Recorded(Box<Dump>, Option<Box<Dump>>),
     /// A model.
-    Computed(Box<Computed>),
+    Computed(Box<ComputedReference>),
 }
 
 /// A model, and what was computed by it so far.
-pub(crate) struct Computed {
+pub(crate) struct ComputedReference {
     path: PathBuf,
     pub(crate) model: Model,
     /// Where the dump of the reference is written.
@@ -32,19 +32,19 @@ pub(crate) struct Computed {
     cache: Cache,
 }
 
-impl Reference {
+impl BisectReference {
     /// A dump where there is one at `path`, else the model there.
     ///
     /// # Errors
     /// When it is neither.
-    pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<Reference> {
+    pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<BisectReference> {
         let dump = match Dump::open(path) {
             Ok(dump) => {
                 let incomplete = Incomplete::find_in(&[("the reference", &dump)], None);
-                if let Some(said) = incomplete.notes().next() {
-                    bail!("{said}; what it lacks cannot be asked of an engine: record it again");
+                if let Some(note) = incomplete.notes().next() {
+                    bail!("{note}; what it lacks cannot be asked of an engine: record it again");
                 }
-                return Ok(Reference::Recorded(Box::new(dump), None));
+                return Ok(BisectReference::Recorded(Box::new(dump), None));
             }
             Err(error) => error,
         };
@@ -54,7 +54,7 @@ impl Reference {
             Err(_) if path.is_dir() && !path.join("config.json").exists() => return Err(dump.into()),
             Err(error) => return Err(error.into()),
         };
-        Ok(Reference::Computed(Box::new(Computed {
+        Ok(BisectReference::Computed(Box::new(ComputedReference {
             path: path.to_owned(),
             model,
             folder,
@@ -67,8 +67,8 @@ impl Reference {
     }
 
     /// Sets the tokens that the model is fed, and its arithmetic.
-    pub(crate) fn feed(&mut self, tokens: Vec<u32>, decode_tokens: Vec<u32>, profile: Profile, cache: Cache) {
-        if let Reference::Computed(computed) = self {
+    pub(crate) fn set_input(&mut self, tokens: Vec<u32>, decode_tokens: Vec<u32>, profile: Profile, cache: Cache) {
+        if let BisectReference::Computed(computed) = self {
             (computed.tokens, computed.decode_tokens) = (tokens, decode_tokens);
             (computed.profile, computed.cache) = (profile, cache);
         }
@@ -78,24 +78,24 @@ impl Reference {
     ///
     /// # Errors
     /// When the model cannot be run, or the dump no longer exists.
-    pub(crate) fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
+    pub(crate) fn with_taps(&mut self, taps: &[Tap]) -> Result<Dump> {
         match self {
-            Reference::Recorded(dump, _) => Ok(Dump::open(dump.path())?),
-            Reference::Computed(computed) => computed.with(taps),
+            BisectReference::Recorded(dump, _) => Ok(Dump::open(dump.path())?),
+            BisectReference::Computed(computed) => computed.compute(taps),
         }
     }
 
     pub(crate) fn meta(&self) -> Option<&Meta> {
         match self {
-            Reference::Recorded(dump, _) => Some(dump.meta()),
-            Reference::Computed(_) => None,
+            BisectReference::Recorded(dump, _) => Some(dump.meta()),
+            BisectReference::Computed(_) => None,
         }
     }
 
     pub(crate) fn model(&self) -> Option<&Path> {
         match self {
-            Reference::Recorded(..) => None,
-            Reference::Computed(computed) => Some(&computed.path),
+            BisectReference::Recorded(..) => None,
+            BisectReference::Computed(computed) => Some(&computed.path),
         }
     }
 
@@ -103,27 +103,31 @@ impl Reference {
     pub(crate) fn graph(&self, last_step: u32) -> Graph {
         match self {
             // All that it holds can be requested.
-            Reference::Recorded(dump, cells) => {
+            BisectReference::Recorded(dump, cells) => {
                 let reference = cells.as_ref().unwrap_or(dump);
                 graph_of(reference, reference)
             }
-            Reference::Computed(computed) => Graph::new(&crate::session::model::nodes(&computed.model), 0..=last_step),
+            BisectReference::Computed(computed) => {
+                Graph::new(&crate::session::model::nodes(&computed.model), 0..=last_step)
+            }
         }
     }
 
     /// Whether it has this tap.
     pub(crate) fn has(&self, place: Place) -> bool {
         match self {
-            Reference::Recorded(dump, cells) => cells.as_ref().unwrap_or(dump).entry(place.tap, place.step).is_some(),
-            Reference::Computed(computed) => computed.model.plan.step(place.tap).is_some(),
+            BisectReference::Recorded(dump, cells) => {
+                cells.as_ref().unwrap_or(dump).entry(place.tap, place.step).is_some()
+            }
+            BisectReference::Computed(computed) => computed.model.plan.step(place.tap).is_some(),
         }
     }
 
     /// Layers, and the last step that a dump holds.
     pub(crate) fn extent(&self) -> (u32, Option<u32>) {
         match self {
-            Reference::Computed(computed) => (computed.model.plan.dims.layers, None),
-            Reference::Recorded(dump, _) => {
+            BisectReference::Computed(computed) => (computed.model.plan.dims.layers, None),
+            BisectReference::Recorded(dump, _) => {
                 let layers = dump.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |layer| layer + 1);
                 (layers, dump.entries().iter().map(|e| e.step).max())
             }
@@ -132,28 +136,28 @@ impl Reference {
 
     /// The last step that can be compared, whatever the engine's chunks: by the number of positions that a dump holds.
     pub(crate) fn farthest(&self) -> Option<u32> {
-        let Reference::Recorded(dump, _) = self else { return None };
-        let positions = Chunks::of(dump).and_then(|chunks| u32::try_from(chunks.total().saturating_sub(1)).ok());
+        let BisectReference::Recorded(dump, _) = self else { return None };
+        let positions = Chunks::find(dump).and_then(|chunks| u32::try_from(chunks.total().saturating_sub(1)).ok());
         positions.or(self.extent().1)
     }
 
     /// From here on the dump cut into cells is used.
-    pub(crate) fn lay(&mut self, cut: Dump) {
-        if let Reference::Recorded(_, cells) = self {
+    pub(crate) fn use_cells(&mut self, cut: Dump) {
+        if let BisectReference::Recorded(_, cells) = self {
             *cells = Some(Box::new(cut));
         }
     }
 
     /// From here on the dump is used as it was recorded.
     pub(crate) fn as_recorded(&mut self) {
-        if let Reference::Recorded(_, cells) = self {
+        if let BisectReference::Recorded(_, cells) = self {
             *cells = None;
         }
     }
 
     /// Token positions of the prompt, where a dump shows or declares them.
     pub(crate) fn positions(&self) -> Option<usize> {
-        let Reference::Recorded(dump, _) = self else { return None };
+        let BisectReference::Recorded(dump, _) = self else { return None };
         let rows = |site: Site| {
             move |e: &&firstdiff_trace::Entry| e.step == 0 && e.tap.site == site && e.shape.len() == site.axes().len()
         };
@@ -168,11 +172,11 @@ impl Reference {
     /// Elements of a tap, for a prompt of `tokens` tokens.
     pub(crate) fn elements(&self, place: Place, tokens: usize) -> usize {
         match self {
-            Reference::Recorded(dump, cells) => {
+            BisectReference::Recorded(dump, cells) => {
                 let entry = cells.as_ref().unwrap_or(dump).entry(place.tap, place.step);
                 entry.map_or(0, |e| e.shape.iter().product())
             }
-            Reference::Computed(computed) => {
+            BisectReference::Computed(computed) => {
                 let (new, keys) = if place.step == 0 { (tokens, tokens) } else { (1, tokens + place.step as usize) };
                 let extent = |axis: &char| match axis {
                     'T' => new,
@@ -186,8 +190,8 @@ impl Reference {
     }
 }
 
-impl Computed {
-    fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
+impl ComputedReference {
+    fn compute(&mut self, taps: &[Tap]) -> Result<Dump> {
         let had = self.taps.len();
         self.taps.extend(taps.iter().filter(|tap| self.model.plan.step(**tap).is_some()));
         if self.taps.len() > had || !self.folder.join("dump.json").exists() {

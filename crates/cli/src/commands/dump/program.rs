@@ -20,26 +20,27 @@ use crate::words::taps_in_words;
 /// Executes the program and writes the dump, completely or not at all. Returns the number of taps.
 pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
     let golden = args.model.as_path();
-    let said = || golden.display().to_string();
-    let program = Program::open(golden).with_context(said)?;
+    let path_text = || golden.display().to_string();
+    let program = Program::open(golden).with_context(path_text)?;
     let reference = Dump::open(golden)?;
     refuse_other_tokens(args, reference.meta())?;
     if args.cache != Cache::F32 {
-        bail!("--cache {}: {} is a recorded program, which has its own caches", args.cache.name(), said());
+        bail!("--cache {}: {} is a recorded program, which has its own caches", args.cache.name(), path_text());
     }
     let taps: Vec<Tap> = program.taps().iter().map(|tap| Tap::named(&tap.tap)).collect();
     if let Some(pattern) = matching_none(&args.taps, &taps) {
         bail!("--taps {pattern}: no tap of this program matches");
     }
     let path = program_weights(golden, args.weights.as_deref(), &program)?;
-    let weights = ModelFolder::open(&path).with_context(|| format!("the weights of {}: {}", said(), path.display()))?;
-    program.check_memory(&weights).with_context(said)?;
-    program.check_work(&weights).with_context(said)?;
+    let weights =
+        ModelFolder::open(&path).with_context(|| format!("the weights of {}: {}", path_text(), path.display()))?;
+    program.check_memory(&weights).with_context(path_text)?;
+    program.check_work(&weights).with_context(path_text)?;
     let profile = match args.profile {
         Some(profile) => profile,
         None => precision(&reference)?.unwrap_or(Profile::F32),
     };
-    let own = arithmetic(crate::session::given::arithmetic(profile, Cache::F32)).unwrap_or(Arithmetic::F64);
+    let own = arithmetic(crate::session::input::model_profile(profile, Cache::F32)).unwrap_or(Arithmetic::F64);
     let evaluator = Evaluator::new(&program, own, &weights);
     crate::output::write_folder(&args.output, |folder| {
         let recorder = Recorder::create(folder)?.only(&args.taps);
@@ -58,11 +59,11 @@ pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
 
 /// Another prompt would lead to other shapes and masks, and to other branches in the reference's code.
 fn refuse_other_tokens(args: &DumpArgs, meta: &Meta) -> Result<()> {
-    for (option, asked, recorded) in
+    for (option, given, recorded) in
         [("tokens", &args.tokens, &meta.tokens), ("decode-tokens", &args.decode_tokens, &meta.decode_tokens)]
     {
-        let same = recorded.as_ref().is_some_and(|ids| ids.iter().copied().eq(asked.iter().map(|&id| i64::from(id))));
-        if !asked.is_empty() && !same {
+        let same = recorded.as_ref().is_some_and(|ids| ids.iter().copied().eq(given.iter().map(|&id| i64::from(id))));
+        if !given.is_empty() && !same {
             bail!(
                 "--{option}: {} is a recorded program, which holds for the tokens that it was recorded with: its shapes, masks and branches are \
                  theirs. Leave --{option} out, or record the reference again with these",

@@ -1,6 +1,6 @@
 //! `firstdiff explain MODEL CAND`: finds the cause of wrong taps. Arguments, screen and JSON.
 
-mod asked;
+mod engine;
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::{Effort, Explanation};
 use firstdiff_explain::mistakes::{find, ids, what};
 
-use crate::commands::explain::asked::{Asked, ask};
-use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
-use crate::driver::Asking;
-use crate::driver::told::in_bytes;
+use crate::commands::explain::engine::{EngineSearch, ask};
+use crate::commands::replay::{heading, notes_section, right_of_all, run_each_sequence};
+use crate::driver::EngineOptions;
+use crate::driver::render::in_bytes;
 use crate::output::{Inputs, is_stdout};
 use crate::render::html::Page;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
-use crate::report::{self, Diagnosis, Explain, Explained, Judged, Match, OfReference, Residual, Tried};
+use crate::report::{self, CauseCertainty, Diagnosis, Explain, Explained, OfReference, ReplayInputs, Residual, Tried};
 use crate::session::arithmetic::parity;
 use crate::session::cause;
-use crate::session::given::CandidateArgs;
+use crate::session::input::CandidateArgs;
 use crate::session::replay::ReplaySession;
 use crate::words::{safe, shorten, taps_in_words};
 
@@ -45,7 +45,7 @@ must feed the same tokens each time. All that it wrote is left as a dump in the 
 #[command(mut_arg("candidate", |arg| arg.required(false).required_unless_present("run")))]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
-    of: CandidateArgs,
+    candidate: CandidateArgs,
     /// The engine's command line, for the shell: it is run for the taps that the answer needs, and CAND may be left out
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
@@ -95,45 +95,46 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         }
     }
     let inputs = Inputs::of_command_line();
-    inputs.spare_all([args.json.as_deref(), args.html.as_deref()])?;
+    inputs.refuse_inputs_as_outputs([args.json.as_deref(), args.html.as_deref()])?;
     let effort = Effort {
         only: args.only.clone(),
         faults: usize::from(args.faults),
         seconds: args.seconds,
         ..Effort::default()
     };
-    let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
+    let reference =
+        args.reference.as_ref().map(|path| explain_reference(&args.candidate, path, &effort)).transpose()?;
     let quiet = is_stdout(args.json.as_ref()) || is_stdout(args.html.as_ref());
-    let asked = args.asking().map(|asking| ask(&args.of, &asking, quiet)).transpose()?;
-    let explained = match &asked {
-        Some(asked) => explained(asked.of.clone(), &effort)?,
-        None => of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?,
+    let search = args.asking().map(|asking| ask(&args.candidate, &asking, quiet)).transpose()?;
+    let explained = match &search {
+        Some(search) => explained(search.candidate.clone(), &effort)?,
+        None => run_each_sequence(&args.candidate, |of| explained(of, &effort), |explained| &mut explained.session)?,
     };
-    asked.as_ref().map(Asked::finish).transpose()?;
+    search.as_ref().map(EngineSearch::finish).transpose()?;
     let verdict = explained.session.verdict();
     let (session, of) = (&explained.session, reference.as_ref().map(|reference| &reference.session));
-    let told = Explain {
-        asked: asked.as_ref().map(Asked::report),
-        ..Explain::of(session, &verdict, &explained.not_testable, of)
+    let report = Explain {
+        asked: search.as_ref().map(EngineSearch::report),
+        ..Explain::new(session, &verdict, &explained.not_testable, of)
     };
-    crate::render::json::to_file(args.json.as_deref(), &told, &inputs)?;
-    Page { explained: Some(&told), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
+    crate::render::json::to_file(args.json.as_deref(), &report, &inputs)?;
+    Page { explained: Some(&report), ..Page::default() }.to_file(args.html.as_deref(), &inputs)?;
     if !quiet {
-        crate::output::print(screen(session, &told, &verdict, args.verbose).as_str())?;
+        crate::output::print(screen(session, &report, &verdict, args.verbose).as_str())?;
     }
-    crate::output::exit(&verdict, explained.session.given.dump.path().display())
+    crate::output::exit(&verdict, explained.session.input.dump.path().display())
 }
 
 impl ExplainArgs {
     /// The engine to ask, if there is one.
-    fn asking(&self) -> Option<Asking> {
+    fn asking(&self) -> Option<EngineOptions> {
         let (work, fresh) = (self.work.clone(), self.fresh);
-        self.run.clone().map(|command| Asking { command, timeout: self.timeout, work, fresh })
+        self.run.clone().map(|command| EngineOptions { command, timeout: self.timeout, work, fresh })
     }
 }
 
 /// A dump that was explained.
-pub(crate) struct Judgement {
+pub(crate) struct ExplainedDump {
     pub(crate) session: ReplaySession,
     pub(crate) not_testable: Vec<String>,
 }
@@ -142,76 +143,81 @@ pub(crate) struct Judgement {
 ///
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
-pub(crate) fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement> {
-    let given = of.open()?;
-    let Explanation { mut replay, findings, not_testable } = cause::searched(&given, effort)?;
-    replay.warnings.extend(given.notes());
-    Ok(Judgement { session: ReplaySession { given, replay, findings }, not_testable })
+pub(crate) fn explained(args: CandidateArgs, effort: &Effort) -> Result<ExplainedDump> {
+    let input = args.open()?;
+    let Explanation { mut replay, findings, not_testable } = cause::run_search(&input, effort)?;
+    replay.warnings.extend(input.notes());
+    Ok(ExplainedDump { session: ReplaySession { input, replay, findings }, not_testable })
 }
 
 /// The reference, explained like a candidate.
-fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
+fn explain_reference(args: &CandidateArgs, path: &Path, effort: &Effort) -> Result<ExplainedDump> {
     let candidate = Some(path.to_owned());
-    explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..of.clone() }, effort)
+    explained(CandidateArgs { candidate, profile: None, cache: None, rows: None, ..args.clone() }, effort)
 }
 
-fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: bool) -> Screen {
+fn screen(session: &ReplaySession, report: &Explain, verdict: &Verdict, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    if told.asked.is_some() {
+    if report.asked.is_some() {
         screen.line("");
     }
-    heading(&mut screen, session, &told.judged);
+    heading(&mut screen, session, &report.judged);
     screen.line("");
     match verdict {
         Verdict::Parity => {
-            let text = right_of_all(session, &told.judged.counts);
-            let (how, assumed) = (paint(GOOD, &parity(session.given.loosened)), session.assumed_cache());
+            let text = right_of_all(session, &report.judged.counts);
+            let (how, assumed) = (paint(GOOD, &parity(session.input.coarser_profile)), session.assumed_cache());
             screen.line(&format!("{how} {text}; there is nothing to explain{assumed}"));
         }
         Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
         Verdict::Diverged => {
-            let right = taps_in_words(told.judged.counts.agree());
-            let said = summary(&told.findings);
-            screen.line(&format!("{} {said}; {right} right{}", paint(BAD, "diverged:"), session.assumed_cache()));
-            told.findings.iter().for_each(|found| finding(&mut screen, &told.judged, found, verbose));
+            let right = taps_in_words(report.judged.counts.agree());
+            let summary_text = summary(&report.findings);
+            screen.line(&format!(
+                "{} {summary_text}; {right} right{}",
+                paint(BAD, "diverged:"),
+                session.assumed_cache()
+            ));
+            report.findings.iter().for_each(|found| finding(&mut screen, &report.judged, found, verbose));
         }
     }
-    rest(&mut screen, &told.judged);
-    if let Some(asked) = &told.asked {
-        let count = if asked.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", asked.runs.len()) };
-        screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(asked.bytes))));
-        asked.notes.iter().for_each(|note| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(note))));
-        if !asked.not_written.is_empty() {
-            let names = safe(&shorten(&asked.not_written, 6));
+    notes_section(&mut screen, &report.judged);
+    if let Some(queries) = &report.asked {
+        let count = if queries.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", queries.runs.len()) };
+        screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(queries.bytes))));
+        queries.notes.iter().for_each(|note| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(note))));
+        if !queries.not_written.is_empty() {
+            let names = safe(&shorten(&queries.not_written, 6));
             screen.line(&format!("{} asked for, and not written: {names}", paint(WARN, "note:")));
         }
     }
-    if !told.not_testable.is_empty() {
-        let list = told.not_testable.join(", ");
+    if !report.not_testable.is_empty() {
+        let list = report.not_testable.join(", ");
         screen.line(&format!("{} {list}", paint(WARN, "not testable with this dump:")));
     }
-    if let Some(reference) = &told.reference {
-        beside(&mut screen, &told.judged, reference);
+    if let Some(reference) = &report.reference {
+        reference_section(&mut screen, &report.judged, reference);
     }
     screen
 }
 
 /// `2 causes proved, 1 fault unexplained`.
 fn summary(findings: &[Explained]) -> String {
-    let count = |kind: Kind| findings.iter().filter(|f| Kind::of(&f.diagnosis) == kind).count();
+    let count =
+        |kind: FindingStatus| findings.iter().filter(|f| FindingStatus::from_diagnosis(&f.diagnosis) == kind).count();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
-    let (arithmetic, taken_back) = (count(Kind::OtherArithmetic), count(Kind::TakenBack));
-    let mut parts = vec![match (arithmetic, count(Kind::Proved)) {
+    let (arithmetic, taken_back) = (count(FindingStatus::OtherArithmetic), count(FindingStatus::TakenBack));
+    let mut parts = vec![match (arithmetic, count(FindingStatus::Proved)) {
         (0, 0) if taken_back == findings.len() => "no mistake in what was judged".to_owned(),
         (0, n) => counted(n, "cause", "proved"),
         (_, 0) => "another arithmetic, no mistake proved".to_owned(),
         (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
     }];
     for (kind, what, how) in [
-        (Kind::Measured, "law", "measured"),
-        (Kind::Open, "fault", "unexplained"),
-        (Kind::Misrecorded, "tap", "recorded wrongly"),
-        (Kind::TakenBack, "tap", "off by what is taken back"),
+        (FindingStatus::Measured, "law", "measured"),
+        (FindingStatus::Open, "fault", "unexplained"),
+        (FindingStatus::Misrecorded, "tap", "recorded wrongly"),
+        (FindingStatus::TakenBack, "tap", "off by what is taken back"),
     ] {
         parts.extend(Some(count(kind)).filter(|n| *n > 0).map(|n| counted(n, what, how)));
     }
@@ -220,7 +226,7 @@ fn summary(findings: &[Explained]) -> String {
 
 /// What is known of a finding.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FindingStatus {
     OtherArithmetic,
     Proved,
     Measured,
@@ -229,29 +235,31 @@ enum Kind {
     Open,
 }
 
-impl Kind {
-    fn of(found: &Diagnosis) -> Kind {
+impl FindingStatus {
+    fn from_diagnosis(diagnosis: &Diagnosis) -> FindingStatus {
         let rounds_otherwise = |id| find(id).is_some_and(|mistake| mistake.is_another_arithmetic);
-        match found.matched {
-            _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => Kind::OtherArithmetic,
-            Match::Reproduced => Kind::Proved,
-            Match::Measured => Kind::Measured,
-            _ if !found.taken_back.is_empty() => Kind::TakenBack,
-            _ if !found.misrecorded.is_empty() => Kind::Misrecorded,
-            _ => Kind::Open,
+        match diagnosis.matched {
+            _ if diagnosis.arithmetic.is_some() || diagnosis.cause.is_some_and(rounds_otherwise) => {
+                FindingStatus::OtherArithmetic
+            }
+            CauseCertainty::Reproduced => FindingStatus::Proved,
+            CauseCertainty::Measured => FindingStatus::Measured,
+            _ if !diagnosis.taken_back.is_empty() => FindingStatus::TakenBack,
+            _ if !diagnosis.misrecorded.is_empty() => FindingStatus::Misrecorded,
+            _ => FindingStatus::Open,
         }
     }
 }
 
 /// The cause, its proof, and what to change.
-fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
-    let (place, cause) = (paint(BOLD, &found.place), &found.diagnosis);
+fn finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, verbose: bool) {
+    let (place, cause) = (paint(BOLD, &explained.place), &explained.diagnosis);
     match (&cause.summary, &cause.arithmetic) {
         (_, Some(other)) => {
             let [what, which] = &other.words;
             screen.line(&format!("  {place}: {what}"));
             screen.line(&format!("    {which}"));
-            next(screen, found);
+            next(screen, explained);
         }
         (Some(summary), None) => {
             screen.line(&format!("  {place}: {summary}"));
@@ -260,15 +268,15 @@ fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: boo
                 screen.line(&format!("    measured: {}", safe(&law.words)));
             }
             screen.line(&format!("    {} {}", paint(DIM, "fix:"), cause.fix.as_deref().unwrap_or_default()));
-            if verbose && !found.tried.is_empty() {
-                screen.line(&format!("    tried, and what each leaves: {}", tried(found, true).join(", ")));
+            if verbose && !explained.tried.is_empty() {
+                screen.line(&format!("    tried, and what each leaves: {}", tried_causes(explained, true).join(", ")));
             }
         }
         _ if !cause.misrecorded.is_empty() => {
-            screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(found.base_nmse)));
+            screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(explained.base_nmse)));
         }
         _ if !cause.taken_back.is_empty() => {
-            screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(found.base_nmse)));
+            screen.line(&format!("  {place}: no mistake, taken back later (NMSE {})", number(explained.base_nmse)));
         }
         _ if let Some(law) = &cause.measured => {
             screen.line(&format!("  {place}: {}", safe(&law.words)));
@@ -277,71 +285,72 @@ fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: boo
             if !law.equivalent.is_empty() {
                 screen.line(&format!("    the same here: {}", safe(&shorten(&law.equivalent, 3))));
             }
-            next(screen, found);
+            next(screen, explained);
         }
-        _ => open_finding(screen, judged, found, verbose),
+        _ => open_finding(screen, inputs, explained, verbose),
     }
-    if let Some(note) = &found.note {
+    if let Some(note) = &explained.note {
         screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
     }
 }
 
-fn next(screen: &mut Screen, found: &Explained) {
-    if let Some(text) = &found.next {
+fn next(screen: &mut Screen, explained: &Explained) {
+    if let Some(text) = &explained.next {
         screen.line(&format!("    {} {text}", paint(DIM, "next:")));
     }
 }
 
 /// A fault without a cause: the nearest mistake, and what is ruled out.
-fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: bool) {
-    let what = match found.span.len() {
-        0 => found.op.clone(),
+fn open_finding(screen: &mut Screen, inputs: &ReplayInputs, explained: &Explained, verbose: bool) {
+    let what = match explained.span.len() {
+        0 => explained.op.clone(),
         n => format!("wrong in what makes one of {} taps up to here", n + 1),
     };
-    let (place, nmse) = (paint(BOLD, &found.place), number(found.base_nmse));
-    let is_given = found.diagnosis.matched == Match::Closest && found.note.is_some();
+    let (place, nmse) = (paint(BOLD, &explained.place), number(explained.base_nmse));
+    let is_given = explained.diagnosis.matched == CauseCertainty::Closest && explained.note.is_some();
     let how = match is_given {
         true => "no cause is proved".to_owned(),
-        false if found.tried.is_empty() => "no cause is known".to_owned(),
-        false => format!("none of the mistakes tried here ({}) reproduces it", found.tried.len()),
+        false if explained.tried.is_empty() => "no cause is known".to_owned(),
+        false => format!("none of the mistakes tried here ({}) reproduces it", explained.tried.len()),
     };
     screen.line(&format!("  {place}: {what}, {how} (NMSE {nmse})"));
-    if let Some(reason) = &found.reason {
+    if let Some(reason) = &explained.reason {
         screen.line(&format!("    {}", safe(reason)));
     }
-    if let Some(words) = &found.positions_in_words {
+    if let Some(words) = &explained.positions_in_words {
         screen.line(&format!("    {words}"));
     }
-    if found.diagnosis.matched == Match::Closest {
-        let near: Vec<String> = found.diagnosis.also.iter().map(|near| near.words.clone()).collect();
+    if explained.diagnosis.matched == CauseCertainty::Closest {
+        let near: Vec<String> = explained.diagnosis.also.iter().map(|near| near.words.clone()).collect();
         // It gives these numbers, but is not stated as the cause for another reason.
         let how = if is_given { "nearest, but not stated" } else { "nearest, but not it" };
-        screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&found.diagnosis)));
+        screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(&explained.diagnosis)));
     }
-    let words = tried(found, verbose);
+    let words = tried_causes(explained, verbose);
     if !words.is_empty() {
         let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
         // Between several operations, another fault may hide it.
-        let how = if found.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
+        let how = if explained.span.is_empty() { "ruled out" } else { "none of these alone reproduces it" };
         // A variant that was not tried, or another place, may be the cause.
-        let places = if found.span.is_empty() { "forms" } else { "forms and places" };
+        let places = if explained.span.is_empty() { "forms" } else { "forms and places" };
         screen.line(&format!("    {how}, in the {places} tried here: {text}"));
     }
-    if found.untried > 0 {
-        let text = format!("{} mistakes and sets of them were not tried for want of time (--seconds)", found.untried);
+    if explained.untried > 0 {
+        let text =
+            format!("{} mistakes and sets of them were not tried for want of time (--seconds)", explained.untried);
         screen.line(&format!("    {} {text}", paint(WARN, "not tried:")));
     }
-    if found.span.is_empty()
+    if explained.span.is_empty()
         && let Some(fit) =
-            judged.taps.iter().find(|t| Some(&t.entry.tap) == found.tap.as_ref()).and_then(|t| t.fit.as_ref())
+            inputs.taps.iter().find(|t| Some(&t.entry.tap) == explained.tap.as_ref()).and_then(|t| t.fit.as_ref())
     {
         screen.line(&format!("    as a sum: {} (leaves NMSE {})", fit.words, number(fit.residual_nmse)));
     }
-    next(screen, found);
+    next(screen, explained);
 }
 
 /// The result for a reference.
-fn beside(screen: &mut Screen, judged: &Judged, reference: &OfReference) {
+fn reference_section(screen: &mut Screen, inputs: &ReplayInputs, reference: &OfReference) {
     let path = safe(&reference.candidate.path);
     let text = match reference.conclusion.verdict {
         report::Verdict::Parity => format!("{path} is right by itself"),
@@ -352,7 +361,7 @@ fn beside(screen: &mut Screen, judged: &Judged, reference: &OfReference) {
     };
     screen.line("");
     screen.line(&format!("reference  {text}"));
-    reference.findings.iter().for_each(|found| finding(screen, judged, found, false));
+    reference.findings.iter().for_each(|found| finding(screen, inputs, found, false));
 }
 
 /// The error that the nearest mistake leaves: where it leaves least, and where most.
@@ -370,11 +379,11 @@ fn what_is_left(cause: &Diagnosis) -> String {
 }
 
 /// The ids that were tried, the nearest first, with what each leaves if `verbose`.
-fn tried(found: &Explained, verbose: bool) -> Vec<String> {
-    let mut tried: Vec<&Tried> = found.tried.iter().collect();
-    if found.diagnosis.cause.is_none() {
+fn tried_causes(explained: &Explained, verbose: bool) -> Vec<String> {
+    let mut tried: Vec<&Tried> = explained.tried.iter().collect();
+    if explained.diagnosis.cause.is_none() {
         // Without the nearest ones, which are printed anyway.
-        tried.retain(|other| found.diagnosis.also.iter().all(|near| near.cause != other.cause));
+        tried.retain(|other| explained.diagnosis.also.iter().all(|near| near.cause != other.cause));
     }
     tried.sort_by(|a, b| a.residual_nmse.total_cmp(&b.residual_nmse));
     let word =

@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use firstdiff_compare::{Apart, Bars, InReferenceOrder, Maps, Report, Spread, TapDetail, TapReport, number};
+use firstdiff_compare::{
+    DifferenceHistogram, GroupErrors, InReferenceOrder, ProbabilityMaps, Report, TapDetail, TapReport, ValuePair,
+    number,
+};
 use serde::Serialize;
 
-use crate::render::html::grid::Place;
+use crate::render::html::grid::MapEntry;
 use crate::report::TapEntry;
 
 /// The most taps with details about where the error is: that keeps a page small.
@@ -14,9 +17,9 @@ const MOST: usize = 2000;
 
 /// The taps that a page shows, by their indices in the report, in the order of first use.
 #[derive(Default)]
-pub(crate) struct Shown(Vec<usize>);
+pub(crate) struct PageTaps(Vec<usize>);
 
-impl Shown {
+impl PageTaps {
     /// The number of a tap among those shown.
     pub(crate) fn number(&mut self, at: usize) -> usize {
         self.0.push(at);
@@ -26,14 +29,14 @@ impl Shown {
 
 /// The details of a page's taps.
 pub(crate) struct Details {
-    taps: Vec<Told>,
+    taps: Vec<TapDetails>,
     /// How many compared taps have no details about where the error is.
     pub(crate) left_out: usize,
 }
 
 /// One tap.
 #[derive(Serialize)]
-struct Told {
+struct TapDetails {
     tap: String,
     when: String,
     status: &'static str,
@@ -43,12 +46,12 @@ struct Told {
     /// For the line of the tolerance in the picture.
     allowed: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Drawn>,
+    detail: Option<TapPicture>,
 }
 
 /// The picture of one tap.
 #[derive(Serialize)]
-struct Drawn {
+struct TapPicture {
     positions: Levels,
     tokens: Vec<[usize; 2]>,
     /// The meaning of the last axis.
@@ -60,7 +63,7 @@ struct Drawn {
     not_finite: usize,
     from: i32,
     counts: Vec<usize>,
-    maps: Option<Drawing>,
+    maps: Option<MapPicture>,
 }
 
 /// NMSE in tenths of decades: null for 0, 9999 for values that are not finite.
@@ -77,7 +80,7 @@ struct Levels {
 
 /// Probabilities of both sides, in percent.
 #[derive(Serialize)]
-struct Drawing {
+struct MapPicture {
     head: usize,
     size: [usize; 2],
     each: [usize; 2],
@@ -89,17 +92,17 @@ struct Drawing {
 
 impl Details {
     /// The details of taps of which only the measures are known.
-    pub(crate) fn without_tensors(listed: &[Place<'_>], shown: &Shown) -> Details {
-        let told = shown.0.iter().map(|&at| Told::of(&listed[at], None));
-        Details { taps: told.collect(), left_out: 0 }
+    pub(crate) fn without_tensors(listed: &[MapEntry<'_>], shown: &PageTaps) -> Details {
+        let details = shown.0.iter().map(|&at| TapDetails::new(&listed[at], None));
+        Details { taps: details.collect(), left_out: 0 }
     }
 
     /// The details of taps that are read again: those that differ before those that agree.
     pub(crate) fn read(
         order: &InReferenceOrder<'_>,
         report: &Report,
-        listed: &[Place<'_>],
-        shown: &Shown,
+        listed: &[MapEntry<'_>],
+        shown: &PageTaps,
     ) -> Result<Details> {
         let compared = |at: &&usize| report.taps[**at].metrics.is_some();
         let mut wanted: Vec<usize> = shown.0.iter().filter(compared).copied().collect();
@@ -108,11 +111,11 @@ impl Details {
         wanted.truncate(MOST);
         let taps: Vec<&TapReport> = wanted.iter().map(|&at| &report.taps[at]).collect();
         let read = order.details(&taps)?;
-        let drawn = taps.iter().zip(read).map(|(tap, detail)| detail.map(|detail| Drawn::of(tap, detail)));
-        let mut details: HashMap<usize, Drawn> =
+        let drawn = taps.iter().zip(read).map(|(tap, detail)| detail.map(|detail| TapPicture::new(tap, detail)));
+        let mut details: HashMap<usize, TapPicture> =
             wanted.iter().zip(drawn).filter_map(|(at, drawn)| Some((*at, drawn?))).collect();
-        let told = shown.0.iter().map(|&at| Told::of(&listed[at], details.remove(&at)));
-        Ok(Details { taps: told.collect(), left_out })
+        let entries = shown.0.iter().map(|&at| TapDetails::new(&listed[at], details.remove(&at)));
+        Ok(Details { taps: entries.collect(), left_out })
     }
 
     /// All details as JSON that can be embedded in a page.
@@ -121,8 +124,8 @@ impl Details {
     }
 }
 
-impl Told {
-    fn of(place: &Place<'_>, detail: Option<Drawn>) -> Told {
+impl TapDetails {
+    fn new(place: &MapEntry<'_>, detail: Option<TapPicture>) -> TapDetails {
         let TapEntry { tap, op, status, reason, measures, .. } = place.entry;
         let finite = |value: Option<f64>| value.filter(|v| v.is_finite());
         let measured = [
@@ -137,7 +140,7 @@ impl Told {
             [("operation", Some(op.clone())), ("status", Some(status.name().into())), ("reason", reason.clone())];
         let words = words.into_iter().filter_map(|(name, text)| Some((name, text?)));
         let numbers = measured.into_iter().filter_map(|(name, value)| Some((name, number(finite(value)?))));
-        Told {
+        TapDetails {
             tap: tap.clone(),
             when: place.when.clone(),
             status: status.name(),
@@ -149,26 +152,26 @@ impl Told {
     }
 }
 
-impl Drawn {
-    fn of(tap: &TapReport, detail: TapDetail) -> Drawn {
+impl TapPicture {
+    fn new(tap: &TapReport, detail: TapDetail) -> TapPicture {
         let TapDetail { positions, tokens, heads, channels, worst, spread, maps } = detail;
-        let Spread { equal, not_finite, from, counts } = spread;
+        let DifferenceHistogram { equal, not_finite, from, counts } = spread;
         let last = if tap.place.tap.site.axes().last() == Some(&'S') { "key" } else { "channel" };
-        let side_by_side = |Apart { index, reference, candidate }: Apart| {
+        let side_by_side = |ValuePair { index, reference, candidate }: ValuePair| {
             (tap.index_in_words(&index), digits(reference), digits(candidate))
         };
-        Drawn {
-            positions: Levels::of(positions),
+        TapPicture {
+            positions: Levels::new(positions),
             tokens,
             last,
-            heads: Levels::of(heads),
-            channels: Levels::of(channels),
+            heads: Levels::new(heads),
+            channels: Levels::new(channels),
             worst: worst.into_iter().map(side_by_side).collect(),
             equal,
             not_finite,
             from,
             counts,
-            maps: maps.map(Drawing::of),
+            maps: maps.map(MapPicture::new),
         }
     }
 }
@@ -177,7 +180,7 @@ impl Drawn {
 const NOT_FINITE: i32 = 9999;
 
 impl Levels {
-    fn of(bars: Bars) -> Levels {
+    fn new(bars: GroupErrors) -> Levels {
         let tenths = |nmse: f64| match nmse {
             0.0 => None,
             _ if nmse.is_finite() => Some((10.0 * nmse.log10()).round() as i32),
@@ -189,12 +192,12 @@ impl Levels {
     }
 }
 
-impl Drawing {
-    fn of(maps: Maps) -> Drawing {
+impl MapPicture {
+    fn new(maps: ProbabilityMaps) -> MapPicture {
         let percent = |p: f64| p.is_finite().then(|| (100.0 * p).round() as i32);
         let percents = |values: Vec<f64>| values.into_iter().map(percent).collect();
-        let Maps { head, size, each, tokens, reference, candidate } = maps;
-        Drawing { head, size, each, tokens, reference: percents(reference), candidate: percents(candidate) }
+        let ProbabilityMaps { head, size, each, tokens, reference, candidate } = maps;
+        MapPicture { head, size, each, tokens, reference: percents(reference), candidate: percents(candidate) }
     }
 }
 

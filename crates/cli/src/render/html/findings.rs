@@ -4,7 +4,7 @@ use firstdiff_compare::number;
 
 use crate::render::html::Page;
 use crate::render::html::pictures::Picture;
-use crate::report::{Diagnosis, Explained, Match, WrongOperation};
+use crate::report::{CauseCertainty, Diagnosis, Explained, WrongOperation};
 use crate::words::shorten;
 
 /// One fault.
@@ -23,68 +23,73 @@ const MOST: usize = 12;
 
 /// The faults on a page: those that were explained, else those of the replayed operations, else that of the comparison.
 pub(crate) fn cards(page: &Page<'_>) -> Vec<Card> {
-    if let Some(told) = page.explained {
-        return told.findings.iter().map(Card::of_explained).collect();
+    if let Some(report) = page.explained {
+        return report.findings.iter().map(Card::from_explained).collect();
     }
-    if let Some(told) = page.replayed {
-        return told.findings.iter().map(Card::of_operation).collect();
+    if let Some(report) = page.replayed {
+        return report.findings.iter().map(Card::from_operation).collect();
     }
-    let first = page.compared.and_then(|(_, told)| told.first_divergence.as_ref());
+    let first = page.compared.and_then(|(_, report)| report.first_divergence.as_ref());
     let cause = first.and_then(|first| Some((first, first.why.as_ref()?)));
-    cause.map(|(first, why)| Card::of(first.place.clone(), first.op.clone(), why)).into_iter().collect()
+    cause.map(|(first, why)| Card::new(first.place.clone(), first.op.clone(), why)).into_iter().collect()
 }
 
 impl Card {
     /// Whether one of its lines has this text.
-    pub(crate) fn says(&self, text: &str) -> bool {
+    pub(crate) fn has_line(&self, text: &str) -> bool {
         self.lines.iter().any(|(_, line)| line == text)
     }
 
-    fn of(place: String, op: String, known: &Diagnosis) -> Card {
+    fn new(place: String, op: String, known: &Diagnosis) -> Card {
         let mut lines: Vec<(&'static str, String)> = Vec::new();
         let law = known.measured.as_ref();
         let (sure, title) = match (known.matched, law) {
             _ if let Some(other) = &known.arithmetic => ("another arithmetic", other.words.join("; ")),
             _ if !known.misrecorded.is_empty() => ("recorded wrongly", "the operation is right".to_owned()),
             _ if !known.taken_back.is_empty() => ("no mistake", "what is off here is taken back".to_owned()),
-            (Match::Reproduced | Match::Seen, _) => ("cause proved", known.summary.clone().unwrap_or_default()),
-            (Match::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
-            (Match::Measured, Some(law)) => ("law measured", law.words.clone()),
-            (Match::Closest, _) => ("unknown", format!("{op}: no cause is proved")),
+            (CauseCertainty::Reproduced | CauseCertainty::Seen, _) => {
+                ("cause proved", known.summary.clone().unwrap_or_default())
+            }
+            (CauseCertainty::Measured, Some(law)) if law.status == "table" => ("numbers, no law", law.words.clone()),
+            (CauseCertainty::Measured, Some(law)) => ("law measured", law.words.clone()),
+            (CauseCertainty::Closest, _) => ("unknown", format!("{op}: no cause is proved")),
             _ => ("unknown", format!("{op}: no mistake that was tried reproduces it")),
         };
         let mut line = |name: &'static str, text: Option<String>| lines.extend(text.map(|text| (name, text)));
         line("proof", known.proof.clone().or_else(|| law.map(|law| law.proof())));
-        line("measured", law.filter(|_| known.matched == Match::Reproduced).map(|law| law.words.clone()));
+        line("measured", law.filter(|_| known.matched == CauseCertainty::Reproduced).map(|law| law.words.clone()));
         let same = law.map(|law| shorten(&law.equivalent, 3)).filter(|same| !same.is_empty());
         line("the same here", same);
         line("fix", known.fix.clone());
-        Card { place, sure, title, lines, picture: law.and_then(|law| Picture::of(law.data.as_ref()?)) }
+        Card { place, sure, title, lines, picture: law.and_then(|law| Picture::from_data(law.data.as_ref()?)) }
     }
 
-    fn of_explained(found: &Explained) -> Card {
-        let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
+    fn from_explained(explained: &Explained) -> Card {
+        let mut card = Card::new(explained.place.clone(), explained.op.clone(), &explained.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
-        let is_open = matches!(found.diagnosis.matched, Match::Unknown | Match::Closest);
-        line("how far", Some(format!("NMSE {}", number(found.base_nmse))).filter(|_| found.diagnosis.proof.is_none()));
-        line("why", found.reason.clone().filter(|_| is_open));
-        line("where", found.positions_in_words.clone());
-        line("not recorded", Some(shorten(&found.span, MOST)).filter(|names| !names.is_empty()));
-        line("note", found.note.clone());
-        line("next", found.next.clone());
+        let is_open = matches!(explained.diagnosis.matched, CauseCertainty::Unknown | CauseCertainty::Closest);
+        line(
+            "how far",
+            Some(format!("NMSE {}", number(explained.base_nmse))).filter(|_| explained.diagnosis.proof.is_none()),
+        );
+        line("why", explained.reason.clone().filter(|_| is_open));
+        line("where", explained.positions_in_words.clone());
+        line("not recorded", Some(shorten(&explained.span, MOST)).filter(|names| !names.is_empty()));
+        line("note", explained.note.clone());
+        line("next", explained.next.clone());
         card
     }
 
-    fn of_operation(found: &WrongOperation) -> Card {
-        let mut card = Card::of(found.place.clone(), found.op.clone(), &found.diagnosis);
+    fn from_operation(operation: &WrongOperation) -> Card {
+        let mut card = Card::new(operation.place.clone(), operation.op.clone(), &operation.diagnosis);
         let mut line = |name: &'static str, text: Option<String>| card.lines.extend(text.map(|text| (name, text)));
-        line("how far", found.worst_nmse.map(|nmse| format!("NMSE {}", number(nmse))));
-        line("why", found.note.clone());
-        for other in &found.together {
+        line("how far", operation.worst_nmse.map(|nmse| format!("NMSE {}", number(nmse))));
+        line("why", operation.note.clone());
+        for other in &operation.together {
             line("and", other.summary.clone());
         }
-        line("not recorded", Some(shorten(&found.span, MOST)).filter(|names| !names.is_empty()));
-        found.notes.iter().for_each(|note| line("note", Some(note.clone())));
+        line("not recorded", Some(shorten(&operation.span, MOST)).filter(|names| !names.is_empty()));
+        operation.notes.iter().for_each(|note| line("note", Some(note.clone())));
         card
     }
 }

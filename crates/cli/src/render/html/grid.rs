@@ -3,7 +3,7 @@
 use firstdiff_compare::{ChunkAlignment, Status, number};
 use firstdiff_trace::Tap;
 
-use crate::render::html::details::Shown;
+use crate::render::html::details::PageTaps;
 use crate::report::TapEntry;
 use crate::words::{step_in_words, taps_in_words};
 
@@ -17,7 +17,7 @@ pub(crate) enum Phase {
 }
 
 /// A tap and where in the run it is.
-pub(crate) struct Place<'a> {
+pub(crate) struct MapEntry<'a> {
     pub(crate) entry: &'a TapEntry,
     /// What its name says.
     pub(crate) tap: Tap,
@@ -26,14 +26,14 @@ pub(crate) struct Place<'a> {
     pub(crate) when: String,
 }
 
-impl<'a> Place<'a> {
+impl<'a> MapEntry<'a> {
     /// A tap of a run, or of two that were aligned by token position.
-    pub(crate) fn of(entry: &'a TapEntry, alignment: Option<&ChunkAlignment>) -> Place<'a> {
+    pub(crate) fn new(entry: &'a TapEntry, alignment: Option<&ChunkAlignment>) -> MapEntry<'a> {
         let step = entry.step;
         let in_prefill = alignment.map_or(step == 0, |alignment| alignment.is_prefill(step).unwrap_or(true));
         let phase = if in_prefill { Phase::Prefill } else { Phase::Decode };
         let when = step_in_words(alignment, step).unwrap_or_default();
-        Place { entry, tap: Tap::named(&entry.tap), phase, when }
+        MapEntry { entry, tap: Tap::named(&entry.tap), phase, when }
     }
 }
 
@@ -62,24 +62,25 @@ pub(crate) struct Cell {
 }
 
 /// A column's taps in one row, while the map is filled.
-struct Slot<'a> {
+struct CellTaps<'a> {
     /// The worst, and its number in the report.
-    worst: &'a Place<'a>,
+    worst: &'a MapEntry<'a>,
     at: usize,
     count: usize,
 }
 
 /// The maps of all taps; what would be a map of only unchecked taps becomes a line. What a cell shows is recorded in `shown`.
 pub(crate) fn grids(
-    listed: &[Place<'_>],
+    listed: &[MapEntry<'_>],
     first: Option<&(String, u32)>,
-    shown: &mut Shown,
+    shown: &mut PageTaps,
 ) -> (Vec<Grid>, Vec<String>) {
     let is_first = |entry: &TapEntry| first.is_some_and(|(tap, step)| *tap == entry.tap && *step == entry.step);
     let (mut grids, mut without) = (Vec::new(), Vec::new());
     let decodes = listed.iter().any(|place| place.phase == Phase::Decode);
     for phase in [Phase::Prefill, Phase::Decode] {
-        let of_phase: Vec<(usize, &Place<'_>)> = listed.iter().enumerate().filter(|(_, p)| p.phase == phase).collect();
+        let of_phase: Vec<(usize, &MapEntry<'_>)> =
+            listed.iter().enumerate().filter(|(_, p)| p.phase == phase).collect();
         let mut stacks: Vec<Option<&'static str>> = Vec::new();
         let stack = |tap: &Tap| tap.layer.map(|_| tap.stack());
         for (_, place) in &of_phase {
@@ -91,14 +92,14 @@ pub(crate) fn grids(
         stacks.sort_by_key(Option::is_none);
         for of in stacks {
             let taps = || of_phase.iter().filter(|(_, place)| stack(&place.tap) == of);
-            let is_unchecked = |place: &Place<'_>| place.entry.status == Status::Unchecked;
+            let is_unchecked = |place: &MapEntry<'_>| place.entry.status == Status::Unchecked;
             if phase == Phase::Decode && taps().all(|(_, place)| is_unchecked(place)) {
                 let count = taps_in_words(taps().count());
                 without.push(format!("{}: nothing was compared ({count} unchecked).", title(of, phase, decodes)));
                 continue;
             }
             let mut columns: Vec<String> = Vec::new();
-            let mut rows: Vec<(Option<u32>, Vec<Option<Slot<'_>>>)> = Vec::new();
+            let mut rows: Vec<(Option<u32>, Vec<Option<CellTaps<'_>>>)> = Vec::new();
             for (at, place) in taps() {
                 let tap = &place.tap;
                 let name = column(tap);
@@ -112,7 +113,7 @@ pub(crate) fn grids(
                 });
                 let cells = &mut rows[row].1;
                 cells.resize_with(cells.len().max(column + 1), || None);
-                let worse = |slot: &Slot<'_>| {
+                let worse = |slot: &CellTaps<'_>| {
                     is_first(place.entry) || !is_first(slot.worst.entry) && rank(place.entry) > rank(slot.worst.entry)
                 };
                 match &mut cells[column] {
@@ -122,14 +123,15 @@ pub(crate) fn grids(
                             (slot.worst, slot.at) = (place, *at);
                         }
                     }
-                    empty => *empty = Some(Slot { worst: place, at: *at, count: 1 }),
+                    empty => *empty = Some(CellTaps { worst: place, at: *at, count: 1 }),
                 }
             }
             rows.sort_by_key(|(layer, _)| *layer);
-            let mut row = |(layer, mut slots): (Option<u32>, Vec<Option<Slot<'_>>>)| {
+            let mut row = |(layer, mut slots): (Option<u32>, Vec<Option<CellTaps<'_>>>)| {
                 slots.resize_with(columns.len(), || None);
-                let mut cell =
-                    |slot: Slot<'_>| cell(slot.worst, slot.count, shown.number(slot.at), is_first(slot.worst.entry));
+                let mut cell = |slot: CellTaps<'_>| {
+                    cell(slot.worst, slot.count, shown.number(slot.at), is_first(slot.worst.entry))
+                };
                 Row {
                     name: layer.map_or_else(|| "model".to_owned(), |layer| layer.to_string()),
                     cells: slots.into_iter().map(|slot| slot.map(&mut cell)).collect(),
@@ -182,7 +184,7 @@ pub(crate) fn decades(entry: &TapEntry) -> Option<f64> {
     decades.is_finite().then_some(decades)
 }
 
-fn cell(place: &Place<'_>, count: usize, at: usize, is_first: bool) -> Cell {
+fn cell(place: &MapEntry<'_>, count: usize, at: usize, is_first: bool) -> Cell {
     let entry = place.entry;
     let above = decades(entry);
     let (class, text) = match (entry.status, above) {

@@ -4,15 +4,15 @@
 use firstdiff_compare::number;
 use firstdiff_trace::{Site, Tap};
 
-use crate::render::html::grid::{Phase, Place};
+use crate::render::html::grid::{MapEntry, Phase};
 use crate::render::html::plot::{Plot, Series};
 
 /// An NMSE below this, or 0, is drawn at the lower edge.
 const LEAST: f64 = 1e-18;
 
 /// The charts.
-pub(crate) fn plots(listed: &[Place<'_>]) -> Vec<Plot> {
-    let of_stream = |place: &Place<'_>| along(&place.tap).map(|x| (place.tap.stack(), x));
+pub(crate) fn plots(listed: &[MapEntry<'_>]) -> Vec<Plot> {
+    let of_stream = |place: &MapEntry<'_>| position_in_stream(&place.tap).map(|x| (place.tap.stack(), x));
     let mut stacks: Vec<&'static str> = Vec::new();
     for (stack, _) in listed.iter().filter_map(of_stream) {
         if !stacks.contains(&stack) {
@@ -23,7 +23,7 @@ pub(crate) fn plots(listed: &[Place<'_>]) -> Vec<Plot> {
 }
 
 /// The place of a tap along the stream: layer n ends at n + 1.
-fn along(tap: &Tap) -> Option<f64> {
+fn position_in_stream(tap: &Tap) -> Option<f64> {
     match (tap.role(), tap.layer) {
         (Site::H0, _) => Some(0.0),
         (Site::HAttn, Some(layer)) => Some(f64::from(layer) + 0.5),
@@ -32,26 +32,28 @@ fn along(tap: &Tap) -> Option<f64> {
     }
 }
 
-fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
-    let points = |phase: Phase, value: &dyn Fn(&Place<'_>) -> Option<f64>| {
+fn plot(listed: &[MapEntry<'_>], stack: &str) -> Option<Plot> {
+    let points = |phase: Phase, value: &dyn Fn(&MapEntry<'_>) -> Option<f64>| {
         let mut points: Vec<(f64, f64, String)> = Vec::new();
         for place in listed.iter().filter(|place| place.phase == phase) {
             let tap = &place.tap;
-            let (Some(x), Some(y)) = (along(tap).filter(|_| tap.stack() == stack), value(place)) else { continue };
-            let of = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
+            let (Some(x), Some(y)) = (position_in_stream(tap).filter(|_| tap.stack() == stack), value(place)) else {
+                continue;
+            };
+            let point = |y: f64| (x, y.max(LEAST).log10(), format!("{}: {}", place.entry.tap, number(y)));
             let y = if y.is_nan() { f64::INFINITY } else { y };
             // The worst of several steps.
             match points.iter_mut().find(|(known, ..)| *known == x) {
-                Some(known) if known.1 < y.max(LEAST).log10() => *known = of(y),
+                Some(known) if known.1 < y.max(LEAST).log10() => *known = point(y),
                 Some(_) => {}
-                None => points.push(of(y)),
+                None => points.push(point(y)),
             }
         }
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
     // A tap that differs without such a number is not finite.
-    let error = |place: &Place<'_>| {
+    let error = |place: &MapEntry<'_>| {
         let differs = place.entry.status.differs();
         place.entry.measures.nmse.or(differs.then_some(f64::INFINITY))
     };
@@ -78,5 +80,5 @@ fn plot(listed: &[Place<'_>], stack: &str) -> Option<Plot> {
     };
     let series = series.into_iter().filter(|s| !s.points.is_empty()).collect();
     let layer = |x: f64| if x.fract() == 0.0 { format!("{x:.0}") } else { String::new() };
-    Plot::of(title, summary, "layer", series, [&layer, &|y| format!("1e{y:.0}")])
+    Plot::new(title, summary, "layer", series, [&layer, &|y| format!("1e{y:.0}")])
 }

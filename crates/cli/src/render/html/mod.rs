@@ -15,14 +15,14 @@ use askama::Template;
 
 use crate::output::{Inputs, write};
 use crate::render::divergence::{CAUSE, Divergence};
-use crate::render::html::details::{Details, Shown};
+use crate::render::html::details::{Details, PageTaps};
 use crate::render::html::findings::Card;
-use crate::render::html::grid::{Grid, Place};
+use crate::render::html::grid::{Grid, MapEntry};
 use crate::render::html::pictures::Picture;
 use crate::render::html::plot::Plot;
-use crate::render::screen::{about, agreement, beside_noise};
-use crate::report::{Compare, Conclusion, Explain, Judged as Replayed, JudgedIn, Provenance, Replay, Verdict};
-use crate::session::Judged;
+use crate::render::screen::{agreement, beside_noise, metadata_in_brackets};
+use crate::report::{Compare, Conclusion, Explain, JudgedIn, Provenance, Replay, ReplayInputs, Verdict};
+use crate::session::Comparison;
 use crate::session::arithmetic::as_it_asks;
 use crate::words::safe;
 
@@ -30,7 +30,7 @@ use crate::words::safe;
 #[derive(Default)]
 pub(crate) struct Page<'a> {
     /// Where it diverges from a reference.
-    pub(crate) compared: Option<(&'a Judged, &'a Compare)>,
+    pub(crate) compared: Option<(&'a Comparison, &'a Compare)>,
     /// Which of its operations are wrong by themselves.
     pub(crate) replayed: Option<&'a Replay>,
     /// Why.
@@ -44,7 +44,7 @@ pub(crate) struct Page<'a> {
 /// The values of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
-struct Filled {
+struct PageTemplate {
     title: String,
     /// The word in the verdict's mark, and its style.
     verdict: String,
@@ -95,15 +95,15 @@ impl Page<'_> {
     }
 
     fn text(&self) -> Result<String> {
-        let listed = self.listed();
+        let listed = self.list_taps();
         let first = self.first(&listed);
-        let mut shown = Shown::default();
+        let mut shown = PageTaps::default();
         let (grids, nothing_compared) = grid::grids(&listed, first.as_ref(), &mut shown);
         let details = self.details(&listed, &shown)?;
         let Conclusion { verdict, reason } = self.conclusion();
-        let told = self.compared.and_then(|(judged, told)| Divergence::describe(judged, told));
-        let is_divergence = told.is_some();
-        let (headline, notes, lines) = match told {
+        let divergence = self.compared.and_then(|(judged, report)| Divergence::describe(judged, report));
+        let is_divergence = divergence.is_some();
+        let (headline, notes, lines) = match divergence {
             Some(Divergence { headline, notes, lines, .. }) => (headline, notes, lines),
             None => (reason.clone().map_or_else(|| self.in_short(), |reason| safe(&reason)), Vec::new(), Vec::new()),
         };
@@ -120,9 +120,9 @@ impl Page<'_> {
             Some(true) => ("gate passed".to_owned(), "parity"),
             Some(false) => ("gate failed".to_owned(), "diverged"),
             None if !self.failed.is_empty() && verdict == Verdict::Parity => ("failed".to_owned(), "diverged"),
-            None => (verdict_word.to_owned() + &self.loosened(), verdict_word),
+            None => (verdict_word.to_owned() + &self.coarser_profile_note(), verdict_word),
         };
-        let filled = Filled {
+        let filled = PageTemplate {
             title: format!("{shown}: {}", candidate.path),
             verdict: shown,
             class,
@@ -132,7 +132,7 @@ impl Page<'_> {
             notes,
             lines: without_cause.map(|(name, text)| Line::new(name, text)).collect(),
             facts: self.facts(),
-            next: self.next().filter(|next| !cards.iter().any(|card| card.says(next))),
+            next: self.next().filter(|next| !cards.iter().any(|card| card.has_line(next))),
             cards,
             not_checked: self.not_checked(),
             warnings: self.warnings(),
@@ -155,32 +155,32 @@ impl Page<'_> {
     }
 
     /// Every tap, with where in the run it is.
-    fn listed(&self) -> Vec<Place<'_>> {
+    fn list_taps(&self) -> Vec<MapEntry<'_>> {
         let alignment = self.compared.and_then(|(judged, _)| judged.report.alignment.as_deref());
         match self.compared {
-            Some((_, told)) => told.taps.iter().map(|entry| Place::of(entry, alignment)).collect(),
+            Some((_, report)) => report.taps.iter().map(|entry| MapEntry::new(entry, alignment)).collect(),
             None => {
                 let taps = self.judged().into_iter().flat_map(|judged| &judged.taps);
-                taps.map(|tap| Place::of(&tap.entry, alignment)).collect()
+                taps.map(|tap| MapEntry::new(&tap.entry, alignment)).collect()
             }
         }
     }
 
     /// What explain judged, else what replay did.
-    fn judged(&self) -> Option<&Replayed> {
-        self.explained.map(|told| &told.judged).or_else(|| self.replayed.map(|told| &told.judged))
+    fn judged(&self) -> Option<&ReplayInputs> {
+        self.explained.map(|report| &report.judged).or_else(|| self.replayed.map(|report| &report.judged))
     }
 
     /// The tap to look at first, and its step.
-    fn first(&self, listed: &[Place<'_>]) -> Option<(String, u32)> {
-        if let Some((_, told)) = self.compared {
-            return told.first_divergence.as_ref().map(|first| (first.tap.clone(), first.step));
+    fn first(&self, listed: &[MapEntry<'_>]) -> Option<(String, u32)> {
+        if let Some((_, report)) = self.compared {
+            return report.first_divergence.as_ref().map(|first| (first.tap.clone(), first.step));
         }
-        let differs = |place: &Place<'_>| place.entry.status.differs();
+        let differs = |place: &MapEntry<'_>| place.entry.status.differs();
         listed.iter().find(|place| differs(place)).map(|place| (place.entry.tap.clone(), place.entry.step))
     }
 
-    fn details(&self, listed: &[Place<'_>], shown: &Shown) -> Result<Details> {
+    fn details(&self, listed: &[MapEntry<'_>], shown: &PageTaps) -> Result<Details> {
         let Some((judged, _)) = self.compared else { return Ok(Details::without_tensors(listed, shown)) };
         let session = &judged.session;
         let order = session.in_reference_order();
@@ -188,17 +188,17 @@ impl Page<'_> {
     }
 
     fn conclusion(&self) -> Conclusion {
-        let of_comparison = self.compared.map(|(_, told)| &told.conclusion);
-        let of_explanation = || self.explained.map(|told| &told.conclusion);
-        let of_replay = || self.replayed.map(|told| &told.conclusion);
-        let told = of_comparison.or_else(of_explanation).or_else(of_replay);
-        told.cloned().unwrap_or(Conclusion { verdict: Verdict::Incomparable, reason: None })
+        let of_comparison = self.compared.map(|(_, report)| &report.conclusion);
+        let of_explanation = || self.explained.map(|report| &report.conclusion);
+        let of_replay = || self.replayed.map(|report| &report.conclusion);
+        let conclusion = of_comparison.or_else(of_explanation).or_else(of_replay);
+        conclusion.cloned().unwrap_or(Conclusion { verdict: Verdict::Incomparable, reason: None })
     }
 
     /// The reference or the model, and the candidate.
     fn provenance(&self) -> (Option<&Provenance>, &Provenance) {
         match (self.compared, self.judged()) {
-            (Some((_, told)), _) => (Some(&told.reference), &told.candidate),
+            (Some((_, report)), _) => (Some(&report.reference), &report.candidate),
             (None, Some(judged)) => (None, &judged.candidate),
             (None, None) => unreachable!("a page is of some report"),
         }
@@ -207,7 +207,7 @@ impl Page<'_> {
     fn facts(&self) -> Vec<Line> {
         let (reference, candidate) = self.provenance();
         let mut facts: Vec<Line> = Vec::new();
-        let described = |dump: &Provenance| format!("{} {}", dump.path, about(dump));
+        let described = |dump: &Provenance| format!("{} {}", dump.path, metadata_in_brackets(dump));
         facts.extend(reference.map(|reference| Line::new("reference", described(reference))));
         let judged = self.judged();
         if let Some(judged) = judged {
@@ -216,7 +216,7 @@ impl Page<'_> {
             facts.push(Line::new("model", text));
         }
         facts.push(Line::new("candidate", described(candidate)));
-        let judged_in = self.compared.map(|(_, told)| &told.judged_in).or(judged.map(|judged| &judged.judged_in));
+        let judged_in = self.compared.map(|(_, report)| &report.judged_in).or(judged.map(|judged| &judged.judged_in));
         if let Some(JudgedIn { profile, profile_reason, cache, .. }) = judged_in {
             let cache = match (*cache, judged_in.is_some_and(|judged| judged.cache_is_assumed)) {
                 ("f32", _) => String::new(),
@@ -227,27 +227,27 @@ impl Page<'_> {
             };
             facts.push(Line::new("judged as", format!("{profile} ({profile_reason}){cache}")));
         }
-        if let Some((_, told)) = self.compared {
-            facts.extend(told.noise.iter().map(|noise| Line::new("noise", beside_noise(noise))));
-            let alignment = told.alignment.iter().map(crate::render::alignment::heading);
+        if let Some((_, report)) = self.compared {
+            facts.extend(report.noise.iter().map(|noise| Line::new("noise", beside_noise(noise))));
+            let alignment = report.alignment.iter().map(crate::render::alignment::heading);
             facts.extend(alignment.map(|text| Line::new("alignment", text)));
         }
         facts
     }
 
     /// A note that only the candidate's own metadata asks for so coarse a profile.
-    fn loosened(&self) -> String {
-        self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.loosened))
+    fn coarser_profile_note(&self) -> String {
+        self.compared.map_or_else(String::new, |(judged, _)| as_it_asks(judged.session.coarser_profile))
     }
 
     /// The conclusion, where there is no first divergence.
     fn in_short(&self) -> String {
-        if let Some((judged, told)) = self.compared
-            && told.conclusion.verdict == Verdict::Parity
+        if let Some((judged, report)) = self.compared
+            && report.conclusion.verdict == Verdict::Parity
         {
-            return agreement(judged, told);
+            return agreement(judged, report);
         }
-        let counts = self.compared.map(|(_, told)| told.counts).or(self.judged().map(|judged| judged.counts));
+        let counts = self.compared.map(|(_, report)| report.counts).or(self.judged().map(|judged| judged.counts));
         let counts = counts.unwrap_or_default();
         let (agree, all) = (counts.agree(), counts.all());
         let how = if self.compared.is_some() { "agree" } else { "come out right from what they read" };
@@ -258,25 +258,25 @@ impl Page<'_> {
     }
 
     fn next(&self) -> Option<String> {
-        let fix = self.explained.and_then(|told| {
-            let first = told.findings.first()?;
+        let fix = self.explained.and_then(|report| {
+            let first = report.findings.first()?;
             first.diagnosis.fix.clone().or_else(|| first.next.clone())
         });
-        let of_replay = || self.replayed.and_then(|told| told.next.clone());
-        fix.or_else(|| self.compared.and_then(|(_, told)| told.next.clone())).or_else(of_replay)
+        let of_replay = || self.replayed.and_then(|report| report.next.clone());
+        fix.or_else(|| self.compared.and_then(|(_, report)| report.next.clone())).or_else(of_replay)
     }
 
     fn not_checked(&self) -> Vec<String> {
-        let compared = self.compared.map(|(_, told)| &told.not_checked);
+        let compared = self.compared.map(|(_, report)| &report.not_checked);
         let judged = self.judged().map(|judged| &judged.not_checked);
         let mut lines = compared.or(judged).cloned().unwrap_or_default();
-        let untestable = self.explained.map(|told| told.not_testable.join(", ")).filter(|ids| !ids.is_empty());
+        let untestable = self.explained.map(|report| report.not_testable.join(", ")).filter(|ids| !ids.is_empty());
         lines.extend(untestable.map(|ids| format!("mistakes that this dump could not have shown: {ids}")));
         lines
     }
 
     fn warnings(&self) -> Vec<String> {
-        let compared = self.compared.into_iter().flat_map(|(_, told)| &told.warnings);
+        let compared = self.compared.into_iter().flat_map(|(_, report)| &report.warnings);
         let judged = self.judged().into_iter().flat_map(|judged| &judged.warnings);
         let mut lines: Vec<String> = Vec::new();
         for line in compared.chain(judged) {

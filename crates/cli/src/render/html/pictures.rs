@@ -25,14 +25,19 @@ pub(crate) struct Mask {
 
 impl Picture {
     /// The picture of a law's data; `None` where there is no picture for it.
-    pub(crate) fn of(data: &Value) -> Option<Picture> {
+    pub(crate) fn from_data(data: &Value) -> Option<Picture> {
         let numbers =
             |key: &str| -> Option<Vec<f64>> { data.get(key)?.as_array()?.iter().map(Value::as_f64).collect() };
         match data.get("kind")?.as_str()? {
-            "angles" => {
-                beside("Angles over the model's, by pair of channels", "pair", numbers("right")?, numbers("measured")?)
+            "angles" => ratio_chart(
+                "Angles over the model's, by pair of channels",
+                "pair",
+                numbers("right")?,
+                numbers("measured")?,
+            ),
+            "gain" => {
+                ratio_chart("Gains over the model's, by channel", "channel", numbers("right")?, numbers("measured")?)
             }
-            "gain" => beside("Gains over the model's, by channel", "channel", numbers("right")?, numbers("measured")?),
             "curve" => {
                 let points: Vec<(f64, f64)> = numbers("x")?.into_iter().zip(numbers("y")?).collect();
                 let (first, last) = (points.first()?, points.last()?);
@@ -46,17 +51,17 @@ impl Picture {
                 let points = points.iter().map(|(x, y)| (*x, *y, format!("f({}) = {}", number(*x), number(*y))));
                 let series = vec![Series { name: "measured", class: "error", points: points.collect() }];
                 let text: &dyn Fn(f64) -> String = &|v| format!("{v:.1}");
-                Plot::of("The function that is applied".into(), summary, "input", series, [text, text])
+                Plot::new("The function that is applied".into(), summary, "input", series, [text, text])
                     .map(Picture::Chart)
             }
-            "mask" => Mask::of(data).map(Picture::Mask),
+            "mask" => Mask::from_data(data).map(Picture::Mask),
             _ => None,
         }
     }
 }
 
 /// Measured numbers divided by the model's: a ratio of 1 is right. Widely spread ratios are drawn by their logarithm.
-fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>) -> Option<Picture> {
+fn ratio_chart(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>) -> Option<Picture> {
     let of_both = || right.iter().zip(&measured);
     let ratios: Vec<f64> = of_both().map(|(right, measured)| measured / right).collect();
     let finite = || ratios.iter().copied().filter(|ratio| ratio.is_finite());
@@ -68,9 +73,9 @@ fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>)
     let measured =
         measured.map(|(at, (both, ratio))| (at as f64, height(*ratio), format!("{along} {at}: {}", text(both))));
     let due = [0, ratios.len().saturating_sub(1)].map(|at| (at as f64, height(1.0), "right: 1".to_owned()));
-    let apart = finite().filter(|ratio| (ratio - 1.0).abs() > 1e-3).count();
+    let unequal = finite().filter(|ratio| (ratio - 1.0).abs() > 1e-3).count();
     let summary = format!(
-        "{apart} of {} differ by more than a thousandth, from {} to {} times",
+        "{unequal} of {} differ by more than a thousandth, from {} to {} times",
         ratios.len(),
         number(least),
         number(most)
@@ -80,7 +85,7 @@ fn beside(title: &str, along: &'static str, right: Vec<f64>, measured: Vec<f64>)
         Series { name: "measured", class: "error", points: measured.collect() },
     ];
     let y_text = |y: f64| number(if by_logarithm { 10f64.powf(y) } else { y });
-    Plot::of(title.into(), summary, along, series, [&|x| format!("{x:.0}"), &y_text]).map(Picture::Chart)
+    Plot::new(title.into(), summary, along, series, [&|x| format!("{x:.0}"), &y_text]).map(Picture::Chart)
 }
 
 /// Ratios as far apart as this are drawn by their logarithm.
@@ -92,7 +97,7 @@ impl Mask {
         self.rows.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    fn of(data: &Value) -> Option<Mask> {
+    fn from_data(data: &Value) -> Option<Mask> {
         let rows = |head: &Value| -> Option<Vec<String>> {
             head.as_array()?.iter().map(|row| row.as_str().map(str::to_owned)).collect()
         };
@@ -108,9 +113,9 @@ impl Mask {
             head.iter().enumerate().map(of_row).sum::<usize>()
         };
         let head = (0..heads.len()).rev().max_by_key(|&head| odd(&heads[head]))?;
-        let of = &heads[head];
+        let rows_of_head = &heads[head];
         let summary = format!("Head {head}: which key (column) each query (row) sees");
-        let rows = of.iter().take(MASK).map(|row| row.bytes().take(MASK).map(|sees| sees == b'1').collect());
+        let rows = rows_of_head.iter().take(MASK).map(|row| row.bytes().take(MASK).map(|sees| sees == b'1').collect());
         Some(Mask { rows: rows.collect(), summary })
     }
 }
@@ -124,7 +129,7 @@ mod tests {
     #[test]
     fn a_mask_is_of_the_head_that_is_least_causal() {
         let data = json!({"kind": "mask", "sees": [["100", "110", "111"], ["100", "110", "011"]]});
-        let Some(Picture::Mask(mask)) = Picture::of(&data) else { panic!("no mask") };
+        let Some(Picture::Mask(mask)) = Picture::from_data(&data) else { panic!("no mask") };
         assert_eq!((mask.summary.starts_with("Head 1:"), &mask.rows[2]), (true, &vec![false, true, true]));
     }
 
@@ -136,7 +141,7 @@ mod tests {
             json!({"kind": "gain", "right": [1, "x"]}),
             json!({"kind": "curve"}),
         ] {
-            assert!(Picture::of(&data).is_none(), "{data}");
+            assert!(Picture::from_data(&data).is_none(), "{data}");
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Series {
 
 impl Plot {
     /// A chart; `None` where nothing in it is finite. Infinite values are at the upper edge, NaNs are left out. `y_text` and `x_text` format a tick's number.
-    pub(crate) fn of(
+    pub(crate) fn new(
         title: String,
         summary: String,
         along: &'static str,
@@ -111,7 +111,7 @@ mod tests {
     fn plot(points: &[(f64, f64)]) -> Option<Plot> {
         let points = points.iter().map(|(x, y)| (*x, *y, String::new())).collect();
         let series = vec![Series { name: "a", class: "a", points }];
-        Plot::of(String::new(), String::new(), "x", series, [&|x| format!("{x}"), &|y| format!("{y}")])
+        Plot::new(String::new(), String::new(), "x", series, [&|x| format!("{x}"), &|y| format!("{y}")])
     }
 
     #[test]

@@ -21,9 +21,9 @@ pub fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
 
 /// Judges a pair of keys or values that differs, as if one side held values read back from the cache: every value is moved by half a step of the cache type
 /// towards the other side's, and the rest is judged. A factor on all values, or on a head, is no rounding.
-pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<(Outcome, f64)> {
+pub(crate) fn judge_as_cached(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<(Outcome, f64)> {
     let width = pair.shape().last().copied().unwrap_or(1);
-    let cache = allowed.kept;
+    let cache = allowed.cache_type;
     if cache == Cache::F32 || pair.is_empty() {
         return None;
     }
@@ -34,25 +34,25 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) ->
         return None;
     }
     let cost = sides * cache_nmse(cache);
-    let rounded = Tolerance { own: allowed.own + cost, kept: Cache::F32, ..allowed.clone() };
+    let rounded = Tolerance { cumulative: allowed.cumulative + cost, cache_type: Cache::F32, ..allowed.clone() };
     let rows = pair.row_metrics();
-    if let Some(difference) = structure(pair, &Metrics::over(&rows), profile, &rounded) {
+    if let Some(difference) = structure(pair, &Metrics::merge_all(&rows), profile, &rounded) {
         return Some((Outcome::Differs(difference), cost));
     }
     for ((c, r), half) in candidate.iter_mut().zip(&reference).zip(cache.half_steps(&reference, width)) {
-        *c = towards(*c, *r, sides * half);
+        *c = move_towards(*c, *r, sides * half);
     }
     let (reference, candidate) = (Values::F64(Cow::Owned(reference)), Values::F64(Cow::Owned(candidate)));
-    let moved = pair.of_values(&reference, &candidate);
+    let moved = pair.pair_with_values(&reference, &candidate);
     let positions = by_position(&moved, moved.row_metrics());
-    let strict = Tolerance { kept: Cache::F32, ..allowed.clone() };
+    let strict = Tolerance { cache_type: Cache::F32, ..allowed.clone() };
     let outcome =
-        outcome_of(&moved, (&positions, balanced_nmse(&positions)), &Metrics::over(&positions), profile, &strict);
+        outcome_of(&moved, (&positions, balanced_nmse(&positions)), &Metrics::merge_all(&positions), profile, &strict);
     outcome.agrees().then_some((Outcome::Rounding, cost))
 }
 
 /// `value` moved by at most `half` towards `other`: values that rounding could have made equal become equal.
-pub fn towards(value: f64, other: f64, half: f64) -> f64 {
+pub fn move_towards(value: f64, other: f64, half: f64) -> f64 {
     match (value - other).abs() {
         off if off <= half => other,
         off if off.is_finite() => value + half * (other - value).signum(),

@@ -6,11 +6,11 @@ use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport, number
 use firstdiff_trace::Tap;
 
 use crate::driver::engine::ANY_STEP;
-use crate::driver::evidence::Wavering;
-use crate::driver::kept::Trust;
-use crate::driver::{Driver, Told};
+use crate::driver::evidence::UnrepeatedTap;
+use crate::driver::kept_runs::KeptRunsCheck;
+use crate::driver::{Driver, RunSummary};
 use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
-use crate::report::Run;
+use crate::report::EngineRunReport;
 use crate::words::{safe, shorten};
 
 /// Which engine is asked and compared with what, before the first run.
@@ -25,10 +25,10 @@ pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
 }
 
 /// What was done with the runs of an earlier start.
-pub(crate) fn kept(driver: &Driver) -> Screen {
+pub(crate) fn kept_runs_note(driver: &Driver) -> Screen {
     let mut screen = Screen::default();
-    if let Some(kept) = &driver.kept {
-        let style = if matches!(kept.trust, Trust::Same) { DIM } else { WARN };
+    if let Some(kept) = &driver.kept_runs {
+        let style = if matches!(kept.trust, KeptRunsCheck::Same) { DIM } else { WARN };
         screen.line(&paint(style, &format!("kept runs  {}", kept.in_words())));
         screen.line("");
     }
@@ -36,7 +36,7 @@ pub(crate) fn kept(driver: &Driver) -> Screen {
 }
 
 /// What was checked, and what it shows.
-pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
+pub(crate) fn run_line(number: usize, run: &RunSummary) -> Screen {
     let mut screen = Screen::default();
     let rows = match run.question.rows_text().as_str() {
         "all" => "all positions".to_owned(),
@@ -52,19 +52,20 @@ pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
         (0, last) => format!("{rows}, steps 0-{last}"),
         (first, last) => format!("decode steps {first}-{last}"),
     };
-    let kept = if run.kept { ", kept from before" } else { "" };
-    let cost = paint(DIM, &format!("({}{kept})", in_bytes(run.bytes)));
-    screen.line(&format!("  run {number}  {place}: {}  {cost}", run.says));
+    let kept_note = if run.kept { ", kept from before" } else { "" };
+    let cost = paint(DIM, &format!("({}{kept_note})", in_bytes(run.bytes)));
+    screen.line(&format!("  run {number}  {place}: {}  {cost}", run.result));
     screen
 }
 
 /// What a run shows, by what it wrote.
-pub(crate) fn says(run: &Told, report: &Report) -> String {
-    let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
-        let came = |t: &&TapReport| run.came.contains(&t.place) && wanted(t.status);
-        report.taps.iter().filter(came).map(|t| t.place).collect()
+pub(crate) fn run_result(run: &RunSummary, report: &Report) -> String {
+    let places_with = |has_status: fn(Status) -> bool| -> Vec<Place> {
+        let is_written = |t: &&TapReport| run.written.contains(&t.place) && has_status(t.status);
+        report.taps.iter().filter(is_written).map(|t| t.place).collect()
     };
-    let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
+    let (right, wrong, open) =
+        (places_with(Status::agrees), places_with(Status::differs), places_with(|s| s == Status::Unchecked));
     let names = |places: &[Place]| shorten(&by_tap(places, run, report.alignment.as_deref()), 5);
     let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
     let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };
@@ -86,7 +87,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
 }
 
 /// Each tap once, with its steps where not all steps were written.
-fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> Vec<String> {
+fn by_tap(places: &[Place], run: &RunSummary, alignment: Option<&ChunkAlignment>) -> Vec<String> {
     let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
     taps.sort();
     taps.dedup();
@@ -94,7 +95,7 @@ fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> V
         let steps =
             |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step as usize).collect::<Vec<usize>>();
         let here = steps(places);
-        if here == steps(&run.came) {
+        if here == steps(&run.written) {
             return tap.to_string();
         }
         match alignment {
@@ -113,7 +114,7 @@ fn positions(alignment: &ChunkAlignment, cells: &[usize]) -> String {
 }
 
 /// The message that two runs differ.
-pub(crate) fn wavers(wavering: &Wavering) -> String {
+pub(crate) fn nondeterminism_text(wavering: &UnrepeatedTap) -> String {
     format!(
         "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
          fixed (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",
@@ -134,8 +135,8 @@ pub(crate) fn in_bytes(bytes: u64) -> String {
 }
 
 /// A run, as data.
-pub(crate) fn of_run(run: &Told) -> Run {
-    Run {
+pub(crate) fn run_report(run: &RunSummary) -> EngineRunReport {
+    EngineRunReport {
         taps: run.question.taps_text(),
         steps: run.question.steps_text(),
         rows: run.question.rows_text(),
@@ -143,7 +144,7 @@ pub(crate) fn of_run(run: &Told) -> Run {
         kept: run.kept,
         seconds: run.seconds,
         bytes: run.bytes,
-        written: run.came.iter().map(ToString::to_string).collect(),
-        says: anstream::adapter::strip_str(&run.says).to_string(),
+        written: run.written.iter().map(ToString::to_string).collect(),
+        says: anstream::adapter::strip_str(&run.result).to_string(),
     }
 }

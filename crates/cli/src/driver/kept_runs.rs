@@ -25,12 +25,12 @@ pub(crate) struct KeptRuns {
     count: usize,
     from: SystemTime,
     to: SystemTime,
-    pub(crate) trust: Trust,
+    pub(crate) trust: KeptRunsCheck,
 }
 
 /// Whether they come from the engine as it is now.
 #[derive(Debug)]
-pub(crate) enum Trust {
+pub(crate) enum KeptRunsCheck {
     /// The last one, made again, is the same.
     Same,
     /// It differs, first at this place.
@@ -40,8 +40,8 @@ pub(crate) enum Trust {
 }
 
 impl KeptRuns {
-    /// `runs`, oldest first, of which one was made again.
-    pub(crate) fn new(runs: &[KeptRun], trust: Trust) -> Option<KeptRuns> {
+    /// The kept `runs`, oldest first; one of them was repeated.
+    pub(crate) fn new(runs: &[KeptRun], trust: KeptRunsCheck) -> Option<KeptRuns> {
         let (first, last) = (runs.first()?, runs.last()?);
         Some(KeptRuns { count: runs.len(), from: first.made, to: last.made, trust })
     }
@@ -52,14 +52,16 @@ impl KeptRuns {
             true => utc(self.from),
             false => format!("{} to {}", utc(self.from), utc(self.to)),
         };
-        let of = format!("{runs} of an earlier start ({when}, {})", age(self.to));
+        let runs_text = format!("{runs} of an earlier start ({when}, {})", age(self.to));
         match &self.trust {
-            Trust::Same => format!("{of} used again: the last was repeated, and is the same bit for bit"),
-            Trust::Differs(place) => format!(
-                "{of} discarded: the last, repeated, is not the same at {place}: the engine has changed, or is not deterministic"
+            KeptRunsCheck::Same => {
+                format!("{runs_text} used again: the last was repeated, and is the same bit for bit")
+            }
+            KeptRunsCheck::Differs(place) => format!(
+                "{runs_text} discarded: the last, repeated, is not the same at {place}: the engine has changed, or is not deterministic"
             ),
-            Trust::Otherwise => format!(
-                "{of} discarded: the last, repeated, holds other taps or says other things of itself: the engine has changed"
+            KeptRunsCheck::Otherwise => format!(
+                "{runs_text} discarded: the last, repeated, holds other taps or says other things of itself: the engine has changed"
             ),
         }
     }
@@ -67,14 +69,14 @@ impl KeptRuns {
     /// The same as data.
     pub(crate) fn report(&self) -> crate::report::KeptRuns {
         let differs_at = match &self.trust {
-            Trust::Differs(place) => Some(place.to_string()),
+            KeptRunsCheck::Differs(place) => Some(place.to_string()),
             _ => None,
         };
         crate::report::KeptRuns {
             runs: self.count,
             from: utc(self.from),
             to: utc(self.to),
-            used: matches!(self.trust, Trust::Same),
+            used: matches!(self.trust, KeptRunsCheck::Same),
             differs_at,
         }
     }
@@ -84,23 +86,23 @@ impl KeptRuns {
 ///
 /// # Errors
 /// When a tensor cannot be read.
-pub(crate) fn compared(kept: &Dump, again: &Dump) -> Result<Trust> {
-    let said = |dump: &Dump| {
+pub(crate) fn compared(kept: &Dump, again: &Dump) -> Result<KeptRunsCheck> {
+    let declarations = |dump: &Dump| {
         let meta = dump.meta();
         (meta.tokens.clone(), meta.decode_tokens.clone(), meta.precision.clone(), meta.cache.clone(), meta.qk_rows)
     };
-    let held = |dump: &Dump| -> Vec<_> {
+    let tensors = |dump: &Dump| -> Vec<_> {
         dump.all_entries().iter().map(|e| (e.step, e.tap, e.shape.clone(), e.dtype, e.rows.clone())).collect()
     };
-    if said(kept) != said(again) || held(kept) != held(again) {
-        return Ok(Trust::Otherwise);
+    if declarations(kept) != declarations(again) || tensors(kept) != tensors(again) {
+        return Ok(KeptRunsCheck::Otherwise);
     }
     for (entry, other) in kept.all_entries().iter().zip(&again.all_entries()) {
         if !same_bits(&kept.read(entry)?.values().to_f64(), &again.read(other)?.values().to_f64()) {
-            return Ok(Trust::Differs(Place { step: entry.step, tap: entry.tap }));
+            return Ok(KeptRunsCheck::Differs(Place { step: entry.step, tap: entry.tap }));
         }
     }
-    Ok(Trust::Same)
+    Ok(KeptRunsCheck::Same)
 }
 
 /// `2026-11-22 12:03:10 UTC`.

@@ -8,7 +8,7 @@ use firstdiff_trace::{Dump, Tap};
 
 /// Taps to record next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct TapsToRecord {
     pub(crate) taps: Vec<Tap>,
     /// What they will show.
     pub(crate) why: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Wanted {
 const MOST_BYTES: usize = 1 << 29;
 
 /// The taps that divide a whole run: the output of each layer, and the taps of no layer. `all` is in order of production.
-pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
+pub(crate) fn outline_taps(all: &[Tap]) -> Vec<Tap> {
     let mut last = BTreeMap::new();
     for (at, &tap) in all.iter().enumerate() {
         last.insert(tap.block().map_or((Some(at), "", 0), |(stack, layer)| (None, stack, layer)), at);
@@ -28,17 +28,17 @@ pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
 }
 
 /// Of the taps inside a wrong span, those that divide it: all taps of a single layer, or the output of each of several layers.
-pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
+pub(crate) fn dividing_taps(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
     let inside: BTreeSet<Tap> = through.iter().copied().collect();
     let mut met = BTreeSet::new();
     let in_order = replay.taps.iter().map(|t| t.report.place.tap);
     let taps: Vec<Tap> = in_order.filter(|tap| inside.contains(tap) && met.insert(*tap)).collect();
     let layers: BTreeSet<_> = taps.iter().filter_map(Tap::block).collect();
-    if layers.len() > 1 { outline(&taps) } else { taps }
+    if layers.len() > 1 { outline_taps(&taps) } else { taps }
 }
 
 /// The taps to record next of a candidate, except those that it does not write; `None` where no wrong span can be divided.
-pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<Wanted> {
+pub(crate) fn next_taps(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<TapsToRecord> {
     let recorded: BTreeSet<Tap> = dump.all_entries().iter().map(|entry| entry.tap).collect();
     // A site that it does not write in one layer it writes in none.
     let site = |tap: &Tap| (tap.stack(), tap.site);
@@ -55,20 +55,20 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     let suspects: Vec<(&Replayed, Vec<Tap>)> =
         replay.taps.iter().filter(is_suspect).map(|t| (t, open(t))).filter(|(_, open)| !open.is_empty()).collect();
     let (first, inside) = suspects.first()?;
-    let taps = alike(replay, dump, &suspects, |t| open(t).is_empty());
+    let taps = same_operations_elsewhere(replay, dump, &suspects, |t| open(t).is_empty());
     if !taps.is_empty() {
-        return Some(Wanted { taps, why: "whether the same operations are wrong in the other layers" });
+        return Some(TapsToRecord { taps, why: "whether the same operations are wrong in the other layers" });
     }
-    let mut taps = narrowing(replay, inside);
+    let mut taps = dividing_taps(replay, inside);
     let layers: BTreeSet<_> = inside.iter().filter_map(Tap::block).collect();
     let why = if layers.len() > 1 { "in which layer it is wrong" } else { "which operation is wrong" };
     // Again, so that an engine whose results vary is not blamed.
     taps.push(first.report.place.tap);
-    Some(Wanted { taps, why })
+    Some(TapsToRecord { taps, why })
 }
 
 /// Where single operations are wrong, or spans that the candidate cannot divide further: the same taps and their inputs, in the other layers that are wrong.
-fn alike(
+fn same_operations_elsewhere(
     replay: &Replay,
     dump: &Dump,
     suspects: &[(&Replayed, Vec<Tap>)],
@@ -109,7 +109,7 @@ pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool
     let Place { tap: name, step } = tap.report.place;
     let start = match step {
         0 => 0,
-        step => Chunks::of(dump)?.ranges().get(step as usize)?.start,
+        step => Chunks::find(dump)?.ranges().get(step as usize)?.start,
     };
     let rows = tap.report.positions.as_ref();
     let position = |row: usize| rows.and_then(|rows| rows.get(row)).copied().unwrap_or(row);
@@ -117,7 +117,7 @@ pub(crate) fn positions(tap: &Replayed, dump: &Dump) -> Option<(Vec<usize>, bool
     let site = name.last_site();
     let count = tap.report.shape.get(site.position_axis()).copied().unwrap_or(0);
     // For a name without known axes, rows are positions where there are as many.
-    let length = || Some(Chunks::of(dump)?.ranges().get(step as usize)?.len());
+    let length = || Some(Chunks::find(dump)?.ranges().get(step as usize)?.len());
     if site.is_open() && rows.is_none() && length() != Some(count) {
         return None;
     }

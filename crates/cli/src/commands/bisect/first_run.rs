@@ -3,40 +3,40 @@
 use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, CellsOf, align};
 
-use crate::commands::bisect::Bisection;
-use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::reference::Reference;
-use crate::driver::engine::{ANY_STEP, Run};
-use crate::driver::evidence::Evidence;
-use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::commands::bisect::EngineBisection;
+use crate::commands::bisect::cells::StepAlignment;
+use crate::commands::bisect::reference::BisectReference;
+use crate::driver::engine::{ANY_STEP, EngineRun};
+use crate::driver::evidence::CollectedTaps;
+use crate::session::arithmetic::{CoarserProfile, ProfileChoice, declared_profile};
 use crate::session::ids;
 
-impl Bisection {
+impl EngineBisection {
     /// Takes from the first run which tokens the engine is fed, and its arithmetic.
-    pub(super) fn settle(&mut self, run: &Run) -> Result<()> {
-        let own = run.dump.meta();
-        let due = self.reference.meta().cloned().unwrap_or_default();
-        let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
-        let given = fed(&own.decode_tokens)?;
+    pub(super) fn configure(&mut self, run: &EngineRun) -> Result<()> {
+        let engine_meta = run.dump.meta();
+        let reference_meta = self.reference.meta().cloned().unwrap_or_default();
+        let to_ids = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
+        let given = to_ids(&engine_meta.decode_tokens)?;
         let decoded = self.args.decode_tokens.clone().or(given).unwrap_or_default();
-        let told = fed(&own.tokens)?;
+        let declared_tokens = to_ids(&engine_meta.tokens)?;
         // --tokens may give those of all steps.
-        let all = told.as_ref().map(|told| [told, &decoded[..]].concat());
-        let asked = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
-        if let (Some(told), Some(asked)) = (&told, &asked)
+        let all = declared_tokens.as_ref().map(|told| [told, &decoded[..]].concat());
+        let given_tokens = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
+        if let (Some(told), Some(asked)) = (&declared_tokens, &given_tokens)
             && told != asked
         {
             return other_tokens(told, asked, "--tokens says");
         }
-        let reference = fed(&due.tokens)?;
-        let tokens = asked.or(told);
+        let reference = to_ids(&reference_meta.tokens)?;
+        let tokens = given_tokens.or(declared_tokens);
         self.driver.evidence.describe(run, tokens.as_deref(), &decoded);
-        let in_chunks = self.reference.model().is_none() && self.lay(run, tokens.as_deref())?;
+        let in_chunks = self.reference.model().is_none() && self.align_steps(run, tokens.as_deref())?;
         if let (Some(tokens), Some(reference), false) = (&tokens, &reference, in_chunks)
             && tokens != reference
         {
             let together = |list: &Option<Vec<u32>>, rest: &[u32]| [list.as_deref().unwrap_or_default(), rest].concat();
-            let due = together(&Some(reference.clone()), &fed(&due.decode_tokens)?.unwrap_or_default());
+            let due = together(&Some(reference.clone()), &to_ids(&reference_meta.decode_tokens)?.unwrap_or_default());
             if together(&Some(tokens.clone()), &decoded).iter().zip(&due).all(|(a, b)| a == b) {
                 bail!(
                     "the engine took the tokens in other chunks than the reference ({} at first, the reference {}), and which positions each of \
@@ -48,10 +48,10 @@ impl Bisection {
             return other_tokens(tokens, reference, "the reference says");
         }
         let tokens = tokens.or(reference);
-        let made = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
+        let last_written = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
         if !in_chunks {
-            self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(made);
-            self.common_steps(fed(&due.decode_tokens)?.as_deref(), &decoded);
+            self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(last_written);
+            self.common_steps(to_ids(&reference_meta.decode_tokens)?.as_deref(), &decoded);
         }
         if self.reference.model().is_some() {
             let Some(tokens) = tokens.clone() else {
@@ -65,30 +65,30 @@ impl Bisection {
                 );
             }
             self.tokens = tokens.len();
-            let Reference::Computed(computed) = &self.reference else { return Ok(()) };
+            let BisectReference::Computed(computed) = &self.reference else { return Ok(()) };
             self.choice = match self.args.profile {
-                Some(asked) => Choice::asked(asked),
-                None => crate::session::given::declared(&computed.model, &run.dump)?,
+                Some(asked) => ProfileChoice::by_user(asked),
+                None => crate::session::input::declared(&computed.model, &run.dump)?,
             };
             self.cache =
                 self.args.cache.or(crate::session::declared_cache(&run.dump).ok().flatten()).unwrap_or_default();
             let decoded = decoded[..self.last_step as usize].to_vec();
-            self.reference.feed(tokens, decoded, self.choice.profile, self.cache);
+            self.reference.set_input(tokens, decoded, self.choice.profile, self.cache);
         } else {
             if !in_chunks {
                 self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
             }
-            let reference = self.reference.with(&[])?;
+            let reference = self.reference.with_taps(&[])?;
             self.choice = match self.args.profile {
-                Some(asked) => Choice::asked(asked),
+                Some(asked) => ProfileChoice::by_user(asked),
                 None => declared_profile(&reference, &run.dump)?,
             };
             let declared = [&reference, &run.dump].map(|dump| crate::session::declared_cache(dump).ok().flatten());
             self.cache = self.args.cache.or(declared.into_iter().flatten().max()).unwrap_or_default();
         }
-        self.warnings.extend(self.choice.loosened.map(Loosened::note));
+        self.warnings.extend(self.choice.coarser_profile.map(CoarserProfile::note));
         if !in_chunks {
-            self.own = (self.tokens, self.last_step);
+            self.engine_extent = (self.tokens, self.last_step);
         }
         let bytes = run.dump.entries().first().map_or(4, |e| e.dtype.size());
         self.full = (self.full_elements() * bytes) as f64;
@@ -108,25 +108,26 @@ impl Bisection {
     }
 
     /// Aligns the engine's steps with a recorded reference by token position; returns whether they are other chunks of the same tokens.
-    fn lay(&mut self, run: &Run, tokens: Option<&[u32]>) -> Result<bool> {
-        let mut look = Evidence::of(self.driver.evidence.meta.clone());
-        look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
+    fn align_steps(&mut self, run: &EngineRun, tokens: Option<&[u32]>) -> Result<bool> {
+        let mut look = CollectedTaps::new(self.driver.evidence.meta.clone());
+        look.add_run(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
-        let Aligned { reference, alignment, .. } = align(CellsOf::Both, self.reference.with(&[])?, candidate, None)?;
+        let Aligned { reference, alignment, .. } =
+            align(CellsOf::Both, self.reference.with_taps(&[])?, candidate, None)?;
         let Some(alignment) = alignment else { return Ok(false) };
-        let cells = Cells::new(alignment);
+        let cells = StepAlignment::new(alignment);
         // Without common tokens, it is reported as other tokens.
-        let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
+        let Some((last, step)) = cells.last_common_cell().and_then(|last| Some((last, cells.step(last)?))) else {
             return Ok(false);
         };
-        if let Some(at) = cells.alignment.parted {
+        if let Some(at) = cells.alignment.tokens_differ_at {
             self.warnings.push(format!(
                 "the engine was fed other tokens than the reference from position {at} on: only the positions before it are compared"
             ));
         }
         (self.tokens, self.last_step) = (cells.alignment.cells[0].len(), last);
-        self.own = (cells.alignment.candidate.lengths[0], step);
-        self.reference.lay(reference);
+        self.engine_extent = (cells.alignment.candidate.lengths[0], step);
+        self.reference.use_cells(reference);
         self.cells = Some(cells);
         Ok(true)
     }

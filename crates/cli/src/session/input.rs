@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::{Profile as Named, seen_padding};
+use firstdiff_compare::{Profile as NamedProfile, seen_padding};
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, tap_names};
 
-use crate::session::arithmetic::{Choice, Loosened};
+use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
 use crate::session::is_recorded;
-use crate::session::reading::{ReadingArgs, one_of, token};
-use crate::session::source::{Recorded, Source, refuse_weights};
+use crate::session::reading::{ReadingArgs, take_sequence, token};
+use crate::session::source::{RecordedProgram, Source, refuse_weights};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct CandidateArgs {
     pub(crate) candidate: Option<PathBuf>,
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
     #[arg(long)]
-    pub(crate) profile: Option<Named>,
+    pub(crate) profile: Option<NamedProfile>,
     /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0, e4m3 [default: what the dump says, else what fits]
     #[arg(long)]
     pub(crate) cache: Option<Cache>,
@@ -47,25 +47,25 @@ pub(crate) struct CandidateArgs {
 }
 
 /// The model's profile of that name.
-pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
+pub(crate) fn model_profile(named: NamedProfile, cache: Cache) -> Profile {
     match named {
-        Named::Exact => Profile::Exact,
-        Named::F32 => Profile::F32,
-        Named::F16 => Profile::F16,
-        Named::Bf16 => Profile::Bf16,
-        Named::Ggml => Profile::Ggml { cache },
+        NamedProfile::Exact => Profile::Exact,
+        NamedProfile::F32 => Profile::F32,
+        NamedProfile::F16 => Profile::F16,
+        NamedProfile::Bf16 => Profile::Bf16,
+        NamedProfile::Ggml => Profile::Ggml { cache },
     }
 }
 
 /// What a candidate is compared with, and its dump, ready to be judged.
-pub(crate) struct Given {
+pub(crate) struct ReplayInput {
     pub(crate) path: PathBuf,
     pub(crate) source: Source,
     pub(crate) dump: Dump,
-    pub(crate) named: Named,
+    pub(crate) named: NamedProfile,
     pub(crate) why: String,
     /// Whether only the dump's own metadata asks for a profile as coarse as this.
-    pub(crate) loosened: Option<Loosened>,
+    pub(crate) coarser_profile: Option<CoarserProfile>,
     /// Notes beside the judge's own warnings.
     pub(crate) warnings: Vec<String>,
     /// Whether a recording that was not finished may be at parity in what is there.
@@ -87,10 +87,10 @@ impl CandidateArgs {
     ///
     /// # Errors
     /// When something cannot be read, or the tokens of a step are not known.
-    pub(crate) fn open(self) -> Result<Given> {
+    pub(crate) fn open(self) -> Result<ReplayInput> {
         let args = self;
         if is_recorded(&args.model) {
-            return of_program(args);
+            return open_program(args);
         }
         refuse_weights(&args.model, args.weights.as_deref())?;
         let model = firstdiff_model::load(&args.model)?;
@@ -100,7 +100,7 @@ impl CandidateArgs {
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
         let sequences = batch.as_ref().map_or(1, Batch::count);
         let (dump, warnings) = match (&batch, args.reading.sequence) {
-            (Some(batch), asked) => one_of(dump, asked, batch)?,
+            (Some(batch), asked) => take_sequence(dump, asked, batch)?,
             (None, Some(index)) if index > 0 && model.prompts.len() <= index => {
                 bail!("--sequence {index}: the dump is not of a batch by its shapes")
             }
@@ -108,12 +108,12 @@ impl CandidateArgs {
         };
         let padding = seen_padding(&dump)?;
         let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
-        let Choice { profile: named, reason: why, loosened } = match args.profile {
-            Some(profile) => Choice::asked(profile),
+        let ProfileChoice { profile: named, reason: why, coarser_profile } = match args.profile {
+            Some(profile) => ProfileChoice::by_user(profile),
             None => declared(&model, &dump)?,
         };
         // In the coarser profiles, f16's rounding is the engine's own, and hides no rounding by the printer.
-        let dump = if matches!(named, Named::Exact | Named::F32) { dump.printed_as_f16() } else { dump };
+        let dump = if matches!(named, NamedProfile::Exact | NamedProfile::F32) { dump.printed_as_f16() } else { dump };
         let mut warnings = warnings;
         let cache = match args.cache {
             Some(cache) => Some(cache),
@@ -122,11 +122,16 @@ impl CandidateArgs {
                 None
             }),
         };
-        let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
-        let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
-        let decoded =
-            given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
-        let (tokens, tokens_are_known, decode_tokens) = match told {
+        let own = model
+            .prompts
+            .get(args.reading.sequence.unwrap_or(0))
+            .filter(|_| has_as_many_positions(&dump, &model))
+            .cloned();
+        let tokens_given =
+            given_or_declared(&args.tokens, declared_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
+        let decoded = given_or_declared(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?
+            .unwrap_or_default();
+        let (tokens, tokens_are_known, decode_tokens) = match tokens_given {
             Some(tokens) => {
                 // --tokens may give those of all steps.
                 let prompt = dump.meta().tokens.as_ref().map_or(tokens.len(), Vec::len);
@@ -157,7 +162,7 @@ impl CandidateArgs {
         {
             bail!("--rows {row}: the run has {} tokens, the last at position {}", tokens.len(), tokens.len() - 1);
         }
-        let profile = arithmetic(named, cache.unwrap_or_default());
+        let profile = model_profile(named, cache.unwrap_or_default());
         let (mut rows, mut warnings) = (args.rows.clone(), warnings);
         if let Some(tap) = single_row(&dump, &model, tokens.len()).filter(|_| rows.is_none() && tokens_are_known) {
             rows = Some(Rows::Named(NamedRows::Last));
@@ -169,20 +174,20 @@ impl CandidateArgs {
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows, padding };
         let partial = args.reading.partial;
         let source = Source::Plan { model: Box::new(model), options };
-        Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })
+        Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences, partial })
     }
 }
 
 /// A candidate with the program that its reference ran.
-fn of_program(args: CandidateArgs) -> Result<Given> {
+fn open_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
-    let (recorded, why, loosened) = Recorded::open(&args)?;
+    let (recorded, why, coarser_profile) = RecordedProgram::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));
-    Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences: 1, partial })
+    Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences: 1, partial })
 }
 
-impl Given {
+impl ReplayInput {
     /// Whether the candidate's recording was finished; `all` is the number of its taps, where known.
     pub(crate) fn incomplete(&self, all: Option<usize>) -> Incomplete {
         Incomplete::find_in(&[("the candidate", &self.dump)], all)
@@ -191,7 +196,7 @@ impl Given {
     /// What had to be assumed to read the candidate, and what is not used of it.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = crate::session::notes(&[&self.dump]);
-        notes.extend(self.loosened.map(Loosened::note));
+        notes.extend(self.coarser_profile.map(CoarserProfile::note));
         notes.extend(self.warnings.iter().cloned());
         notes.extend(self.incomplete(None).notes().cloned());
         if let Some(first) = self.dump.parts().first() {
@@ -211,19 +216,21 @@ impl Given {
 }
 
 /// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are given.
-fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
-    let told = dump.meta().tokens.clone()?;
+fn declared_tokens(given: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
+    let declared = dump.meta().tokens.clone()?;
     let later = dump.entries().last().is_some_and(|e| e.step > 0);
-    let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > told.len()) else { return Some(told) };
-    let all: Vec<i64> = told.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
-    let rest = asked.iter().skip(all.len()).map(|&id| i64::from(id));
+    let Some(ids) = given.as_ref().filter(|asked| later && asked.len() > declared.len()) else {
+        return Some(declared);
+    };
+    let all: Vec<i64> = declared.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
+    let rest = ids.iter().skip(all.len()).map(|&id| i64::from(id));
     Some(all.iter().copied().chain(rest).collect())
 }
 
 /// Token ids as given, or as the dump declares; the two may not differ.
-fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
-    let told = told.map(crate::session::ids).transpose()?;
-    match (asked, told) {
+fn given_or_declared(given: &Option<Vec<u32>>, declared: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
+    let declared_ids = declared.map(crate::session::ids).transpose()?;
+    match (given, declared_ids) {
         (Some(asked), Some(told)) if *asked != told => {
             let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
             bail!(
@@ -239,8 +246,8 @@ fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<O
 /// The dump with lists of values made into whole tensors, where it has a step for each known token.
 fn one_a_token(dump: Dump, model: &Model, args: &CandidateArgs) -> Dump {
     let meta = dump.meta();
-    let count = |asked: &Option<Vec<u32>>, own: &Option<Vec<i64>>| {
-        asked.as_ref().map_or(own.as_ref().map_or(0, Vec::len), Vec::len)
+    let count = |given: &Option<Vec<u32>>, own: &Option<Vec<i64>>| {
+        given.as_ref().map_or(own.as_ref().map_or(0, Vec::len), Vec::len)
     };
     let tokens = count(&args.tokens, &meta.tokens) + count(&args.decode_tokens, &meta.decode_tokens);
     let dims = &model.plan.dims;
@@ -285,7 +292,7 @@ fn single_row(dump: &Dump, model: &Model, tokens: usize) -> Option<Tap> {
 }
 
 /// Whether the dump holds as many positions as the model's own prompt has, so that it may be a run of that.
-fn fits(dump: &Dump, model: &Model) -> bool {
+fn has_as_many_positions(dump: &Dump, model: &Model) -> bool {
     let length = model.prompts.first().map(Vec::len);
     length.is_some() && positions(dump, model).ok() == length && dump.meta().tokens.is_none()
 }
@@ -311,19 +318,24 @@ fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
 }
 
 /// The profile that the dump declares, else f32. Running a GGUF through llama.cpp rounds activations as each weight type requires.
-pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
-    let said = crate::session::arithmetic::precision(dump)?;
+pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<ProfileChoice> {
+    let precision = crate::session::arithmetic::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
-    let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
-    let choice = |profile: Named, reason: &str| Choice { reason: reason.into(), ..Choice::asked(profile) };
+    let coarse = matches!(precision, Some(NamedProfile::F16 | NamedProfile::Bf16 | NamedProfile::Ggml));
+    let choice = |profile: NamedProfile, reason: &str| ProfileChoice {
+        reason: reason.into(),
+        ..ProfileChoice::by_user(profile)
+    };
     if llama_cpp && coarse && model.format == Format::Gguf {
-        return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
+        return Ok(choice(NamedProfile::Ggml, "llama.cpp's own arithmetic"));
     }
-    Ok(match said {
+    Ok(match precision {
         // The profile in which llama.cpp runs a GGUF.
-        Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
-        Some(profile) => Choice::candidates(profile, dump, None),
-        None => Choice::undeclared(dump),
+        Some(NamedProfile::Ggml) if model.format == Format::Gguf => {
+            choice(NamedProfile::Ggml, "the candidate's dump.json")
+        }
+        Some(profile) => ProfileChoice::candidates(profile, dump, None),
+        None => ProfileChoice::undeclared(dump),
     })
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use firstdiff_compare::{FirstDivergence, Place, Reason, Report, Status, TapReport, Verdict};
 use firstdiff_trace::Tap;
 
-use crate::commands::bisect::{Bisection, Outcome};
-use crate::driver::kept::KeptRuns;
-use crate::driver::told::{in_bytes, of_run, wavers};
+use crate::commands::bisect::{BisectionResult, EngineBisection};
+use crate::driver::kept_runs::KeptRuns;
+use crate::driver::render::{in_bytes, nondeterminism_text, run_report};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
-use crate::report::{Bisect, Compare, Judgement, SeenWhole, Unrepeated, next_step};
-use crate::session::Judged;
+use crate::report::{Bisect, BisectComparison, Compare, SeenWhole, Unrepeated, next_step};
+use crate::session::Comparison;
 use crate::session::arithmetic::parity;
 use crate::words::{between, safe, shorten, taps_in_words};
 
@@ -20,10 +20,10 @@ pub(crate) fn unclear(report: &Report) -> bool {
 }
 
 /// The answer, and its cost.
-pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
+pub(crate) fn answer(bisection: &EngineBisection, outcome: &BisectionResult) -> Screen {
     let mut screen = Screen::default();
-    let Outcome::Answer(judged) = outcome else {
-        if let Outcome::Wavers(wavering) = outcome {
+    let BisectionResult::Answer(judged) = outcome else {
+        if let BisectionResult::Wavers(wavering) = outcome {
             screen.line("");
             let at = paint(BOLD, &wavering.place.to_string());
             screen.line(&format!("{} two runs of one command differ at {at}", paint(WARN, "not deterministic:")));
@@ -37,17 +37,18 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(_)) => {
-            let told = compared(bisection, judged);
-            let mut ending = vec![("checked", looked_at(bisection, judged).join("; "))];
-            ending.extend(not_asked(bisection, judged).map(|names| ("not asked", names)));
-            ending.extend(told.next.clone().map(|next| ("next", next)));
-            divergence(&mut screen, judged, &told, &ending);
+            let compare_report = compared(bisection, judged);
+            let mut ending = vec![("checked", coverage_text(bisection, judged).join("; "))];
+            ending.extend(not_checked_text(bisection, judged).map(|names| ("not asked", names)));
+            ending.extend(compare_report.next.clone().map(|next| ("next", next)));
+            divergence(&mut screen, judged, &compare_report, &ending);
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
             let count = report.count(Status::agrees);
-            let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, judged).join("; "));
-            screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.loosened))));
+            let text =
+                format!("{} looked at agree: {}", taps_in_words(count), coverage_text(bisection, judged).join("; "));
+            screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.coarser_profile))));
             screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
         }
     }
@@ -59,7 +60,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
 }
 
 /// Which taps up to the answer were seen at all positions of all steps, and which at some; the last of them, which show most.
-fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
+fn coverage_text(bisection: &EngineBisection, judged: &Comparison) -> Vec<String> {
     const MOST: usize = 6;
     let report = &judged.report;
     let end = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
@@ -84,7 +85,7 @@ fn looked_at(bisection: &Bisection, judged: &Judged) -> Vec<String> {
 }
 
 /// The taps before the answer in its layer that were not checked: they are not on the way to it, and may be wrong as well.
-fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
+fn not_checked_text(bisection: &EngineBisection, judged: &Comparison) -> Option<String> {
     let first = judged.report.first.as_ref()?;
     let place = judged.report.taps[first.index].place;
     let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
@@ -97,13 +98,13 @@ fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
 }
 
 /// The comparison of all that was seen, with the next step for an engine.
-fn compared(bisection: &Bisection, judged: &Judged) -> Compare {
+fn compared(bisection: &EngineBisection, judged: &Comparison) -> Compare {
     let first = judged.report.first.as_ref();
     let next = first.map(|first| next(bisection, judged, first, &judged.report.taps[first.index]));
     Compare { next, ..Compare::new("bisect", judged) }
 }
 
-fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+fn next(bisection: &EngineBisection, judged: &Comparison, first: &FirstDivergence, tap: &TapReport) -> String {
     let evidence = bisection.args.work.join("evidence");
     let evidence = safe(&evidence.to_string_lossy());
     if judged.why.is_some() || (first.unchecked_between.is_empty() && bisection.reference.model().is_none()) {
@@ -123,27 +124,29 @@ fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &T
     }
 }
 
-fn cost(screen: &mut Screen, bisection: &Bisection) {
+fn cost(screen: &mut Screen, bisection: &EngineBisection) {
     if bisection.driver.runs.is_empty() {
         return;
     }
     let count = bisection.driver.runs.len();
     let runs = if count == 1 { "1 run".to_owned() } else { format!("{count} runs") };
     let share = match bisection.full > 0.0 {
-        true => format!(": {:.2} % of a full dump ({})", 100.0 * share(bisection), in_bytes(bisection.full as u64)),
+        true => {
+            format!(": {:.2} % of a full dump ({})", 100.0 * share_of_bytes(bisection), in_bytes(bisection.full as u64))
+        }
         false => String::new(),
     };
     screen.line(&paint(DIM, &format!("{runs}, {}{share}", in_bytes(bisection.driver.evidence.bytes))));
 }
 
-fn share(bisection: &Bisection) -> f64 {
+fn share_of_bytes(bisection: &EngineBisection) -> f64 {
     bisection.driver.evidence.bytes as f64 / bisection.full
 }
 
 /// The result for programs.
-pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
+pub(crate) fn report(bisection: &EngineBisection, outcome: &BisectionResult) -> Bisect {
     let nondeterministic = match outcome {
-        Outcome::Wavers(wavering) => Some(Unrepeated {
+        BisectionResult::Wavers(wavering) => Some(Unrepeated {
             tap: wavering.place.tap.to_string(),
             step: wavering.place.step,
             nmse: wavering.nmse,
@@ -152,7 +155,7 @@ pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
         _ => None,
     };
     let answer = match outcome {
-        Outcome::Answer(judged) => Some(judged),
+        BisectionResult::Answer(judged) => Some(judged),
         _ => None,
     };
     let all_positions = answer.map(|judged| {
@@ -162,19 +165,19 @@ pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
     });
     Bisect {
         judgement: match outcome {
-            Outcome::Answer(judged) => Judgement::Answer(Box::new(compared(bisection, judged))),
-            Outcome::Wavers(wavering) => Judgement::none(wavers(wavering)),
-            Outcome::Failed(failure) => Judgement::none(failure.to_string()),
+            BisectionResult::Answer(judged) => BisectComparison::Answer(Box::new(compared(bisection, judged))),
+            BisectionResult::Wavers(wavering) => BisectComparison::none(nondeterminism_text(wavering)),
+            BisectionResult::Failed(failure) => BisectComparison::none(failure.to_string()),
         },
         nondeterministic,
         engine: bisection.args.run.clone(),
         work: bisection.args.work.to_string_lossy().into_owned(),
-        runs: bisection.driver.runs.iter().map(of_run).collect(),
-        kept_runs: bisection.driver.kept.as_ref().map(KeptRuns::report),
+        runs: bisection.driver.runs.iter().map(run_report).collect(),
+        kept_runs: bisection.driver.kept_runs.as_ref().map(KeptRuns::report),
         bytes: bisection.driver.evidence.bytes,
         full_bytes: bisection.full as u64,
         all_positions,
-        looked_at: answer.map(|judged| looked_at(bisection, judged)).unwrap_or_default(),
-        not_asked: answer.and_then(|judged| not_asked(bisection, judged)),
+        looked_at: answer.map(|judged| coverage_text(bisection, judged)).unwrap_or_default(),
+        not_asked: answer.and_then(|judged| not_checked_text(bisection, judged)),
     }
 }
