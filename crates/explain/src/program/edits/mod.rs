@@ -4,7 +4,7 @@
 mod names;
 mod tables;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use firstdiff_laws::{Axis as AxisName, orders};
@@ -72,6 +72,7 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
     for slot in weights {
         list.of_slot(&slot);
     }
+    list.modules();
     list.exchanges();
     list.all.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     list.all.truncate(MOST);
@@ -223,7 +224,9 @@ impl<'a> List<'_, 'a> {
         for (bits, mistake, params, function) in found {
             self.read_otherwise(slot, bits, mistake, params, function);
         }
-        self.other_tensors(slot);
+        if !slot.is_of_weight {
+            self.other_tensors(slot);
+        }
     }
 
     /// Another tensor in the place of one.
@@ -480,12 +483,73 @@ impl<'a> List<'_, 'a> {
         }
     }
 
+    /// The weights of another module in the place of those of one, or of each other: what is loaded by one name, is loaded whole.
+    fn modules(&mut self) {
+        let context = self.context;
+        let mut modules: Vec<(&str, Vec<(&str, usize)>)> = Vec::new();
+        for slot in self.weights() {
+            let Some((module, name)) = context.weight(slot.view).and_then(|name| name.rsplit_once('.')) else {
+                continue;
+            };
+            match modules.iter_mut().find(|(known, _)| *known == module) {
+                Some((_, weights)) => weights.push((name, slot.view.buffer)),
+                None => modules.push((module, vec![(name, slot.view.buffer)])),
+            }
+        }
+        let by_name: HashMap<&str, usize> =
+            context.program.weights().iter().map(|(&buffer, name)| (name.as_str(), buffer)).collect();
+        let shape = |buffer: usize| &context.program.buffers()[buffer].shape;
+        let bits = (modules.len() as f64 + 1.0).log2();
+        let mut found = Vec::new();
+        for (module, weights) in &modules {
+            let suffix = format!(".{}", weights[0].0);
+            let others = by_name.keys().filter_map(|name| name.strip_suffix(&suffix)).filter(|other| other != module);
+            // Each of its weights has one of that name and shape there.
+            let paired = |other: &str| -> Option<Vec<[usize; 2]>> {
+                let pair = |(name, own): &(&str, usize)| {
+                    let there = *by_name.get(format!("{other}.{name}").as_str())?;
+                    (shape(there) == shape(*own)).then_some([*own, there])
+                };
+                weights.iter().map(pair).collect()
+            };
+            let mut others: Vec<(&str, Vec<[usize; 2]>)> =
+                others.filter_map(|other| Some((other, paired(other)?))).collect();
+            others.sort_by_key(|(other, _)| (self.names.apart(other), *other));
+            for (rank, (other, pairs)) in others.into_iter().enumerate().take(TENSORS) {
+                let (tensor, reads) = (self.names.weight(module), self.names.weight(other));
+                let bits = bits + 5.0 + (rank as f64 + 2.0).log2();
+                let instead: HashMap<usize, usize> = pairs.iter().map(|[own, there]| (*own, *there)).collect();
+                let params = vec![("tensor", json!(tensor)), ("reads", json!(reads))];
+                found.push((bits, &OPERATION_INPUT, params, instead));
+                if modules.iter().any(|(known, _)| *known == other) && *module < other {
+                    let both = pairs.iter().flat_map(|&[own, there]| [(own, there), (there, own)]).collect();
+                    let params = vec![("tensors", json!(format!("{tensor} and {reads}")))];
+                    found.push((bits, &TENSORS_EXCHANGED, params, both));
+                }
+            }
+        }
+        for (bits, mistake, params, instead) in found {
+            let other = |slot: Slot<'_>| {
+                let buffer = *instead.get(&slot.view.buffer)?;
+                let view = View { buffer, ..slot.view.clone() };
+                Some(other_operand(slot.place, &view, Arc::new(|x| Some(x.clone()))))
+            };
+            let edit = |op: usize| {
+                let others: Vec<OtherOperand> = slots(context, op, 0.0).into_iter().filter_map(other).collect();
+                (!others.is_empty()).then(|| operands(op, others))
+            };
+            let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
+            let class = edits.first().and_then(|edit| edit.at.op()).map_or(0, |op| context.program.class(op));
+            self.all.push(Priced { bits, form: Form { class, ..Form::new(mistake, params, edits) } });
+        }
+    }
+
     /// Two tensors of one shape, each read in the place of the other.
     fn exchanges(&mut self) {
         let context = self.context;
         let mut reads: Vec<Slot<'_>> = Vec::new();
         for op in context.ops() {
-            for slot in slots(context, op, 0.0) {
+            for slot in slots(context, op, 0.0).into_iter().filter(|slot| !context.is_weight(slot.view)) {
                 if !reads.iter().any(|known| known.view == slot.view) {
                     reads.push(slot);
                 }

@@ -47,7 +47,18 @@ impl<'c, 'a> Names<'c, 'a> {
         }
     }
 
-    /// Others of the shape of a view that may be read for it: values of the slice that are there, weights, each with its name.
+    /// What a module, or one of its weights, is called.
+    pub(super) fn weight(&self, name: &str) -> String {
+        relative(name, self.layer)
+    }
+
+    /// How many layers a module is away from this one; those outside of layers are the farthest.
+    pub(super) fn apart(&self, name: &str) -> u32 {
+        let number = name.split('.').find_map(|part| part.parse::<u32>().ok());
+        number.zip(self.layer).map_or(u32::MAX, |(number, layer)| number.abs_diff(layer))
+    }
+
+    /// Others of the shape of a view that may be read for it: values of the slice that are there, each with its name.
     pub(super) fn others(&self, op: usize, view: &View) -> Vec<(String, View)> {
         let mut out: Vec<(String, View)> = Vec::new();
         let fits = |other: &View| {
@@ -80,17 +91,6 @@ impl<'c, 'a> Names<'c, 'a> {
                 if !is_made {
                     offer(self.of(at, slot.view), slot.view);
                 }
-            }
-        }
-        if self.context.is_weight(view) {
-            let mut weights: Vec<(String, View)> = self
-                .context
-                .alike(view)
-                .map(|(name, buffer)| (relative(name, self.layer), View { buffer, ..view.clone() }))
-                .collect();
-            weights.sort_by_key(|(name, _)| (!name.ends_with("of this layer"), !name.contains("next"), name.len()));
-            for (name, other) in weights {
-                offer(name, &other);
             }
         }
         out
