@@ -8,16 +8,13 @@ use super::linear::READ_AS;
 use super::{Form, computed, kept, minus, numbers, over, plus, renamed, times, with, with_all, with_number};
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
-    NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM, NORM_WEIGHT_OMITTED,
-    NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
+    EPSILONS, NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM,
+    NORM_WEIGHT_OMITTED, NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
 };
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
-
-/// Values of epsilon that models have.
-const EPSILONS: [f64; 6] = [1e-6, 1e-5, 1e-8, 1e-12, 1e-3, 0.0];
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -36,9 +33,15 @@ fn of_eps(record: &Operation, op: usize, place: usize, eps: f64) -> Vec<Form> {
     let others = EPSILONS.into_iter().filter(|other| *other != eps);
     let form =
         |other| Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)).due(eps);
-    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)).due(eps);
+    // One of 1e-12 matters to no row: any other is looked for from one that does.
+    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place))
+        .due(eps)
+        .beginning_at(eps.max(EPS_MATTERS));
     others.map(form).chain([any]).collect()
 }
+
+/// An epsilon that shows in the numbers of a norm.
+const EPS_MATTERS: f64 = 1e-4;
 
 /// mean(x²) + eps under a root.
 fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
