@@ -244,12 +244,16 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         let views = product.views();
         // Matrices of no layer: the embedding and the head.
         let is_of_none = |name: &str| name.split('.').all(|part| part.parse::<usize>().is_err());
-        let others = context.alike(weight).filter(|(other, _)| is_of_none(name) && is_of_none(other));
+        let is_table = |other: &str, buffer: usize| is_of_none(other) && context.is_looked_up(buffer);
+        let others = context.alike(weight).filter(|(other, buffer)| is_of_none(name) && is_table(other, *buffer));
         forms.extend(
             others.map(|(_, buffer)| Form::one(&HEAD_TIED, vec![], op, instead(View { buffer, ..weight.clone() }))),
         );
-        let ones = computed(&views, |x| with_bias(product_of(&x[0], &ArrayD::ones(x[1].raw_dim()))?, x));
-        forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
+        // A head of its own, never loaded, in the place of the embedding.
+        if is_of_none(name) && context.is_looked_up(weight.buffer) {
+            let ones = computed(&views, |x| with_bias(product_of(&x[0], &ArrayD::ones(x[1].raw_dim()))?, x));
+            forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
+        }
     }
     forms
 }
