@@ -198,7 +198,9 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
 
 /// `2 causes proved, 1 fault unexplained`.
 fn summary(findings: &[Explained]) -> String {
-    let count = |kind: Kind| findings.iter().filter(|f| Kind::of(&f.diagnosis) == kind).count();
+    let of = |kind: Kind| findings.iter().filter(move |f| Kind::of(&f.diagnosis) == kind);
+    let count = |kind: Kind| of(kind).count();
+    let taps = |kind: Kind| of(kind).map(|f| f.taps.len()).sum();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let (arithmetic, taken_back) = (count(Kind::OtherArithmetic), count(Kind::TakenBack));
     let mut parts = vec![match (arithmetic, count(Kind::Proved)) {
@@ -207,13 +209,14 @@ fn summary(findings: &[Explained]) -> String {
         (_, 0) => "another arithmetic, no mistake proved".to_owned(),
         (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
     }];
-    for (kind, what, how) in [
-        (Kind::Measured, "law", "measured"),
-        (Kind::Open, "fault", "unexplained"),
-        (Kind::Misrecorded, "tap", "recorded wrongly"),
-        (Kind::TakenBack, "tap", "off by what is taken back"),
+    for (n, what, how) in [
+        (count(Kind::Measured), "law", "measured"),
+        (count(Kind::Numbers), "fault", "measured, no law found"),
+        (count(Kind::Open), "fault", "unexplained"),
+        (taps(Kind::Misrecorded), "tap", "recorded wrongly"),
+        (taps(Kind::TakenBack), "tap", "off by what is taken back"),
     ] {
-        parts.extend(Some(count(kind)).filter(|n| *n > 0).map(|n| counted(n, what, how)));
+        parts.extend((n > 0).then(|| counted(n, what, how)));
     }
     parts.join(", ")
 }
@@ -224,6 +227,8 @@ enum Kind {
     OtherArithmetic,
     Proved,
     Measured,
+    /// True numbers, of which no law is known.
+    Numbers,
     Misrecorded,
     TakenBack,
     Open,
@@ -235,6 +240,7 @@ impl Kind {
         match found.matched {
             _ if found.arithmetic.is_some() || found.cause.is_some_and(rounds_otherwise) => Kind::OtherArithmetic,
             Match::Reproduced => Kind::Proved,
+            Match::Measured if found.measured.as_ref().is_some_and(|law| law.status == "table") => Kind::Numbers,
             Match::Measured => Kind::Measured,
             _ if !found.taken_back.is_empty() => Kind::TakenBack,
             _ if !found.misrecorded.is_empty() => Kind::Misrecorded,
