@@ -234,6 +234,9 @@ mod tests {
         // Between 1.017 and 1.023 there are too many three-digit numbers.
         assert_eq!(words(1.0203, 6e-4), "1.0203");
         assert_eq!(words(1.0001, 1e-4), "1");
+        // The value is the one that is said.
+        let known = Measured::new(-0.999_996_837_722_34, 0.0).plain();
+        assert_eq!((known.value, &*known.words), (-0.999_996_84, "-0.99999684 (about -1)"));
     }
 
     #[test]
