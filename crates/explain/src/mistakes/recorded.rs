@@ -37,7 +37,7 @@ pub(crate) static TOKEN_TYPES_DIFFER: Mistake = Mistake {
     id: "token-types-differ",
     what: "other token types were embedded",
     fix: "feed the same token types (token_type_ids): most models have 0 in the first text, 1 in the second",
-    params: &[Param::words("types", &["all 0"])],
+    params: &[Param::words("types", &["all 0", "all 1"])],
     ..RECORDED
 };
 pub(crate) static ROPE_LAYER_KIND: Mistake = Mistake {

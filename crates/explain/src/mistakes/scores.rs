@@ -102,7 +102,7 @@ pub(crate) static MASK_AFTER_SOFTMAX: Mistake = Mistake {
 pub(crate) static WINDOW_SIZE: Mistake = Mistake {
     id: "window-size",
     what: "another number of keys is seen",
-    fix: "take the window from the config, in the layers that have it: in a causal model a query sees that many keys, itself included; in others most often half as many each way, and itself",
+    fix: "take the window from the config: a query of a causal model sees that many keys, itself included, in others most often half as many each way, in the layers that have it",
     params: &[Param::free("window").or(&["ignored"]), Param::free("each_way")],
     right_value: |_, step| match &step.op {
         Op::Scores(scores) => Some(scores.window.map_or("none here".into(), |window| format!("{window} here"))),

@@ -517,16 +517,20 @@ fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
     let (kv_heads, each) = (view.shape[axis - 1], view.shape[axis]);
-    let form = |(name, map): (&str, HeadMap)| {
+    of_heads(op, |map| {
         let shape = shape.clone();
-        let change = computed(&[view], move |x| {
+        computed(&[view], move |x| {
             let heads = x[0].index_axis(Axis(axis), 0).into_owned();
             let read: Vec<usize> = (0..kv_heads * each).map(|head| map(head, kv_heads)).collect();
             heads.select(Axis(axis - 1), &read).into_shape_with_order(shape.as_slice()).ok()
-        });
-        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
-    };
-    HEAD_MAPS.into_iter().map(form).collect()
+        })
+    })
+}
+
+/// Each map of heads, carried out.
+fn of_heads(op: usize, change: impl Fn(HeadMap) -> Change) -> Vec<Form> {
+    let form = |(name, map)| Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change(map));
+    HEAD_MAPS.map(form).to_vec()
 }
 
 /// Which of so many heads a query head reads.
@@ -545,14 +549,12 @@ fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let count = out.shape[axis];
-    let form = |(name, map): (&str, HeadMap)| {
-        let change = computed(&[view], move |x| {
+    of_heads(op, |map| {
+        computed(&[view], move |x| {
             let heads = x[0].len_of(Axis(axis)).max(1);
             Some(x[0].select(Axis(axis), &(0..count).map(|head| map(head, heads)).collect::<Vec<_>>()))
-        });
-        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
-    };
-    HEAD_MAPS.into_iter().map(form).collect()
+        })
+    })
 }
 
 /// Heads that are merged: [T,H,d] of what stands as [H,T,d].

@@ -46,8 +46,11 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
         })
     };
     if context.program.is_type_input(ids.buffer) {
-        let first = computed(&[table, ids], |x| picked(&x[0], &x[1], x[1].iter().map(|_| 0)));
-        return vec![Form::one(&TOKEN_TYPES_DIFFER, vec![("types", json!("all 0"))], op, first)];
+        let all = |(words, row): (&str, i64)| {
+            let one_kind = computed(&[table, ids], move |x| picked(&x[0], &x[1], x[1].iter().map(|_| row)));
+            Form::one(&TOKEN_TYPES_DIFFER, vec![("types", json!(words))], op, one_kind)
+        };
+        return [("all 0", 0), ("all 1", 1)].map(all).to_vec();
     }
     if is_token {
         let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];

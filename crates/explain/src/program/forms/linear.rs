@@ -150,13 +150,11 @@ fn reads_bf16_as_f16(x: f64) -> f64 {
 
 fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some((place, bias)) = product.bias else { return Vec::new() };
-    let (x, weight) = (product.x.1, product.weight.1);
-    let bare: fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>> = match context.base(op) {
-        "addmm" => |x| product_of(&x[0], &transposed(&x[1])),
-        "linear" => |x| product_of(&x[0], &x[1]),
-        _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
+    let Some(matrix) = product.matrix() else {
+        return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))];
     };
-    let twice = computed(&[x, weight, bias], move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
+    let bare = move |x: &[ArrayD<f64>]| product_of(&x[0], &matrix(&x[1]));
+    let twice = computed(&product.views(), move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
     let name = context.weight(bias).unwrap_or_default();
     let other = |(said, buffer): (String, usize)| {
         let change = with(product.record, place, Operand::View(View { buffer, ..bias.clone() }));
@@ -167,7 +165,7 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         }
     };
     let mut forms = vec![
-        Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
+        Form::one(&BIAS_OMITTED, vec![], op, computed(&[product.x.1, product.weight.1], bare)),
         Form::one(&BIAS_TWICE, vec![], op, twice),
     ];
     forms.extend(beside(context, bias, name).into_iter().map(other));
