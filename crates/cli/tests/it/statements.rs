@@ -426,7 +426,7 @@ fn no_layers_are_missing_behind_the_last_of_a_stack() {
         for (seed, tap) in taps.iter().enumerate() {
             let off = if *tap == "logits" { off } else { 1.0 };
             let values: Vec<f32> = (0..40).map(|at| off * noise(at * 13 + seed * 7, 0.0)).collect();
-            recorder.record(tap.parse::<firstdiff::trace::Tap>().unwrap(), &[5, 8], &values).unwrap();
+            recorder.record(firstdiff::trace::Tap::named(tap), &[5, 8], &values).unwrap();
         }
         recorder.finish().unwrap();
         let path = folder.path().join(name).join("dump.json");

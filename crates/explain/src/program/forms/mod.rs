@@ -197,10 +197,12 @@ fn together(all: &[Form]) -> Vec<Form> {
     groups.into_iter().filter(|(.., count)| *count > 1).map(|(_, form, _)| form).collect()
 }
 
-/// The operations of both.
+/// The operations of both, each line once.
 fn said_together(known: &mut Params, other: &Params) {
     for ((_, known), (_, other)) in known.iter_mut().zip(other) {
-        if let (Some(one), Some(more)) = (known.as_str(), other.as_str()) {
+        if let (Some(one), Some(more)) = (known.as_str(), other.as_str())
+            && !one.split(", ").any(|line| line == more)
+        {
             *known = format!("{one}, {more}").into();
         }
     }
