@@ -15,6 +15,7 @@ use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
+use crate::tolerance::search::EPS_MATTERS;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -39,9 +40,6 @@ fn of_eps(record: &Operation, op: usize, place: usize, eps: f64) -> Vec<Form> {
         .beginning_at(eps.max(EPS_MATTERS));
     others.map(form).chain([any]).collect()
 }
-
-/// An epsilon that shows in the numbers of a norm.
-const EPS_MATTERS: f64 = 1e-4;
 
 /// mean(x²) + eps under a root.
 fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
