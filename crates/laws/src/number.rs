@@ -92,9 +92,11 @@ impl Measured {
 
     /// Itself, with the digits that are known.
     pub(crate) fn plain(&self) -> Number {
-        let (words, beside) = (with_error(self.value, self.error), self.beside());
+        let (value, beside) = (in_known_digits(self.value, self.error), self.beside());
+        let words = shortest(value);
         let words = beside.map_or_else(|| words.clone(), |near| format!("{words} (about {})", near.words));
-        Number { value: self.value, words, bits: NUMBER }
+        // What is proved is the number that is said.
+        Number { value, words, bits: NUMBER }
     }
 
     /// A simple number that it is too near to by chance, and is not: something small is done beside it.
@@ -186,13 +188,13 @@ pub(crate) fn shortest(value: f64) -> String {
 }
 
 /// A number with no more digits than its error lets it have, one of the error's own and one more.
-pub(crate) fn with_error(value: f64, error: f64) -> String {
+fn in_known_digits(value: f64, error: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
-        return format!("{value}");
+        return value;
     }
     let first = value.abs().log10().floor() as i32;
     let last = if error > 0.0 && error.is_finite() { error.log10().floor() as i32 } else { first - 15 };
-    shortest(to_digits(value, (first - last + 1).clamp(1, 8) as usize))
+    to_digits(value, (first - last + 1).clamp(1, 8) as usize)
 }
 
 /// The number with the fewest digits above one and not above another.
@@ -232,6 +234,9 @@ mod tests {
         // Between 1.017 and 1.023 there are too many three-digit numbers.
         assert_eq!(words(1.0203, 6e-4), "1.0203");
         assert_eq!(words(1.0001, 1e-4), "1");
+        // The value is the one that is said.
+        let known = Measured::new(-0.999_996_837_722_34, 0.0).plain();
+        assert_eq!((known.value, &*known.words), (-0.999_996_84, "-0.99999684 (about -1)"));
     }
 
     #[test]

@@ -86,7 +86,7 @@ text(second, 76, "learned-positions-behind-in-decode", "position-embedding-offse
      (r"position_ids \+ self\.offset", "position_ids - (position_ids[..., :1] > 0).long() + self.offset"))
 text(second, 77, "positions-from-padding-lost", "position-embedding-offset",
      (r"incremental_indices\.long\(\) \+ padding_idx", "incremental_indices.long() + padding_idx - 1"))
-text(second, 78, "token-types-of-second-segment", "unlisted",
+text(second, 78, "token-types-of-second-segment", "token-types-differ unlisted",
      (r"self\.token_type_embeddings\(token_type_ids\)", "self.token_type_embeddings(1 - token_type_ids)"))
 text(second, 79, "position-table-sine-for-cosine", "unlisted", (r"sin, cos = torch\.split\(sincos", "cos, sin = torch.split(sincos"))
 held(second, 80, "position-table-halves-exchanged", "unlisted", r"embed_positions\.weight$", lambda table: table.roll(table.shape[1] // 2, 1))
@@ -169,7 +169,7 @@ text(fourth, 66, "learned-positions-wrap", "unlisted position-embedding-offset",
 text(fourth, 67, "learned-positions-by-two", "unlisted position-embedding-offset",
      (r"self\.(wpe|position_embeddings)\(position_ids\)", r"self.\1(2 * position_ids)"),
      (r"super\(\)\.forward\(position_ids \+ self\.offset\)", "super().forward(2 * position_ids + self.offset)"))
-text(fourth, 68, "token-types-by-position", "unlisted", (r"self\.token_type_embeddings\(token_type_ids\)",
+text(fourth, 68, "token-types-by-position", "token-types-differ unlisted", (r"self\.token_type_embeddings\(token_type_ids\)",
      "self.token_type_embeddings((torch.arange(token_type_ids.shape[-1]) > 5).long().expand_as(token_type_ids))"))
 held(fourth, 69, "token-types-subtracted", "sign-flipped unlisted", r"token_type_embeddings\.weight$", lambda table: -table)
 PIXELS = r"(self\.(?:projection|patch_embedding))\(pixel_values"

@@ -151,6 +151,46 @@ fn what_is_not_proved_says_what_the_numbers_carry() {
     assert!(!finding["record_next"].as_array().expect("taps").is_empty(), "{finding:#}");
 }
 
+/// An epsilon of all norms shows in each of a row's numbers; one of the last norm in one number alone.
+#[test]
+fn a_row_of_logits_carries_what_is_made_in_the_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for file in std::fs::read_dir(fixtures().join("models/llama")).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), model.join(file.file_name())).unwrap();
+    }
+    let config = model.join("config.json");
+    let mut read: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    read["rms_norm_eps"] = json!(0.002);
+    std::fs::write(&config, read.to_string()).unwrap();
+    let [out, model] = [folder.path().join("out"), model].map(|path| path.to_string_lossy().into_owned());
+    let ids = "1,17,42,99,3,150,77,17,128,64";
+    let made = firstdiff(&["dump", &model, "-o", &out, "--tokens", ids, "--taps", "logits"]);
+    assert_eq!(made.status.code(), Some(0));
+    let logits = values(&Path::new(&out).join("logits.npy"));
+    let vocab = logits.len() / 10;
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).unwrap();
+    write(&own.join("logits.npy"), [1, vocab], &logits[9 * vocab..]);
+    let own = own.to_string_lossy().into_owned();
+    let report = json(&[
+        "explain",
+        "models/llama",
+        &own,
+        "--rows",
+        "last",
+        "--tokens",
+        ids,
+        "--only",
+        "norm-eps,norm-omitted,logit-scale",
+        "--seconds",
+        "20",
+    ]);
+    let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+    assert_eq!((&finding["cause"], &finding["params"]["eps"]), (&json!("norm-eps"), &json!(0.002)), "{finding:#}");
+}
+
 #[test]
 fn a_cause_that_its_numbers_pay_for_is_proved() {
     let scaled: Vec<f32> = logits()[450..].iter().map(|x| 1.3 * x).collect();

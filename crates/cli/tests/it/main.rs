@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod bisect;
+mod blocks;
 mod ci;
 mod command;
 mod common;

@@ -254,7 +254,7 @@ fn a_program_that_asks_for_more_than_its_files_hold_is_refused() {
 }
 
 /// Writes a tensor as numpy does.
-fn npy(path: &std::path::Path, shape: &[usize], values: &[f32]) {
+pub(crate) fn npy(path: &std::path::Path, shape: &[usize], values: &[f32]) {
     let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
     let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape.join(", "));
     let head = format!("{head:<117}\n");
@@ -374,7 +374,7 @@ fn stored(path: &std::path::Path, name: &str, shape: &[usize], values: &[f32]) {
 }
 
 /// Tensors of any type.
-fn tensors(path: &std::path::Path, all: &[(&str, &str, Vec<usize>, Vec<u8>)]) {
+pub(crate) fn tensors(path: &std::path::Path, all: &[(&str, &str, Vec<usize>, Vec<u8>)]) {
     let (mut head, mut bytes) = (serde_json::Map::new(), Vec::new());
     for (name, dtype, shape, values) in all {
         let place = [bytes.len(), bytes.len() + values.len()];
@@ -537,6 +537,48 @@ fn a_candidates_own_chunks_are_joined_into_those_of_the_program() {
             assert_eq!(unchecked(&chunked), unchecked(&whole), "{command} {candidate} {lengths:?}");
         }
     }
+}
+
+/// Raw products of chunks are not joined: to record them again would show nothing.
+#[test]
+fn what_was_recorded_is_not_to_be_recorded_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = "programs/attention/golden";
+    let own = in_chunks((golden, golden), &[13, 11], &folder.path().join("own"));
+    let file = std::path::Path::new(&own).join("layers.0.scores.step1.npy");
+    let mut npy = std::fs::read(&file).unwrap();
+    let begin = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    for (at, x) in npy[begin..].chunks_exact_mut(4).enumerate() {
+        let other = f32::from_le_bytes(x.try_into().unwrap()) + ((at * 7919 % 101) as f32 - 50.0) / 50.0;
+        x.copy_from_slice(&other.to_le_bytes());
+    }
+    std::fs::write(&file, npy).unwrap();
+    // Nothing was recorded of what reads it.
+    let path = std::path::Path::new(&own).join("dump.json");
+    let mut meta: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let before = ["h0", "layers.0.attn_norm", "layers.0.v", "layers.0.qk", "layers.0.scores"];
+    meta["taps"].as_array_mut().unwrap().retain(|tap| {
+        let name = tap["tap"].as_str().unwrap();
+        let is_kept = before.contains(&name) || name.starts_with("layers.0.q") || name.starts_with("layers.0.k");
+        let file = path.with_file_name(tap["file"].as_str().unwrap());
+        if !is_kept {
+            std::fs::remove_file(file).unwrap();
+        }
+        is_kept
+    });
+    std::fs::write(&path, meta.to_string()).unwrap();
+    let report = json(&["explain", golden, &own, "--cache", "f32", "--weights", ATTENTION, "--seconds", "2"]);
+    let recorded = |name: &serde_json::Value| {
+        std::path::Path::new(&own).join(format!("{}.step1.npy", name.as_str().unwrap())).exists()
+    };
+    let findings = report["findings"].as_array().expect("findings");
+    let of_scores =
+        findings.iter().find(|finding| finding["tap"] == "layers.0.scores").expect("a finding at the scores");
+    assert_eq!(of_scores["span"], serde_json::json!(["layers.0.qk"]), "{of_scores:#}");
+    let again = findings.iter().flat_map(|finding| finding["record_next"].as_array().expect("record_next"));
+    assert_eq!(again.filter(|name| recorded(name)).count(), 0, "{findings:#?}");
+    let next = of_scores["next"].as_str().unwrap_or_default();
+    assert!(next.starts_with("the taps in between were recorded, and could not be judged"), "{next}");
 }
 
 const ATTENTION: &str = "programs/attention/model.safetensors";
@@ -707,13 +749,15 @@ struct Attention {
     /// A factor on k, 1 for none; and whether q times its factor is added to k to make q.
     of_k: f64,
     is_branch: bool,
+    /// How many keys each way a query sees, where it sees what follows it.
+    each_way: Option<usize>,
 }
 
 const TOKENS: usize = 16;
 const WIDTH: usize = 8;
 
 /// Numbers without a rule, the same every time.
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let next = |state: &mut u64| {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Some((*state >> 40) as f32 / 8_388_608.0 - 1.0)
@@ -722,13 +766,20 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
 }
 
 impl Attention {
-    const RIGHT: Attention =
-        Attention { of_q: 0.35, of_k: 1.0, is_branch: false, scale: 0.5, bias: -0.3, fill: f32::MIN as f64 };
+    const RIGHT: Attention = Attention {
+        of_q: 0.35,
+        of_k: 1.0,
+        is_branch: false,
+        each_way: None,
+        scale: 0.5,
+        bias: -0.3,
+        fill: f32::MIN as f64,
+    };
 
     fn mask(self) -> Vec<f32> {
         let cell = |at: usize| match (at / TOKENS, at % TOKENS) {
-            (t, s) if s > t => self.fill as f32,
-            (t, s) => (self.bias * (t - s) as f64) as f32,
+            (t, s) if self.each_way.map_or(s > t, |most| t.abs_diff(s) > most) => self.fill as f32,
+            (t, s) => (self.bias * t.abs_diff(s) as f64) as f32,
         };
         (0..TOKENS * TOKENS).map(cell).collect()
     }
@@ -1140,6 +1191,23 @@ fn a_factor_has_the_name_of_its_operation() {
     assert_eq!((&*cause, params["fill"].as_f64()), ("mask-fill", Some(-1.0)));
 }
 
+/// A window that goes both ways is as long as the config's number says, and nothing is said of causal models alone.
+#[test]
+fn a_window_of_a_model_that_is_not_causal_has_keys_each_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = Attention { bias: 0.0, each_way: Some(2), ..Attention::RIGHT };
+    right.program(folder.path());
+    assert_eq!(right.explained(folder.path())["verdict"], "parity");
+    for each_way in [1, 3] {
+        let (cause, params, fix) = Attention { each_way: Some(each_way), ..right }.named(folder.path());
+        assert_eq!((&*cause, &params), ("window-size", &serde_json::json!({"each_way": each_way})));
+        assert!(fix.contains("half as many each way"), "{fix}");
+    }
+    let (cause, _, fix) = Attention { each_way: Some(TOKENS), ..right }.named(folder.path());
+    assert_eq!(cause, "mask-omitted");
+    assert!(fix.starts_with("hide what the reference hides") && fix.contains("in a causal model"), "{fix}");
+}
+
 /// Tensors of f32, and of token ids.
 fn safetensors(file: &std::path::Path, floats: &[(&str, &[usize], &[f32])], ids: &[(&str, &[i64])]) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
@@ -1218,6 +1286,64 @@ fn the_row_of_a_position_table_that_was_added_is_looked_up() {
     // Rows in no order are not an offset.
     let report = explained("other", h0(&|at| (at * 7 + 5) % 64));
     assert!(report["findings"][0]["cause"].is_null(), "{report}");
+}
+
+/// Token types are no token ids, and nothing is said of those.
+#[test]
+fn other_token_types_are_no_other_tokens() {
+    const WIDTH: usize = 16;
+    let folder = tempfile::tempdir().unwrap();
+    let (words, kinds) = (numbers(40 * WIDTH, 1), numbers(2 * WIDTH, 2));
+    let (ids, types) = ([1i64, 17, 32, 9, 3, 25, 7, 18, 12], [0i64, 0, 0, 0, 1, 1, 1, 1, 1]);
+    let rows = |table: &[f32], ids: &[i64]| -> Vec<f32> {
+        ids.iter().flat_map(|id| table[*id as usize * WIDTH..][..WIDTH].to_vec()).collect()
+    };
+    let written = |name: &str, types: &[i64], alone: bool| {
+        let recorder = firstdiff_trace::Recorder::create(folder.path().join(name)).unwrap();
+        recorder.tokens(&ids);
+        let (word, kind) = (rows(&words, &ids), rows(&kinds, types));
+        let sum: Vec<f32> = word.iter().zip(&kind).map(|(a, b)| a + b).collect();
+        for (tap, values) in [("embeddings/token_type_embeddings", &kind), ("h0", &sum)] {
+            if !alone || tap == "h0" {
+                recorder.record(firstdiff_trace::Tap::named(tap), &[9, WIDTH], values).unwrap();
+            }
+        }
+        recorder.finish().unwrap();
+        folder.path().join(name).to_string_lossy().into_owned()
+    };
+    let golden = written("golden", &types, false);
+    let path = |name: &str| std::path::Path::new(&golden).join(name);
+    let view = |buffer: usize| serde_json::json!({"v": [buffer, [9, WIDTH], [WIDTH, 1]]});
+    let program = serde_json::json!({
+        "version": 1, "model": "Typed", "weights": {"0": "words.weight", "1": "types.weight"}, "constants": [],
+        "inputs": {"2": "input_ids", "3": "token_type_ids"}, "files": ["typed.py"], "scopes": [["", [], 0]],
+        "steps": [{"ops": [0, 3], "tokens": 9, "output": 6}],
+        "taps": [{"tap": "embeddings/token_type_embeddings", "step": 0, "op": 1, "v": view(5)}, {"tap": "h0", "step": 0, "op": 2, "v": view(6)}],
+        "values": [["f32", [40, WIDTH]], ["f32", [2, WIDTH]], ["i64", [1, 9]], ["i64", [1, 9]], ["f32", [1, 9, WIDTH]], ["f32", [1, 9, WIDTH]], ["f32", [1, 9, WIDTH]]],
+        "ops": [{"o": "embedding", "i": [0, 2], "y": [4], "s": 0, "l": 1}, {"o": "embedding", "i": [1, 3], "y": [5], "s": 0, "l": 2},
+            {"o": "add.Tensor", "i": [4, 5], "y": [6], "s": 0, "l": 3}]
+    });
+    std::fs::write(path("program.json"), program.to_string()).unwrap();
+    safetensors(&path("program.safetensors"), &[], &[("2", &ids), ("3", &types)]);
+    let weights = folder.path().join("model.safetensors");
+    let tables: [(&str, &[usize], &[f32]); 2] =
+        [("words.weight", &[40, WIDTH], &words), ("types.weight", &[2, WIDTH], &kinds)];
+    safetensors(&weights, &tables, &[]);
+    let weights = weights.to_string_lossy().into_owned();
+    let explained = |name: &str, types: [i64; 9], alone: bool| {
+        json(&["explain", &golden, &written(name, &types, alone), "--weights", &weights])
+    };
+    assert_eq!(explained("right", types, false)["verdict"], "parity");
+    for (name, other, alone) in
+        [("none", [0; 9], false), ("none in h0", [0; 9], true), ("other", [0, 0, 1, 1, 1, 1, 1, 1, 0], false)]
+    {
+        let report = explained(name, other, alone);
+        let [finding] = &report["findings"].as_array().expect("findings")[..] else { panic!("{report:#}") };
+        assert_eq!(finding["cause"], "token-types-differ", "{name}: {finding:#}");
+        assert!(finding["fix"].as_str().unwrap().contains("token_type_ids"), "{finding:#}");
+        let others = finding["alternatives"].as_array().expect("alternatives");
+        assert!(!others.iter().any(|other| other == "tokens-differ"), "{finding:#}");
+    }
 }
 
 /// Scores of keys that the program has not, of which nothing was made, as the probabilities show.

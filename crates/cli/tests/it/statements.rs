@@ -379,3 +379,66 @@ fn a_tap_that_holds_another_is_left_out_only_where_it_reads_it() {
         assert!(!text.contains(not), "{text}");
     }
 }
+
+/// Numbers without a law are none, and each tap is counted.
+#[test]
+fn the_heading_counts_what_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = run(folder.path(), "out", Some("final_norm,logits"), false);
+    for step in ["", ".step1", ".step2", ".step3"] {
+        // Each row times a number of its own.
+        change(&out.join(format!("logits{step}.npy")), |at, x| noise(at / 151 * 31 + step.len(), 3.0) * x);
+    }
+    let text = in_one_line(&screen(&["explain", MODEL, &out.to_string_lossy(), "--seconds", "1", "--faults", "1"]));
+    says(&text, "1 fault measured, no law found");
+    says(&text, "true numbers, no law found");
+    let golden = "programs/forgetting/golden";
+    let weights = ["--weights", "programs/forgetting/model.safetensors"];
+    let out = folder.path().join("twice");
+    let path = out.to_string_lossy().into_owned();
+    let args = [&["dump", golden, "-o", &path, "--tokens", "7,3,19,42,8,8,31,2,25,11"], &weights[..]].concat();
+    assert_eq!(firstdiff(&args).status.code(), Some(0));
+    for tap in ["layers.1.ffn_gate", "layers.2.ffn_gate"] {
+        change(&out.join(format!("{tap}.npy")), |_, x| 2.0 * x);
+        change(&out.join(format!("{}.npy", tap.replace("gate", "act"))), |_, x| 4.0 * x);
+    }
+    let text = in_one_line(&screen(&["explain", golden, &path, weights[0], weights[1]]));
+    says(&text, "2 taps off by what is taken back");
+}
+
+/// Behind the last layer of a decoder there are no more, whatever its stack is called.
+#[test]
+fn no_layers_are_missing_behind_the_last_of_a_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = |tap: &str, reads: &[&str]| serde_json::json!({"tap": tap, "op": "linear", "reads": reads});
+    let graph = serde_json::json!([
+        node("encoder.h0", &[]),
+        node("encoder.layers.0.h", &["encoder.h0"]),
+        node("decoder.h0", &[]),
+        node("decoder.layers.0.h", &["decoder.h0", "encoder.layers.0.h"]),
+        node("decoder.layers.1.h", &["decoder.layers.0.h", "encoder.layers.0.h"]),
+        node("final_norm", &["decoder.layers.1.h"]),
+        node("logits", &["final_norm"]),
+    ]);
+    let written = |name: &str, off: f32, taps: &[&str]| {
+        let recorder = Recorder::create(folder.path().join(name)).unwrap();
+        recorder.tokens(&[1, 2, 3, 4, 5]);
+        for (seed, tap) in taps.iter().enumerate() {
+            let off = if *tap == "logits" { off } else { 1.0 };
+            let values: Vec<f32> = (0..40).map(|at| off * noise(at * 13 + seed * 7, 0.0)).collect();
+            recorder.record(firstdiff::trace::Tap::named(tap), &[5, 8], &values).unwrap();
+        }
+        recorder.finish().unwrap();
+        let path = folder.path().join(name).join("dump.json");
+        let mut meta: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        meta["graph"] = graph.clone();
+        fs::write(&path, meta.to_string()).unwrap();
+        folder.path().join(name)
+    };
+    let few = ["encoder.layers.0.h", "decoder.layers.0.h", "decoder.layers.1.h", "logits"];
+    let all = ["encoder.layers.0.h", "decoder.layers.0.h", "decoder.layers.1.h", "final_norm", "logits"];
+    let text = said("compare", &written("golden", 1.0, &all), &written("own", 1.1, &few));
+    says(&text, "not checked in between: final_norm");
+    says(&text, "record final_norm in the candidate, and compare again");
+    assert!(!text.contains("the layers (none recorded)"), "{text}");
+}

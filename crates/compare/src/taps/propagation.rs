@@ -224,13 +224,16 @@ fn unclear(judgement: &PairJudgement) -> TapJudgement {
 
 /// The error that the operation which makes `out` may pass on from its `reads`.
 fn inherited_from(out: &Pair<'_>, reads: &[InputTap]) -> Inherited {
-    let total: f64 = reads.iter().map(InputTap::nmse).sum();
-    if reads.is_empty() || !total.is_finite() {
-        return Inherited::default();
-    }
     let site = out.site();
     let positions = by_position(out, out.row_metrics());
     let rows = positions.len();
+    // One row of several, as a classifier reads that of its class token: which one is not known.
+    let is_of_some = |read: &InputTap| rows < read.positions.len() && !reads_all_positions(read.tap.site, site);
+    let of_read = |read: &InputTap| if is_of_some(read) { read.nmse().max(read.worst()) } else { read.nmse() };
+    let total: f64 = reads.iter().map(of_read).sum();
+    if reads.is_empty() || !total.is_finite() {
+        return Inherited::default();
+    }
     let energy = mean_square(&Metrics::merge_all(&positions));
     let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
     // The same at each position, where an input has it.

@@ -79,6 +79,29 @@ fn between_inherited_and_wrong_it_is_unclear() {
     assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("logits"));
 }
 
+/// A classifier reads one row, of its class token: that row may be off by more than all of them together.
+#[test]
+fn what_reads_one_row_may_have_read_the_one_that_is_furthest_off() {
+    let mut reference = run();
+    let one_row = |run: &mut Run| {
+        let (shape, values) = run.get_mut(&tap("logits")).unwrap();
+        values.truncate(shape[1]);
+        shape[0] = 1;
+    };
+    one_row(&mut reference);
+    let status = |of_row: f64, of_logits: f64| {
+        let mut candidate = noisy(&reference, 1e-6);
+        let far = noisy(&reference, of_row)[&tap("final_norm")].clone();
+        let (shape, values) = candidate.get_mut(&tap("final_norm")).unwrap();
+        values[..shape[1]].copy_from_slice(&far.1[..shape[1]]);
+        candidate.insert(tap("logits"), noisy(&reference, of_logits)[&tap("logits")].clone());
+        judged_as(Profile::Bf16, &reference, &candidate).tap(tap("logits"), 0).unwrap().status.clone()
+    };
+    assert_eq!(status(3e-3, 1e-2), Status::Unchecked);
+    assert_eq!(status(1e-6, 1e-2), Status::Diverged);
+    assert_eq!(status(3e-3, 0.3), Status::Diverged);
+}
+
 #[test]
 fn a_leap_is_seen_below_what_depth_would_allow() {
     // bf16 may be 8e-4 off in layer 2, but not where its input is only 8e-6 off.

@@ -13,6 +13,9 @@ use super::{List, Out, Params, Scale, StepContext, by_row};
 /// A mistake of the norms.
 const NORM: Mistake = Mistake { at: sites::NORMS, begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
 
+/// Values of epsilon that models have, and larger ones to begin a fit from.
+pub(crate) const EPSILONS: [f64; 9] = [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3, 0.1];
+
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] = &[
     &NORM_PLUS_ONE,
@@ -40,7 +43,7 @@ pub(crate) static NORM_PLUS_ONE: Mistake = Mistake {
 pub(crate) static NORM_EPS: Mistake = Mistake {
     id: "norm-eps",
     what: "the norm adds another epsilon",
-    fix: "add what the reference adds in this norm: most often rms_norm_eps of the config",
+    fix: "add what the reference adds in this norm: most often a number of the config (rms_norm_eps, layer_norm_eps)",
     params: &[Param::free("eps")],
     shows_one_number_a_row: true,
     right_value: |_, step| match step.op {
@@ -136,8 +139,6 @@ const SITES: [(Site, Role); 5] = [
     (Site::FinalNorm, Role::FinalNorm),
 ];
 
-/// Values of epsilon in use, and none.
-pub(crate) const EPSILONS: [f64; 9] = [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3, 0.1];
 
 pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)

@@ -12,6 +12,7 @@ const UNLISTED: Mistake = Mistake { is_unlisted: true, ..RECORDED };
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] = &[
     &POSITION_EMBEDDING_OFFSET,
+    &TOKEN_TYPES_DIFFER,
     &ROPE_LAYER_KIND,
     &NORM_NOT_CENTERED,
     &POSITION_BIAS,
@@ -43,6 +44,13 @@ pub(crate) static POSITION_EMBEDDING_OFFSET: Mistake = Mistake {
     what: "tokens get the learned positions of others",
     fix: "look at the offset of the position table, and at the first position",
     params: &[Param::number("offset"), Param::words("kind", &["restarts"])],
+    ..RECORDED
+};
+pub(crate) static TOKEN_TYPES_DIFFER: Mistake = Mistake {
+    id: "token-types-differ",
+    what: "other token types were embedded",
+    fix: "feed the same token types (token_type_ids): most models have 0 in the first text, 1 in the second",
+    params: &[Param::words("types", &["all 0", "all 1"])],
     ..RECORDED
 };
 pub(crate) static ROPE_LAYER_KIND: Mistake = Mistake {

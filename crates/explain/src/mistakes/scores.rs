@@ -62,13 +62,13 @@ pub(crate) static SCORE_SOFTCAP: Mistake = Mistake {
 pub(crate) static MASK_OMITTED: Mistake = Mistake {
     id: "mask-omitted",
     what: "keys that are to be masked are seen",
-    fix: "mask key s of query t where s > t, and every key of padding",
+    fix: "hide what the reference hides: every key of padding, with a window those beyond it, and in a causal model key s of query t where s > t",
     ..MASK
 };
 pub(crate) static MASK_SHIFTED: Mistake = Mistake {
     id: "mask-shifted",
     what: "the mask ends at another key",
-    fix: "query t sees keys 0 to t, itself included; in a chunk, t counts from the first position",
+    fix: "show what the reference shows: in a causal model query t sees keys 0 to t, itself included; in a chunk, t counts from the first position",
     params: &[
         Param::words("kind", &["future", "past", "top-left"]),
         Param::number("by"),
@@ -79,7 +79,7 @@ pub(crate) static MASK_SHIFTED: Mistake = Mistake {
 pub(crate) static MASK_INVERTED: Mistake = Mistake {
     id: "mask-inverted",
     what: "the mask's polarity is reversed",
-    fix: "hide the future, keep the past",
+    fix: "hide what the reference hides, and keep the rest: in a causal model hide the future, keep the past",
     params: &[Param::words("kind", &["token-seen"])],
     ..MASK
 };
@@ -102,8 +102,8 @@ pub(crate) static MASK_AFTER_SOFTMAX: Mistake = Mistake {
 pub(crate) static WINDOW_SIZE: Mistake = Mistake {
     id: "window-size",
     what: "another number of keys is seen",
-    fix: "take the window from the config: a query sees that many keys, itself included, in the layers that have it",
-    params: &[Param::free("window").or(&["ignored"])],
+    fix: "take the window from the config: a query of a causal model sees that many keys, itself included, in others most often half as many each way, in the layers that have it",
+    params: &[Param::free("window").or(&["ignored"]), Param::free("each_way")],
     right_value: |_, step| match &step.op {
         Op::Scores(scores) => Some(scores.window.map_or("none here".into(), |window| format!("{window} here"))),
         _ => None,

@@ -120,6 +120,12 @@ impl<'a> Context<'a> {
         self.program.weights().contains_key(&view.buffer)
     }
 
+    /// Whether rows of it are looked up by ids.
+    pub(crate) fn is_looked_up(&self, table: usize) -> bool {
+        let reads = |op: usize| self.base(op) == "embedding" && self.tensor(op, 0).is_some_and(|t| t.buffer == table);
+        (0..self.program.ops().len()).any(reads)
+    }
+
     /// Whether a product made it.
     pub(crate) fn is_projected(&self, op: usize, view: &View) -> bool {
         let products = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm"];

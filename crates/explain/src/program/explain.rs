@@ -586,7 +586,7 @@ impl<'a> Search<'a> {
         if (tune.with)(tune.right).iter().any(|own| beside.iter().any(|other| other.at == own.at)) {
             return None;
         }
-        let unit = if tune.right == 0.0 { 1.0 } else { tune.right };
+        let unit = tune.first;
         let begin = at(unit);
         // Whether it matters at all.
         if (at(1.01 * unit) - begin).abs() <= SAME_RESIDUAL * target.base.min(begin) {

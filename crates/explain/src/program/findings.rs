@@ -150,9 +150,8 @@ fn digits(form: &Form) -> i32 {
     numbers.map(|value| of(value).unwrap_or(PLAIN_DIGITS)).max().unwrap_or(0)
 }
 
-/// What is said of a cause that others stand before.
-const UNTRIED: &str =
-    "others that may give the same, and are made more often, were not tried for want of time (--seconds)";
+/// What is said of a cause that others stand before, and of one whose number was fitted.
+const UNTRIED: &str = "others that may give the same were not tried for want of time (--seconds)";
 
 /// A number with as many digits is none that anybody wrote.
 const PLAIN_DIGITS: i32 = 6;
@@ -281,7 +280,8 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
         tried: of_it[0].tried.clone(),
         note: Some(UNTRIED.to_owned()).filter(|_| {
-            form.mistake.stands_behind != StandsBehind::None && of_it.iter().any(|e| !e.untried.is_empty())
+            let gives_way = form.mistake.stands_behind != StandsBehind::None || one.is_fitted();
+            gives_way && of_it.iter().any(|e| !e.untried.is_empty())
         }),
         ..shown(held, Match::Reproduced, all.iter().map(|(tap, base, r)| (*tap, *base, r.residual)))
     };

@@ -313,7 +313,13 @@ impl Search<'_, '_> {
         let both = right.zip(self.value(target, &edits, self.run.profile));
         let unit = recorded_unit(self.run.profile, is_rounding(&edits));
         let site = target.place.tap.site;
-        let shows_one = edits.iter().any(|e| e.mistake.shows_one_number_a_row && e.tunable().is_some());
+        // What is made of a row by products alone is its number times the right one.
+        let is_product = |step: &&Step| matches!(step.op, Op::Linear { .. } | Op::Head);
+        let is_one = |e: &Edit| {
+            let mut behind = target.steps.iter().rev().copied().take_while(|step| step.tap != e.tap);
+            e.mistake.shows_one_number_a_row && e.tunable().is_some() && behind.all(|step| is_product(&step))
+        };
+        let shows_one = mistakes.iter().any(|mistake| mistake.edits.iter().all(is_one));
         let evidence = both.map(|(right, claimed)| match evidence(site, [&target.own, &right, &claimed], unit) {
             carried if shows_one => carried.at_most(rows_off(site, &target.own, &right, unit), unit),
             carried => carried,

@@ -20,6 +20,8 @@ pub(crate) const BEYOND_ROUNDING: f64 = 1e-6;
 pub(crate) const AS_NEAR: f64 = 100.0;
 /// To which share of itself a number is searched for.
 pub(crate) const FINEST: f64 = 1e-9;
+/// An epsilon that shows in the numbers of a norm: another one is looked for from there on.
+pub(crate) const EPS_MATTERS: f64 = 1e-4;
 /// Frequencies that follow one base do so within this share of themselves.
 pub(crate) const SAME_STEP: f64 = 1e-4;
 /// As much as this many times our own rounding is as good as nothing.

@@ -493,7 +493,9 @@ fn functions(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'s
         let tries = [search(1e-3, MOST_SHARE, 25, true, share), search(1e-3, MOST_SHARE, 25, true, |c| share(-c))];
         let [up, down] = tries;
         let (at, rest) = if up.1 <= down.1 { up } else { (-down.0, down.1) };
-        if rest > FIRST * before {
+        // What a factor on all of it gives as well is no term: of one row, its own values stand for those of the first.
+        let is_factor = || left_by(Arc::new(move |x: &ArrayD<f64>| Some(x * (1.0 + at)))) <= FIRST * before;
+        if rest > FIRST * before || is_factor() {
             continue;
         }
         let numbers = [

@@ -167,6 +167,8 @@ const PER_BYTE: u64 = 2;
 
 /// Names of inputs that hold positions, in PyTorch and llama.cpp.
 const POSITION_INPUTS: [&str; 3] = ["position_ids", "cache_position", "inp_pos"];
+/// The name of the input that holds token types.
+const TYPE_INPUT: &str = "token_type_ids";
 
 impl Program {
     /// Refuses a program that needs far more memory than the size of its recording and of its weights justifies: a file of a few kilobytes could ask for
@@ -208,10 +210,19 @@ impl Program {
         &self.inputs
     }
 
-    /// Whether a buffer is an input that may hold token ids; inputs named as positions are excluded.
+    /// Whether a buffer is an input that may hold token ids; inputs named as positions or token types are excluded.
     pub fn is_token_input(&self, buffer: usize) -> bool {
-        let name = self.inputs.get(&buffer).map(|name| name.split('@').next().unwrap_or_default());
-        name.is_some_and(|name| !POSITION_INPUTS.contains(&name))
+        self.input(buffer).is_some_and(|name| !POSITION_INPUTS.contains(&name) && name != TYPE_INPUT)
+    }
+
+    /// Whether a buffer is an input of token types: which of two texts each token is of.
+    pub fn is_type_input(&self, buffer: usize) -> bool {
+        self.input(buffer) == Some(TYPE_INPUT)
+    }
+
+    /// The name of an input.
+    fn input(&self, buffer: usize) -> Option<&str> {
+        self.inputs.get(&buffer).and_then(|name| name.split('@').next())
     }
 
     /// The canonical view of each buffer.

@@ -203,8 +203,9 @@ fn screen(session: &ReplaySession, report: &Explain, verdict: &Verdict, verbose:
 
 /// `2 causes proved, 1 fault unexplained`.
 fn summary(findings: &[Explained]) -> String {
-    let count =
-        |kind: FindingStatus| findings.iter().filter(|f| FindingStatus::from_diagnosis(&f.diagnosis) == kind).count();
+    let of = |kind: FindingStatus| findings.iter().filter(move |f| FindingStatus::from_diagnosis(&f.diagnosis) == kind);
+    let count = |kind: FindingStatus| of(kind).count();
+    let taps = |kind: FindingStatus| of(kind).map(|f| f.taps.len()).sum();
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let (arithmetic, taken_back) = (count(FindingStatus::OtherArithmetic), count(FindingStatus::TakenBack));
     let mut parts = vec![match (arithmetic, count(FindingStatus::Proved)) {
@@ -213,13 +214,14 @@ fn summary(findings: &[Explained]) -> String {
         (_, 0) => "another arithmetic, no mistake proved".to_owned(),
         (_, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
     }];
-    for (kind, what, how) in [
-        (FindingStatus::Measured, "law", "measured"),
-        (FindingStatus::Open, "fault", "unexplained"),
-        (FindingStatus::Misrecorded, "tap", "recorded wrongly"),
-        (FindingStatus::TakenBack, "tap", "off by what is taken back"),
+    for (n, what, how) in [
+        (count(FindingStatus::Measured), "law", "measured"),
+        (count(FindingStatus::Numbers), "fault", "measured, no law found"),
+        (count(FindingStatus::Open), "fault", "unexplained"),
+        (taps(FindingStatus::Misrecorded), "tap", "recorded wrongly"),
+        (taps(FindingStatus::TakenBack), "tap", "off by what is taken back"),
     ] {
-        parts.extend(Some(count(kind)).filter(|n| *n > 0).map(|n| counted(n, what, how)));
+        parts.extend((n > 0).then(|| counted(n, what, how)));
     }
     parts.join(", ")
 }
@@ -230,6 +232,8 @@ enum FindingStatus {
     OtherArithmetic,
     Proved,
     Measured,
+    /// True numbers, of which no law is known.
+    Numbers,
     Misrecorded,
     TakenBack,
     Open,
@@ -243,6 +247,9 @@ impl FindingStatus {
                 FindingStatus::OtherArithmetic
             }
             CauseCertainty::Reproduced => FindingStatus::Proved,
+            CauseCertainty::Measured if diagnosis.measured.as_ref().is_some_and(|law| law.status == "table") => {
+                FindingStatus::Numbers
+            }
             CauseCertainty::Measured => FindingStatus::Measured,
             _ if !diagnosis.taken_back.is_empty() => FindingStatus::TakenBack,
             _ if !diagnosis.misrecorded.is_empty() => FindingStatus::Misrecorded,

@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::scale::by_keyword;
 use super::{Form, computed, kept, numbers, plus, softmax, times};
-use crate::mistakes::Mistake;
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
 };
@@ -22,6 +21,7 @@ use crate::mistakes::rounding::{Grid, Kind, weight_grids};
 use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
+use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 use crate::program::held::{array, floats};
 
@@ -227,15 +227,10 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(one(&MASK_SHIFTED, kinds("past"), past));
         forms.push(one(&MASK_SHIFTED, [kinds("past"), vec![("sees", json!("the first"))]].concat(), past_but_first));
     }
-    let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
-    for window in 1..keys {
-        // Of queries that see what follows them, a window is as long that way.
-        let change = masked.change(HIDDEN, move |saw, position, key| match key <= position {
-            true => key > position - window,
-            false => saw(position + 1) && key < position + window,
-        });
-        forms.push(one(&WINDOW_SIZE, vec![("window", json!(window))], change));
-    }
+    let looks_ahead = !sees_the_past_alone(context, op);
+    // Of queries that see what follows them, a window is as long that way.
+    let windows = windows(&masked, looks_ahead, |saw, position| saw(position + 1));
+    forms.extend(windows.into_iter().map(|(params, change)| one(&WINDOW_SIZE, params, change)));
     forms.push(one(&MASK_SHIFTED, vec![("kind", json!("top-left"))], masked.top_left()));
     for fill in [0.0, -1.0, -10.0, -100.0, -1e3, -1e4] {
         let params = |how: &str| vec![("fill", json!(fill)), ("how", json!(how))];
@@ -256,6 +251,24 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, At::Op(op), move |factor| masked.scaled(factor)));
     }
     forms
+}
+
+/// Windows of each length: how many keys a query sees up to itself, or each way where it sees what follows it.
+fn windows(
+    masked: &Masked,
+    looks_ahead: bool,
+    sees_next: fn(&dyn Fn(i64) -> bool, i64) -> bool,
+) -> Vec<(Params, Change)> {
+    let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
+    let form = |window: i64| {
+        let change = masked.change(HIDDEN, move |saw, position, key| match key <= position {
+            true => key > position - window,
+            false => sees_next(saw, position) && key < position + window,
+        });
+        let length = if looks_ahead { ("each_way", json!(window - 1)) } else { ("window", json!(window)) };
+        (vec![length], change)
+    };
+    (1..keys).map(form).collect()
 }
 
 /// Windows that are tried, and by how many keys a mask may be off.
@@ -305,12 +318,13 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     let is_sink = |at: usize| !of_sinks(context, at).is_empty();
     let has_sinks = context.comes_from(op, NEAR, is_sink, &["matmul", "bmm", "baddbmm"]);
     if !has_sinks && !context.ops().any(|at| Masked::of(context, at).is_some()) {
-        let keys = x.shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
         let unmasked = Masked { views: [x.clone(), x.clone()], sees: |_| true, bias: |_| 0.0, then: |x| softmax(&x) };
-        for window in 1..keys {
-            let change = unmasked.change(HIDDEN, move |_, position, key| key > position - window);
-            forms.push(Form::one(&WINDOW_SIZE, vec![("window", json!(window))], op, change));
-        }
+        // A mask before the scores that were recorded hides in them what it hides.
+        let masked = context.origin(op, x).filter(|&at| Masked::of(context, at).is_some());
+        let is_one_query = rank > 1 && x.shape[rank - 2] == 1;
+        let looks_ahead = masked.map_or(!is_one_query, |at| !sees_the_past_alone(context, at));
+        let windows = windows(&unmasked, looks_ahead, |_, _| true);
+        forms.extend(windows.into_iter().map(|(params, change)| Form::one(&WINDOW_SIZE, params, op, change)));
         for by in 1..=MOST_SHIFTS {
             let change = unmasked.change(HIDDEN, move |_, position, key| key <= position - by || key == 0);
             forms.push(Form::one(&MASK_SHIFTED, vec![("kind", json!("past")), ("by", json!(by))], op, change));
@@ -503,16 +517,20 @@ fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
     let (kv_heads, each) = (view.shape[axis - 1], view.shape[axis]);
-    let form = |(name, map): (&str, HeadMap)| {
+    of_heads(op, |map| {
         let shape = shape.clone();
-        let change = computed(&[view], move |x| {
+        computed(&[view], move |x| {
             let heads = x[0].index_axis(Axis(axis), 0).into_owned();
             let read: Vec<usize> = (0..kv_heads * each).map(|head| map(head, kv_heads)).collect();
             heads.select(Axis(axis - 1), &read).into_shape_with_order(shape.as_slice()).ok()
-        });
-        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
-    };
-    HEAD_MAPS.into_iter().map(form).collect()
+        })
+    })
+}
+
+/// Each map of heads, carried out.
+fn of_heads(op: usize, change: impl Fn(HeadMap) -> Change) -> Vec<Form> {
+    let form = |(name, map)| Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change(map));
+    HEAD_MAPS.map(form).to_vec()
 }
 
 /// Which of so many heads a query head reads.
@@ -531,14 +549,12 @@ fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let count = out.shape[axis];
-    let form = |(name, map): (&str, HeadMap)| {
-        let change = computed(&[view], move |x| {
+    of_heads(op, |map| {
+        computed(&[view], move |x| {
             let heads = x[0].len_of(Axis(axis)).max(1);
             Some(x[0].select(Axis(axis), &(0..count).map(|head| map(head, heads)).collect::<Vec<_>>()))
-        });
-        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
-    };
-    HEAD_MAPS.into_iter().map(form).collect()
+        })
+    })
 }
 
 /// Heads that are merged: [T,H,d] of what stands as [H,T,d].

@@ -10,7 +10,7 @@ use super::taps::MOST_ROWS;
 use super::{Form, computed, numbers, with_number};
 use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER};
 use crate::mistakes::linear::{WEIGHT_STRIDE, WEIGHT_TRANSPOSED};
-use crate::mistakes::recorded::POSITION_EMBEDDING_OFFSET;
+use crate::mistakes::recorded::{POSITION_EMBEDDING_OFFSET, TOKEN_TYPES_DIFFER};
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
 
@@ -45,6 +45,13 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
             picked(&x[0], &x[1], x[1].iter().map(|&id| id as i64 + by))
         })
     };
+    if context.program.is_type_input(ids.buffer) {
+        let all = |(words, row): (&str, i64)| {
+            let one_kind = computed(&[table, ids], move |x| picked(&x[0], &x[1], x[1].iter().map(|_| row)));
+            Form::one(&TOKEN_TYPES_DIFFER, vec![("types", json!(words))], op, one_kind)
+        };
+        return [("all 0", 0), ("all 1", 1)].map(all).to_vec();
+    }
     if is_token {
         let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];
         let form = |(by, kind): (i64, &str)| Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, shifted(by));

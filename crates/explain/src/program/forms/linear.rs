@@ -6,11 +6,10 @@ use firstdiff_program::{At, Edit, Operand, Operation, View};
 use firstdiff_trace::Site;
 use half::{bf16, f16};
 use ndarray::{ArrayD, Axis, Ix2};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::taps::recorded_before;
 use super::{Form, computed, plus, with, with_all};
-use crate::mistakes::Params;
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
@@ -19,6 +18,7 @@ use crate::mistakes::linear::{
 };
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
+use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 use crate::program::held::array;
 
@@ -150,24 +150,19 @@ fn reads_bf16_as_f16(x: f64) -> f64 {
 
 fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some((place, bias)) = product.bias else { return Vec::new() };
-    let (x, weight) = (product.x.1, product.weight.1);
-    let bare: fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>> = match context.base(op) {
-        "addmm" => |x| product_of(&x[0], &transposed(&x[1])),
-        "linear" => |x| product_of(&x[0], &x[1]),
-        _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
+    let Some(matrix) = product.matrix() else {
+        return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))];
     };
-    let twice = computed(&[x, weight, bias], move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
+    let bare = move |x: &[ArrayD<f64>]| product_of(&x[0], &matrix(&x[1]));
+    let twice = computed(&product.views(), move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
     let name = context.weight(bias).unwrap_or_default();
     let other = |(said, buffer): (String, usize)| {
         let change = with(product.record, place, Operand::View(View { buffer, ..bias.clone() }));
-        let part = ("part", json!("bias"));
-        match said.as_str() {
-            "next" | "previous" => Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(said)), part], op, change),
-            _ => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(said)), part], op, change),
-        }
+        let (mistake, of) = of_another(&said, false);
+        Form::one(mistake, vec![of, ("part", json!("bias"))], op, change)
     };
     let mut forms = vec![
-        Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
+        Form::one(&BIAS_OMITTED, vec![], op, computed(&[product.x.1, product.weight.1], bare)),
         Form::one(&BIAS_TWICE, vec![], op, twice),
     ];
     forms.extend(beside(context, bias, name).into_iter().map(other));
@@ -207,15 +202,8 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
     let experts = name.contains(".experts.");
     for (said, buffer) in beside(context, weight, name) {
         let view = View { buffer, ..weight.clone() };
-        let form = match (said.as_str(), experts) {
-            (by @ ("next" | "previous"), true) => {
-                Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(view.clone()))
-            }
-            (by @ ("next" | "previous"), false) => {
-                Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(by))], op, instead(view.clone()))
-            }
-            (other, _) => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(other))], op, instead(view.clone())),
-        };
+        let (mistake, of) = of_another(&said, experts);
+        let form = Form::one(mistake, vec![of], op, instead(view.clone()));
         // A gate that holds what it should let through, and the reverse: the activation is on the other of the two.
         let feeds =
             |at: usize| context.leads_to(at, |reader| context.base(reader) == "mul" && context.is_gated(reader));
@@ -244,14 +232,28 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         let views = product.views();
         // Matrices of no layer: the embedding and the head.
         let is_of_none = |name: &str| name.split('.').all(|part| part.parse::<usize>().is_err());
-        let others = context.alike(weight).filter(|(other, _)| is_of_none(name) && is_of_none(other));
+        let is_table = |other: &str, buffer: usize| is_of_none(other) && context.is_looked_up(buffer);
+        let others = context.alike(weight).filter(|(other, buffer)| is_of_none(name) && is_table(other, *buffer));
         forms.extend(
             others.map(|(_, buffer)| Form::one(&HEAD_TIED, vec![], op, instead(View { buffer, ..weight.clone() }))),
         );
-        let ones = computed(&views, |x| with_bias(product_of(&x[0], &ArrayD::ones(x[1].raw_dim()))?, x));
-        forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
+        // A head of its own, never loaded, in the place of the embedding.
+        if is_of_none(name) && context.is_looked_up(weight.buffer) {
+            let ones = computed(&views, |x| with_bias(product_of(&x[0], &ArrayD::ones(x[1].raw_dim()))?, x));
+            forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
+        }
     }
     forms
+}
+
+/// What it is to take another weight for one, by what `beside` calls it.
+fn of_another(said: &str, experts: bool) -> (&'static Mistake, (&'static str, Value)) {
+    let (mistake, name): (&'static Mistake, _) = match (said, experts) {
+        ("next" | "previous", true) => (&EXPERT_ORDER, "expert"),
+        ("next" | "previous", false) => (&WEIGHT_WRONG_LAYER, "layer"),
+        _ => (&WEIGHT_SWAPPED, "with"),
+    };
+    (mistake, (name, json!(said)))
 }
 
 /// Rows that are read at another distance than they stand, whichever way the product takes its matrix.

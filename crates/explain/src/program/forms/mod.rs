@@ -20,6 +20,7 @@ use firstdiff_program::{At, Change, Edit, Operand, Operation, Scalar, Tensor, Vi
 use ndarray::ArrayD;
 
 use crate::explain::Cause;
+use crate::mistakes::recorded::NUMBER_DIFFERS;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 use crate::program::held::{array, floats};
@@ -47,6 +48,8 @@ pub(crate) struct Form {
 pub(crate) struct Tune {
     pub(crate) name: &'static str,
     pub(crate) right: f64,
+    /// The one that the search begins with.
+    pub(crate) first: f64,
     pub(crate) with: Arc<dyn Fn(f64) -> Vec<Edit> + Send + Sync>,
     /// Whether it counts something.
     pub(crate) is_whole: bool,
@@ -85,13 +88,20 @@ impl Form {
         right: f64,
         with: impl Fn(f64) -> Vec<Edit> + Send + Sync + 'static,
     ) -> Form {
-        let tune = Tune { name, right, with: Arc::new(with), is_whole: false };
+        let first = if right == 0.0 { 1.0 } else { right };
+        let tune = Tune { name, right, first, with: Arc::new(with), is_whole: false };
         Form { tune: Some(tune), ..Form::new(mistake, Vec::new(), Vec::new()) }
     }
 
     /// With a number that is a whole one.
     pub(crate) fn whole(mut self) -> Form {
         self.tune.iter_mut().for_each(|tune| tune.is_whole = true);
+        self
+    }
+
+    /// With a number that is looked for from this one on.
+    pub(crate) fn beginning_at(mut self, first: f64) -> Form {
+        self.tune.iter_mut().for_each(|tune| tune.first = first);
         self
     }
 
@@ -158,29 +168,48 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
             }
         }
     }
-    all.extend(together(&all));
-    all.extend(taps::scaled(context));
-    all
+    // One number in several places is looked for before others.
+    let (numbers, several): (Vec<Form>, Vec<Form>) = together(&all).into_iter().partition(|form| form.tune.is_some());
+    [numbers, all, several, taps::scaled(context)].concat()
 }
 
-/// What is made in several places at once: of q and of k, of gate and of up.
+/// What is made in several places at once: of q and of k, of gate and of up, or with one number of the reference's.
 fn together(all: &[Form]) -> Vec<Form> {
-    let is_of_operations = |form: &&Form| form.tune.is_none() && form.edits.iter().all(|edit| edit.at.op().is_some());
-    let mut groups: Vec<(String, Vec<&Form>)> = Vec::new();
-    for form in all.iter().filter(is_of_operations) {
-        let key = form.key();
-        match groups.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, group)) => group.push(form),
-            None => groups.push((key, vec![form])),
+    let mut groups: Vec<(String, Form, usize)> = Vec::new();
+    for form in all {
+        let is_a_number = form.mistake == &NUMBER_DIFFERS;
+        let key = match (&form.tune, form.due) {
+            (None, _) if form.edits.iter().all(|edit| edit.at.op().is_some()) => form.key(),
+            (Some(_), Some(due)) if is_a_number => format!("{} {due}", form.mistake.id),
+            (Some(_), Some(due)) => format!("{} {due}", form.key()),
+            _ => continue,
+        };
+        match groups.iter_mut().find(|(known, ..)| *known == key) {
+            Some((_, known, count)) => {
+                if is_a_number {
+                    said_together(&mut known.params, &form.params);
+                }
+                join(known, form.clone());
+                *count += 1;
+            }
+            None => groups.push((key, form.clone(), 1)),
         }
     }
-    let several = groups.into_iter().map(|(_, group)| group).filter(|group| group.len() > 1);
-    several
-        .map(|group| Form { edits: group.iter().flat_map(|form| form.edits.clone()).collect(), ..group[0].clone() })
-        .collect()
+    groups.into_iter().filter(|(.., count)| *count > 1).map(|(_, form, _)| form).collect()
 }
 
-/// The same form of another operation of the class.
+/// The operations of both, each line once.
+fn said_together(known: &mut Params, other: &Params) {
+    for ((_, known), (_, other)) in known.iter_mut().zip(other) {
+        if let (Some(one), Some(more)) = (known.as_str(), other.as_str())
+            && !one.split(", ").any(|line| line == more)
+        {
+            *known = format!("{one}, {more}").into();
+        }
+    }
+}
+
+/// The same form of another operation.
 fn join(known: &mut Form, other: Form) {
     known.edits.extend(other.edits);
     if let (Some(tune), Some(more)) = (&mut known.tune, other.tune) {

@@ -15,6 +15,7 @@ use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
+use crate::tolerance::search::EPS_MATTERS;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -33,7 +34,10 @@ fn of_eps(record: &Operation, op: usize, place: usize, eps: f64) -> Vec<Form> {
     let others = EPSILONS.into_iter().filter(|other| *other != eps);
     let form =
         |other| Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)).due(eps);
-    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)).due(eps);
+    // One of 1e-12 matters to no row: any other is looked for from one that does.
+    let any = Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place))
+        .due(eps)
+        .beginning_at(eps.max(EPS_MATTERS));
     others.map(form).chain([any]).collect()
 }
 
@@ -184,26 +188,17 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         forms.push(Form::one(&BIAS_OMITTED, vec![], op, with(record, 3, Operand::None)));
     }
     if let Some(gain) = gain {
-        let raised = computed(&views, move |x| {
-            let mut raised = x.to_vec();
-            raised[1].mapv_inplace(|w| w + 1.0);
-            carried_out(&raised)
-        });
-        forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, raised));
-        let squared = computed(&views, move |x| {
-            let mut squared = x.to_vec();
-            squared[1].mapv_inplace(|w| w * w);
-            carried_out(&squared)
-        });
-        forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, squared));
-        for (read_as, bits) in READ_AS {
-            let read = computed(&views, move |x| {
+        let with_gain = |f: fn(f64) -> f64| {
+            computed(&views, move |x| {
                 let mut other = x.to_vec();
-                other[1].mapv_inplace(bits);
+                other[1].mapv_inplace(f);
                 carried_out(&other)
-            });
-            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, read));
-        }
+            })
+        };
+        forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, with_gain(|w| w + 1.0)));
+        forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, with_gain(|w| w * w)));
+        let read = |(read_as, bits)| Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, with_gain(bits));
+        forms.extend(READ_AS.map(read));
         for (name, gain) in other_gains(context, gain) {
             let alone = with(record, 2, Operand::View(gain.clone()));
             forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, alone));
@@ -247,10 +242,12 @@ fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
     over(x, &mean.mapv(|mean| (mean + eps).sqrt()))
 }
 
-/// Whether a view weighs channels: a vector of weights.
+/// Whether a view weighs channels: a vector of weights, or of weights with a number added.
 fn is_gain(context: &Context<'_>, op: usize, view: &View) -> bool {
     let wide = view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
-    wide && !context.is_activation(view) && from_weight(context, op, view)
+    let reads_weight = |at| context.tensors(at).iter().any(|(_, read)| context.is_weight(read));
+    let is_of_weight = || context.is_weight(view) || context.origin(op, view).is_some_and(reads_weight);
+    wide && !context.is_activation(view) && is_of_weight()
 }
 
 /// What a product weighs channels by.
@@ -262,8 +259,7 @@ pub(super) fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> 
 /// A factor for each channel.
 fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut forms = Vec::new();
-    let tensors = context.tensors(op);
-    let [(_, a), (_, b)] = tensors[..] else { return forms };
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return forms };
     let (gain, x, place) = match (is_gain(context, op, a), is_gain(context, op, b)) {
         (true, false) => (a, b, 0),
         (false, true) => (b, a, 1),
@@ -273,28 +269,18 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !normed || !context.is_activation(x) {
         return forms;
     }
+    let weighed = |mistake: &'static Mistake, params, f: fn(f64) -> f64| {
+        Form::one(mistake, params, op, computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(f))))
+    };
     forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, kept(x)));
-    forms.push(Form::one(
-        &NORM_WEIGHT_TWICE,
-        vec![],
-        op,
-        computed(&[x, gain], |x| times(&times(&x[0], &x[1])?, &x[1])),
-    ));
-    let is_stored = context.is_weight(gain);
-    let (more, params) = if is_stored { (1.0, vec![]) } else { (-1.0, vec![("kind", json!("missing"))]) };
-    forms.push(Form::one(
-        &NORM_PLUS_ONE,
-        params,
-        op,
-        computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(|w| w + more))),
-    ));
-    if is_stored {
-        forms.extend(wrong_gains(context, op, place, gain));
-        for (read_as, bits) in READ_AS {
-            let read = computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(bits)));
-            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, read));
-        }
+    forms.push(weighed(&NORM_WEIGHT_TWICE, vec![], |w| w * w));
+    if !context.is_weight(gain) {
+        forms.push(weighed(&NORM_PLUS_ONE, vec![("kind", json!("missing"))], |w| w - 1.0));
+        return forms;
     }
+    forms.push(weighed(&NORM_PLUS_ONE, vec![], |w| w + 1.0));
+    forms.extend(wrong_gains(context, op, place, gain));
+    forms.extend(READ_AS.map(|(read_as, bits)| weighed(&STORAGE_TYPE, vec![("read_as", json!(read_as))], bits)));
     forms
 }
 
@@ -313,15 +299,6 @@ fn wrong_gains(context: &Context<'_>, op: usize, place: usize, gain: &View) -> V
     other_gains(context, gain).into_iter().map(form).collect()
 }
 
-/// Whether a view is a weight, or one with a number added.
-fn from_weight(context: &Context<'_>, op: usize, view: &View) -> bool {
-    if context.is_weight(view) {
-        return true;
-    }
-    let Some(maker) = context.origin(op, view) else { return false };
-    context.tensors(maker).iter().any(|(_, read)| context.is_weight(read))
-}
-
 /// Other gains of this width, by their names.
 fn other_gains(context: &Context<'_>, gain: &View) -> Vec<(String, View)> {
     let own = context.weight(gain).unwrap_or_default();
@@ -338,8 +315,7 @@ const OTHERS: usize = 64;
 
 /// x - mean(x), which RMSNorm does not have.
 fn of_mean(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let tensors = context.tensors(op);
-    let [(_, x), (_, mean)] = tensors[..] else { return Vec::new() };
+    let [(_, x), (_, mean)] = context.tensors(op)[..] else { return Vec::new() };
     let is_mean = context.maker(op, mean).is_some_and(|maker| context.base(maker) == "mean");
     if !is_mean || !context.is_activation(x) {
         return Vec::new();

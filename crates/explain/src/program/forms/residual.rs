@@ -37,7 +37,9 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     let source = |sum: &str| vec![("sum", json!(sum))];
     let weighed = |a: f64, b: f64| computed(&[stream, branch], move |x| both(&x[0], &x[1], |x, y| a * x + b * y));
     let mut forms = vec![Form::one(&RESIDUAL_SCALE, vec![("factor", json!(-1.0))], op, weighed(1.0, -1.0))];
-    if is_stream(context, op) {
+    // Of a stream and two branches a sum of two is neither.
+    let is_of_three = is_partial(context, op) || context.origin(op, stream).is_some_and(|at| is_partial(context, at));
+    if is_stream(context, op) && !is_of_three {
         forms.extend([
             Form::one(&RESIDUAL_OMITTED, vec![], op, kept(branch)),
             Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
@@ -51,7 +53,9 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
         move |value: f64| computed(&views.each_ref(), move |x| both(&x[0], &x[1], |x, y| a(value) * x + b(value) * y))
     };
     forms.push(Form::any(&RESIDUAL_SCALE, "factor", 1.0, At::Op(op), by(|_| 1.0, |x| x)));
-    forms.push(Form::any(&RESIDUAL_SCALE, "stream_factor", 1.0, At::Op(op), by(|x| x, |_| 1.0)));
+    if !is_of_three {
+        forms.push(Form::any(&RESIDUAL_SCALE, "stream_factor", 1.0, At::Op(op), by(|x| x, |_| 1.0)));
+    }
     forms
 }
 
@@ -72,6 +76,12 @@ fn carries_stream(context: &Context<'_>, op: usize, view: &View, sums: usize) ->
     sums > 0
         && context.base(made) == "add"
         && context.tensors(made).iter().any(|(_, view)| carries_stream(context, made, view, sums - 1))
+}
+
+/// Whether it is a sum that another one is added to at once, as in a parallel block.
+fn is_partial(context: &Context<'_>, op: usize) -> bool {
+    let (readers, is_sum) = (context.program.readers(op), |at: usize| context.base(at) == "add");
+    is_sum(op) && !readers.is_empty() && readers.iter().all(|&reader| is_sum(reader))
 }
 
 /// Whether a sum is one of a residual stream: as wide as one, and nothing that the rules have another name for (experts beside a shared one).

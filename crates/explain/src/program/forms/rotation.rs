@@ -55,19 +55,30 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let one = |mistake: &'static Mistake, params: Params, turn: fn(&mut Turn) -> Option<()>| {
         Form::one(mistake, params, op, rotation.change(turn))
     };
+    let set = |mistake: &'static Mistake, params: Params, turn: fn(&mut Turn)| {
+        let change = rotation.change(move |turned| {
+            turn(turned);
+            Some(())
+        });
+        Form::one(mistake, params, op, change)
+    };
     let mut forms = vec![
-        one(&ROPE_OMITTED, vec![], Turn::not),
-        one(&ROPE_PAIRING, vec![], Turn::other_pairs),
-        one(&ROPE_DIRECTION, vec![], Turn::back),
-        one(&ROPE_TWICE, vec![], Turn::twice),
-        one(&ROPE_PRECISION, vec![("tables", json!("bf16"))], |turn| turn.rounded(|x| bf16::from_f64(x).to_f64())),
+        set(&ROPE_OMITTED, vec![], |turn| turn.times = 0),
+        set(&ROPE_PAIRING, vec![], |turn| turn.halves = !turn.halves),
+        set(&ROPE_DIRECTION, vec![], |turn| turn.sin.mapv_inplace(|sin| -sin)),
+        set(&ROPE_TWICE, vec![], |turn| turn.times = 2),
+        set(&ROPE_PRECISION, vec![("tables", json!("bf16"))], |turn| turn.map(|x| bf16::from_f64(x).to_f64())),
         one(&ROPE_PRECISION, vec![("frequencies", json!("bf16"))], |turn| {
             turn.stepping(|w| bf16::from_f64(w).to_f64())
         }),
-        one(&ROPE_PRECISION, vec![("tables", json!("f16"))], |turn| turn.rounded(|x| f16::from_f64(x).to_f64())),
+        set(&ROPE_PRECISION, vec![("tables", json!("f16"))], |turn| turn.map(|x| f16::from_f64(x).to_f64())),
         one(&ROPE_PRECISION, vec![("frequencies", json!("f16"))], |turn| turn.stepping(|w| f16::from_f64(w).to_f64())),
-        one(&ROPE_PRECISION, vec![("angles", json!("bf16"))], Turn::of_rounded_angles),
-        one(&ALIASING, vec![("kind", json!("rotated in place"))], Turn::in_place),
+        one(&ROPE_PRECISION, vec![("angles", json!("bf16"))], |turn| {
+            let round = |x: f64| bf16::from_f64(x).to_f64();
+            turn.by_angles(|position, _, w| round(position * round(w)))
+        }),
+        // What is written first is read again.
+        set(&ALIASING, vec![("kind", json!("rotated in place"))], |turn| turn.rereads = true),
         one(&ROPE_EXPONENT, vec![], |turn| turn.stepping(|w| w.abs().sqrt())),
         one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], Turn::restarted),
         one(&ROPE_POSITION, vec![("kind", json!("the last for all"))], Turn::of_the_last),
@@ -104,7 +115,10 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         owned.change(move |turn| turn.stepping(|w| w * factor))
     }));
     forms.push(Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), move |factor| {
-        rotation.change(move |turn| turn.lengthened(factor))
+        rotation.change(move |turn| {
+            turn.map(|x| factor * x);
+            Some(())
+        })
     }));
     forms
 }
@@ -314,14 +328,12 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
         Change::Operation(Box::new(other))
     };
     let mut forms = Vec::new();
+    let position = |params, at| Form::one(&ROPE_POSITION, params, op, beginning(at));
     if first > 0 {
-        forms.push(Form::one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], op, beginning(0)));
-        forms.push(Form::one(&ROPE_POSITION, vec![("kind", json!("decode-behind"))], op, beginning(first - 1)));
-        forms.push(Form::one(&ROPE_POSITION, vec![("kind", json!("decode-ahead"))], op, beginning(first + 1)));
+        let kinds = [("decode-zero", 0), ("decode-behind", first - 1), ("decode-ahead", first + 1)];
+        forms.extend(kinds.map(|(kind, at)| position(vec![("kind", json!(kind))], at)));
     }
-    for shift in [-2i64, -1, 1, 2] {
-        forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, beginning(first + shift)));
-    }
+    forms.extend([-2i64, -1, 1, 2].map(|shift| position(vec![("shift", json!(shift))], first + shift)));
     forms
 }
 
@@ -619,37 +631,16 @@ impl Turn {
         }
     }
 
-    fn not(&mut self) -> Option<()> {
-        self.times = 0;
-        Some(())
-    }
-
-    fn twice(&mut self) -> Option<()> {
-        self.times = 2;
-        Some(())
-    }
-
-    fn other_pairs(&mut self) -> Option<()> {
-        self.halves = !self.halves;
-        Some(())
-    }
-
-    fn back(&mut self) -> Option<()> {
-        self.sin.mapv_inplace(|sin| -sin);
-        Some(())
-    }
-
-    /// What is written first is read again.
-    fn in_place(&mut self) -> Option<()> {
-        self.rereads = true;
+    /// Turns each pair by an angle made of its position, its number and its frequency.
+    fn by_angles(&mut self, angle: impl Fn(f64, usize, f64) -> f64) -> Option<()> {
+        let steps = self.steps.clone()?;
+        self.turned_by(|position, i| angle(position, i, steps[i]));
         Some(())
     }
 
     /// With frequencies that are a function of the right ones.
     fn stepping(&mut self, of: impl Fn(f64) -> f64) -> Option<()> {
-        let steps = self.steps.clone()?;
-        self.turned_by(|position, i| position * of(steps[i]));
-        Some(())
+        self.by_angles(|position, _, w| position * of(w))
     }
 
     /// Whether a single position was turned by its number times the frequencies of the other steps.
@@ -664,14 +655,6 @@ impl Turn {
             let room = SAME_STEP * length * (1.0 + turn.abs());
             off(*cos, length * turn.cos()) <= room && off(sin, length * turn.sin()) <= room
         })
-    }
-
-    /// With angles that are kept in bf16.
-    fn of_rounded_angles(&mut self) -> Option<()> {
-        let steps = self.steps.clone()?;
-        let round = |x: f64| bf16::from_f64(x).to_f64();
-        self.turned_by(|position, i| round(position * round(steps[i])));
-        Some(())
     }
 
     /// With these frequencies.
@@ -720,9 +703,7 @@ impl Turn {
     }
 
     fn shifted(&mut self, by: f64) -> Option<()> {
-        let steps = self.steps.clone()?;
-        self.turned_by(|position, i| (position + by) * steps[i]);
-        Some(())
+        self.by_angles(|position, _, w| (position + by) * w)
     }
 
     /// Whether the tables carry a factor.
@@ -738,16 +719,10 @@ impl Turn {
         Some(())
     }
 
-    fn lengthened(&mut self, factor: f64) -> Option<()> {
-        self.cos.mapv_inplace(|x| factor * x);
-        self.sin.mapv_inplace(|x| factor * x);
-        Some(())
-    }
-
-    fn rounded(&mut self, round: fn(f64) -> f64) -> Option<()> {
-        self.cos.mapv_inplace(round);
-        self.sin.mapv_inplace(round);
-        Some(())
+    /// With tables that are a function of the right ones.
+    fn map(&mut self, of: impl Fn(f64) -> f64) {
+        self.cos.mapv_inplace(&of);
+        self.sin.mapv_inplace(&of);
     }
 
     fn restarted(&mut self) -> Option<()> {
@@ -763,17 +738,14 @@ impl Turn {
 
     /// All turned as the last one of the step.
     fn of_the_last(&mut self) -> Option<()> {
-        let steps = self.steps.clone()?;
         let last = self.positions.iter().copied().fold(0.0, f64::max);
         let differ = self.positions.iter().any(|position| *position != last);
-        differ.then(|| self.turned_by(|_, i| last * steps[i]))
+        differ.then(|| self.by_angles(|_, _, w| last * w))?
     }
 
     /// With so many pairs alone; the others are left as they are, but for the tables' length.
     fn leaving(&mut self, count: usize) -> Option<()> {
-        let steps = self.steps.clone()?;
-        self.turned_by(|position, i| if i < count { position * steps[i] } else { 0.0 });
-        Some(())
+        self.by_angles(|position, i, w| if i < count { position * w } else { 0.0 })
     }
 
     /// A part of each head turned by these frequencies.
@@ -826,7 +798,7 @@ mod tests {
         assert!(!turned(11.0, 12.0).is_at_its_position());
         // Longer by a factor, and without frequencies to hold it against.
         let mut longer = turned(12.0, 12.0);
-        longer.lengthened(1.2);
+        longer.map(|x| 1.2 * x);
         assert!(longer.is_at_its_position());
         assert!(Turn { steps: None, ..turned(0.0, 12.0) }.is_at_its_position());
     }

@@ -14,7 +14,7 @@ use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
 use crate::mistakes::head::{FUNCTIONS, LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP, RESULT_ACTIVATED, activated};
 use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
-use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
+use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED, TOKEN_TYPES_DIFFER};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::context::Context;
@@ -319,8 +319,9 @@ fn of_operand(context: &Context<'_>, op: usize) -> Option<Form> {
 /// Rows of the embedding that are those of other tokens.
 fn of_tokens(context: &Context<'_>) -> Vec<Form> {
     let is_table = |&op: &usize| {
-        let ids = context.tensor(op, 1).is_some_and(|ids| context.program.is_token_input(ids.buffer));
-        context.base(op) == "embedding" && ids
+        let ids = context.tensor(op, 1).map(|ids| ids.buffer);
+        let is_fed = |ids| context.program.is_token_input(ids) || context.program.is_type_input(ids);
+        context.base(op) == "embedding" && ids.is_some_and(is_fed)
     };
     let Some(op) = context.ops().find(is_table) else { return Vec::new() };
     let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
@@ -334,7 +335,8 @@ fn of_tokens(context: &Context<'_>) -> Vec<Form> {
         Some(vec![floats(picked.into_shape_with_order(shape).ok()?)?])
     };
     let change = Change::Values(vec![table.clone(), ids.clone()], Arc::new(instead));
-    vec![Form::one(&TOKENS_DIFFER, vec![], op, change)]
+    let mistake = if context.program.is_type_input(ids.buffer) { &TOKEN_TYPES_DIFFER } else { &TOKENS_DIFFER };
+    vec![Form::one(mistake, vec![], op, change)]
 }
 
 /// For each row the nearest row of a table, by direction.
