@@ -107,6 +107,13 @@ impl CandidateArgs {
             (None, _) => (dump, Vec::new()),
         };
         let padding = seen_padding(&dump)?;
+        let ids = |asked: &Option<Vec<u32>>| asked.iter().flatten().map(|&id| i64::from(id)).collect::<Vec<_>>();
+        let dump = match &args.tokens {
+            Some(_) if dump.meta().tokens.is_none() && dump.meta().sequences.is_none() => dump
+                .with_tokens(&ids(&args.tokens), &ids(&args.decode_tokens))
+                .unwrap_or_else(|_| unreachable!("it has none")),
+            _ => dump,
+        };
         let beginning = beginning(&dump, &model)?;
         let dump = firstdiff_compare::without_padding(dump, beginning.as_ref(), &[])?;
         let dump = one_a_token(dump, &model, &args);
