@@ -10,8 +10,9 @@ pub(crate) mod source;
 pub(crate) mod wanted;
 
 use anyhow::Result;
-use firstdiff_compare::{InReferenceOrder, TapReport};
+use firstdiff_compare::{InReferenceOrder, TapReport, Verdict};
 use firstdiff_explain::program::Candidate;
+use firstdiff_parity::session::batch::undecided;
 pub use firstdiff_parity::session::pair::Tools;
 pub use firstdiff_parity::session::{ByModel, Judged, Session, pair};
 pub(crate) use firstdiff_parity::session::{
@@ -23,13 +24,33 @@ use crate::progress::Bar;
 use crate::session::given::arithmetic as arithmetic_of;
 
 /// The tools of this command: models, causes, and a progress bar.
-pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &run };
+pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &run, spoiled: cause::spoiled };
 
-/// Compares with a progress bar, and asks the model, if there is one, for the cause of a first difference.
+/// Compares with a progress bar, and asks the model, if there is one, for the cause of a first difference; where there is none, whether each operation is
+/// right by itself.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn run(session: Session) -> Result<Judged> {
+    let judged = once(session)?;
+    let (report, Some(model)) = (&judged.report, &judged.session.model) else { return Ok(judged) };
+    if report.verdict != Verdict::Parity {
+        return Ok(judged);
+    }
+    let wrong = cause::wrong_by_model(model, &judged.session, &report.taps);
+    let Some(first) = wrong.keys().next().copied() else { return Ok(judged) };
+    let mut session = judged.session;
+    let which = if wrong.len() == 1 { "it is".to_owned() } else { format!("it and {} more are", wrong.len() - 1) };
+    let why = format!(
+        "{first}: the model shows that {which} wrong of what was recorded before, by less than the profile's table sees; `firstdiff replay` says more"
+    );
+    session.warnings.push(why.clone());
+    session.options.wrong_by_model = wrong;
+    let judged = once(session)?;
+    Ok(if judged.report.verdict == Verdict::Parity { undecided(judged, why) } else { judged })
+}
+
+fn once(session: Session) -> Result<Judged> {
     let bar = Bar::new(&session.reference);
     let progress = &mut |done, total| bar.step(done, total);
     let mut judged = session.run_with(progress, |session, report, fed| match (fed, &session.model, &report.first) {

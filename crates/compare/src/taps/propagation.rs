@@ -83,6 +83,9 @@ impl Run<'_> {
             Judged::ShapeMismatch(_) => None,
             _ => return Ok(here),
         };
+        if self.options.wrong_by_model.contains_key(&self.graph.places()[index]) {
+            return Ok(here);
+        }
         let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Judged::is_compared));
         let agree = before.iter().all(|&i| found[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {

@@ -1,13 +1,12 @@
 //! Takes one sequence out of runs of several, and finds which sequences of a batch have the other side's prompt, by their token ids or their embeddings.
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{
-    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, spoiled, without_padding,
-};
+use firstdiff_compare::{Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, without_padding};
 use firstdiff_trace::{Batch, Dump, Entry};
 
 use crate::session::Judged;
 use crate::session::is_recorded;
+use crate::session::pair::Tools;
 use crate::session::reading::one_of;
 
 /// Both runs of one sequence, without padding.
@@ -83,6 +82,7 @@ pub fn of_one_prompt(
     first: Judged,
     count: usize,
     of_references: bool,
+    tools: &Tools<'_>,
     judge: impl Fn(usize) -> Result<Judged>,
 ) -> Result<Judged> {
     let (mut parity, mut open, mut broken, mut other) = (None, None, None, None);
@@ -104,7 +104,7 @@ pub fn of_one_prompt(
             }
             Prompt::Other => {
                 others.push(index);
-                let what = if of_references { None } else { spoiled(candidate)? };
+                let what = if of_references { None } else { (tools.spoiled)(&judged.session)? };
                 match what {
                     Some(what) => broken = broken.or(Some((index, what, judged))),
                     None => other = other.or(Some(judged)),
