@@ -164,16 +164,13 @@ pub(crate) fn guesses<'a>(
     if in_order {
         // As many names as there are sites of that size, in the same order.
         let left: Vec<&Family> = families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
-        let mut done: BTreeSet<&str> = BTreeSet::new();
-        for family in &left {
-            let fitting: Vec<Site> = sites.iter().copied().filter(|s| !taken.contains(s) && fits(family, *s)).collect();
-            let alike: Vec<&&Family> = left
-                .iter()
-                .filter(|other| other.members == family.members && fitting.iter().all(|s| fits(other, *s)))
-                .collect();
-            if fitting.len() == alike.len() && done.insert(&family.template) {
-                let at = alike.iter().position(|other| other.template == family.template);
-                found.extend(at.map(|at| (*family, fitting[at], Evidence::Order)));
+        let mut groups: BTreeMap<&BTreeMap<Option<u32>, usize>, Vec<&Family>> = BTreeMap::new();
+        left.iter().for_each(|family| groups.entry(&family.members).or_default().push(family));
+        for alike in groups.values() {
+            let fitting = sites.iter().copied().filter(|s| !taken.contains(s) && fits(alike[0], *s));
+            let fitting: Vec<Site> = fitting.collect();
+            if fitting.len() == alike.len() {
+                found.extend(alike.iter().zip(fitting).map(|(family, site)| (*family, site, Evidence::Order)));
             }
         }
     }
