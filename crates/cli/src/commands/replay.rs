@@ -200,7 +200,8 @@ fn finding(screen: &mut Screen, found: &WrongOperation) {
         return;
     }
     if !found.span.is_empty() {
-        let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&found.span, 5));
+        let how = if found.is_in_part { "not recorded at all token positions" } else { "not recorded" };
+        let text = format!("{how} between: {}; the fault may be in any of them", shorten(&found.span, 5));
         screen.line(&format!("    {text}"));
     }
     if let Some(fit) = found.fit.as_ref().filter(|_| found.diagnosis.summary.is_none()) {
