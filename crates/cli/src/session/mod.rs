@@ -34,7 +34,8 @@ pub const TOOLS: Tools<'static> = Tools { with_model: model::with_model, run: &r
 pub fn run(session: Session) -> Result<Judged> {
     let judged = once(session)?;
     let (report, Some(model)) = (&judged.report, &judged.session.model) else { return Ok(judged) };
-    if report.verdict != Verdict::Parity {
+    // What a second right run allows, no profile describes.
+    if report.verdict != Verdict::Parity || judged.session.noise.is_some() {
         return Ok(judged);
     }
     let wrong = cause::wrong_by_model(model, &judged.session, &report.taps);
@@ -45,7 +46,7 @@ pub fn run(session: Session) -> Result<Judged> {
         "{first}: the model shows that {which} wrong of what was recorded before, by less than the profile's table sees; `firstdiff replay` says more"
     );
     session.warnings.push(why.clone());
-    session.options.wrong_by_model = wrong;
+    (session.options.wrong_by_model, session.options.judged) = (wrong, None);
     let judged = once(session)?;
     Ok(if judged.report.verdict == Verdict::Parity { undecided(judged, why) } else { judged })
 }
