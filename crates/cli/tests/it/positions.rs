@@ -909,7 +909,7 @@ fn padded_behind(folder: &Path, change: impl Fn(Tap, u32, &mut Vec<f32>)) -> Str
     let recorder = Recorder::create(folder).unwrap();
     recorder.describe(|meta| {
         let own = dump.meta().clone();
-        (meta.tokens, meta.decode_tokens, meta.precision) = (own.tokens, own.decode_tokens, own.precision);
+        (meta.tokens, meta.precision) = (own.tokens, own.precision);
     });
     for step in 0..=dump.entries().iter().map(|entry| entry.step).max().unwrap() {
         for entry in dump.entries().iter().filter(|entry| entry.step == step) {
