@@ -14,7 +14,7 @@ use crate::layout::rows::are_all;
 use crate::metrics::Squares;
 use crate::run::infer_steps::steps;
 use crate::tolerance::judge::MASKED;
-use crate::tolerance::layout::{FEW_FINGERPRINT_VALUES, SORTED_EXACT};
+use crate::tolerance::layout::{ENERGIES_ROUNDED, FEW_FINGERPRINT_VALUES, SORTED_EXACT};
 
 /// How a tensor holds a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,9 +41,7 @@ const SEQUENCES: usize = 16;
 const ROWS: std::ops::Range<usize> = 1..4;
 
 /// So many values are compared before it is asked whether they are too far off already.
-const AT_ONCE: usize = 64;
-/// What rounding leaves of a difference of energies.
-const ROUNDED: f64 = 0.999;
+const AT_ONCE: usize = 16;
 
 /// A tensor's values in ascending order.
 struct Print {
@@ -67,7 +65,7 @@ impl Print {
     fn nmse_below(&self, limit: f64, other: &Print) -> Option<f64> {
         let most = limit * self.energy;
         let of_energies = (self.energy.sqrt() - other.energy.sqrt()).powi(2);
-        if self.sorted.len() != other.sorted.len() || of_energies * ROUNDED > most {
+        if self.sorted.len() != other.sorted.len() || of_energies * ENERGIES_ROUNDED > most {
             return None;
         }
         let mut error = 0.0;
