@@ -200,7 +200,8 @@ fn finding(screen: &mut Screen, operation: &WrongOperation) {
         return;
     }
     if !operation.span.is_empty() {
-        let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&operation.span, 5));
+        let how = if operation.is_in_part { "not recorded at all token positions" } else { "not recorded" };
+        let text = format!("{how} between: {}; the fault may be in any of them", shorten(&operation.span, 5));
         screen.line(&format!("    {text}"));
     }
     if let Some(fit) = operation.fit.as_ref().filter(|_| operation.diagnosis.summary.is_none()) {

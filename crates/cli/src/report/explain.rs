@@ -226,7 +226,8 @@ const NEXT_TO_NOTHING: f64 = 1e-2;
 
 /// The taps that divide the span of a fault, and are not in the candidate's dump.
 fn not_recorded(finding: &Finding, replay: &Replay, candidate: &Dump) -> Vec<Tap> {
-    let is_recorded = |tap: &Tap| candidate.all_entries().iter().any(|entry| entry.tap == *tap);
+    let is_there = |tap: &Tap| candidate.all_entries().iter().any(|entry| entry.tap == *tap);
+    let is_recorded = |tap: &Tap| is_there(tap) && !replay.is_held_in_part(&[*tap]);
     dividing_taps(replay, &finding.through).into_iter().filter(|tap| !is_recorded(tap)).collect()
 }
 
@@ -262,7 +263,8 @@ fn next(finding: &Finding, replay: &Replay, to_record: &[Tap]) -> Option<String>
             let layers: BTreeSet<_> = to_record.iter().filter_map(Tap::block).collect();
             let tells = if layers.len() > 1 { "in which layer it is" } else { "between which of them it is" };
             Some(format!(
-                "record {} as well: that tells {tells} (explain --run 'ENGINE' asks for what it needs)",
+                "record {}{} as well: that tells {tells} (explain --run 'ENGINE' asks for what it needs)",
+                if replay.is_held_in_part(to_record) { "all token positions of " } else { "" },
                 shorten(&names(to_record), MOST_NAMES)
             ))
         }

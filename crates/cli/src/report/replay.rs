@@ -209,6 +209,9 @@ pub struct WrongOperation {
     pub from: Vec<String>,
     /// Taps in between that were computed: the fault may be in any of them.
     pub span: Vec<String>,
+    /// Whether some of these were recorded, at some token positions only.
+    #[serde(skip)]
+    pub is_in_part: bool,
     /// For a wrong residual add, what was added.
     pub fit: Option<Fit>,
     /// Further mistakes in the same operation, which together with the first give these numbers.
@@ -313,6 +316,7 @@ impl WrongOperation {
             is_of_the_reference: one.is_for(Reason::is_of_the_reference),
             from: names(&one.from),
             span: names(&one.through),
+            is_in_part: session.replay.is_held_in_part(&one.through),
             fit: Fit::from_replayed(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
@@ -356,7 +360,8 @@ fn next(session: &ReplaySession) -> Option<String> {
             one.report.op
         ),
         through => format!(
-            "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {} as well, and replay again",
+            "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {}{} as well, and replay again",
+            if session.replay.is_held_in_part(through) { "all token positions of " } else { "" },
             shorten(&names(through), 4)
         ),
     })

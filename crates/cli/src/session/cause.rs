@@ -1,5 +1,6 @@
 //! Words a proved cause in the same way on the screens of explain, replay and compare: what it is, the proof, and what to change.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -14,7 +15,7 @@ use crate::progress::Bar;
 use crate::session::diagnosis::diagnosis_with_fix;
 use crate::session::input::{CandidateArgs, ReplayInput};
 use crate::session::source::Source;
-use crate::session::{ByModel, Session};
+use crate::session::{ByModel, Session, Tools};
 use crate::words::shorten;
 
 /// Replays, and names the causes that are found quickly; up to `faults` mistakes in one operation.
@@ -67,24 +68,19 @@ fn by_model(finding: &Finding, fix: String) -> ByModel {
     ByModel::Cause(Box::new(diagnosis_with_fix(finding, Some(fix))))
 }
 
-/// Why a candidate diverges from its reference at `place`, whose inputs were all compared or not; `None` where a quick search does not show it. A cause that
-/// the rest of the dump contradicts is not used.
-pub(crate) fn explain_divergence(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<ByModel> {
+/// The candidate of a comparison beside a model; of the same prompt as the reference, where that is so. Where the two sides are aligned by position, each
+/// divides the tokens among its own steps.
+fn beside_model(model: &Path, session: &Session, is_same_prompt: bool) -> anyhow::Result<ReplayInput> {
     let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
-        own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
+        let other = other.as_ref().filter(|_| is_same_prompt);
+        own.as_ref().or(other).and_then(|tokens| crate::session::ids(tokens).ok())
     };
-    // Where the two are aligned by position, each side divides the tokens among its own steps.
-    let (tokens, decode_tokens, place) = match session.alignment() {
-        Some(alignment) => {
-            let step = alignment.candidate.step_of(alignment.cells.get(place.step as usize)?.start)?;
-            (tokens(&alignment.candidate.ids, &alignment.reference.ids), None, Place { step, ..place })
+    let (tokens, decode_tokens) = match session.alignment() {
+        Some(alignment) => (tokens(&alignment.candidate.ids, &alignment.reference.ids), None),
+        None => {
+            (tokens(&candidate.tokens, &reference.tokens), tokens(&candidate.decode_tokens, &reference.decode_tokens))
         }
-        None => (
-            tokens(&candidate.tokens, &reference.tokens),
-            tokens(&candidate.decode_tokens, &reference.decode_tokens),
-            place,
-        ),
     };
     let args = CandidateArgs {
         model: model.to_owned(),
@@ -97,7 +93,42 @@ pub(crate) fn explain_divergence(model: &Path, session: &Session, place: Place, 
         rows: session.options.rows.clone(),
         reading: session.reading.clone(),
     };
-    let given = args.open().ok()?;
+    args.open()
+}
+
+/// Of taps that agree in a comparison, those that a model shows to be wrong of what they are made of, with the NMSE that it allows: an arithmetic's table has
+/// room for many operations, and a model judges each by itself. None where the model cannot be asked, or knows none of the candidate's steps.
+pub(crate) fn wrong_by_model(model: &Path, session: &Session, taps: &[TapReport]) -> BTreeMap<Place, f64> {
+    let Some(given) = beside_model(model, session, true).ok().filter(|_| session.alignment().is_none()) else {
+        return BTreeMap::new();
+    };
+    let replayed = given.source.replayed(&given.dump).map(|replay| replay.taps).unwrap_or_default();
+    let agrees = |place: Place| taps.iter().any(|tap| tap.place == place && tap.status.agrees());
+    let wrong = replayed.iter().map(|tap| &tap.report).filter(|tap| tap.status == Status::Diverged);
+    wrong.filter(|tap| agrees(tap.place)).map(|tap| (tap.place, tap.allowed.unwrap_or(0.0))).collect()
+}
+
+/// A sign that a sequence of another prompt, which is not compared, is no right run: by its values alone, or by the model where there is one.
+pub(crate) fn sign_of_error(session: &Session) -> anyhow::Result<Option<String>> {
+    let by_itself = (Tools::NONE.sign_of_error)(session)?;
+    let (None, Some(model)) = (&by_itself, &session.model) else { return Ok(by_itself) };
+    let Ok(given) = beside_model(model, session, false) else { return Ok(None) };
+    let replay = given.source.replayed(&given.dump)?;
+    let wrong = replay.taps.iter().map(|tap| &tap.report).find(|tap| tap.status == Status::Diverged);
+    Ok(wrong.map(|tap| format!("{} is not what the model makes of what was recorded before it", tap.place)))
+}
+
+/// Why a candidate diverges from its reference at `place`, whose inputs were all compared or not; `None` where a quick search does not show it. A cause that
+/// the rest of the dump contradicts is not used.
+pub(crate) fn explain_divergence(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<ByModel> {
+    let place = match session.alignment() {
+        Some(alignment) => {
+            let step = alignment.candidate.step_of(alignment.cells.get(place.step as usize)?.start)?;
+            Place { step, ..place }
+        }
+        None => place,
+    };
+    let given = beside_model(model, session, true).ok()?;
     let explanation = explain_consistently(&given).ok()?;
     if let Some((finding, cause)) = cause_at(&explanation.findings, place) {
         return Some(by_model(finding, fix(&given.source, cause.id, finding)));

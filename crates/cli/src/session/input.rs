@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Profile as NamedProfile, seen_padding};
 use firstdiff_explain::replay::{Options, shared_out};
-use firstdiff_model::{Cache, Format, Model, Profile};
-use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap, tap_names};
+use firstdiff_model::{Cache, Format, Model, Profile, Prompt, TapValues};
+use firstdiff_trace::{Batch, Dump, Entry, Meta, NamedRows, Rows, Tap, Tensor, Values, tap_names};
 
 use crate::session::arithmetic::{CoarserProfile, ProfileChoice};
 use crate::session::incomplete::Incomplete;
@@ -107,7 +107,16 @@ impl CandidateArgs {
             (None, _) => (dump, Vec::new()),
         };
         let padding = seen_padding(&dump)?;
-        let dump = one_a_token(firstdiff_compare::without_padding(dump, None, &[])?, &model, &args);
+        let ids = |asked: &Option<Vec<u32>>| asked.iter().flatten().map(|&id| i64::from(id)).collect::<Vec<_>>();
+        let dump = match &args.tokens {
+            Some(_) if dump.meta().tokens.is_none() && dump.meta().sequences.is_none() => dump
+                .with_tokens(&ids(&args.tokens), &ids(&args.decode_tokens))
+                .unwrap_or_else(|_| unreachable!("it has none")),
+            _ => dump,
+        };
+        let beginning = beginning(&dump, &model)?;
+        let dump = firstdiff_compare::without_padding(dump, beginning.as_ref(), &[])?;
+        let dump = one_a_token(dump, &model, &args);
         let ProfileChoice { profile: named, reason: why, coarser_profile } = match args.profile {
             Some(profile) => ProfileChoice::by_user(profile),
             None => declared(&model, &dump)?,
@@ -302,6 +311,32 @@ fn positions(dump: &Dump, model: &Model) -> Result<usize> {
     let flat = dump.entries().iter().filter(|e| e.step == 0 && !e.tap.site.axes().contains(&'S'));
     let most = flat.map(|e| e.shape.iter().product::<usize>() / model.plan.dims.width(e.tap.site).max(1)).max();
     most.filter(|&n| n > 0).context("it cannot be said how many tokens the dump is of: say --tokens")
+}
+
+/// Of a prefill with more positions than tokens, what the model makes of the tokens at the first tap that has a row a position: it tells on which side the
+/// padding stands.
+fn beginning(dump: &Dump, model: &Model) -> Result<Option<Dump>> {
+    let is_longer = |ids: &&Vec<i64>| positions(dump, model).is_ok_and(|count| count > ids.len());
+    let Some(ids) = dump.meta().tokens.as_ref().filter(is_longer) else { return Ok(None) };
+    let is_plain = |tap: &Tap| tap.site.axes().len() == 2 && dump.find(*tap, 0).is_some_and(|e| e.rows.is_none());
+    let first = model.plan.steps.iter().map(|step| step.tap).find(is_plain);
+    let mut made = Dump::assembled(dump.path(), Meta::default(), Vec::new())?;
+    let prompt = Prompt { tokens: &crate::session::ids(ids)?, decode_tokens: &[] };
+    firstdiff_model::run(
+        &model.plan,
+        &model.weights,
+        prompt,
+        Profile::F32,
+        |tap| Some(tap) == first,
+        |tap, step, values| {
+            if let TapValues::F32(values) = values {
+                let own = Values::F32(values.iter().copied().collect::<Vec<_>>().into());
+                made.put(tap, step, Tensor::held(values.shape().to_vec(), own).expect("as many as its shape"));
+            }
+            Ok::<(), anyhow::Error>(())
+        },
+    )?;
+    Ok(Some(made))
 }
 
 /// The same without known tokens: one row with several keys is from a longer run, at an unknown position.

@@ -293,3 +293,31 @@ fn an_engine_that_is_not_at_parity_can_be_held_to_itself() {
     assert_eq!(said["regressions"][0]["outgrown"], true);
     assert_eq!(json(&["gate", GOLDEN, GOLDEN, "--baseline", &file])["held_to_own_baseline"], false);
 }
+
+/// bf16's table has room for all operations up to a tap: with a model each is held to its own rounding.
+#[test]
+fn a_model_sees_what_the_table_of_16_bits_has_room_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = Dump::open(fixtures().join("right/llama-torch-bf16.npz")).unwrap();
+    let scaled = |name: &str, factor: f64| {
+        let path = folder.path().join(format!("{name}-{factor}"));
+        let recorder = Recorder::create(&path).unwrap();
+        recorder.describe(|meta| *meta = Meta { taps: None, ..right.meta().clone() });
+        for entry in right.entries() {
+            let times = if entry.tap.to_string() == name { factor } else { 1.0 };
+            // To the nearest number of 16 bits.
+            let rounded = |x: f64| f32::from_bits((((x * times) as f32).to_bits() + 0x8000) & 0xffff_0000);
+            let values: Vec<f32> = right.read(entry).unwrap().values().to_f64().into_iter().map(rounded).collect();
+            recorder.record(entry.tap, &entry.shape, &values).unwrap();
+        }
+        recorder.finish().unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let compared = |candidate: &str| json(&["compare", GOLDEN, candidate, "--model", MODEL]);
+    assert_eq!(compared(&scaled("none", 1.0))["verdict"], "parity");
+    for name in ["logits", "layers.1.q_rope", "layers.0.ffn_act"] {
+        let candidate = scaled(name, 1.0156);
+        assert_eq!(compared(&candidate)["first_divergence"]["tap"], name);
+        assert_eq!(json(&["replay", MODEL, &candidate])["verdict"], "diverged");
+    }
+}

@@ -129,6 +129,15 @@ fn a_table_may_name_any_tap_of_the_reference() {
     let map = case.map("n = \"model/norms\"\n");
     refused(&firstdiff(&["compare", &golden, &candidate, "--map", &map]), &["model/norms", "not a tap", "judged by"]);
     refused(&firstdiff(&["replay", "models/llama", &candidate, "--map", &map]), &["model/norms", "not a tap"]);
+    // A name of the table that the candidate does not have is said; a table of which it has none is another engine's.
+    let map = case.map("\"g_{N}\" = \"layers.{N}.ffn/gate\"\nn = \"model/norm\"\nx = \"visual/merger\"\n");
+    let report = json(&["compare", &golden, &candidate, "--map", &map]);
+    let said = report["warnings"].to_string();
+    assert!(said.contains("no tensor of the names in it for visual/merger"), "{said}");
+    assert_eq!(report["first_divergence"]["tap"], "model/norm");
+    let map = case.map("x = \"visual/merger\"\n\"y_{N}\" = \"layers.{N}.ffn/gate\"\n");
+    let words = ["has no tensor of any name in it", "visual/merger", "its unknown names are"];
+    refused(&firstdiff(&["compare", &golden, &candidate, "--map", &map]), &words);
     let map = case.map("n = \"model/norm\"\nvm = \"model/norm\"\n");
     refused(&firstdiff(&["compare", &golden, &candidate, "--map", &map]), &["model/norm is there twice"]);
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use firstdiff_trace::{Dump, Recorder, Tap};
+use firstdiff_trace::{Dump, Recorder, Site, Tap};
 
 use crate::common::{firstdiff, fixtures, json, screen};
 
@@ -901,4 +901,90 @@ fn keys_of_another_stack_are_keys() {
     let screen = screen(&["compare", &reference, &wrong]);
     assert!(screen.contains("keys  ") && !screen.contains("channels"), "{screen}");
     assert!(!screen.contains("order in which"), "one tap has no order: {screen}");
+}
+
+/// The golden run with its prompt padded from 11 to 14 positions, behind its tokens, and decode steps that do not see the padding; `change` of each tensor.
+fn padded_behind(folder: &Path, change: impl Fn(Tap, u32, &mut Vec<f32>)) -> String {
+    let dump = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    let recorder = Recorder::create(folder).unwrap();
+    recorder.describe(|meta| {
+        let own = dump.meta().clone();
+        (meta.tokens, meta.precision) = (own.tokens, own.precision);
+    });
+    for step in 0..=dump.entries().iter().map(|entry| entry.step).max().unwrap() {
+        for entry in dump.entries().iter().filter(|entry| entry.step == step) {
+            let mut values: Vec<f32> = dump.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect();
+            change(entry.tap, step, &mut values);
+            let (axis, mut shape) = (entry.tap.site.position_axis(), entry.shape.clone());
+            let fill = if entry.tap.site == Site::Scores { f32::NEG_INFINITY } else { 0.0 };
+            // Keys of the padding stand behind those of the prompt, in the rows of what attends.
+            if axis == 1 {
+                values =
+                    values.chunks(shape[2]).flat_map(|row| [&row[..11], &[fill; 3], &row[11..]].concat()).collect();
+                shape[2] += 3;
+            }
+            if step == 0 {
+                let width: usize = shape[axis + 1..].iter().product();
+                let pad = |rows: &[f32]| [rows, &rows[..3 * width]].concat();
+                values = values.chunks(11 * width).flat_map(pad).collect();
+                shape[axis] += 3;
+            }
+            recorder.record(entry.tap, &shape, &values).unwrap();
+        }
+        if let Some(&token) = dump.meta().decode_tokens.as_ref().unwrap().get(step as usize) {
+            recorder.next_step(token);
+        }
+    }
+    recorder.finish().unwrap();
+    folder.to_string_lossy().into_owned()
+}
+
+/// Nothing names the padding: the other run shows it, and a model as well.
+#[test]
+fn padding_between_a_prompt_and_its_decode_steps_is_seen_by_the_model_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = padded_behind(&folder.path().join("right"), |_, _, _| {});
+    let wrong = padded_behind(&folder.path().join("wrong"), |tap, step, values| {
+        if (tap.to_string().as_str(), step) == ("layers.1.context", 2) {
+            values.iter_mut().for_each(|x| *x *= 1.01);
+        }
+    });
+    for command in [["compare", GOLDEN], ["replay", "models/llama"], ["explain", "models/llama"]] {
+        for (candidate, verdict) in [(&right, "parity"), (&wrong, "diverged")] {
+            let report = json(&[&command[..], &[candidate]].concat());
+            assert_eq!(report["verdict"], verdict, "{command:?}: {}", report["reason"]);
+        }
+    }
+}
+
+/// One sequence of a batch of two is the golden run, the other of another prompt: a right run of it, or numbers that no model makes.
+#[test]
+fn a_model_tells_a_sequence_of_another_prompt_from_one_that_was_never_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let other = path("other");
+    let tokens = "5,64,128,17,77,150,3,99,42,17,1";
+    assert!(firstdiff(&["dump", "models/llama", "-o", &other, "--tokens", tokens]).status.success());
+    let (golden, other) = (Dump::open(fixtures().join(GOLDEN)).unwrap(), Dump::open(other).unwrap());
+    let two = |name: &str, is_written: bool| {
+        let recorder = Recorder::create(path(name)).unwrap();
+        for entry in golden.entries().iter().filter(|entry| entry.step == 0) {
+            let read = |dump: &Dump| dump.read(dump.find(entry.tap, 0).unwrap()).unwrap().values().to_f64();
+            let (ours, theirs) = (read(&golden), read(&other));
+            let noise = |at: usize| ((at * 7919 + entry.shape.len() * 31) % 1009) as f64 / 500.0 - 1.0;
+            let second = |at: usize| if is_written { theirs[at] } else { noise(at) };
+            let all = ours.iter().copied().chain((0..ours.len()).map(second)).map(|x| x as f32);
+            let shape = [&[2], &entry.shape[..]].concat();
+            recorder.record(entry.tap, &shape, &all.collect::<Vec<_>>()).unwrap();
+        }
+        recorder.finish().unwrap();
+        path(name)
+    };
+    let (written, unwritten) = (two("written", true), two("unwritten", false));
+    let compared = |candidate: &str| json(&["compare", GOLDEN, candidate, "--model", "models/llama"]);
+    let right = compared(&written);
+    assert_eq!(right["verdict"], "parity", "{}", right["reason"]);
+    let wrong = compared(&unwritten);
+    assert_eq!(wrong["verdict"], "incomparable");
+    assert!(wrong["reason"].as_str().unwrap().contains("no right run"), "{}", wrong["reason"]);
 }

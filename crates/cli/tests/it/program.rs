@@ -44,6 +44,32 @@ fn a_right_engine_is_right() {
     }
 }
 
+/// A program has its values of all positions: what a candidate holds of some is held against them, and what reads a wrong one is not judged.
+#[test]
+fn some_positions_are_judged_by_a_program() {
+    for rows in ["last", "1,2"] {
+        let judged = |command, candidate| json(&[&of(command, candidate)[..], &["--rows", rows]].concat());
+        for command in ["replay", "explain"] {
+            let right = judged(command, "programs/forgetting/right.npz");
+            assert_eq!(right["verdict"], "parity", "{command} {rows}: {}", right["reason"]);
+        }
+        let report = judged("replay", "programs/forgetting/wrong.npz");
+        let taps = report["taps"].as_array().unwrap();
+        let wrong: Vec<_> = taps.iter().filter(|tap| tap["status"] == "diverged").map(|tap| &tap["tap"]).collect();
+        assert_eq!(wrong, ["layers.0.mixer_out"], "{rows}");
+        let last = taps.iter().find(|tap| tap["tap"] == "logits").unwrap();
+        let why = last["reason"].as_str().unwrap();
+        assert_eq!(why, "layers.0.mixer_out, which it reads, holds some positions only", "{rows}");
+        let next = report["next"].as_str().unwrap();
+        assert!(next.contains("record all token positions of h0"), "{next}");
+        let explained = judged("explain", "programs/forgetting/wrong.npz");
+        let [finding] = &explained["findings"].as_array().unwrap()[..] else { panic!("{explained:#}") };
+        assert_eq!((&finding["cause"], &finding["match"]), (&"operation-omitted".into(), &"reproduced".into()));
+        let left = explained["not_testable"].to_string();
+        assert!(!left.contains("\"activation\""), "{left}");
+    }
+}
+
 /// Multiplies the values of a file in f32 by 2.
 fn twice(file: &std::path::Path) {
     let mut npy = std::fs::read(file).unwrap();
@@ -1444,13 +1470,14 @@ fn what_was_not_tried_for_want_of_time_is_not_listed_as_tried() {
 fn a_row_of_sums_that_nearly_cancel_is_held_to_its_terms() {
     use serde_json::json;
     // Numbers of bf16, so that the right value is exact but for the sum's own rounding.
+    const OUT: usize = 64;
     let x: Vec<f32> = (0..8).map(|i| 1.0 + 0.125 * i as f32).collect();
-    let w: Vec<f32> = (0..32).map(|i| [1.0, -1.0][i % 2] * [1.0, 1.25, 0.75, 1.5][i / 8]).collect();
+    let w: Vec<f32> = (0..8 * OUT).map(|i| [1.0, -1.0][i % 2] * [1.0, 1.25, 0.75, 1.5, -1.75][i / 8 % 5]).collect();
     let due: Vec<f32> = w.chunks(8).map(|w| w.iter().zip(&x).map(|(w, x)| w * x).sum()).collect();
     let terms: Vec<f32> =
         w.chunks(8).map(|w| w.iter().zip(&x).map(|(w, x)| (w * x).powi(2)).sum::<f32>().sqrt()).collect();
     let program = json!({"version": 1, "constants": [0], "weights": {"1": "w"}, "files": ["odd.py"], "scopes": [["router", ["forward"], 0]],
-        "values": [["bf16", [1, 8]], ["bf16", [4, 8]], ["bf16", [1, 8]], ["bf16", [1, 4]]],
+        "values": [["bf16", [1, 8]], ["bf16", [OUT, 8]], ["bf16", [1, 8]], ["bf16", [1, OUT]]],
         "ops": [{"o": "mul.Tensor", "i": [0, {"c": 1.0}], "y": [2], "s": 0, "l": 1}, {"o": "linear", "i": [2, 1], "y": [3], "s": 0, "l": 2}],
         "steps": [{"ops": [0, 2], "tokens": 1, "output": 3}],
         "taps": [{"tap": "h0", "step": 0, "op": 0, "v": 2}, {"tap": "layers.0.router_logits", "step": 0, "op": 1, "v": 3}]});
@@ -1472,15 +1499,23 @@ fn a_row_of_sums_that_nearly_cancel_is_held_to_its_terms() {
         |values: &[f32]| values.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect::<Vec<u8>>();
     tensors(&folder.path().join("program.safetensors"), &[("0", "BF16", vec![1, 8], half(&x))]);
     let weights = folder.path().join("model.safetensors");
-    tensors(&weights, &[("w", "BF16", vec![4, 8], half(&w))]);
+    tensors(&weights, &[("w", "BF16", vec![OUT, 8], half(&w))]);
     let own = folder.path().join("own");
-    let code = |times: f32| {
-        let off = |(at, (due, terms)): (usize, (&f32, &f32))| due + [1.0, -1.0, -1.0, 1.0][at] * times * terms / 512.0;
-        write(&own, &due.iter().zip(&terms).enumerate().map(off).collect::<Vec<f32>>());
+    let replayed = |logits: &[f32]| {
+        write(&own, logits);
         let paths = [folder.path(), &own, &weights].map(|path| path.to_string_lossy().into_owned());
         firstdiff(&["replay", &paths[0], &paths[1], "--weights", &paths[2]]).status.code()
+    };
+    let code = |times: f32| {
+        let sign = |at: usize| if (at * 37 % 101) % 2 == 0 { 1.0 } else { -1.0 };
+        let off = |(at, (due, terms)): (usize, (&f32, &f32))| due + sign(at) * times * terms / 512.0;
+        replayed(&due.iter().zip(&terms).enumerate().map(off).collect::<Vec<f32>>())
     };
     assert_eq!([0.0, 8.0].map(&code), [Some(0), Some(1)]);
     // At the edge nobody can tell; a right run is not accused.
     assert_ne!(code(1.0), Some(1));
+    // A factor is none of what rounding does to the terms, however small beside them.
+    for factor in [1.03, 0.96] {
+        assert_eq!(replayed(&due.iter().map(|x| factor * x).collect::<Vec<f32>>()), Some(1), "{factor}");
+    }
 }

@@ -46,8 +46,8 @@ impl AlignmentPlan {
         let recorded =
             alignment.map_or([reference, candidate], |alignment| alignment.runs.each_ref().map(|run| &**run));
         let by_position = alignment.is_some();
-        let misaligned =
-            contradicted(recorded).or_else(|| if by_position { None } else { misaligned(reference, candidate, rows) });
+        let misaligned = contradicted(recorded, rows)
+            .or_else(|| if by_position { None } else { misaligned(reference, candidate, rows) });
         let prompt = prompt(reference);
         let steps = || reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
         let positions =

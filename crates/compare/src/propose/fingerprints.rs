@@ -14,7 +14,7 @@ use crate::layout::rows::are_all;
 use crate::metrics::Squares;
 use crate::run::infer_steps::steps;
 use crate::tolerance::judge::MASKED;
-use crate::tolerance::layout::FEW_FINGERPRINT_VALUES;
+use crate::tolerance::layout::{ENERGIES_ROUNDED, FEW_FINGERPRINT_VALUES, SORTED_EXACT};
 
 /// How a tensor holds a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +40,9 @@ const SEQUENCES: usize = 16;
 /// Rows of each tap that are compared. Not position 0: a rotation leaves it unchanged, so that q_rope equals q there.
 const ROWS: std::ops::Range<usize> = 1..4;
 
+/// So many values are compared before it is asked whether they are too far off already.
+const AT_ONCE: usize = 16;
+
 /// A tensor's values in ascending order.
 struct Fingerprint {
     sorted: Vec<f64>,
@@ -58,11 +61,20 @@ impl Fingerprint {
         (energy > 0.0 && sorted.first() != sorted.last()).then_some(Fingerprint { sorted, energy })
     }
 
-    fn nmse(&self, other: &Fingerprint) -> Option<f64> {
-        if self.sorted.len() != other.sorted.len() {
+    /// NMSE of another, where it is below `limit`: no more is looked at than shows that it is not.
+    fn nmse_below(&self, limit: f64, other: &Fingerprint) -> Option<f64> {
+        let most = limit * self.energy;
+        let of_energies = (self.energy.sqrt() - other.energy.sqrt()).powi(2);
+        if self.sorted.len() != other.sorted.len() || of_energies * ENERGIES_ROUNDED > most {
             return None;
         }
-        let error: f64 = self.sorted.iter().zip(&other.sorted).map(|(a, b)| (a - b) * (a - b)).sum();
+        let mut error = 0.0;
+        for (ours, theirs) in self.sorted.chunks(AT_ONCE).zip(other.sorted.chunks(AT_ONCE)) {
+            error += ours.iter().zip(theirs).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+            if error >= most {
+                return None;
+            }
+        }
         Some(Squares { error, energy: self.energy }.ratio())
     }
 }
@@ -142,36 +154,42 @@ impl Fingerprints {
         form: TensorForm,
         near: &mut Vec<(Place, TensorForm, f64)>,
     ) {
-        self.compare_sorted(&self.whole, values, form, near);
+        near.extend(nearest(&self.whole, values, form, |_| true));
         if form == TensorForm::Whole {
-            self.compare_sorted(&self.rows, values, TensorForm::Row, near);
-            self.compare_sorted(&self.appended, values, TensorForm::Appended, near);
+            near.extend(nearest(&self.rows, values, TensorForm::Row, |_| true));
+            near.extend(nearest(&self.appended, values, TensorForm::Appended, |_| true));
         }
         let Some(&to) = shape.last().filter(|_| shape.len() > 1) else { return };
         for &keys in self.keys.iter().filter(|&&keys| keys < to) {
             let cut: Vec<f64> = values.chunks_exact(to).flat_map(|row| &row[..keys]).copied().collect();
             let padded = if form == TensorForm::Whole { TensorForm::Padded { to } } else { form };
-            let earlier = near.len();
-            self.compare_sorted(&self.whole, &cut, padded, near);
-            let mut at = 0;
-            near.retain(|(place, ..)| {
-                at += 1;
-                at <= earlier || place.tap.site.position_axis() == 1
-            });
+            near.extend(nearest(&self.whole, &cut, padded, |tap| tap.site.position_axis() == 1));
         }
     }
+}
 
-    fn compare_sorted(
-        &self,
-        prints: &BTreeMap<usize, Vec<(Place, Fingerprint)>>,
-        values: &[f64],
-        form: TensorForm,
-        near: &mut Vec<(Place, TensorForm, f64)>,
-    ) {
-        let Some(others) = prints.get(&values.len()) else { return };
-        let Some(own) = Fingerprint::from_values(values.to_vec()) else { return };
-        near.extend(others.iter().filter_map(|(place, print)| Some((*place, form, print.nmse(&own)?))));
+/// The two nearest of the prints for whose taps `is`, and the two nearest open taps: of more nothing is asked.
+fn nearest(
+    prints: &BTreeMap<usize, Vec<(Place, Fingerprint)>>,
+    values: &[f64],
+    form: TensorForm,
+    is: impl Fn(Tap) -> bool,
+) -> Vec<(Place, TensorForm, f64)> {
+    let (Some(others), Some(own)) = (prints.get(&values.len()), Fingerprint::from_values(values.to_vec())) else {
+        return Vec::new();
+    };
+    let mut near: [Vec<(Place, TensorForm, f64)>; 2] = Default::default();
+    for (place, print) in others.iter().filter(|(place, _)| is(place.tap)) {
+        let two = &mut near[usize::from(place.tap.is_open())];
+        let size = |nmse: f64| nmse.max(SORTED_EXACT);
+        let limit = two.get(1).map_or(f64::INFINITY, |second| size(second.2));
+        if let Some(nmse) = print.nmse_below(limit, &own) {
+            let at = two.partition_point(|other| size(other.2) <= size(nmse));
+            two.insert(at, (*place, form, nmse));
+            two.truncate(2);
+        }
     }
+    near.concat()
 }
 
 /// Taps that are in every one of several steps, joined as by an engine that appends to its files.

@@ -163,18 +163,14 @@ pub(crate) fn guesses<'a>(
     }
     if in_order {
         // As many names as there are sites of that size, in the same order.
-        let unnamed: Vec<&Family> =
-            families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
-        let mut done: BTreeSet<&str> = BTreeSet::new();
-        for family in &unnamed {
-            let fitting: Vec<Site> = sites.iter().copied().filter(|s| !taken.contains(s) && fits(family, *s)).collect();
-            let similar: Vec<&&Family> = unnamed
-                .iter()
-                .filter(|other| other.members == family.members && fitting.iter().all(|s| fits(other, *s)))
-                .collect();
-            if fitting.len() == similar.len() && done.insert(&family.template) {
-                let at = similar.iter().position(|other| other.template == family.template);
-                found.extend(at.map(|at| (*family, fitting[at], ProposalBasis::Order)));
+        let left: Vec<&Family> = families.iter().filter(|family| !named.contains(family.template.as_str())).collect();
+        let mut groups: BTreeMap<&BTreeMap<Option<u32>, usize>, Vec<&Family>> = BTreeMap::new();
+        left.iter().for_each(|family| groups.entry(&family.members).or_default().push(family));
+        for alike in groups.values() {
+            let fitting = sites.iter().copied().filter(|s| !taken.contains(s) && fits(alike[0], *s));
+            let fitting: Vec<Site> = fitting.collect();
+            if fitting.len() == alike.len() {
+                found.extend(alike.iter().zip(fitting).map(|(family, site)| (*family, site, ProposalBasis::Order)));
             }
         }
     }

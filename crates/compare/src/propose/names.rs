@@ -237,7 +237,7 @@ fn choose_names(matches: Vec<NameMatch>) -> ChosenNames {
             elected.unclear.extend(of_tap);
             continue;
         }
-        of_tap.sort_by_key(|m| (std::cmp::Reverse(worth(m)), m.name.len(), m.name.clone()));
+        of_tap.sort_by_cached_key(|m| (std::cmp::Reverse(worth(m)), m.name.len(), m.name.clone()));
         let mut of_tap = of_tap.into_iter();
         let Some(first) = of_tap.next() else { continue };
         elected.others.extend(of_tap.map(|m| Alias { name: m.name, same_as: first.name.clone() }));
@@ -285,7 +285,8 @@ fn without_copies(
     }
     let (mut left, mut aliases) = (Vec::new(), Vec::new());
     for ((size, _), mut names) in of_values {
-        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(best_score(name)), name.len(), name.clone()));
+        names
+            .sort_by_cached_key(|name| (!covered(name), std::cmp::Reverse(best_score(name)), name.len(), name.clone()));
         let first = names.remove(0);
         aliases
             .extend(names.into_iter().filter(|name| !covered(name)).map(|name| Alias { name, same_as: first.clone() }));
@@ -356,9 +357,10 @@ fn rules(matches: &[NameMatch], all: &[String], layers: u32) -> Vec<Proposal> {
             proposals.extend(rule_of_rows(of_site, all));
             continue;
         };
-        let of_match = |m: &&NameMatch| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
+        // What fits all of them fits the first.
+        let of_first = of_site.first().and_then(|m| Some(templates(&m.name, m.place.tap.layer?)));
         let fits = |t: &String| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer);
-        let mut fitting: Vec<String> = of_site.iter().flat_map(of_match).filter(fits).collect();
+        let mut fitting: Vec<String> = of_first.unwrap_or_default().into_iter().filter(fits).collect();
         // Of several numbers in a name, the one that counts the layers; else the last.
         let through = |t: &str| -> usize {
             let layers_of = all.iter().filter_map(|name| layer_in(t, split_stored_name(name).0));

@@ -244,14 +244,14 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     (ours != theirs).then_some(Misaligned::OtherPrefills { reference: ours, candidate: theirs })
 }
 
-/// What the reference or the candidate declares about its tokens that its own tensors contradict.
-pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<Misaligned> {
-    let contradicted = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
-    contradicted(reference, Side::Reference).or_else(|| contradicted(candidate, Side::Candidate))
+/// What the reference or the candidate declares about its tokens that its own tensors contradict; `rows` are the token positions that were asked for.
+pub(crate) fn contradicted([reference, candidate]: [&Dump; 2], rows: Option<&Rows>) -> Option<Misaligned> {
+    let of = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump, rows)? });
+    of(reference, Side::Reference).or_else(|| of(candidate, Side::Candidate))
 }
 
 /// What a dump declares about its tokens that its tensors contradict. More positions than tokens may be padding.
-fn contradiction(dump: &Dump) -> Option<Contradiction> {
+fn contradiction(dump: &Dump, asked: Option<&Rows>) -> Option<Contradiction> {
     let meta = dump.meta();
     let prompt = meta.tokens.as_ref()?.len();
     let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
@@ -262,7 +262,8 @@ fn contradiction(dump: &Dump) -> Option<Contradiction> {
     let shown = lengths_by_shapes(dump, last);
     let rows = shown[0].unwrap_or(1);
     // A single row may be one of several, the others unrecorded.
-    let fewer = last == 0 && rows > 1 && rows < prompt && !may_be_of_its_tokens(dump);
+    let are_asked = matches!(asked, Some(Rows::List(list)) if list.len() == rows);
+    let fewer = last == 0 && rows > 1 && rows < prompt && !are_asked && !may_be_of_its_tokens(dump);
     if fewer {
         return Some(Contradiction::Positions { tokens: prompt, positions: rows });
     }

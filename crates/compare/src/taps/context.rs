@@ -28,6 +28,8 @@ pub struct Options {
     pub rows: Option<Rows>,
     /// The NMSE allowed at a place where it was measured; elsewhere the profile's table.
     pub allowed: BTreeMap<Place, f64>,
+    /// Taps that a model shows to be wrong of what they are made of, with the NMSE that it allows the one operation: no input's error excuses them.
+    pub wrong_by_model: BTreeMap<Place, f64>,
     /// The places to compare; all where `None`. Others count as not recorded.
     pub only: Option<BTreeSet<Place>>,
     /// How the two were aligned by token position, where their chunks differ.
@@ -51,6 +53,7 @@ impl Options {
             profile,
             rows: None,
             allowed,
+            wrong_by_model: BTreeMap::new(),
             only: None,
             alignment: None,
             cache,
@@ -208,6 +211,9 @@ impl<'a> ComparisonContext<'a> {
 
 impl ComparisonContext<'_> {
     pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
+        if let Some(allowed) = self.options.wrong_by_model.get(&place) {
+            return *allowed;
+        }
         let stored = [left.dtype, right.dtype];
         let rounding = match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),

@@ -94,6 +94,9 @@ impl ComparisonContext<'_> {
             TapJudgement::ShapeMismatch(_) => None,
             _ => return Ok(here),
         };
+        if self.options.wrong_by_model.contains_key(&self.graph.places()[index]) {
+            return Ok(here);
+        }
         let (before, between) =
             self.graph.nearest_before(index, |i| taps.get(i).is_some_and(TapJudgement::is_compared));
         let agree = before.iter().all(|&i| taps[i].agrees());

@@ -31,3 +31,5 @@ pub(crate) const NAME_CLEARER: f64 = 100.0;
 pub(crate) const SORTED_ROOM: f64 = 10.0;
 /// An NMSE of sorted values below this counts as 0.
 pub(crate) const SORTED_EXACT: f64 = 1e-15;
+/// What rounding leaves at least of a difference of two energies.
+pub(crate) const ENERGIES_ROUNDED: f64 = 0.999;

@@ -242,3 +242,42 @@ fn what_no_content_names_is_guessed_by_its_words() {
     assert_eq!(guessed, [("mid_{N}", "layers.{N}.h_attn"), ("x_{N}", "layers.{N}.h")]);
     assert!(naming.unknown.iter().all(|name| name.starts_with("qr") || name.starts_with("aw")), "{:?}", naming.unknown);
 }
+
+/// Of many taps no more is compared than shows which is nearest, and which is next: the same as of all.
+#[test]
+fn the_next_of_many_is_the_nearest_of_all_others() {
+    const MANY: u64 = 60;
+    let of = |layer: u64| numbers(layer + 1, 24 * TOKENS);
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, tap: &dyn Fn(u64) -> String, times: f32| {
+        let recorder = Recorder::create(folder.path().join(name)).unwrap();
+        recorder.tokens(&[1; TOKENS]);
+        for layer in 0..MANY {
+            let values: Vec<f32> = of(layer).into_iter().map(|x| times * x).collect();
+            recorder.record(tap(layer), &[TOKENS, 24], &values).unwrap();
+        }
+        recorder.finish().unwrap();
+        Dump::open(folder.path().join(name)).unwrap()
+    };
+    let reference = run("reference", &|layer| format!("layers.{layer}.h"), 1.0);
+    let candidate = run("candidate", &|layer| format!("z{layer}"), 1.0000001);
+    let naming = propose(&reference, &candidate, Profile::F32, 0, &mut |_, _| {}).unwrap();
+    let [proposal] = &naming.proposals[..] else { panic!("{naming:?}") };
+    assert_eq!((proposal.name.as_str(), proposal.tap.as_str()), ("z{N}", "layers.{N}.h"));
+    let ProposalBasis::Content { next: Some(next), matched: 60, .. } = &proposal.evidence else {
+        panic!("{proposal:?}")
+    };
+    let sorted = |layer: u64| {
+        let mut values: Vec<f64> = of(layer).into_iter().map(f64::from).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        values
+    };
+    let apart = |one: u64, other: u64| {
+        let (one, other) = (sorted(one), sorted(other));
+        let error: f64 = one.iter().zip(&other).map(|(a, b)| (a - b).powi(2)).sum();
+        error / one.iter().map(|x| x * x).sum::<f64>()
+    };
+    let pairs = (0..MANY).flat_map(|one| (0..MANY).filter(move |other| *other != one).map(move |other| (one, other)));
+    let least = pairs.map(|(one, other)| apart(one, other)).fold(f64::INFINITY, f64::min);
+    assert!((next.nmse / least - 1.0).abs() < 1e-3, "{} of {least}", next.nmse);
+}

@@ -209,7 +209,7 @@ impl<'p> Walk<'p> {
         step: &'a Step,
         replayed: &mut Replayed,
     ) -> Result<(), ReplayError> {
-        let is_told = replayed.is_for(|reason| matches!(reason, Reason::OtherTokens(_)));
+        let is_told = replayed.is_for(|reason| matches!(reason, Reason::OtherTokens(_) | Reason::Misdeclared));
         if is_told || !replayed.is_blamed() || self.in_other_arithmetic.contains(&replayed.report.place) {
             return Ok(());
         }

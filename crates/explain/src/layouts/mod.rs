@@ -80,12 +80,24 @@ impl Run<'_> {
             }
             (taps, shown) = self.one_round(&decided, progress)?;
         }
+        self.doubt_misdeclared(&mut taps);
         self.order_is_open = shown.row_order.is_open();
         let agree = shown.agree.iter().map(|a| &a.layout);
         let rest = self.recorded.layouts.iter().filter(|(place, _)| shown.agree.iter().all(|a| a.place != **place));
         let mut notes = layout_notes(&agree.chain(rest.map(|(_, layout)| layout)).collect::<Vec<_>>(), "model");
         notes.extend(self.order_is_open.then(|| row_order::OPEN.to_owned()));
         Ok((taps, notes))
+    }
+
+    /// Doubts taps that are right in the model's order of rows and not in the one that the dump declares: one of the two is a mistake, and not the engine's.
+    fn doubt_misdeclared(&self, taps: &mut [Replayed]) {
+        let layout = |place| self.recorded.layouts.get(&place);
+        let is_misdeclared =
+            |place: Place| layout(place).is_some_and(|l| self.recorded.is_misdeclared(place.tap.site, l));
+        for tap in taps.iter_mut().filter(|t| t.report.status.agrees() && is_misdeclared(t.report.place)) {
+            tap.report.status = Status::Unchecked;
+            tap.reason = Some(Reason::Misdeclared);
+        }
     }
 
     /// Blames taps that are right in the model's part, for what they hold beyond it.
@@ -219,10 +231,12 @@ impl Run<'_> {
         }
     }
 
-    /// The other layouts that a tap may have.
+    /// The other layouts that a tap may have: last the model's own, where the dump declares another order of rows.
     fn others<'c>(&self, place: Place, layouts: &LayoutCandidates<'c>) -> Vec<Pair<'c>> {
         let permitted = |pair: &Pair<'_>| self.recorded.permits(place.tap.site, pair.layout());
-        layouts.others().into_iter().filter(permitted).collect()
+        let own =
+            layouts.as_it_stands().ok().filter(|pair| self.recorded.is_misdeclared(place.tap.site, pair.layout()));
+        layouts.others().into_iter().filter(permitted).chain(own.cloned()).collect()
     }
 
     /// Gives a tap a layout, or none, and says which it had.
@@ -260,7 +274,9 @@ impl Run<'_> {
 
     /// Decides what the round leaves open; whether anything is to be judged again.
     fn resolve(&mut self, shown: &Shown, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
-        let claims = shown.agree.iter().filter(|a| a.layout.needs_confirming());
+        let is_open =
+            |a: &&Agreeing| a.layout.needs_confirming() || self.recorded.is_misdeclared(a.place.tap.site, &a.layout);
+        let claims = shown.agree.iter().filter(is_open);
         let claims = claims.map(|a| Claim { place: a.place, layout: a.layout.clone() }).collect();
         let resolved = resolve(claims, &mut OwnValues { run: self, shown, taps })?;
         let mut changed = false;

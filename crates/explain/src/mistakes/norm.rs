@@ -139,7 +139,6 @@ const SITES: [(Site, Role); 5] = [
     (Site::FinalNorm, Role::FinalNorm),
 ];
 
-
 pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)
     for other in EPSILONS {

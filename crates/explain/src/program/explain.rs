@@ -250,7 +250,7 @@ impl<'a> Search<'a> {
 
     fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
         let (program, held) = (self.recording.program, self.held);
-        let own = array(held.get(tap)?);
+        let own = held.recorded(tap)?;
         let known = Known::of(before);
         // What was searched in vain once is not searched again as far.
         let vainly = |e: &Explained| e.reproduced.is_empty() && same_operation(&self.recording, held, e.tap, tap);
@@ -297,7 +297,7 @@ impl<'a> Search<'a> {
             operation: self.replays.operation(replayed, self.candidate.profile),
             budget: Budget::of_one_thread(self.effort.seconds),
         };
-        let context = Context::new(program, held, &slice, &self.exact, Arc::new(target.own.clone()));
+        let context = Context::new(program, held, &slice, &self.exact, Arc::new(self.whole(&slice)?));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
         (found.base, found.forms) = (off + hidden, all.len());
         // Which keys there are to be seen is no matter of numbers.
@@ -480,7 +480,7 @@ impl<'a> Search<'a> {
 
     /// Whether a tap that is right agrees with some operations that are done otherwise; `None` where that is not known.
     pub(super) fn agrees_with(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<bool> {
-        let own = array(self.held.get(slice.target())?);
+        let own = self.held.recorded(slice.target())?;
         let replayed = self.replays.of(self.held.place(slice.target()))?;
         let ops: BTreeSet<usize> = slice.ops().collect();
         let here = |edit: &&Edit| edit.at.op().is_none_or(|op| ops.contains(&op));
@@ -535,6 +535,14 @@ impl<'a> Search<'a> {
         self.value_on(&self.exact, slice, edits)
     }
 
+    /// What the candidate holds of the tap that a slice makes; at positions that it does not hold, what is due.
+    pub(super) fn whole(&self, slice: &Slice<'_>) -> Option<ArrayD<f64>> {
+        match self.held.positions(slice.target()) {
+            Some(part) => Some(part.within(&self.evaluated(&self.exact, slice, &[])?)),
+            None => self.held.recorded(slice.target()),
+        }
+    }
+
     /// The same, with what it gives in the candidate's arithmetic, where both have one shape.
     fn exact_and_rounded(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<(ArrayD<f64>, ArrayD<f64>)> {
         let exact = self.value(slice, edits)?;
@@ -542,7 +550,13 @@ impl<'a> Search<'a> {
         (right.shape() == exact.shape()).then_some((exact, right))
     }
 
+    /// The same in another arithmetic, at the positions that the candidate holds.
     pub(super) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        let all = self.evaluated(bench, slice, edits)?;
+        Some(self.held.positions(slice.target()).map(|part| part.of(&all)).unwrap_or(all))
+    }
+
+    fn evaluated(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
         Some(array(&slice.evaluate(bench, &value, edits).ok()?))
     }

@@ -15,7 +15,7 @@ use crate::replay::{ReplayError, can_be_read};
 /// The values of the taps that a candidate recorded whole, in the program's axes, by the tap's index in the program.
 pub(crate) struct Held {
     values: HashMap<usize, Own>,
-    /// Rows of experts that take all tokens, of which the candidate holds those alone that are sent to them.
+    /// Rows of experts that take all tokens, of which the candidate holds those alone that are sent to them; and of other taps the positions that it holds.
     parts: HashMap<usize, Part>,
     /// Those whose rows may be of one token or another.
     unread: HashSet<usize>,
@@ -39,8 +39,45 @@ pub(crate) enum ExpertRowsFound {
 /// Some rows of a tap.
 #[derive(Clone)]
 pub(crate) struct Part {
+    /// The axis of the program's view that they are rows of.
+    pub(crate) axis: Axis,
     pub(crate) rows: Vec<usize>,
     pub(crate) values: ArrayD<f64>,
+    /// Whether nobody reads the other rows, as of an expert; else what reads them cannot be computed from these.
+    pub(crate) is_enough: bool,
+}
+
+impl Part {
+    /// The rows of an expert.
+    pub(crate) fn of_expert(rows: Vec<usize>, values: ArrayD<f64>) -> Part {
+        Part { axis: Axis(0), rows, values, is_enough: true }
+    }
+
+    /// The token positions that a candidate holds of a tap, where its values were compared at these alone.
+    fn of_positions(tap: &ProgramTap, report: &TapReport, values: Vec<f64>) -> Option<Part> {
+        let (rows, mut shape) = (report.positions.clone()?, tap.view.shape.clone());
+        let before = shape.len().checked_sub(report.shape.len())?;
+        let axis = before + report.place.tap.last_site().position_axis();
+        let count = *shape.get(axis).filter(|_| shape[..before].iter().all(|&extent| extent == 1))?;
+        shape[axis] = rows.len();
+        let is_there = rows.iter().all(|&row| row < count) && tap.view.dtype.kind() == Kind::Float;
+        let values = ArrayD::from_shape_vec(shape, values).ok().filter(|_| is_there)?;
+        Some(Part { axis: Axis(axis), rows, values, is_enough: false })
+    }
+
+    /// The same rows of another tensor.
+    pub(crate) fn of(&self, all: &ArrayD<f64>) -> ArrayD<f64> {
+        all.select(self.axis, &self.rows)
+    }
+
+    /// Another tensor with these rows in it.
+    pub(crate) fn within(&self, all: &ArrayD<f64>) -> ArrayD<f64> {
+        let mut whole = all.clone();
+        for (own, &row) in self.values.axis_iter(self.axis).zip(&self.rows) {
+            whole.index_axis_mut(self.axis, row).assign(&own);
+        }
+        whole
+    }
 }
 
 /// The values of one tap, and whether what comes behind it can be computed from them.
@@ -72,10 +109,14 @@ impl Held {
         let taps = recording.program.taps();
         let before = before.map(|program| program.taps().iter().map(extents).collect::<HashSet<_>>());
         let layouts = layouts(candidate.taps);
-        let (mut values, mut beyond) = (HashMap::new(), HashMap::new());
+        let (mut values, mut beyond, mut parts) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (number, tap) in taps.iter().enumerate() {
             let report = reports.get(&place_of(tap)).copied();
             let own = report.map(|report| values_of(candidate, report, &layouts)).transpose()?.flatten();
+            if let Some(report) = report.filter(|report| report.positions.is_some()) {
+                parts.extend(own.and_then(|own| Some((number, Part::of_positions(tap, report, own)?))));
+                continue;
+            }
             let own = match own.and_then(|own| tensor(tap, own)) {
                 None if before.as_ref().is_some_and(|before| !before.contains(&extents(tap))) => {
                     rerouted(tap, candidate)?
@@ -94,9 +135,9 @@ impl Held {
                 values.insert(number, Own { is_readable, is_in_own_order, ..Own::of(own) });
             }
         }
-        let missing = (0..taps.len()).filter(|number| !values.contains_key(number));
-        let parts = missing.map(|number| Ok(part(&taps[number], candidate)?.map(|part| (number, part))));
-        let parts = parts.filter_map(Result::transpose).collect::<Result<_, ReplayError>>()?;
+        for number in (0..taps.len()).filter(|number| !values.contains_key(number)) {
+            parts.extend(part(&taps[number], candidate)?.map(|part| (number, part)));
+        }
         let places = taps.iter().map(place_of).collect();
         let (kept, cache) = (kept(taps, candidate.cache.0), candidate.cache.0);
         let mut held = Held { values, parts, unread: HashSet::new(), beyond, places, kept, cache };
@@ -117,13 +158,25 @@ impl Held {
         self.parts.get(&tap)
     }
 
+    /// What the candidate holds of a tap of which it holds some positions, and no more is known.
+    pub(crate) fn positions(&self, tap: usize) -> Option<&Part> {
+        self.parts.get(&tap).filter(|part| !part.is_enough)
+    }
+
+    /// Whether the candidate recorded a tap, or some of its positions.
+    pub(crate) fn is_recorded(&self, tap: usize) -> bool {
+        self.get(tap).is_some() || self.positions(tap).is_some()
+    }
+
+    /// What the candidate recorded of a tap: all of it, or the positions that it holds.
+    pub(crate) fn recorded(&self, tap: usize) -> Option<ArrayD<f64>> {
+        self.get(tap).map(array).or_else(|| self.positions(tap).map(|part| part.values.clone()))
+    }
+
     /// Takes what is due for the rows of a tap that the candidate does not hold: nobody reads them.
     pub(crate) fn complete(&mut self, tap: usize, due: &ArrayD<f64>) {
-        let Some(part) = self.parts.get(&tap) else { return };
-        let mut whole = due.clone();
-        for (own, &row) in part.values.outer_iter().zip(&part.rows) {
-            whole.index_axis_mut(Axis(0), row).assign(&own);
-        }
+        let Some(part) = self.parts.get(&tap).filter(|part| part.is_enough) else { return };
+        let whole = part.within(due);
         let is_readable = whole.iter().all(|x| x.is_finite());
         self.values.extend(floats(whole).map(|values| (tap, Own { is_readable, ..Own::of(values) })));
     }
@@ -324,7 +377,7 @@ fn part(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Part>, Rep
         return Ok(None);
     }
     let values = ArrayD::from_shape_vec(IxDyn(&entry.shape), candidate.dump.read(&entry)?.values().to_f64());
-    Ok(values.ok().map(|values| Part { rows, values }))
+    Ok(values.ok().map(|values| Part::of_expert(rows, values)))
 }
 
 /// Whether values are of the kind that the program has there: no fractions where it has whole numbers.

@@ -16,7 +16,6 @@ use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED, WINDOW_SIZE};
 use crate::program::context::Context;
 use crate::program::explain::{Search, reads_large};
 use crate::program::forms::{Form, Tune, forms, sees_the_past_alone, turns, window};
-use crate::program::held::array;
 
 /// Whether each id shows where it could have been made.
 type Seen = BTreeMap<&'static str, bool>;
@@ -32,7 +31,7 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     // Operations that what was recorded is made of.
     let mut made: BTreeSet<usize> = BTreeSet::new();
     let mut judged: Vec<usize> = Vec::new();
-    for tap in (0..taps.len()).filter(|&tap| held.get(tap).is_some()) {
+    for tap in (0..taps.len()).filter(|&tap| held.is_recorded(tap)) {
         made.extend(Slice::of(program, tap, |other| held.readable(other).is_some()).ops());
         judged.push(tap);
     }
@@ -60,7 +59,7 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     }
     // What only steps do that were not recorded.
     let mut kinds = BTreeSet::new();
-    for tap in (0..taps.len()).filter(|&tap| held.get(tap).is_none() && !made.contains(&taps[tap].op)) {
+    for tap in (0..taps.len()).filter(|&tap| !held.is_recorded(tap) && !made.contains(&taps[tap].op)) {
         if kinds.insert((program.class(taps[tap].op), held.place(tap).tap.site)) {
             let slice = Slice::of(program, tap, |other| other != tap);
             let own = Arc::new(ArrayD::zeros(taps[tap].view.shape.as_slice()));
@@ -93,9 +92,7 @@ fn edits(form: &Form) -> Vec<Edit> {
 /// Notes which mistakes would show, or might, in what was recorded of a tap, and returns all that can be made there.
 fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut Seen) -> BTreeSet<&'static str> {
     let (program, held) = (search.recording.program, search.held);
-    let (Some(own), Some(replayed)) = (held.get(tap).map(array), search.replays.of(held.place(tap))) else {
-        return BTreeSet::new();
-    };
+    let Some(replayed) = search.replays.of(held.place(tap)) else { return BTreeSet::new() };
     let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
     // Another choice than the one that was taken for the candidate's may show.
     let is_supposed = slice.known().any(|known| held.get(known).is_none() && held.part(known).is_none());
@@ -103,7 +100,8 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     if !might && search.exact.load(&slice).is_err() {
         return BTreeSet::new();
     }
-    let context = Context::new(program, held, &slice, &search.exact, Arc::new(own.clone()));
+    let Some(own) = search.whole(&slice) else { return BTreeSet::new() };
+    let context = Context::new(program, held, &slice, &search.exact, Arc::new(own));
     for op in context.ops() {
         if turns(&context, op) {
             // At position 0 nothing is turned.

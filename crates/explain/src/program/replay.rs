@@ -14,14 +14,14 @@ use ndarray::{ArrayD, Axis};
 
 use crate::program::condition::{Condition, condition};
 use crate::program::findings::stretch;
-use crate::program::held::{Held, array, moved};
+use crate::program::held::{Held, Part, array, moved};
 use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording, taken_back};
 use crate::replay::kept::as_kept;
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::padding::blame_unmasked_padding;
-use crate::replay::reason::{Reason, UnfitInput};
+use crate::replay::reason::{Reason, Unfit, UnfitInput};
 use crate::replay::right::{distance, tolerance};
 use crate::replay::{Replay, ReplayError, Replayed, Routing, can_be_read, leave_hidden_rows};
 use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
@@ -170,6 +170,8 @@ fn replayed(
     let bench = Bench::new(program, candidate.exact(), recording.weights);
     // Operations that chose otherwise: the values that come with a choice are not those of the candidate's.
     let mut other_choices: HashMap<usize, Place> = HashMap::new();
+    // Taps that are wrong, or could not be judged, where not all positions are held.
+    let mut wrong_parts: BTreeSet<usize> = BTreeSet::new();
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
@@ -185,8 +187,8 @@ fn replayed(
             let reference = candidate.values.reference(held.place(choice))?;
             orders.places.settle(choice, due.as_ref(), reference.as_deref(), held);
         }
-        let part = held.part(tap).map(|part| (part.rows.clone(), part.values.clone()));
-        let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|(_, values)| values.clone()));
+        let part = held.part(tap).cloned();
+        let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|part| part.values.clone()));
         let Some(mut own) = own else {
             if let Some(&[own, due]) = counts.get(&place) {
                 let report = TapReport { status: Status::Diverged, ..TapReport::unchecked(place, name) };
@@ -207,6 +209,7 @@ fn replayed(
                     )
                 }
                 None => Reason::NotRecorded,
+                Some(report) if report.positions.is_some() => Reason::Unfit(Unfit::Partial),
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
             };
             taps.push(Replayed { reason: Some(reason), ..unchecked(place, name) });
@@ -223,7 +226,7 @@ fn replayed(
             None => lockstep.due(tap)?,
         };
         let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
-        let due = due.map(|due| if let Some((rows, _)) = &part { due.of_rows(rows) } else { due });
+        let due = due.map(|due| if let Some(part) = &part { due.of_rows(part) } else { due });
         let scores = slice.known().find(|&known| held.place(known).tap.last_site() == Site::Scores);
         let scores = scores.filter(|_| place.tap.last_site() == Site::Probs).and_then(|scores| held.readable(scores));
         let due =
@@ -313,6 +316,15 @@ fn replayed(
             }
             _ => judged,
         };
+        // Of a tap that is wrong at the positions that the candidate holds, nobody knows the others.
+        let is_off = |at: &usize| wrong_parts.contains(at);
+        let judged = match on_the_way(program, &slice).into_iter().find(is_off) {
+            Some(at) if judged.report.status == Status::Diverged => {
+                let reason = Reason::Input { tap: held.place(at).tap, why: Unfit::Partial.into() };
+                Replayed { reason: Some(reason), ..unchecked(place, program.said(record.op)) }
+            }
+            _ => judged,
+        };
         // What is computed around a tap that holds no numbers is not what was made of it.
         let judged = match no_numbers(program, held, &slice).filter(|_| judged.report.status == Status::Diverged) {
             Some(tap) => {
@@ -327,6 +339,10 @@ fn replayed(
         if let Some(whole) = whole {
             held.complete(tap, &whole);
         }
+        let positions = held.positions(tap).map(|part| part.rows.clone());
+        wrong_parts.extend((positions.is_some() && !judged.report.status.agrees()).then_some(tap));
+        let report = TapReport { positions, ..judged.report };
+        let judged = Replayed { report, ..judged };
         own_order.extend((is_in_own_order && orders.sorted.holds(record.op)).then_some(tap));
         if !judged.report.status.agrees() {
             missed.extend(slice.ops().filter(|op| open_at.contains_key(op)));
@@ -389,7 +405,7 @@ fn outside(candidate: &Candidate<'_>, held: &Held) -> Result<(Vec<Replayed>, Opt
 
 /// Whether the last tap that was recorded of each step is the reference's own value.
 fn is_right_at_every_end(program: &Program, held: &Held, reports: &HashMap<Place, &TapReport>) -> bool {
-    let recorded = (0..program.taps().len()).filter(|&tap| held.get(tap).is_some());
+    let recorded = (0..program.taps().len()).filter(|&tap| held.is_recorded(tap));
     let ends: HashMap<usize, Place> = recorded.map(|tap| (program.taps()[tap].step, held.place(tap))).collect();
     ends.values().all(|place| reports.get(place).is_some_and(|report| report.status.agrees()))
 }
@@ -441,8 +457,8 @@ impl Due {
     }
 
     /// The same of some rows.
-    fn of_rows(&self, rows: &[usize]) -> Due {
-        let picked = |all: &ArrayD<f64>| all.select(Axis(0), rows);
+    fn of_rows(&self, part: &Part) -> Due {
+        let picked = |all: &ArrayD<f64>| part.of(all);
         Due {
             right: picked(&self.right),
             exact: picked(&self.exact),

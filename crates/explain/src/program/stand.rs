@@ -119,7 +119,7 @@ impl OpenRows<'_, '_> {
                         let is_there =
                             record.view.shape.first().is_some_and(|&rows| positions.iter().all(|&row| row < rows));
                         let values = ArrayD::from_shape_vec(IxDyn(&shape), values).ok().filter(|_| is_there);
-                        values.map(|values| ExpertRowsFound::Some(Part { rows: positions.to_vec(), values }))
+                        values.map(|values| ExpertRowsFound::Some(Part::of_expert(positions.to_vec(), values)))
                     }
                 };
                 found.extend(rows.map(|rows| (tap, rows)));

@@ -99,11 +99,14 @@ impl Operation<'_> {
         // The same of a sum that nearly cancels: it may be off by what rounding makes of its terms.
         let is_seen_to_cancel = few_rows && self.condition > 1.0;
         let of_terms = if is_seen_to_cancel { self.condition * recorded_unit(profile, false).powi(2) } else { 0.0 };
-        let noise = self.noise.unwrap_or(rounding).max(before).max(of_terms);
+        let of_values = self.noise.unwrap_or(rounding).max(before);
+        let noise = of_values.max(of_terms);
         let stored = self.stored;
         let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
         let of_order = self.condition * tolerance(profile, 0.0);
-        let allowed = (scatter * tolerance(profile, noise)).max(EDGE_ROOM * self.spread).max(of_order) + stored;
+        let allowed_of =
+            |noise| (scatter * tolerance(profile, noise)).max(EDGE_ROOM * self.spread).max(of_order) + stored;
+        let allowed = allowed_of(noise);
         let judged = |reference: &ArrayD<f64>, allowed| compared(site, reference, own, judged_as(profile), allowed);
         let (mut judgement, shape) = judged(right, allowed);
         // What is nearer to the exact value than the reference's own rounding is never wrong.
@@ -130,7 +133,10 @@ impl Operation<'_> {
             outcome = Outcome::Rounding;
         }
         let unknown_rounding = self.is_recorded && is_coarse(profile);
-        if unknown_rounding && nmse <= allowed && matches!(outcome, Outcome::Differs(_)) {
+        // What rounding makes of terms that cancel is no factor of what is left of them.
+        let is_a_factor =
+            nmse > allowed_of(of_values) && matches!(outcome, Outcome::Differs(Difference::Factor { .. }));
+        if unknown_rounding && nmse <= allowed && !is_a_factor && matches!(outcome, Outcome::Differs(_)) {
             outcome = Outcome::Rounding;
         }
         let outliers = !unknown_rounding

@@ -32,6 +32,8 @@ pub enum Reason {
     NotRecorded,
     /// It agrees in this layout, and no later tap confirms it.
     Unconfirmed(Layout),
+    /// It is right in the model's order of rows, though the dump declares another.
+    Misdeclared,
     /// It cannot be used as it was recorded.
     Unfit(Unfit),
     /// It holds some positions only, and attention needs all.
@@ -157,6 +159,9 @@ impl fmt::Display for Reason {
             Reason::Unconfirmed(layout) => {
                 write!(f, "matches only if {}; no later tap confirms it", layout.words("model"))
             }
+            Reason::Misdeclared => f.write_str(
+                "it agrees as it stands, though dump.json says that its rows are in another order ('qk_rows'): correct that",
+            ),
             Reason::Unfit(unfit) => unfit.fmt(f),
             Reason::NeedsAllPositions => f.write_str("holds some positions only, and attention needs all"),
             Reason::PositionsOutside => f.write_str("holds positions that the run does not have"),

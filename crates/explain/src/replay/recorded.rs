@@ -156,6 +156,11 @@ impl Recorded<'_> {
         }
     }
 
+    /// Whether a layout has a tap's rows of Q and K in the model's order, where the dump declares another.
+    pub(crate) fn is_misdeclared(&self, site: Site, layout: &Layout) -> bool {
+        self.declared.is_some() && site.has_rope_rows() && layout.rows().is_none()
+    }
+
     /// Whether a tap may have its rows of Q and K in the order that a layout gives them.
     pub(crate) fn permits(&self, site: Site, layout: &Layout) -> bool {
         let told = self.dump.meta().qk_rows.is_some();

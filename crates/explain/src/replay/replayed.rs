@@ -219,6 +219,11 @@ impl Replay {
         self.taps.iter().filter(|t| is(t.report.status)).count()
     }
 
+    /// Whether some of these taps were recorded, at some token positions only.
+    pub fn is_held_in_part(&self, taps: &[Tap]) -> bool {
+        self.taps.iter().any(|t| t.report.positions.is_some() && taps.contains(&t.report.place.tap))
+    }
+
     /// Wrong operations, the same one of several layers together, in the order of the Plan.
     pub fn wrong(&self) -> Vec<Vec<&Replayed>> {
         let mut groups: Vec<Vec<&Replayed>> = Vec::new();

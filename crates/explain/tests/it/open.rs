@@ -1,7 +1,9 @@
 //! Is no cause stated that another reading of the dump does without? The order of the rows of Q and K not said, several mistakes that look alike.
 
+use firstdiff_compare::Status;
 use firstdiff_explain::explain::{Explanation, Match};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_explain::replay::Reason;
+use firstdiff_trace::{Meta, QkRows, Site, Tap};
 
 use crate::again::{changed, described, reshaped, values};
 
@@ -44,6 +46,35 @@ fn rows_that_are_declared_and_wrong_are_named() {
     assert_eq!(causes(&declared), ["rope-pairing"]);
     let undeclared = described("llama", "faulty/llama-rope-pairing", |meta| meta.qk_rows = None, &|_, _, _, x| Some(x));
     assert_eq!(causes(&undeclared), ["rope-pairing"]);
+}
+
+/// A right run is none the worse for an order of rows that its dump.json names and it does not have; a fault in it is one all the same.
+#[test]
+fn an_order_of_rows_that_is_declared_by_mistake_is_no_fault() {
+    let misdeclared = |fault: &dyn Fn(Site, Vec<f32>) -> Vec<f32>| {
+        let declare = |meta: &mut Meta| meta.qk_rows = Some(QkRows::Adjacent);
+        described("llama", "golden/llama-torch", declare, &|_, tap, _, x| Some(fault(tap.site, x)))
+    };
+    let scaled =
+        |site: Site| misdeclared(&|at, x| x.into_iter().map(|x| if at == site { 1.5 * x } else { x }).collect());
+    let right = misdeclared(&|_, x| x);
+    assert!(right.findings.is_empty(), "{:?}", right.findings);
+    let doubted = right.replay.taps.iter().filter(|t| t.report.status == Status::Unchecked);
+    assert!(doubted.clone().all(|t| t.reason == Some(Reason::Misdeclared) && t.report.place.tap.site.has_rope_rows()));
+    assert_eq!(doubted.count(), 32, "q, k, q_rope and k_rope of two layers in four steps");
+    for site in [Site::Q, Site::KRope, Site::V, Site::FfnAct] {
+        assert!(scaled(site).replay.count(|status| status == Status::Diverged) > 0, "{site:?}");
+    }
+    // In the order that is declared, what is right stays judged; recorded in the other one, it is doubted, not blamed.
+    let turned = |at: Site, x: Vec<f32>| if at.has_rope_rows() { adjacent(&x, 16) } else { x };
+    let declared = misdeclared(&turned);
+    assert!(declared.findings.is_empty() && declared.replay.count(|status| status == Status::Unchecked) == 0);
+    let mixed = misdeclared(&|at, x| if at == Site::Q { x } else { turned(at, x) });
+    assert!(mixed.findings.is_empty() && mixed.replay.count(|status| status == Status::Unchecked) == 8);
+    // Rotated in other pairs than its rows stand in: a fault, whichever order is declared.
+    let declare = |meta: &mut Meta| meta.qk_rows = Some(QkRows::Adjacent);
+    let pairing = described("llama", "faulty/llama-rope-pairing", declare, &|_, _, _, x| Some(x));
+    assert!(pairing.replay.count(|status| status == Status::Diverged) > 0);
 }
 
 /// Scores that are not masked look like a mask left out, until the probabilities are seen; in each layer.

@@ -1,13 +1,12 @@
 //! Takes one sequence out of runs of several, and finds which sequences of a batch have the other side's prompt, by their token ids or their embeddings.
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{
-    Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, sign_of_error, without_padding,
-};
+use firstdiff_compare::{Prompt, SeenPadding, Sequences, Verdict, grids, prompt, seen_padding, without_padding};
 use firstdiff_trace::{Batch, Dump, Entry};
 
 use crate::session::Comparison;
 use crate::session::is_recorded;
+use crate::session::pair::Tools;
 use crate::session::reading::take_sequence;
 
 /// Both runs of one sequence, without padding.
@@ -83,6 +82,7 @@ pub fn of_one_prompt(
     first: Comparison,
     count: usize,
     of_references: bool,
+    tools: &Tools<'_>,
     judge: impl Fn(usize) -> Result<Comparison>,
 ) -> Result<Comparison> {
     let (mut parity, mut open, mut broken, mut other) = (None, None, None, None);
@@ -104,7 +104,7 @@ pub fn of_one_prompt(
             }
             Prompt::Other => {
                 others.push(index);
-                let what = if of_references { None } else { sign_of_error(candidate)? };
+                let what = if of_references { None } else { (tools.sign_of_error)(&judged.session)? };
                 match what {
                     Some(what) => broken = broken.or(Some((index, what, judged))),
                     None => other = other.or(Some(judged)),

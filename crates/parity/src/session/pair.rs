@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several};
+use firstdiff_compare::{CellsOf, Profile, Verdict, one_row_of_several, sign_of_error};
 use firstdiff_trace::{Cache, NamedRows, Rows, Site, Tap};
 
 use crate::session::reading::{ReadingArgs, TokenArgs};
@@ -16,6 +16,8 @@ pub struct Tools<'a> {
     pub with_model: fn(Session, &Path) -> Result<Session>,
     /// Compares.
     pub run: &'a dyn Fn(Session) -> Result<Comparison>,
+    /// A sign that a sequence of another prompt, which is not compared, is no right run.
+    pub sign_of_error: fn(&Session) -> Result<Option<String>>,
 }
 
 impl Tools<'static> {
@@ -23,6 +25,7 @@ impl Tools<'static> {
     pub const NONE: Tools<'static> = Tools {
         with_model: |_, model| bail!("{}: models are read by the command firstdiff alone", model.display()),
         run: &Session::run,
+        sign_of_error: |session| Ok(sign_of_error(session.recorded()[1])?),
     };
 }
 
@@ -114,7 +117,7 @@ impl PairArgs {
         }
         let another = |index| run(self.open_at(tools, Some(index), self.rows.clone())?, Some(index));
         if are_batches != [true, true] {
-            return crate::session::batch::of_one_prompt(judged, batch, are_batches[0], another);
+            return crate::session::batch::of_one_prompt(judged, batch, are_batches[0], tools, another);
         }
         let mut shown = 0;
         for index in 1..batch {

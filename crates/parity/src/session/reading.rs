@@ -1,14 +1,16 @@
 //! Defines the arguments for reading dumps that do not fully describe themselves: tables of names, element types, the sequence of a batch. Opens dumps by
 //! them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use firstdiff_trace::{Batch, DType, Dump, NameMap, Names, OpenOptions, Rows, Tap, own_table};
+use firstdiff_trace::{Batch, DType, Dump, NameMap, Names, OpenOptions, Rows, Tap, own_table, split_stored_name};
 
 use crate::session::remote;
+use crate::words::shorten;
 
 /// What can be told of files that do not say it.
 #[derive(Clone, Debug, Default)]
@@ -86,14 +88,37 @@ impl ReadingArgs {
             None => None,
         };
         let reference = reference.map(|names| Arc::new(names.clone()));
+        let asked = names.clone().filter(|_| self.map.is_some() && reference.is_some());
         let options = OpenOptions { names, dtype: self.dtype, name: None, unnamed, reference };
         let mut dump = match is_address {
             true => remote::open(path, &options)?,
             false => Dump::open_with(path, &options)?,
         };
         firstdiff_compare::own_rows(&mut dump)?;
+        asked.map_or(Ok(()), |names| note_unused(&names, &mut dump))?;
         Ok(dump)
     }
+}
+
+/// Notes the taps for which a table has names and a dump has no tensor by any of them.
+///
+/// # Errors
+/// When that is all of the table.
+fn note_unused(names: &Names, dump: &mut Dump) -> Result<()> {
+    let held = dump.entries().iter().map(|entry| entry.tap).chain(dump.parts().iter().map(|part| part.tap));
+    let open = dump.unmapped().iter().map(|name| Tap::named(split_stored_name(name).0));
+    let held: BTreeSet<String> = held.chain(open).flat_map(|tap| [tap.to_string(), tap.in_layers("{N}")]).collect();
+    let unused: Vec<String> = names.taps().filter(|tap| !held.contains(*tap)).map(str::to_owned).collect();
+    let (table, list) = (names.origin().display().to_string(), shorten(&unused, 4));
+    if !unused.is_empty() && unused.len() == names.taps().count() {
+        let own: Vec<String> = dump.unmapped().to_vec();
+        let own = if own.is_empty() { String::new() } else { format!("; its unknown names are {}", shorten(&own, 4)) };
+        bail!("--map {table}: {} has no tensor of any name in it (for {list}){own}", dump.path().display());
+    }
+    if !unused.is_empty() {
+        dump.note(format!("{table}: the candidate has no tensor of the names in it for {list}"));
+    }
+    Ok(())
 }
 
 impl ReadingArgs {

@@ -128,6 +128,11 @@ impl Names {
         &self.dims
     }
 
+    /// The taps that the table has names for, with `{N}` for the layer.
+    pub fn taps(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().map(|rule| rule.tap.as_str())
+    }
+
     /// The tap and decode step that `name` means; the tap may be outside the vocabulary.
     pub fn find(&self, name: &str) -> Option<(Tap, u32)> {
         self.rules.iter().find_map(|rule| rule.find(name, false))
