@@ -95,7 +95,7 @@ impl Inner {
 }
 
 /// What an axis of a tensor counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Axis {
     /// Tokens of the sequence.
     Token,

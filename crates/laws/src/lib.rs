@@ -85,8 +85,8 @@ pub fn functions(most_bits: f64) -> Vec<Word<Function>> {
     all.map(|f| Word { words: f.words, bits: f.bits, value: f.f }).collect()
 }
 
-/// The orders of `n` slices that laws know, for so many bits at most: for each place the slice that stands there.
-pub fn orders(n: usize, axis: Axis, most_bits: f64) -> Vec<Word<Vec<usize>>> {
+/// The orders of `n` slices, each called `name`, that laws know, for so many bits at most: for each place the slice that stands there.
+pub fn orders(n: usize, name: &str, most_bits: f64) -> Vec<Word<Vec<usize>>> {
     let word = |source: describe::source::Source| Word { words: source.words, bits: source.bits, value: source.from };
-    describe::source::orders(n, axis, most_bits).into_iter().map(word).collect()
+    describe::source::orders(n, name, most_bits).into_iter().map(word).collect()
 }

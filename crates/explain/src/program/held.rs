@@ -113,7 +113,9 @@ impl Held {
         for (number, tap) in taps.iter().enumerate() {
             let report = reports.get(&place_of(tap)).copied();
             let own = report.map(|report| values_of(candidate, report, &layouts)).transpose()?.flatten();
-            if let Some(report) = report.filter(|report| report.positions.is_some()) {
+            // The program itself may have these positions alone.
+            let is_whole = own.as_ref().is_some_and(|own| own.len() == tap.view.elements());
+            if let Some(report) = report.filter(|report| report.positions.is_some() && !is_whole) {
                 parts.extend(own.and_then(|own| Some((number, Part::of_positions(tap, report, own)?))));
                 continue;
             }

@@ -34,7 +34,12 @@ impl Budget {
 
     /// Whether no further evaluation is to be begun.
     pub(crate) fn is_spent(&self) -> bool {
-        Duration::from_nanos(self.spent.load(Ordering::Relaxed)) > self.most
+        self.is_spent_by(1.0)
+    }
+
+    /// Whether more than a share of it is spent.
+    pub(crate) fn is_spent_by(&self, share: f64) -> bool {
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed)).as_secs_f64() > share * self.most.as_secs_f64()
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn plain() -> Vec<Function> {
         ("ln(1 + |{}|) with its sign", 7.0, |x| x.signum() * x.abs().ln_1p()),
         ("the positive part of {}", 4.0, |x| x.max(0.0)),
         ("the negative part of {}", 5.0, |x| x.min(0.0)),
-        ("the sign of {}", 5.0, f64::signum),
+        ("the sign of {}", 7.0, f64::signum),
         ("the sigmoid of {}", 5.0, |x| 1.0 / (1.0 + (-x).exp())),
         ("tanh({})", 5.0, f64::tanh),
         ("{}/(1 + |{}|)", 7.0, |x| x / (1.0 + x.abs())),

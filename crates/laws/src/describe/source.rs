@@ -107,7 +107,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
 }
 
 /// All orders of `n` slices that a rule gives for so many bits at most, each once and none the right one.
-pub(crate) fn orders(n: usize, axis: Axis, most: f64) -> Vec<Source> {
+pub(crate) fn orders(n: usize, name: &str, most: f64) -> Vec<Source> {
     let out: RefCell<Vec<Source>> = RefCell::default();
     let known: RefCell<HashSet<Vec<usize>>> = RefCell::default();
     let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
@@ -119,7 +119,7 @@ pub(crate) fn orders(n: usize, axis: Axis, most: f64) -> Vec<Source> {
         }
         false
     };
-    rules(n, n, axis.name(), &|_| true, &offer);
+    rules(n, n, name, &|_| true, &offer);
     out.into_inner()
 }
 

@@ -7,7 +7,7 @@ mod tables;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use firstdiff_laws::{Axis as AxisName, orders};
+use firstdiff_laws::orders;
 use firstdiff_program::{At, Change, Edit, Operand, Operation, OtherOperand, Scalar, Tensor, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
@@ -18,7 +18,8 @@ use super::context::Context;
 use super::forms::{Form, computed, kept, recorded_before, renamed};
 use super::held::{array, floats};
 use crate::mistakes::recorded::{
-    FUNCTION_DIFFERS, OPERATION_DIFFERS, OPERATION_INPUT, OPERATION_MOVED, ORDER_DIFFERS, TENSORS_EXCHANGED,
+    FUNCTION_DIFFERS, OPERATION_DIFFERS, OPERATION_INPUT, OPERATION_MOVED, OPERATION_OMITTED, ORDER_DIFFERS,
+    TENSORS_EXCHANGED,
 };
 use crate::mistakes::{Mistake, Params};
 
@@ -32,6 +33,8 @@ pub(super) struct Priced {
 const ORDER_BITS: f64 = 11.0;
 /// A function may cost so many.
 const FUNCTION_BITS: f64 = 6.0;
+/// Operations of a slice beyond which nothing is changed one by one: most of what would be tried, nobody waits for.
+const LARGEST: usize = 300;
 /// The longest axis of which orders are tried.
 const LONGEST: usize = 4096;
 /// So many forms are listed at most, the cheapest.
@@ -55,22 +58,24 @@ struct Slot<'a> {
 
 /// All edits of the operations of a slice, the cheapest first. What is one line of code is done otherwise wherever it is carried out.
 pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
-    let names = Names::new(context);
-    let mut list = List { context, names, all: Vec::new() };
     let ops: Vec<usize> = context.ops().collect();
+    if ops.len() > LARGEST {
+        return Vec::new();
+    }
+    let mut list = List { context, names: Names::new(context), orders: HashMap::new(), all: Vec::new() };
     for (at, &op) in ops.iter().enumerate() {
         if ops[..at].iter().any(|&before| context.program.class(before) == context.program.class(op)) {
             continue;
         }
         let bits = ((ops.len() - at + 1) as f64).log2();
-        list.of_operation(op, bits);
+        list.edit_operation(op, bits);
         for slot in slots(context, op, bits).into_iter().filter(|slot| !context.is_weight(slot.view)) {
-            list.of_slot(&slot);
+            list.edit_tensor(&slot);
         }
     }
     let weights = list.weights();
     for slot in weights {
-        list.of_slot(&slot);
+        list.edit_tensor(&slot);
     }
     list.modules();
     list.exchanges();
@@ -101,8 +106,13 @@ fn slots<'a>(context: &Context<'a>, op: usize, bits: f64) -> Vec<Slot<'a>> {
 struct List<'c, 'a> {
     context: &'c Context<'a>,
     names: Names<'c, 'a>,
+    /// Orders of axes, by how long they are: one list serves all that are as long.
+    orders: HashMap<(usize, &'static str), Arc<[Order]>>,
     all: Vec<Priced>,
 }
+
+/// Another order of an axis in words, its price, and for each place which stands there; `None` for zeros.
+type Order = (String, f64, Arc<[Option<usize>]>);
 
 impl<'a> List<'_, 'a> {
     /// Adds a form; `edit` makes it of one operation, and the same is done in all of its class.
@@ -120,6 +130,21 @@ impl<'a> List<'_, 'a> {
         if !edits.is_empty() {
             self.all.push(Priced { bits, form: Form { class, ..Form::new(mistake, params, edits) } });
         }
+    }
+
+    /// The orders of an axis.
+    fn orders(&mut self, extent: usize, name: &'static str) -> Arc<[Order]> {
+        let known = self.orders.entry((extent, name)).or_insert_with(|| {
+            let listed = orders(extent, name, ORDER_BITS).into_iter();
+            let listed = listed.map(|word| (word.words, word.bits, word.value.into_iter().map(Some).collect()));
+            let beyond = [1isize, -1, 2, -2].into_iter().filter(|by| by.unsigned_abs() < extent).map(|by| {
+                let from = (0..extent).map(|i| i.checked_add_signed(-by).filter(|&i| i < extent)).collect();
+                let end = if by > 0 { "before the first" } else { "behind the last" };
+                (format!("{} i{:+}, zeros {end}", name, -by), 3.0 + by.unsigned_abs() as f64, from)
+            });
+            listed.chain(beyond).collect()
+        });
+        known.clone()
     }
 
     /// Each weight once, as it is read first.
@@ -169,11 +194,12 @@ impl<'a> List<'_, 'a> {
         });
     }
 
-    fn of_slot(&mut self, slot: &Slot<'_>) {
+    fn edit_tensor(&mut self, slot: &Slot<'_>) {
+        let operation = ("operation", json!(self.context.program.said(slot.op)));
+        let tensor = ("tensor", json!(self.names.describe(slot.op, slot.view)));
         let said = |key: &'static str, words: String| {
-            let operation = ("operation", json!(self.context.program.said(slot.op)));
-            let tensor = ("tensor", json!(self.names.of(slot.op, slot.view)));
-            [operation, tensor, (key, json!(words))].into_iter().skip(usize::from(slot.is_of_weight)).collect()
+            let all = [operation.clone(), tensor.clone(), (key, json!(words))];
+            all.into_iter().skip(usize::from(slot.is_of_weight)).collect()
         };
         let shape = &slot.view.shape;
         let mut found: Vec<(f64, &'static Mistake, Params, Function)> = Vec::new();
@@ -181,22 +207,10 @@ impl<'a> List<'_, 'a> {
             let is_last = shape[axis + 1..].iter().all(|&extent| extent == 1);
             let is_first = shape[..axis].iter().all(|&extent| extent == 1);
             let on_axis = if is_last || is_first { String::new() } else { format!(", along axis {axis}") };
-            let name = if is_last { AxisName::Channel } else { AxisName::Row };
-            for word in orders(shape[axis], name, ORDER_BITS) {
-                let from: Vec<Option<usize>> = word.value.into_iter().map(Some).collect();
-                let words = format!("{}{on_axis}", word.words);
-                found.push((4.0 + word.bits, &ORDER_DIFFERS, said("order", words), in_order(axis, from)));
-            }
-            for by in [1isize, -1, 2, -2].into_iter().filter(|by| by.unsigned_abs() < shape[axis]) {
-                let from = (0..shape[axis]).map(|i| i.checked_add_signed(-by).filter(|&i| i < shape[axis])).collect();
-                let end = if by > 0 { "before the first" } else { "behind the last" };
-                let words = format!("{} i{:+}, zeros {end}{on_axis}", name.name(), -by);
-                found.push((
-                    7.0 + by.unsigned_abs() as f64,
-                    &ORDER_DIFFERS,
-                    said("order", words),
-                    in_order(axis, from),
-                ));
+            let name = if is_last { "element" } else { "row" };
+            for (words, bits, from) in self.orders(shape[axis], name).iter() {
+                let (words, from) = (format!("{words}{on_axis}"), from.clone());
+                found.push((4.0 + bits, &ORDER_DIFFERS, said("order", words), in_order(axis, from)));
             }
         }
         for axis in 0..shape.len() {
@@ -231,7 +245,7 @@ impl<'a> List<'_, 'a> {
 
     /// Another tensor in the place of one.
     fn other_tensors(&mut self, slot: &Slot<'_>) {
-        let tensor = self.names.of(slot.op, slot.view);
+        let tensor = self.names.describe(slot.op, slot.view);
         let said = |reads: &str| {
             vec![
                 ("operation", json!(self.context.program.said(slot.op))),
@@ -275,12 +289,31 @@ impl<'a> List<'_, 'a> {
     }
 
     /// Another operation.
-    fn of_operation(&mut self, op: usize, bits: f64) {
+    fn edit_operation(&mut self, op: usize, bits: f64) {
         let context = self.context;
         let record = context.op(op);
         let said = |by: String| vec![("operation", json!(context.program.said(op))), ("is", json!(by))];
+        let omitted = |at: usize| {
+            let keeps = (at > 0).then(|| ("keeps", json!("second")));
+            [("operation", json!(context.program.said(op)))].into_iter().chain(keeps).collect::<Params>()
+        };
         let plain = context.common_name(op);
         if let Some(own) = BINARY.iter().find(|known| **known == plain) {
+            for at in 0..2 {
+                self.add(bits + 2.0, &OPERATION_OMITTED, omitted(at), op, &|op| {
+                    let [a, b] = context.tensors(op)[..] else { return Vec::new() };
+                    let (_, view) = if at == 0 { a } else { b };
+                    let is_whole = context.out(op).is_some_and(|out| out.shape == view.shape);
+                    if is_whole { vec![Edit { at: At::Op(op), change: kept(view) }] } else { Vec::new() }
+                });
+            }
+            if context.number(op).is_some() {
+                self.add(bits + 2.0, &OPERATION_OMITTED, omitted(0), op, &|op| {
+                    let view =
+                        context.tensor(op, 0).filter(|view| context.out(op).is_some_and(|out| out.shape == view.shape));
+                    view.map_or_else(Vec::new, |view| vec![Edit { at: At::Op(op), change: kept(view) }])
+                });
+            }
             for other in BINARY.iter().filter(|other| *other != own) {
                 let is_ggml = record.name.starts_with("ggml.");
                 let (own, by) = if is_ggml {
@@ -289,13 +322,14 @@ impl<'a> List<'_, 'a> {
                     ((*own).to_owned(), (*other).to_owned())
                 };
                 let name = record.name.replacen(&own, &by, 1);
-                self.add(bits + 4.0, &OPERATION_DIFFERS, said((*other).to_owned()), op, &|op| {
+                let price = if matches!(*other, "maximum" | "minimum") { 7.0 } else { 4.0 };
+                self.add(bits + price, &OPERATION_DIFFERS, said((*other).to_owned()), op, &|op| {
                     vec![Edit { at: At::Op(op), change: renamed(context.op(op), &name) }]
                 });
             }
             // One of its operands twice.
             for (at, (_, view)) in context.tensors(op).into_iter().enumerate().take(2) {
-                let tensor = self.names.of(op, view);
+                let tensor = self.names.describe(op, view);
                 self.add(bits + 5.0, &OPERATION_DIFFERS, said(format!("{plain} of {tensor} twice")), op, &|op| {
                     let [(first, a), (second, b)] = context.tensors(op)[..] else { return Vec::new() };
                     let name = context.op(op).name.clone();
@@ -309,6 +343,10 @@ impl<'a> List<'_, 'a> {
             }
         }
         if is_unary(context, op) {
+            self.add(bits + 2.0, &OPERATION_OMITTED, omitted(0), op, &|op| {
+                let view = context.tensor(op, 0);
+                view.map_or_else(Vec::new, |view| vec![Edit { at: At::Op(op), change: kept(view) }])
+            });
             for word in firstdiff_laws::functions(FUNCTION_BITS) {
                 let words = word.words.replace("{}", "x");
                 self.add(bits + 2.0 + word.bits, &OPERATION_DIFFERS, said(words), op, &|op| {
@@ -342,7 +380,7 @@ impl<'a> List<'_, 'a> {
                 && is_own(a) != is_own(b)
             {
                 let (other, place) = if is_own(a) { (b, tensors[1].0) } else { (a, tensors[0].0) };
-                let tensor = self.names.of(reader, other);
+                let tensor = self.names.describe(reader, other);
                 let function = carried_out(context.op(op));
                 let moved = |op: usize, reader: usize| {
                     let view = context.tensor(op, 0)?;
@@ -378,7 +416,7 @@ impl<'a> List<'_, 'a> {
             return;
         }
         for (place, view) in context.tensors(maker) {
-            let tensor = self.names.of(maker, view);
+            let tensor = self.names.describe(maker, view);
             let function = carried_out(context.op(op));
             self.add(bits + 5.0, &OPERATION_MOVED, said(tensor), op, &|other_op| {
                 let Some(result) = context.tensor(op, 0).filter(|_| other_op == op) else { return Vec::new() };
@@ -516,7 +554,7 @@ impl<'a> List<'_, 'a> {
                 others.filter_map(|other| Some((other, paired(other)?))).collect();
             others.sort_by_key(|(other, _)| (self.names.apart(other), *other));
             for (rank, (other, pairs)) in others.into_iter().enumerate().take(TENSORS) {
-                let (tensor, reads) = (self.names.weight(module), self.names.weight(other));
+                let (tensor, reads) = (self.names.weight(module), self.names.weight_beside(other, module));
                 let bits = bits + 5.0 + (rank as f64 + 2.0).log2();
                 let instead: HashMap<usize, usize> = pairs.iter().map(|[own, there]| (*own, *there)).collect();
                 let params = vec![("tensor", json!(tensor)), ("reads", json!(reads))];
@@ -583,7 +621,7 @@ impl<'a> List<'_, 'a> {
                         edits.push(operands(op, others));
                     }
                 }
-                let (first, second) = (self.names.of(a.op, a.view), self.names.of(b.op, b.view));
+                let (first, second) = (self.names.describe(a.op, a.view), self.names.describe(b.op, b.view));
                 let params = vec![("tensors", json!(format!("{first} and {second}")))];
                 let form = Form { class: context.program.class(a.op), ..Form::new(&TENSORS_EXCHANGED, params, edits) };
                 found.push(Priced { bits: 8.0 + (reads.len() as f64).log2(), form });
@@ -670,7 +708,7 @@ fn carried_out(record: &Operation) -> Function {
     })
 }
 
-fn in_order(axis: usize, from: Vec<Option<usize>>) -> Function {
+fn in_order(axis: usize, from: Arc<[Option<usize>]>) -> Function {
     Arc::new(move |x| {
         let indices: Vec<usize> = from.iter().map(|from| from.unwrap_or(0)).collect();
         let mut value = x.select(Axis(axis), &indices);

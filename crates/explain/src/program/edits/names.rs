@@ -17,7 +17,7 @@ impl<'c, 'a> Names<'c, 'a> {
     }
 
     /// What `op` reads in a view: a weight, a tap, or what an operation gives.
-    pub(super) fn of(&self, op: usize, view: &View) -> String {
+    pub(super) fn describe(&self, op: usize, view: &View) -> String {
         if let Some(weight) = self.context.weight(view) {
             return relative(weight, self.layer);
         }
@@ -52,6 +52,13 @@ impl<'c, 'a> Names<'c, 'a> {
         relative(name, self.layer)
     }
 
+    /// The same beside another module: whole where it is of another stack.
+    pub(super) fn weight_beside(&self, name: &str, own: &str) -> String {
+        let stack =
+            |name: &str| name.split('.').take_while(|part| part.parse::<u32>().is_err()).collect::<Vec<_>>().join(".");
+        if stack(name) == stack(own) { self.weight(name) } else { name.to_owned() }
+    }
+
     /// How many layers a module is away from this one; those outside of layers are the farthest.
     pub(super) fn apart(&self, name: &str) -> u32 {
         let number = name.split('.').find_map(|part| part.parse::<u32>().ok());
@@ -75,9 +82,9 @@ impl<'c, 'a> Names<'c, 'a> {
         // The nearest first.
         let before: Vec<usize> = self.context.ops().filter(|&at| at < op).collect();
         for slot in slots(self.context, op, 0.0) {
-            offer(self.of(op, slot.view), slot.view);
+            offer(self.describe(op, slot.view), slot.view);
         }
-        for &at in before.iter().rev() {
+        for &at in before.iter().rev().take(NEAR) {
             for made in self.context.op(at).outputs.iter().flatten() {
                 let is_last = self.context.ops().filter(|&later| later > at && later < op).all(|later| {
                     self.context.op(later).outputs.iter().flatten().all(|other| other.buffer != made.buffer)
@@ -89,7 +96,7 @@ impl<'c, 'a> Names<'c, 'a> {
             for slot in slots(self.context, at, 0.0) {
                 let is_made = self.context.maker(at, slot.view).is_some_and(|maker| self.context.has(maker));
                 if !is_made {
-                    offer(self.of(at, slot.view), slot.view);
+                    offer(self.describe(at, slot.view), slot.view);
                 }
             }
         }
@@ -102,6 +109,9 @@ impl<'c, 'a> Names<'c, 'a> {
         self.others(op, slot.view).into_iter().find(|(other, _)| other == name).map(|(_, view)| view)
     }
 }
+
+/// So many operations before one are looked at for tensors that it may read.
+const NEAR: usize = 64;
 
 fn bare(view: &View) -> Vec<usize> {
     view.shape.iter().copied().filter(|&extent| extent != 1).collect()

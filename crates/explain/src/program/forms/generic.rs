@@ -26,7 +26,13 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let number = context.number(op).filter(|_| counts_with_one);
     let mut forms = Vec::new();
     for (key, operand) in &context.op(op).keywords {
-        if let Operand::Scalar(Scalar::Float(_)) = operand {
+        // Whole numbers count something, but for a factor.
+        let is_number = match operand {
+            Operand::Scalar(Scalar::Float(_)) => true,
+            Operand::Scalar(Scalar::Int(_)) => key == "scale",
+            _ => false,
+        };
+        if is_number {
             forms.extend(of_keyword(context, op, key));
         }
     }
