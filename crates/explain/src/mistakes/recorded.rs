@@ -146,7 +146,7 @@ pub(crate) static NUMBER_DIFFERS: Mistake = Mistake {
     id: "number-differs",
     what: "a number of an operation is another one",
     fix: "take the reference's own number",
-    params: &[Param::free("value"), OPERATION],
+    params: &[Param::free("value"), OPERATION, Param::other("name", "what the operation calls it")],
     ..RECORDED
 };
 pub(crate) static OPERATION_DIFFERS: Mistake = Mistake {

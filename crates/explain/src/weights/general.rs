@@ -72,6 +72,12 @@ fn judge(
                         relation.recipe.order()
                     ))
                 }
+                Some(_) if !relation.stands_as_named(relations) => State::Unchecked(format!(
+                    "its values are {} of A's {}, where the order of queries, keys and values, or of gate and up, has another part: \
+                     which of them A's model reads there, the files do not say",
+                    relation.recipe.order(),
+                    relation.label()
+                )),
                 Some(same) => same.state(),
                 None => State::Wrong,
             };

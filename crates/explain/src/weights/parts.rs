@@ -190,6 +190,14 @@ impl Named {
         self.parts.iter().any(|part| matches!(part, Q | K | QNorm | KNorm))
     }
 
+    /// Whether the part that it is stands before the other one where both are stored together; `None` where one is no single part, or both are the same.
+    pub(super) fn stands_before(&self, other: &Named) -> Option<bool> {
+        match (self.parts, other.parts) {
+            ([own], [there]) if own != there => Some(own < there),
+            _ => None,
+        }
+    }
+
     /// Whether both names have words for one part.
     fn shares(&self, other: &Named) -> bool {
         self.parts.iter().any(|part| other.parts.contains(part))

@@ -137,6 +137,18 @@ impl Relation {
         Some(distinct.len() * width)
     }
 
+    /// Whether the parts of one tensor of A's stand there as their names say: queries before keys before values, the gate before what it multiplies. Where
+    /// they do not, they may be exchanged in every layer.
+    pub(super) fn stands_as_named(&self, others: &[Relation]) -> bool {
+        let first =
+            |relation: &Relation| relation.recipe.rows.as_ref().and_then(|(_, rows)| rows.iter().min().copied());
+        let (Some(own), named) = (first(self), Named::of(&self.name)) else { return true };
+        let beside = others.iter().filter(|other| other.sources == self.sources && other.name != self.name);
+        beside
+            .filter_map(|other| Some((named.stands_before(&Named::of(&other.name))?, first(other)?)))
+            .all(|(before, there)| before == (own < there))
+    }
+
     /// Whether it is a part of a tensor of A's.
     pub(super) fn is_part(&self, a: &Side) -> bool {
         self.sources.iter().any(|source| self.taken(source).zip(a.named(source)).is_some_and(|(n, all)| n < all.len()))

@@ -341,6 +341,18 @@ fn what_one_side_joins_is_not_missing() {
     let name = "model.layers.2.self_attn.qkv_proj.bias";
     spoilt.get_mut(name).unwrap().1[3] += 1.0;
     check(&apart, &spoilt, &[name], "");
+    // Names exchanged in every layer: which part A's model reads where, no file says.
+    for [one, other] in [["self_attn.k_proj", "self_attn.v_proj"], ["mlp.gate_proj", "mlp.up_proj"]] {
+        let mut exchanged = apart.clone();
+        for (layer, kind) in (0..LAYERS).flat_map(|layer| ["weight", "bias"].map(|kind| (layer, kind))) {
+            let [one, other] = [one, other].map(|part| format!("model.layers.{layer}.{part}.{kind}"));
+            let (first, second) = (exchanged[&one].clone(), exchanged[&other].clone());
+            exchanged.extend([(one, second), (other, first)]);
+        }
+        let comparison = of_files(&fused, &exchanged);
+        let open = comparison.count(|state| matches!(state, State::Unchecked(_)));
+        assert_eq!((open, comparison.findings.len()), (4 * LAYERS, 0), "{one}: {:?}", comparison.tensors);
+    }
     // A part that is in no tensor of B is missing, and a fused tensor of another size is not looked at.
     let mut without = apart.clone();
     without.remove("model.layers.0.self_attn.v_proj.weight");

@@ -74,7 +74,7 @@ fn of_keyword(context: &Context<'_>, op: usize, key: &str) -> Vec<Form> {
     match NUMBERS.iter().find(of_it) {
         Some((.., mistake, values)) => by_keyword(context, op, key, mistake, |_| values.to_vec()),
         None => {
-            let said = vec![("operation", json!(context.program.said(op)))];
+            let said = vec![("operation", json!(context.program.said(op))), ("name", json!(key))];
             let forms = by_keyword(context, op, key, &NUMBER_DIFFERS, |_| Vec::new());
             forms.into_iter().map(|form| form.saying(said.clone())).collect()
         }
