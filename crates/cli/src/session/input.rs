@@ -344,8 +344,8 @@ fn beginning(dump: &Dump, model: &Model) -> Result<Option<Dump>> {
     let entries = first.and_then(|tap| Some((dump.find(tap, 0)?, made.find(tap, 0)?)));
     if let Some((own, due)) = entries {
         let extra = own.shape.first().copied().unwrap_or(0).saturating_sub(ids.len());
-        let own = row(&dump.read(&own)?.values().to_f64(), &own.shape, extra.saturating_sub(1));
-        let due = row(&made.read(&due)?.values().to_f64(), &due.shape, 0);
+        let own = row(&dump.read(own)?.values().to_f64(), &own.shape, extra.saturating_sub(1));
+        let due = row(&made.read(due)?.values().to_f64(), &due.shape, 0);
         let alike = |(a, b): (&f64, &f64)| (a - b).abs() <= SAME_ROW * b.abs().max(f64::MIN_POSITIVE);
         if extra > 0 && own.iter().zip(&due).all(alike) {
             return Ok(None);

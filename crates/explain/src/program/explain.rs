@@ -35,8 +35,8 @@ use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
 use crate::search::budget::Budget;
 use crate::tolerance::search::{
-    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
-    TUNED_TO_ROUNDING,
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, EQUAL_BITS, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM,
+    SAME_RESIDUAL, TUNED_TO_ROUNDING, UNLISTED_SHARE,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -208,10 +208,6 @@ impl Known {
 
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
-/// What is spent of the time for a tap when edits that nobody lists are left.
-const UNLISTED: f64 = 0.6;
-/// Edits that cost so many bits more than the first that gives the numbers, and give them too, are said beside it.
-const EQUALS: f64 = 5.0;
 /// A number is looked for beside so many of them.
 const TUNED_WITH: usize = 6;
 
@@ -400,12 +396,12 @@ impl<'a> Search<'a> {
         let mut most = f64::INFINITY;
         for Priced { bits, form } in all {
             // Two mistakes that have names are looked for as well.
-            if *bits > most || self.is_late(target) || target.budget.is_spent_by(UNLISTED) {
+            if *bits > most || self.is_late(target) || target.budget.is_spent_by(UNLISTED_SHARE) {
                 break;
             }
             self.attempt(target, form, found);
             if !found.reproduced.is_empty() && most.is_infinite() {
-                most = bits + EQUALS;
+                most = bits + EQUAL_BITS;
             }
         }
     }

@@ -73,3 +73,12 @@ pub(crate) const ROUNDING_LEAVES: f64 = 0.01;
 pub(crate) const NEAR_ROUNDING_LEAVES: f64 = 0.5;
 /// What is left of a product where nearly all others come out: more is a fault.
 pub(crate) const OWN_FAULT: f64 = 0.3;
+
+/// Another order of an axis may cost so many bits.
+pub(crate) const ORDER_BITS: f64 = 11.0;
+/// A function may cost so many.
+pub(crate) const FUNCTION_BITS: f64 = 6.0;
+/// Edits that cost so many bits more than the first that gives the numbers, and give them too, are said beside it.
+pub(crate) const EQUAL_BITS: f64 = 5.0;
+/// What is spent of the time for a tap when edits that nobody lists are left.
+pub(crate) const UNLISTED_SHARE: f64 = 0.6;

@@ -22,6 +22,7 @@ use crate::mistakes::recorded::{
     TENSORS_EXCHANGED,
 };
 use crate::mistakes::{Mistake, Params};
+use crate::tolerance::search::{FUNCTION_BITS, ORDER_BITS};
 
 /// A form, and its price in bits.
 pub(super) struct Priced {
@@ -29,10 +30,6 @@ pub(super) struct Priced {
     pub(super) form: Form,
 }
 
-/// An order may cost so many bits.
-const ORDER_BITS: f64 = 11.0;
-/// A function may cost so many.
-const FUNCTION_BITS: f64 = 6.0;
 /// Operations of a slice beyond which nothing is changed one by one: most of what would be tried, nobody waits for.
 const LARGEST: usize = 300;
 /// The longest axis of which orders are tried.

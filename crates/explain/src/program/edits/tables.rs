@@ -24,8 +24,11 @@ pub(super) const ROW_FUNCTIONS: [(&str, f64, OfRows); 9] = [
     ("1 - x", 4.0, |x| Some(x.mapv(|x| 1.0 - x))),
 ];
 
+/// A number that stands for several.
+type Statistic = fn(&mut dyn Iterator<Item = f64>) -> f64;
+
 /// Statistics of values: name, bits, the statistic.
-pub(super) const STATISTICS: [(&str, f64, fn(&mut dyn Iterator<Item = f64>) -> f64); 9] = [
+pub(super) const STATISTICS: [(&str, f64, Statistic); 9] = [
     ("mean", 4.0, |x| mean(&x.collect::<Vec<_>>())),
     ("sum", 4.0, |x| x.sum()),
     ("maximum", 4.0, |x| x.fold(f64::NEG_INFINITY, f64::max)),
