@@ -1507,7 +1507,7 @@ fn a_row_of_sums_that_nearly_cancel_is_held_to_its_terms() {
         firstdiff(&["replay", &paths[0], &paths[1], "--weights", &paths[2]]).status.code()
     };
     let code = |times: f32| {
-        let sign = |at: usize| if (at * 37 % 101) % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = |at: usize| if (at * 37 % 101).is_multiple_of(2) { 1.0 } else { -1.0 };
         let off = |(at, (due, terms)): (usize, (&f32, &f32))| due + sign(at) * times * terms / 512.0;
         replayed(&due.iter().zip(&terms).enumerate().map(off).collect::<Vec<f32>>())
     };
