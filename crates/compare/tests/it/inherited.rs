@@ -95,7 +95,7 @@ fn what_reads_one_row_may_have_read_the_one_that_is_furthest_off() {
         let (shape, values) = candidate.get_mut(&tap("final_norm")).unwrap();
         values[..shape[1]].copy_from_slice(&far.1[..shape[1]]);
         candidate.insert(tap("logits"), noisy(&reference, of_logits)[&tap("logits")].clone());
-        judged_as(Profile::Bf16, &reference, &candidate).tap(tap("logits"), 0).unwrap().status.clone()
+        judged_as(Profile::Bf16, &reference, &candidate).tap(tap("logits"), 0).unwrap().status
     };
     assert_eq!(status(3e-3, 1e-2), Status::Unchecked);
     assert_eq!(status(1e-6, 1e-2), Status::Diverged);
