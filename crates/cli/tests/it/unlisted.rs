@@ -12,7 +12,7 @@ const WEIGHTS: [&str; 2] = ["--weights", "programs/forgetting/model.safetensors"
 const TOKENS: [&str; 2] = ["--tokens", "7,3,19,42,8,8,31,2,25,11"];
 
 /// What is said of a run of the program in which each operation of this name and line is changed.
-fn told(name: &str, line: u64, change: impl Fn(&mut Value)) -> Vec<Value> {
+fn explained(name: &str, line: u64, change: impl Fn(&mut Value)) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let [program, out] = ["program", "out"].map(|name| folder.path().join(name));
     std::fs::create_dir(&program).unwrap();
@@ -45,26 +45,26 @@ fn one(findings: &[Value], param: &str) -> (String, String) {
 
 #[test]
 fn another_operation_is_said_by_the_line_of_the_reference() {
-    let found = told("mul.Tensor", 57, |op| op["o"] = json!("maximum"));
+    let found = explained("mul.Tensor", 57, |op| op["o"] = json!("maximum"));
     assert_eq!(one(&found, "is"), ("operation-differs".into(), "maximum".into()));
 }
 
 #[test]
 fn another_function_is_said() {
-    let found = told("square", 57, |op| op["o"] = json!("exp"));
+    let found = explained("square", 57, |op| op["o"] = json!("exp"));
     assert_eq!(one(&found, "is"), ("operation-differs".into(), "e^x".into()));
 }
 
 #[test]
 fn two_tensors_that_are_exchanged_are_said() {
     // What is added up: the distance from key to query, and the other way about.
-    let found = told("sub.Tensor", 47, |op| op["i"].as_array_mut().unwrap().reverse());
+    let found = explained("sub.Tensor", 47, |op| op["i"].as_array_mut().unwrap().reverse());
     let (cause, _) = one(&found, "tensors");
     assert!(["tensors-exchanged", "sign-flipped", "order-differs"].contains(&cause.as_str()), "{cause}");
 }
 
 #[test]
 fn a_row_statistic_is_said() {
-    let found = told("mean.dim", 35, |op| op["o"] = json!("amax"));
+    let found = explained("mean.dim", 35, |op| op["o"] = json!("amax"));
     assert!(found.iter().all(|finding| finding["params"]["is"] == "the maximum"), "{found:#?}");
 }

@@ -566,7 +566,7 @@ impl<'a> Search<'a> {
     /// The same in another arithmetic, at the positions that the candidate holds.
     pub(super) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         let all = self.evaluated(bench, slice, edits)?;
-        Some(self.held.positions(slice.target()).map(|part| part.of(&all)).unwrap_or(all))
+        Some(self.held.positions(slice.target()).map(|part| part.rows_of(&all)).unwrap_or(all))
     }
 
     fn evaluated(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {

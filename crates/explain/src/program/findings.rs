@@ -35,25 +35,23 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         open = standing;
         unknown.extend(without);
         // The order in which forms are listed settles what gives the same numbers.
-        let mut counts: Vec<(String, usize)> = Vec::new();
+        let mut given: Vec<(String, String)> = Vec::new();
         for explained in &open {
             let standing = explained.reproduced.iter().filter(|r| !refuted.contains(&r.key()));
             let least = standing.clone().map(|r| r.residual).fold(f64::INFINITY, f64::min);
             for found in standing.filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
                 let key = found.key();
-                match counts.iter_mut().find(|(known, _)| *known == key) {
-                    Some((_, count)) => *count += 1,
-                    None => counts.push((key, 1)),
+                if !given.iter().any(|(known, _)| *known == key) {
+                    given.push((key, found.kin()));
                 }
             }
         }
         // What another line does in decoding is the same mistake.
-        for (key, count) in &mut counts {
-            let kin = open.iter().flat_map(|e| &e.reproduced).find(|r| r.key() == *key).map(Reproduced::kin);
-            *count = open.iter().filter(|e| e.reproduced.iter().any(|r| Some(r.kin()) == kin)).count();
-        }
-        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
-        let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
+        let gives = |kin: &str, e: &Explained| e.reproduced.iter().any(|r| r.kin() == kin);
+        let counts: Vec<usize> = given.iter().map(|(_, kin)| open.iter().filter(|e| gives(kin, e)).count()).collect();
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let Some(first) = counts.iter().position(|count| *count == most) else { break };
+        let (key, _) = given.swap_remove(first);
         let key = said_before(&open, &key, &refuted).unwrap_or(key);
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
@@ -88,9 +86,9 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         // A token or two are given by much that all of the prompt refutes.
         let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
         let kin = of_it.iter().flat_map(|e| &e.reproduced).find(|r| r.key() == key).map(Reproduced::kin);
-        let is_given = |e: &Explained| e.reproduced.iter().any(|r| Some(r.kin()) == kin);
+        let kin = kin.unwrap_or_default();
         let in_the_prompt = |e: &&Explained| {
-            explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS && !is_given(o))
+            explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS && !gives(&kin, o))
         };
         let account = account(&of_it, &key);
         if !account.is_paid() {

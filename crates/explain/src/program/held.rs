@@ -66,7 +66,7 @@ impl Part {
     }
 
     /// The same rows of another tensor.
-    pub(crate) fn of(&self, all: &ArrayD<f64>) -> ArrayD<f64> {
+    pub(crate) fn rows_of(&self, all: &ArrayD<f64>) -> ArrayD<f64> {
         all.select(self.axis, &self.rows)
     }
 

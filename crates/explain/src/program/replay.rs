@@ -458,7 +458,7 @@ impl Due {
 
     /// The same of some rows.
     fn of_rows(&self, part: &Part) -> Due {
-        let picked = |all: &ArrayD<f64>| part.of(all);
+        let picked = |all: &ArrayD<f64>| part.rows_of(all);
         Due {
             right: picked(&self.right),
             exact: picked(&self.exact),

@@ -59,7 +59,13 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
     if ops.len() > LARGEST {
         return Vec::new();
     }
-    let mut list = List { context, names: Names::new(context), orders: HashMap::new(), all: Vec::new() };
+    let functions = firstdiff_laws::functions(FUNCTION_BITS).into_iter().map(|word| {
+        let (words, f) = (word.words.replace("{}", "x"), word.value);
+        let function: Function = Arc::new(move |x| Some(x.mapv(|x| f(x))));
+        (words, word.bits, function)
+    });
+    let functions = functions.collect();
+    let mut list = List { context, names: Names::new(context), functions, orders: HashMap::new(), all: Vec::new() };
     for (at, &op) in ops.iter().enumerate() {
         if ops[..at].iter().any(|&before| context.program.class(before) == context.program.class(op)) {
             continue;
@@ -71,10 +77,10 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
         }
     }
     let weights = list.weights();
-    for slot in weights {
-        list.edit_tensor(&slot);
+    for slot in &weights {
+        list.edit_tensor(slot);
     }
-    list.modules();
+    list.modules(&weights);
     list.exchanges();
     list.all.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     list.all.truncate(MOST);
@@ -103,6 +109,8 @@ fn slots<'a>(context: &Context<'a>, op: usize, bits: f64) -> Vec<Slot<'a>> {
 struct List<'c, 'a> {
     context: &'c Context<'a>,
     names: Names<'c, 'a>,
+    /// Functions of one number in words, with their prices.
+    functions: Arc<[(String, f64, Function)]>,
     /// Orders of axes, by how long they are: one list serves all that are as long.
     orders: HashMap<(usize, &'static str), Arc<[Order]>>,
     all: Vec<Priced>,
@@ -112,6 +120,12 @@ struct List<'c, 'a> {
 type Order = (String, f64, Arc<[Option<usize>]>);
 
 impl<'a> List<'_, 'a> {
+    fn push(&mut self, bits: f64, mistake: &'static Mistake, params: Params, class: usize, edits: Vec<Edit>) {
+        if !edits.is_empty() {
+            self.all.push(Priced { bits, form: Form { class, ..Form::new(mistake, params, edits) } });
+        }
+    }
+
     /// Adds a form; `edit` makes it of one operation, and the same is done in all of its class.
     fn add(
         &mut self,
@@ -119,14 +133,30 @@ impl<'a> List<'_, 'a> {
         mistake: &'static Mistake,
         params: Params,
         op: usize,
-        edit: &dyn Fn(usize) -> Vec<Edit>,
+        edit: &dyn Fn(usize) -> Option<Edit>,
     ) {
         let class = self.context.program.class(op);
         let alike = self.context.ops().filter(|&other| self.context.program.class(other) == class);
-        let edits: Vec<Edit> = alike.flat_map(edit).collect();
-        if !edits.is_empty() {
-            self.all.push(Priced { bits, form: Form { class, ..Form::new(mistake, params, edits) } });
-        }
+        let edits = alike.filter_map(edit).collect();
+        self.push(bits, mistake, params, class, edits);
+    }
+
+    /// Adds a form by which some tensors are others wherever they are read.
+    fn add_wherever(
+        &mut self,
+        bits: f64,
+        mistake: &'static Mistake,
+        params: Params,
+        other: &dyn Fn(&Slot<'_>) -> Option<OtherOperand>,
+    ) {
+        let context = self.context;
+        let edit = |op: usize| {
+            let others: Vec<OtherOperand> = slots(context, op, 0.0).iter().filter_map(other).collect();
+            (!others.is_empty()).then(|| operands(op, others))
+        };
+        let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
+        let class = edits.first().and_then(|edit| edit.at.op()).map_or(0, |op| context.program.class(op));
+        self.push(bits, mistake, params, class, edits);
     }
 
     /// The orders of an axis.
@@ -170,24 +200,17 @@ impl<'a> List<'_, 'a> {
         function: Function,
     ) {
         let context = self.context;
-        let place = slot.place;
         if slot.is_of_weight {
-            let is_it = |other: &Slot<'_>| other.view.buffer == slot.view.buffer && other.view.shape == slot.view.shape;
-            let edit = |op: usize| {
-                let read = slots(context, op, 0.0).into_iter().filter(is_it);
-                let others: Vec<OtherOperand> =
-                    read.map(|other| other_operand(other.place, other.view, function.clone())).collect();
-                (!others.is_empty()).then(|| operands(op, others))
-            };
-            let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
-            let class = context.program.class(slot.op);
-            self.all.push(Priced { bits: slot.bits + bits, form: Form { class, ..Form::new(mistake, params, edits) } });
+            self.add_wherever(slot.bits + bits, mistake, params, &|other| {
+                let is_it = other.view.buffer == slot.view.buffer && other.view.shape == slot.view.shape;
+                is_it.then(|| other_operand(other.place, other.view, function.clone()))
+            });
             return;
         }
         self.add(slot.bits + bits, mistake, params, slot.op, &|op| {
-            let found = slots(context, op, 0.0).into_iter().find(|other| other.place == place);
-            let view = found.filter(|other| other.view.shape == slot.view.shape).map(|other| other.view.clone());
-            view.map_or_else(Vec::new, |view| vec![operands(op, vec![other_operand(place, &view, function.clone())])])
+            let found = slots(context, op, 0.0).into_iter().find(|other| other.place == slot.place)?;
+            let is_alike = found.view.shape == slot.view.shape;
+            is_alike.then(|| operands(op, vec![other_operand(slot.place, found.view, function.clone())]))
         });
     }
 
@@ -222,11 +245,8 @@ impl<'a> List<'_, 'a> {
             }
         }
         if self.context.is_float(slot.view) {
-            for word in firstdiff_laws::functions(FUNCTION_BITS) {
-                let words = word.words.replace("{}", "x");
-                let f = word.value;
-                let function: Function = Arc::new(move |x| Some(x.mapv(|x| f(x))));
-                found.push((3.0 + word.bits, &FUNCTION_DIFFERS, said("function", words), function));
+            for (words, bits, function) in self.functions.iter() {
+                found.push((3.0 + bits, &FUNCTION_DIFFERS, said("function", words.clone()), function.clone()));
             }
             for (words, bits, f) in ROW_FUNCTIONS {
                 found.push((3.0 + bits, &FUNCTION_DIFFERS, said("function", words.to_owned()), Arc::new(f)));
@@ -243,29 +263,24 @@ impl<'a> List<'_, 'a> {
     /// Another tensor in the place of one.
     fn other_tensors(&mut self, slot: &Slot<'_>) {
         let tensor = self.names.describe(slot.op, slot.view);
-        let said = |reads: &str| {
-            vec![
-                ("operation", json!(self.context.program.said(slot.op))),
-                ("tensor", json!(tensor)),
-                ("reads", json!(reads)),
-            ]
-        };
+        let operation = self.context.program.said(slot.op);
+        let said =
+            |reads: &str| vec![("operation", json!(operation)), ("tensor", json!(tensor)), ("reads", json!(reads))];
         let place = slot.place;
         let others = self.names.others(slot.op, slot.view);
         for (rank, (name, view)) in others.into_iter().enumerate().take(TENSORS) {
             let bits = slot.bits + 6.0 + (rank as f64 + 2.0).log2();
             let shape = slot.view.shape.clone();
+            let reshaped: Function = Arc::new(move |x| x.clone().into_shape_with_order(shape.as_slice()).ok());
+            let class = self.context.program.class(slot.op);
             // In each operation of the class the tensor that stands there to it as this one here.
             let edit = |op: usize| {
                 let other = if op == slot.op { Some(view.clone()) } else { self.names.same(op, place, &name) };
-                let shape = shape.clone();
-                let reshaped: Function = Arc::new(move |x| x.clone().into_shape_with_order(shape.as_slice()).ok());
-                other.map_or_else(Vec::new, |view| vec![operands(op, vec![other_operand(place, &view, reshaped)])])
+                Some(operands(op, vec![other_operand(place, &other?, reshaped.clone())]))
             };
-            let class = self.context.program.class(slot.op);
             let alike = self.context.ops().filter(|&other| self.context.program.class(other) == class);
-            let edits: Vec<Edit> = alike.flat_map(edit).collect();
-            self.all.push(Priced { bits, form: Form { class, ..Form::new(&OPERATION_INPUT, said(&name), edits) } });
+            let edits = alike.filter_map(edit).collect();
+            self.push(bits, &OPERATION_INPUT, said(&name), class, edits);
         }
         if !self.context.is_float(slot.view) {
             return;
@@ -278,10 +293,8 @@ impl<'a> List<'_, 'a> {
             let bits = slot.bits + 6.5 + (rank as f64 + 2.0).log2();
             let values = Arc::new(values);
             let instead: Function = Arc::new(move |_| Some((*values).clone()));
-            let change = operands(slot.op, vec![other_operand(place, slot.view, instead)]);
-            let class = self.context.program.class(slot.op);
-            let form = Form { class, ..Form::new(&OPERATION_INPUT, said(&name), vec![change]) };
-            self.all.push(Priced { bits, form });
+            let edits = vec![operands(slot.op, vec![other_operand(place, slot.view, instead)])];
+            self.push(bits, &OPERATION_INPUT, said(&name), self.context.program.class(slot.op), edits);
         }
     }
 
@@ -290,72 +303,54 @@ impl<'a> List<'_, 'a> {
         let context = self.context;
         let record = context.op(op);
         let said = |by: String| vec![("operation", json!(context.program.said(op))), ("is", json!(by))];
-        let omitted = |at: usize| {
-            let keeps = (at > 0).then(|| ("keeps", json!("second")));
-            [("operation", json!(context.program.said(op)))].into_iter().chain(keeps).collect::<Params>()
-        };
         let plain = context.common_name(op);
-        if let Some(own) = BINARY.iter().find(|known| **known == plain) {
-            for at in 0..2 {
-                self.add(bits + 2.0, &OPERATION_OMITTED, omitted(at), op, &|op| {
-                    let [a, b] = context.tensors(op)[..] else { return Vec::new() };
-                    let (_, view) = if at == 0 { a } else { b };
-                    let is_whole = context.out(op).is_some_and(|out| out.shape == view.shape);
-                    if is_whole { vec![Edit { at: At::Op(op), change: kept(view) }] } else { Vec::new() }
-                });
-            }
-            if context.number(op).is_some() {
-                self.add(bits + 2.0, &OPERATION_OMITTED, omitted(0), op, &|op| {
-                    let view =
-                        context.tensor(op, 0).filter(|view| context.out(op).is_some_and(|out| out.shape == view.shape));
-                    view.map_or_else(Vec::new, |view| vec![Edit { at: At::Op(op), change: kept(view) }])
-                });
-            }
+        let (binary, unary) = (BINARY.iter().find(|known| **known == plain), is_unary(context, op));
+        // What it reads passes as it is.
+        let passes = |op: usize, at: usize| {
+            let (place, view) = *context.tensors(op).get(at)?;
+            let is_whole = place == at && context.out(op).is_some_and(|out| out.shape == view.shape);
+            is_whole.then(|| Edit { at: At::Op(op), change: kept(view) })
+        };
+        let several = if binary.is_some() && context.tensors(op).len() == 2 { 2 } else { 1 };
+        for at in 0..if binary.is_some() || unary { several } else { 0 } {
+            let keeps = (at > 0).then(|| ("keeps", json!("second")));
+            let params = [("operation", json!(context.program.said(op)))].into_iter().chain(keeps).collect();
+            self.add(bits + 2.0, &OPERATION_OMITTED, params, op, &|op| passes(op, at));
+        }
+        if let Some(own) = binary {
             for other in BINARY.iter().filter(|other| *other != own) {
                 let is_ggml = record.name.starts_with("ggml.");
-                let (own, by) = if is_ggml {
-                    (own.to_uppercase(), other.to_uppercase())
-                } else {
-                    ((*own).to_owned(), (*other).to_owned())
-                };
-                let name = record.name.replacen(&own, &by, 1);
+                let called = |name: &str| if is_ggml { name.to_uppercase() } else { name.to_owned() };
+                let name = record.name.replacen(&called(own), &called(other), 1);
                 let price = if matches!(*other, "maximum" | "minimum") { 7.0 } else { 4.0 };
                 self.add(bits + price, &OPERATION_DIFFERS, said((*other).to_owned()), op, &|op| {
-                    vec![Edit { at: At::Op(op), change: renamed(context.op(op), &name) }]
+                    Some(Edit { at: At::Op(op), change: renamed(context.op(op), &name) })
                 });
             }
             // One of its operands twice.
             for (at, (_, view)) in context.tensors(op).into_iter().enumerate().take(2) {
                 let tensor = self.names.describe(op, view);
                 self.add(bits + 5.0, &OPERATION_DIFFERS, said(format!("{plain} of {tensor} twice")), op, &|op| {
-                    let [(first, a), (second, b)] = context.tensors(op)[..] else { return Vec::new() };
+                    let [(first, a), (second, b)] = context.tensors(op)[..] else { return None };
                     let name = context.op(op).name.clone();
                     let once = move |x: &[Tensor<'_>]| firstdiff_program::apply(&name, &[x.first()?, x.get(1)?], &[]);
                     let place = (if at == 0 { second } else { first }, None);
-                    vec![operands(
-                        op,
-                        vec![OtherOperand { place, views: vec![a.clone(), b.clone()], value: Arc::new(once) }],
-                    )]
+                    let other = OtherOperand { place, views: vec![a.clone(), b.clone()], value: Arc::new(once) };
+                    Some(operands(op, vec![other]))
                 });
             }
         }
-        if is_unary(context, op) {
-            self.add(bits + 2.0, &OPERATION_OMITTED, omitted(0), op, &|op| {
-                let view = context.tensor(op, 0);
-                view.map_or_else(Vec::new, |view| vec![Edit { at: At::Op(op), change: kept(view) }])
-            });
-            for word in firstdiff_laws::functions(FUNCTION_BITS) {
-                let words = word.words.replace("{}", "x");
-                self.add(bits + 2.0 + word.bits, &OPERATION_DIFFERS, said(words), op, &|op| {
-                    let f = word.value.clone();
-                    let view = context.tensor(op, 0);
-                    let change = view.map(|view| computed(&[view], move |x| Some(x[0].mapv(|x| f(x)))));
-                    change.map_or_else(Vec::new, |change| vec![Edit { at: At::Op(op), change }])
+        if unary {
+            for (words, price, f) in self.functions.clone().iter() {
+                self.add(bits + 2.0 + price, &OPERATION_DIFFERS, said(words.clone()), op, &|op| {
+                    let f = f.clone();
+                    let change = computed(&[context.tensor(op, 0)?], move |x| f(&x[0]));
+                    Some(Edit { at: At::Op(op), change })
                 });
             }
             self.add(bits + 6.0, &OPERATION_DIFFERS, said("carried out twice".to_owned()), op, &|op| {
-                let Some(view) = context.tensor(op, 0) else { return Vec::new() };
-                vec![operands(op, vec![other_operand((0, None), view, carried_out(context.op(op)))])]
+                let view = context.tensor(op, 0)?;
+                Some(operands(op, vec![other_operand((0, None), view, carried_out(context.op(op)))]))
             });
             self.moved(op, bits);
         }
@@ -366,60 +361,42 @@ impl<'a> List<'_, 'a> {
     /// A function that stands in front of a product or a sum, or behind it, and is taken of something else there.
     fn moved(&mut self, op: usize, bits: f64) {
         let context = self.context;
-        let Some(out) = context.out(op) else { return };
+        let (Some(input), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return };
+        let (function, class) = (carried_out(context.op(op)), context.program.class(op));
         let said = |to: String| vec![("operation", json!(context.program.said(op))), ("of", json!(to))];
+        let passes = Edit { at: At::Op(op), change: kept(input) };
+        let taken_of = |at: usize, place: usize, view: &View| {
+            operands(at, vec![other_operand((place, None), view, function.clone())])
+        };
         let readers: Vec<usize> = context.program.readers(op).iter().copied().filter(|&r| context.has(r)).collect();
-        if let [reader] = readers[..] {
-            let tensors = context.tensors(reader);
-            let is_own = |view: &View| view.buffer == out.buffer;
-            if let [(_, a), (_, b)] = tensors[..]
-                && BINARY.contains(&context.base(reader))
-                && is_own(a) != is_own(b)
-            {
-                let (other, place) = if is_own(a) { (b, tensors[1].0) } else { (a, tensors[0].0) };
+        if let [reader] = readers[..]
+            && BINARY.contains(&context.base(reader))
+            && let [a, b] = context.tensors(reader)[..]
+        {
+            let is_own = |(_, view): (usize, &View)| view.buffer == out.buffer;
+            if is_own(a) != is_own(b) {
+                let (place, other) = if is_own(a) { b } else { a };
+                let edits = vec![passes.clone(), taken_of(reader, place, other)];
                 let tensor = self.names.describe(reader, other);
-                let function = carried_out(context.op(op));
-                let moved = |op: usize, reader: usize| {
-                    let view = context.tensor(op, 0)?;
-                    let onto = operands(reader, vec![other_operand((place, None), other, function.clone())]);
-                    Some(vec![Edit { at: At::Op(op), change: kept(view) }, onto])
+                self.push(bits + 5.0, &OPERATION_MOVED, said(tensor), class, edits);
+                let (name, function) = (context.op(reader).name.clone(), function.clone());
+                let behind = move |x: &[Tensor<'_>]| {
+                    let result = firstdiff_program::apply(&name, &[x.first()?, x.get(1)?], &[])?;
+                    Some(vec![floats(function(&array(result.first()?))?)?])
                 };
-                self.add(bits + 5.0, &OPERATION_MOVED, said(tensor), op, &|other_op| {
-                    if other_op == op { moved(op, reader).unwrap_or_default() } else { Vec::new() }
-                });
-                let name = context.op(reader).name.clone();
-                let result = context.program.said(reader);
-                let behind = {
-                    let function = carried_out(context.op(op));
-                    move |x: &[Tensor<'_>]| {
-                        let result = firstdiff_program::apply(&name, &[x.first()?, x.get(1)?], &[])?;
-                        Some(vec![floats(function(&array(result.first()?))?)?])
-                    }
-                };
-                let behind = Arc::new(behind);
-                self.add(bits + 5.0, &OPERATION_MOVED, said(format!("what {result} gives")), op, &|other_op| {
-                    let Some(view) = context.tensor(op, 0).filter(|_| other_op == op) else { return Vec::new() };
-                    let views = tensors.iter().map(|(_, view)| (*view).clone()).collect();
-                    let change = Change::Values(views, behind.clone());
-                    vec![Edit { at: At::Op(op), change: kept(view) }, Edit { at: At::Op(reader), change }]
-                });
+                let change = Change::Values(vec![a.1.clone(), b.1.clone()], Arc::new(behind));
+                let edits = vec![passes.clone(), Edit { at: At::Op(reader), change }];
+                let result = format!("what {} gives", context.program.said(reader));
+                self.push(bits + 5.0, &OPERATION_MOVED, said(result), class, edits);
             }
         }
-        let Some(maker) = context.tensor(op, 0).and_then(|view| context.maker(op, view)).filter(|&at| context.has(at))
-        else {
-            return;
-        };
-        if !BINARY.contains(&context.base(maker)) {
-            return;
-        }
-        for (place, view) in context.tensors(maker) {
-            let tensor = self.names.describe(maker, view);
-            let function = carried_out(context.op(op));
-            self.add(bits + 5.0, &OPERATION_MOVED, said(tensor), op, &|other_op| {
-                let Some(result) = context.tensor(op, 0).filter(|_| other_op == op) else { return Vec::new() };
-                let onto = operands(maker, vec![other_operand((place, None), view, function.clone())]);
-                vec![onto, Edit { at: At::Op(op), change: kept(result) }]
-            });
+        let maker = context.maker(op, input).filter(|&at| context.has(at) && BINARY.contains(&context.base(at)));
+        for (at, (place, view)) in
+            maker.into_iter().flat_map(|at| context.tensors(at).into_iter().map(move |t| (at, t)))
+        {
+            let edits = vec![taken_of(at, place, view), passes.clone()];
+            let tensor = self.names.describe(at, view);
+            self.push(bits + 5.0, &OPERATION_MOVED, said(tensor), class, edits);
         }
     }
 
@@ -436,8 +413,7 @@ impl<'a> List<'_, 'a> {
             let params = vec![("operation", json!(context.program.said(op))), ("is", json!(format!("the {name}")))];
             let axes = axes.clone();
             self.add(bits + price, &OPERATION_DIFFERS, params, op, &|op| {
-                let (Some(x), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
-                let (axes, shape) = (axes.clone(), out.shape.clone());
+                let (x, axes, shape) = (context.tensor(op, 0)?, axes.clone(), context.out(op)?.shape.clone());
                 let change = computed(&[x], move |x| {
                     let mut value = x[0].clone();
                     for &axis in axes.iter().rev() {
@@ -445,7 +421,7 @@ impl<'a> List<'_, 'a> {
                     }
                     value.into_shape_with_order(shape.as_slice()).ok()
                 });
-                vec![Edit { at: At::Op(op), change }]
+                Some(Edit { at: At::Op(op), change })
             });
         }
     }
@@ -453,76 +429,35 @@ impl<'a> List<'_, 'a> {
     /// Another whole number, or the other of yes and no.
     fn numbers(&mut self, op: usize, bits: f64) {
         let context = self.context;
-        let record = context.op(op);
-        let mut others: Vec<(f64, String, Operation)> = Vec::new();
-        let mut vary = |words: &str, operand: &Operand, put: &dyn Fn(Operand) -> Operation| match operand {
-            Operand::Scalar(Scalar::Int(x)) => {
-                for other in
-                    BTreeSet::from([x + 1, x - 1, -x, 0, 1, 2 * x, x / 2]).into_iter().filter(|other| other != x)
-                {
-                    let said = format!("{words}{other} in place of {x}");
-                    others.push((5.0, said, put(Operand::Scalar(Scalar::Int(other)))));
+        let mut record = context.op(op).clone();
+        let mut found: Vec<(usize, f64, String, Scalar)> = Vec::new();
+        for (at, (name, scalar)) in scalars(&mut record).into_iter().enumerate() {
+            match scalar {
+                Scalar::Int(x) => {
+                    let x = *x;
+                    let others = BTreeSet::from([x + 1, x - 1, -x, 0, 1, 2 * x, x / 2]);
+                    let others = others.into_iter().filter(|other| *other != x);
+                    found.extend(others.map(|y| (at, 5.0, format!("{name}{y} in place of {x}"), Scalar::Int(y))));
                 }
-            }
-            Operand::Scalar(Scalar::Bool(x)) => {
-                others.push((4.0, format!("{words}{} in place of {x}", !x), put(Operand::Scalar(Scalar::Bool(!x)))));
-            }
-            _ => {}
-        };
-        for (place, operand) in record.operands.iter().enumerate() {
-            let with = |place: usize, operand: Operand| {
-                let mut other = record.clone();
-                other.operands[place] = operand;
-                other
-            };
-            match operand {
-                Operand::List(items) => {
-                    for (at, item) in items.iter().enumerate() {
-                        vary("", item, &|other| {
-                            let mut items = items.clone();
-                            items[at] = other;
-                            with(place, Operand::List(items))
-                        });
-                    }
-                }
-                operand => vary("", operand, &|other| with(place, other)),
+                Scalar::Bool(x) => found.push((at, 4.0, format!("{name}{} in place of {x}", !*x), Scalar::Bool(!*x))),
+                _ => {}
             }
         }
-        for (at, (key, operand)) in record.keywords.iter().enumerate() {
-            vary(&format!("{key} "), operand, &|operand| {
-                let mut other = record.clone();
-                other.keywords[at].1 = operand;
-                other
-            });
-        }
-        for (price, words, other) in others {
+        for (at, price, words, other) in found {
             let params = vec![("operation", json!(context.program.said(op))), ("is", json!(words))];
-            // Its own views, and what differs from the first of its class.
             self.add(bits + price, &OPERATION_DIFFERS, params, op, &|op| {
                 let mut own = context.op(op).clone();
-                if own.operands.len() != other.operands.len() || own.keywords.len() != other.keywords.len() {
-                    return Vec::new();
-                }
-                for (own, other) in own.operands.iter_mut().zip(&other.operands) {
-                    if own.views().is_empty() {
-                        *own = other.clone();
-                    }
-                }
-                for ((_, own), (_, other)) in own.keywords.iter_mut().zip(&other.keywords) {
-                    if own.views().is_empty() {
-                        *own = other.clone();
-                    }
-                }
-                vec![Edit { at: At::Op(op), change: Change::Operation(Box::new(own)) }]
+                *scalars(&mut own).into_iter().nth(at)?.1 = other.clone();
+                Some(Edit { at: At::Op(op), change: Change::Operation(Box::new(own)) })
             });
         }
     }
 
     /// The weights of another module in the place of those of one, or of each other: what is loaded by one name, is loaded whole.
-    fn modules(&mut self) {
+    fn modules(&mut self, all: &[Slot<'a>]) {
         let context = self.context;
         let mut modules: Vec<(&str, Vec<(&str, usize)>)> = Vec::new();
-        for slot in self.weights() {
+        for slot in all {
             let Some((module, name)) = context.weight(slot.view).and_then(|name| name.rsplit_once('.')) else {
                 continue;
             };
@@ -564,18 +499,10 @@ impl<'a> List<'_, 'a> {
             }
         }
         for (bits, mistake, params, instead) in found {
-            let other = |slot: Slot<'_>| {
-                let buffer = *instead.get(&slot.view.buffer)?;
-                let view = View { buffer, ..slot.view.clone() };
-                Some(other_operand(slot.place, &view, Arc::new(|x| Some(x.clone()))))
-            };
-            let edit = |op: usize| {
-                let others: Vec<OtherOperand> = slots(context, op, 0.0).into_iter().filter_map(other).collect();
-                (!others.is_empty()).then(|| operands(op, others))
-            };
-            let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
-            let class = edits.first().and_then(|edit| edit.at.op()).map_or(0, |op| context.program.class(op));
-            self.all.push(Priced { bits, form: Form { class, ..Form::new(mistake, params, edits) } });
+            self.add_wherever(bits, mistake, params, &|slot| {
+                let view = View { buffer: *instead.get(&slot.view.buffer)?, ..slot.view.clone() };
+                Some(instead_of(slot, &view))
+            });
         }
     }
 
@@ -591,7 +518,7 @@ impl<'a> List<'_, 'a> {
             }
         }
         let is_alike = |a: &View, b: &View| a.shape == b.shape && a.dtype.kind() == b.dtype.kind() && a.elements() > 1;
-        let mut found = Vec::new();
+        let bits = 8.0 + (reads.len() as f64).log2();
         for (at, a) in reads.iter().enumerate() {
             for b in reads[at + 1..].iter().filter(|b| is_alike(a.view, b.view)).take(TENSORS) {
                 let written = |slot: &Slot<'_>| context.maker(slot.op, slot.view).filter(|&at| context.has(at));
@@ -599,33 +526,31 @@ impl<'a> List<'_, 'a> {
                 if [written(a), written(b)].into_iter().flatten().any(|at| at >= a.op.min(b.op)) {
                     continue;
                 }
-                let mut edits: Vec<Edit> = Vec::new();
-                for op in context.ops() {
-                    let others: Vec<OtherOperand> = slots(context, op, 0.0)
-                        .into_iter()
-                        .filter_map(|slot| {
-                            let other = if slot.view == a.view {
-                                b.view
-                            } else if slot.view == b.view {
-                                a.view
-                            } else {
-                                return None;
-                            };
-                            Some(other_operand(slot.place, other, Arc::new(|x| Some(x.clone()))))
-                        })
-                        .collect();
-                    if !others.is_empty() {
-                        edits.push(operands(op, others));
-                    }
-                }
                 let (first, second) = (self.names.describe(a.op, a.view), self.names.describe(b.op, b.view));
                 let params = vec![("tensors", json!(format!("{first} and {second}")))];
-                let form = Form { class: context.program.class(a.op), ..Form::new(&TENSORS_EXCHANGED, params, edits) };
-                found.push(Priced { bits: 8.0 + (reads.len() as f64).log2(), form });
+                self.add_wherever(bits, &TENSORS_EXCHANGED, params, &|slot| match slot.view {
+                    view if view == a.view => Some(instead_of(slot, b.view)),
+                    view if view == b.view => Some(instead_of(slot, a.view)),
+                    _ => None,
+                });
             }
         }
-        self.all.extend(found);
     }
+}
+
+/// The numbers, truths and texts among the operands of an operation, those of lists included, each with the name that it goes by.
+fn scalars(record: &mut Operation) -> Vec<(String, &mut Scalar)> {
+    fn within<'o>(name: &str, operand: &'o mut Operand, out: &mut Vec<(String, &'o mut Scalar)>) {
+        match operand {
+            Operand::Scalar(scalar) => out.push((name.to_owned(), scalar)),
+            Operand::List(items) => items.iter_mut().for_each(|item| within(name, item, out)),
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    record.operands.iter_mut().for_each(|operand| within("", operand, &mut out));
+    record.keywords.iter_mut().for_each(|(key, operand)| within(&format!("{key} "), operand, &mut out));
+    out
 }
 
 /// An operation of one tensor that gives a value for each.
@@ -643,8 +568,6 @@ fn is_unary(context: &Context<'_>, op: usize) -> bool {
             | "roll"
             | "flip"
             | "cat"
-            | "CONT"
-            | "CPY"
             | "cumsum"
             | "expand"
             | "repeat"
@@ -728,4 +651,9 @@ fn other_operand(place: (usize, Option<usize>), view: &View, function: Function)
         Some(vec![tables::of_kind(read.dtype(), values)?])
     };
     OtherOperand { place, views: vec![view.clone()], value: Arc::new(value) }
+}
+
+/// Another tensor in the place of one.
+fn instead_of(slot: &Slot<'_>, view: &View) -> OtherOperand {
+    other_operand(slot.place, view, Arc::new(|x| Some(x.clone())))
 }
