@@ -102,6 +102,12 @@ impl LayoutConvention {
         matches!(self.site.axes(), ['T', 'H' | 'K', 'd'])
     }
 
+    /// Whether queries stand in the place of keys. With Q and K exchanged, their products are the transposed ones.
+    pub(crate) fn exchanges_queries_and_keys(&self) -> bool {
+        let at = |axis: char| self.order.find(axis);
+        matches!(self.site.axes(), [.., 'T', 'S']) && at('S') < at('T')
+    }
+
     /// Whether all axes are reversed, fastest first; the heads of a context count as one axis or two.
     fn is_reversed(&self) -> bool {
         match self.site {

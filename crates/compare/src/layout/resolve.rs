@@ -13,6 +13,7 @@ use crate::graph::Place;
 use crate::layout::convention::LayoutConvention;
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
+use crate::taps::open::attention_site;
 use crate::tolerance::layout::CHANGE_LEAVES;
 
 /// Evidence that a layout is the dump's own, or that it is the mistake; the greatest counts.
@@ -38,7 +39,7 @@ pub struct Claim {
 impl Claim {
     /// The convention of this layout for the tap's site.
     pub fn convention(&self) -> LayoutConvention {
-        LayoutConvention::new(self.place.tap.site, &self.layout)
+        LayoutConvention::new(attention_site(self.place.tap), &self.layout)
     }
 }
 
@@ -80,7 +81,7 @@ impl ResolvedClaims {
     /// The evidence that an operation which agrees, with its result in the layout `theirs`, gives for the layout of its input. It cannot have computed that
     /// from misplaced values, unless it treats each value by itself and its result is misplaced in the same way.
     pub fn of_reader(&self, claim: &Claim, reader: Place, theirs: &Layout) -> LayoutEvidence {
-        let site = reader.tap.site;
+        let site = attention_site(reader.tap);
         match works_by_value_or_head(site) && LayoutConvention::new(site, theirs).is_same_order(&claim.convention()) {
             true => self.evidence(reader).unwrap_or(LayoutEvidence::For),
             false => LayoutEvidence::For,

@@ -11,6 +11,7 @@ use crate::layout::types::Layout;
 use crate::layout::{Claim, LayoutEvidence, ResolvedClaims, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{ComparisonContext, TapJudgement};
+use crate::taps::open::attention_site;
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
 
@@ -88,6 +89,7 @@ impl Witness for ReferenceWitness<'_, '_> {
         Ok(match evidence {
             LayoutEvidence::For => LayoutEvidence::For,
             LayoutEvidence::Against if misplaced && !looked_up => LayoutEvidence::Against,
+            _ if own.exchanges_queries_and_keys() && self.is_made_of_wrong(index) => LayoutEvidence::Against,
             _ => nothing,
         })
     }
@@ -99,7 +101,7 @@ impl ReferenceWitness<'_, '_> {
     }
 
     fn site(&self, index: usize) -> Site {
-        self.place(index).tap.site
+        attention_site(self.place(index).tap)
     }
 
     fn index(&self, place: Place) -> Option<usize> {
@@ -217,6 +219,16 @@ impl ReferenceWitness<'_, '_> {
     fn reads_what_is_wrong(&self, reader: usize, index: usize) -> bool {
         let (read, _) = self.context.graph.nearest_before(reader, |i| self.is_compared(i));
         read.iter().any(|&i| i != index && self.agreeing[i].is_none())
+    }
+
+    /// Whether the products at a tap are made of Q or K that agree in no layout.
+    fn is_made_of_wrong(&self, index: usize) -> bool {
+        let (read, _) = self.context.graph.nearest_before(index, |i| self.is_compared(i));
+        let is_wrong = |&i: &usize| match &self.agreeing[i] {
+            None => true,
+            Some(layout) => self.convention(i, layout).exchanges_queries_and_keys() && self.is_made_of_wrong(i),
+        };
+        read.iter().any(is_wrong)
     }
 
     /// The evidence of a reader that differs: one that is nearly right in this order, and far off as it stands, may have its own mistake.

@@ -16,6 +16,7 @@ use crate::rules::draft::RuleDraft;
 use crate::rules::evidence::ReferenceWitness;
 use crate::rules::{Changes, RuleResult};
 use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
+use crate::taps::open::attention_site;
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
@@ -34,9 +35,11 @@ impl ComparisonContext<'_> {
                 _ => {}
             }
         }
-        let known =
-            [LayoutEvidence::For, LayoutEvidence::None].into_iter().flat_map(|evidence| resolved.claims_with(evidence));
-        self.measure_in_conventions(&mut draft, &known.map(Claim::convention).collect::<Vec<_>>())?;
+        let confirmed = resolved.claims_with(LayoutEvidence::For).map(Claim::convention);
+        // Products that are transposed may be the mistake.
+        let open = resolved.claims_with(LayoutEvidence::None).map(Claim::convention);
+        let known = confirmed.chain(open.filter(|known| !known.exchanges_queries_and_keys()));
+        self.measure_in_conventions(&mut draft, &known.collect::<Vec<_>>())?;
         self.doubt_unlike_rows(&mut draft);
         Ok(draft.into_changes())
     }
@@ -107,9 +110,9 @@ impl ComparisonContext<'_> {
                 let ordered = match stored.in_order() {
                     // Extents listed in another order than memory has; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
-                    false => {
-                        known.iter().any(|known| LayoutConvention::new(place.tap.site, layout).follows_from(known))
-                    }
+                    false => known
+                        .iter()
+                        .any(|known| LayoutConvention::new(attention_site(place.tap), layout).follows_from(known)),
                 };
                 let padded = stored.padding().is_none() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.padding().is_some() || stored.moves())

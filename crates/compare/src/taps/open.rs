@@ -14,11 +14,13 @@ const LEAST_ROW: usize = 8;
 pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
     // A batch of one is in front of the heads.
     let axes = shape.len() - usize::from(shape.len() == 4 && shape[0] == 1);
-    if !tap.is_open() || tap.layer.is_none() || axes != 3 {
-        return tap.site;
-    }
+    if axes == 3 { attention_site(tap) } else { tap.site }
+}
+
+/// The site of the vocabulary whose axes a tap has: its own, or that of the products of attention in or to another stack.
+pub(crate) fn attention_site(tap: Tap) -> Site {
     match tap.last_site() {
-        attends @ (Site::Qk | Site::Scores | Site::Probs) => attends,
+        attends @ (Site::Qk | Site::Scores | Site::Probs) if tap.is_open() && tap.layer.is_some() => attends,
         _ => tap.site,
     }
 }

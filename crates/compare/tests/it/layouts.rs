@@ -3,7 +3,8 @@
 //! Synthetic runs in which Q and K are really rotated; every layout of fixtures/faulty is in scripts/suites/test_puzzles.py.
 
 use crate::synthetic::{LAYERS, Run, T, judged_as, noisy, run, tap};
-use firstdiff_compare::{Profile, Report, Status};
+use firstdiff_compare::{Layout, Profile, Report, Status};
+use firstdiff_trace::Tap;
 
 const HEADS: usize = 6;
 const WIDTH: usize = 16;
@@ -313,4 +314,34 @@ fn a_mask_that_leaks_is_found_beside_padding_whatever_follows() {
         *values = longer;
     }
     blamed(&crate::synthetic::judged_in_memory(Profile::F32, &reference, &candidate), "layers.1.scores");
+}
+
+#[test]
+fn products_of_exchanged_queries_and_keys_are_no_layout() {
+    // Attention that is not causal: with Q and K exchanged, the products are the transposed ones.
+    let transposed = |values: &[f32]| -> Vec<f32> {
+        values.chunks(T * T).flat_map(|head| (0..T * T).map(|i| head[i % T * T + i / T])).collect()
+    };
+    let reference = rotated();
+    let mut candidate = noisy(&reference, 1e-14);
+    let mut next = crate::synthetic::noise(9);
+    for (at, (_, values)) in candidate.iter_mut().filter(|(at, _)| at.layer == Some(1)) {
+        match at.site.name() {
+            "qk" | "scores" => *values = transposed(&reference[at].1),
+            "v" | "attn_norm" => {}
+            _ => values.iter_mut().for_each(|x| *x = next() as f32),
+        }
+    }
+    for stack in ["", "encoder."] {
+        let in_stack = |at: &Tap| Tap::named(&format!("{stack}{at}"));
+        let named = |run: &Run| -> Run {
+            let kept = run.iter().filter(|(at, _)| stack.is_empty() || at.layer.is_some());
+            kept.map(|(at, held)| (in_stack(at), held.clone())).collect()
+        };
+        let report = judged_as(Profile::F32, &named(&reference), &named(&candidate));
+        for site in ["qk", "scores"] {
+            let here = report.tap(in_stack(&tap(&format!("layers.1.{site}"))), 0).unwrap();
+            assert_eq!((here.status, here.layout.clone()), (Status::Downstream, Some(Layout::Same)), "{stack}{site}");
+        }
+    }
 }
