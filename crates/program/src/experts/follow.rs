@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, split_numbers};
+use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, split_counter, split_numbers};
 use crate::experts::part::Resized;
 use crate::experts::pieces::{Piece, Pieces};
 use crate::kernels::base_and_overload;
@@ -83,6 +83,8 @@ struct Frame<'f> {
 /// A turn for one expert, copied from the turn of another.
 struct TurnCopy<'f> {
     from: &'f Turn,
+    /// Which turn of the recording that is.
+    from_turn: usize,
     body: &'f Body,
     expert: usize,
     turn: usize,
@@ -195,7 +197,8 @@ impl<'a> Rewriter<'a> {
             let is_clear =
                 |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
             let Some(from) = own.filter(is_clear).or(most).or(own) else { continue };
-            let rows = self.rewrite_turn(TurnCopy { from, body, expert, turn });
+            let from_turn = found.turns.iter().position(|own| own.expert == from.expert).unwrap_or(0);
+            let rows = self.rewrite_turn(TurnCopy { from, from_turn, body, expert, turn });
             self.is_other |= own.is_none_or(|own| own.rows != rows);
         }
         // Buffers that all turns write into are complete after the last turn.
@@ -264,8 +267,9 @@ impl<'a> Rewriter<'a> {
                 self.misfits.entry(number).or_insert(misfit);
             }
             let name = match &frame.turn {
-                // A name with a counter of calls changes when other experts are hit.
-                Some(copy) if !copy.has_number(Name::Tap(op - copy.from.ops.start, at)) => None,
+                Some(copy) if !copy.has_number(Name::Tap(op - copy.from.ops.start, at)) => {
+                    copy.counted_name(&found.tap, Name::Tap(op - copy.from.ops.start, at))
+                }
                 Some(copy) => copy.expert_name(&found.tap, |op| Name::Tap(op, at), op),
                 None => Some(found.tap.clone()),
             };
@@ -563,6 +567,16 @@ impl TurnCopy<'_> {
     /// Whether a name contains the expert's number.
     fn has_number(&self, name: Name) -> bool {
         self.body.names.get(&name).is_some_and(|numbers| numbers.contains(&true))
+    }
+
+    /// The name with this turn's number where it counts the turns.
+    fn counted_name(&self, name: &str, what: Name) -> Option<String> {
+        let (base, count) = split_counter(name).filter(|_| self.body.counted.contains(&what))?;
+        match (count + self.turn).checked_sub(self.from_turn)? {
+            0 => None,
+            1 => Some(base.to_owned()),
+            count => Some(format!("{base}#{count}")),
+        }
     }
 
     /// The name with this expert's number; `None` if it is not known which number in the name that is.

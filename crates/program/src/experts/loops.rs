@@ -40,6 +40,8 @@ pub(crate) struct Body {
     pub(crate) list: Option<(usize, usize)>,
     /// Which numbers in names are the expert's number.
     pub(crate) names: HashMap<Name, Vec<bool>>,
+    /// The names that count the turns.
+    pub(crate) counted: HashSet<Name>,
 }
 
 /// Something in a turn that has a name.
@@ -312,6 +314,15 @@ impl Body {
             let all: Vec<(String, usize)> =
                 whole.iter().filter_map(|&(start, _, expert)| Some((name_of(start + op)?, expert))).collect();
             self.names.extend(expert_numbers(&all).map(|numbers| (name, numbers)));
+            let mut named = whole.iter().filter_map(|&(start, turn, _)| Some((turn, name_of(start + op)?)));
+            // The first turn of another layer may have another number.
+            let starts = named.next().and_then(|(turn, name)| Some((turn, split_counter(&name)?.1)));
+            let counts = |(turn, name): (usize, String), (first, from): (usize, usize)| {
+                split_counter(&name).is_some_and(|(_, count)| count + first == from + turn)
+            };
+            if starts.is_some_and(|starts| whole.len() > 1 && named.all(|here| counts(here, starts))) {
+                self.counted.insert(name);
+            }
         };
         for slot in 0..views {
             add(Name::Weight(op, slot), &|op| {
@@ -393,6 +404,14 @@ fn indices<'p>(
         holds(&|at, _, expert| at == times * expert).then_some(Index::Expert(times))
     };
     (0..rank).map(index).collect()
+}
+
+/// A tap's name without the counter of calls that a recorder appends (`act`, `act#2`, `act#3`), and that counter.
+pub(crate) fn split_counter(name: &str) -> Option<(&str, usize)> {
+    match name.split_once('#') {
+        Some((base, count)) => Some((base, count.parse().ok().filter(|count| *count > 1)?)),
+        None => Some((name, 1)),
+    }
 }
 
 /// Splits a name into its numbers and the texts between them.
