@@ -285,11 +285,9 @@ impl<'a> List<'_, 'a> {
         if !self.context.is_float(slot.view) {
             return;
         }
-        let target = self.context.slice.target();
-        let own = self.context.held.place(target).tap;
         for (rank, (tap, values)) in recorded_before(self.context).into_iter().enumerate().take(TENSORS) {
             let Ok(values) = values.into_shape_with_order(slot.view.shape.as_slice()) else { continue };
-            let name = names::relative_tap(&tap, own.layer);
+            let name = self.names.tap(&tap);
             let bits = slot.bits + 6.5 + (rank as f64 + 2.0).log2();
             let values = Arc::new(values);
             let instead: Function = Arc::new(move |_| Some((*values).clone()));
@@ -486,7 +484,12 @@ impl<'a> List<'_, 'a> {
                 others.filter_map(|other| Some((other, paired(other)?))).collect();
             others.sort_by_key(|(other, _)| (self.names.apart(other), *other));
             for (rank, (other, pairs)) in others.into_iter().enumerate().take(TENSORS) {
-                let (tensor, reads) = (self.names.weight(module), self.names.weight_beside(other, module));
+                // A weight that is the layer's own has no module in it.
+                let is_layer = |module: &str| module.rsplit('.').next().is_some_and(|last| last.parse::<u32>().is_ok());
+                let called =
+                    |module: &str| if is_layer(module) { format!("{module}{suffix}") } else { module.to_owned() };
+                let (tensor, reads) =
+                    (self.names.weight(&called(module)), self.names.weight_beside(&called(other), module));
                 let bits = bits + 5.0 + (rank as f64 + 2.0).log2();
                 let instead: HashMap<usize, usize> = pairs.iter().map(|[own, there]| (*own, *there)).collect();
                 let params = vec![("tensor", json!(tensor)), ("reads", json!(reads))];

@@ -1,6 +1,7 @@
 //! What a tensor of a slice is called, and which others have its shape.
 
 use firstdiff_program::View;
+use firstdiff_trace::Tap;
 
 use super::slots;
 use crate::program::context::Context;
@@ -29,7 +30,7 @@ impl<'c, 'a> Names<'c, 'a> {
         };
         let is_last = |tap: &usize| self.context.maker(op, view).is_some_and(|maker| taps[*tap].op >= maker);
         if let Some(tap) = (0..taps.len()).rev().find(|tap| is_it(tap) && is_last(tap)) {
-            return relative_tap(&self.context.held.place(tap).tap.to_string(), self.layer);
+            return self.tap(&self.context.held.place(tap).tap.to_string());
         }
         match self.context.maker(op, view) {
             Some(maker) => {
@@ -44,6 +45,17 @@ impl<'c, 'a> Names<'c, 'a> {
                 }
             }
             None => "a constant".to_owned(),
+        }
+    }
+
+    /// A tap's name without its layer's number, and whose layer's it is; whole where it is of another stack.
+    pub(super) fn tap(&self, name: &str) -> String {
+        let other = Tap::named(name);
+        let own = self.context.held.place(self.context.slice.target()).tap;
+        if own.block().zip(other.block()).is_some_and(|((own, _), (other, _))| own == other) {
+            relative(name, self.layer)
+        } else {
+            name.to_owned()
         }
     }
 
@@ -123,14 +135,6 @@ fn relative(name: &str, layer: Option<u32>) -> String {
     let number = parts.iter().enumerate().find_map(|(at, part)| Some((at, part.parse::<u32>().ok()?)));
     let (Some((at, number)), Some(layer)) = (number, layer) else { return name.to_owned() };
     format!("{} of {}", parts[at + 1..].join("."), which(number, layer))
-}
-
-/// A tap's name without its layer's number, and whose layer's it is.
-pub(super) fn relative_tap(name: &str, layer: Option<u32>) -> String {
-    match layer {
-        Some(_) if name.contains("layers.") => relative(name, layer),
-        _ => name.to_owned(),
-    }
 }
 
 fn which(number: u32, layer: u32) -> String {

@@ -207,7 +207,7 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         // A gate that holds what it should let through, and the reverse: the activation is on the other of the two.
         let feeds =
             |at: usize| context.leads_to(at, |reader| context.base(reader) == "mul" && context.is_gated(reader));
-        if form.mistake == &WEIGHT_SWAPPED && feeds(op) {
+        if form.mistake == &WEIGHT_SWAPPED && feeds(op) && !has_same_product(context, product, buffer) {
             forms.push(Form { mistake: &GATE_UP_SWAPPED, params: vec![], ..form.clone() });
         }
         let bias = product.bias.and_then(|(at, bias)| Some((at, super::norm::bias_beside(context, &view, bias)?)));
@@ -244,6 +244,20 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         }
     }
     forms
+}
+
+/// Whether the candidate recorded the product of the same input with another matrix, and it holds the same numbers.
+fn has_same_product(context: &Context<'_>, product: &Product<'_>, other: usize) -> bool {
+    let reads = |op: usize, buffer: usize| context.tensors(op).iter().any(|(_, view)| view.buffer == buffer);
+    let own = |tap: &usize| {
+        let op = context.program.taps()[*tap].op;
+        reads(op, other) && reads(op, product.x.1.buffer)
+    };
+    let mut taps = (0..context.program.taps().len()).filter(own).filter_map(|tap| context.held.readable(tap));
+    taps.any(|found| {
+        let found = array(found);
+        found.len() == context.own.len() && found.iter().zip(context.own.iter()).all(|(a, b)| a == b)
+    })
 }
 
 /// What it is to take another weight for one, by what `beside` calls it.

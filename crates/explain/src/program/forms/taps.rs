@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use firstdiff_program::{At, Change, Edit, Tensor, View};
-use firstdiff_trace::Site;
+use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
@@ -136,18 +136,23 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
     forms
 }
 
-/// What was recorded in the target's step before it, in its layer, in the one before and outside of layers, with what it is called; zeros could be anything.
+/// What was recorded in the target's step before it, with what it is called: in its layer, in the one before, outside of layers, and in the
+/// last layer before what it reads, as of an encoder; zeros could be anything.
 pub(crate) fn recorded_before(context: &Context<'_>) -> Vec<(String, ArrayD<f64>)> {
     let (taps, target) = (context.program.taps(), context.slice.target());
-    let layer = |tap: usize| context.held.place(tap).tap.layer;
+    let name = |tap: usize| context.held.place(tap).tap;
+    let last_layer = |read: usize| (0..=read).rev().map(name).find(|tap| tap.layer.is_some());
+    let ends: Vec<Tap> = context.slice.known().filter_map(last_layer).collect();
     let is_near = |&tap: &usize| {
-        let near = layer(tap).is_none_or(|own| layer(target).is_some_and(|target| own == target || own + 1 == target));
+        let (own, due) = (name(tap), name(target));
+        let follows = |layer: u32| due.layer.is_some_and(|due| layer == due || layer + 1 == due);
+        let is_of = |end: &Tap| (own.stack(), own.layer) == (end.stack(), end.layer);
+        let near = own.layer.is_none_or(|layer| own.stack() == due.stack() && follows(layer)) || ends.iter().any(is_of);
         near && taps[tap].step == taps[target].step && taps[tap].op < taps[target].op
     };
     let value = |tap: usize| {
         let values = context.held.readable(tap).map(array)?;
-        let name = context.held.place(tap).tap.to_string();
-        values.iter().any(|x| *x != 0.0).then_some((name, values))
+        values.iter().any(|x| *x != 0.0).then(|| (name(tap).to_string(), values))
     };
     (0..taps.len()).filter(is_near).filter_map(value).collect()
 }

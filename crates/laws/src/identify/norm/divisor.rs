@@ -37,7 +37,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
             parameters: Vec::new(),
         }];
     }
-    let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
+    let epsilon = if right.epsilon > 0.0 { ", epsilon inside" } else { "" };
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let plain = statistics(inner.ncols(), inside(case));
     let powers =
@@ -90,7 +90,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                 };
                 let (statistic, a, e) = (statistic.clone(), a.value, e.value);
                 laws.push(Part {
-                    words: Some(format!("{said} (right: root mean square, epsilon {epsilon} inside)")),
+                    words: Some(format!("{said} (right: root mean square{epsilon})")),
                     bits: bits + price + if is_inside || e == 0.0 { 0.0 } else { 2.0 },
                     f: Arc::new(move |_, right, x| {
                         let made = |s: f64| {
