@@ -142,6 +142,8 @@ pub(super) struct Reproduced {
     pub(super) form: Form,
     /// A second one, where one alone is not it.
     pub(super) second: Option<Form>,
+    /// What each of two leaves by itself.
+    pub(super) alone: [f64; 2],
     pub(super) residual: f64,
     /// What the numbers carry for it, where it gives them.
     pub(super) evidence: Evidence,
@@ -150,6 +152,11 @@ pub(super) struct Reproduced {
 impl Reproduced {
     pub(super) fn forms(&self) -> impl Iterator<Item = &Form> {
         std::iter::once(&self.form).chain(&self.second)
+    }
+
+    /// What one of two leaves by itself.
+    pub(super) fn leaves_alone(&self, form: &Form) -> Option<f64> {
+        self.forms().zip(self.alone).find(|(own, _)| own.key() == form.key()).map(|(_, alone)| alone)
     }
 
     /// Whether a number of it was read off the candidate.
@@ -415,7 +422,8 @@ impl<'a> Search<'a> {
         let residual = self.residual(target, &form.edits)?;
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
-        let reproduced = Reproduced { form: form.clone(), second: None, residual, evidence: Evidence::default() };
+        let (form, evidence) = (form.clone(), Evidence::default());
+        let reproduced = Reproduced { form, second: None, alone: [0.0; 2], residual, evidence };
         self.weigh(target, reproduced, found);
         Some(residual)
     }
@@ -519,8 +527,13 @@ impl<'a> Search<'a> {
         let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.at != b.at));
         let edits = [first.edits.clone(), second.edits.clone()].concat();
         if let Some(residual) = self.residual(target, &edits).filter(|_| apart) {
-            let (form, second) = (first.clone(), Some(second.clone()));
-            self.weigh(target, Reproduced { form, second, residual, evidence: Evidence::default() }, found);
+            let before = found.reproduced.len();
+            let (form, second, evidence) = (first.clone(), Some(second.clone()), Evidence::default());
+            self.weigh(target, Reproduced { form, second, alone: [0.0; 2], residual, evidence }, found);
+            for pair in &mut found.reproduced[before..] {
+                let alone = |form: &Form| self.residual(target, &form.edits).unwrap_or(f64::NAN);
+                pair.alone = [alone(first), pair.second.as_ref().map_or(f64::NAN, alone)];
+            }
         }
     }
 

@@ -276,6 +276,8 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
         cause: Some(form.cause()),
         due: form.edits.first().and_then(|edit| due(recording.program, form, edit.at)),
         alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
+        together: one.forms().filter(|other| other.key() != form.key()).map(Form::cause).collect(),
+        alone_nmse: all.iter().filter_map(|(.., r)| r.leaves_alone(form)).fold(0.0, f64::max),
         tried: of_it[0].tried.clone(),
         note: Some(UNTRIED.to_owned()).filter(|_| {
             let gives_way = form.mistake.stands_behind != StandsBehind::None || one.is_fitted();
