@@ -1,5 +1,6 @@
 //! Builds a [`Program`] from program.json, and checks every number in it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::path::Path;
@@ -265,6 +266,9 @@ impl Checker {
             };
             out.push(ProgramTap { tap: record.tap, step, op, view });
         }
+        // What an operation gives stands before the parts of it, which are read from it.
+        let of_one = |a: &ProgramTap, b: &ProgramTap| a.op == b.op;
+        out.chunk_by_mut(of_one).for_each(|taps| taps.sort_by_key(|tap| Reverse(tap.view.elements())));
         Ok(out)
     }
 
