@@ -147,7 +147,7 @@ impl<'a> Slice<'a> {
         let mut values = bench.values.clone();
         let change = |at: At| edits.iter().find(|edit| edit.at == at).map(|edit| &edit.change);
         let edited: Vec<usize> = edits.iter().filter_map(|edit| edit.at.tap()).collect();
-        for event in &self.events {
+        for (at, event) in self.events.iter().enumerate() {
             match *event {
                 Event::SetTap(tap) => {
                     let value = value(tap).ok_or(KernelError::Absent("its value"));
@@ -176,7 +176,7 @@ impl<'a> Slice<'a> {
             }
             // Several taps may be in one buffer: all are computed before any is written.
             let mut others = Vec::new();
-            for &tap in edited.iter().filter(|&&tap| self.is_there(tap, *event)) {
+            for &tap in edited.iter().filter(|&&tap| self.is_there(tap, at)) {
                 if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
                     let results = applied(&mut values, views, instead)?.and_then(|results| results.into_iter().next());
                     others.push((tap, results.ok_or(KernelError::Absent("its value"))));
@@ -189,11 +189,13 @@ impl<'a> Slice<'a> {
         Ok(values.read(view).into_owned())
     }
 
-    /// Whether an event completes the value of a tap.
-    fn is_there(&self, tap: usize, event: Event) -> bool {
-        match event {
-            Event::SetTap(held) => held == tap,
-            Event::Op(op) => op == self.program.taps[tap].op && self.known().all(|known| known != tap),
+    /// Whether an event completes the value of a tap. One that is a part of a known tap is complete at the end.
+    fn is_there(&self, tap: usize, at: usize) -> bool {
+        let op = self.program.taps[tap].op;
+        match self.events[at] {
+            Event::SetTap(held) if held == tap => true,
+            Event::Op(own) if own == op && self.known().all(|known| known != tap) => true,
+            _ => tap == self.target && at + 1 == self.events.len() && self.ops().all(|own| own != op),
         }
     }
 

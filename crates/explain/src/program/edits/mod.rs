@@ -2,13 +2,14 @@
 //! operation another one. The cheapest are tried first.
 
 mod names;
+mod parts;
 mod tables;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use firstdiff_laws::orders;
-use firstdiff_program::{At, Change, Edit, Operand, Operation, OtherOperand, Scalar, Tensor, View};
+use firstdiff_program::{At, Change, Edit, Operand, Operation, OtherOperand, ProgramTap, Scalar, Tensor, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
@@ -30,7 +31,7 @@ pub(super) struct Priced {
     pub(super) form: Form,
 }
 
-/// Operations of a slice beyond which nothing is changed one by one: most of what would be tried, nobody waits for.
+/// Operations of a slice beyond which only other parts of longer tensors are tried: for the rest nobody waits.
 const LARGEST: usize = 300;
 /// The longest axis of which orders are tried.
 const LONGEST: usize = 4096;
@@ -56,9 +57,6 @@ struct Slot<'a> {
 /// All edits of the operations of a slice, the cheapest first. What is one line of code is done otherwise wherever it is carried out.
 pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
     let ops: Vec<usize> = context.ops().collect();
-    if ops.len() > LARGEST {
-        return Vec::new();
-    }
     let functions = firstdiff_laws::functions(FUNCTION_BITS).into_iter().map(|word| {
         let (words, f) = (word.words.replace("{}", "x"), word.value);
         let function: Function = Arc::new(move |x| Some(x.mapv(|x| f(x))));
@@ -66,6 +64,10 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
     });
     let functions = functions.collect();
     let mut list = List { context, names: Names::new(context), functions, orders: HashMap::new(), all: Vec::new() };
+    list.parts();
+    if ops.len() > LARGEST {
+        return list.all;
+    }
     for (at, &op) in ops.iter().enumerate() {
         if ops[..at].iter().any(|&before| context.program.class(before) == context.program.class(op)) {
             continue;
@@ -509,17 +511,64 @@ impl<'a> List<'_, 'a> {
         }
     }
 
+    /// Other parts of longer tensors: one in the place of another, all cut at other places, or another as the tap that is to be made.
+    fn parts(&mut self) {
+        let context = self.context;
+        let (reads, target) = (self.reads(), context.slice.target());
+        let made = &context.program.taps()[target];
+        let bits = (reads.len() as f64 + 1.0).log2() + 4.0;
+        let buffers: BTreeSet<usize> = reads.iter().map(|slot| slot.view.buffer).chain([made.view.buffer]).collect();
+        for buffer in buffers {
+            let of_it: Vec<&Slot<'_>> = reads.iter().filter(|slot| slot.view.buffer == buffer).collect();
+            let reader = of_it.first().map(|slot| slot.op).or(context.program.readers(made.op).first().copied());
+            let reader = reader.unwrap_or(made.op);
+            let whole = &context.program.buffers()[buffer];
+            let (called, maker) = (self.names.describe(reader, whole), context.maker(reader, whole));
+            let before = self.all.len();
+            for slot in &of_it {
+                let tensor = json!(self.names.describe(slot.op, slot.view));
+                for (words, view) in parts::others(context.program, slot.view, maker, &called) {
+                    let params = vec![("tensor", tensor.clone()), ("reads", json!(words))];
+                    self.add_wherever(bits, &OPERATION_INPUT, params, &|other| {
+                        (other.view == slot.view).then(|| instead_of(other, &view))
+                    });
+                }
+            }
+            let views: Vec<&View> = of_it.iter().map(|slot| slot.view).collect();
+            let cuts = if views.len() > 1 { parts::cuts(context.program, &views, maker) } else { Vec::new() };
+            for (words, others) in cuts {
+                let params = vec![("tensor", json!(called)), ("reads", json!(words))];
+                self.add_wherever(bits + 2.0, &OPERATION_INPUT, params, &|other| {
+                    let at = views.iter().position(|view| *view == other.view)?;
+                    Some(instead_of(other, &others[at]))
+                });
+            }
+            let is_made = |found: &&ProgramTap| found.view.buffer == buffer;
+            let instead =
+                Some(made).filter(is_made).map(|made| parts::others(context.program, &made.view, maker, &called));
+            for (words, view) in instead.into_iter().flatten() {
+                let edits = vec![Edit { at: At::Tap(target), change: kept(&view) }];
+                self.push(bits, &OPERATION_INPUT, vec![("reads", json!(words))], context.program.class(made.op), edits);
+            }
+            self.all[before..].iter_mut().for_each(|edit| edit.form.kin = Some(format!("parts of {called}")));
+        }
+    }
+
+    /// Everything that is read, once.
+    fn reads(&self) -> Vec<Slot<'a>> {
+        let mut reads: Vec<Slot<'a>> = Vec::new();
+        for slot in self.context.ops().flat_map(|op| slots(self.context, op, 0.0)) {
+            if !reads.iter().any(|known| known.view == slot.view) {
+                reads.push(slot);
+            }
+        }
+        reads
+    }
+
     /// Two tensors of one shape, each read in the place of the other.
     fn exchanges(&mut self) {
         let context = self.context;
-        let mut reads: Vec<Slot<'_>> = Vec::new();
-        for op in context.ops() {
-            for slot in slots(context, op, 0.0).into_iter().filter(|slot| !context.is_weight(slot.view)) {
-                if !reads.iter().any(|known| known.view == slot.view) {
-                    reads.push(slot);
-                }
-            }
-        }
+        let reads: Vec<Slot<'_>> = self.reads().into_iter().filter(|slot| !context.is_weight(slot.view)).collect();
         let is_alike = |a: &View, b: &View| a.shape == b.shape && a.dtype.kind() == b.dtype.kind() && a.elements() > 1;
         let bits = 8.0 + (reads.len() as f64).log2();
         for (at, a) in reads.iter().enumerate() {
@@ -583,6 +632,9 @@ fn is_unary(context: &Context<'_>, op: usize) -> bool {
 
 /// What tells a form from others where the line of code is another: the same is done in decoding by another line.
 pub(super) fn kin(form: &Form) -> String {
+    if let Some(kin) = &form.kin {
+        return kin.clone();
+    }
     let params =
         form.params.iter().filter(|(name, _)| *name != "operation").map(|(name, value)| format!("{name}={value}"));
     format!("{} {}", form.mistake.id, params.collect::<Vec<_>>().join(","))

@@ -41,6 +41,8 @@ pub(crate) struct Form {
     pub(crate) tune: Option<Tune>,
     /// The reference's own number, where it has another one.
     pub(crate) due: Option<f64>,
+    /// What it has in common with others that one line of code does: the tensor that is cut at other places.
+    pub(crate) kin: Option<String>,
 }
 
 /// A number that may be any.
@@ -57,7 +59,7 @@ pub(crate) struct Tune {
 
 impl Form {
     pub(crate) fn new(mistake: &'static Mistake, params: Params, edits: Vec<Edit>) -> Form {
-        Form { mistake, params, edits, class: 0, tune: None, due: None }
+        Form { mistake, params, edits, class: 0, tune: None, due: None, kin: None }
     }
 
     /// A form of one operation.
