@@ -168,12 +168,27 @@ def difference(reference, candidate):
     return found if np.isfinite(found) else np.inf
 
 
-def in_order_of(tap, reference, candidate):
-    """The rows of an expert in the reference's order where they are the same rows: in which order an expert takes its tokens is each engine's own."""
-    if "experts." not in tap or reference.ndim != 2:
-        return candidate
+def order_of_rows(reference, candidate):
+    """For each row of the reference which of the candidate's it is; None where they are not the same rows, or stand as they do there."""
     order = np.lexsort(candidate.T)[np.argsort(np.lexsort(reference.T))]
-    return candidate[order] if difference(reference, candidate[order]) <= NOTHING else candidate
+    same = difference(reference, candidate[order]) <= NOTHING < difference(reference, candidate)
+    return tuple(order) if same else None
+
+
+def in_own_order(reference, candidate):
+    """The rows of each expert in the reference's order: in which order an expert takes its tokens is each engine's own, where all its taps have it."""
+    of_expert = defaultdict(list)
+    for tap, step in candidate:
+        if (tap, step) in reference and candidate[tap, step].ndim == 2 and (found := re.match(r".*experts\.\d+", tap)):
+            of_expert[found[0], step].append((tap, step))
+    moved = dict(candidate)
+    for keys in of_expert.values():
+        same = [key for key in keys if reference[key].shape == candidate[key].shape]
+        orders = {key: order_of_rows(reference[key], candidate[key]) for key in same}
+        right = [key for key in same if orders[key] is None and difference(reference[key], candidate[key]) <= NOTHING]
+        if not right and len(found := {order for order in orders.values() if order is not None}) == 1:
+            moved |= {key: candidate[key][list(*found)] for key in same if len(candidate[key]) == len(*found)}
+    return moved
 
 
 class Reference:
@@ -196,8 +211,8 @@ class Reference:
 
     def errors(self, values):
         """NMSE of each tap that both have in one shape, in the program's order."""
-        own = self.dump.values
-        return {key: difference(own[key], in_order_of(key[0], own[key], values[key])) for key in self.order if key in values and values[key].shape == own[key].shape}
+        own, values = self.dump.values, in_own_order(self.dump.values, values)
+        return {key: difference(own[key], values[key]) for key in self.order if key in values and values[key].shape == own[key].shape}
 
     def due(self, errors, visible):
         """The step in which a mistake shows, and the taps of it that show it first. None where it does not show; and whether it is clearly there."""

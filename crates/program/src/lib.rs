@@ -40,7 +40,7 @@ mod workspace;
 pub use evaluate::{Evaluator, TapValue};
 pub use kernels::kernel_names;
 pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
-pub use slice::{At, Bench, Change, Edit, Instead, OtherOperand, Slice, apply};
+pub use slice::{At, Bench, Change, Edit, Instead, OtherOperand, Slice, apply, carry_out};
 pub use value::arithmetic::{Arithmetic, Half};
 pub use value::dtype::{DType, Kind};
 pub use value::error::{EvaluateError, Fault, JsonPlace, KernelError, Misfit, ProgramError, WeightError};

@@ -9,7 +9,7 @@ use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::{EvaluateError, KernelError};
-use crate::value::operand::Scalar;
+use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::Tensor;
 use crate::value::view::{View, each_number};
 use crate::weights::Weights;
@@ -342,6 +342,28 @@ impl<'a> Needed<'a> {
             self.open.remove(&view.buffer);
         }
     }
+}
+
+/// Carries out a recorded operation on other tensors: one for each view among its operands and keywords, in their order.
+pub fn carry_out(record: &Operation, tensors: &[Tensor<'_>]) -> Option<Vec<Tensor<'static>>> {
+    fn argument<'s>(operand: &'s Operand, tensors: &mut std::slice::Iter<'s, Tensor<'_>>) -> Option<Arg<'s>> {
+        Some(match operand {
+            Operand::View(_) => Arg::Tensor(tensors.next()?.view()),
+            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+            Operand::DType(dtype) => Arg::DType(*dtype),
+            Operand::None => Arg::None,
+            Operand::List(list) => {
+                Arg::List(list.iter().map(|operand| argument(operand, tensors)).collect::<Option<_>>()?)
+            }
+        })
+    }
+    let (base, overload) = base_and_overload(&record.name);
+    let mut tensors = tensors.iter();
+    let args = record.operands.iter().map(|operand| argument(operand, &mut tensors)).collect::<Option<_>>()?;
+    let named = record.keywords.iter().map(|(key, operand)| Some((key.as_str(), argument(operand, &mut tensors)?)));
+    let named = named.collect::<Option<_>>()?;
+    let call = Call { name: base, overload, args, named, outputs: Vec::new() };
+    kernel(record)?(&call).ok()
 }
 
 /// Applies the operation of this name, one of [`crate::kernel_names`], to operands in order and keywords.

@@ -104,7 +104,7 @@ text(first, 116, "alibi-slopes", "unlisted position-bias", (r"(math\.log2\(close
      (r"alibi_bias_max / num_heads_power_of_2", "2 * alibi_bias_max / num_heads_power_of_2"))
 text(first, 117, "alibi-slopes-reversed", "unlisted position-bias", (ALIBI, r"slopes = slopes.flip(0 if slopes.dim() == 1 else 1)\n    alibi = \1"))
 text(first, 118, "alibi-sign", "unlisted position-bias", (ALIBI, r"alibi = -\1"))
-text(first, 230, "relative-bias-omitted", "unlisted", (r"scores \+= position_bias_masked", "pass"))
+text(first, 230, "relative-bias-omitted", "unlisted position-bias", (r"scores \+= position_bias_masked", "pass"))
 text(first, 231, "relative-bias-transposed", "unlisted",
      (r"relative_position = memory_position - context_position", "relative_position = context_position - memory_position"))
 text(first, 232, "relative-bias-one-sided", "unlisted", (r"bidirectional=\(not self\.is_decoder\)", "bidirectional=self.is_decoder"))

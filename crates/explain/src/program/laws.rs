@@ -350,11 +350,14 @@ const MOST_AROUND: usize = 1 << 20;
 fn around(held: &Held, tap: usize, inputs: &[usize], inner: &[Site]) -> Vec<(String, ArrayD<f64>)> {
     let own = held.place(tap).tap;
     // Behind the layers the last one is near.
-    let last = (0..tap).filter_map(|other| held.place(other).tap.layer).max();
+    let layers = |taps: std::ops::Range<usize>| taps.filter_map(|other| held.place(other).tap.layer).max();
+    let (nearest, last) = (layers(0..tap), layers(0..held.places().len()));
     let mut all = Vec::new();
     for other in (0..tap).filter(|other| !inputs.contains(other)) {
         let there = held.place(other).tap;
-        let Some(name) = called_from(own, there, last) else { continue };
+        let is_nearest = own.layer.is_none() && there.layer == nearest;
+        let whole = || is_nearest.then(|| there.to_string());
+        let Some(name) = called_from(own, there, last).or_else(whole) else { continue };
         let is_inner = own.layer == there.layer && inner.contains(&there.last_site());
         let Some(tensor) = held.readable(other).filter(|_| !is_inner) else { continue };
         let values = array(tensor);

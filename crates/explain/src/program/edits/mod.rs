@@ -5,11 +5,14 @@ mod names;
 mod parts;
 mod tables;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use firstdiff_laws::orders;
-use firstdiff_program::{At, Change, Edit, Operand, Operation, OtherOperand, ProgramTap, Scalar, Tensor, View};
+use firstdiff_program::{
+    At, Change, Edit, Instead, Operand, Operation, OtherOperand, ProgramTap, Scalar, Tensor, View, carry_out,
+};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
@@ -39,6 +42,8 @@ const LONGEST: usize = 4096;
 const MOST: usize = 6000;
 /// Tensors of which each is tried in the place of another.
 const TENSORS: usize = 48;
+/// Tensors near an operation on each of which it is tried.
+const NEAR_MOVES: usize = 24;
 
 /// A function of one array.
 type Function = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
@@ -63,7 +68,8 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
         (words, word.bits, function)
     });
     let functions = functions.collect();
-    let mut list = List { context, names: Names::new(context), functions, orders: HashMap::new(), all: Vec::new() };
+    let (names, reads) = (Names::new(context), reads(context).into());
+    let mut list = List { context, names, functions, orders: HashMap::new(), reads, all: Vec::new() };
     list.parts();
     if ops.len() > LARGEST {
         return list.all;
@@ -108,6 +114,17 @@ fn slots<'a>(context: &Context<'a>, op: usize, bits: f64) -> Vec<Slot<'a>> {
     out
 }
 
+/// Everything that is read, once.
+fn reads<'a>(context: &Context<'a>) -> Vec<Slot<'a>> {
+    let mut reads: Vec<Slot<'a>> = Vec::new();
+    for slot in context.ops().flat_map(|op| slots(context, op, 0.0)) {
+        if !reads.iter().any(|known| known.view == slot.view) {
+            reads.push(slot);
+        }
+    }
+    reads
+}
+
 struct List<'c, 'a> {
     context: &'c Context<'a>,
     names: Names<'c, 'a>,
@@ -115,6 +132,8 @@ struct List<'c, 'a> {
     functions: Arc<[(String, f64, Function)]>,
     /// Orders of axes, by how long they are: one list serves all that are as long.
     orders: HashMap<(usize, &'static str), Arc<[Order]>>,
+    /// Everything that is read, once.
+    reads: Arc<[Slot<'a>]>,
     all: Vec<Priced>,
 }
 
@@ -352,51 +371,80 @@ impl<'a> List<'_, 'a> {
                 let view = context.tensor(op, 0)?;
                 Some(operands(op, vec![other_operand((0, None), view, carried_out(context.op(op)))]))
             });
-            self.moved(op, bits);
         }
+        self.moved(op, bits);
         self.statistics(op, bits);
         self.numbers(op, bits);
     }
 
-    /// A function that stands in front of a product or a sum, or behind it, and is taken of something else there.
+    /// An operation that is carried out on another tensor than the one it is due on, which passes as it is.
     fn moved(&mut self, op: usize, bits: f64) {
         let context = self.context;
-        let (Some(input), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return };
-        let (function, class) = (carried_out(context.op(op)), context.program.class(op));
-        let said = |to: String| vec![("operation", json!(context.program.said(op))), ("of", json!(to))];
-        let passes = Edit { at: At::Op(op), change: kept(input) };
-        let taken_of = |at: usize, place: usize, view: &View| {
-            operands(at, vec![other_operand((place, None), view, function.clone())])
-        };
-        let readers: Vec<usize> = context.program.readers(op).iter().copied().filter(|&r| context.has(r)).collect();
-        if let [reader] = readers[..]
-            && BINARY.contains(&context.base(reader))
-            && let [a, b] = context.tensors(reader)[..]
-        {
-            let is_own = |(_, view): (usize, &View)| view.buffer == out.buffer;
-            if is_own(a) != is_own(b) {
-                let (place, other) = if is_own(a) { b } else { a };
-                let edits = vec![passes.clone(), taken_of(reader, place, other)];
-                let tensor = self.names.describe(reader, other);
-                self.push(bits + 5.0, &OPERATION_MOVED, said(tensor), class, edits);
-                let (name, function) = (context.op(reader).name.clone(), function.clone());
-                let behind = move |x: &[Tensor<'_>]| {
-                    let result = firstdiff_program::apply(&name, &[x.first()?, x.get(1)?], &[])?;
-                    Some(vec![floats(function(&array(result.first()?))?)?])
+        let (record, class, reads) = (context.op(op), context.program.class(op), self.reads.clone());
+        let Some(out) = context.out(op) else { return };
+        let views: Vec<&View> = operands_of(record).collect();
+        let target = context.slice.target();
+        let made = &context.program.taps()[target].view;
+        let is_value = |view: &View| context.is_activation(view) && context.is_float(view);
+        for (at, &x) in views.iter().enumerate().filter(|(_, x)| is_value(x) && x.shape == out.shape) {
+            // What else it reads; a function of what is there before is taken again.
+            let other = |(_, &other): (usize, &&'a View)| {
+                let maker = context.maker(op, other);
+                let again = maker.filter(|&at| is_unary(context, at) && context.out(at) == Some(other));
+                match again.and_then(|at| Some((at, context.tensor(at, 0)?))) {
+                    Some((at, read)) => (read.clone(), Some(context.op(at).clone()), context.maker(at, read)),
+                    None => (other.clone(), None, maker),
+                }
+            };
+            let others: Vec<_> = views.iter().enumerate().filter(|(place, _)| *place != at).map(other).collect();
+            let is_there = |reader: usize| others.iter().filter_map(|(.., maker)| *maker).all(|maker| maker < reader);
+            // What the operation gives of a tensor, and of what else it reads.
+            let instead = |tensor: &View| -> (Vec<View>, Instead) {
+                let (record, from, due) = (record.clone(), tensor.clone(), x.clone());
+                let again: Vec<Option<Operation>> = others.iter().map(|(_, record, _)| record.clone()).collect();
+                let carried_out = move |tensors: &[Tensor<'_>]| {
+                    let (first, others) = tensors.split_first()?;
+                    let mut all = Vec::new();
+                    for (other, again) in others.iter().zip(&again) {
+                        let own = || Some(vec![other.clone().into_owned()]);
+                        let made = again.as_ref().map_or_else(own, |record| carry_out(record, &[other.view()]))?;
+                        all.push(made.into_iter().next()?);
+                    }
+                    all.insert(at, floats(relaid(array(first), &from, &due)?)?);
+                    let result = array(carry_out(&record, &all)?.first()?);
+                    Some(vec![floats(relaid(result, &due, &from)?)?])
                 };
-                let change = Change::Values(vec![a.1.clone(), b.1.clone()], Arc::new(behind));
-                let edits = vec![passes.clone(), Edit { at: At::Op(reader), change }];
-                let result = format!("what {} gives", context.program.said(reader));
-                self.push(bits + 5.0, &OPERATION_MOVED, said(result), class, edits);
+                let views = [tensor.clone()].into_iter().chain(others.iter().map(|(view, ..)| view.clone()));
+                (views.collect(), Arc::new(carried_out))
+            };
+            let said = |of: String| vec![("operation", json!(context.program.said(op))), ("of", json!(of))];
+            let passes = || Edit { at: At::Op(op), change: kept(x) };
+            let may_be = |view: &View| is_value(view) && view != x && view.buffer != out.buffer;
+            let fits = |view: &View| may_be(view) && (view.elements() == x.elements() || others.is_empty());
+            let mut near: Vec<&Slot<'_>> = reads.iter().filter(|slot| slot.op != op && fits(slot.view)).collect();
+            near.sort_by_key(|slot| slot.op.abs_diff(op));
+            for (rank, slot) in near.into_iter().enumerate().take(NEAR_MOVES) {
+                let (views, value) = instead(slot.view);
+                let edit = |reader: usize| {
+                    let read = slots(context, reader, 0.0).into_iter().filter(|other| other.view == slot.view);
+                    let other =
+                        |own: Slot<'_>| OtherOperand { place: own.place, views: views.clone(), value: value.clone() };
+                    let others: Vec<OtherOperand> = read.map(other).collect();
+                    (reader != op && !others.is_empty()).then(|| operands(reader, others))
+                };
+                let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
+                if edits.iter().filter_map(|edit| edit.at.op()).all(is_there) {
+                    let of = self.names.describe(slot.op, slot.view);
+                    let bits = bits + 5.0 + (rank as f64 + 1.0).log2();
+                    self.push(bits, &OPERATION_MOVED, said(of), class, [passes()].into_iter().chain(edits).collect());
+                }
             }
-        }
-        let maker = context.maker(op, input).filter(|&at| context.has(at) && BINARY.contains(&context.base(at)));
-        for (at, (place, view)) in
-            maker.into_iter().flat_map(|at| context.tensors(at).into_iter().map(move |t| (at, t)))
-        {
-            let edits = vec![taken_of(at, place, view), passes.clone()];
-            let tensor = self.names.describe(at, view);
-            self.push(bits + 5.0, &OPERATION_MOVED, said(tensor), class, edits);
+            if fits(made) {
+                let (views, value) = instead(made);
+                let edits = vec![passes(), Edit { at: At::Tap(target), change: Change::Values(views, value) }];
+                let last = context.program.said(context.program.taps()[target].op);
+                self.push(bits + 5.0, &OPERATION_MOVED, said(format!("what {last} gives")), class, edits);
+            }
         }
     }
 
@@ -514,7 +562,7 @@ impl<'a> List<'_, 'a> {
     /// Other parts of longer tensors: one in the place of another, all cut at other places, or another as the tap that is to be made.
     fn parts(&mut self) {
         let context = self.context;
-        let (reads, target) = (self.reads(), context.slice.target());
+        let (reads, target) = (self.reads.clone(), context.slice.target());
         let made = &context.program.taps()[target];
         let bits = (reads.len() as f64 + 1.0).log2() + 4.0;
         let buffers: BTreeSet<usize> = reads.iter().map(|slot| slot.view.buffer).chain([made.view.buffer]).collect();
@@ -554,21 +602,11 @@ impl<'a> List<'_, 'a> {
         }
     }
 
-    /// Everything that is read, once.
-    fn reads(&self) -> Vec<Slot<'a>> {
-        let mut reads: Vec<Slot<'a>> = Vec::new();
-        for slot in self.context.ops().flat_map(|op| slots(self.context, op, 0.0)) {
-            if !reads.iter().any(|known| known.view == slot.view) {
-                reads.push(slot);
-            }
-        }
-        reads
-    }
-
     /// Two tensors of one shape, each read in the place of the other.
     fn exchanges(&mut self) {
         let context = self.context;
-        let reads: Vec<Slot<'_>> = self.reads().into_iter().filter(|slot| !context.is_weight(slot.view)).collect();
+        let all = self.reads.clone();
+        let reads: Vec<&Slot<'_>> = all.iter().filter(|slot| !context.is_weight(slot.view)).collect();
         let is_alike = |a: &View, b: &View| a.shape == b.shape && a.dtype.kind() == b.dtype.kind() && a.elements() > 1;
         let bits = 8.0 + (reads.len() as f64).log2();
         for (at, a) in reads.iter().enumerate() {
@@ -661,26 +699,32 @@ fn reduced(x: &[usize], out: &[usize]) -> Option<Vec<usize>> {
 
 /// What an operation of one tensor gives of another.
 fn carried_out(record: &Operation) -> Function {
-    let name = record.name.clone();
-    let keywords: Vec<(String, Scalar)> = record
-        .keywords
-        .iter()
-        .filter_map(|(key, operand)| match operand {
-            Operand::Scalar(scalar) => Some((key.clone(), scalar.clone())),
-            _ => None,
-        })
-        .collect();
-    // What stands behind the tensor is told by position: the axis of a softmax.
-    let axis = record.operands.get(1).and_then(|operand| match operand {
-        Operand::Scalar(scalar) => Some(scalar.clone()),
-        _ => None,
-    });
-    Arc::new(move |x| {
-        let mut named: Vec<(&str, Scalar)> =
-            keywords.iter().map(|(key, scalar)| (key.as_str(), scalar.clone())).collect();
-        named.extend(axis.clone().map(|axis| ("dim", axis)));
-        firstdiff_program::apply(&name, &[&floats(x.clone())?], &named)?.first().map(array)
-    })
+    let record = record.clone();
+    Arc::new(move |x| carry_out(&record, &[floats(x.clone())?])?.first().map(array))
+}
+
+/// Values that one view shows, as another of the same memory order shows them; those of another extent as they are.
+fn relaid(x: ArrayD<f64>, from: &View, to: &View) -> Option<ArrayD<f64>> {
+    if from.elements() != to.elements() {
+        return Some(x);
+    }
+    // The axes in the order of memory.
+    let order = |view: &View| {
+        let mut axes: Vec<usize> = (0..view.shape.len()).collect();
+        axes.sort_by_key(|&axis| Reverse(view.strides[axis]));
+        axes
+    };
+    let (own, due) = (order(from), order(to));
+    let shape: Vec<usize> = due.iter().map(|&axis| to.shape[axis]).collect();
+    let flat = x.permuted_axes(own).as_standard_layout().into_owned().into_shape_with_order(shape).ok()?;
+    let mut back = due.clone();
+    due.iter().enumerate().for_each(|(at, &axis)| back[axis] = at);
+    Some(flat.permuted_axes(back).as_standard_layout().into_owned())
+}
+
+/// All that an operation reads, in the order of its operands and keywords.
+fn operands_of(record: &Operation) -> impl Iterator<Item = &View> {
+    record.operands.iter().chain(record.keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views)
 }
 
 fn in_order(axis: usize, from: Arc<[Option<usize>]>) -> Function {

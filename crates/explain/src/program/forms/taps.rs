@@ -122,7 +122,11 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
             Ends::InNorm if context.site(tap) == Site::HAttn && is_stream(context.site(other)) => {
                 (&RESIDUAL_PARALLEL, vec![])
             }
-            Ends::InNorm if is_stream(context.site(tap)) && is_stream(context.site(other)) => (&LAYER_SKIPPED, vec![]),
+            Ends::InNorm
+                if is_stream(context.site(tap)) && is_stream(context.site(other)) && taps[other].op < taps[tap].op =>
+            {
+                (&LAYER_SKIPPED, vec![])
+            }
             _ => (&OPERATION_INPUT, vec![("reads", json!(name))]),
         };
         let shape = found.view.shape.clone();
