@@ -25,6 +25,33 @@ struct Blocks {
     lost: Option<(&'static str, usize)>,
     /// A head of ones.
     ones: bool,
+    /// The product in front of the activation holds a gate and what it lets through: how they stand in it.
+    cut: Option<Cut>,
+}
+
+/// How the two parts of a product stand in it.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    /// The gate first.
+    Blocks,
+    /// The gate last.
+    Exchanged,
+    /// In turn for each group.
+    Groups,
+    /// The gate first, and the activation behind the product of both.
+    Late,
+}
+
+impl Cut {
+    /// The views of both parts, each of two groups.
+    fn views(self, wide: usize) -> [Value; 2] {
+        let (group, starts) = match self {
+            Cut::Blocks | Cut::Late => (WIDTH / 2, [0, WIDTH]),
+            Cut::Exchanged => (WIDTH / 2, [WIDTH, 0]),
+            Cut::Groups => (WIDTH, [0, WIDTH / 2]),
+        };
+        starts.map(|start| json!({"v": [wide, [TOKENS, 2, WIDTH / 2], [WIDE, group, 1], start]}))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -43,7 +70,11 @@ struct Program {
 
 impl Program {
     fn add(&mut self, name: &str, inputs: Value, width: usize, line: usize) -> usize {
-        self.values.push(json!(["f32", [TOKENS, width]]));
+        self.add_shaped(name, inputs, &[TOKENS, width], line)
+    }
+
+    fn add_shaped(&mut self, name: &str, inputs: Value, shape: &[usize], line: usize) -> usize {
+        self.values.push(json!(["f32", shape]));
         let made = self.values.len() - 1;
         self.ops.push(json!({"o": name, "i": inputs, "y": [made], "s": 0, "l": line}));
         made
@@ -63,7 +94,8 @@ const GAIN: usize = 2;
 const ONES: usize = 3;
 
 impl Blocks {
-    const RIGHT: Blocks = Blocks { parallel: None, multiplier: 1.0, eps: [1e-12; 2], lost: None, ones: false };
+    const RIGHT: Blocks =
+        Blocks { parallel: None, multiplier: 1.0, eps: [1e-12; 2], lost: None, ones: false, cut: None };
 
     fn weights() -> Vec<(String, [usize; 2], Vec<f32>)> {
         let layer = |layer: usize| {
@@ -117,7 +149,23 @@ impl Blocks {
                 program.tap(&name("ffn_norm"), read);
             }
             let wide = program.add("linear", json!([read, up]), WIDE, 7);
-            let active = program.add("gelu", json!([wide]), WIDE, 8);
+            let active = match self.cut.map(|cut| cut.views(wide)) {
+                None => program.add("gelu", json!([wide]), WIDE, 8),
+                Some([gate, passes]) => {
+                    program.tap(&name("ffn_up"), wide);
+                    let part = [TOKENS, 2, WIDTH / 2];
+                    let flat = |buffer: usize| json!({"v": [buffer, [TOKENS, WIDTH], [WIDTH, 1]]});
+                    let (beside, gated) = if self.cut == Some(Cut::Late) {
+                        let product = program.add_shaped("mul.Tensor", json!([gate, passes]), &part, 8);
+                        let first = json!({"v": [wide, [TOKENS, WIDTH], [WIDE, 1]]});
+                        (first, program.add_shaped("gelu", json!([product]), &part, 8))
+                    } else {
+                        let act = program.add_shaped("gelu", json!([gate]), &part, 8);
+                        (flat(act), program.add_shaped("mul.Tensor", json!([act, passes]), &part, 8))
+                    };
+                    program.add("cat", json!([[flat(gated), beside], {"c": -1}]), WIDE, 8)
+                }
+            };
             let fed = program.add("linear", json!([active, down]), WIDTH, 9);
             let fed = weighed(&mut program, "ffn_out", fed, 10);
             // Two adds in one line.
@@ -274,4 +322,24 @@ fn another_epsilon_is_named_whatever_it_is() {
         let finding = Blocks::RIGHT.finding(Blocks { eps, ..Blocks::RIGHT }, &keep);
         assert_eq!((&finding["cause"], &finding["params"]["eps"]), (&"norm-eps".into(), &eps[1].into()), "{finding:#}");
     }
+}
+
+#[test]
+fn parts_of_one_product_that_are_cut_otherwise_are_said() {
+    let cut = |cut| Blocks { cut: Some(cut), ..Blocks::RIGHT };
+    for (own, said) in [(Cut::Exchanged, "its parts in the order 2, 1"), (Cut::Groups, "its parts by group")] {
+        let finding = cut(Cut::Blocks).finding(cut(own), ALL);
+        let of_layers = ["layers.0.ffn_out", "layers.1.ffn_out"];
+        let found = (&finding["cause"], &finding["params"]["reads"], &finding["taps"]);
+        assert_eq!(found, (&"operation-input".into(), &said.into(), &json!(of_layers)), "{finding:#}");
+    }
+}
+
+#[test]
+fn an_activation_behind_a_product_is_one_that_was_moved() {
+    let cut = |cut| Blocks { cut: Some(cut), ..Blocks::RIGHT };
+    let finding = cut(Cut::Blocks).finding(cut(Cut::Late), ALL);
+    let found = (&finding["cause"], &finding["params"]["operation"], &finding["params"]["of"]);
+    let due = ("operation-moved".into(), "gelu (odd.py:8)".into(), "what mul (odd.py:8) gives".into());
+    assert_eq!(found, (&due.0, &due.1, &due.2), "{finding:#}");
 }

@@ -39,11 +39,11 @@ const LARGEST: usize = 300;
 /// The longest axis of which orders are tried.
 const LONGEST: usize = 4096;
 /// So many forms are listed at most, the cheapest.
-const MOST: usize = 6000;
+const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
 const TENSORS: usize = 48;
 /// Tensors near an operation on each of which it is tried.
-const NEAR_MOVES: usize = 24;
+const NEAR_MOVES: usize = 16;
 
 /// A function of one array.
 type Function = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
