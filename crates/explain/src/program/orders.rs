@@ -1,7 +1,7 @@
 //! Does a tap hold the right rows in another order that is its own? Those of a sort within each number that is sorted, and those of an expert by another order of
 //! places: one order for all taps that stand by it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use firstdiff_compare::{Status, TapReport};
 use firstdiff_program::{Bench, Program, Slice, Tensor};
@@ -56,6 +56,7 @@ impl Orders {
         is_whole: bool,
         held: &mut Held,
         own: &mut ArrayD<f64>,
+        reference: &dyn Fn(usize) -> Option<Tensor<'static>>,
     ) -> Standing {
         let (tap, op) = (slice.target(), program.taps()[slice.target()].op);
         let (is_sorted, expert) = (self.sorted.holds(op), self.places.expert(tap));
@@ -66,6 +67,18 @@ impl Orders {
             among.into_iter().for_each(|among| self.sorted.saw(program, sort, &among));
         }
         let rows = own.shape().first().copied().unwrap_or(0);
+        if is_sorted && is_whole && !self.sorted.knows(op, rows, expert) {
+            let values: HashMap<usize, Tensor<'static>> =
+                slice.known().filter_map(|known| Some((known, reference(known)?))).collect();
+            let due = slice.evaluate(bench, &|tap| values.get(&tap).map(Tensor::view), &[]).ok().map(|due| array(&due));
+            let order = due.zip(reference(tap).map(|own| array(&own))).and_then(|(due, own)| {
+                let order = self.sorted.order(op, expert, &own, &due)?;
+                let site = held.place(tap).tap.last_site();
+                let moved = own.select(Axis(0), &order);
+                (distance(site, &due, &moved) <= ORDER_LEAVES * distance(site, &due, &own)).then_some(order)
+            });
+            order.into_iter().for_each(|order| self.sorted.suppose(op, expert, &order));
+        }
         let settled = match is_sorted {
             true => self.sorted.settled(op, rows, expert),
             false => self.places.settled(tap, held),

@@ -14,7 +14,7 @@ use ndarray::{ArrayD, Axis};
 
 use crate::program::condition::{Condition, condition};
 use crate::program::findings::stretch;
-use crate::program::held::{Held, Part, array, moved};
+use crate::program::held::{Held, Part, array, moved, tensor};
 use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording, taken_back};
@@ -151,6 +151,7 @@ fn replayed(
     // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
     let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
+    let places: Vec<Place> = (0..count).map(|tap| held.place(tap)).collect();
     let is_same_run = candidate.values.is_of_one_dump();
     let is_right_at_the_end = !is_same_run && is_right_at_every_end(program, held, &reports);
     let unknown = |tap: usize| {
@@ -255,7 +256,9 @@ fn replayed(
             }
             Ok(due) => {
                 let is_whole = part.is_none() && !is_in_own_order;
-                let standing = orders.settle((program, &bench), &slice, is_whole, held, &mut own);
+                let reference =
+                    |tap: usize| tensor(&program.taps()[tap], candidate.values.reference(places[tap]).ok()??);
+                let standing = orders.settle((program, &bench), &slice, is_whole, held, &mut own, &reference);
                 let site = place.tap.last_site();
                 if held.is_kept(tap) {
                     own = as_kept(candidate.cache.0, site, &own, &due.right).unwrap_or(own);

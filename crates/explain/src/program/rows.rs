@@ -130,6 +130,23 @@ impl Sorted {
         self.groups(op, rows, expert).is_some()
     }
 
+    /// Whether other taps showed in which order all rows of a tap stand, or cannot.
+    pub(crate) fn knows(&self, op: usize, rows: usize, expert: Option<usize>) -> bool {
+        let is_known = |(sort, groups): (usize, Vec<Group>)| {
+            groups.iter().all(|group| self.known.contains_key(&(sort, group.key, expert.is_some())))
+        };
+        self.groups(op, rows, expert).is_none_or(is_known)
+    }
+
+    /// Takes the order of the reference's rows for the candidate's until a tap of the candidate's shows its own.
+    pub(crate) fn suppose(&mut self, op: usize, expert: Option<usize>, order: &[usize]) {
+        for Group { key, rows } in self.groups(op, order.len(), expert).map_or_else(Vec::new, |(_, groups)| groups) {
+            let Some(sort) = self.ops.get(&op).copied() else { return };
+            let new = || Known { order: local(&rows, order), by: Vec::new(), is_open: false };
+            self.known.entry((sort, key, expert.is_some())).or_insert_with(new);
+        }
+    }
+
     /// For each row that is due which of the candidate's it is, as far as other taps showed it.
     pub(crate) fn settled(&self, op: usize, rows: usize, expert: Option<usize>) -> Option<Vec<usize>> {
         let (sort, groups) = self.groups(op, rows, expert)?;
@@ -167,7 +184,10 @@ impl Sorted {
         let (mut taps, mut others) = (Vec::new(), Vec::new());
         for Group { key, rows } in groups {
             let (block, local) = ((sort, key, expert.is_some()), local(&rows, order));
-            let differs = |known: &&Known| if known.is_open { !is_same(&local) } else { known.order != local };
+            let differs = |known: &&Known| match known.is_open {
+                true => !is_same(&local),
+                false => known.order != local && !known.by.is_empty(),
+            };
             let Some(known) = self.known.get(&block).filter(differs) else { continue };
             if known.is_much() {
                 return Against::Much;
@@ -193,6 +213,9 @@ impl Sorted {
                 let known = self.known.entry((sort, key, expert.is_some()));
                 let new = || Known { order: local(&rows, order), by: Vec::new(), is_open: false };
                 let known = known.or_insert_with(new);
+                if known.by.is_empty() && !known.is_open {
+                    known.order = local(&rows, order);
+                }
                 // What is right as it stands needs no other to say so.
                 known.by.extend((!known.is_open).then_some(tap));
             }
