@@ -125,7 +125,7 @@ pub(crate) static OPERATION_INPUT: Mistake = Mistake {
     id: "operation-input",
     what: "another tensor is read",
     fix: "look at what is passed in",
-    params: &[OPERATION, TENSOR, Param::other("reads", "the tensor that it reads")],
+    params: &[OPERATION, TENSOR, Param::other("reads", "the tensor that it reads, or how a longer one is cut")],
     ..RECORDED
 };
 pub(crate) static RESULT_SCALED: Mistake = Mistake {
