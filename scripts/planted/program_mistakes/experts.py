@@ -186,7 +186,7 @@ text(third, 221, "expert-bias-not-weighted", "unlisted", (r"weighted_output = ou
      "weighted_output = (out - self.down_proj_bias[expert_idx]) * routing_weights[token_idx, expert_idx, None] + self.down_proj_bias[expert_idx]"))
 text(third, 222, "expert-bias-of-previous-expert", "expert-order unlisted", (r"self\.down_proj_bias\[expert_idx\]", "self.down_proj_bias[expert_idx - 1]"))
 text(third, 223, "expert-up-plus-two", "number-differs", (r"gated_output = \(up \+ 1\) \* glu", "gated_output = (up + 2) * glu"))
-text(third, 224, "expert-alpha-of-two", "number-differs activation", (r"torch\.sigmoid\(gate \* self\.alpha\)", "torch.sigmoid(gate * 2.0)"))
+text(third, 224, "expert-alpha-of-two", "number-differs activation result-scaled", (r"torch\.sigmoid\(gate \* self\.alpha\)", "torch.sigmoid(gate * 2.0)"))
 text(third, 225, "shared-expert-twice", "unlisted residual-scale", (r"hidden_states \+ self\.shared_experts\(residuals\)", "hidden_states + 2 * self.shared_experts(residuals)"),
      (r"final_hidden_states \+ shared_expert_output", "final_hidden_states + 2 * shared_expert_output"))
 text(third, 226, "shared-gate-by-softmax-of-one", "shared-gate", (r"F\.sigmoid\((self\.shared_expert_gate\(hidden_states\))\)", r"F.softmax(\1, dim=-1)"))

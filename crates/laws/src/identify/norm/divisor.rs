@@ -24,6 +24,8 @@ fn inside(case: &Case<'_>) -> usize {
 const PLAINEST: f64 = 2.0;
 /// What another may cost with its numbers where it gives one number alone.
 const OF_ONE_NUMBER: f64 = 16.0;
+/// How far an epsilon of one digit may be off the measured one.
+const PLAIN_EPSILON: f64 = 1e-3;
 /// Statistics that are as plain as this are taken of weighed rows too.
 const PLAIN: f64 = 5.0;
 
@@ -37,7 +39,12 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
             parameters: Vec::new(),
         }];
     }
-    let epsilon = if right.epsilon > 0.0 { ", epsilon inside" } else { "" };
+    // It is measured of the right rows: where they do not tell it to a plain number, none is said.
+    let plain: f64 = format!("{:.0e}", right.epsilon).parse().unwrap_or(0.0);
+    let epsilon = match (plain / right.epsilon - 1.0).abs() < PLAIN_EPSILON {
+        true => format!(", epsilon {} inside", Measured::new(plain, 0.0).number().words),
+        false => String::new(),
+    };
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let plain = statistics(inner.ncols(), inside(case));
     let powers =
