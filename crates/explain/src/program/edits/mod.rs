@@ -49,6 +49,7 @@ const NEAR_MOVES: usize = 16;
 type Function = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
 
 /// A tensor that an operation reads.
+#[derive(Clone, Copy)]
 struct Slot<'a> {
     op: usize,
     place: (usize, Option<usize>),
@@ -68,8 +69,22 @@ pub(super) fn edits(context: &Context<'_>) -> Vec<Priced> {
         (words, word.bits, function)
     });
     let functions = functions.collect();
-    let (names, reads) = (Names::new(context), reads(context).into());
-    let mut list = List { context, names, functions, orders: HashMap::new(), reads, all: Vec::new() };
+    let slots_of_all: Arc<[Slot<'_>]> = ops.iter().flat_map(|&op| slots(context, op, 0.0)).collect();
+    let mut reads: Vec<Slot<'_>> = Vec::new();
+    for slot in slots_of_all.iter() {
+        if !reads.iter().any(|known| known.view == slot.view) {
+            reads.push(*slot);
+        }
+    }
+    let mut list = List {
+        context,
+        names: Names::new(context),
+        functions,
+        orders: HashMap::new(),
+        slots: slots_of_all,
+        reads: reads.into(),
+        all: Vec::new(),
+    };
     list.parts();
     if ops.len() > LARGEST {
         return list.all;
@@ -114,17 +129,6 @@ fn slots<'a>(context: &Context<'a>, op: usize, bits: f64) -> Vec<Slot<'a>> {
     out
 }
 
-/// Everything that is read, once.
-fn reads<'a>(context: &Context<'a>) -> Vec<Slot<'a>> {
-    let mut reads: Vec<Slot<'a>> = Vec::new();
-    for slot in context.ops().flat_map(|op| slots(context, op, 0.0)) {
-        if !reads.iter().any(|known| known.view == slot.view) {
-            reads.push(slot);
-        }
-    }
-    reads
-}
-
 struct List<'c, 'a> {
     context: &'c Context<'a>,
     names: Names<'c, 'a>,
@@ -132,7 +136,8 @@ struct List<'c, 'a> {
     functions: Arc<[(String, f64, Function)]>,
     /// Orders of axes, by how long they are: one list serves all that are as long.
     orders: HashMap<(usize, &'static str), Arc<[Order]>>,
-    /// Everything that is read, once.
+    /// Everything that is read, in the order of the operations; and each tensor once.
+    slots: Arc<[Slot<'a>]>,
     reads: Arc<[Slot<'a>]>,
     all: Vec<Priced>,
 }
@@ -170,14 +175,18 @@ impl<'a> List<'_, 'a> {
         params: Params,
         other: &dyn Fn(&Slot<'_>) -> Option<OtherOperand>,
     ) {
-        let context = self.context;
-        let edit = |op: usize| {
-            let others: Vec<OtherOperand> = slots(context, op, 0.0).iter().filter_map(other).collect();
-            (!others.is_empty()).then(|| operands(op, others))
-        };
-        let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
-        let class = edits.first().and_then(|edit| edit.at.op()).map_or(0, |op| context.program.class(op));
+        let edits = self.wherever(other);
+        let class = edits.first().and_then(|edit| edit.at.op()).map_or(0, |op| self.context.program.class(op));
         self.push(bits, mistake, params, class, edits);
+    }
+
+    /// The edits by which some tensors are others wherever they are read.
+    fn wherever(&self, other: &dyn Fn(&Slot<'_>) -> Option<OtherOperand>) -> Vec<Edit> {
+        let of_one = |slots: &[Slot<'_>]| {
+            let others: Vec<OtherOperand> = slots.iter().filter_map(other).collect();
+            (!others.is_empty()).then(|| operands(slots[0].op, others))
+        };
+        self.slots.chunk_by(|a, b| a.op == b.op).filter_map(of_one).collect()
     }
 
     /// The orders of an axis.
@@ -198,12 +207,9 @@ impl<'a> List<'_, 'a> {
     /// Each weight once, as it is read first.
     fn weights(&self) -> Vec<Slot<'a>> {
         let mut out: Vec<Slot<'a>> = Vec::new();
-        for op in self.context.ops() {
-            let read = slots(self.context, op, 0.0).into_iter().filter(|slot| self.context.is_weight(slot.view));
-            for slot in read {
-                if !out.iter().any(|known| known.view.buffer == slot.view.buffer) {
-                    out.push(Slot { is_of_weight: true, ..slot });
-                }
+        for slot in self.reads.iter().filter(|slot| self.context.is_weight(slot.view)) {
+            if !out.iter().any(|known| known.view.buffer == slot.view.buffer) {
+                out.push(Slot { is_of_weight: true, ..*slot });
             }
         }
         let bits = (out.len() as f64 + 1.0).log2();
@@ -425,14 +431,10 @@ impl<'a> List<'_, 'a> {
             near.sort_by_key(|slot| slot.op.abs_diff(op));
             for (rank, slot) in near.into_iter().enumerate().take(NEAR_MOVES) {
                 let (views, value) = instead(slot.view);
-                let edit = |reader: usize| {
-                    let read = slots(context, reader, 0.0).into_iter().filter(|other| other.view == slot.view);
-                    let other =
-                        |own: Slot<'_>| OtherOperand { place: own.place, views: views.clone(), value: value.clone() };
-                    let others: Vec<OtherOperand> = read.map(other).collect();
-                    (reader != op && !others.is_empty()).then(|| operands(reader, others))
-                };
-                let edits: Vec<Edit> = context.ops().filter_map(edit).collect();
+                let edits = self.wherever(&|own| {
+                    let other = || OtherOperand { place: own.place, views: views.clone(), value: value.clone() };
+                    (own.view == slot.view && own.op != op).then(other)
+                });
                 if edits.iter().filter_map(|edit| edit.at.op()).all(is_there) {
                     let of = self.names.describe(slot.op, slot.view);
                     let bits = bits + 5.0 + (rank as f64 + 1.0).log2();
