@@ -57,6 +57,7 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
         |at: usize| case.places[at].layer.map_or_else(|| format!("place {at}"), |layer| format!("layer {layer}"));
     let is_one = all.iter().all(|(law, _)| law.words == all[0].0.words);
     let words: Vec<String> = match is_one {
+        true if all.iter().all(|(law, _)| law.parameters == all[0].0.parameters) => vec![all[0].0.words.clone()],
         true => vec![format!("{}, another in each place", all[0].0.words)],
         false => all.iter().enumerate().map(|(at, (law, _))| format!("{}: {}", place(at), law.words)).collect(),
     };
@@ -174,7 +175,10 @@ fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof
             place.own.iter().zip(&place.right).zip(&predicted).map(|((own, right), law)| [*own, *right, *law]);
         evidence = evidence.and(Evidence::of(numbers, floor.sqrt()));
         beyond += 0.5 * place.own.len() as f64 * (left.max(floor) / floor).log2();
-        (worst, before) = (worst.max(left), before.max(was));
+        // Said are shares of what is right.
+        let share = energy(&place.own) / energy(&place.right);
+        let share = if share.is_normal() { share } else { 1.0 };
+        (worst, before) = (worst.max(share * left), before.max(share * was));
     }
     let gained = evidence.bits;
     if !evidence.against(law.bits + choice(FORMS)).is_paid() || law.bits > SHARE * gained + ALWAYS {
@@ -185,6 +189,11 @@ fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof
     let proof = Proof { residual_nmse: worst, before_nmse: before, gained, fitted, held_out };
     // What is left beyond rounding tells a nearly right law from the right one; it cannot tell more than a few numbers' worth.
     Some((law.bits + beyond.min(BEYOND_AT_MOST), proof))
+}
+
+/// The squared size of what is finite.
+fn energy(x: &ArrayD<f64>) -> f64 {
+    x.iter().filter(|x| x.is_finite()).map(|x| x * x).sum()
 }
 
 /// What a law leaves at a place and what the right operation does, NMSE; `None` where it does not give the candidate's values.

@@ -190,10 +190,12 @@ impl MeasuredLaw {
         let left = format!("leaves NMSE {} of {}{of_what}", number(self.residual_nmse), number(self.before_nmse));
         let on = match self.proved_on.held_out.len() {
             0 => {
-                format!(
-                    "one place, whose numbers carry {} bits for it, and it costs {}",
-                    self.bits.gained, self.bits.paid
-                )
+                let places = match self.proved_on.fitted.len() {
+                    0 | 1 => "one place".to_owned(),
+                    n => format!("{n} places"),
+                };
+                let Bits { gained, paid } = self.bits;
+                format!("{places}, whose numbers carry {gained} bits for it, and it costs {paid}")
             }
             1 => format!(
                 "measured at {}, proved at {}",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::Explanation;
@@ -18,6 +18,7 @@ use crate::session::incomplete::Incomplete;
 use crate::session::input::CandidateArgs;
 use crate::session::reading::ReadingArgs;
 use crate::session::replay::ReplaySession;
+use crate::session::source::OtherTokens;
 use crate::words::{safe, shorten, taps_in_words};
 
 pub(crate) const HELP: &str = "Examples:
@@ -226,25 +227,46 @@ pub(crate) fn run_each_sequence<T>(
     judge: impl Fn(CandidateArgs) -> Result<T>,
     session: impl Fn(&mut T) -> &mut ReplaySession,
 ) -> Result<T> {
-    let mut judged = judge(args.clone())?;
-    let count = session(&mut judged).input.sequences;
-    if args.reading.sequence.is_some() || count == 1 {
-        return Ok(judged);
-    }
-    for index in 1..count {
-        if session(&mut judged).verdict() != Verdict::Parity {
+    let is_asked = args.reading.sequence.is_some();
+    let mut of_other_prompts = Vec::new();
+    let (count, mut judged) = match judge(args.clone()) {
+        Ok(mut judged) => (session(&mut judged).input.sequences, Some(judged)),
+        Err(error) => match error.downcast_ref::<OtherTokens>() {
+            Some(other) if other.sequences > 1 && !is_asked => {
+                of_other_prompts.push("0".to_owned());
+                (other.sequences, None)
+            }
+            _ => return Err(error),
+        },
+    };
+    for index in 1..if is_asked { 1 } else { count } {
+        if let Some(judged) = judged.take_if(|judged| session(judged).verdict() != Verdict::Parity) {
             return Ok(judged);
         }
         let reading = ReadingArgs { sequence: Some(index), ..args.reading.clone() };
-        judged = judge(CandidateArgs { reading, ..args.clone() }).with_context(|| {
-            format!(
-                "sequence {index} of a batch of {count}, of which those before it are right (--sequence N judges one)"
-            )
-        })?;
+        match judge(CandidateArgs { reading, ..args.clone() }) {
+            Ok(next) => judged = Some(next),
+            Err(error) if error.is::<OtherTokens>() => of_other_prompts.push(index.to_string()),
+            Err(error) => {
+                return Err(error).with_context(|| format!(
+                    "sequence {index} of a batch of {count}, of which those before it are right (--sequence N judges one)"
+                ));
+            }
+        }
     }
-    session(&mut judged)
-        .replay
-        .warnings
-        .push(format!("a batch of {count} sequences: those before this one were judged too, and are right"));
+    let Some(mut judged) = judged else {
+        bail!("a batch of {count} sequences: none is of the program's prompt; feed both the same tokens");
+    };
+    if is_asked || count == 1 {
+        return Ok(judged);
+    }
+    let note = match of_other_prompts.is_empty() {
+        true => "those before this one were judged too, and are right".to_owned(),
+        false => format!(
+            "sequence {} is of another prompt than the program, and was not judged; those that were are right",
+            of_other_prompts.join(", ")
+        ),
+    };
+    session(&mut judged).replay.warnings.push(format!("a batch of {count} sequences: {note}"));
     Ok(judged)
 }

@@ -283,7 +283,7 @@ fn this_code(finding: &Finding, replay: &Replay) -> String {
     let mut text = match own().find_map(|t| t.takes_up) {
         None => format!("{code} and its weights alone: {what} it reads itself"),
         Some(state) => {
-            format!("{code}, its weights, and {state} of an earlier pass, which is not recorded: {what} else it reads")
+            format!("{code}, its weights, and {state}, which is not recorded: {what} else it reads")
         }
     };
     for (how, is) in [("wrong too", Status::Diverged), ("not checked", Status::Unchecked)] {

@@ -192,8 +192,9 @@ fn open_program(args: CandidateArgs) -> Result<ReplayInput> {
     let dump = args.reading.open_beside(args.reading.open(&args.model)?.names_read(), args.candidate()?)?;
     let (recorded, why, coarser_profile) = RecordedProgram::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
+    let sequences = recorded.sequences();
     let source = Source::Program(Box::new(recorded));
-    Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences: 1, partial })
+    Ok(ReplayInput { path: args.model, source, dump, named, why, coarser_profile, warnings, sequences, partial })
 }
 
 impl ReplayInput {

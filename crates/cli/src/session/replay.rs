@@ -97,7 +97,7 @@ impl ReplaySession {
                 taps_in_words(self.replay.taps.iter().filter(open).count()),
                 first_of(&open)
             )),
-            (0, _) if let Some(reason) = self.input.source.not_at_parity() => Verdict::Incomparable(reason),
+            (0, _) if let Some(reason) = self.input.source.not_at_parity(&self.replay.taps) => Verdict::Incomparable(reason),
             // As in compare: that everything agrees so does not by itself show a cache.
             (0, _) if self.replay.cache_is_assumed && !self.shows_its_cache() => Verdict::Incomparable(format!(
                 "all that could be judged is right if keys and values are kept in {cache}, which neither the dump says nor its values show: say --cache {cache}",
@@ -190,6 +190,7 @@ impl ReplaySession {
             cache: self.replay.cache,
             prompt: 0,
             first: None,
+            is_of_experts_alone: false,
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
             one_sided: self.input.source.one_sided().iter().filter(|name| !is_judged(name)).cloned().collect(),

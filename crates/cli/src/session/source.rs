@@ -7,7 +7,7 @@ use firstdiff_compare::{CellsOf, Profile as NamedProfile, Report, Status, TapRep
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
-use firstdiff_explain::replay::{Options, Replay, replay};
+use firstdiff_explain::replay::{Options, Replay, Replayed, replay};
 use firstdiff_model::Model;
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
@@ -102,12 +102,16 @@ impl Source {
         }
     }
 
-    /// Why a comparison with the reference is not at parity.
-    pub(crate) fn not_at_parity(&self) -> Option<String> {
+    /// Why a comparison with the reference is not at parity. What it cannot judge behind another choice of experts, the replay judges.
+    pub(crate) fn not_at_parity(&self, replayed: &[Replayed]) -> Option<String> {
         let Source::Program(recorded) = self else { return None };
         let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
+        let is_right = |tap: &Replayed| {
+            tap.report.status.agrees() || tap.is_for(|why| why.is_absent() || why.is_beside_the_reference())
+        };
         match &recorded.report.verdict {
             Verdict::Parity => None,
+            Verdict::Incomparable(_) if recorded.report.is_of_experts_alone && replayed.iter().all(is_right) => None,
             Verdict::Incomparable(reason) => Some(reason.clone()),
             Verdict::Diverged => recorded.report.taps.iter().find(differs).map(|tap| format!(
                 "each operation that could be judged is right, and yet {} is not what the reference recorded: `firstdiff compare` says how far it is off",
@@ -124,7 +128,36 @@ impl Source {
     }
 }
 
+/// A candidate was fed other tokens than a program: nothing of the program holds for these.
+#[derive(Debug)]
+pub(crate) struct OtherTokens {
+    candidate: PathBuf,
+    program: PathBuf,
+    at: usize,
+    /// How many sequences the candidate's run had.
+    pub(crate) sequences: usize,
+}
+
+impl std::fmt::Display for OtherTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} was fed other tokens than {} from position {} on: nothing of a program holds for these; feed both the same tokens",
+            self.candidate.display(),
+            self.program.display(),
+            self.at
+        )
+    }
+}
+
+impl std::error::Error for OtherTokens {}
+
 impl RecordedProgram {
+    /// How many sequences the candidate's run had.
+    pub(crate) fn sequences(&self) -> usize {
+        self.session.batch
+    }
+
     /// Opens all, and compares the two dumps: that shows how to read the candidate's tensors. Also returns why the profile was chosen.
     ///
     /// # Errors
@@ -144,11 +177,13 @@ impl RecordedProgram {
             .with_cache(args.cache);
         if let Some(alignment) = session.alignment() {
             if let Some(at) = alignment.tokens_differ_at {
-                bail!(
-                    "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
-                    candidate.display(),
-                    folder.display()
-                );
+                return Err(OtherTokens {
+                    candidate: candidate.to_owned(),
+                    program: folder.clone(),
+                    at,
+                    sequences: session.batch,
+                }
+                .into());
             }
             let begins: Vec<String> = alignment.candidate.ranges().iter().map(|step| step.start.to_string()).collect();
             let note = format!(

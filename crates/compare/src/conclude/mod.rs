@@ -14,7 +14,7 @@ use crate::conclude::verdict::partial_agreement;
 use crate::expert::is_of_expert;
 use crate::graph::Place;
 use crate::report::reason::Warning;
-use crate::report::{Report, Status, TapReport};
+use crate::report::{Report, Status, TapReport, Verdict};
 use crate::rules::Attributed;
 use crate::rules::layouts::undone_orders;
 use crate::taps::context::{ComparisonContext, TapJudgement};
@@ -53,6 +53,9 @@ impl ComparisonContext<'_> {
         }
         let (one_sided, unmapped) = self.names_not_reported(&taps);
         let verdict = self.verdict(&found, &taps, first.is_some());
+        let other_experts = self.behind_other_experts(&found).filter(|_| verdict == Verdict::Parity);
+        let is_of_experts_alone = other_experts.is_some();
+        let verdict = other_experts.map_or(verdict, Verdict::Incomparable);
         let notes = self
             .amplified_rounding_note(&found)
             .into_iter()
@@ -69,7 +72,19 @@ impl ComparisonContext<'_> {
         };
         let (profile, prompt, cache) = (self.options.profile, self.plan.prompt, self.options.cache);
         let alignment = self.options.alignment.clone();
-        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, one_sided, unmapped, alignment })
+        Ok(Report {
+            verdict,
+            profile,
+            cache,
+            prompt,
+            first,
+            is_of_experts_alone,
+            taps,
+            warnings,
+            one_sided,
+            unmapped,
+            alignment,
+        })
     }
 
     /// The names of either side that are no tap of the report: those that a run lists as taps, and those that neither run lists.

@@ -282,6 +282,8 @@ pub struct Report {
     pub prompt: usize,
     /// The first divergence, where there is one.
     pub first: Option<FirstDivergence>,
+    /// Whether only other choices of experts, which rounding decides, keep it from parity.
+    pub is_of_experts_alone: bool,
     /// Every tap either side recorded, in the order they are produced.
     pub taps: Vec<TapReport>,
     /// What this run could not have shown, and other notes.

@@ -93,7 +93,7 @@ impl ComparisonContext<'_> {
         }
     }
 
-    /// Why a run in which all that was compared agrees does not pass.
+    /// Why a run in which all that was compared agrees does not pass, other choices of experts aside.
     pub(crate) fn not_passed(&self, taps: &[TapJudgement]) -> Option<String> {
         let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
@@ -103,7 +103,6 @@ impl ComparisonContext<'_> {
             .or_else(|| self.undeclared_padding(taps))
             .or_else(|| self.missing_rank(taps))
             .or_else(|| self.unlike_ranks(taps))
-            .or_else(|| self.behind_other_experts(taps))
             .or_else(|| self.unmapped_taps(taps))
             .or_else(|| self.linked_inconclusive_taps(taps))
     }

@@ -123,8 +123,8 @@ pub(crate) static NORM_OMITTED: Mistake = Mistake {
 };
 pub(crate) static QK_NORM_ORDER: Mistake = Mistake {
     id: "qk-norm-order",
-    what: "q and k are normed after the rotation",
-    fix: "norm q and k first, then rotate",
+    what: "q or k is normed after the rotation",
+    fix: "norm first, then rotate",
     at: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
     made_together: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope],
     ..Mistake::ORDINARY

@@ -265,6 +265,11 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let mut named = vec![one.form.key()];
     for other in alone(of_it[0]).filter(|r| r.key() != key && in_all(r)) {
         let is_one_too_many = other.form.mistake.is_unlisted && alternatives.len() >= UNLISTED;
+        // The same in another operation, as of k in place of q, has another place.
+        let is_elsewhere = other.form.mistake == one.form.mistake && other.form.class != one.form.class;
+        if is_elsewhere {
+            continue;
+        }
         if !named.contains(&other.form.key()) && !is_one_too_many {
             named.push(other.form.key());
             alternatives.push(other.form.cause());

@@ -7,7 +7,8 @@ use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{
-    Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, ProgramTap, Slice, Tensor, Values,
+    Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Operand, Program, ProgramTap, Slice,
+    Tensor, Values, View,
 };
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
@@ -372,18 +373,26 @@ fn replayed(
     Ok(replays)
 }
 
-/// What an engine may keep from an earlier pass for the operations of a slice.
+/// What the operations of a slice read that nothing records: what an engine keeps from an earlier pass, and what it was fed.
 fn taken_up(program: &Program, held: &Held, slice: &Slice<'_>) -> Option<&'static str> {
     let step = held.place(slice.target()).step;
     let is_cached = |known: usize| held.place(known).step < step && held.place(known).tap.last_site().is_attended();
     let called = |op: usize| program.ops()[op].name.strip_prefix("ggml.").unwrap_or(program.ops()[op].base());
     let of_operation = |op: usize| match called(op) {
-        "conv1d" | "SSM_CONV" => Some("the state of a convolution"),
-        "cumsum" | "CUMSUM" | "SSM_SCAN" | "RWKV_WKV6" | "RWKV_WKV7" => Some("the state of an SSM, or a running sum"),
+        "conv1d" | "SSM_CONV" => Some("the state of a convolution of an earlier pass"),
+        "cumsum" | "CUMSUM" | "SSM_SCAN" | "RWKV_WKV6" | "RWKV_WKV7" => {
+            Some("the state of an SSM, or a running sum, of an earlier pass")
+        }
         _ => None,
     };
     let state = slice.ops().find_map(of_operation).filter(|_| step > 0);
-    state.or_else(|| slice.known().any(is_cached).then_some("the K/V cache"))
+    let read = || slice.ops().flat_map(|op| program.ops()[op].operands.iter().flat_map(Operand::views));
+    let is_fed = |view: &View| {
+        let fed = program.is_activation(view.buffer) && program.inputs().contains_key(&view.buffer);
+        fed && view.dtype.kind() == Kind::Float
+    };
+    let fed = || read().any(is_fed).then_some("what the model was fed");
+    state.or_else(|| slice.known().any(is_cached).then_some("the K/V cache of an earlier pass")).or_else(fed)
 }
 
 /// What the candidate recorded and the program does not have: nothing is due there. With it a warning, where some of it is no number.

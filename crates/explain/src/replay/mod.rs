@@ -216,7 +216,7 @@ impl Run<'_> {
         (replayed.from, replayed.through) = (due.from.clone(), due.through.clone());
         let attends = |tap: Tap| self.recorded.model.plan.step(tap).is_some_and(|step| step.cached().is_some());
         let is_cached = place.step > 0 && (attends(step.tap) || replayed.through.iter().any(|tap| attends(*tap)));
-        replayed.takes_up = is_cached.then_some("the K/V cache");
+        replayed.takes_up = is_cached.then_some("the K/V cache of an earlier pass");
         let add = matches!(step.op, Op::Residual { .. }) && replayed.through.is_empty() && due.positions.is_none();
         if replayed.report.status == Status::Diverged && add {
             replayed.fit = self.residual(step, place.step, &own)?;

@@ -250,7 +250,11 @@ impl<'a> List<'_, 'a> {
         };
         let shape = &slot.view.shape;
         let mut found: Vec<(f64, &'static Mistake, Params, Function)> = Vec::new();
-        for axis in (0..shape.len()).filter(|&axis| (2..=LONGEST).contains(&shape[axis])) {
+        // One number in all places has no other order.
+        let is_one = |values: ArrayD<f64>| values.iter().all(|x| Some(x) == values.first());
+        let is_filled = self.context.is_table(slot.view) && self.context.table(slot.op, slot.view).is_some_and(is_one);
+        let axes = if is_filled { 0 } else { shape.len() };
+        for axis in (0..axes).filter(|&axis| (2..=LONGEST).contains(&shape[axis])) {
             let is_last = shape[axis + 1..].iter().all(|&extent| extent == 1);
             let is_first = shape[..axis].iter().all(|&extent| extent == 1);
             let on_axis = if is_last || is_first { String::new() } else { format!(", along axis {axis}") };
@@ -260,8 +264,8 @@ impl<'a> List<'_, 'a> {
                 found.push((4.0 + bits, &ORDER_DIFFERS, said("order", words), in_order(axis, from)));
             }
         }
-        for axis in 0..shape.len() {
-            for other in (axis + 1..shape.len()).filter(|&other| shape[axis] > 1 && shape[other] == shape[axis]) {
+        for axis in 0..axes {
+            for other in (axis + 1..axes).filter(|&other| shape[axis] > 1 && shape[other] == shape[axis]) {
                 let exchanged: Function = Arc::new(move |x| {
                     let mut view = x.view();
                     view.swap_axes(axis, other);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
+use firstdiff_program::{At, Change, Edit, Instead, Operand, OtherOperand, Scalar, Tensor, Values, View};
 use firstdiff_trace::Site;
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Slice};
@@ -321,14 +321,32 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !turns || last - first != tokens {
         return Vec::new();
     }
+    // A mask that is made of the same positions stays as it is.
+    let is_turned = |&at: &usize| context.leads_to(at, |at| matches!(context.base(at), "cos" | "polar"));
+    let readers = context.program.readers(op).iter().copied().filter(|&at| context.has(at)).filter(is_turned);
+    let readers: Vec<usize> = readers.collect();
     let beginning = |at: i64| {
-        let mut other = context.op(op).clone();
-        other.name = "arange.start".into();
-        other.operands = vec![Operand::Scalar(Scalar::Int(at)), Operand::Scalar(Scalar::Int(at + last - first))];
-        Change::Operation(Box::new(other))
+        let shifted: Instead = Arc::new(move |tensors: &[Tensor<'_>]| {
+            let own = tensors.first()?;
+            let values: Vec<i64> = own.to_ints().iter().map(|x| x + at - first).collect();
+            Some(vec![Tensor::new(own.dtype(), own.shape().to_vec(), Values::from(values))?])
+        });
+        let edit = |&reader: &usize| {
+            let read = context.tensors(reader).into_iter().filter(|(_, view)| context.maker(reader, view) == Some(op));
+            let other = |(place, view): (usize, &View)| OtherOperand {
+                place: (place, None),
+                views: vec![view.clone()],
+                value: shifted.clone(),
+            };
+            Edit { at: At::Op(reader), change: Change::Operands(read.map(other).collect()) }
+        };
+        readers.iter().map(edit).collect::<Vec<Edit>>()
     };
     let mut forms = Vec::new();
-    let position = |params, at| Form::one(&ROPE_POSITION, params, op, beginning(at));
+    let position = |params, at| Form::new(&ROPE_POSITION, params, beginning(at));
+    if readers.is_empty() {
+        return forms;
+    }
     if first > 0 {
         let kinds = [("decode-zero", 0), ("decode-behind", first - 1), ("decode-ahead", first + 1)];
         forms.extend(kinds.map(|(kind, at)| position(vec![("kind", json!(kind))], at)));
