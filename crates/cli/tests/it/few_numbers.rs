@@ -9,7 +9,7 @@ use crate::common::{firstdiff, fixtures, in_one_line, json};
 const FORGETTING: &str = "programs/forgetting";
 
 /// The values of a .npy of f32.
-fn values(path: &Path) -> Vec<f32> {
+pub(crate) fn values(path: &Path) -> Vec<f32> {
     let npy = std::fs::read(path).unwrap();
     let begin = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
     npy[begin..].chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()

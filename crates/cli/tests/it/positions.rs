@@ -6,6 +6,7 @@ use std::path::Path;
 use firstdiff_trace::{Dump, Recorder, Site, Tap};
 
 use crate::common::{firstdiff, fixtures, json, screen};
+use crate::few_numbers::values;
 
 const GOLDEN: &str = "golden/llama-torch";
 /// The golden dump's tokens of the prefill.
@@ -540,6 +541,37 @@ fn replay_judges_every_sequence_of_a_batch() {
             written(&folder.path().join(kind), &stacked(&[one.clone(), changed(&one, kind)], "whole", &[]), says);
         let said = code(&["replay", "models/llama", &dump]);
         assert_eq!(said == 0, due == 0, "{kind}: {said}");
+    }
+}
+
+#[test]
+fn a_program_judges_every_sequence_of_a_batch_that_has_its_prompt() {
+    const GOLDEN: &str = "programs/forgetting/golden";
+    let folder = tempfile::tempdir().unwrap();
+    let read = |tap: &str| values(&fixtures().join(GOLDEN).join(format!("{tap}.npy")));
+    let one: Taps = vec![("h0", vec![10, 24], read("h0")), ("logits", vec![10, 50], read("logits"))];
+    let own = [7, 3, 19, 42, 8, 8, 31, 2, 25, 11];
+    let other = [5; 10];
+    let wrong = |kind: &str| changed(&one, kind);
+    let cases = [
+        ("right", [one.clone(), wrong("right")], [own, own], 0),
+        ("wrong", [one.clone(), wrong("wrong")], [own, own], 1),
+        ("nan", [one.clone(), wrong("nan")], [own, own], 1),
+        ("other behind", [one.clone(), wrong("wrong")], [own, other], 0),
+        ("other before", [wrong("wrong"), one.clone()], [other, own], 0),
+        ("other before a wrong one", [one.clone(), wrong("wrong")], [other, own], 1),
+        ("others", [one.clone(), one.clone()], [other, other], 2),
+    ];
+    for (name, sequences, tokens, due) in cases {
+        let dump = written(
+            &folder.path().join(name),
+            &stacked(&sequences, "whole", &[]),
+            serde_json::json!({"tokens": tokens}),
+        );
+        for command in ["replay", "explain"] {
+            let weights = "programs/forgetting/model.safetensors";
+            assert_eq!(code(&[command, GOLDEN, &dump, "--weights", weights]), due, "{command}: {name}");
+        }
     }
 }
 

@@ -7,32 +7,61 @@ use serde_json::{Value, json};
 
 use crate::common::{fixtures, json as answer};
 
-const GOLDEN: &str = "programs/forgetting/golden";
-const WEIGHTS: [&str; 2] = ["--weights", "programs/forgetting/model.safetensors"];
-const TOKENS: [&str; 2] = ["--tokens", "7,3,19,42,8,8,31,2,25,11"];
+/// A recorded program, its weights, and the tokens that it was fed.
+struct Source {
+    golden: &'static str,
+    weights: &'static str,
+    tokens: &'static str,
+}
 
-/// What is said of a run of the program in which each operation of this name and line is changed.
+const FORGETTING: Source = Source {
+    golden: "programs/forgetting/golden",
+    weights: "programs/forgetting/model.safetensors",
+    tokens: "7,3,19,42,8,8,31,2,25,11",
+};
+const ATTENTION: Source = Source {
+    golden: "programs/attention/golden",
+    weights: "programs/attention/model.safetensors",
+    tokens: "7,3,19,22,8,8,31,2,25,11,5,30,17,1,28,9,14,33,4,21,6,35,12,27",
+};
+
 fn explained(name: &str, line: u64, change: impl Fn(&mut Value)) -> Vec<Value> {
-    let folder = tempfile::tempdir().unwrap();
-    let [program, out] = ["program", "out"].map(|name| folder.path().join(name));
-    std::fs::create_dir(&program).unwrap();
-    for file in std::fs::read_dir(fixtures().join(GOLDEN)).unwrap().map(Result::unwrap) {
-        std::fs::copy(file.path(), program.join(file.file_name())).unwrap();
+    FORGETTING.explained(name, line, &[], change)
+}
+
+impl Source {
+    /// What is said of a run of the program in which each operation of this name and line is changed; of these taps, or of all.
+    fn explained(&self, name: &str, line: u64, only: &[&str], change: impl Fn(&mut Value)) -> Vec<Value> {
+        let folder = tempfile::tempdir().unwrap();
+        let [program, out] = ["program", "out"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&program).unwrap();
+        for file in std::fs::read_dir(fixtures().join(self.golden)).unwrap().map(Result::unwrap) {
+            std::fs::copy(file.path(), program.join(file.file_name())).unwrap();
+        }
+        let recorded = std::fs::read(fixtures().join(self.golden).join("program.json")).unwrap();
+        let mut recorded: Value = serde_json::from_slice(&recorded).unwrap();
+        let ops = recorded["ops"].as_array_mut().unwrap();
+        let mut changed = 0;
+        for op in ops.iter_mut().filter(|op| op["o"] == name && op["l"] == line) {
+            change(op);
+            changed += 1;
+        }
+        assert!(changed > 0, "no operation {name} in line {line}");
+        std::fs::write(program.join("program.json"), recorded.to_string()).unwrap();
+        let [program, out] = [&program, &out].map(|path: &PathBuf| path.to_string_lossy().into_owned());
+        answer(&["dump", &program, "-o", &out, "--weights", self.weights, "--tokens", self.tokens]);
+        if !only.is_empty() {
+            let path = std::path::Path::new(&out).join("dump.json");
+            let mut meta: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            let taps = meta["taps"].as_array_mut().unwrap();
+            for tap in taps.extract_if(.., |tap| !only.contains(&tap["tap"].as_str().unwrap())) {
+                std::fs::remove_file(std::path::Path::new(&out).join(tap["file"].as_str().unwrap())).unwrap();
+            }
+            std::fs::write(&path, meta.to_string()).unwrap();
+        }
+        let report = answer(&["explain", self.golden, &out, "--weights", self.weights]);
+        report["findings"].as_array().expect("findings").clone()
     }
-    let recorded = std::fs::read(fixtures().join(GOLDEN).join("program.json")).unwrap();
-    let mut recorded: Value = serde_json::from_slice(&recorded).unwrap();
-    let ops = recorded["ops"].as_array_mut().unwrap();
-    let mut changed = 0;
-    for op in ops.iter_mut().filter(|op| op["o"] == name && op["l"] == line) {
-        change(op);
-        changed += 1;
-    }
-    assert!(changed > 0, "no operation {name} in line {line}");
-    std::fs::write(program.join("program.json"), recorded.to_string()).unwrap();
-    let [program, out] = [&program, &out].map(|path: &PathBuf| path.to_string_lossy().into_owned());
-    answer(&[&["dump", &program, "-o", &out], &WEIGHTS[..], &TOKENS[..]].concat());
-    let report = answer(&["explain", GOLDEN, &out, WEIGHTS[0], WEIGHTS[1]]);
-    report["findings"].as_array().expect("findings").clone()
 }
 
 /// The one cause, and a parameter of it.
@@ -67,4 +96,13 @@ fn two_tensors_that_are_exchanged_are_said() {
 fn a_row_statistic_is_said() {
     let found = explained("mean.dim", 35, |op| op["o"] = json!("amax"));
     assert!(found.iter().all(|finding| finding["params"]["is"] == "the maximum"), "{found:#?}");
+}
+
+/// The positions of which the mask is made are those that turn queries and keys.
+#[test]
+fn a_mask_of_shifted_positions_is_no_rotation() {
+    let only = ["h0", "layers.0.h", "layers.1.h", "logits"];
+    let found = ATTENTION.explained("add_.Tensor", 380, &only, |op| op["i"][1]["c"] = json!(-1));
+    assert_eq!(one(&found, "kind"), ("mask-shifted".into(), "future".into()));
+    assert_eq!(found[0]["shown_at"], json!(["layers.0.h", "layers.1.h"]), "{found:#?}");
 }

@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
-use firstdiff_model::{Cache, Profile};
+use firstdiff_model::{Cache, Profile, Storage};
 use firstdiff_program::{
     Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Operand, Program, ProgramTap, Slice,
     Tensor, Values, View,
 };
-use firstdiff_trace::{DType, Site, Tap};
+use firstdiff_trace::{DType, Site, Tap, to_bf16, to_f16};
 use ndarray::{ArrayD, Axis};
 
 use crate::program::condition::{Condition, condition};
@@ -264,6 +264,7 @@ fn replayed(
                 if held.is_kept(tap) {
                     own = as_kept(candidate.cache.0, site, &own, &due.right).unwrap_or(own);
                 }
+                own = as_the_table(recording, record, &own, &due.exact).unwrap_or(own);
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
@@ -371,6 +372,25 @@ fn replayed(
     taken_back::leave_out(recording, candidate, held, &mut replays)?;
     blame_unmasked_padding(candidate.padding, &mut replays.replay.taps);
     Ok(replays)
+}
+
+/// Rows of a table of 16 bits that the candidate holds with more digits: rounded, where they are the table's then.
+fn as_the_table(
+    recording: &Recording<'_>,
+    record: &ProgramTap,
+    own: &ArrayD<f64>,
+    due: &ArrayD<f64>,
+) -> Option<ArrayD<f64>> {
+    let op = &recording.program.ops()[record.op];
+    let is_lookup = matches!(op.name.strip_prefix("ggml.").unwrap_or(op.base()), "embedding" | "GET_ROWS");
+    let mut views = op.operands.iter().filter(|_| is_lookup).flat_map(Operand::views);
+    let table = views.find_map(|view| recording.program.weights().get(&view.buffer))?;
+    let rounded = match recording.weights.view(table)?.storage() {
+        Storage::F16 => own.mapv(|x| to_f16(x).to_f64()),
+        Storage::BF16 => own.mapv(|x| to_bf16(x).to_f64()),
+        _ => return None,
+    };
+    (rounded == *due).then_some(rounded)
 }
 
 /// What the operations of a slice read that nothing records: what an engine keeps from an earlier pass, and what it was fed.
