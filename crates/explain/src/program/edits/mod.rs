@@ -1,17 +1,17 @@
 //! Mistakes that no entry of the catalogue lists: each tensor of a slice read in another order, through a function, or another one in its place; each
 //! operation another one. The cheapest are tried first.
 
+mod moved;
 mod names;
 mod parts;
 mod tables;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use firstdiff_laws::orders;
 use firstdiff_program::{
-    At, Change, Edit, Instead, Operand, Operation, OtherOperand, ProgramTap, Scalar, Tensor, View, carry_out,
+    At, Change, Edit, Operand, Operation, OtherOperand, ProgramTap, Scalar, Tensor, View, carry_out,
 };
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
@@ -22,8 +22,7 @@ use super::context::Context;
 use super::forms::{Form, computed, kept, recorded_before, renamed};
 use super::held::{array, floats};
 use crate::mistakes::recorded::{
-    FUNCTION_DIFFERS, OPERATION_DIFFERS, OPERATION_INPUT, OPERATION_MOVED, OPERATION_OMITTED, ORDER_DIFFERS,
-    TENSORS_EXCHANGED,
+    FUNCTION_DIFFERS, OPERATION_DIFFERS, OPERATION_INPUT, OPERATION_OMITTED, ORDER_DIFFERS, TENSORS_EXCHANGED,
 };
 use crate::mistakes::{Mistake, Params};
 use crate::tolerance::search::{FUNCTION_BITS, ORDER_BITS};
@@ -42,8 +41,6 @@ const LONGEST: usize = 4096;
 const MOST: usize = 9000;
 /// Tensors of which each is tried in the place of another.
 const TENSORS: usize = 48;
-/// Tensors near an operation on each of which it is tried.
-const NEAR_MOVES: usize = 16;
 
 /// A function of one array.
 type Function = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
@@ -387,73 +384,6 @@ impl<'a> List<'_, 'a> {
         self.numbers(op, bits);
     }
 
-    /// An operation that is carried out on another tensor than the one it is due on, which passes as it is.
-    fn moved(&mut self, op: usize, bits: f64) {
-        let context = self.context;
-        let (record, class, reads) = (context.op(op), context.program.class(op), self.reads.clone());
-        let Some(out) = context.out(op) else { return };
-        let views: Vec<&View> = operands_of(record).collect();
-        let target = context.slice.target();
-        let made = &context.program.taps()[target].view;
-        let is_value = |view: &View| context.is_activation(view) && context.is_float(view);
-        for (at, &x) in views.iter().enumerate().filter(|(_, x)| is_value(x) && x.shape == out.shape) {
-            // What else it reads; a function of what is there before is taken again.
-            let other = |(_, &other): (usize, &&'a View)| {
-                let maker = context.maker(op, other);
-                let again = maker.filter(|&at| is_unary(context, at) && context.out(at) == Some(other));
-                match again.and_then(|at| Some((at, context.tensor(at, 0)?))) {
-                    Some((at, read)) => (read.clone(), Some(context.op(at).clone()), context.maker(at, read)),
-                    None => (other.clone(), None, maker),
-                }
-            };
-            let others: Vec<_> = views.iter().enumerate().filter(|(place, _)| *place != at).map(other).collect();
-            let is_there = |reader: usize| others.iter().filter_map(|(.., maker)| *maker).all(|maker| maker < reader);
-            // What the operation gives of a tensor, and of what else it reads.
-            let instead = |tensor: &View| -> (Vec<View>, Instead) {
-                let (record, from, due) = (record.clone(), tensor.clone(), x.clone());
-                let again: Vec<Option<Operation>> = others.iter().map(|(_, record, _)| record.clone()).collect();
-                let carried_out = move |tensors: &[Tensor<'_>]| {
-                    let (first, others) = tensors.split_first()?;
-                    let mut all = Vec::new();
-                    for (other, again) in others.iter().zip(&again) {
-                        let own = || Some(vec![other.clone().into_owned()]);
-                        let made = again.as_ref().map_or_else(own, |record| carry_out(record, &[other.view()]))?;
-                        all.push(made.into_iter().next()?);
-                    }
-                    all.insert(at, floats(relaid(array(first), &from, &due)?)?);
-                    let result = array(carry_out(&record, &all)?.first()?);
-                    Some(vec![floats(relaid(result, &due, &from)?)?])
-                };
-                let views = [tensor.clone()].into_iter().chain(others.iter().map(|(view, ..)| view.clone()));
-                (views.collect(), Arc::new(carried_out))
-            };
-            let said = |of: String| vec![("operation", json!(context.program.said(op))), ("of", json!(of))];
-            let passes = || Edit { at: At::Op(op), change: kept(x) };
-            let may_be = |view: &View| is_value(view) && view != x && view.buffer != out.buffer;
-            let fits = |view: &View| may_be(view) && (view.elements() == x.elements() || others.is_empty());
-            let mut near: Vec<&Slot<'_>> = reads.iter().filter(|slot| slot.op != op && fits(slot.view)).collect();
-            near.sort_by_key(|slot| slot.op.abs_diff(op));
-            for (rank, slot) in near.into_iter().enumerate().take(NEAR_MOVES) {
-                let (views, value) = instead(slot.view);
-                let edits = self.wherever(&|own| {
-                    let other = || OtherOperand { place: own.place, views: views.clone(), value: value.clone() };
-                    (own.view == slot.view && own.op != op).then(other)
-                });
-                if edits.iter().filter_map(|edit| edit.at.op()).all(is_there) {
-                    let of = self.names.describe(slot.op, slot.view);
-                    let bits = bits + 5.0 + (rank as f64 + 1.0).log2();
-                    self.push(bits, &OPERATION_MOVED, said(of), class, [passes()].into_iter().chain(edits).collect());
-                }
-            }
-            if fits(made) {
-                let (views, value) = instead(made);
-                let edits = vec![passes(), Edit { at: At::Tap(target), change: Change::Values(views, value) }];
-                let last = context.program.said(context.program.taps()[target].op);
-                self.push(bits + 5.0, &OPERATION_MOVED, said(format!("what {last} gives")), class, edits);
-            }
-        }
-    }
-
     /// Another statistic of the same axes.
     fn statistics(&mut self, op: usize, bits: f64) {
         let context = self.context;
@@ -707,30 +637,6 @@ fn reduced(x: &[usize], out: &[usize]) -> Option<Vec<usize>> {
 fn carried_out(record: &Operation) -> Function {
     let record = record.clone();
     Arc::new(move |x| carry_out(&record, &[floats(x.clone())?])?.first().map(array))
-}
-
-/// Values that one view shows, as another of the same memory order shows them; those of another extent as they are.
-fn relaid(x: ArrayD<f64>, from: &View, to: &View) -> Option<ArrayD<f64>> {
-    if from.elements() != to.elements() {
-        return Some(x);
-    }
-    // The axes in the order of memory.
-    let order = |view: &View| {
-        let mut axes: Vec<usize> = (0..view.shape.len()).collect();
-        axes.sort_by_key(|&axis| Reverse(view.strides[axis]));
-        axes
-    };
-    let (own, due) = (order(from), order(to));
-    let shape: Vec<usize> = due.iter().map(|&axis| to.shape[axis]).collect();
-    let flat = x.permuted_axes(own).as_standard_layout().into_owned().into_shape_with_order(shape).ok()?;
-    let mut back = due.clone();
-    due.iter().enumerate().for_each(|(at, &axis)| back[axis] = at);
-    Some(flat.permuted_axes(back).as_standard_layout().into_owned())
-}
-
-/// All that an operation reads, in the order of its operands and keywords.
-fn operands_of(record: &Operation) -> impl Iterator<Item = &View> {
-    record.operands.iter().chain(record.keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views)
 }
 
 fn in_order(axis: usize, from: Arc<[Option<usize>]>) -> Function {
