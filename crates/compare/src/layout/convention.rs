@@ -1,8 +1,16 @@
 //! Compares the layouts of two sites: whether a dump that stores one site in its layout would store another in this one.
 
-use firstdiff_trace::{QkRows, Site};
+use firstdiff_trace::{QkRows, Site, Tap};
 
 use crate::layout::types::Layout;
+
+/// The site of the vocabulary whose axes a tap has: its own, or that of the products of attention in or to another stack.
+pub(crate) fn attention_site(tap: Tap) -> Site {
+    match tap.last_site() {
+        attends @ (Site::Qk | Site::Scores | Site::Probs) if tap.is_open() && tap.layer.is_some() => attends,
+        _ => tap.site,
+    }
+}
 
 /// The order of a site's axes, and of the rows of Q and K, in the candidate.
 #[derive(Clone, Debug)]

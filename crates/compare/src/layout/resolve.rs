@@ -10,10 +10,9 @@ use std::collections::BTreeMap;
 use firstdiff_trace::Site;
 
 use crate::graph::Place;
-use crate::layout::convention::LayoutConvention;
+use crate::layout::convention::{LayoutConvention, attention_site};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
-use crate::taps::open::attention_site;
 use crate::tolerance::layout::CHANGE_LEAVES;
 
 /// Evidence that a layout is the dump's own, or that it is the mistake; the greatest counts.

@@ -4,14 +4,13 @@
 use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
 use crate::graph::Place;
-use crate::layout::convention::LayoutConvention;
+use crate::layout::convention::{LayoutConvention, attention_site};
 use crate::layout::pair::Pair;
 use crate::layout::rotation::Heads;
 use crate::layout::types::Layout;
 use crate::layout::{Claim, LayoutEvidence, ResolvedClaims, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{ComparisonContext, TapJudgement};
-use crate::taps::open::attention_site;
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use firstdiff_trace::{Dump, DumpError, Entry, Site};
 
 use crate::graph::Place;
-use crate::layout::convention::LayoutConvention;
+use crate::layout::convention::{LayoutConvention, attention_site};
 use crate::layout::rows::squeezed;
 use crate::layout::strided::StridedLayout;
 use crate::layout::types::{Layout, layout_notes};
@@ -16,7 +16,6 @@ use crate::rules::draft::RuleDraft;
 use crate::rules::evidence::ReferenceWitness;
 use crate::rules::{Changes, RuleResult};
 use crate::taps::context::{AsStored, Compared, ComparisonContext, TapJudgement};
-use crate::taps::open::attention_site;
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 

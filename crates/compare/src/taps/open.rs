@@ -3,6 +3,7 @@
 use firstdiff_trace::{Dump, Entry, Site, Tap};
 
 use crate::graph::Place;
+use crate::layout::convention::attention_site;
 use crate::layout::shapes::match_shapes;
 use crate::report::reason::Reason;
 use crate::taps::context::{ComparisonContext, TapJudgement};
@@ -15,14 +16,6 @@ pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
     // A batch of one is in front of the heads.
     let axes = shape.len() - usize::from(shape.len() == 4 && shape[0] == 1);
     if axes == 3 { attention_site(tap) } else { tap.site }
-}
-
-/// The site of the vocabulary whose axes a tap has: its own, or that of the products of attention in or to another stack.
-pub(crate) fn attention_site(tap: Tap) -> Site {
-    match tap.last_site() {
-        attends @ (Site::Qk | Site::Scores | Site::Probs) if tap.is_open() && tap.layer.is_some() => attends,
-        _ => tap.site,
-    }
 }
 
 impl ComparisonContext<'_> {
